@@ -259,6 +259,16 @@ fn mistakes_are_answered_with_forms_that_work() {
         ("a: dominates(nn.relu(*), add(*, *))", "dominates(nn.relu(*), op{TOpPattern=0}, add(*, *))"),
         ("a: nn.relu(nn.conv2d)", "nn.conv2d(..)"),
         ("a: nn.conv2d(*)", "nn.conv2d(*, *)"),
+        ("a: nn.relu(nn.conv2d(*, const)", "nn.relu(nn.conv2d(*, const))"),
+        ("a nn.relu(*)", "a: nn.relu(*)"),
+        ("a: nn.dense(*, constant)", "const"),
+        ("a: nn.conv2d(*, *, strides=[1, 1])", "nn.conv2d{strides=[1, 1]}(..)"),
+        ("a: nn.conv2d(*, const).relu", "nn.relu(nn.conv2d(*, const))"),
+        ("a: split(*)[0]", "split(*).0"),
+        ("a: let c = nn.relu(*) in add(c, c)", "let c = nn.relu(*); add(c, c)"),
+        ("a: nn.relu(nn.bias_add?(nn.conv2d(*, const)))", "(nn.conv2d(*, const) ? nn.bias_add)"),
+        ("a: nn.relu(*)+", "let c = nn.relu(c | *); c"),
+        ("a: nn.relu(optional(*))", "nn.conv2d(*, *) ? nn.bias_add"),
     ] {
         let parsed = parse_table(mistake, Checks::Allowed);
         let help = parsed.diagnostics[0].help.clone().unwrap_or_default();
@@ -267,9 +277,18 @@ fn mistakes_are_answered_with_forms_that_work() {
             continue;
         }
         // A form is a whole entry, or a pattern.
-        let entry = if form.contains("_1: ") { form.to_owned() } else { format!("a: {form}") };
+        let entry =
+            if form.contains("_1: ") || form.starts_with("a: ") { form.to_owned() } else { format!("a: {form}") };
         let repaired = parse_table(&entry, Checks::Allowed);
         assert!(repaired.diagnostics.is_empty(), "{entry}: {:?}", repaired.diagnostics);
+    }
+    for (mistake, help) in [
+        ("a: relu(*)", "did you mean \"nn.relu\"?"),
+        ("a: *: float33", "did you mean \"float32\"?"),
+        ("a: nn.relu(*: [1, 2])", "write (1, 2)"),
+    ] {
+        let parsed = parse_table(mistake, Checks::Allowed);
+        assert_eq!(parsed.diagnostics[0].help.as_deref(), Some(help), "{mistake}");
     }
     // The repaired entry matches with and without the optional operator.
     let form = "let p0 = nn.conv2d(*, *); nn.relu((p0 | nn.bias_add(p0, *)))";

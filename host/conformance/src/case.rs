@@ -69,10 +69,18 @@ impl Open {
 /// Circumstances of a case besides its program and inputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
+    /// Claims whose operators stand beside that of the subject.
+    pub context: Vec<Subject>,
     /// Dimensions that are known only at run time.
     pub open: Option<Open>,
     /// Option of the backend, with its value.
     pub option: Option<(String, String)>,
+    /// True if the option is set when a region is loaded, and not when it is compiled.
+    pub at_load: bool,
+    /// Device of the backend.
+    pub device: Option<String>,
+    /// True if the tensors are in the memory of the device.
+    pub on_device: bool,
     /// Address space that is left to the plugin, in KiB.
     pub memory: Option<u64>,
 }
@@ -80,16 +88,26 @@ pub struct Setting {
 const SETTING: &str = "// with ";
 
 impl Setting {
+    /// Returns true if there are no circumstances besides neighbors of the subject.
+    pub fn is_plain(&self) -> bool {
+        let Setting { context: _, open, option, at_load: _, device, on_device, memory } = self;
+        open.is_none() && option.is_none() && device.is_none() && !on_device && memory.is_none()
+    }
+
     /// Returns the settings as lines of a case file.
     fn lines(&self) -> String {
         let mut lines = String::new();
         let open = self.open.map(|open| if open == Open::All { "all" } else { "first" });
+        let context = self.context.iter().map(|claim| Some(format!("context: {claim}")));
+        let key = if self.at_load { "option at load" } else { "option" };
         let facts = [
             open.map(|dims| format!("open dimensions: {dims}")),
-            self.option.as_ref().map(|(name, value)| format!("option: {name}={value}")),
+            self.option.as_ref().map(|(name, value)| format!("{key}: {name}={value}")),
+            self.device.as_ref().map(|device| format!("device: {device}")),
+            self.on_device.then(|| "tensors: in the memory of the device".to_owned()),
             self.memory.map(|kib| format!("memory: {kib} KiB")),
         ];
-        facts.into_iter().flatten().for_each(|fact| lines.push_str(&format!("{SETTING}{fact}\n")));
+        context.chain(facts).flatten().for_each(|fact| lines.push_str(&format!("{SETTING}{fact}\n")));
         lines
     }
 
@@ -100,9 +118,13 @@ impl Setting {
             match line.strip_prefix(SETTING).and_then(|fact| fact.split_once(": ")) {
                 Some(("open dimensions", "all")) => setting.open = Some(Open::All),
                 Some(("open dimensions", _)) => setting.open = Some(Open::First),
-                Some(("option", given)) => {
+                Some(("context", claim)) => setting.context.extend(Subject::parse(claim)),
+                Some((key @ ("option" | "option at load"), given)) => {
                     setting.option = given.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+                    setting.at_load = key != "option";
                 }
+                Some(("device", id)) => setting.device = Some(id.to_owned()),
+                Some(("tensors", _)) => setting.on_device = true,
                 Some(("memory", given)) => {
                     setting.memory = given.split_whitespace().next().and_then(|kib| kib.parse().ok());
                 }

@@ -1,25 +1,48 @@
-//! Claims of a description besides its patterns and operators, and the cases that tested them.
+//! Claims of a backend besides its patterns and operators, and the cases that tested them.
 
 use super::case::Case;
 use super::generate::draw::Layouts;
 use super::reply::CaseReply;
 use super::report::ClaimReport;
 use byoc_ir::op;
+use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Name of the claim that dimensions may be unknown until the run.
 pub const OPEN_DIMS: &str = "open dimensions";
 
+/// Name of the claim that tensors may be in the memory of a device.
+pub const DEVICE_MEMORY: &str = "device memory";
+
+/// Name of the claim that a run may return before its work is done. A backend makes it by handing over such work.
+pub const STREAMS: &str = "unfinished runs";
+
 /// Claims and their counts.
 pub(super) struct Claims {
     /// True if the backend takes open dimensions.
     pub open_dims: bool,
-    /// Values of each option that has a list of them.
-    pub options: BTreeMap<String, Vec<String>>,
+    /// True if the backend has devices with memory of their own.
+    pub device_memory: bool,
+    /// Options that have a list of values: the name, the values, and true if the option may be set at load.
+    pub options: Vec<(String, Vec<String>, bool)>,
+    /// Devices that the backend lists.
+    pub devices: Vec<String>,
     layouts: Layouts,
     /// Counts, by the name of the claim.
     pub reports: Vec<ClaimReport>,
+}
+
+/// Option in the description that the worker sends.
+#[derive(Deserialize)]
+struct OptionValues {
+    values: Vec<String>,
+    load: bool,
+}
+
+/// Returns the name of the claim that a device computes.
+pub(super) fn device_claim(device: &str) -> String {
+    format!("device {device}")
 }
 
 /// Returns the name of the claim that an option has a value.
@@ -34,15 +57,31 @@ fn layout_claim(operator: &str) -> String {
 impl Claims {
     /// Returns the claims of a description.
     pub fn of(description: &Value, layouts: &Layouts) -> Claims {
-        let options: BTreeMap<String, Vec<String>> =
+        let options: BTreeMap<String, OptionValues> =
             serde_json::from_value(description["options"].clone()).unwrap_or_default();
-        let open_dims = description["dynamic_dims"] == true;
+        let options: Vec<(String, Vec<String>, bool)> =
+            options.into_iter().map(|(name, option)| (name, option.values, option.load)).collect();
+        let devices: Vec<String> = serde_json::from_value(description["devices"].clone()).unwrap_or_default();
+        let (open_dims, device_memory) = (description["dynamic_dims"] == true, description["device_memory"] == true);
         let of_options =
-            options.iter().flat_map(|(name, values)| values.iter().map(move |value| option_claim(name, value)));
-        let names =
-            layouts.keys().map(|operator| layout_claim(operator)).chain(open_dims.then(|| OPEN_DIMS.to_owned()));
-        let reports = names.chain(of_options).map(|claim| ClaimReport { claim, cases: 0, tested: 0 }).collect();
-        Claims { open_dims, options, layouts: layouts.clone(), reports }
+            options.iter().flat_map(|(name, values, _)| values.iter().map(move |value| option_claim(name, value)));
+        let names = layouts
+            .keys()
+            .map(|operator| layout_claim(operator))
+            .chain(open_dims.then(|| OPEN_DIMS.to_owned()))
+            .chain(device_memory.then(|| DEVICE_MEMORY.to_owned()))
+            .chain(of_options)
+            .chain(devices.iter().map(|device| device_claim(device)));
+        let reports = names.map(|claim| ClaimReport { claim, cases: 0, tested: 0 }).collect();
+        Claims { open_dims, device_memory, options, devices, layouts: layouts.clone(), reports }
+    }
+
+    /// Counts the outcome of a case of a claim that the description does not contain.
+    pub fn count_discovered(&mut self, claim: &str, outcome: &CaseReply) {
+        if !self.reports.iter().any(|report| report.claim == claim) {
+            self.reports.push(ClaimReport { claim: claim.to_owned(), cases: 0, tested: 0 });
+        }
+        self.count(claim, outcome);
     }
 
     /// Counts the outcome of a case of a claim.

@@ -153,8 +153,13 @@ impl fmt::Display for Fault {
 /// Outcome of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CaseResult {
-    /// All results were within bounds. Holds the largest fraction of its error budget that any element used.
-    Passed(f64),
+    /// All results were within bounds.
+    Passed {
+        /// Largest fraction of its error budget that any element used.
+        share: f64,
+        /// Number of runs that went on after they had returned.
+        unfinished: usize,
+    },
     /// The backend refused the case.
     Refused(Refusal),
     /// The case is invalid: the reference rejects its values.

@@ -1,33 +1,41 @@
 //! Entries of a backend, each with a check of its result.
 
-use super::case::{Case, Subject};
+use super::case::{Case, Setting, Subject};
 use super::execute::{self, FillPattern, check_outputs};
 use super::fault::{CaseResult, Fault, Kind};
 use super::reference;
 use super::test_region::TestRegion;
 use byoc::build::backend::{Backend, PluginJudge};
 use byoc::runtime::plugin;
-use byoc_core::pass::{Backend as Target, Refusal, RefusalCode, partition_for};
+use byoc_core::pass::{Backend as Target, Refusal, RefusalCode, RegionReport, Report, partition_for};
+use byoc_core::pattern::Entry;
+use byoc_ir::ir::Module;
+use byoc_ir::op;
 use byoc_ir::tensor::Tensor;
-use byoc_plugin_api::{CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Services, Signature};
+use byoc_plugin_api::{
+    AttrValue, CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Services, Signature,
+};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
+
+/// Metadata key of a region whose backend serves one run at a time.
+const ONE_AT_A_TIME: &str = "one_at_a_time";
 
 /// Environment of a trial.
 pub struct Harness<'b, 'r> {
     /// Backend under test.
     pub backend: &'b Backend<'r>,
     /// Finds a loader by its key.
-    pub loader: &'b dyn Fn(&str) -> Option<Arc<dyn Loader>>,
+    pub find_loader: &'b dyn Fn(&str) -> Option<Arc<dyn Loader>>,
     /// Services with several threads.
     pub services: &'b Services,
     /// Services with one thread.
     pub single_threaded: &'b Services,
     /// Cache folder for the backend.
     pub cache_dir: Option<&'b Path>,
-    /// Option of the backend, with its value.
-    pub option: Option<&'b (String, String)>,
+    /// Circumstances of the case.
+    pub setting: &'b Setting,
     /// Called with the name of each entry, and of the region that it works on, before its call.
     pub at: &'b dyn Fn(&str, &str),
 }
@@ -35,20 +43,20 @@ pub struct Harness<'b, 'r> {
 impl Harness<'_, '_> {
     /// Partitions a case into regions for the backend.
     pub fn partition(&self, case: &Case) -> Result<Vec<TestRegion>, CaseResult> {
-        let values = reference::evaluate(&case.module, &case.inputs).map_err(CaseResult::Invalid)?;
         (self.at)("judge", "");
         let description = &self.backend.description;
-        let finite_math = description.finite_math;
-        if finite_math && !reference::is_finite(&values) {
-            let name = &self.backend.name;
-            return Err(CaseResult::Invalid(format!("a value is not finite, and {name} declares finite_math")));
-        }
-        let (table, operators): (Vec<_>, Vec<String>) = match &case.subject {
-            Subject::Pattern(name) => {
-                (self.backend.table.iter().filter(|e| *e.name == **name).cloned().collect(), Vec::new())
+        let mut named: Vec<&Subject> = self.setting.context.iter().collect();
+        named.push(&case.subject);
+        let has = |subject: Subject| named.contains(&&Subject::Region) || named.contains(&&subject);
+        let pattern = |entry: &&Entry| has(Subject::Pattern(entry.name.to_string()));
+        let table: Vec<Entry> = self.backend.table.iter().filter(pattern).cloned().collect();
+        let operators: Vec<String> = match &case.subject {
+            // A description under an option need not list it.
+            Subject::Operator(name) if named.len() == 1 => vec![name.clone()],
+            _ => {
+                let operator = |name: &&String| has(Subject::Operator(name.to_string()));
+                description.operators.iter().filter(operator).cloned().collect()
             }
-            Subject::Operator(name) => (Vec::new(), vec![name.clone()]),
-            Subject::Region => (self.backend.table.clone(), description.operators.clone()),
         };
         let mut judge = PluginJudge::new(self.backend);
         let name = self.backend.name.as_str().into();
@@ -58,23 +66,27 @@ impl Harness<'_, '_> {
         if let Some(error) = judge.faults.first() {
             return Err(CaseResult::Failed(Fault::of_error(Kind::JudgeFailed, "judge", error)));
         }
-        if report.regions.is_empty() {
-            let refusals = report.operators.iter().flat_map(|operator| operator.refusals.iter());
-            // The refusal of a region is more specific than that of a pattern that did not match.
-            let reason =
-                refusals.map(|(_, refusal)| (**refusal).clone()).max_by_key(|r| r.code != RefusalCode::NoPatternMatch);
-            let none = || Refusal::new(RefusalCode::NoPatternMatch, "no reason was given");
-            return Err(CaseResult::Refused(reason.unwrap_or_else(none)));
+        if !report.regions.iter().any(|region| is_taken(&case.module, region, &case.subject)) {
+            return Err(CaseResult::Refused(reason(&report)));
+        }
+        let values = reference::evaluate(&case.module, &case.inputs).map_err(CaseResult::Invalid)?;
+        let finite_math = description.finite_math;
+        if finite_math && !reference::is_finite(&values) {
+            let name = &self.backend.name;
+            return Err(CaseResult::Invalid(format!("a value is not finite, and {name} declares finite_math")));
         }
         let test_regions: Result<Vec<TestRegion>, String> =
             report.regions.iter().map(|region| TestRegion::of(&module, region, &values, finite_math)).collect();
         test_regions.map_err(CaseResult::Invalid)
     }
 
-    /// Adds the option of the backend to those of an entry.
-    fn set_option(&self, options: &mut Value) {
-        if let Some((name, value)) = self.option {
+    /// Adds the choices of the case to the options of an entry.
+    fn add_choices(&self, options: &mut Value, load: bool) {
+        if let Some((name, value)) = self.setting.option.as_ref().filter(|_| load || !self.setting.at_load) {
             options["backend_options"] = json!({ name: value });
+        }
+        if let Some(device) = &self.setting.device {
+            options["device"] = json!(device);
         }
     }
 
@@ -82,7 +94,7 @@ impl Harness<'_, '_> {
     pub fn compile(&self, test_region: &TestRegion, cache_dir: Option<&Path>) -> Result<CompiledRegion, Fault> {
         (self.at)("compile", &test_region.graph.symbol);
         let mut options: Value = plugin::options(cache_dir, None);
-        self.set_option(&mut options);
+        self.add_choices(&mut options, false);
         let request = Region { graph: &test_region.graph, constants: &test_region.constants, options: &options };
         let compiled = self
             .backend
@@ -104,6 +116,20 @@ impl Harness<'_, '_> {
         Ok(compiled)
     }
 
+    /// Returns the loader of a blob.
+    pub fn loader(&self, compiled: &CompiledRegion) -> Result<Arc<dyn Loader>, Fault> {
+        let key = compiled.loader.as_str();
+        (self.find_loader)(key).ok_or_else(|| {
+            let message = format!("expected a registered loader, found loadbinary_{key}");
+            Fault::new(Kind::WrongLoader, "compile", message)
+        })
+    }
+
+    /// Returns true if the backend serves one run of its regions at a time, as it declares with each of them.
+    pub fn serves_one_run(&self, compiled: &CompiledRegion) -> bool {
+        compiled.metadata.iter().any(|attr| attr.key == ONE_AT_A_TIME && attr.value == AttrValue::Bool(true))
+    }
+
     /// Calls `load`.
     pub fn load(
         &self,
@@ -112,14 +138,10 @@ impl Harness<'_, '_> {
         blob: &[u8],
         services: &Services,
     ) -> Result<Box<dyn Executable>, Fault> {
-        let key = compiled.loader.as_str();
-        let loader = (self.loader)(key).ok_or_else(|| {
-            let message = format!("expected a registered loader, found loadbinary_{key}");
-            Fault::new(Kind::WrongLoader, "compile", message)
-        })?;
+        let loader = self.loader(compiled)?;
         (self.at)("load", &test_region.graph.symbol);
         let mut options = plugin::options(self.cache_dir, Some(services.num_threads()));
-        self.set_option(&mut options);
+        self.add_choices(&mut options, true);
         options["region"] = Signature::of(&test_region.graph).to_json();
         let request = LoadRequest {
             symbol: &test_region.graph.symbol,
@@ -177,4 +199,24 @@ impl Harness<'_, '_> {
         let outputs = self.run(test_region, executable, &prepared, FillPattern::NAN, &test_region.inputs)?;
         check_outputs(&outputs, &test_region.expected, kind, entry, description)
     }
+}
+
+/// Returns true if a region contains what the case is about: a match of its pattern, or its operator by itself.
+fn is_taken(module: &Module, region: &RegionReport, subject: &Subject) -> bool {
+    match subject {
+        Subject::Pattern(name) => region.composites.iter().any(|composite| *composite.name == **name),
+        Subject::Operator(name) => region.nodes.iter().any(|id| {
+            let operator = module.expr(*id).as_op_call().map(|(operator, _)| op::get(operator).name);
+            operator == Some(name.as_str()) && !region.composites.iter().any(|composite| composite.nodes.contains(id))
+        }),
+        Subject::Region => true,
+    }
+}
+
+/// Returns why a case was refused. The refusal of a region is more specific than that of a pattern that did not match.
+fn reason(report: &Report) -> Refusal {
+    let left = report.operators.iter().filter(|operator| operator.region.is_none());
+    let refusals = left.flat_map(|operator| operator.refusals.iter());
+    let reason = refusals.map(|(_, refusal)| (**refusal).clone()).max_by_key(|r| r.code != RefusalCode::NoPatternMatch);
+    reason.unwrap_or_else(|| Refusal::new(RefusalCode::NoPatternMatch, "no reason was given"))
 }

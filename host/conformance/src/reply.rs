@@ -26,6 +26,14 @@ impl CaseReply {
     }
 }
 
+/// Returns the number of runs in a case that went on after they had returned.
+pub(super) fn unfinished_runs(reply: &Reply) -> u64 {
+    match reply {
+        Reply::Done(done) => done["unfinished"].as_u64().unwrap_or(0),
+        _ => 0,
+    }
+}
+
 /// Returns the fault in a reply.
 pub(super) fn fault_in(reply: &Reply) -> Option<Fault> {
     match CaseReply::of(reply) {

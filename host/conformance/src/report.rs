@@ -32,6 +32,23 @@ impl SubjectReport {
         let subject = subject.to_owned();
         SubjectReport { subject, cases: 0, passed: 0, refused: 0, failed: 0, share: 0.0, reasons: BTreeMap::new() }
     }
+
+    /// Returns the number of supported cases.
+    pub fn tested(&self) -> usize {
+        self.passed + self.failed
+    }
+
+    /// Adds the outcomes of further cases.
+    pub fn add(&mut self, other: SubjectReport) {
+        self.cases += other.cases;
+        self.passed += other.passed;
+        self.refused += other.refused;
+        self.failed += other.failed;
+        self.share = self.share.max(other.share);
+        for (reason, count) in other.reasons {
+            *self.reasons.entry(reason).or_default() += count;
+        }
+    }
 }
 
 /// Number of cases of a claim besides patterns and operators: `layout nn.conv2d`, `open dimensions`, `option half=true`.

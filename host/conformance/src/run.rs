@@ -1,77 +1,31 @@
-//! The conformance run: claims of a backend, cases for them, checks of the plugin as a whole, and handling of failures.
+//! The conformance run: claims of a backend, cases for them, and checks of the plugin as a whole.
 
-use super::case::{Case, Open, Setting, Subject};
-use super::claims::{Claims, OPEN_DIMS, option_claim};
+use super::case::{Case, Setting, Subject};
+use super::claims::{Claims, device_claim, option_claim};
 use super::fault::{Fault, Kind};
-use super::generate::Cases;
-use super::generate::draw::{Layouts, Scheme};
-use super::reply::{CaseReply, fault_in, fault_of, fault_of_reply};
+use super::generate::draw::{Layouts, Restrictions, Scheme};
+use super::generate::{Cases, Claim, Neighbor};
+use super::reply::{CaseReply, fault_of, fault_of_reply};
 use super::report::{BackendReport, FailedCase, SubjectReport};
-use super::shrink::{shrink, with_open_dims};
-use super::supervise::{Reply, Supervisor, Termination};
+use super::subject::{Progress, Tally};
+use super::supervise::Reply;
 use byoc_core::pattern::{Checks, Entry, parse_table};
 use byoc_ir::op::{self, OpDef};
 use byoc_ir::tensor::DType;
 use byoc_plugin_api::Quantization;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
-/// Options of a conformance run.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Seed of the cases.
-    pub seed: u64,
-    /// Number of cases for each operator and each pattern.
-    pub cases: usize,
-    /// Filter: only subjects whose name contains this text are tested.
-    pub only: Option<String>,
-    /// Time limit for an entry.
-    pub limit: Duration,
-    /// Names of claims and checks whose lack of cases, or whose fault, is accepted.
-    pub waived: Vec<String>,
-    /// Folder for failing cases.
-    pub out: PathBuf,
-    /// Command that reproduces a case, without the path of the case.
-    pub reproduce_command: String,
-}
+pub use super::driver::{Options, Run};
 
-/// Number of cases of a subject that are tested thoroughly.
-const MAX_THOROUGH_CASES: usize = 2;
-
-/// Number of faults of one kind in a subject after which the subject is abandoned.
-const MAX_FAULTS_PER_KIND: usize = 3;
-
-/// Maximum number of cases that are drawn if few are supported, as a multiple of the requested number.
-const MAX_DRAW_FACTOR: usize = 8;
-
-/// Maximum number of attempts to shrink a case.
-const MAX_SHRINK_ATTEMPTS: usize = 120;
-
-/// Number of times that a case with little memory is repeated until its fault appears. What the threads of a process
-/// have reserved differs from run to run, and with it the allocation that fails.
-const MEMORY_ATTEMPTS: usize = 4;
-
-/// Conformance run of a plugin, in the process that survives the plugin's crashes.
-pub struct Run<'a> {
-    /// Creates the command that starts a worker for the plugin's file. The argument limits the memory of the worker, in
-    /// KiB.
-    pub command: &'a dyn Fn(Option<u64>) -> Command,
-    /// Options.
-    pub options: &'a Options,
-    /// Called with a description of the test in progress.
-    pub progress: &'a dyn Fn(&str),
-    /// Folder for cases that are passed to the worker.
-    pub scratch: &'a Path,
-}
-
-/// Maximum number of cases of a subject that are tried with open dimensions.
-const MAX_OPEN_CASES: usize = 4;
-
-/// Maximum number of cases that are tried with each value of an option.
+/// Maximum number of cases that are tried with each value of an option, and on each device.
 const MAX_OPTION_CASES: usize = 32;
+const MAX_CASES_PER_DEVICE: usize = 8;
+
+/// Maximum number of claims that a claim is drawn beside, each beside the next.
+const MAX_NEIGHBORS: usize = 2;
+
+/// Number of cases from which the sample of a claim that is not selected is taken.
+const MAX_DRAWN_NEIGHBORS: usize = 6;
 
 /// Returns the quantization scheme of a description.
 fn scheme_of(declared: &Value) -> Option<Scheme> {
@@ -81,18 +35,6 @@ fn scheme_of(declared: &Value) -> Option<Scheme> {
 }
 
 impl Run<'_> {
-    fn supervisor(&self, memory: Option<u64>) -> Supervisor {
-        let command = (self.command)(memory);
-        let (program, args): (_, Vec<_>) =
-            (command.get_program().to_owned(), command.get_args().map(Into::into).collect());
-        let make = move || {
-            let mut command = Command::new(&program);
-            command.args(args.iter().map(|a: &std::ffi::OsString| a));
-            command
-        };
-        Supervisor::new(Box::new(make), self.options.limit)
-    }
-
     /// Returns the backends that the plugin registers.
     ///
     /// # Errors
@@ -128,33 +70,16 @@ impl Run<'_> {
         let warnings = description["warnings"].as_array().into_iter().flatten();
         let faults = warnings.filter_map(|w| w.as_str()).map(|w| Fault::new(Kind::BadDescription, "describe", w));
         report.faults.extend(faults);
-        let table = qualified_pattern_table(backend, &text("patterns"));
-        let operators: Vec<&'static OpDef> = description["operators"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|name| Some(op::get(op::lookup(name.as_str()?)?)))
-            .collect();
+        let (table, operators) = subjects_of(backend, &description);
         let layouts: Layouts = serde_json::from_value(description["layouts"].clone()).unwrap_or_default();
         let scheme = scheme_of(&description["quantization"]);
         let cases = Cases { seed: self.options.seed, scheme, layouts: layouts.into() };
-        let mut claims = Claims::of(&description, &cases.layouts);
-        let mut samples = Vec::new();
-        for entry in &table {
-            let subject = Subject::Pattern(entry.name.to_string());
-            let make = |n| cases.pattern(entry, n);
-            samples.extend(self.try_subject(&mut worker, &mut report, &subject, &cases, &mut claims, make));
-        }
-        for def in &operators {
-            let subject = Subject::Operator(def.name.to_owned());
-            let make = |n| cases.operator(def, n);
-            samples.extend(self.try_subject(&mut worker, &mut report, &subject, &cases, &mut claims, make));
-        }
-        if operators.len() > 1 {
-            let make = |n| cases.region(&operators, n);
-            samples.extend(self.try_subject(&mut worker, &mut report, &Subject::Region, &cases, &mut claims, make));
-        }
-        self.try_options(&mut worker, &mut report, &samples, &mut claims);
+        let claims = Claims::of(&description, &cases.layouts);
+        let mut progress = Progress { worker, report, claims, cases };
+        let samples = self.try_subjects(&mut progress, &table, &operators);
+        self.try_options(&mut progress, &samples, (&table[..], &operators[..]));
+        self.try_devices(&mut progress, &samples);
+        let Progress { mut report, claims, .. } = progress;
         report.claims = claims.reports;
         self.report_untested(&mut report);
         if let Some(case) = samples.first() {
@@ -163,55 +88,164 @@ impl Run<'_> {
         report
     }
 
-    /// Tries every value of every option on cases that passed without it.
-    fn try_options(&self, worker: &mut Supervisor, report: &mut BackendReport, samples: &[Case], claims: &mut Claims) {
-        for (option, values) in claims.options.clone() {
+    /// Tries every pattern and operator, and regions of several operators. Returns a case that passed for each.
+    fn try_subjects(&self, progress: &mut Progress, table: &[Entry], operators: &[&'static OpDef]) -> Vec<Case> {
+        let claims = table.iter().map(Claim::Pattern).chain(operators.iter().map(|&def| Claim::Operator(def)));
+        let claims: Vec<Claim<'_>> = claims.filter(|claim| self.is_selected(&claim.subject())).collect();
+        let mut tallies: Vec<Tally> = claims
+            .iter()
+            .map(|&claim| {
+                let make = |cases: &Cases, number, restrictions| cases.alone(claim, number, restrictions);
+                self.try_alone(progress, &claim.subject(), make)
+            })
+            .collect();
+        let mut others = None;
+        for _ in 0..MAX_NEIGHBORS {
+            let untested: Vec<usize> = (0..claims.len()).filter(|&i| tallies[i].tested() == 0).collect();
+            if untested.is_empty() {
+                break;
+            }
+            let others = others.get_or_insert_with(|| self.unselected(progress, table, operators));
+            let passed = claims.iter().zip(&tallies).filter(|(_, tally)| !tally.samples.is_empty());
+            let selected = passed.map(|(&claim, tally)| Neighbor { claim, samples: tally.samples.clone() });
+            let neighbors: Vec<Neighbor<'_>> = selected.chain(others.iter().cloned()).collect();
+            for &i in &untested {
+                self.try_beside(progress, &mut tallies[i], claims[i], &neighbors);
+            }
+            if untested.iter().all(|&i| tallies[i].tested() == 0) {
+                break;
+            }
+        }
+        let mut samples: Vec<Case> = tallies.iter().filter_map(|tally| tally.samples.first().cloned()).collect();
+        progress.report.subjects.extend(tallies.into_iter().map(|tally| tally.report));
+        if operators.len() > 1 && self.is_selected(&Subject::Region) {
+            let make = |cases: &Cases, number, _| cases.region(operators, number);
+            let tally = self.try_alone(progress, &Subject::Region, make);
+            samples.extend(tally.samples.first().cloned());
+            progress.report.subjects.push(tally.report);
+        }
+        samples
+    }
+
+    /// Returns the claims that are not selected, each with a case that passes, as neighbors of those that are.
+    fn unselected<'c>(
+        &self,
+        progress: &mut Progress,
+        table: &'c [Entry],
+        operators: &[&'static OpDef],
+    ) -> Vec<Neighbor<'c>> {
+        let all = table.iter().map(Claim::Pattern).chain(operators.iter().map(|&def| Claim::Operator(def)));
+        let others = all.filter(|claim| !self.is_selected(&claim.subject()));
+        others
+            .filter_map(|claim| {
+                let drawn = (0..MAX_DRAWN_NEIGHBORS)
+                    .filter_map(|number| progress.cases.alone(claim, number, Restrictions::default()));
+                let drawn: Vec<Case> = drawn.collect();
+                let sample = drawn.into_iter().find(|case| {
+                    let reply = self.run_case(&mut progress.worker, &progress.report.backend, case, false);
+                    matches!(CaseReply::of(&reply), CaseReply::Passed(_))
+                })?;
+                Some(Neighbor { claim, samples: vec![sample] })
+            })
+            .collect()
+    }
+
+    /// Tries every value of every option: on cases that passed without it, and on the claims that it adds.
+    fn try_options(&self, progress: &mut Progress, samples: &[Case], known: (&[Entry], &[&'static OpDef])) {
+        for (option, values, load) in progress.claims.options.clone() {
             for value in values {
                 let name = option_claim(&option, &value);
                 if self.is_waived(&name) {
                     continue;
                 }
                 (self.progress)(&name);
+                let given = Some((option.clone(), value.clone()));
                 for sample in samples.iter().take(MAX_OPTION_CASES) {
-                    let setting = Setting { option: Some((option.clone(), value.clone())), ..sample.setting.clone() };
+                    let setting = Setting { option: given.clone(), ..sample.setting.clone() };
                     let case = Case { setting, ..sample.clone() };
-                    let outcome = CaseReply::of(&self.run_case(worker, &report.backend, &case, false));
-                    claims.count(&name, &outcome);
-                    if let CaseReply::Failed(fault) = outcome {
-                        let mut failure = self.shrink_failure(worker, &report.backend, case, fault, false);
-                        failure.subject = format!("{}, {name}", failure.subject);
-                        report.failures.push(failure);
+                    let mut good = self.try_variant(progress, case.clone(), &name);
+                    if good && load {
+                        let setting = Setting { at_load: true, ..case.setting.clone() };
+                        good = self.try_variant(progress, Case { setting, ..case }, &name);
+                    }
+                    if !good {
                         break;
                     }
+                }
+                self.try_claims_under(progress, given, &name, known);
+            }
+        }
+    }
+
+    /// Tries the claims that need an option: those that only the description under it has, and those of which no case was
+    /// supported without it.
+    fn try_claims_under(
+        &self,
+        progress: &mut Progress,
+        option: Option<(String, String)>,
+        name: &str,
+        (table, operators): (&[Entry], &[&'static OpDef]),
+    ) {
+        let backend = progress.report.backend.clone();
+        let request = json!({ "do": "describe", "backend": backend, "option": option });
+        let Reply::Done(description) = progress.worker.send(&request) else { return };
+        let (entries, all_operators) = subjects_of(&backend, &description);
+        let all = entries.iter().map(Claim::Pattern).chain(all_operators.iter().map(|&def| Claim::Operator(def)));
+        for claim in all {
+            let subject = claim.subject();
+            let is_known = match claim {
+                Claim::Pattern(entry) => table.iter().any(|known| known.name == entry.name),
+                Claim::Operator(def) => operators.iter().any(|known| known.name == def.name),
+            };
+            let text = subject.to_string();
+            let without = progress.report.subjects.iter().position(|report| report.subject == text);
+            let is_tested = without.is_some_and(|at| progress.report.subjects[at].tested() > 0);
+            if (is_known && is_tested) || !self.is_selected(&subject) {
+                continue;
+            }
+            let make = |cases: &Cases, number, restrictions| {
+                let case = cases.alone(claim, number, restrictions)?;
+                let setting = Setting { option: option.clone(), ..case.setting.clone() };
+                Some(Case { setting, ..case })
+            };
+            let tally = self.try_alone(progress, &subject, make);
+            match without {
+                Some(at) => progress.report.subjects[at].add(tally.report),
+                None => {
+                    let subject = format!("{subject}, {name}");
+                    progress.report.subjects.push(SubjectReport { subject, ..tally.report });
                 }
             }
         }
     }
 
-    /// Tries a case that passed with some of its dimensions open; returns false if that reveals a fault.
-    fn try_open(
-        &self,
-        worker: &mut Supervisor,
-        report: &mut BackendReport,
-        case: &Case,
-        open: Open,
-        claims: &mut Claims,
-    ) -> bool {
-        let Some(case) = with_open_dims(case, open) else { return true };
-        let outcome = CaseReply::of(&self.run_case(worker, &report.backend, &case, false));
-        claims.count(OPEN_DIMS, &outcome);
-        if let CaseReply::Failed(fault) = outcome {
-            let mut failure = self.shrink_failure(worker, &report.backend, case, fault, false);
-            failure.subject = format!("{}, open dimensions", failure.subject);
-            report.failures.push(failure);
-            return false;
+    /// Tries cases that passed on every device that the backend lists.
+    fn try_devices(&self, progress: &mut Progress, samples: &[Case]) {
+        for device in progress.claims.devices.clone() {
+            let name = device_claim(&device);
+            if self.is_waived(&name) {
+                continue;
+            }
+            (self.progress)(&name);
+            let on_device = progress.claims.device_memory;
+            for sample in samples.iter().take(MAX_CASES_PER_DEVICE) {
+                let setting = Setting { device: Some(device.clone()), ..sample.setting.clone() };
+                let case = Case { setting, ..sample.clone() };
+                let mut good = self.try_variant(progress, case.clone(), &name);
+                if good && on_device {
+                    let setting = Setting { on_device, ..case.setting.clone() };
+                    good = self.try_variant(progress, Case { setting, ..case }, &name);
+                }
+                if !good {
+                    break;
+                }
+            }
         }
-        true
     }
 
     /// Adds a fault for each claim without a tested case, unless only some claims were to be tested, or none was.
     fn report_untested(&self, report: &mut BackendReport) {
-        let subjects = report.subjects.iter().map(|s| (&s.subject, s.passed + s.failed, s.cases));
+        let subjects = report.subjects.iter().map(|s| (&s.subject, s.tested(), s.cases));
         let claims = report.claims.iter().map(|claim| (&claim.claim, claim.tested, claim.cases));
         let all: Vec<(String, usize, usize)> =
             subjects.chain(claims).map(|(name, tested, cases)| (name.clone(), tested, cases)).collect();
@@ -228,287 +262,13 @@ impl Run<'_> {
             self.report_failure(report, failure);
         }
     }
+}
 
-    fn is_waived(&self, name: &str) -> bool {
-        self.options.waived.iter().any(|waived| waived == name)
-    }
-
-    /// Adds a failure of a claim or a check, unless it is waived by its name.
-    fn report_failure(&self, report: &mut BackendReport, failure: FailedCase) {
-        match self.is_waived(&failure.subject) {
-            true => report.waived.push(failure),
-            false => report.failures.push(failure),
-        }
-    }
-
-    fn try_subject(
-        &self,
-        worker: &mut Supervisor,
-        report: &mut BackendReport,
-        subject: &Subject,
-        cases: &Cases,
-        claims: &mut Claims,
-        make: impl Fn(usize) -> Option<Case>,
-    ) -> Option<Case> {
-        let name = subject.to_string();
-        if self.options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
-            return None;
-        }
-        let (mut sample, mut opened) = (None, 0);
-        (self.progress)(&name);
-        let mut subject_report = SubjectReport::new(&name);
-        let mut thorough = 0;
-        let mut found: Vec<(Kind, usize)> = Vec::new();
-        let mut dtypes: BTreeMap<DType, bool> = BTreeMap::new();
-        for number in 0..self.options.cases * MAX_DRAW_FACTOR {
-            let dtype = cases.theme(number).dtype;
-            if number >= self.options.cases {
-                // A backend that supports little gets more cases of the element types that it supports.
-                if subject_report.passed + subject_report.failed >= self.options.cases / 2 {
-                    break;
-                }
-                if dtypes.get(&dtype) == Some(&false) {
-                    continue;
-                }
-            }
-            let Some(case) = make(number) else { continue };
-            subject_report.cases += 1;
-            let reply = self.run_case(worker, &report.backend, &case, thorough < MAX_THOROUGH_CASES);
-            let outcome = CaseReply::of(&reply);
-            claims.count_layouts(&case, &outcome);
-            match outcome {
-                CaseReply::Passed(share) => {
-                    if claims.open_dims && opened < MAX_OPEN_CASES {
-                        let open = if opened % 2 == 0 { Open::First } else { Open::All };
-                        let good = self.try_open(worker, report, &case, open, claims);
-                        opened = if good { opened + 1 } else { MAX_OPEN_CASES };
-                    }
-                    dtypes.insert(dtype, true);
-                    thorough += 1;
-                    subject_report.passed += 1;
-                    subject_report.share = subject_report.share.max(share);
-                    sample.get_or_insert(case);
-                }
-                CaseReply::Refused(code, detail) => {
-                    if code == "UnsupportedDtype" {
-                        dtypes.entry(dtype).or_insert(false);
-                    }
-                    subject_report.refused += 1;
-                    *subject_report.reasons.entry(format!("{code}: {detail}")).or_default() += 1;
-                }
-                CaseReply::Invalid => subject_report.cases -= 1,
-                CaseReply::Failed(fault) => {
-                    subject_report.failed += 1;
-                    let kind = fault.kind;
-                    let known = found.iter().position(|(k, _)| *k == kind);
-                    match known {
-                        Some(at) => found[at].1 += 1,
-                        None => {
-                            found.push((kind, 1));
-                            let failure = self.shrink_failure(
-                                worker,
-                                &report.backend,
-                                case,
-                                fault,
-                                thorough < MAX_THOROUGH_CASES,
-                            );
-                            report.failures.push(failure);
-                        }
-                    }
-                    // A crash costs a process, and a time limit costs the waiting time.
-                    let costly = matches!(kind, Kind::Crash | Kind::TimeLimit);
-                    if found.iter().any(|(_, n)| *n >= if costly { 1 } else { MAX_FAULTS_PER_KIND }) {
-                        break;
-                    }
-                }
-            }
-        }
-        report.subjects.push(subject_report);
-        sample
-    }
-
-    fn run_case(&self, worker: &mut Supervisor, backend: &str, case: &Case, thorough: bool) -> Reply {
-        match self.request(backend, case, thorough, None) {
-            Ok(request) => worker.send(&request),
-            Err(why) => Reply::Done(json!({ "invalid": why })),
-        }
-    }
-
-    fn request(&self, backend: &str, case: &Case, thorough: bool, cache: Option<&Path>) -> Result<Value, String> {
-        let file = self.scratch.join("case.relay");
-        case.write(&file, &[]).map_err(|d| d.to_string())?;
-        let cache = cache.map_or_else(|| self.scratch.join("cache"), Path::to_owned);
-        Ok(json!({ "do": "case", "backend": backend, "file": file, "thorough": thorough, "cache_dir": cache }))
-    }
-
-    /// Shrinks the case, and writes it to a file that reproduces the fault.
-    fn shrink_failure(
-        &self,
-        worker: &mut Supervisor,
-        backend: &str,
-        case: Case,
-        fault: Fault,
-        thorough: bool,
-    ) -> FailedCase {
-        // A smaller case is not worth waiting for the time limit many times.
-        let attempts = match fault.kind {
-            Kind::TimeLimit => 4,
-            Kind::Crash => 40,
-            _ => MAX_SHRINK_ATTEMPTS,
-        };
-        let small = shrink(&case, attempts, |smaller| {
-            let reply = self.run_case(worker, backend, smaller, thorough);
-            matches!(CaseReply::of(&reply), CaseReply::Failed(again) if again.kind == fault.kind)
-        });
-        // The report shows the message of the shrunk case.
-        let fault = match CaseReply::of(&self.run_case(worker, backend, &small, thorough)) {
-            CaseReply::Failed(again) if again.kind == fault.kind => again,
-            _ => fault,
-        };
-        let subject = match &small.setting {
-            Setting { open: Some(_), .. } => format!("{} open", small.subject),
-            Setting { option: Some((option, value)), .. } => format!("{} {option} {value}", small.subject),
-            _ => small.subject.to_string(),
-        };
-        let (file, command) = self.write_case(backend, &small, &subject, &fault).unzip();
-        FailedCase { subject: small.subject.to_string(), fault, case: small.about.clone(), file, command }
-    }
-
-    /// Writes a case to a file that reproduces its fault; returns the file and the command.
-    fn write_case(&self, backend: &str, case: &Case, subject: &str, fault: &Fault) -> Option<(String, String)> {
-        let subject = subject.replace([' ', '.', '/', '='], "_");
-        let file = self.options.out.join(format!("{backend}_{subject}_{}.relay", fault.kind));
-        let command = format!("{} --case {}", self.options.reproduce_command, file.display());
-        let notes = [fault.to_string(), command.clone()];
-        let written = std::fs::create_dir_all(&self.options.out).is_ok() && case.write(&file, &notes).is_ok();
-        written.then(|| (file.display().to_string(), command))
-    }
-
-    /// Runs one case from a file.
-    ///
-    /// # Errors
-    /// If the case cannot be written for the worker.
-    pub fn try_one(&self, backend: &str, case: &Case) -> Result<Value, String> {
-        if let Some(headroom) = case.setting.memory {
-            let mut attempt = self.run_in_memory(backend, case, headroom);
-            for _ in 1..MEMORY_ATTEMPTS {
-                if matches!(attempt, Some((_, None))) {
-                    attempt = self.run_in_memory(backend, case, headroom);
-                }
-            }
-            return Ok(match attempt {
-                None => return Err("the system does not limit the address space of a process".to_owned()),
-                Some((_, Some(fault))) => json!({ "fault": fault }),
-                Some((Reply::Done(done), None)) if done.get("fault").is_none() => done,
-                // An error or an orderly exit is what too little memory should lead to.
-                Some(_) => json!({ "passed": 0.0 }),
-            });
-        }
-        let mut worker = self.supervisor(None);
-        // The circumstances of a case are tested once, without what concerns the backend as a whole.
-        let request = self.request(backend, case, case.setting == Setting::default(), None)?;
-        Ok(match worker.send(&request) {
-            Reply::Done(done) => done,
-            reply => json!({ "fault": fault_of_reply(&reply, "") }),
-        })
-    }
-
-    /// Tests the plugin as a whole, once, with a case that passes.
-    fn lifecycle(&self, report: &mut BackendReport, case: &Case) {
-        let backend = report.backend.clone();
-        let mut check = |name: &str, fault: Option<Fault>, setting: Setting| {
-            let waived = fault.is_some() && self.is_waived(name);
-            report.checks.push((name.to_owned(), fault.is_none() || waived));
-            if let Some(fault) = fault {
-                let case = Case { setting, ..case.clone() };
-                let written =
-                    (case.setting != Setting::default()).then(|| self.write_case(&backend, &case, name, &fault));
-                let (file, command) = written.flatten().unzip();
-                let subject = name.to_owned();
-                self.report_failure(report, FailedCase { subject, fault, case: case.about, file, command });
-            }
-        };
-        (self.progress)("a cancelled compilation");
-        let cancelled = self.request(&backend, case, false, None).ok().and_then(|mut request| {
-            request["do"] = "cancel".into();
-            fault_in(&self.supervisor(None).send(&request))
-        });
-        check("compiling after a cancelled compilation", cancelled, Setting::default());
-        (self.progress)("an interrupted compilation");
-        check("compiling after an interrupted compilation", self.check_interrupted(&backend, case), Setting::default());
-        (self.progress)("an unusable cache folder");
-        check("an unusable cache folder", self.check_unusable_cache(&backend, case), Setting::default());
-        (self.progress)("too little memory");
-        let (fault, memory) = self.check_low_memory(&backend, case).unzip();
-        check("too little memory", fault, Setting { memory, ..case.setting.clone() });
-        (self.progress)("after unloading");
-        let unloaded = self.request(&backend, case, false, None).ok().and_then(|mut request| {
-            request["do"] = "unload".into();
-            fault_in(&self.supervisor(None).send(&request))
-        });
-        check("silence after the last region was dropped", unloaded, Setting::default());
-    }
-
-    /// Checks that killed compilations leave nothing in the cache that breaks a later one.
-    fn check_interrupted(&self, backend: &str, case: &Case) -> Option<Fault> {
-        let cache = self.scratch.join("interrupted");
-        for milliseconds in [2, 10, 25, 60, 120] {
-            let request = self.request(backend, case, false, Some(&cache)).ok()?;
-            self.supervisor(None).interrupt(&request, Duration::from_millis(milliseconds));
-            let fault = fault_in(&self.supervisor(None).send(&request));
-            if let Some(fault) = fault {
-                let message = format!("after a compilation that was killed after {milliseconds} ms: {fault}");
-                return Some(Fault::new(Kind::Cache, "compile", message));
-            }
-        }
-        None
-    }
-
-    /// Checks that a file in place of the cache folder is tolerated: an error is permitted, a crash or a wrong result
-    /// is not.
-    fn check_unusable_cache(&self, backend: &str, case: &Case) -> Option<Fault> {
-        let cache = self.scratch.join("no folder");
-        std::fs::write(&cache, "a file").ok()?;
-        let request = self.request(backend, case, false, Some(&cache)).ok()?;
-        let fault = fault_in(&self.supervisor(None).send(&request))?;
-        if matches!(fault.kind, Kind::ClaimNotKept | Kind::LoadFailed) {
-            return None;
-        }
-        Some(Fault::new(
-            Kind::Cache,
-            &fault.entry,
-            format!("with a file in place of the cache folder: {}", fault.message),
-        ))
-    }
-
-    /// Checks that a small address space is tolerated: an error or an orderly exit is permitted. Returns the fault, and
-    /// how many KiB were left.
-    fn check_low_memory(&self, backend: &str, case: &Case) -> Option<(Fault, u64)> {
-        [1 << 10, 8 << 10, 64 << 10].into_iter().find_map(|headroom| {
-            let (_, fault) = self.run_in_memory(backend, case, headroom)?;
-            Some((fault?, headroom))
-        })
-    }
-
-    /// Runs a case with `headroom` KiB of address space left. Returns the reply and the fault, if any; `None` if the
-    /// system cannot limit the address space.
-    fn run_in_memory(&self, backend: &str, case: &Case, headroom: u64) -> Option<(Reply, Option<Fault>)> {
-        let Reply::Done(size) = self.supervisor(None).send(&json!({ "do": "memory" })) else { return None };
-        let size = size.as_u64().filter(|&kib| kib > 0)?;
-        let request = self.request(backend, case, false, None).ok()?;
-        let reply = self.supervisor(Some(size + headroom)).send(&request);
-        // A failed allocation aborts a Rust process; C libraries exit.
-        let orderly = matches!(&reply, Reply::Died { termination: Termination::ABORTED | Termination::Exited(_), .. });
-        let wild = |kind| matches!(kind, Kind::Crash | Kind::TimeLimit | Kind::WrongResult | Kind::WritesOutside);
-        // A worker that cannot even start reveals nothing about the plugin.
-        let fault = fault_in(&reply).filter(|fault| wild(fault.kind) && !orderly && fault.entry != "start");
-        let fault = fault.map(|fault| {
-            let kind = if fault.kind == Kind::TimeLimit { Kind::MemoryHang } else { Kind::Memory };
-            let message = format!("with {headroom} KiB of address space left: {}: {}", fault.kind, fault.message);
-            Fault::new(kind, &fault.entry, message).in_region(&fault.region)
-        });
-        Some((reply, fault))
-    }
+/// Returns the patterns and the operators of a description.
+fn subjects_of(backend: &str, description: &Value) -> (Vec<Entry>, Vec<&'static OpDef>) {
+    let names = description["operators"].as_array().into_iter().flatten();
+    let operators = names.filter_map(|name| Some(op::get(op::lookup(name.as_str()?)?))).collect();
+    (qualified_pattern_table(backend, description["patterns"].as_str().unwrap_or_default()), operators)
 }
 
 /// Parses a pattern table, and prefixes the names of its entries with the backend, as partitioning does.

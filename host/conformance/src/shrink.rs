@@ -232,7 +232,8 @@ fn simplify(tensor: &Tensor) -> Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generate::Cases;
+    use crate::generate::draw::Restrictions;
+    use crate::generate::{Cases, Claim};
 
     #[test]
     fn shrinks_case_and_keeps_property() {
@@ -244,7 +245,10 @@ mod tests {
                 .iter()
                 .any(|(_, node)| node.expr.as_op_call().is_some_and(|(_, call)| call.attrs.get("strides").is_some()))
         };
-        let case = (0..24).filter_map(|n| cases.operator(def, n)).find(has_stride).unwrap();
+        let case = (0..24)
+            .filter_map(|n| cases.alone(Claim::Operator(def), n, Restrictions::default()))
+            .find(has_stride)
+            .unwrap();
         let small = shrink(&case, 400, has_stride);
         let elements = |case: &Case| operands(case).iter().map(|(_, t)| t.len()).sum::<usize>();
         assert!(elements(&small) <= 30, "{} elements of {}", elements(&small), elements(&case));
@@ -259,8 +263,10 @@ mod tests {
     fn opens_dimensions_and_keeps_them_open() {
         let cases = Cases { seed: 5, ..Cases::default() };
         let def = op::get(op::lookup("nn.relu").unwrap());
-        let case =
-            (0..24).filter_map(|n| cases.operator(def, n)).find(|case| case.inputs[0].shape().len() > 1).unwrap();
+        let case = (0..24)
+            .filter_map(|n| cases.alone(Claim::Operator(def), n, Restrictions::default()))
+            .find(|case| case.inputs[0].shape().len() > 1)
+            .unwrap();
         for open in [Open::First, Open::All] {
             let Some(opened) = with_open_dims(&case, open) else { continue };
             let is_open = |case: &Case| {
@@ -276,7 +282,7 @@ mod tests {
     fn terminates_when_every_case_fails() {
         let cases = Cases { seed: 5, ..Cases::default() };
         let def = op::get(op::lookup("add").unwrap());
-        let case = cases.operator(def, 0).unwrap();
+        let case = cases.alone(Claim::Operator(def), 0, Restrictions::default()).unwrap();
         let small = shrink(&case, 1000, |_| true);
         assert!(operands(&small).iter().all(|(_, t)| t.len() <= 1));
     }

@@ -9,7 +9,7 @@ use super::test_region::TestRegion;
 use byoc_ir::tensor::Tensor;
 use byoc_ir::with_dtype;
 use byoc_plugin_api::{CompiledRegion, Executable, Prepared};
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 
 /// Number of concurrent threads, and of runs on each of them.
 const THREADS: usize = 4;
@@ -25,10 +25,10 @@ pub(super) fn try_region(
     reproducible_bytes(harness, test_region, compiled)?;
     let executable = harness.load(test_region, compiled, &compiled.blob, harness.services)?;
     let prepared = harness.prepare(test_region, &*executable)?;
-    let second = second_inputs(test_region)?;
+    let second = second_inputs(test_region);
     check_repeated_runs(harness, test_region, &second, &*executable, &prepared)?;
     aliased_inputs(harness, test_region, &*executable, &prepared)?;
-    concurrent_runs(harness, test_region, &second, &*executable, &prepared)?;
+    concurrent_runs(harness, test_region, &second, (&*executable, &prepared), compiled)?;
     single_thread(harness, test_region, compiled)?;
     unknown_query(harness, test_region, &*executable, compiled)?;
     drop(executable);
@@ -59,14 +59,17 @@ fn reproducible_bytes(
 
 /// Returns inputs with their elements in reverse order, and the expected results. Reversed elements are valid inputs
 /// even if they are indices.
-fn second_inputs(test_region: &TestRegion) -> Result<Option<SecondInputs>, Fault> {
+pub(super) fn second_inputs(test_region: &TestRegion) -> Option<SecondInputs> {
     let inputs: Vec<Tensor> = test_region.inputs.iter().map(reverse).collect();
-    Ok(test_region.with_inputs(inputs).ok().map(|(inputs, expected)| SecondInputs { inputs, expected }))
+    test_region.with_inputs(inputs).ok().map(|(inputs, expected)| SecondInputs { inputs, expected })
 }
 
-struct SecondInputs {
-    inputs: Vec<Tensor>,
-    expected: Vec<BoundedTensor>,
+/// Other inputs of a region, with the results of the reference.
+pub(super) struct SecondInputs {
+    /// Inputs.
+    pub inputs: Vec<Tensor>,
+    /// Expected results.
+    pub expected: Vec<BoundedTensor>,
 }
 
 fn reverse(tensor: &Tensor) -> Tensor {
@@ -116,37 +119,48 @@ fn aliased_inputs(
     check_outputs(&outputs, &expected, Kind::Aliasing, "run", &format!("inputs 0 and {second} in the same memory"))
 }
 
-/// Checks concurrent runs of one executable, on alternating inputs.
+/// Checks concurrent runs of one executable and of another one of the same blob, on alternating inputs. A backend that
+/// serves one run at a time gets them one by one, as from the host.
 fn concurrent_runs(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
     second: &Option<SecondInputs>,
-    executable: &dyn Executable,
-    prepared: &Prepared,
+    (executable, prepared): (&dyn Executable, &Prepared),
+    compiled: &CompiledRegion,
 ) -> Result<(), Fault> {
+    let another = harness.load(test_region, compiled, &compiled.blob, harness.services)?;
+    let another_prepared = harness.prepare(test_region, &*another)?;
     (harness.at)("run by several threads", &test_region.graph.symbol);
+    let one_run = harness.serves_one_run(compiled).then(Mutex::default);
     let barrier = Barrier::new(THREADS);
-    let worker = |worker: usize| -> Result<(), String> {
+    let worker = |worker: usize| -> Result<(), Fault> {
         let (inputs, expected) = match second {
             Some(second) if worker % 2 == 1 => (&second.inputs, &second.expected),
             _ => (&test_region.inputs, &test_region.expected),
         };
+        let (executable, prepared) = match worker < 2 {
+            true => (executable, prepared),
+            false => (&*another, &another_prepared),
+        };
         barrier.wait();
         for _ in 0..RUNS_PER_THREAD {
-            let outputs =
-                execute::run(test_region, executable, prepared, FillPattern::NAN, inputs).map_err(|f| f.to_string())?;
-            judge_outputs(&outputs, expected).map_err(|(output, mismatch)| format!("output {output}: {mismatch}"))?;
+            let lock: Option<MutexGuard<'_, ()>> =
+                one_run.as_ref().map(|one_run: &Mutex<()>| one_run.lock().unwrap_or_else(PoisonError::into_inner));
+            let outputs = execute::run(test_region, executable, prepared, FillPattern::NAN, inputs)?;
+            drop(lock);
+            check_outputs(&outputs, expected, Kind::NotReentrant, "run", "a concurrent run")?;
         }
         Ok(())
     };
-    let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
+    let results: Vec<Result<(), Fault>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || worker(n))).collect();
-        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a thread panicked".into()))).collect()
+        let panicked = || Err(Fault::new(Kind::NotReentrant, "run", "a thread panicked"));
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| panicked())).collect()
     });
     match results.into_iter().find_map(Result::err) {
         None => Ok(()),
-        Some(message) => {
-            let message = format!("{THREADS} threads run one executable: {message}");
+        Some(fault) => {
+            let message = format!("{THREADS} threads run two executables of one blob: {fault}");
             Err(Fault::new(Kind::NotReentrant, "run", message))
         }
     }
@@ -194,7 +208,7 @@ fn unknown_query(
 ) -> Result<(), Fault> {
     const KEY: &str = "byoc.conformance.a key that nobody knows";
     (harness.at)("query", &test_region.graph.symbol);
-    let loader = (harness.loader)(&compiled.loader);
+    let loader = (harness.find_loader)(&compiled.loader);
     let answers = [
         ("code generator", harness.backend.codegen.query(KEY, &[1, 2, 3])),
         ("loader", loader.map_or(Ok(None), |loader| loader.query(KEY, &[]))),

@@ -17,8 +17,19 @@ impl Harness<'_, '_> {
             Ok(test_regions) => test_regions,
             Err(outcome) => return outcome,
         };
-        let mut share = 0.0f64;
+        let (mut share, mut unfinished) = (0.0f64, 0);
         for test_region in &test_regions {
+            if self.setting.on_device {
+                let compiled = match self.compile(test_region, self.cache_dir) {
+                    Ok(compiled) => compiled,
+                    Err(fault) => return CaseResult::Failed(fault.in_region(&test_region.graph.symbol)),
+                };
+                match super::device::try_region(self, test_region, &compiled) {
+                    Ok(runs) => unfinished += runs,
+                    Err(outcome) => return outcome,
+                }
+                continue;
+            }
             let tried = self.try_region(test_region).and_then(|(compiled, used)| {
                 share = share.max(used);
                 if thorough { super::thorough::try_region(self, case, test_region, &compiled) } else { Ok(()) }
@@ -27,7 +38,7 @@ impl Harness<'_, '_> {
                 return CaseResult::Failed(fault.in_region(&test_region.graph.symbol));
             }
         }
-        CaseResult::Passed(share)
+        CaseResult::Passed { share, unfinished }
     }
 
     /// Compiles, loads, prepares and runs a region; returns the compiled region and the largest fraction of its error

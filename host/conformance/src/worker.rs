@@ -8,11 +8,12 @@ use super::fault::{CaseResult, Fault, Kind};
 use super::harness::Harness;
 use byoc::build::backend::Backend;
 use byoc::runtime::cancel::Cancel;
+use byoc::runtime::choices::Choices;
 use byoc::runtime::error::Failure;
 use byoc::runtime::exec::Pool;
 use byoc::runtime::plugin::registry::{Registry, Status, rejection_diagnostic};
 use byoc::runtime::plugin::services::{Metrics, services};
-use byoc_plugin_api::{Description, Loader, Services};
+use byoc_plugin_api::{BackendOption, Cost, Description, Loader, Services};
 use serde_json::{Value, json};
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -64,7 +65,7 @@ impl Worker {
         let text = |key: &str| request[key].as_str().unwrap_or_default();
         match text("do") {
             "backends" => json!(self.registry.backends()),
-            "describe" => self.describe(text("backend"), at),
+            "describe" => self.describe(request, at),
             "memory" => json!(address_space()),
             "case" => self.case(request, at),
             "unload" => self.unload(request, at),
@@ -73,10 +74,13 @@ impl Worker {
         }
     }
 
-    /// Calls `describe` twice, and compares the results.
-    fn describe(&self, name: &str, at: &dyn Fn(&str, &str)) -> Value {
+    /// Calls `describe` twice, and compares the results. With an option, returns the description under it.
+    fn describe(&self, request: &Value, at: &dyn Fn(&str, &str)) -> Value {
+        let name = request["backend"].as_str().unwrap_or_default();
         at("describe", "");
-        let backend = match Backend::find(&self.registry, name) {
+        let option: Option<(String, String)> = serde_json::from_value(request["option"].clone()).unwrap_or_default();
+        let setting = Setting { option, ..Setting::default() };
+        let backend = match self.backend(name, &setting) {
             Ok(backend) => backend,
             Err(failure) => {
                 // The failure may be that of the entry itself, or of the host in processing its result.
@@ -94,15 +98,24 @@ impl Worker {
                 if notes.is_empty() { w.message.clone() } else { format!("{} ({})", w.message, notes.join("; ")) }
             })
             .collect();
-        let again = backend.codegen.describe().map(|d| d.to_json()).unwrap_or_default();
+        let again = self.backend(name, &setting).map(|again| again.description.to_json()).unwrap_or_default();
         let first = backend.description.to_json();
-        let fault = (again != first)
+        let mut fault = (again != first)
             .then(|| Fault::new(Kind::BadDescription, "describe", "two calls return different descriptions"));
+        at("query", "");
+        let devices: Vec<String> = match backend.devices() {
+            Ok(devices) => devices.into_iter().map(|device| device.id).collect(),
+            Err(failure) => {
+                fault.get_or_insert(Fault::new(Kind::Query, "query", failure.to_string()));
+                Vec::new()
+            }
+        };
         json!({
             "plugin": backend.plugin.name, "version": backend.plugin.version,
             "finite_math": backend.description.finite_math,
             "quantization": backend.description.quantization,
             "layouts": backend.description.layouts, "dynamic_dims": backend.description.dynamic_dims,
+            "device_memory": backend.description.device_memory, "devices": devices,
             "options": options_of(&backend.description),
             "patterns": backend.description.patterns, "operators": backend.description.operators,
             "warnings": warnings, "fault": fault,
@@ -170,6 +183,16 @@ impl Worker {
         }
     }
 
+    /// Returns a backend, with its description under the option and on the device of a case.
+    fn backend(&self, name: &str, setting: &Setting) -> Result<Backend<'_>, Failure> {
+        let mut backend = Backend::find(&self.registry, name)?;
+        if let Some((option, value)) = setting.option.as_ref().filter(|_| !setting.at_load) {
+            backend.choose(option, value).map_err(|diagnostic| Failure::from(*diagnostic))?;
+        }
+        let devices = setting.device.iter().map(|device| (backend.name.clone(), device.clone())).collect();
+        backend.configured(&Choices { devices, ..Choices::default() })
+    }
+
     fn with_harness<R>(
         &self,
         request: &Value,
@@ -177,33 +200,36 @@ impl Worker {
         at: &dyn Fn(&str, &str),
         body: impl FnOnce(&Harness<'_, '_>) -> R,
     ) -> Result<R, Failure> {
-        let backend: Backend<'_> = Backend::find(&self.registry, request["backend"].as_str().unwrap_or_default())?;
+        let mut backend = self.backend(request["backend"].as_str().unwrap_or_default(), setting)?;
+        // The bounds say what is worth a region, not what is right; a case is smaller than what is worth one.
+        backend.description.cost = Cost::default();
         let plugin_name = &backend.plugin.name;
         let loader = |key: &str| -> Option<Arc<dyn Loader>> {
             self.registry.loader(key, plugin_name).or_else(|| self.others.loader(key, plugin_name))
         };
         let harness = Harness {
             backend: &backend,
-            loader: &loader,
+            find_loader: &loader,
             services: &self.services,
             single_threaded: &self.single_threaded,
             cache_dir: request["cache_dir"].as_str().map(Path::new),
-            option: setting.option.as_ref(),
+            setting,
             at,
         };
         Ok(body(&harness))
     }
 }
 
-/// Returns the options of a description that have a list of values: name and values.
+/// Returns the options of a description that have a list of values, by name.
 fn options_of(description: &Description) -> Value {
     let listed = description.options.iter().filter(|(_, option)| !option.values.is_empty());
-    listed.map(|(name, option)| (name.clone(), json!(option.values))).collect::<serde_json::Map<_, _>>().into()
+    let values = |option: &BackendOption| json!({ "values": option.values, "load": option.load });
+    listed.map(|(name, option)| (name.clone(), values(option))).collect::<serde_json::Map<_, _>>().into()
 }
 
 fn result_to_json(outcome: &CaseResult) -> Value {
     match outcome {
-        CaseResult::Passed(share) => json!({ "passed": share }),
+        CaseResult::Passed { share, unfinished } => json!({ "passed": share, "unfinished": unfinished }),
         CaseResult::Refused(refusal) => {
             json!({ "refused": { "code": refusal.code.to_string(), "detail": refusal.detail } })
         }

@@ -11,21 +11,44 @@ static char mistake[32];
 
 static int has(const char *name) { return strcmp(mistake, name) == 0; }
 
+static int has_prefix(const char *name) { return strncmp(mistake, name, strlen(name)) == 0; }
+
+/* A pattern whose numbers stand in it. */
+static const char HALF[] = "\"half: multiply(add(nn.relu(*), const(1.0)), const(0.5))\"";
+
+/* Returns operators that need something besides operands: others in the region, constants, an option. */
+static const char *operators(void) {
+    if (has("untested")) return ", \"tanh\"";
+    if (has_prefix("beside")) return ", \"reshape\", \"concatenate\"";
+    if (has_prefix("constants")) return ", \"power\", \"take\"";
+    if (has_prefix("optional")) return ", \"sigmoid\"";
+    return "";
+}
+
 static int32_t describe(void *self, byoc_call *call) {
-    char text[512];
+    char text[768];
     int length = snprintf(text, sizeof text,
                           "{\"version\": 1, \"operators\": [\"nn.conv2d\", \"nn.relu\"%s], \"dynamic_dims\": true, "
-                          "\"layouts\": {\"nn.conv2d\": [\"NHWC\", \"HWIO\"]}, "
+                          "\"patterns\": [%s], \"layouts\": {\"nn.conv2d\": [\"NHWC\", \"HWIO\"]}, "
                           "\"options\": {\"loud\": {\"about\": \"nothing\", \"values\": [\"false\", \"true\"]}}}",
-                          has("untested") ? ", \"tanh\"" : "");
+                          operators(), has_prefix("constants") ? HALF : "");
     (void)self;
     call->host->answer(call, text, (size_t)length);
     return BYOC_OK;
 }
 
-/* Returns the reason against a graph, or NULL. */
-static const char *reason(byoc_json graph) {
-    byoc_json node;
+/* Returns 1 if input `at` of a node is a constant scalar. */
+static int is_constant_scalar(byoc_json graph, byoc_json node, size_t at) {
+    byoc_json from = byoc_json_first(byoc_json_at(byoc_json_get(node, "inputs"), at));
+    byoc_json producer = byoc_json_at(byoc_json_get(graph, "nodes"), (size_t)byoc_json_int(from, 0));
+    byoc_json type = byoc_json_first(byoc_json_get(producer, "outputs"));
+    return byoc_json_there(byoc_json_get(producer, "constant")) && byoc_json_count(byoc_json_get(type, "dims")) == 0;
+}
+
+/* Returns the reason against a candidate, or NULL. */
+static const char *reason(const byoc_candidate *candidate) {
+    byoc_json graph = byoc_json_of(candidate->graph), node;
+    int computes = 0;
     if (!byoc_json_is(byoc_json_get(byoc_json_get(byoc_json_first(byoc_json_get(graph, "inputs")), "type"), "dtype"), "float32")) {
         return BYOC_UNSUPPORTED_DTYPE;
     }
@@ -35,7 +58,13 @@ static const char *reason(byoc_json graph) {
         if (byoc_json_is(op, "nn.conv2d") && !byoc_json_is(byoc_json_get(byoc_json_get(node, "attrs"), "data_layout"), "NHWC")) {
             return BYOC_UNSUPPORTED_LAYOUT;
         }
+        if ((byoc_json_is(op, "power") || byoc_json_is(op, "take")) && !is_constant_scalar(graph, node, 1)) {
+            return BYOC_NOT_CONSTANT;
+        }
+        if (byoc_json_is(op, "sigmoid") && strstr(candidate->attrs, "true") == NULL) return BYOC_UNSUPPORTED_OP;
+        if (byoc_json_is(op, "nn.conv2d") || byoc_json_is(op, "nn.relu")) computes = 1;
     }
+    if (candidate->kind == BYOC_REGION && has_prefix("beside") && !computes) return BYOC_NOT_PROFITABLE;
     return NULL;
 }
 
@@ -43,7 +72,7 @@ static int32_t judge(void *self, byoc_call *call, const byoc_candidate *const *c
     size_t i;
     (void)self;
     for (i = 0; i < count; i++) {
-        const char *code = reason(byoc_json_of(candidates[i]->graph));
+        const char *code = reason(candidates[i]);
         if (code == NULL) {
             call->host->support(call, i);
         } else {
@@ -69,6 +98,9 @@ static int32_t compile(void *self, byoc_call *call, const byoc_region *region) {
     char *blob = (char *)malloc(size + 2);
     int zero = (has("layout_zero") && strstr(region->graph, "NHWC") != NULL) ||
                (has("open_zero") && has_open_dims(region->graph)) ||
+               (has("beside_zero") && strstr(region->graph, "reshape") != NULL) ||
+               (has("constants_zero") && strstr(region->graph, "claims.half") != NULL) ||
+               (has("optional_zero") && strstr(region->graph, "sigmoid") != NULL) ||
                (has("option_zero") && strstr(region->options, "\"loud\":\"true\"") != NULL);
     (void)self;
     if (blob == NULL) {

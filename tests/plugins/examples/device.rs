@@ -46,7 +46,9 @@ struct Config {
     format: i64,
     /// Maximum number of operators of a region; 0 for any number.
     max_operators: usize,
-    /// `lost`: a run reports that the device is gone; `hang`: it never ends; `full`: there is no memory.
+    /// `lost`: a run reports that the device is gone; `hang`: it never ends; `full`: there is no memory; `early`: a run
+    /// counts as done before it is; `unordered`: a run does not wait for those it depends on; `past_end`: it writes a byte
+    /// after an output; `host_only`: there is no memory of the device.
     fault: String,
 }
 
@@ -150,6 +152,7 @@ impl Loader for DeviceLoader {
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
         match key {
+            MEMORY_KEY if self.config.fault == "host_only" => Ok(None),
             MEMORY_KEY => {
                 let (device, mut config) = (MemoryKey::parse(data)?.device, self.config.clone());
                 let memory = match device == "1" {
@@ -211,6 +214,9 @@ impl DeviceMemory for OwnMemory {
     }
 
     fn release(&self, buffer: BufferHandle) {
+        if self.config.fault == "early" {
+            return;
+        }
         // SAFETY: `allocate` leaked the buffer, and the host releases it once.
         drop(unsafe { Box::from_raw(buffer.as_ptr().cast::<Buffer>()) });
     }
@@ -308,7 +314,12 @@ impl LoadedRegion {
                 .zip(&mut shapes)
                 .map(|(operand, shape)| TensorMut::new(operand.dtype, shape, bytes(operand)))
                 .collect();
-            reference.run(Call { inputs: &inputs, outputs: &mut targets, workspace: &mut [], plan: 0 })
+            reference.run(Call { inputs: &inputs, outputs: &mut targets, workspace: &mut [], plan: 0 })?;
+            if let Some(last) = outputs.last().filter(|_| config.fault == "past_end") {
+                // SAFETY: deliberately wrong; tests leave room after a tensor.
+                unsafe { last.data.cast::<u8>().add(last.len()).write(7) };
+            }
+            Ok(())
         }
     }
 }
@@ -326,7 +337,17 @@ impl Executable for LoadedRegion {
         let done = Work(Arc::default());
         let services = self.services.clone();
         let ended = done.clone();
+        let on_device = call.inputs.iter().all(|t| t.raw().device == EXTENSION);
+        let (early, unordered) = (self.config.fault == "early" && on_device, self.config.fault == "unordered");
+        if early {
+            *done.0.0.lock().unwrap() = Some(Ok(()));
+        }
         std::thread::spawn(move || {
+            // Work that others depend on takes longer than they, so that their results are overwritten.
+            if early || (unordered && before.is_empty()) {
+                std::thread::sleep(Duration::from_millis(30));
+            }
+            let before = if unordered { Vec::new() } else { before };
             let ready = before.iter().try_for_each(|work| work.wait(Duration::MAX).map(|_| ()));
             let begin = now();
             let outcome = ready.and_then(|()| work());

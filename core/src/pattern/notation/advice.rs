@@ -1,11 +1,13 @@
 //! Help for mistakes in patterns: a valid form that is close to the invalid one.
 
 use super::{Parser, Token};
-use byoc_ir::diag::Diagnostic;
+use byoc_ir::diag::{Diagnostic, nearest};
+use byoc_ir::op;
+use byoc_ir::tensor::DType;
 use std::ops::Range;
 
-/// Forms of this notation for the constructors of Relay's pattern language.
-const RELAY_FORMS: [(&str, &str); 8] = [
+/// Forms of this notation for the constructors of Relay's pattern language, and for words of other notations.
+const OTHER_FORMS: [(&str, &str); 13] = [
     ("wildcard", "* for any expression"),
     ("is_constant", "const for a constant"),
     ("is_var", "var for a variable"),
@@ -14,15 +16,30 @@ const RELAY_FORMS: [(&str, &str); 8] = [
     ("is_tuple", "(*, *) for a tuple of two fields"),
     ("is_tuple_get_item", "split(*).0 for a field of a tuple"),
     ("is_if", "if(*, *, *) for a branch"),
+    ("constant", "const for a constant"),
+    ("any", "* for any expression"),
+    ("_", "* for any expression"),
+    ("optional", "nn.conv2d(*, *) ? nn.bias_add for an optional operator"),
+    ("or", "nn.relu(*) | tanh(*) for one of two patterns"),
 ];
 
-/// Returns the form of this notation for a constructor of Relay's pattern language.
-pub(super) fn relay_form(name: &str) -> Option<&'static str> {
-    RELAY_FORMS.iter().find(|(relay, _)| *relay == name).map(|(_, form)| *form)
+/// Returns the form of this notation for a word of another one.
+pub(super) fn other_form(name: &str) -> Option<&'static str> {
+    OTHER_FORMS.iter().find(|(other, _)| *other == name).map(|(_, form)| *form)
 }
 
-/// Returns help for an entry that begins with its pattern.
+/// Returns the operator whose name is `name` behind a prefix: `nn.relu` for `relu`.
+pub(super) fn with_prefix(name: &str) -> Option<&'static str> {
+    let matches = |full: &&'static str| full.rsplit_once('.').is_some_and(|(_, last)| last == name);
+    op::names().filter(matches).min_by_key(|full| !full.starts_with("nn."))
+}
+
+/// Returns help for an entry without a colon after its first name, which is that of the entry or begins its pattern.
 pub(super) fn name_entry(first: &str, entry: &str) -> String {
+    let rest = entry.strip_prefix(first).unwrap_or_default().trim_start();
+    if op::lookup(first).is_none() && !rest.is_empty() && !rest.starts_with(['(', '{', '=', '.']) {
+        return format!("write {first}: {rest}");
+    }
     let name: String = first.rsplit('.').next().unwrap_or(first).chars().filter(|c| *c != '"').collect();
     format!("write {name}_1: {entry}")
 }
@@ -47,7 +64,90 @@ pub(super) fn no_pattern(found: Token<'_>, next: Option<Token<'_>>) -> Option<St
     }
 }
 
+/// Returns help for a word that is no element type.
+pub(super) fn element_type(word: &str) -> Option<String> {
+    let known = DType::ALL.iter().map(|dtype| dtype.name());
+    nearest(word, known).map(|near| format!("did you mean \"{near}\"?"))
+}
+
 impl Parser<'_> {
+    /// Returns the text of the current statement before the current token.
+    fn before(&self) -> &str {
+        self.text[self.statement..self.span().start as usize].trim_end()
+    }
+
+    /// Returns the text of the entry after the current token.
+    fn after(&self) -> &str {
+        &self.text[self.span().end as usize..self.end]
+    }
+
+    /// Returns help for a token after a complete pattern.
+    pub(super) fn after_pattern(&self) -> Option<String> {
+        let next = self.words.get(self.at + 1).map(|word| word.token);
+        match (self.peek(), next) {
+            (Token::Mark('['), Some(Token::Number(field))) => Some(format!("write {}.{field}", self.before())),
+            (Token::Bad('+'), _) => Some("write let c = nn.relu(c | *); c for a chain of any length".to_owned()),
+            (Token::Bad('&'), _) => Some("write a name that occurs in both: add(nn.relu(*x), *x)".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Returns help for an argument list without its end, or with an attribute in it.
+    pub(super) fn in_arguments(&self, callee: &str) -> Option<String> {
+        match (self.peek(), self.words.get(self.at + 1).map(|word| word.token)) {
+            (Token::End, _) => {
+                let open = self.words[..self.at].iter().fold(0usize, |depth, word| match word.token {
+                    Token::Mark('(') => depth + 1,
+                    Token::Mark(')') => depth.saturating_sub(1),
+                    _ => depth,
+                });
+                Some(format!("write {}{}", self.before(), ")".repeat(open)))
+            }
+            (Token::Name(key), Some(Token::Mark('='))) => {
+                let value = &self.text[self.words[self.at + 1].span.end as usize..self.end];
+                let value = value[..argument_end(value)].trim();
+                Some(format!("write {callee}{{{key}={value}}}(..)"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns help for `let NAME = p in q`.
+    pub(super) fn after_binding(&self, name: &str) -> Option<String> {
+        let binding = self.text[self.statement..self.span().start as usize].trim();
+        let binding = binding.rfind(&format!("let {name}")).map_or(binding, |at| &binding[at..]);
+        (self.peek() == Token::Name("in")).then(|| format!("write {binding}; {}", self.after().trim()))
+    }
+
+    /// Returns help for `p.relu`, where `start` is the place of `p`.
+    pub(super) fn method(&self, start: usize) -> Option<String> {
+        let Token::Name(name) = self.peek() else { return None };
+        let full = if op::lookup(name).is_some() { name } else { with_prefix(name)? };
+        let inner = self.text[start..self.span().start as usize].trim_end().trim_end_matches('.').trim_end();
+        Some(format!("write {full}({inner})"))
+    }
+
+    /// Returns help for `[1, 2]` in place of dimensions.
+    pub(super) fn dimensions(&self) -> Option<String> {
+        let rest = &self.text[self.span().start as usize..self.end];
+        let inner = rest.strip_prefix('[')?;
+        Some(format!("write ({})", inner[..inner.find(']')?].trim()))
+    }
+
+    /// Returns help for an operator without arguments: `nn.bias_add?(p)` is `p ? nn.bias_add`.
+    pub(super) fn without_arguments(&self, name: &str) -> String {
+        let optional = self.peek() == Token::Mark('?')
+            && self.words.get(self.at + 1).map(|word| word.token) == Some(Token::Mark('('));
+        let argument = self.words.get(self.at + 1).filter(|_| optional).and_then(|word| {
+            let rest = &self.text[word.span.end as usize..self.end];
+            Some(rest.get(..argument_end(rest))?.trim())
+        });
+        match argument {
+            Some(argument) => format!("write ({argument} ? {name})"),
+            None => format!("write {name}(..) for a call with any arguments"),
+        }
+    }
+
     /// Returns help for `p ? op(..)`: the whole entry with a name for `p`, which the operator is applied to. `inner` is
     /// the range of `p` in the text, `operator` the place of the operator; the current token opens its arguments.
     pub(super) fn optional_with_arguments(&self, inner: Range<usize>, operator: usize) -> String {
@@ -95,4 +195,19 @@ fn first_argument_end(arguments: &str) -> Option<usize> {
         };
         (c == ',' && depth == 0).then_some(at)
     })
+}
+
+/// Returns the place of the comma or the parenthesis that ends the first argument.
+fn argument_end(arguments: &str) -> usize {
+    let mut depth = 0i32;
+    let end = arguments.char_indices().find_map(|(at, c)| {
+        match c {
+            ',' | ')' if depth == 0 => return Some(at),
+            '(' | '{' | '[' => depth += 1,
+            ')' | '}' | ']' => depth -= 1,
+            _ => {}
+        }
+        None
+    });
+    end.unwrap_or(arguments.len())
 }

@@ -186,7 +186,10 @@ impl<'a> Parser<'a> {
     fn expect_end(&mut self) -> Result<()> {
         match self.peek() {
             Token::End => Ok(()),
-            _ => Err(self.unexpected("\"|\", \"?\", \":\", \".\" or the end of the pattern")),
+            _ => {
+                let help = self.after_pattern();
+                Err(self.unexpected_with("\"|\", \"?\", \":\", \".\" or the end of the pattern", help))
+            }
         }
     }
 
@@ -259,7 +262,9 @@ impl<'a> Parser<'a> {
             let own = self.push(PatternNode::Wildcard);
             self.names.insert(name, own);
             let value = self.alt()?;
-            self.expect(';')?;
+            if !self.take(';') {
+                return Err(self.unexpected_with("\";\"", self.after_binding(name)));
+            }
             let uses = |(_, node): (_, &PatternNode)| Pattern::operands(node).contains(&own);
             if value == own || self.nodes.iter().any(uses) {
                 self.nodes[own] = PatternNode::Redirect(value);
@@ -338,6 +343,7 @@ impl<'a> Parser<'a> {
     }
 
     fn post(&mut self) -> Result<PatternId> {
+        let start = self.span().start as usize;
         let mut tuple = self.atom()?;
         while self.take('.') {
             let index = if self.take('*') {
@@ -351,7 +357,7 @@ impl<'a> Parser<'a> {
                         }
                         Err(_) => return Err(self.unexpected("a field index")),
                     },
-                    _ => return Err(self.unexpected("a field index or \"*\"")),
+                    _ => return Err(self.unexpected_with("a field index or \"*\"", self.method(start))),
                 }
             };
             tuple = self.push(PatternNode::Project { tuple, index });
@@ -448,9 +454,9 @@ impl<'a> Parser<'a> {
             }
             let mut diagnostic = Diagnostic::error(codes::passes::PATTERN_NAME, format!("undefined name \"{name}\""));
             diagnostic = if op::lookup(name).is_some() {
-                diagnostic
-                    .at(span, "expected an argument list after an operator")
-                    .help(format!("write {name}(..) for a call with any arguments"))
+                diagnostic.at(span, "expected an argument list after an operator").help(self.without_arguments(name))
+            } else if let Some(form) = advice::other_form(name) {
+                diagnostic.at(span, "no let and no wildcard has this name").help(format!("write {form}"))
             } else if let Some(near) = nearest(name, self.names.keys().copied()) {
                 diagnostic.at(span, "no let and no wildcard has this name").help(format!("did you mean \"{near}\"?"))
             } else {
@@ -464,7 +470,7 @@ impl<'a> Parser<'a> {
         let op = self.operator(name, span);
         let attrs = self.attrs_of(op)?;
         self.expect('(')?;
-        let args = self.args()?;
+        let args = self.args_of(name)?;
         let Some(op) = op else { return Ok(self.push(PatternNode::Wildcard)) };
         let arity = op::get(op).arity;
         if let Some(args) = &args
@@ -505,8 +511,13 @@ impl<'a> Parser<'a> {
         Ok(self.push(PatternNode::Tuple(Some(fields.into()))))
     }
 
-    /// Parses, after `(`, arguments up to `)`. Returns `None` for `..`, which stands for any arguments.
+    /// Parses, after `(`, the arguments of a function.
     fn args(&mut self) -> Result<Option<Box<[PatternId]>>> {
+        self.args_of("op")
+    }
+
+    /// Parses, after `(`, arguments of `callee` up to `)`. Returns `None` for `..`, which stands for any arguments.
+    fn args_of(&mut self, callee: &str) -> Result<Option<Box<[PatternId]>>> {
         if self.peek() == Token::Any {
             self.next();
             self.expect(')')?;
@@ -516,11 +527,14 @@ impl<'a> Parser<'a> {
         while !self.take(')') {
             if !args.is_empty() {
                 if !self.take(',') {
-                    return Err(self.unexpected("\",\" or \")\""));
+                    return Err(self.unexpected_with("\",\" or \")\"", self.in_arguments(callee)));
                 }
                 if self.take(')') {
                     break;
                 }
+            }
+            if let Some(help) = self.in_arguments(callee) {
+                return Err(self.unexpected_with("a pattern", Some(help)));
             }
             args.push(self.alt()?);
         }
@@ -598,8 +612,10 @@ impl<'a> Parser<'a> {
             let mut diagnostic =
                 Diagnostic::error(codes::passes::PATTERN_OPERATOR, format!("unknown operator \"{name}\""))
                     .at(span, "not in the operator table");
-            if let Some(form) = advice::relay_form(name) {
+            if let Some(form) = advice::other_form(name) {
                 diagnostic = diagnostic.help(format!("write {form}"));
+            } else if let Some(full) = advice::with_prefix(name) {
+                diagnostic = diagnostic.help(format!("did you mean \"{full}\"?"));
             } else if let Some(near) = nearest(name, op::names().chain(KEYWORDS.iter().copied())) {
                 diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
             } else {

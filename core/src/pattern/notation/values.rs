@@ -1,6 +1,6 @@
 //! Parser of the values inside a pattern: attributes, literals, types and shapes.
 
-use super::{Parser, Result, too_deep};
+use super::{Parser, Result, advice, too_deep};
 use crate::pattern::data::{MAX_DEPTH, PatternId, PatternNode};
 use crate::pattern::lexer::Token;
 use byoc_ir::diag::{Diagnostic, Span, codes, nearest};
@@ -199,7 +199,13 @@ impl Parser<'_> {
                 self.next();
                 Ok(DType::parse(name).expect("the match guard accepts only element types"))
             }
-            _ => Err(self.unexpected("a type: Tensor[(1, ?), float32], an element type, or dimensions")),
+            token => {
+                let help = match token {
+                    Token::Name(word) => advice::element_type(word),
+                    _ => self.dimensions(),
+                };
+                Err(self.unexpected_with("a type: Tensor[(1, ?), float32], an element type, or dimensions", help))
+            }
         }
     }
 }

@@ -90,6 +90,40 @@ pub struct Scheme {
     pub power_of_two: bool,
 }
 
+/// Restrictions of the cases of a claim, which the reasons of its refusals suggest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restrictions {
+    /// Operands after the first are constants.
+    pub constants: bool,
+    /// Operands that are broadcast are scalars.
+    pub scalars: bool,
+    /// Attributes are those of most models, as [`Draw::common_attrs`].
+    pub common_attrs: bool,
+    /// Quantized operands have zero points of 0.
+    pub symmetric: bool,
+}
+
+impl Restrictions {
+    /// Returns the restrictions that may avoid a refusal with this code, most specific first.
+    pub fn against(code: &str) -> &'static [Restrictions] {
+        const NONE: Restrictions =
+            Restrictions { constants: false, scalars: false, common_attrs: false, symmetric: false };
+        const CONSTANTS: Restrictions = Restrictions { constants: true, ..NONE };
+        const SCALARS: Restrictions = Restrictions { scalars: true, ..CONSTANTS };
+        const COMMON: Restrictions = Restrictions { common_attrs: true, ..NONE };
+        const SYMMETRIC: Restrictions = Restrictions { symmetric: true, common_attrs: true, ..CONSTANTS };
+        const ALL: Restrictions = Restrictions { scalars: true, ..SYMMETRIC };
+        match code {
+            "NotConstant" => &[CONSTANTS, SCALARS, ALL],
+            "UnsupportedShape" => &[SCALARS, COMMON, ALL],
+            "UnsupportedAttr" | "UnsupportedLayout" => &[COMMON, SCALARS, ALL],
+            "QuantScheme" => &[SYMMETRIC, ALL],
+            "UnsupportedOp" | "UnsupportedDtype" | "ResourceLimit" => &[SYMMETRIC, ALL],
+            _ => &[],
+        }
+    }
+}
+
 /// Constraint on the elements of an operand.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fill {
@@ -119,8 +153,12 @@ pub struct Draw {
     pub common_attrs: bool,
     /// Restricts scales and zero points to those of a scheme.
     pub scheme: Option<Scheme>,
+    /// Restrictions that earlier refusals suggest.
+    pub restrictions: Restrictions,
     /// Layouts that the backend declares by operator: of the data, then of the kernel.
     pub layouts: Arc<Layouts>,
+    /// Shape of a value that the next operand is combined with.
+    pub shape_hint: Option<Vec<usize>>,
 }
 
 /// Declared layouts by operator: of the data, then of the kernel.
@@ -129,7 +167,15 @@ pub type Layouts = BTreeMap<String, Vec<String>>;
 impl Draw {
     /// Creates a generator for a theme.
     pub fn new(seed: u64, theme: Theme) -> Draw {
-        Draw { random: Random::new(seed), theme, common_attrs: false, scheme: None, layouts: Arc::default() }
+        Draw {
+            random: Random::new(seed),
+            theme,
+            common_attrs: false,
+            scheme: None,
+            restrictions: Restrictions::default(),
+            layouts: Arc::default(),
+            shape_hint: None,
+        }
     }
 
     /// Returns the declared layouts of an operator in three of four draws: the others show how the backend treats models
@@ -205,8 +251,11 @@ impl Draw {
         shape
     }
 
-    /// Draws a shape whose rank is between `low` and `high`, inclusive.
+    /// Draws a shape whose rank is between `low` and `high`, inclusive: that of the hint, if there is one.
     pub fn shape_of_rank(&mut self, low: usize, high: usize) -> Vec<usize> {
+        if let Some(shape) = self.shape_hint.as_ref().filter(|shape| (low..=high).contains(&shape.len())) {
+            return shape.clone();
+        }
         let rank = self.int(low as i64, high as i64) as usize;
         self.shape(rank)
     }

@@ -1,5 +1,6 @@
 //! Generation of cases for the claims of a backend. The same seed generates the same cases.
 
+mod beside;
 pub mod draw;
 mod pattern;
 mod recipes;
@@ -10,9 +11,11 @@ use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, ExprId, Module, Type};
 use byoc_ir::op::{self, Cost, OpDef, Params};
 use byoc_ir::typing::Builder;
-use draw::{Draw, Fill, Layouts, Scheme, THEMES, Theme};
+use draw::{Draw, Fill, Layouts, Restrictions, Scheme, THEMES, Theme};
 use recipes::{Argument, Given, Known, Operand, Recipe};
 use std::sync::Arc;
+
+pub use beside::Neighbor;
 
 /// Maximum number of attempts to draw a valid case of an operator for a theme.
 const ATTEMPTS: usize = 40;
@@ -20,6 +23,32 @@ const ATTEMPTS: usize = 40;
 /// Maximum number of operations of a case, and of elements of one of its values, because the references are slow.
 const MAX_FLOPS: u64 = 3_000_000;
 const MAX_ELEMENTS: usize = 1 << 16;
+
+/// Claim that cases are generated for.
+#[derive(Clone, Copy)]
+pub enum Claim<'a> {
+    /// Single operator.
+    Operator(&'static OpDef),
+    /// Entry of a pattern table.
+    Pattern(&'a Entry),
+}
+
+impl Claim<'_> {
+    /// Returns the subject of the cases of this claim.
+    pub fn subject(&self) -> Subject {
+        match self {
+            Claim::Operator(def) => Subject::Operator(def.name.to_owned()),
+            Claim::Pattern(entry) => Subject::Pattern(entry.name.to_string()),
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Claim::Operator(def) => def.name,
+            Claim::Pattern(entry) => &entry.name,
+        }
+    }
+}
 
 /// Source of the cases of a backend.
 #[derive(Clone, Debug, Default)]
@@ -44,12 +73,15 @@ impl Cases {
         self.scheme(number).map_or(theme, |scheme| Theme { dtype: scheme.activation, ..theme })
     }
 
-    fn generator(&self, name: &str, number: usize, attempt: usize) -> Generator {
+    fn generator(&self, name: &str, number: usize, attempt: usize, restrictions: Restrictions) -> Generator {
         let seed = derive_seed(self.seed, name, number, attempt);
         let mut draw = Draw::new(seed, self.theme(number));
         draw.scheme = self.scheme(number);
         draw.layouts = self.layouts.clone();
+        draw.common_attrs = restrictions.common_attrs;
+        draw.restrictions = restrictions;
         let mut generator = Generator::new(draw);
+        generator.constants |= restrictions.constants;
         if generator.draw.scheme.is_some() {
             // As in the models that a backend with a scheme is made for.
             (generator.constants, generator.draw.common_attrs) = (true, true);
@@ -57,25 +89,18 @@ impl Cases {
         generator
     }
 
-    /// Generates case `number` of an operator; `None` if no valid case could be drawn, for example because the operator
-    /// does not support the element type.
-    pub fn operator(&self, def: &'static OpDef, number: usize) -> Option<Case> {
+    /// Generates case `number` of a claim; `None` if no valid case could be drawn, for example because the operator does
+    /// not support the element type, or because no module that the entry matches could be generated.
+    pub fn alone(&self, claim: Claim<'_>, number: usize, restrictions: Restrictions) -> Option<Case> {
         (0..ATTEMPTS).find_map(|attempt| {
-            let mut generator = self.generator(def.name, number, attempt);
+            let mut generator = self.generator(claim.name(), number, attempt, restrictions);
             generator.draw.common_attrs |= number >= THEMES.len();
-            let root = generator.call(def, &[], &Attrs::none())?;
-            generator.finish(root, Subject::Operator(def.name.to_owned()), number)
-        })
-    }
-
-    /// Generates case `number` of an entry of a pattern table; `None` if no module that the entry matches could be
-    /// generated.
-    pub fn pattern(&self, entry: &Entry, number: usize) -> Option<Case> {
-        (0..ATTEMPTS).find_map(|attempt| {
-            let mut generator = self.generator(&entry.name, number, attempt);
-            let root = pattern::build(&mut generator, &entry.pattern)?;
-            let case = generator.finish(root, Subject::Pattern(entry.name.to_string()), number)?;
-            pattern::matches(entry, &case.module).then_some(case)
+            let root = generator.claim(claim)?;
+            let case = generator.finish(root, claim.subject(), number)?;
+            match claim {
+                Claim::Pattern(entry) if !pattern::matches(entry, &case.module) => None,
+                _ => Some(case),
+            }
         })
     }
 
@@ -86,7 +111,7 @@ impl Cases {
             return None;
         }
         (0..ATTEMPTS).find_map(|attempt| {
-            let mut generator = self.generator("region", number, attempt);
+            let mut generator = self.generator("region", number, attempt, Restrictions::default());
             let mut last = None;
             let wanted = generator.draw.int(2, 5);
             let mut count = 0;
@@ -147,12 +172,21 @@ impl Generator {
         Some((ty.dtype, ty.shape()?.to_vec()))
     }
 
+    /// Generates a call of the operator, or a match of the pattern, on new parameters and constants.
+    fn claim(&mut self, claim: Claim<'_>) -> Option<ExprId> {
+        match claim {
+            Claim::Operator(def) => self.call(def, &[], &Attrs::none()),
+            Claim::Pattern(entry) => pattern::build(self, &entry.pattern, None),
+        }
+    }
+
     /// Generates a call on new parameters and constants.
     fn call(&mut self, def: &'static OpDef, given: &[Given], forced: &Attrs) -> Option<ExprId> {
         self.call_on(def, given, &[], forced)
     }
 
-    /// Generates a call; the arguments in `bound` already exist.
+    /// Generates a call; the arguments in `bound` already exist. A tensor for an argument that is a tuple is its first
+    /// field.
     fn call_on(
         &mut self,
         def: &'static OpDef,
@@ -168,8 +202,16 @@ impl Generator {
             .iter()
             .enumerate()
             .map(|(i, arg)| match (bound.get(i).copied().flatten(), arg) {
+                (Some(id), Argument::Tuple(fields)) if self.known(id).is_some() => {
+                    let others = fields.iter().skip(1).map(|field| self.operand(field, false));
+                    let fields: Vec<ExprId> = [id].into_iter().chain(others).collect();
+                    self.builder.tuple(&fields).ok()
+                }
                 (Some(id), _) => Some(id),
-                (None, Argument::One(operand)) => Some(self.operand(operand, false)),
+                (None, Argument::One(operand)) => {
+                    let constant = i > 0 && self.draw.restrictions.constants;
+                    Some(self.operand(operand, constant))
+                }
                 (None, Argument::Tuple(fields)) => {
                     let fields: Vec<ExprId> = fields.iter().map(|field| self.operand(field, false)).collect();
                     self.builder.tuple(&fields).ok()
@@ -194,6 +236,10 @@ impl Generator {
             .iter()
             .enumerate()
             .map(|(i, arg)| match (bound.get(i).copied().flatten(), arg) {
+                (Some(id), Argument::Tuple(fields)) if self.known(id).is_some() => {
+                    let first = [self.builder.module.ty(id).clone()];
+                    Type::tuple(first.into_iter().chain(fields.iter().skip(1).map(of)))
+                }
                 (Some(id), _) => self.builder.module.ty(id).clone(),
                 (None, Argument::One(operand)) => of(operand),
                 (None, Argument::Tuple(fields)) => Type::tuple(fields.iter().map(of)),
@@ -262,6 +308,10 @@ mod tests {
         Cases { seed, ..Cases::default() }
     }
 
+    fn of_operator(cases: &Cases, def: &'static OpDef, number: usize) -> Option<Case> {
+        cases.alone(Claim::Operator(def), number, Restrictions::default())
+    }
+
     /// Half of the cases have the zero points, scales and element types of the scheme.
     #[test]
     fn conforms_to_declared_scheme() {
@@ -269,7 +319,7 @@ mod tests {
         let cases = Cases { seed: 1, scheme: Some(scheme), ..Cases::default() };
         let def = op::get(op::lookup("qnn.dense").unwrap());
         for number in (1..THEMES.len()).step_by(2) {
-            let Some(case) = cases.operator(def, number) else { continue };
+            let Some(case) = of_operator(&cases, def, number) else { continue };
             let call = case.module.nodes.iter().find_map(|(_, node)| Some(node.expr.as_op_call()?.1.clone())).unwrap();
             let constant = |i: usize| case.module.expr(call.args[i]).as_constant().unwrap().view().to_f64s();
             assert!(constant(2).iter().chain(&constant(3)).all(|zero| *zero == 0.0), "zero points");
@@ -289,7 +339,7 @@ mod tests {
         let cases = Cases { seed: 1, layouts: layouts.into(), ..Cases::default() };
         for (name, key) in [("nn.conv2d", "data_layout"), ("nn.max_pool2d", "layout")] {
             let def = op::get(op::lookup(name).unwrap());
-            let drawn: Vec<Case> = (0..THEMES.len()).filter_map(|number| cases.operator(def, number)).collect();
+            let drawn: Vec<Case> = (0..THEMES.len()).filter_map(|number| of_operator(&cases, def, number)).collect();
             let declared = drawn.iter().filter(|case| {
                 let call = case.module.nodes.iter().find_map(|(_, node)| node.expr.as_op_call()).unwrap().1;
                 call.attrs.str(key) == Some("NHWC")
@@ -308,7 +358,7 @@ mod tests {
             }
             let mut valid = 0;
             for number in 0..THEMES.len() {
-                let Some(case) = cases(1).operator(def, number) else { continue };
+                let Some(case) = of_operator(&cases(1), def, number) else { continue };
                 assert!(case.module.main().is_some());
                 valid += usize::from(reference::evaluate(&case.module, &case.inputs).is_ok());
             }
@@ -338,7 +388,9 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
         let parsed = parse_table(table, Checks::Allowed);
         assert!(!parsed.has_errors(), "{:?}", parsed.diagnostics);
         for entry in &parsed.entries {
-            let cases = (0..THEMES.len()).filter_map(|number| cases(1).pattern(entry, number)).count();
+            let cases = (0..THEMES.len())
+                .filter_map(|number| cases(1).alone(Claim::Pattern(entry), number, Restrictions::default()))
+                .count();
             assert!(cases >= 6, "{}: {cases} cases", entry.name);
         }
     }
@@ -362,7 +414,7 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
     fn seed_determines_case() {
         let def = op::get(op::lookup("nn.conv2d").unwrap());
         let text = |seed| {
-            let case = cases(seed).operator(def, 1).unwrap();
+            let case = of_operator(&cases(seed), def, 1).unwrap();
             let printed = byoc_ir::text::print(&case.module, &byoc_ir::text::PrintOptions::default()).text;
             (printed, case.inputs)
         };

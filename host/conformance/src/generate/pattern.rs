@@ -14,10 +14,12 @@ use byoc_ir::op::{self, OpDef, OpPattern};
 use std::collections::{HashMap, VecDeque};
 
 /// Generates an expression that the pattern matches, and returns its root; `None` if this draw fails, or if the pattern
-/// contains functions, `if` or `let`, which no region contains.
-pub(super) fn build(generator: &mut Generator, pattern: &Pattern) -> Option<ExprId> {
-    PatternBuilder { generator, pattern, built: HashMap::new(), wildcard_exprs: VecDeque::new(), depth: 0 }
-        .make(pattern.root)
+/// contains functions, `if` or `let`, which no region contains. The first wildcard is `operand`, if there is one.
+pub(super) fn build(generator: &mut Generator, pattern: &Pattern, operand: Option<ExprId>) -> Option<ExprId> {
+    let wildcard_exprs = operand.into_iter().collect();
+    let mut builder = PatternBuilder { generator, pattern, built: HashMap::new(), wildcard_exprs, depth: 0 };
+    let root = builder.make(pattern.root)?;
+    builder.wildcard_exprs.is_empty().then_some(root)
 }
 
 /// Returns true if the entry matches the whole module.
@@ -129,7 +131,8 @@ impl PatternBuilder<'_> {
     fn is_open(&self, id: PatternId) -> bool {
         let leaf =
             matches!(self.pattern.nodes[id], PatternNode::Wildcard | PatternNode::Var(_) | PatternNode::Constant);
-        leaf && !self.built.contains_key(&id) && self.wildcard_exprs.is_empty()
+        let constant = matches!(self.pattern.nodes[id], PatternNode::Constant);
+        leaf && !self.built.contains_key(&id) && (constant || self.wildcard_exprs.is_empty())
     }
 
     fn build_typed(
@@ -160,12 +163,15 @@ impl PatternBuilder<'_> {
             let given = [Given::One(self.generator.known(inside)?)];
             return self.generator.call_on(def, &given, &[Some(inside)], forced);
         };
-        let mut given = Vec::with_capacity(args.len());
-        let mut bound = Vec::with_capacity(args.len());
-        for &arg in args {
+        let mut given = vec![Given::Open; args.len()];
+        let mut bound = vec![None; args.len()];
+        // Either operand of a sum may be the one that determines the shape of the other.
+        let combines = matches!(def.pattern, OpPattern::ElemWise | OpPattern::Broadcast);
+        let reversed = combines && self.generator.draw.one_in(2);
+        let order: Vec<usize> = if reversed { (0..args.len()).rev().collect() } else { (0..args.len()).collect() };
+        for i in order {
+            let arg = args[i];
             if self.is_open(arg) {
-                given.push(Given::Open);
-                bound.push(None);
                 continue;
             }
             // For a tuple with some open fields, the recipe provides those.
@@ -182,16 +188,25 @@ impl PatternBuilder<'_> {
                         Some(self.generator.known(built)?)
                     });
                 }
-                given.push(Given::Tuple(types));
-                bound.push(None);
+                given[i] = Given::Tuple(types);
                 continue;
             }
-            let built = self.make(arg)?;
-            given.push(match self.generator.known(built) {
+            let outer = self.generator.draw.shape_hint.take();
+            if combines {
+                let known = given.iter().find_map(|given| match given {
+                    Given::One((_, shape)) => Some(shape.clone()),
+                    _ => None,
+                });
+                self.generator.draw.shape_hint = known.or_else(|| outer.clone());
+            }
+            let built = self.make(arg);
+            self.generator.draw.shape_hint = outer;
+            let built = built?;
+            given[i] = match self.generator.known(built) {
                 Some(known) => Given::One(known),
                 None => Given::Tuple(self.fields(built)?),
-            });
-            bound.push(Some(built));
+            };
+            bound[i] = Some(built);
         }
         let recipe = recipes::propose(def, &mut self.generator.draw, &given)?;
         if recipe.args.len() < args.len() {
@@ -206,6 +221,9 @@ impl PatternBuilder<'_> {
                     // Another argument may have generated the pattern meanwhile: `multiply(*x, *x)`.
                     let built = match self.built.get(&arg) {
                         Some(&built) => built,
+                        None if i > 0 && self.generator.draw.restrictions.constants => {
+                            self.generator.operand(operand, true)
+                        }
                         None => self.leaf(arg, operand),
                     };
                     self.built.insert(arg, built);

@@ -116,7 +116,11 @@ impl Codegen for Faulty {
         }
         let symbol = if self.is("other_symbol") { "somebody_else" } else { region.graph.symbol.as_str() };
         let loader = if self.is("other_loader") { "somebody_else" } else { "faulty" };
-        Ok(CompiledRegion::new(symbol, loader, blob.into_bytes()))
+        let mut compiled = CompiledRegion::new(symbol, loader, blob.into_bytes());
+        if self.is("shared_scratch_one_at_a_time") {
+            compiled.metadata.push(Attr::new("one_at_a_time", true));
+        }
+        Ok(compiled)
     }
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -160,6 +164,7 @@ impl Loader for Faulty {
             constants,
             services: region.services.clone(),
             runs: AtomicU64::new(0),
+            busy: Mutex::default(),
         }))
     }
 
@@ -174,6 +179,7 @@ struct LoadedRegion {
     constants: Vec<Value>,
     services: Services,
     runs: AtomicU64,
+    busy: Mutex<()>,
 }
 
 impl LoadedRegion {
@@ -212,7 +218,13 @@ impl Executable for LoadedRegion {
             // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { *at ^= 1 };
         }
-        let inputs = if self.is("shared_scratch") { through_scratch(inputs) } else { inputs };
+        // A lock for each region does not protect what all regions share.
+        let _busy =
+            self.is("shared_by_regions").then(|| self.busy.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        let inputs = match self.mistake.as_str() {
+            "shared_scratch" | "shared_scratch_one_at_a_time" | "shared_by_regions" => through_scratch(inputs),
+            _ => inputs,
+        };
         let results = evaluate(&self.mistake, &self.graph, &inputs, &self.constants)?;
         for (output, result) in call.outputs.iter_mut().zip(results) {
             let mut bytes = result.bytes;

@@ -28,6 +28,9 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             let to = match (draw.scheme, known(given, 0)) {
                 (Some(scheme), Some((DType::I32, _))) => scheme.activation,
                 (Some(_), _) => DType::I32,
+                // A quantized model computes in float32 between its integers.
+                (None, Some((DType::F32, _))) if draw.restrictions.symmetric => draw.pick(&[DType::I8, DType::U8]),
+                (None, _) if draw.restrictions.symmetric => DType::F32,
                 (None, _) => draw.pick(DType::COMPUTED),
             };
             unary(draw, attrs([("dtype", AttrValue::from(to))]))
@@ -61,7 +64,13 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             recipe([data, multipliers, per_place(0.0, 6.0), per_place(0.0, 12.0)], attrs(pairs))
         }
         "where" => {
-            let (dtype, shape) = known(given, 1).unwrap_or_else(|| first(draw, &[], 1, 4));
+            let (dtype, shape) = match (known(given, 1), known(given, 2)) {
+                (Some(known), _) => known,
+                // A number in place of some elements.
+                (None, Some(other)) if draw.restrictions.scalars => (other.0, Vec::new()),
+                (None, Some(other)) => other,
+                (None, None) => first(draw, &[], 1, 4),
+            };
             let condition = known(given, 0).unwrap_or_else(|| (DType::Bool, draw_broadcastable(draw, &shape)));
             let other = known(given, 2).unwrap_or_else(|| (dtype, draw_broadcastable(draw, &shape)));
             recipe([free(condition.0, condition.1), free(dtype, shape), free(other.0, other.1)], Attrs::none())
@@ -81,21 +90,27 @@ fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
         (Some(lhs), Some(rhs)) => (lhs, rhs),
         (Some(lhs), None) => {
             let shape = match draw.scheme {
+                _ if draw.restrictions.scalars => Vec::new(),
                 Some(_) if lhs.0 == DType::I32 => draw_per_channel(draw, &lhs.1),
                 _ => draw_broadcastable(draw, &lhs.1),
             };
             (lhs, (dtype, shape))
         }
         (None, Some(rhs)) => {
-            let shape = draw_broadcastable(draw, &rhs.1);
+            let shape = if draw.restrictions.scalars { Vec::new() } else { draw_broadcastable(draw, &rhs.1) };
             ((dtype, shape), rhs)
         }
         (None, None) => {
             let whole = draw.shape_of_rank(0, 4);
             // Extreme values test the arithmetic rather than broadcasting, so the shapes are equal.
             let same = draw.theme.values == Values::Extreme;
-            let part = if same { whole.clone() } else { draw_broadcastable(draw, &whole) };
-            let (a, b) = if draw.one_in(3) { (part, whole) } else { (whole, part) };
+            let part = match same {
+                _ if draw.restrictions.scalars => Vec::new(),
+                true => whole.clone(),
+                false => draw_broadcastable(draw, &whole),
+            };
+            let swapped = !draw.restrictions.constants && draw.one_in(3);
+            let (a, b) = if swapped { (part, whole) } else { (whole, part) };
             ((dtype, a), (dtype, b))
         }
     };

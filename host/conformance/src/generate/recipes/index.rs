@@ -20,12 +20,14 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     let data = free(dtype, shape.clone());
     match def.name {
         "take" => {
-            let indices = known(given, 1).unwrap_or_else(|| (index, draw.shape_of_rank(0, 2)));
-            let mode = draw.pick(&["clip", "wrap", "fast"]);
-            let flat = draw.one_in(4);
+            let rank = if draw.restrictions.scalars { 0 } else { 2 };
+            let indices = known(given, 1).unwrap_or_else(|| (index, draw.shape_of_rank(0, rank)));
+            let mode = if draw.common_attrs { "clip" } else { draw.pick(&["clip", "wrap", "fast"]) };
+            let flat = !draw.common_attrs && draw.one_in(4);
             let size = if flat { shape.iter().product() } else { size };
             // Includes out-of-range indices if the mode defines them.
             let fill = match mode {
+                _ if draw.common_attrs => places(size),
                 "fast" => places(size),
                 _ => Fill::Within(-(size as f64), 2.0 * size as f64),
             };

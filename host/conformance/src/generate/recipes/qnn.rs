@@ -20,6 +20,13 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         let made = products::propose(plain, draw, tensors);
         draw.theme = theme;
         let Recipe { mut args, attrs } = made?;
+        // Activations of uint8 mostly meet weights of int8.
+        if let (Argument::One(weight), DType::U8) = (&mut args[1], narrow)
+            && known(given, 1).is_none()
+            && (draw.restrictions.symmetric || draw.one_in(2))
+        {
+            weight.dtype = DType::I8;
+        }
         let per_channel = match (&args[1], name) {
             (Argument::One(weight), "dense") if draw.one_in(2) => weight.shape.first().copied(),
             _ => None,
@@ -32,7 +39,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
     let shape = known(given, 0).map_or_else(|| draw.shape_of_rank(1, 4), |k| k.1);
     if name == "concatenate" {
-        return concatenate(draw, narrow, shape);
+        return concatenate(draw, narrow, given);
     }
     let dtype = known(given, 0).map_or_else(
         || match name {
@@ -105,14 +112,25 @@ fn scale_fill(draw: &Draw) -> Fill {
 }
 
 fn zero_point_fill(draw: &mut Draw) -> Fill {
-    let symmetric = draw.scheme.is_some_and(|scheme| scheme.symmetric);
+    let symmetric = draw.restrictions.symmetric || draw.scheme.is_some_and(|scheme| scheme.symmetric);
     if symmetric || draw.one_in(3) { Fill::Within(0.0, 0.0) } else { Fill::Within(0.0, 9.0) }
 }
 
-fn concatenate(draw: &mut Draw, dtype: DType, shape: Vec<usize>) -> Option<Recipe> {
-    let parts = draw.int(1, 3) as usize;
+fn concatenate(draw: &mut Draw, narrow: DType, given: &[Given]) -> Option<Recipe> {
+    let fields = match given.first() {
+        Some(Given::Tuple(fields)) => fields.clone(),
+        _ => vec![None; draw.int(1, 3) as usize],
+    };
+    // The tuples of scales and of zero points have as many fields.
+    let parts = fields.len();
+    let known = fields.iter().flatten().next().cloned();
+    let (dtype, shape) = known.unwrap_or_else(|| (narrow, draw.shape_of_rank(1, 4)));
     let each = |dtype, shape: &[usize], fill: Fill, weight| Operand { dtype, shape: shape.to_vec(), fill, weight };
-    let data = (0..parts).map(|_| each(dtype, &shape, Fill::Terms, false)).collect();
+    let data = fields.into_iter().map(|field| {
+        let (dtype, shape) = field.unwrap_or_else(|| (dtype, shape.clone()));
+        each(dtype, &shape, Fill::Terms, false)
+    });
+    let data = data.collect();
     let scales = (0..parts).map(|_| each(DType::F32, &[], scale_fill(draw), true)).collect();
     let zeros = (0..parts).map(|_| each(DType::I32, &[], zero_point_fill(draw), true)).collect();
     let (scale, zero) = (parameter(draw, "scale", Vec::new()), parameter(draw, "zero_point", Vec::new()));

@@ -71,7 +71,8 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         }
         "nn.pad" => {
             let (dtype, shape) = first(draw, given, 1, 4);
-            let mode = draw.pick(&["constant", "constant", "edge", "reflect"]);
+            let common = draw.common_attrs;
+            let mode = if common { "constant" } else { draw.pick(&["constant", "constant", "edge", "reflect"]) };
             let reach = |draw: &mut Draw, dim: usize| match mode {
                 "reflect" => draw.below(dim.clamp(1, 3)),
                 "edge" if dim == 0 => 0,
@@ -80,7 +81,9 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             let widths: Vec<AttrValue> = shape.iter().map(|&dim| ints([reach(draw, dim), reach(draw, dim)])).collect();
             let pairs = [("pad_width", AttrValue::List(widths.into())), ("pad_mode", mode.into())];
             let value = known(given, 1).unwrap_or((dtype, Vec::new()));
-            recipe([free(dtype, shape), super::weight(value.0, value.1, Fill::Factors)], attrs(pairs))
+            // Most models pad with zeros.
+            let fill = if common { Fill::Within(0.0, 0.0) } else { Fill::Factors };
+            recipe([free(dtype, shape), super::weight(value.0, value.1, fill)], attrs(pairs))
         }
         _ => None,
     }

@@ -1,0 +1,279 @@
+//! Runs of a region with its tensors in the memory of a device: one tensor in the host's, runs that go on after they have
+//! returned, runs that have to wait for others, runs of several threads.
+
+use super::execute::check_outputs;
+use super::fault::{CaseResult, Fault, Kind};
+use super::harness::Harness;
+use super::reference::BoundedTensor;
+use super::test_region::TestRegion;
+use super::thorough::{SecondInputs, second_inputs};
+use byoc::runtime::plugin::bridge::dtype_to_api;
+use byoc::runtime::plugin::guard::GuardedBuffer;
+use byoc_core::pass::{Refusal, RefusalCode};
+use byoc_ir::tensor::{Tensor, byte_count};
+use byoc_plugin_api::host::device::{Buffer, Event, MAX_ALIGNMENT, Memory, submitting};
+use byoc_plugin_api::{Call, CompiledRegion, Error, Executable, Prepared, TensorMut, TensorRef};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Number of threads that run the region at once, and of runs on each of them.
+const THREADS: usize = 4;
+const RUNS_PER_THREAD: usize = 6;
+
+/// Time between two looks at unfinished work. The supervisor limits how long it may take.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Byte between the tensors of a buffer, which no run may change.
+const GUARD: u8 = 0xa5;
+
+/// Region with the device that runs it.
+struct Device<'a> {
+    test_region: &'a TestRegion,
+    executable: &'a dyn Executable,
+    prepared: &'a Prepared,
+    memory: Memory,
+    plugin: &'a str,
+    /// Lock of a device that serves one run at a time.
+    one_run: Option<Mutex<()>>,
+    /// Number of runs that went on after they had returned.
+    unfinished: AtomicUsize,
+}
+
+/// Run that has been started, with the tensors that it uses.
+struct Started {
+    shapes: Vec<Vec<usize>>,
+    _workspace: GuardedBuffer,
+    event: Option<Event>,
+}
+
+/// Tensors in one buffer: inputs of runs, then outputs, at aligned offsets with guards between.
+struct Tensors<'t> {
+    buffer: Buffer,
+    bytes: usize,
+    inputs: Vec<(&'t Tensor, usize)>,
+    outputs: Vec<usize>,
+}
+
+/// Tests a region on a device. Returns the number of runs that went on after they had returned.
+///
+/// # Errors
+/// A refusal if the loader has no memory of a device, or the region needs the host's; a fault.
+pub(super) fn try_region(
+    harness: &Harness<'_, '_>,
+    test_region: &TestRegion,
+    compiled: &CompiledRegion,
+) -> Result<usize, CaseResult> {
+    let symbol = &test_region.graph.symbol;
+    let fault = |fault: Fault| CaseResult::Failed(fault.in_region(symbol));
+    let loader = harness.loader(compiled).map_err(fault)?;
+    let executable = harness.load(test_region, compiled, &compiled.blob, harness.services).map_err(fault)?;
+    (harness.at)("query", symbol);
+    let device = harness.setting.device.as_deref().unwrap_or_default();
+    let plugin = harness.backend.plugin.name.as_str();
+    let memory = Memory::of(loader.as_ref(), plugin, device)
+        .map_err(|error| fault(Fault::of_error(Kind::LoadFailed, "query", &error)))?;
+    let refuse = |code, detail: &str| CaseResult::Refused(Refusal::new(code, detail));
+    let Some(memory) = memory else {
+        return Err(refuse(RefusalCode::Unavailable, "the loader does not answer byoc.memory.1"));
+    };
+    let prepared = harness.prepare(test_region, &*executable).map_err(fault)?;
+    if prepared.outputs.iter().any(|output| !output.exact) {
+        return Err(refuse(RefusalCode::DynamicDim, "dimensions that depend on values are in the host's memory"));
+    }
+    let one_run = memory.serves_one_run() || harness.serves_one_run(compiled);
+    let device = Device {
+        test_region,
+        executable: &*executable,
+        prepared: &prepared,
+        memory,
+        plugin,
+        one_run: one_run.then(Mutex::default),
+        unfinished: AtomicUsize::new(0),
+    };
+    device.test(harness).map_err(fault)?;
+    Ok(device.unfinished.into_inner())
+}
+
+impl Device<'_> {
+    fn test(&self, harness: &Harness<'_, '_>) -> Result<(), Fault> {
+        let symbol = &self.test_region.graph.symbol;
+        let expected = &self.test_region.expected;
+        let tensors = self.tensors(self.test_region.inputs.iter())?;
+        (harness.at)("run on the device", symbol);
+        let what = "tensors in the memory of the device";
+        self.run_and_check(&tensors, &[], expected, Kind::WrongResult, what)?;
+        (harness.at)("run with a tensor of the host", symbol);
+        let what = "input 0 in the memory of the host, the others in that of the device";
+        self.run_and_check(&tensors, &[0], expected, Kind::WrongResult, what)?;
+        let second = second_inputs(self.test_region);
+        (harness.at)("run after an unfinished run", symbol);
+        self.run_in_sequence(second.as_ref())?;
+        (harness.at)("run on the device by several threads", symbol);
+        self.run_concurrently(second.as_ref())
+    }
+
+    /// Places inputs and the outputs of a run in a new buffer, and copies the inputs into it.
+    fn tensors<'t>(&self, inputs: impl Iterator<Item = &'t Tensor>) -> Result<Tensors<'t>, Fault> {
+        let failed = |entry: &'static str| move |error: Error| Fault::of_error(Kind::RunFailed, entry, &error);
+        let mut bytes = MAX_ALIGNMENT;
+        let mut place = |size: usize| {
+            let offset = bytes;
+            bytes = (offset + size).next_multiple_of(MAX_ALIGNMENT) + MAX_ALIGNMENT;
+            offset
+        };
+        let inputs: Vec<(&Tensor, usize)> = inputs.map(|tensor| (tensor, place(tensor.bytes().len()))).collect();
+        let outputs: Vec<usize> = self.sizes().into_iter().map(&mut place).collect();
+        let buffer = self.memory.allocate(bytes).map_err(failed("allocate"))?;
+        buffer.copy_in(0, &vec![GUARD; bytes]).map_err(failed("copy_in"))?;
+        for (tensor, offset) in &inputs {
+            buffer.copy_in(*offset, tensor.bytes()).map_err(failed("copy_in"))?;
+        }
+        Ok(Tensors { buffer, bytes, inputs, outputs })
+    }
+
+    /// Returns the sizes of the outputs in bytes.
+    fn sizes(&self) -> Vec<usize> {
+        let expected = self.test_region.expected.iter().map(|want| want.value.dtype());
+        let sizes = self.prepared.outputs.iter().zip(expected).map(|(output, dtype)| byte_count(dtype, &output.dims));
+        sizes.map(|bytes| bytes.unwrap_or(0)).collect()
+    }
+
+    /// Starts a run on the inputs from number `first` on; those in `on_host` are in the host's memory.
+    fn start(
+        &self,
+        tensors: &Tensors<'_>,
+        first: usize,
+        on_host: &[usize],
+        dependencies: &[&Event],
+    ) -> Result<Started, Fault> {
+        let count = self.test_region.inputs.len();
+        let views: Vec<TensorRef<'_>> = tensors.inputs[first..first + count]
+            .iter()
+            .enumerate()
+            .map(|(i, (tensor, offset))| {
+                let dtype = dtype_to_api(tensor.dtype());
+                match on_host.contains(&i) {
+                    true => TensorRef::new(dtype, tensor.shape(), tensor.bytes()),
+                    false => tensors.buffer.tensor(dtype, tensor.shape(), *offset),
+                }
+            })
+            .collect();
+        let mut shapes: Vec<Vec<usize>> = self.prepared.outputs.iter().map(|output| output.dims.to_vec()).collect();
+        let mut workspace = GuardedBuffer::new(self.prepared.workspace, GUARD, GUARD)
+            .map_err(|error| Fault::new(Kind::Memory, "run", error.to_string()))?;
+        let dtypes = self.test_region.expected.iter().map(|want| dtype_to_api(want.value.dtype()));
+        let mut targets: Vec<TensorMut<'_>> = shapes
+            .iter_mut()
+            .zip(dtypes)
+            .zip(&tensors.outputs)
+            .map(|((shape, dtype), &offset)| tensors.buffer.tensor_mut(dtype, shape, offset))
+            .collect();
+        let call =
+            Call { inputs: &views, outputs: &mut targets, workspace: workspace.bytes_mut(), plan: self.prepared.plan };
+        // As the host does: a run with a tensor of the host is complete when it returns.
+        let (ran, event) = match on_host {
+            [] => submitting(self.plugin, dependencies, || self.executable.run(call)),
+            _ => (self.executable.run(call), None),
+        };
+        ran.map_err(|error| Fault::of_error(Kind::RunFailed, "run", &error))?;
+        self.unfinished.fetch_add(usize::from(event.is_some()), Ordering::Relaxed);
+        Ok(Started { shapes, _workspace: workspace, event })
+    }
+
+    /// Waits for the work of a run.
+    fn finish(&self, started: &Started) -> Result<(), Fault> {
+        let Some(event) = &started.event else { return Ok(()) };
+        while !event.wait(POLL).map_err(|error| Fault::of_error(Kind::RunFailed, "wait", &error))? {}
+        Ok(())
+    }
+
+    /// Runs on the first inputs, and checks the results and the bytes around all tensors.
+    fn run_and_check(
+        &self,
+        tensors: &Tensors<'_>,
+        on_host: &[usize],
+        expected: &[BoundedTensor],
+        kind: Kind,
+        description: &str,
+    ) -> Result<(), Fault> {
+        let lock = self.one_run.as_ref().map(|one_run| one_run.lock().unwrap_or_else(PoisonError::into_inner));
+        let started = self.start(tensors, 0, on_host, &[])?;
+        self.finish(&started)?;
+        drop(lock);
+        self.check(tensors, &started, expected, kind, description)
+    }
+
+    fn check(
+        &self,
+        tensors: &Tensors<'_>,
+        started: &Started,
+        expected: &[BoundedTensor],
+        kind: Kind,
+        description: &str,
+    ) -> Result<(), Fault> {
+        let mut bytes = vec![0; tensors.bytes];
+        let copied = tensors.buffer.copy_out(0, &mut bytes);
+        copied.map_err(|error| Fault::of_error(Kind::RunFailed, "copy_out", &error))?;
+        let mut results = Vec::with_capacity(expected.len());
+        for ((want, &offset), shape) in expected.iter().zip(&tensors.outputs).zip(&started.shapes) {
+            let size = want.value.bytes().len();
+            results.extend(Tensor::from_bytes(want.value.dtype(), shape, &bytes[offset..offset + size]));
+            bytes[offset..offset + size].fill(GUARD);
+        }
+        for (i, (tensor, offset)) in tensors.inputs.iter().enumerate() {
+            let own = &mut bytes[*offset..offset + tensor.bytes().len()];
+            if *own != *tensor.bytes() {
+                let message = format!("{description}: input {i} was changed by the run");
+                return Err(Fault::new(Kind::WritesInput, "run", message));
+            }
+            own.fill(GUARD);
+        }
+        if let Some(at) = bytes.iter().position(|&byte| byte != GUARD) {
+            let message = format!("{description}: byte {at} of a buffer, outside its tensors, was written");
+            return Err(Fault::new(Kind::WritesOutside, "run", message));
+        }
+        check_outputs(&results, expected, kind, "run", description)
+    }
+
+    /// Runs twice with the same outputs: the second run has to wait for the first.
+    fn run_in_sequence(&self, second: Option<&SecondInputs>) -> Result<(), Fault> {
+        let (inputs, expected) = (&self.test_region.inputs, &self.test_region.expected);
+        let (others, expected) = second.map_or((inputs, expected), |second| (&second.inputs, &second.expected));
+        let tensors = self.tensors(inputs.iter().chain(others))?;
+        let first = self.start(&tensors, 0, &[], &[])?;
+        if self.one_run.is_some() {
+            self.finish(&first)?;
+        }
+        let dependencies: Vec<&Event> = first.event.iter().collect();
+        let next = self.start(&tensors, inputs.len(), &[], &dependencies);
+        // The buffer must not be released while the first run uses it.
+        self.finish(&first)?;
+        let next = next?;
+        self.finish(&next)?;
+        self.check(&tensors, &next, expected, Kind::NotRepeatable, "a run after another with the same outputs")
+    }
+
+    /// Runs in several threads, each with its own tensors.
+    fn run_concurrently(&self, second: Option<&SecondInputs>) -> Result<(), Fault> {
+        let barrier = Barrier::new(THREADS);
+        let worker = |worker: usize| -> Result<(), Fault> {
+            let (inputs, expected) = match second {
+                Some(second) if worker % 2 == 1 => (&second.inputs, &second.expected),
+                _ => (&self.test_region.inputs, &self.test_region.expected),
+            };
+            let tensors = self.tensors(inputs.iter());
+            barrier.wait();
+            let tensors = tensors?;
+            let what = format!("{THREADS} threads run one executable on the device");
+            (0..RUNS_PER_THREAD)
+                .try_for_each(|_| self.run_and_check(&tensors, &[], expected, Kind::NotReentrant, &what))
+        };
+        let results: Vec<Result<(), Fault>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || worker(n))).collect();
+            let panicked = || Err(Fault::new(Kind::NotReentrant, "run", "a thread panicked"));
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|_| panicked())).collect()
+        });
+        results.into_iter().collect()
+    }
+}

@@ -1,0 +1,197 @@
+//! Driver of the worker: sends cases, tells outcomes, minimizes failing cases and writes them to files.
+
+use super::case::{Case, Setting};
+use super::fault::{Fault, Kind};
+use super::reply::{CaseReply, fault_in, fault_of_reply};
+use super::report::{BackendReport, FailedCase};
+use super::shrink::shrink;
+use super::supervise::{Reply, Supervisor, Termination};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Options of a conformance run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Seed of the cases.
+    pub seed: u64,
+    /// Number of cases for each operator and each pattern.
+    pub cases: usize,
+    /// Filter: only subjects whose name contains this text are tested.
+    pub only: Option<String>,
+    /// Time limit for an entry.
+    pub limit: Duration,
+    /// Names of claims and checks whose lack of cases, or whose fault, is accepted.
+    pub waived: Vec<String>,
+    /// Folder for failing cases.
+    pub out: PathBuf,
+    /// Command that reproduces a case, without the path of the case.
+    pub reproduce_command: String,
+}
+
+/// Maximum number of attempts to shrink a case.
+const MAX_SHRINK_ATTEMPTS: usize = 120;
+
+/// Number of times that a case with little memory is repeated until its fault appears. What the threads of a process
+/// have reserved differs from run to run, and with it the allocation that fails.
+const MEMORY_ATTEMPTS: usize = 4;
+
+/// Conformance run of a plugin, in the process that survives the plugin's crashes.
+pub struct Run<'a> {
+    /// Creates the command that starts a worker for the plugin's file. The argument limits the memory of the worker, in
+    /// KiB.
+    pub command: &'a dyn Fn(Option<u64>) -> Command,
+    /// Options.
+    pub options: &'a Options,
+    /// Called with a description of the test in progress.
+    pub progress: &'a dyn Fn(&str),
+    /// Folder for cases that are passed to the worker.
+    pub scratch: &'a Path,
+}
+
+impl Run<'_> {
+    pub(super) fn supervisor(&self, memory: Option<u64>) -> Supervisor {
+        let command = (self.command)(memory);
+        let (program, args): (_, Vec<_>) =
+            (command.get_program().to_owned(), command.get_args().map(Into::into).collect());
+        let make = move || {
+            let mut command = Command::new(&program);
+            command.args(args.iter().map(|a: &std::ffi::OsString| a));
+            command
+        };
+        Supervisor::new(Box::new(make), self.options.limit)
+    }
+
+    pub(super) fn is_waived(&self, name: &str) -> bool {
+        self.options.waived.iter().any(|waived| waived == name)
+    }
+
+    /// Adds a failure of a claim or a check, unless it is waived by its name.
+    pub(super) fn report_failure(&self, report: &mut BackendReport, failure: FailedCase) {
+        match self.is_waived(&failure.subject) {
+            true => report.waived.push(failure),
+            false => report.failures.push(failure),
+        }
+    }
+
+    pub(super) fn run_case(&self, worker: &mut Supervisor, backend: &str, case: &Case, thorough: bool) -> Reply {
+        match self.request(backend, case, thorough, None) {
+            Ok(request) => worker.send(&request),
+            Err(why) => Reply::Done(json!({ "invalid": why })),
+        }
+    }
+
+    pub(super) fn request(
+        &self,
+        backend: &str,
+        case: &Case,
+        thorough: bool,
+        cache: Option<&Path>,
+    ) -> Result<Value, String> {
+        let file = self.scratch.join("case.relay");
+        case.write(&file, &[]).map_err(|d| d.to_string())?;
+        let cache = cache.map_or_else(|| self.scratch.join("cache"), Path::to_owned);
+        Ok(json!({ "do": "case", "backend": backend, "file": file, "thorough": thorough, "cache_dir": cache }))
+    }
+
+    /// Shrinks the case, and writes it to a file that reproduces the fault.
+    pub(super) fn shrink_failure(
+        &self,
+        worker: &mut Supervisor,
+        backend: &str,
+        case: Case,
+        fault: Fault,
+        thorough: bool,
+    ) -> FailedCase {
+        // A smaller case is not worth waiting for the time limit many times.
+        let attempts = match fault.kind {
+            Kind::TimeLimit => 4,
+            Kind::Crash => 40,
+            _ => MAX_SHRINK_ATTEMPTS,
+        };
+        let small = shrink(&case, attempts, |smaller| {
+            let reply = self.run_case(worker, backend, smaller, thorough);
+            matches!(CaseReply::of(&reply), CaseReply::Failed(again) if again.kind == fault.kind)
+        });
+        // The report shows the message of the shrunk case.
+        let fault = match CaseReply::of(&self.run_case(worker, backend, &small, thorough)) {
+            CaseReply::Failed(again) if again.kind == fault.kind => again,
+            _ => fault,
+        };
+        let subject = match &small.setting {
+            Setting { open: Some(_), .. } => format!("{} open", small.subject),
+            Setting { option: Some((option, value)), .. } => format!("{} {option} {value}", small.subject),
+            Setting { device: Some(device), .. } => format!("{} device {device}", small.subject),
+            Setting { on_device: true, .. } => format!("{} on device", small.subject),
+            _ => small.subject.to_string(),
+        };
+        let (file, command) = self.write_case(backend, &small, &subject, &fault).unzip();
+        FailedCase { subject: small.subject.to_string(), fault, case: small.about.clone(), file, command }
+    }
+
+    /// Writes a case to a file that reproduces its fault; returns the file and the command.
+    pub(super) fn write_case(
+        &self,
+        backend: &str,
+        case: &Case,
+        subject: &str,
+        fault: &Fault,
+    ) -> Option<(String, String)> {
+        let subject = subject.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "_");
+        let file = self.options.out.join(format!("{backend}_{subject}_{}.relay", fault.kind));
+        let command = format!("{} --case {}", self.options.reproduce_command, file.display());
+        let notes = [fault.to_string(), command.clone()];
+        let written = std::fs::create_dir_all(&self.options.out).is_ok() && case.write(&file, &notes).is_ok();
+        written.then(|| (file.display().to_string(), command))
+    }
+
+    /// Runs one case from a file.
+    ///
+    /// # Errors
+    /// If the case cannot be written for the worker.
+    pub fn try_one(&self, backend: &str, case: &Case) -> Result<Value, String> {
+        if let Some(headroom) = case.setting.memory {
+            let mut attempt = self.run_in_memory(backend, case, headroom);
+            for _ in 1..MEMORY_ATTEMPTS {
+                if matches!(attempt, Some((_, None))) {
+                    attempt = self.run_in_memory(backend, case, headroom);
+                }
+            }
+            return Ok(match attempt {
+                None => return Err("the system does not limit the address space of a process".to_owned()),
+                Some((_, Some(fault))) => json!({ "fault": fault }),
+                Some((Reply::Done(done), None)) if done.get("fault").is_none() => done,
+                // An error or an orderly exit is what too little memory should lead to.
+                Some(_) => json!({ "passed": 0.0 }),
+            });
+        }
+        let mut worker = self.supervisor(None);
+        // The circumstances of a case are tested once, without what concerns the backend as a whole.
+        let request = self.request(backend, case, case.setting.is_plain(), None)?;
+        Ok(match worker.send(&request) {
+            Reply::Done(done) => done,
+            reply => json!({ "fault": fault_of_reply(&reply, "") }),
+        })
+    }
+
+    /// Runs a case with `headroom` KiB of address space left. Returns the reply and the fault, if any; `None` if the
+    /// system cannot limit the address space.
+    pub(super) fn run_in_memory(&self, backend: &str, case: &Case, headroom: u64) -> Option<(Reply, Option<Fault>)> {
+        let Reply::Done(size) = self.supervisor(None).send(&json!({ "do": "memory" })) else { return None };
+        let size = size.as_u64().filter(|&kib| kib > 0)?;
+        let request = self.request(backend, case, false, None).ok()?;
+        let reply = self.supervisor(Some(size + headroom)).send(&request);
+        // A failed allocation aborts a Rust process; C libraries exit.
+        let orderly = matches!(&reply, Reply::Died { termination: Termination::ABORTED | Termination::Exited(_), .. });
+        let wild = |kind| matches!(kind, Kind::Crash | Kind::TimeLimit | Kind::WrongResult | Kind::WritesOutside);
+        // A worker that cannot even start reveals nothing about the plugin.
+        let fault = fault_in(&reply).filter(|fault| wild(fault.kind) && !orderly && fault.entry != "start");
+        let fault = fault.map(|fault| {
+            let kind = if fault.kind == Kind::TimeLimit { Kind::MemoryHang } else { Kind::Memory };
+            let message = format!("with {headroom} KiB of address space left: {}: {}", fault.kind, fault.message);
+            Fault::new(kind, &fault.entry, message).in_region(&fault.region)
+        });
+        Some((reply, fault))
+    }
+}

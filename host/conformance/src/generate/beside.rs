@@ -1,0 +1,119 @@
+//! Cases of a claim beside operators of other claims: a backend may support an operator only in a region that computes
+//! something else as well, a view beside a product, or an addition of integers after a layer.
+
+use super::draw::Restrictions;
+use super::recipes::{self, Argument, Given};
+use super::{Cases, Claim, Generator, pattern};
+use crate::case::{Case, Subject};
+use byoc_ir::ir::{Attrs, Expr, ExprId};
+use byoc_ir::op::OpDef;
+use std::collections::HashMap;
+
+/// Maximum number of attempts to draw a case of a claim beside a neighbor.
+const ATTEMPTS: usize = 12;
+
+/// Claim with cases that the backend supports.
+#[derive(Clone)]
+pub struct Neighbor<'a> {
+    /// Claim.
+    pub claim: Claim<'a>,
+    /// Cases that passed.
+    pub samples: Vec<Case>,
+}
+
+impl Cases {
+    /// Generates case `number` of a claim, applied to the result of a neighbor, or with a neighbor applied to its own
+    /// result; `None` if they cannot be combined.
+    pub fn beside(
+        &self,
+        claim: Claim<'_>,
+        neighbor: &Neighbor<'_>,
+        number: usize,
+        restrictions: Restrictions,
+    ) -> Option<Case> {
+        (0..ATTEMPTS).find_map(|attempt| {
+            let mut generator = self.generator(claim.name(), number, attempt, restrictions);
+            generator.draw.common_attrs = true;
+            let mut context = vec![neighbor.claim.subject()];
+            let root = if !neighbor.samples.is_empty() && !generator.draw.one_in(4) {
+                let sample = generator.draw.pick(&neighbor.samples);
+                context.extend(sample.setting.context.iter().cloned());
+                let operand = generator.graft(&sample)?;
+                generator.extend(claim, operand)?
+            } else {
+                let operand = generator.claim(claim)?;
+                generator.extend(neighbor.claim, operand)?
+            };
+            let mut case = generator.finish(root, claim.subject(), number)?;
+            let names: Vec<String> = context.iter().map(Subject::to_string).collect();
+            case.about = format!("{}, beside {}", case.about, names.join(", "));
+            case.setting.context = context;
+            Some(case)
+        })
+    }
+}
+
+impl Generator {
+    /// Copies the module of a case with its inputs, and returns the result.
+    fn graft(&mut self, case: &Case) -> Option<ExprId> {
+        let main = case.module.main()?;
+        let mut copied: HashMap<ExprId, ExprId> = HashMap::new();
+        for (param, input) in main.params.iter().zip(&case.inputs) {
+            let name = format!("x{}", self.params.len());
+            let id = self.builder.var(name.as_str(), case.module.ty(*param).clone());
+            self.params.push(id);
+            self.inputs.push(input.clone());
+            copied.insert(*param, id);
+        }
+        for id in case.module.post_order(main.body, |id, _| !main.params.contains(&id)) {
+            if copied.contains_key(&id) {
+                continue;
+            }
+            let new = match case.module.expr(id) {
+                Expr::Constant(tensor) => self.builder.constant((**tensor).clone()),
+                other => {
+                    let mut expr = other.clone();
+                    let mut complete = true;
+                    expr.map_operands(|operand| {
+                        copied.get(&operand).copied().unwrap_or_else(|| {
+                            complete = false;
+                            operand
+                        })
+                    });
+                    if !complete {
+                        return None;
+                    }
+                    self.builder.push(expr).ok()?
+                }
+            };
+            copied.insert(id, new);
+        }
+        copied.get(&main.body).copied()
+    }
+
+    /// Generates a call of the operator, or a match of the pattern, on `operand`, or on its first field.
+    fn extend(&mut self, claim: Claim<'_>, operand: ExprId) -> Option<ExprId> {
+        let operand = match self.builder.module.ty(operand).as_tuple() {
+            Some(_) => self.builder.project(operand, 0).ok()?,
+            None => operand,
+        };
+        match claim {
+            Claim::Operator(def) => self.call_with(def, operand),
+            Claim::Pattern(entry) => pattern::build(self, &entry.pattern, Some(operand)),
+        }
+    }
+
+    /// Generates a call with `operand` as one of the first two operands.
+    fn call_with(&mut self, def: &'static OpDef, operand: ExprId) -> Option<ExprId> {
+        let known = self.known(operand)?;
+        if def.arity.min > 1 && self.draw.one_in(4) {
+            return self.call_on(def, &[Given::Open, Given::One(known)], &[None, Some(operand)], &Attrs::none());
+        }
+        let proposed = recipes::propose(def, &mut self.draw, &[Given::One(known.clone())])?;
+        let given = match proposed.args.first()? {
+            Argument::Tuple(_) => Given::Tuple(vec![Some(known), None]),
+            Argument::One(_) => Given::One(known),
+        };
+        self.call_on(def, &[given], &[Some(operand)], &Attrs::none())
+    }
+}

@@ -1,0 +1,87 @@
+//! Checks of the plugin as a whole, with one case that passes: cancelled and killed compilations, an unusable cache, little
+//! memory, silence after the last region was dropped.
+
+use super::case::{Case, Setting};
+use super::driver::Run;
+use super::fault::{Fault, Kind};
+use super::reply::fault_in;
+use super::report::{BackendReport, FailedCase};
+use std::time::Duration;
+
+impl Run<'_> {
+    /// Tests the plugin as a whole, once, with a case that passes.
+    pub(super) fn lifecycle(&self, report: &mut BackendReport, case: &Case) {
+        let backend = report.backend.clone();
+        let mut check = |name: &str, fault: Option<Fault>, setting: Setting| {
+            let waived = fault.is_some() && self.is_waived(name);
+            report.checks.push((name.to_owned(), fault.is_none() || waived));
+            if let Some(fault) = fault {
+                let case = Case { setting, ..case.clone() };
+                let written = (!case.setting.is_plain()).then(|| self.write_case(&backend, &case, name, &fault));
+                let (file, command) = written.flatten().unzip();
+                let subject = name.to_owned();
+                self.report_failure(report, FailedCase { subject, fault, case: case.about, file, command });
+            }
+        };
+        (self.progress)("a cancelled compilation");
+        let cancelled = self.request(&backend, case, false, None).ok().and_then(|mut request| {
+            request["do"] = "cancel".into();
+            fault_in(&self.supervisor(None).send(&request))
+        });
+        check("compiling after a cancelled compilation", cancelled, Setting::default());
+        (self.progress)("an interrupted compilation");
+        check("compiling after an interrupted compilation", self.check_interrupted(&backend, case), Setting::default());
+        (self.progress)("an unusable cache folder");
+        check("an unusable cache folder", self.check_unusable_cache(&backend, case), Setting::default());
+        (self.progress)("too little memory");
+        let (fault, memory) = self.check_low_memory(&backend, case).unzip();
+        check("too little memory", fault, Setting { memory, ..case.setting.clone() });
+        (self.progress)("after unloading");
+        let unloaded = self.request(&backend, case, false, None).ok().and_then(|mut request| {
+            request["do"] = "unload".into();
+            fault_in(&self.supervisor(None).send(&request))
+        });
+        check("silence after the last region was dropped", unloaded, Setting::default());
+    }
+
+    /// Checks that killed compilations leave nothing in the cache that breaks a later one.
+    pub(super) fn check_interrupted(&self, backend: &str, case: &Case) -> Option<Fault> {
+        let cache = self.scratch.join("interrupted");
+        for milliseconds in [2, 10, 25, 60, 120] {
+            let request = self.request(backend, case, false, Some(&cache)).ok()?;
+            self.supervisor(None).interrupt(&request, Duration::from_millis(milliseconds));
+            let fault = fault_in(&self.supervisor(None).send(&request));
+            if let Some(fault) = fault {
+                let message = format!("after a compilation that was killed after {milliseconds} ms: {fault}");
+                return Some(Fault::new(Kind::Cache, "compile", message));
+            }
+        }
+        None
+    }
+
+    /// Checks that a file in place of the cache folder is tolerated: an error is permitted, a crash or a wrong result
+    /// is not.
+    pub(super) fn check_unusable_cache(&self, backend: &str, case: &Case) -> Option<Fault> {
+        let cache = self.scratch.join("no folder");
+        std::fs::write(&cache, "a file").ok()?;
+        let request = self.request(backend, case, false, Some(&cache)).ok()?;
+        let fault = fault_in(&self.supervisor(None).send(&request))?;
+        if matches!(fault.kind, Kind::ClaimNotKept | Kind::LoadFailed) {
+            return None;
+        }
+        Some(Fault::new(
+            Kind::Cache,
+            &fault.entry,
+            format!("with a file in place of the cache folder: {}", fault.message),
+        ))
+    }
+
+    /// Checks that a small address space is tolerated: an error or an orderly exit is permitted. Returns the fault, and
+    /// how many KiB were left.
+    pub(super) fn check_low_memory(&self, backend: &str, case: &Case) -> Option<(Fault, u64)> {
+        [1 << 10, 8 << 10, 64 << 10].into_iter().find_map(|headroom| {
+            let (_, fault) = self.run_in_memory(backend, case, headroom)?;
+            Some((fault?, headroom))
+        })
+    }
+}

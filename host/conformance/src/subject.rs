@@ -1,0 +1,258 @@
+//! Cases of one claim, an operator or a pattern: drawn alone, with the restrictions that refusals suggest, or beside operators
+//! of other claims.
+
+use super::case::{Case, Open, Setting, Subject};
+use super::claims::{Claims, DEVICE_MEMORY, OPEN_DIMS, STREAMS};
+use super::driver::Run;
+use super::fault::Kind;
+use super::generate::draw::{Restrictions, THEMES};
+use super::generate::{Cases, Claim, Neighbor};
+use super::reply::{CaseReply, unfinished_runs};
+use super::report::{BackendReport, SubjectReport};
+use super::shrink::with_open_dims;
+use super::supervise::Supervisor;
+use byoc_ir::tensor::DType;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+/// Number of cases of a subject that are tested thoroughly.
+const MAX_THOROUGH_CASES: usize = 2;
+
+/// Number of faults of one kind in a subject after which the subject is abandoned.
+const MAX_FAULTS_PER_KIND: usize = 3;
+
+/// Maximum number of cases that are drawn if few are supported, as a multiple of the requested number.
+const MAX_DRAW_FACTOR: usize = 8;
+
+/// Maximum number of cases of a subject that are tried with open dimensions, and in the memory of a device.
+const MAX_OPEN_CASES: usize = 4;
+const MAX_DEVICE_CASES: usize = 2;
+
+/// Maximum number of cases of a subject that other claims are drawn beside.
+const MAX_SAMPLES: usize = 4;
+
+/// Test of a backend in progress.
+pub(super) struct Progress {
+    /// Worker process.
+    pub worker: Supervisor,
+    /// Findings.
+    pub report: BackendReport,
+    /// Claims besides patterns and operators.
+    pub claims: Claims,
+    /// Source of cases.
+    pub cases: Cases,
+}
+
+/// Cases of one subject so far.
+pub(super) struct Tally {
+    /// Outcomes.
+    pub report: SubjectReport,
+    /// Cases that passed.
+    pub samples: Vec<Case>,
+    opened: usize,
+    on_device: usize,
+    /// Faults by kind, and their number.
+    faults: Vec<(Kind, usize)>,
+    /// Element types, and true if a case of this type was supported.
+    dtypes: BTreeMap<DType, bool>,
+    /// Number of refusals by code.
+    codes: BTreeMap<String, usize>,
+}
+
+impl Tally {
+    /// Starts counting.
+    pub fn new(subject: &Subject) -> Tally {
+        Tally {
+            report: SubjectReport::new(&subject.to_string()),
+            samples: Vec::new(),
+            opened: 0,
+            on_device: 0,
+            faults: Vec::new(),
+            dtypes: BTreeMap::new(),
+            codes: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the number of supported cases.
+    pub fn tested(&self) -> usize {
+        self.report.tested()
+    }
+
+    /// Returns the restrictions of case `number`: one after the other those against the refusals so far.
+    fn restrictions(&self, number: usize) -> Restrictions {
+        let mut codes: Vec<(&String, &usize)> = self.codes.iter().collect();
+        codes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        let mut choices = vec![Restrictions::default()];
+        for restrictions in codes.iter().flat_map(|(code, _)| Restrictions::against(code)) {
+            if !choices.contains(restrictions) {
+                choices.push(*restrictions);
+            }
+        }
+        // Each theme is drawn with other restrictions in each round.
+        choices[(number + number / THEMES.len()) % choices.len()]
+    }
+
+    /// Returns true if other operands or attributes would not help: the operator alone is not worth a region.
+    fn needs_neighbors(&self) -> bool {
+        let most = self.codes.iter().filter(|(code, _)| *code != "UnsupportedDtype").max_by_key(|(_, count)| **count);
+        self.tested() == 0 && most.is_some_and(|(code, _)| code == "NotProfitable")
+    }
+}
+
+impl Run<'_> {
+    /// Returns true if a subject is to be tested.
+    pub(super) fn is_selected(&self, subject: &Subject) -> bool {
+        self.options.only.as_ref().is_none_or(|only| subject.to_string().contains(only.as_str()))
+    }
+
+    /// Tries cases of a subject, which `make` draws, on the backend.
+    pub(super) fn try_alone(
+        &self,
+        progress: &mut Progress,
+        subject: &Subject,
+        make: impl Fn(&Cases, usize, Restrictions) -> Option<Case>,
+    ) -> Tally {
+        (self.progress)(&subject.to_string());
+        let mut tally = Tally::new(subject);
+        for number in 0..self.options.cases * MAX_DRAW_FACTOR {
+            let dtype = progress.cases.theme(number).dtype;
+            let mut restrictions = Restrictions::default();
+            if number >= self.options.cases {
+                // A backend that supports little gets more cases of the element types that it supports.
+                if tally.tested() >= self.options.cases / 2 || tally.needs_neighbors() {
+                    break;
+                }
+                if tally.dtypes.get(&dtype) == Some(&false) {
+                    continue;
+                }
+                restrictions = tally.restrictions(number);
+            }
+            let Some(case) = make(&progress.cases, number, restrictions) else { continue };
+            if self.try_case(progress, &mut tally, case, dtype).is_break() {
+                break;
+            }
+        }
+        tally
+    }
+
+    /// Tries cases of a claim beside operators of other claims.
+    pub(super) fn try_beside(
+        &self,
+        progress: &mut Progress,
+        tally: &mut Tally,
+        claim: Claim<'_>,
+        neighbors: &[Neighbor<'_>],
+    ) {
+        (self.progress)(&format!("{}, beside others", claim.subject()));
+        let most = (self.options.cases * MAX_DRAW_FACTOR).max(2 * neighbors.len());
+        // Neighbors with which a case was supported.
+        let mut fruitful: Vec<usize> = Vec::new();
+        for number in 0..most {
+            if neighbors.is_empty() || tally.tested() >= self.options.cases / 2 {
+                break;
+            }
+            let turn = number + number / THEMES.len();
+            let at = match fruitful.len() {
+                0 => turn % neighbors.len(),
+                n if number % 2 == 1 => fruitful[turn / 2 % n],
+                _ => turn % neighbors.len(),
+            };
+            let restrictions = tally.restrictions(number);
+            let Some(case) = progress.cases.beside(claim, &neighbors[at], number, restrictions) else { continue };
+            let (dtype, before) = (progress.cases.theme(number).dtype, tally.tested());
+            if self.try_case(progress, tally, case, dtype).is_break() {
+                break;
+            }
+            if tally.tested() > before && !fruitful.contains(&at) {
+                fruitful.push(at);
+            }
+        }
+    }
+
+    /// Tries a case, and counts its outcome. Breaks if there are enough faults.
+    fn try_case(&self, progress: &mut Progress, tally: &mut Tally, case: Case, dtype: DType) -> ControlFlow<()> {
+        let thorough = tally.report.passed < MAX_THOROUGH_CASES;
+        let backend = progress.report.backend.clone();
+        let reply = self.run_case(&mut progress.worker, &backend, &case, thorough);
+        let outcome = CaseReply::of(&reply);
+        progress.claims.count_layouts(&case, &outcome);
+        tally.report.cases += usize::from(!matches!(outcome, CaseReply::Invalid));
+        match outcome {
+            CaseReply::Passed(share) => {
+                if progress.claims.open_dims && tally.opened < MAX_OPEN_CASES {
+                    let open = if tally.opened % 2 == 0 { Open::First } else { Open::All };
+                    let good = self.try_open(progress, &case, open);
+                    tally.opened = if good { tally.opened + 1 } else { MAX_OPEN_CASES };
+                }
+                if progress.claims.device_memory && tally.on_device < MAX_DEVICE_CASES {
+                    let good = self.try_on_device(progress, &case);
+                    tally.on_device = if good { tally.on_device + 1 } else { MAX_DEVICE_CASES };
+                }
+                tally.dtypes.insert(dtype, true);
+                tally.report.passed += 1;
+                tally.report.share = tally.report.share.max(share);
+                if tally.samples.len() < MAX_SAMPLES {
+                    tally.samples.push(case);
+                }
+            }
+            CaseReply::Refused(code, detail) => {
+                if code == "UnsupportedDtype" && case.setting.context.is_empty() {
+                    tally.dtypes.entry(dtype).or_insert(false);
+                }
+                tally.report.refused += 1;
+                *tally.report.reasons.entry(format!("{code}: {detail}")).or_default() += 1;
+                *tally.codes.entry(code).or_default() += 1;
+            }
+            CaseReply::Invalid => {}
+            CaseReply::Failed(fault) => {
+                tally.report.failed += 1;
+                let kind = fault.kind;
+                match tally.faults.iter_mut().find(|(known, _)| *known == kind) {
+                    Some((_, count)) => *count += 1,
+                    None => {
+                        tally.faults.push((kind, 1));
+                        let failure = self.shrink_failure(&mut progress.worker, &backend, case, fault, thorough);
+                        progress.report.failures.push(failure);
+                    }
+                }
+                // A crash costs a process, and a time limit costs the waiting time.
+                let costly = matches!(kind, Kind::Crash | Kind::TimeLimit);
+                let most = if costly { 1 } else { MAX_FAULTS_PER_KIND };
+                if tally.faults.iter().any(|(_, count)| *count >= most) {
+                    return ControlFlow::Break(());
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Tries a case that passed with some of its dimensions open; returns false if that reveals a fault.
+    fn try_open(&self, progress: &mut Progress, case: &Case, open: Open) -> bool {
+        match with_open_dims(case, open) {
+            Some(case) => self.try_variant(progress, case, OPEN_DIMS),
+            None => true,
+        }
+    }
+
+    /// Tries a case that passed with its tensors in the memory of the device; returns false if that reveals a fault.
+    fn try_on_device(&self, progress: &mut Progress, case: &Case) -> bool {
+        let setting = Setting { on_device: true, ..case.setting.clone() };
+        self.try_variant(progress, Case { setting, ..case.clone() }, DEVICE_MEMORY)
+    }
+
+    /// Tries a case that passed under another setting, as a case of `claim`; returns false if that reveals a fault.
+    pub(super) fn try_variant(&self, progress: &mut Progress, case: Case, claim: &str) -> bool {
+        let backend = progress.report.backend.clone();
+        let reply = self.run_case(&mut progress.worker, &backend, &case, false);
+        let outcome = CaseReply::of(&reply);
+        progress.claims.count(claim, &outcome);
+        if unfinished_runs(&reply) > 0 {
+            progress.claims.count_discovered(STREAMS, &outcome);
+        }
+        let CaseReply::Failed(fault) = outcome else { return true };
+        let mut failure = self.shrink_failure(&mut progress.worker, &backend, case, fault, false);
+        failure.subject = format!("{}, {claim}", failure.subject);
+        progress.report.failures.push(failure);
+        false
+    }
+}
