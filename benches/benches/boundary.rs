@@ -177,6 +177,7 @@ fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Pa
             shapes: &mut [],
             workspace: &mut [],
             plan: prepared.plan,
+            in_place: &[],
             device: None,
         };
         loaded.run(call).expect("the run failed");

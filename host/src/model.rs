@@ -1,6 +1,7 @@
 //! Models that are ready to run, through the library's interface.
 
 use crate::build::Stage;
+use crate::build::backend::check_run_option;
 use crate::build::explanation::Explanation;
 use crate::compilation::{Compilation, CompileOptions, Source};
 use crate::error::Error;
@@ -8,8 +9,10 @@ use crate::run_async::{Executors, RunFuture};
 use crate::values::{Input, Inputs, Outputs};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{AlignedBytes, Tensor, TensorView, TensorViewMut};
+use byoc_plugin_api::host::run_options::{BackendOptions, Scope};
 use byoc_runtime::Session;
 use byoc_runtime::cancel::Cancel;
+use byoc_runtime::choices::base_name;
 use byoc_runtime::exec::program::Port;
 use byoc_runtime::exec::trace::StepInfo;
 use byoc_runtime::exec::{Observer, order_inputs};
@@ -42,9 +45,32 @@ pub struct RunOptions {
     pub timeout: Option<Duration>,
     /// Cancellation that another thread may request.
     pub cancel: Option<Cancel>,
+    /// Options of backends, over those that the session sets for every run; see [`RunOptions::backend_option`].
+    pub backend_options: BackendOptions,
 }
 
 impl RunOptions {
+    /// Sets an option of a backend for the run, if the backend describes it as one that may change from run to run.
+    ///
+    /// # Errors
+    /// No plugin that registers the backend, an option that it does not have, or a value that the option does not accept.
+    pub fn backend_option(
+        mut self,
+        session: &Session,
+        backend: &str,
+        option: &str,
+        value: &str,
+    ) -> Result<RunOptions, Error> {
+        check_run_option(&session.registry, backend, option, value)?;
+        self.backend_options.set(base_name(backend), option, value);
+        Ok(self)
+    }
+
+    /// Makes the options of backends those of the runs of this thread.
+    fn enter(&self) -> Option<Scope> {
+        (!self.backend_options.is_empty()).then(|| self.backend_options.clone().enter())
+    }
+
     /// Returns the cancellation of a run, unless it is that of the session.
     pub fn cancellation(&self, session: &Cancel) -> Option<Cancel> {
         match (&self.cancel, self.timeout) {
@@ -124,6 +150,15 @@ impl Model {
         &self.0.warnings
     }
 
+    /// Returns regions that keep a state from run to run to their state after loading: a model that is loaded twice has two
+    /// states, its clones share one.
+    ///
+    /// # Errors
+    /// A backend that cannot do so.
+    pub fn reset_state(&self) -> Result<(), Error> {
+        Ok(self.0.loaded.reset_state()?)
+    }
+
     /// Returns the steps of a run.
     pub fn plan(&self) -> Plan<'_> {
         let executor = self.0.loaded.executor();
@@ -153,6 +188,7 @@ impl Model {
     pub fn run_with<'a>(&self, inputs: impl Into<Inputs<'a>>, options: &RunOptions) -> Result<Outputs, Error> {
         let bound = self.bind(inputs.into())?;
         let cancel = options.cancellation(&self.0.cancel);
+        let _scope = options.enter();
         let tensors = self.0.loaded.run_under(&bound, cancel.as_ref().unwrap_or(&self.0.cancel))?;
         Ok(Outputs { names: self.0.names.clone(), tensors })
     }
@@ -180,6 +216,7 @@ impl Model {
         let bound = self.bind(inputs.into())?;
         let cancel = options.cancellation(&self.0.cancel);
         let cancel = cancel.as_ref().unwrap_or(&self.0.cancel);
+        let _scope = options.enter();
         let tensors = self.0.loaded.run_observed_under(&bound, observer, cancel)?;
         Ok(Outputs { names: self.0.names.clone(), tensors })
     }
@@ -198,6 +235,7 @@ impl Model {
     ) -> Result<(), Error> {
         let bound = self.bind(inputs.into())?;
         let cancel = options.cancellation(&self.0.cancel);
+        let _scope = options.enter();
         Ok(self.0.loaded.run_into(&bound, outputs, cancel.as_ref().unwrap_or(&self.0.cancel))?)
     }
 
@@ -208,8 +246,9 @@ impl Model {
     pub fn run_async<'a>(&self, inputs: impl Into<Inputs<'a>>, options: &RunOptions) -> Result<RunFuture, Error> {
         let bound = self.bind(inputs.into())?;
         let cancel = options.cancellation(&self.0.cancel).unwrap_or_else(|| self.0.cancel.part(None));
-        let (inner, token) = (self.0.clone(), cancel.clone());
+        let (inner, token, options) = (self.0.clone(), cancel.clone(), options.clone());
         Ok(self.0.executors.start(cancel, move || {
+            let _scope = options.enter();
             let tensors = inner.loaded.run_under(&bound, &token)?;
             Ok(Outputs { names: inner.names.clone(), tensors })
         }))

@@ -8,6 +8,7 @@ use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, Expr, Function, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Number of hexadecimal digits of the digest at the end of a file.
@@ -58,7 +59,9 @@ fn model() -> Compiled {
     Compiled {
         program,
         constants: planned.constants,
+        absent: BTreeSet::new(),
         regions: vec![Some(region)],
+        linked: BTreeMap::new(),
         explain: serde_json::json!({ "nodes": [] }),
         model_digest: "ab".repeat(32),
         options: serde_json::json!({ "backends": ["test"] }),

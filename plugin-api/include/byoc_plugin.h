@@ -139,6 +139,12 @@ typedef struct byoc_candidate {
 #define BYOC_UNAVAILABLE "Unavailable"
 #define BYOC_NOT_PROFITABLE "NotProfitable"
 
+/* Codes for `refuse` that are no refusals. BYOC_SUPPORTED supports the candidate, and `detail` is an estimate of one run of it as a
+ * JSON object: {"nanoseconds": 5000, "bytes": 4096, "launches": 2}, each optional, and numbers under other names. BYOC_SPLIT, for a
+ * BYOC_REGION, asks for regions of at most so many operators and composites: `detail` is the number. */
+#define BYOC_SUPPORTED "Supported"
+#define BYOC_SPLIT "Split"
+
 /* Code of an error, for `fail_with`: the work was cancelled by the host. */
 #define BYOC_CANCELLED "Cancelled"
 
@@ -200,14 +206,24 @@ typedef struct byoc_codegen {
      * candidate must compile. NULL: everything in the description is supported. */
     int32_t (*judge)(void *self, byoc_call *call, const byoc_candidate *const *candidates, size_t count);
     /* Generates code for a region: pass it to `compiled`. Deterministic: the same region and options give the same
-     * bytes. */
+     * bytes. Metadata that the host reads: docs/boundary.md, "Frozen and open parts". */
     int32_t (*compile)(void *self, byoc_call *call, const byoc_region *region);
     /* Requests that have no entry of their own: pass bytes to `answer`, or return BYOC_UNKNOWN_KEY. NULL: no key is
-     * known. The host asks BYOC_PROGRAM_KEY for a region as C. */
+     * known. The host asks BYOC_PROGRAM_KEY for a region as C. With "link": true in the metadata of a region, the host asks
+     * BYOC_LINK_KEY once for each model, after all regions are compiled: see there. */
     int32_t (*query)(void *self, byoc_call *call, const char *key, const void *data, size_t size);
     /* Releases `self`, which the host no longer uses. NULL: nothing to do. */
     void (*release)(void *self);
 } byoc_codegen;
+
+/* Key of `query` for the link step of a model. Request and answer have the same form: the size of a JSON text as 8 bytes,
+ * little-endian, the text (without a NUL), and data. A blob is [offset, size] in the data.
+ *
+ *     request  {"options": {...}, "regions": [{"symbol": "r0", "loader": "mine", "metadata": {...}, "blob": [0, 64]}]}
+ *     answer   {"shared": [0, 4096], "regions": [{"symbol": "r0", "blob": [4096, 16]}], "notes": ["..."]}
+ *
+ * The shared data are one more constant of `load`, the one whose index is "shared" of "region" in its options. */
+#define BYOC_LINK_KEY "byoc.link.1"
 
 /* -- Run time: loadbinary_<key> ------------------------------------------------------------------------------------ */
 
@@ -230,8 +246,9 @@ typedef struct byoc_run {
     size_t struct_size;
     const byoc_tensor *inputs;
     size_t input_count;
-    /* Sized as prepared; their contents are undefined before the run; they overlap neither each other nor an input. If
-     * `prepare` gave a bound, write the actual dimensions into `shape`. */
+    /* Sized as prepared; their contents are undefined before the run; they overlap neither each other nor an input, but for
+     * the pairs that the metadata "in_place" lists, which may have one address. If `prepare` gave a bound, write the actual
+     * dimensions into `shape`. */
     byoc_tensor *outputs;
     size_t output_count;
     void *workspace; /* as prepared, aligned to 64 bytes; contents undefined before the run */
@@ -362,6 +379,18 @@ struct byoc_host {
     int32_t (*parallel_for_workers)(byoc_call *call, size_t count,
                                     void (*task)(void *context, size_t worker, size_t index), void *context);
 };
+
+/* Name of a service for `get_service`: options of the current run. */
+#define BYOC_RUN_OPTIONS_SERVICE "byoc.run_options.1"
+
+/* The service "byoc.run_options.1". */
+typedef struct byoc_run_options {
+    size_t struct_size;
+    /* Returns the options that the user set for the current run, of those that the description marks with "run": true: a JSON
+     * object with texts, {"level": "high"}, or NULL for none. `backend` is the name of relay.ext.<backend>. To be called on the
+     * thread of `run`; the text is valid until `run` returns. */
+    const char *(*options)(const char *backend);
+} byoc_run_options;
 
 /* -- The library --------------------------------------------------------------------------------------------------- */
 

@@ -47,6 +47,10 @@ pub struct Description {
     /// answers [`MEMORY_KEY`](crate::device::MEMORY_KEY).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub device_memory: bool,
+    /// True if each device of the backend is a backend of its own, `NAME@ID`: it gets a description, verdicts and regions of its
+    /// own, and one program may use several. The code generator lists the devices on the query `byoc.devices.1`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub per_device: bool,
     /// Options that the backend offers its users, by name. The host passes the values that the user sets to `compile`,
     /// in the `backend_options` of its options.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -74,6 +78,7 @@ impl Default for Description {
             max_blob_bytes: None,
             finite_math: false,
             device_memory: false,
+            per_device: false,
             options: BTreeMap::new(),
             unknown: Map::new(),
             problems: Vec::new(),
@@ -102,6 +107,10 @@ pub struct BackendOption {
     /// True if the option may be set when a compiled region is loaded, over what it was compiled with.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub load: bool,
+    /// True if the option may be set for each run, over what the region was loaded with:
+    /// [`run_options`](crate::run_options::run_options).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub run: bool,
 }
 
 /// Quantization scheme of a backend.
@@ -166,6 +175,7 @@ impl Description {
                 "max_blob_bytes" => reader.set(&mut description.max_blob_bytes, &key, value),
                 "finite_math" => reader.set(&mut description.finite_math, &key, value),
                 "device_memory" => reader.set(&mut description.device_memory, &key, value),
+                "per_device" => reader.set(&mut description.per_device, &key, value),
                 "options" => reader.fields(&key, value, |reader, name, value| {
                     let mut option = BackendOption::default();
                     reader.set(&mut option, name, value);
@@ -262,9 +272,10 @@ mod tests {
             max_blob_bytes: Some(1 << 20),
             finite_math: true,
             device_memory: true,
+            per_device: true,
             options: [(
                 "half".to_owned(),
-                BackendOption { about: "faster".into(), values: vec!["false".into()], load: true },
+                BackendOption { about: "faster".into(), values: vec!["false".into()], load: true, run: true },
             )]
             .into(),
             ..Description::default()

@@ -81,7 +81,7 @@ pub struct Call<'a, 't> {
     /// Inputs, in order.
     pub inputs: &'a [TensorRef<'t>],
     /// Outputs, with the dimensions that `prepare` returned. Their contents are undefined before the run; they never
-    /// overlap an input.
+    /// overlap an input, but for the pairs that the region's metadata lists as `in_place`.
     pub outputs: &'a mut [TensorMut<'t>],
     /// Workspace of the size that `prepare` returned, aligned to 64 bytes. Its contents are undefined before the run.
     pub workspace: &'a mut [u8],

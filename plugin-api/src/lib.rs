@@ -80,6 +80,9 @@
 //! | `signature` | comparison of the types that a region was compiled for with those at run time |
 //! | `describe` | description of a backend, as versioned JSON |
 //! | [`program`] | regions as C, for exported programs |
+//! | `estimate` | estimate of the cost of a candidate |
+//! | [`run_options`] | options of one run |
+//! | [`link`] | link step of the regions of a model |
 //! | [`device`] | memory of devices, and runs that go on after `run` has returned |
 //! | `executable_object`, `wire`, `adapt` | the stable-ABI objects, and the adapters between them and the plain traits |
 //! | `entries` | record of the entries that threads are in, and protection of the process from plugins |
@@ -108,6 +111,7 @@ mod dtype;
 #[cfg(feature = "host")]
 pub mod entries;
 mod error;
+mod estimate;
 mod executable;
 #[doc(hidden)]
 pub mod executable_object;
@@ -116,9 +120,11 @@ mod graph_json;
 mod guard;
 #[cfg(feature = "host")]
 pub mod host;
+pub mod link;
 #[doc(hidden)]
 pub mod plugin;
 pub mod program;
+pub mod run_options;
 mod services;
 mod signature;
 mod tensor;
@@ -131,10 +137,12 @@ pub use constant::{Constant, ConstantSource};
 pub use describe::*;
 pub use dtype::{DType, Device, Element};
 pub use error::{Error, ErrorData, Result};
+pub use estimate::Estimate;
 pub use executable::*;
 pub use graph::*;
 pub use graph_json::GRAPH_VERSION;
 pub use plugin::{API_VERSION, CODEGEN_PREFIX, Context, LOADER_PREFIX, Registry};
+pub use run_options::run_options;
 pub use services::{HostServices, Services, Span};
 pub use signature::Signature;
 pub use tensor::{Tensor, TensorMut, TensorRef};

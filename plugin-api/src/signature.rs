@@ -12,7 +12,7 @@ use crate::graph_json::read_type;
 use serde_json::{Value, json};
 
 /// Key of [`LoadRequest::options`] under which the host passes the region's signature.
-const REGION: &str = "region";
+pub(crate) const REGION: &str = "region";
 
 /// Types of a region's tensors.
 #[derive(Clone, Debug, Default, PartialEq)]

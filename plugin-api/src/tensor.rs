@@ -66,7 +66,7 @@ impl Tensor {
 
     /// Size in bytes of a dense tensor in host memory.
     #[inline]
-    fn byte_len(&self) -> usize {
+    pub(crate) fn byte_len(&self) -> usize {
         assert!(
             self.device.kind == Device::CPU.kind,
             "expected a tensor in host memory, found device {:?}",

@@ -94,8 +94,8 @@ pub struct BuildArgs {
     #[arg(skip)]
     pub program: bool,
     /// Backends in priority order; "auto" selects every plugin that loads, "none" loads no plugin and runs everything
-    /// on the host, including artifacts. By default a model runs on the host, and an artifact on the plugins it was
-    /// compiled for.
+    /// on the host, including artifacts. mychip@1 is the backend mychip on its device 1. By default a model runs on the
+    /// host, and an artifact on the plugins it was compiled for.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub backend: Vec<String>,
     /// Option of a backend that --backend names, such as mychip.half=true; "byoc plugins show mychip" lists its options

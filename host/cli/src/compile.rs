@@ -1,13 +1,15 @@
 //! `byoc compile`: builds an artifact, or prints a stage of the compilation.
 
 use super::args::{BuildArgs, CompileArgs, InputArgs, SourceArgs, Stage};
-use super::{escape, output, ready};
-use byoc::build::{Compiled, export};
+use super::inspect::only_in_blobs;
+use super::{escape, output, ready, render};
+use byoc::build::{Compiled, CompiledRegion, export};
 use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::Module;
 use byoc_ir::text::{PrintOptions, print};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -49,8 +51,25 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
             totals.regions,
             100.0 * totals.offload_share
         );
+        report_packed_constants(&built.compiled);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says that an artifact cannot run without plugins, if they pack constants that are nowhere else.
+fn report_packed_constants(compiled: &Compiled) {
+    let constants = compiled.only_in_blobs();
+    if constants.is_empty() {
+        return;
+    }
+    let gives_up = |region: &&CompiledRegion| !region.has_fallback();
+    let backends: BTreeSet<&str> =
+        compiled.regions.iter().flatten().filter(gives_up).map(|region| &*region.backend).collect();
+    let backends: Vec<&str> = backends.into_iter().collect();
+    let (count, bytes) = only_in_blobs(compiled, &constants);
+    let message = format!("{count} constants ({bytes} bytes) are only in the blobs of {}", backends.join(", "));
+    let warning = Diagnostic::warning(codes::artifacts::CONSTANTS_IN_BLOB, message);
+    render::diagnostic(&warning.note("the artifact cannot run without these plugins: the host lacks the constants"));
 }
 
 fn print_module(module: &Module) {

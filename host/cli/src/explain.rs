@@ -12,6 +12,7 @@ use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::registry::Registry;
 use byoc_conformance::report::FINITE_MATH;
 use byoc_ir::diag::codes;
+use byoc_plugin_api::Estimate;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::ExitCode;
@@ -135,20 +136,42 @@ fn print_operator_types(explanation: &Explanation) {
     println!();
 }
 
+/// Formats an estimate, like `1.5 ms, 3 launches, 4,096 bytes`.
+fn estimate_text(estimate: &Estimate) -> String {
+    let mut parts = Vec::new();
+    if let Some(nanoseconds) = estimate.nanoseconds {
+        parts.push(match nanoseconds {
+            0..1_000 => format!("{nanoseconds} ns"),
+            1_000..1_000_000 => format!("{:.1} us", nanoseconds as f64 / 1e3),
+            1_000_000..1_000_000_000 => format!("{:.1} ms", nanoseconds as f64 / 1e6),
+            _ => format!("{:.1} s", nanoseconds as f64 / 1e9),
+        });
+    }
+    if let Some(launches) = estimate.launches {
+        parts.push(format!("{launches} launch{}", if launches == 1 { "" } else { "es" }));
+    }
+    parts.extend(estimate.bytes.map(|bytes| format!("{} bytes", count(bytes))));
+    parts.extend(estimate.further.iter().map(|(name, value)| format!("{name} {value}")));
+    parts.join(", ")
+}
+
 fn print_regions(explanation: &Explanation, full: bool) {
     if explanation.regions.is_empty() {
         return;
     }
-    let header = ["region", "backend", "operators", "flops", "inputs", "outputs"];
-    let columns = if full { header.len() } else { 4 };
+    let mut header = vec!["region", "backend", "operators", "flops"];
+    let estimated = explanation.regions.iter().any(|region| region.estimate.is_some());
+    header.extend(estimated.then_some("estimate"));
+    header.extend(["inputs", "outputs"].into_iter().filter(|_| full));
     let rows = explanation.regions.iter().map(|region| {
         let (operators, flops) = (region.nodes.len().to_string(), count(region.flops));
-        let types = [region.inputs.join(", "), region.outputs.join(", ")];
         let mut row = vec![region.symbol.clone(), region.backend.clone(), operators, flops];
-        row.extend(types.into_iter().take(columns - row.len()));
+        row.extend(estimated.then(|| region.estimate.as_ref().map_or_else(|| "-".to_owned(), estimate_text)));
+        let types = [region.inputs.join(", "), region.outputs.join(", ")];
+        row.extend(types.into_iter().filter(|_| full));
         row
     });
-    table::print_lines(&header[..columns], &rows.collect::<Vec<_>>(), if full { &[] } else { &[0] });
+    table::print_lines(&header, &rows.collect::<Vec<_>>(), if full { &[] } else { &[0] });
     println!();
 }
 

@@ -7,6 +7,7 @@ use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc::runtime::session::Session;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 /// Query keys for which a loader returns the text of a blob: a summary, and everything.
@@ -34,6 +35,13 @@ fn print_listings(args: &InspectArgs, compiled: &Compiled) -> Result<(), Failure
         }
     }
     Ok(())
+}
+
+/// Returns the number and the size of constants that are only in blobs.
+pub fn only_in_blobs(compiled: &Compiled, constants: &BTreeSet<u32>) -> (usize, usize) {
+    let ports = constants.iter().filter_map(|&index| compiled.program.constants.get(index as usize));
+    let bytes = ports.filter_map(|port| port.ty.len()?.checked_mul(port.ty.dtype.size()));
+    (constants.len(), bytes.fold(0, usize::saturating_add))
 }
 
 /// Runs the command.
@@ -91,6 +99,14 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     }
     table::print(&entries);
     let weights: usize = compiled.constants.iter().map(|t| t.bytes().len()).sum();
-    println!("\n{} constants, {weights} bytes", compiled.constants.len());
+    println!("\n{} constants, {weights} bytes", compiled.constants.len() - compiled.absent.len());
+    if !compiled.absent.is_empty() {
+        let (count, bytes) = only_in_blobs(compiled, &compiled.absent);
+        println!("{count} further constants, {bytes} bytes, only in blobs: their regions cannot run on the host");
+    }
+    for (backend, shared) in &compiled.linked {
+        let bytes = shared.as_ref().map_or(0, |shared| shared.bytes().len());
+        println!("regions of {} are linked and share {bytes} bytes", escape::line(backend));
+    }
     Ok(ExitCode::SUCCESS)
 }

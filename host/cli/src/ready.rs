@@ -5,11 +5,12 @@ use super::args::{BuildArgs, DimChoice, InputArgs};
 use super::inputs::InputSources;
 use super::interrupt::cancel_on_interrupt;
 use super::{escape, render};
-use byoc::build::backend::Backend;
+use byoc::build::backend::{Backend, check_run_option};
 use byoc::build::{self, BuildOptions, BuildOutput, Progress, RefusalSummary};
 use byoc::frontend::folder::{TestFolder, TestSet};
 use byoc::frontend::{self, LoadOptions};
 use byoc::runtime::artifact;
+use byoc::runtime::choices::base_name;
 use byoc::runtime::error::Failure;
 use byoc::runtime::model::Model;
 use byoc::runtime::session::Session;
@@ -229,12 +230,25 @@ pub fn recorded(folder: &TestFolder, set: &TestSet, given: InputSources) -> Resu
     Ok(given.with_recorded(names.zip(set.read_inputs(&ports)?)))
 }
 
-/// Sets the options for the backends of an artifact, all of which have to apply when regions are loaded.
+/// Sets those options of backends that apply to every run of a model. Other options, and unknown ones, are left to the build.
+fn choose_run_options(args: &BuildArgs, session: &mut Session) {
+    for (name, option, value) in &args.backend_options {
+        if check_run_option(&session.registry, name, option, value).is_ok() {
+            session.choices.run_options.set(base_name(name), option, value);
+        }
+    }
+}
+
+/// Sets the options for the backends of an artifact, all of which have to apply when regions are loaded, or to a run.
 fn choose_load_options(path: &Path, args: &BuildArgs, session: &mut Session) -> Result<(), Failure> {
     for (name, option, value) in &args.backend_options {
         let mut backend = Backend::find(&session.registry, name)?;
         backend.choose(option, value)?;
-        if !backend.description.options.get(option).is_some_and(|described| described.load) {
+        let described = backend.description.options.get(option);
+        if described.is_some_and(|described| described.run && !described.load) {
+            continue;
+        }
+        if !described.is_some_and(|described| described.load) {
             let message = format!(
                 "{name}.{option} has no effect on the compiled artifact {}: it is set when a model is compiled",
                 path.display()
@@ -259,6 +273,7 @@ pub fn prepare(
     if is_artifact(path) {
         choose_load_options(path, build_args, session)?;
     }
+    choose_run_options(build_args, session);
     let session = &*session;
     let given = given(path, input)?;
     let host_alone = is_host_only(build_args)?;

@@ -4,6 +4,7 @@
 use super::execute::check_outputs;
 use super::fault::{CaseResult, Fault, Kind};
 use super::harness::Harness;
+use super::linked::CompiledRegion;
 use super::reference::BoundedTensor;
 use super::test_region::TestRegion;
 use super::thorough::{SecondInputs, second_inputs};
@@ -12,7 +13,7 @@ use byoc::runtime::plugin::guard::GuardedBuffer;
 use byoc_core::pass::{Refusal, RefusalCode};
 use byoc_ir::tensor::{Tensor, byte_count};
 use byoc_plugin_api::host::device::{Buffer, Event, MAX_ALIGNMENT, Memory, submitting};
-use byoc_plugin_api::{Call, CompiledRegion, Error, Executable, Prepared, TensorMut, TensorRef};
+use byoc_plugin_api::{Call, Error, Executable, Prepared, TensorMut, TensorRef};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::Duration;

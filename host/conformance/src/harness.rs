@@ -3,6 +3,7 @@
 use super::case::{Case, Setting, Subject};
 use super::execute::{self, FillPattern, check_outputs};
 use super::fault::{CaseResult, Fault, Kind};
+use super::linked::{self, CompiledRegion};
 use super::reference;
 use super::test_region::TestRegion;
 use byoc::build::backend::{Backend, PluginJudge};
@@ -12,9 +13,7 @@ use byoc_core::pattern::Entry;
 use byoc_ir::ir::Module;
 use byoc_ir::op;
 use byoc_ir::tensor::Tensor;
-use byoc_plugin_api::{
-    AttrValue, CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Services, Signature,
-};
+use byoc_plugin_api::{AttrValue, Executable, LoadRequest, Loader, Prepared, Region, Services, Signature};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -113,7 +112,11 @@ impl Harness<'_, '_> {
             let message = format!("expected symbol {symbol} in the blob, found {has}");
             return Err(Fault::new(Kind::MissingSymbol, "compile", message));
         }
-        Ok(compiled)
+        if linked::takes_part(&compiled) {
+            (self.at)("query", symbol);
+        }
+        CompiledRegion::link(compiled, symbol, self.backend.codegen.as_ref(), &options)
+            .map_err(|message| Fault::new(Kind::ClaimNotKept, "query", message))
     }
 
     /// Returns the loader of a blob.
@@ -142,14 +145,11 @@ impl Harness<'_, '_> {
         (self.at)("load", &test_region.graph.symbol);
         let mut options = plugin::options(self.cache_dir, Some(services.num_threads()));
         self.add_choices(&mut options, true);
-        options["region"] = Signature::of(&test_region.graph).to_json();
-        let request = LoadRequest {
-            symbol: &test_region.graph.symbol,
-            blob,
-            constants: &test_region.constants,
-            options: &options,
-            services,
-        };
+        let mut about = Signature::of(&test_region.graph).to_json();
+        let constants = compiled.constants(&test_region.constants, &mut about);
+        options["region"] = about;
+        let request =
+            LoadRequest { symbol: &test_region.graph.symbol, blob, constants: &constants, options: &options, services };
         loader.load(&request).map_err(|error| Fault::of_error(Kind::LoadFailed, "load", &error))
     }
 

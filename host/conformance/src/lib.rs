@@ -20,6 +20,7 @@ pub mod fault;
 pub mod generate;
 pub mod harness;
 mod lifecycle;
+mod linked;
 pub mod reference;
 mod reply;
 pub mod report;

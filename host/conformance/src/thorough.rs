@@ -4,11 +4,12 @@ use super::case::Case;
 use super::execute::{self, FillPattern, check_outputs, judge_outputs};
 use super::fault::{Fault, Kind};
 use super::harness::Harness;
+use super::linked::CompiledRegion;
 use super::reference::BoundedTensor;
 use super::test_region::TestRegion;
 use byoc_ir::tensor::Tensor;
 use byoc_ir::with_dtype;
-use byoc_plugin_api::{CompiledRegion, Executable, Prepared};
+use byoc_plugin_api::{Executable, Prepared};
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 
 /// Number of concurrent threads, and of runs on each of them.

@@ -4,10 +4,11 @@ use super::case::Case;
 use super::execute::{FillPattern, judge_outputs};
 use super::fault::{CaseResult, Fault, Kind};
 use super::harness::Harness;
+use super::linked::CompiledRegion;
 use super::reference::Mismatch;
 use super::test_region::TestRegion;
 use byoc_ir::tensor::Tensor;
-use byoc_plugin_api::{CompiledRegion, Executable, Prepared};
+use byoc_plugin_api::{Executable, Prepared};
 
 impl Harness<'_, '_> {
     /// Tests a case. `thorough` includes the tests that concern the backend rather than the case: threads, repetition,

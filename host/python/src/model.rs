@@ -170,7 +170,8 @@ impl Model {
     ) -> PyResult<Vec<Bound1<'py>>> {
         let tensors = self.feeds(py, feeds)?;
         let cancel = cancel.map(|cancel| cancel.token().clone());
-        let outputs = self.run_tensors(py, &tensors, RunOptions { timeout: limit(timeout)?, cancel })?;
+        let outputs =
+            self.run_tensors(py, &tensors, RunOptions { timeout: limit(timeout)?, cancel, ..RunOptions::default() })?;
         outputs.into_tensors().into_iter().map(|tensor| array_of(py, tensor)).collect()
     }
 
@@ -190,7 +191,8 @@ impl Model {
     #[pyo3(signature = (feeds, *, timeout=None))]
     fn run<'py>(&self, py: Python<'py>, feeds: &Bound1<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyDict>> {
         let tensors = self.feeds(py, feeds)?;
-        let outputs = self.run_tensors(py, &tensors, RunOptions { timeout: limit(timeout)?, cancel: None })?;
+        let outputs =
+            self.run_tensors(py, &tensors, RunOptions { timeout: limit(timeout)?, ..RunOptions::default() })?;
         let names: Vec<String> = outputs.iter().map(|(name, _)| name.to_owned()).collect();
         let dict = PyDict::new(py);
         for (name, tensor) in names.iter().zip(outputs.into_tensors()) {

@@ -1,5 +1,6 @@
 //! Choices of the user that reach the backends of a session: devices, and options.
 
+use byoc_plugin_api::host::run_options::BackendOptions;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -17,6 +18,14 @@ pub struct Choices {
     pub devices: BTreeMap<String, String>,
     /// Options of each backend that apply when its regions are loaded, over those that they were compiled with.
     pub load_options: BTreeMap<String, BTreeMap<String, String>>,
+    /// Options of every run of the models that are loaded.
+    pub run_options: BackendOptions,
+}
+
+/// Returns the name under which a plugin registers a backend: `mine` for the backend `mine` and for `mine@1`, which is that backend
+/// on its device `1`.
+pub fn base_name(backend: &str) -> &str {
+    backend.split_once('@').map_or(backend, |(base, _)| base)
 }
 
 /// Device of a backend.
@@ -37,8 +46,11 @@ pub struct Device {
 
 impl Choices {
     /// Returns the device of a backend; empty for its default.
-    pub fn device(&self, backend: &str) -> &str {
-        self.devices.get(backend).map_or("", String::as_str)
+    pub fn device<'a>(&'a self, backend: &'a str) -> &'a str {
+        match backend.split_once('@') {
+            Some((_, device)) => device,
+            None => self.devices.get(backend).map_or("", String::as_str),
+        }
     }
 
     /// Adds the choices for a backend to the options of an entry: `device`, and `backend_options`, which are `compiled` (those
@@ -48,12 +60,14 @@ impl Choices {
         fields.remove("device");
         fields.remove("backend_options");
         let mut values = compiled.as_object().cloned().unwrap_or_default();
-        let further = self.load_options.get(backend).into_iter().flatten();
+        let base = Some(base_name(backend)).filter(|base| *base != backend);
+        let further = base.into_iter().chain([backend]).filter_map(|name| self.load_options.get(name)).flatten();
         values.extend(further.map(|(option, value)| (option.clone(), json!(value))));
         if !values.is_empty() {
             fields.insert("backend_options".into(), Value::Object(values));
         }
-        if let Some(device) = self.devices.get(backend) {
+        let device = self.device(backend);
+        if !device.is_empty() {
             fields.insert("device".into(), json!(device));
         }
     }

@@ -1,10 +1,12 @@
 //! Result of a build: everything that an executor needs and an artifact holds.
 
+use crate::exec::constants::needed_constants;
 use crate::exec::{Program, Signature};
 use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::TensorType;
 use byoc_ir::tensor::Tensor;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,8 +17,12 @@ pub struct Compiled {
     pub program: Program,
     /// Values of `program.constants`, in order.
     pub constants: Vec<Tensor>,
+    /// Indices of the constants whose values are only in the blobs of regions; they are empty in `constants`.
+    pub absent: BTreeSet<u32>,
     /// Compiled regions, in the order of `program.regions`. `None` where a backend failed: the region runs on the host.
     pub regions: Vec<Option<CompiledRegion>>,
+    /// Backends whose code generator linked its regions, each with the data that these share.
+    pub linked: BTreeMap<String, Option<Tensor>>,
     /// Placement of each operator of the model, as `byoc explain --json` prints it.
     pub explain: Value,
     /// BLAKE3 of the model file, in hexadecimal.
@@ -80,7 +86,7 @@ impl Compiled {
                     return Err(contradiction(format!("region {symbol}: expected the {field} {wanted}, found {made}")));
                 }
             }
-            made.check(&self.constants)
+            made.check(|constant| self.constant_type(constant))
                 .and_then(|signature| signature.check_ports(&region.inputs, &region.outputs))
                 .map_err(|message| contradiction(format!("region {}: {message}", region.symbol)))?;
         }
@@ -93,6 +99,45 @@ impl Compiled {
         })
     }
 
+    /// Checks that the constants without a value are in the blobs of all regions that read them, and that no other part of the
+    /// program reads them.
+    ///
+    /// # Errors
+    /// E0704 if a value is missing.
+    pub fn check_absent(&self) -> Result<(), Diagnostic> {
+        let only_in_blobs = self.only_in_blobs();
+        match self.absent.iter().find(|constant| !only_in_blobs.contains(constant)) {
+            Some(constant) => Err(contradiction(format!("expected the value of constant {constant}, found none"))),
+            None => self.variants.iter().try_for_each(|variant| variant.compiled.check_absent()),
+        }
+    }
+
+    /// Returns the type of a constant; `None` if there is no such constant.
+    fn constant_type(&self, constant: u32) -> Option<TensorType> {
+        match self.absent.contains(&constant) {
+            true => Some(self.program.constants.get(constant as usize)?.ty.clone()),
+            false => {
+                let tensor = self.constants.get(constant as usize)?;
+                Some(TensorType::fixed(tensor.dtype(), tensor.shape()))
+            }
+        }
+    }
+
+    /// Returns the constants that need not stand beside the blobs: the blob of each region that reads one holds it, and no
+    /// function that the host may run reads it. Only regions whose backend gave up the host program count.
+    pub fn only_in_blobs(&self) -> BTreeSet<u32> {
+        let region = |index: u32| self.regions.get(index as usize).and_then(Option::as_ref);
+        let needed = needed_constants(&self.program, |index| region(index).is_some_and(|r| !r.has_fallback()));
+        let (mut held, mut read) = (BTreeSet::new(), BTreeSet::new());
+        for region in self.regions.iter().flatten() {
+            for (&constant, packed) in region.constants.iter().zip(region.is_packed()) {
+                if packed { &mut held } else { &mut read }.insert(constant);
+            }
+        }
+        held.retain(|constant| !read.contains(constant) && needed.get(*constant as usize) == Some(&false));
+        held
+    }
+
     /// Adds a program for fixed values of symbolic dimensions. Constants that both have share their memory.
     pub fn add_variant(&mut self, dims: BTreeMap<String, usize>, mut compiled: Compiled) {
         let digest = |tensor: &Tensor| (tensor.dtype(), tensor.shape().to_vec(), blake3::hash(tensor.bytes()));
@@ -100,6 +145,13 @@ impl Compiled {
         for constant in &mut compiled.constants {
             if let Some(&same) = known.get(&digest(constant)) {
                 *constant = same.clone();
+            }
+        }
+        for (backend, shared) in &mut compiled.linked {
+            if let (Some(shared), Some(Some(main))) = (shared, self.linked.get(backend))
+                && digest(shared) == digest(main)
+            {
+                *shared = main.clone();
             }
         }
         self.variants.push(Variant { dims, compiled });
@@ -110,6 +162,25 @@ fn contradiction(message: String) -> Diagnostic {
     Diagnostic::error(codes::artifacts::MALFORMED, message)
         .note("the program and the compiled region come from different builds")
         .help("compile the model again")
+}
+
+/// Metadata key of a region with the list of those of its constants that the blob holds, by index.
+pub const PACKED_CONSTANTS: &str = "packed_constants";
+
+/// Metadata key of a region whose backend gives up the host program, with the value `false`.
+pub const HOST_FALLBACK: &str = "host_fallback";
+
+/// Metadata key of a region with pairs `[output, input]`: the output may have the memory of the input.
+pub const IN_PLACE: &str = "in_place";
+
+/// Reads the value of [`IN_PLACE`]. What is not a pair of indices is left out.
+pub fn in_place_pairs(value: &Value) -> Vec<[u32; 2]> {
+    let index = |value: Option<&Value>| u32::try_from(value?.as_u64()?).ok();
+    let pair = |pair: &Value| match pair.as_array().map(Vec::as_slice) {
+        Some([output, input]) => Some([index(Some(output))?, index(Some(input))?]),
+        _ => None,
+    };
+    value.as_array().into_iter().flatten().filter_map(pair).collect()
 }
 
 /// Region as compiled by its backend.
@@ -152,15 +223,45 @@ impl CompiledRegion {
         Signature::of_graph(&self.graph)
     }
 
-    /// Checks the constants of the model against those that the region was compiled with, and returns the region's
-    /// signature.
-    fn check(&self, constants: &[Tensor]) -> Result<Signature, String> {
-        if let Some(number) = self.constants.iter().find(|&&number| number as usize >= constants.len()) {
-            return Err(format!("expected a constant index below {}, found {number}", constants.len()));
+    /// Checks the constants of the model, given by their types, against those that the region was compiled with, and
+    /// returns the region's signature.
+    fn check(&self, constant: impl Fn(u32) -> Option<TensorType>) -> Result<Signature, String> {
+        if let Some(number) = self.constants.iter().find(|&&number| constant(number).is_none()) {
+            return Err(format!("expected the index of a constant, found {number}"));
         }
         let signature = self.signature()?;
-        signature.check_constants(|i| constants.get(*self.constants.get(i)? as usize))?;
+        signature.check_constants(|i| constant(*self.constants.get(i)?))?;
         Ok(signature)
+    }
+
+    /// Returns the value that the backend recorded under a name.
+    pub fn metadata(&self, name: &str) -> Option<&Value> {
+        self.metadata.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// Returns true if the host may run the region in place of the backend, which is so unless the backend gave that up.
+    pub fn has_fallback(&self) -> bool {
+        self.metadata(HOST_FALLBACK) != Some(&Value::Bool(false))
+    }
+
+    /// Returns the results that the region may write to the memory of an input, as pairs of indices of result and input; see
+    /// [`in_place_pairs`].
+    pub fn in_place(&self) -> Vec<[u32; 2]> {
+        self.metadata(IN_PLACE).map(in_place_pairs).unwrap_or_default()
+    }
+
+    /// Tests for each of [`CompiledRegion::constants`] if the blob holds it, so that the loader gets no value.
+    pub fn is_packed(&self) -> Vec<bool> {
+        let mut packed = vec![false; self.constants.len()];
+        if !self.has_fallback() {
+            let listed = self.metadata(PACKED_CONSTANTS).and_then(Value::as_array).into_iter().flatten();
+            for index in listed.filter_map(Value::as_u64).filter_map(|index| usize::try_from(index).ok()) {
+                if let Some(flag) = packed.get_mut(index) {
+                    *flag = true;
+                }
+            }
+        }
+        packed
     }
 
     /// Returns `options.region`, the description of the region that a loader gets in addition to the blob.

@@ -12,6 +12,7 @@
 //! | [`compiled`] | compiled models as data |
 //! | [`artifact`] | compiled models as files |
 //! | [`plugin`] | plugins: discovery, registry, services, and the bridge to their graphs |
+//! | [`linking`] | link step of the regions of a model |
 //! | [`summary`] | a tensor in one line |
 //! | [`session`] | state of a process: threads, plugins, services |
 //! | [`model`] | compiled models, loaded and ready to run |
@@ -23,6 +24,7 @@ pub mod compiled;
 pub mod error;
 pub mod exec;
 pub mod limits;
+pub mod linking;
 mod loading;
 pub mod model;
 mod native;

@@ -2,19 +2,22 @@
 //! refuses, runs on the host. A region whose blob was made by another version of its plugin is compiled again from its graph if
 //! the loader asks for it.
 
-use crate::compiled::{Compiled, CompiledRegion};
+use crate::choices::base_name;
+use crate::compiled::{Compiled, CompiledRegion, IN_PLACE, in_place_pairs};
 use crate::error::{Failure, fault};
 use crate::exec::Region;
 use crate::exec::device::DeviceSpaces;
-use crate::exec::program;
+use crate::exec::program::{self, Instr};
+use crate::linking::{self, LINK, LinkedRegions};
 use crate::plugin;
-use crate::plugin::bridge::constant_handle;
+use crate::plugin::bridge::{self, constant_handle, dtype_to_api};
 use crate::plugin::region::PluginRegion;
 use crate::session::Session;
 use byoc_ir::diag::{Diagnostic, Severity, codes};
+use byoc_plugin_api::link::LinkRegion;
 use byoc_plugin_api::{Constant, Error, Graph, LoadRequest, Loader, Region as RegionToCompile};
-use serde_json::Value;
-use std::collections::BTreeSet;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,6 +26,12 @@ const OWN_THREADS: &str = "own_threads";
 
 /// Metadata key of a region whose backend serves one run at a time.
 const ONE_AT_A_TIME: &str = "one_at_a_time";
+
+/// Metadata key of a region whose backend serves at most so many runs at a time.
+const CONCURRENCY: &str = "concurrency";
+
+/// Metadata key of a region with a state that runs change, with the value `true`.
+const STATE: &str = "state";
 
 /// Key of a loader's `query` for whether it can load a blob: the data is what the host knows of the region, the answer `yes`,
 /// `recompile` or `no`. A loader that does not know the key is asked by `load`.
@@ -55,9 +64,17 @@ pub(crate) fn load_regions(
         options: plugin::options(cache_dir, Some(session.pool.threads())),
         handles: vec![None; compiled.constants.len()],
         spaces: vec![None; compiled.program.spaces.len()],
+        shared: BTreeMap::new(),
+        in_place: in_place_of(compiled),
+        made: BTreeMap::new(),
         warnings: Vec::new(),
         recompiled: BTreeSet::new(),
     };
+    for (backend, shared) in &compiled.linked {
+        let shared = shared.as_ref().map(|shared| constant_handle("", &Arc::new(shared.clone())));
+        loading.shared.insert(backend.clone(), shared);
+        loading.relink(backend);
+    }
     let mut regions: Vec<Option<Arc<dyn Region>>> = Vec::with_capacity(compiled.regions.len());
     for (region, about) in compiled.regions.iter().zip(&compiled.program.regions) {
         regions.push(match region {
@@ -72,6 +89,19 @@ pub(crate) fn load_regions(
     Ok(LoadedRegions { regions, spaces, own_threads, warnings })
 }
 
+/// Returns the results that a program expects in the memory of an input, by the symbol of the region.
+fn in_place_of(compiled: &Compiled) -> BTreeMap<&str, Vec<[u32; 2]>> {
+    let mut found: BTreeMap<&str, Vec<[u32; 2]>> = BTreeMap::new();
+    for instr in compiled.program.functions.iter().flat_map(|function| &function.code) {
+        if let Instr::Region { region, in_place, .. } = instr
+            && let Some(about) = compiled.program.regions.get(*region as usize).filter(|_| !in_place.is_empty())
+        {
+            found.entry(&about.symbol).or_default().extend(in_place);
+        }
+    }
+    found
+}
+
 fn is_set(region: &CompiledRegion, flag: &str) -> bool {
     region.metadata.iter().any(|(key, value)| key == flag && *value == true)
 }
@@ -83,6 +113,13 @@ enum Compatible {
     No,
 }
 
+/// Blob of a region that was compiled again, with its metadata.
+#[derive(Clone)]
+struct Made {
+    blob: Vec<u8>,
+    metadata: Map<String, Value>,
+}
+
 /// State of the loading of a program.
 struct Loading<'a> {
     session: &'a Session,
@@ -91,6 +128,12 @@ struct Loading<'a> {
     /// Handles of the constants, as far as they were needed.
     handles: Vec<Option<Constant>>,
     spaces: DeviceSpaces,
+    /// Shared data of linked regions, by backend.
+    shared: BTreeMap<String, Option<Constant>>,
+    /// Results that the program expects in the memory of an input, by the symbol of the region.
+    in_place: BTreeMap<&'a str, Vec<[u32; 2]>>,
+    /// Regions that were compiled again together, by symbol.
+    made: BTreeMap<String, Result<Made, Diagnostic>>,
     warnings: Vec<Diagnostic>,
     /// Plugins whose regions were compiled again, which is said once.
     recompiled: BTreeSet<String>,
@@ -108,24 +151,34 @@ impl Loading<'_> {
             self.on_host(region, Diagnostic::warning(codes::plugins::NO_LOADER, message).note(origin));
             return Ok(None);
         };
-        let constants = self.constants(region);
-        let signature = region.signature().map_err(|reason| Failure::new(codes::artifacts::MALFORMED, reason))?;
-        self.options["region"] = region.load_options(&signature);
-        let chosen = &self.compiled.options["backend_options"][&region.backend];
-        session.choices.add_to(&mut self.options, &region.backend, chosen);
-        let loaded = self.blob(region, loader.as_ref(), &constants).and_then(|blob| {
-            loader.load(&LoadRequest {
+        self.set_options(region)?;
+        let loaded = self.blob(region, loader.as_ref()).and_then(|made| {
+            let in_place = match made.as_ref().map(|made| made.metadata.get(IN_PLACE)) {
+                None => region.in_place(),
+                Some(pairs) => pairs.map(in_place_pairs).unwrap_or_default(),
+            };
+            let used = self.in_place.get(region.symbol.as_str()).map_or(&[][..], Vec::as_slice);
+            if let Some([output, input]) = used.iter().find(|pair| !in_place.contains(pair)) {
+                let message = format!("expected output {output} of {} in the memory of input {input}", region.symbol);
+                return Err(fault(&Error::new(message).hint("compile the model again")));
+            }
+            let constants = self.loaded_constants(region);
+            if let Some(made) = &made {
+                self.options["region"]["metadata"] = Value::Object(made.metadata.clone());
+            }
+            let request = LoadRequest {
                 symbol: &region.symbol,
-                blob: blob.as_deref().unwrap_or(&region.blob),
+                blob: made.as_ref().map_or(&*region.blob, |made| &made.blob),
                 constants: &constants,
                 options: &self.options,
                 services: &session.services,
-            })
+            };
+            loader.load(&request).map_err(|error| fault(&error))
         });
         let executable = match loaded {
             Ok(executable) => executable,
-            Err(error) => {
-                self.on_host(region, fault(&error));
+            Err(reason) => {
+                self.on_host(region, reason);
                 return Ok(None);
             }
         };
@@ -133,19 +186,64 @@ impl Loading<'_> {
         if about.space.is_some() {
             wrapped = wrapped.with_device();
         }
-        if is_set(region, ONE_AT_A_TIME) {
-            wrapped = wrapped.one_at_a_time(session.devices.one_run(&region.loader));
+        let at_a_time = region.metadata(CONCURRENCY).and_then(Value::as_u64).map(|count| count.max(1));
+        let at_a_time = if is_set(region, ONE_AT_A_TIME) { Some(1) } else { at_a_time };
+        if let Some(count) = at_a_time.and_then(|count| usize::try_from(count).ok()) {
+            let device = session.choices.device(&region.backend);
+            wrapped = wrapped.with_slots(session.devices.slots(&region.loader, device, count));
+        }
+        if is_set(region, STATE) {
+            wrapped = wrapped.with_state();
         }
         self.space(region, about, loader.as_ref());
         Ok(Some(Arc::new(wrapped)))
     }
 
-    fn constants(&mut self, region: &CompiledRegion) -> Vec<Constant> {
-        let handle = |&i: &u32| {
-            let (slot, tensor) = (&mut self.handles[i as usize], &self.compiled.constants[i as usize]);
-            slot.get_or_insert_with(|| constant_handle("", &Arc::new(tensor.clone()))).clone()
-        };
-        region.constants.iter().map(handle).collect()
+    /// Sets the options of an entry to those for a region.
+    fn set_options(&mut self, region: &CompiledRegion) -> Result<(), Failure> {
+        let signature = region.signature().map_err(|reason| Failure::new(codes::artifacts::MALFORMED, reason))?;
+        self.options["region"] = region.load_options(&signature);
+        let chosen = &self.compiled.options["backend_options"][&region.backend];
+        self.session.choices.add_to(&mut self.options, &region.backend, chosen);
+        Ok(())
+    }
+
+    fn constant(&mut self, index: u32) -> Constant {
+        let (slot, tensor) = (&mut self.handles[index as usize], &self.compiled.constants[index as usize]);
+        slot.get_or_insert_with(|| constant_handle("", &Arc::new(tensor.clone()))).clone()
+    }
+
+    /// Returns the constants that the loader of a region gets: those of `compile`, without elements where the blob holds
+    /// them, and the shared data of linked regions.
+    fn loaded_constants(&mut self, region: &CompiledRegion) -> Vec<Constant> {
+        let mut constants = Vec::with_capacity(region.constants.len() + 1);
+        for (&index, packed) in region.constants.iter().zip(region.is_packed()) {
+            constants.push(if packed {
+                let dtype = self.compiled.program.constants[index as usize].ty.dtype;
+                bridge::without_elements(dtype_to_api(dtype))
+            } else {
+                self.constant(index)
+            });
+        }
+        if is_set(region, LINK)
+            && let Some(Some(shared)) = self.shared.get(&region.backend)
+        {
+            self.options["region"]["shared"] = constants.len().into();
+            constants.push(shared.clone());
+        }
+        constants
+    }
+
+    /// Returns the constants that a region was compiled with.
+    fn compiled_constants(&mut self, region: &CompiledRegion) -> Result<Vec<Constant>, Error> {
+        if region.constants.iter().any(|index| self.compiled.absent.contains(index)) {
+            return Err(Error::new(format!(
+                "{} cannot be compiled again: its constants are only in its blob",
+                region.symbol
+            ))
+            .hint("compile the model again"));
+        }
+        Ok(region.constants.iter().map(|&index| self.constant(index)).collect())
     }
 
     /// Records that the host runs a region.
@@ -169,34 +267,112 @@ impl Loading<'_> {
         }
     }
 
+    /// Compiles all linked regions of a backend again, and links them, if the loader of one asks for it.
+    fn relink(&mut self, backend: &str) {
+        let regions = self.compiled.regions.iter().flatten();
+        let regions: Vec<&CompiledRegion> = regions.filter(|r| r.backend == backend && is_set(r, LINK)).collect();
+        let mut wanted = false;
+        let mut again = Vec::new();
+        for region in regions {
+            let Some(loader) = self.session.registry.loader(&region.loader, &region.plugin.name) else { continue };
+            // A failure here occurs again when the region is loaded, and is reported there.
+            if self.set_options(region).is_err() {
+                continue;
+            }
+            match compatible(loader.as_ref(), &self.options["region"]) {
+                Ok(Compatible::Yes) => again.push(region),
+                Ok(Compatible::Recompile) => {
+                    wanted = true;
+                    again.push(region);
+                }
+                Ok(Compatible::No) | Err(_) => {}
+            }
+        }
+        if !wanted {
+            return;
+        }
+        let made: Vec<(&CompiledRegion, Result<Made, Error>)> = again
+            .into_iter()
+            .map(|region| {
+                let made = self.set_options(region).map_err(|failure| Error::new(failure.to_string()));
+                (region, made.and_then(|()| self.recompile(region)))
+            })
+            .collect();
+        let linked = self.link_again(backend, &made);
+        let mut blobs = match linked {
+            Ok(LinkedRegions { shared, blobs, .. }) => {
+                let shared = shared.map(|shared| constant_handle("", &Arc::new(shared)));
+                self.shared.insert(backend.to_owned(), shared);
+                Ok(blobs)
+            }
+            Err(diagnostic) => Err(diagnostic),
+        };
+        for (region, made) in made {
+            let made = match (made, &mut blobs) {
+                (Err(error), _) => Err(fault(&error)),
+                (Ok(_), Err(diagnostic)) => Err((**diagnostic).clone()),
+                (Ok(made), Ok(blobs)) => {
+                    Ok(Made { blob: blobs.remove(&region.symbol).unwrap_or(made.blob), metadata: made.metadata })
+                }
+            };
+            self.made.insert(region.symbol.clone(), made);
+        }
+    }
+
+    /// Links the regions of a backend that were compiled again.
+    fn link_again(
+        &self,
+        backend: &str,
+        made: &[(&CompiledRegion, Result<Made, Error>)],
+    ) -> Result<LinkedRegions, Box<Diagnostic>> {
+        let compiled = made.iter().filter_map(|(region, made)| Some((region, made.as_ref().ok()?)));
+        let regions = compiled.map(|(region, made)| LinkRegion {
+            symbol: region.symbol.clone(),
+            loader: region.loader.clone(),
+            metadata: made.metadata.clone(),
+            blob: &made.blob,
+        });
+        let regions: Vec<LinkRegion<'_>> = regions.collect();
+        if regions.is_empty() {
+            return Ok(LinkedRegions { shared: None, blobs: BTreeMap::new(), notes: Vec::new() });
+        }
+        let found = self.session.registry.codegen(base_name(backend));
+        let (codegen, _) = found.map_err(|failure| Box::new(fault(&Error::new(failure.to_string()))))?;
+        let mut options = self.options.clone();
+        if let Some(fields) = options.as_object_mut() {
+            fields.remove("region");
+        }
+        linking::link(codegen.as_ref(), &options, regions)
+    }
+
     /// Returns a new blob if the loader asks for one.
-    fn blob(
-        &mut self,
-        region: &CompiledRegion,
-        loader: &dyn Loader,
-        constants: &[Constant],
-    ) -> Result<Option<Vec<u8>>, Error> {
-        match compatible(loader, &self.options["region"])? {
+    fn blob(&mut self, region: &CompiledRegion, loader: &dyn Loader) -> Result<Option<Made>, Diagnostic> {
+        if let Some(made) = self.made.remove(&region.symbol) {
+            return made.map(Some);
+        }
+        match compatible(loader, &self.options["region"]).map_err(|error| fault(&error))? {
             Compatible::Yes => Ok(None),
             Compatible::No => {
                 let (name, version) = (&region.plugin.name, &region.plugin.version);
-                Err(Error::new(format!("{name} cannot load what its version {version} compiled"))
-                    .hint("compile the model again"))
+                let error = Error::new(format!("{name} cannot load what its version {version} compiled"));
+                Err(fault(&error.hint("compile the model again")))
             }
-            Compatible::Recompile => self.recompile(region, constants).map(Some),
+            Compatible::Recompile => self.recompile(region).map(Some).map_err(|error| fault(&error)),
         }
     }
 
     /// Compiles a region again, from the graph that is recorded with it.
-    fn recompile(&mut self, region: &CompiledRegion, constants: &[Constant]) -> Result<Vec<u8>, Error> {
+    fn recompile(&mut self, region: &CompiledRegion) -> Result<Made, Error> {
+        let constants = self.compiled_constants(region)?;
         let (codegen, file) = self
             .session
             .registry
-            .codegen(&region.backend)
+            .codegen(base_name(&region.backend))
             .map_err(|error| Error::new(format!("{} has to be compiled again: {error}", region.symbol)))?;
         let graph = Graph::from_json(&region.graph.to_string())?;
         graph.check(constants.len())?;
-        let compiled = codegen.compile(&RegionToCompile { graph: &graph, constants, options: &self.options })?;
+        let request = RegionToCompile { graph: &graph, constants: &constants, options: &self.options };
+        let compiled = codegen.compile(&request)?;
         if *compiled.loader != *region.loader {
             let (wanted, found) = (&region.loader, &compiled.loader);
             return Err(Error::new(format!(
@@ -214,7 +390,8 @@ impl Loading<'_> {
             let warning = Diagnostic::warning(codes::plugins::RECOMPILED, message);
             self.warnings.push(warning.help("compile the model again to save the time"));
         }
-        Ok(compiled.blob.into_vec())
+        let metadata = bridge::metadata(&compiled).into_iter().collect();
+        Ok(Made { blob: compiled.blob.into_vec(), metadata })
     }
 }
 

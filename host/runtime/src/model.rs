@@ -5,9 +5,9 @@ use crate::compiled::Compiled;
 use crate::error::Failure;
 use crate::exec::constants::needed_constants;
 use crate::exec::executor::Executor;
-use crate::exec::program::Port;
+use crate::exec::program::{Place, Port, Region};
 use crate::exec::trace::{Observer, StepKind};
-use crate::exec::{memory, validate};
+use crate::exec::{self, memory, validate};
 use crate::loading::{LoadedRegions, load_regions};
 use crate::native;
 use crate::session::Session;
@@ -16,6 +16,7 @@ use byoc_ir::tensor::{Tensor, TensorViewMut};
 use byoc_plugin_api::host::entries;
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Returns the FLOPs per run in these regions, and their share of the total, as counted at compile time. The host
 /// program of a region may need more or fewer FLOPs.
@@ -98,6 +99,14 @@ impl Model {
     /// Returns the executor.
     pub fn executor(&self) -> &Executor {
         &self.executor
+    }
+
+    /// Resets the states of the regions that have one to those after loading.
+    ///
+    /// # Errors
+    /// A backend that cannot do so.
+    pub fn reset_state(&self) -> Result<(), Failure> {
+        Ok(std::iter::once(&self.executor).chain(&self.variants).try_for_each(Executor::reset_state)?)
     }
 
     /// Returns the executor that inputs of these shapes run on: that of the first specialized program that has them, or
@@ -191,6 +200,37 @@ fn load(
     Ok((model, warnings))
 }
 
+/// Checks that no region has to run on the host whose constants are only in its blob.
+fn check_absent(
+    compiled: &Compiled,
+    regions: &[Option<Arc<dyn exec::Region>>],
+    warnings: &[Diagnostic],
+) -> Result<(), Diagnostic> {
+    if compiled.absent.is_empty() {
+        return Ok(());
+    }
+    let needed = needed_constants(&compiled.program, |region| regions[region as usize].is_some());
+    let missing: HashSet<u32> = compiled.absent.iter().copied().filter(|&index| needed[index as usize]).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let reads_missing = |region: &Region| {
+        let registers = &compiled.program.functions[region.fallback as usize].registers;
+        registers.iter().any(|register| matches!(register.place, Place::Constant(index) if missing.contains(&index)))
+    };
+    let mut on_host = compiled.program.regions.iter().zip(regions).filter(|(_, loaded)| loaded.is_none());
+    let found = on_host.find(|(region, _)| reads_missing(region)).map(|(region, _)| region);
+    let what = found.map_or_else(|| "a region".to_owned(), |region| format!("region {}", region.symbol));
+    let message = format!("{what} cannot run on the host: {} of the constants are only in blobs", missing.len());
+    let mut error = Diagnostic::error(codes::artifacts::CONSTANTS_IN_BLOB, message);
+    if let Some(region) = found {
+        error = error.note(format!("{} holds them, and gave up the host's program of the region", region.backend));
+        let about = warnings.iter().filter(|warning| warning.notes.iter().any(|note| note.contains(&*region.symbol)));
+        error.notes.extend(about.map(|warning| warning.message.clone()));
+    }
+    Err(error.help("run the model with the plugin that compiled it, or compile it again"))
+}
+
 fn load_program(
     session: &Session,
     compiled: Compiled,
@@ -205,13 +245,16 @@ fn load_program(
     let loaded = regions.iter().zip(&compiled.program.regions).filter(|(loaded, _)| loaded.is_some());
     let loaded: HashSet<&str> = loaded.map(|(_, region)| &*region.symbol).collect();
     let (offload_flops, offload_share) = offloaded(&compiled.explain, &loaded);
-    let program = compiled.program;
+    check_absent(&compiled, &regions, &warnings)?;
+    let (program, absent) = (compiled.program, compiled.absent);
     validate(&program)?;
     let keeps = |region: u32| regions[region as usize].as_ref().is_some_and(|region| !region.may_be_lost());
     let needed = needed_constants(&program, keeps);
-    let retain =
-        |(constant, needed): (Tensor, bool)| (needed || retention == ConstantRetention::UntilReady).then_some(constant);
-    let constants = compiled.constants.into_iter().zip(needed).map(retain).collect();
+    let retain = |((number, constant), needed): ((u32, Tensor), bool)| {
+        let retained = needed || retention == ConstantRetention::UntilReady;
+        (retained && !absent.contains(&number)).then_some(constant)
+    };
+    let constants = (0u32..).zip(compiled.constants).zip(needed).map(retain).collect();
     memory::trim_heap();
     if retention == ConstantRetention::UntilLoaded {
         memory::release_code();
@@ -221,7 +264,7 @@ fn load_program(
     if own_threads {
         executor = executor.with_regions_on_caller();
     }
-    executor = executor.with_cancel(session.cancel.clone());
+    executor = executor.with_cancel(session.cancel.clone()).with_options(session.choices.run_options.clone());
     // These notes report regions that were refused while they were prepared for known dimensions.
     for note in executor.notes() {
         warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the result is the same"));

@@ -4,6 +4,7 @@
 use crate::compiled::{Compiled, CompiledRegion};
 use crate::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::Tensor;
 
 /// Query key for which a loader returns, as a JSON boolean, whether its blobs hold native code.
 const QUERY: &str = "blob.native";
@@ -15,7 +16,8 @@ const QUERY: &str = "blob.native";
 /// E0707 if a region may hold native code; the message gives the first such region and the evidence.
 pub fn reject_native_code(session: &Session, compiled: &Compiled) -> Result<(), Diagnostic> {
     for region in compiled.regions.iter().flatten() {
-        let Some(reason) = native_evidence(session, region) else { continue };
+        let shared = compiled.linked.get(&region.backend).and_then(Option::as_ref);
+        let Some(reason) = native_evidence(session, region, shared) else { continue };
         let message = format!("region {} of {}: {reason}", region.symbol, region.backend);
         return Err(Diagnostic::error(codes::artifacts::NATIVE_CODE, message)
             .note("native code in artifacts is rejected by --allow-native no")
@@ -24,15 +26,17 @@ pub fn reject_native_code(session: &Session, compiled: &Compiled) -> Result<(), 
     Ok(())
 }
 
-/// Returns the evidence that a region may hold native code: required CPU features, an ELF object in the blob, or a
+/// Returns the evidence that a region may hold native code: required CPU features, an ELF object in the blob or in the data that
+/// linked regions share, or a
 /// loader that does not deny native code when asked for [`QUERY`]. `None` if there is no evidence, or the loader is not
 /// available.
-fn native_evidence(session: &Session, region: &CompiledRegion) -> Option<String> {
+fn native_evidence(session: &Session, region: &CompiledRegion, shared: Option<&Tensor>) -> Option<String> {
     let loader = session.registry.loader(&region.loader, &region.plugin.name)?;
     if !region.cpu_features.is_empty() {
         return Some(format!("compiled for a CPU with {}", region.cpu_features.join(", ")));
     }
-    if region.blob.windows(4).any(|bytes| bytes == b"\x7fELF") {
+    let is_elf = |bytes: &[u8]| bytes.windows(4).any(|bytes| bytes == b"\x7fELF");
+    if is_elf(&region.blob) || shared.is_some_and(|shared| is_elf(shared.bytes())) {
         return Some("contains an ELF object".to_owned());
     }
     match loader.query(QUERY, &[]) {

@@ -1,7 +1,7 @@
 //! State shared by a whole process: threads, services for plugins, and the plugins found.
 
 use crate::cancel::Cancel;
-use crate::choices::Choices;
+use crate::choices::{Choices, base_name};
 use crate::error::Failure;
 use crate::exec::Pool;
 use crate::limits;
@@ -110,6 +110,18 @@ impl SessionBuilder {
         value: impl Into<String>,
     ) -> SessionBuilder {
         self.choices.load_options.entry(backend.into()).or_default().insert(option.into(), value.into());
+        self
+    }
+
+    /// Sets an option of a backend for every run, over the value that its regions were compiled or loaded with.
+    #[must_use]
+    pub fn run_option(
+        mut self,
+        backend: impl AsRef<str>,
+        option: impl AsRef<str>,
+        value: impl AsRef<str>,
+    ) -> SessionBuilder {
+        self.choices.run_options.set(base_name(backend.as_ref()), option.as_ref(), value.as_ref());
         self
     }
 

@@ -504,7 +504,7 @@ impl Shared {
                 .collect::<Result<_>>()?,
         };
         let assembled = Instant::now();
-        let options = RunOptions { timeout: None, cancel: Some(cancel.clone()) };
+        let options = RunOptions { cancel: Some(cancel.clone()), ..RunOptions::default() };
         // The client has to get an answer, and the instance goes on to the next batch.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             if !self.is_observed() {

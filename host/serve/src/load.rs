@@ -381,7 +381,7 @@ const MAX_COMPARED: usize = 64 << 20;
 /// cannot run on inputs that are made up.
 fn keeps_items_apart(model: &Model, inputs: &[Spec]) -> bool {
     let budget = MAX_COMPARED.min(limits::max_memory() / 8);
-    let options = RunOptions { timeout: Some(Duration::from_secs(10)), cancel: None };
+    let options = RunOptions { timeout: Some(Duration::from_secs(10)), ..RunOptions::default() };
     let item = |spec: &Spec, rows: usize, seed: u64| -> Option<Tensor> {
         let mut shape: Vec<usize> = spec.shape.iter().map(|&size| if size < 0 { 1 } else { size as usize }).collect();
         *shape.first_mut()? = rows;

@@ -1,20 +1,22 @@
 //! Backend as the pipeline sees it: its description, its pattern table, and its verdicts.
 
 use byoc_core::pass::manager;
-use byoc_core::pass::{Candidate, DesiredLayout, Judge, Question, Refusal, RefusalCode, Verdict, check_layouts};
+use byoc_core::pass::{
+    Candidate, DesiredLayout, Judge, Question, Refusal, RefusalCode, RegionReport, Verdict, check_layouts,
+};
 use byoc_core::pattern::{Checks, Entry, entry_name, parse_table};
 use byoc_ir::diag::{Diagnostic, Severity, codes, nearest};
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::op::{self, Cost, Params};
 use byoc_plugin_api::host::LoadedPlugin;
 use byoc_plugin_api::{self as api, Codegen, Description};
-use byoc_runtime::choices::{Choices, DESCRIBE_KEY, DEVICES_KEY, Device};
+use byoc_runtime::choices::{Choices, DESCRIBE_KEY, DEVICES_KEY, Device, base_name};
 use byoc_runtime::error::Failure;
 use byoc_runtime::plugin::bridge::{self, ConstantTable, Group};
 use byoc_runtime::plugin::fault;
 use byoc_runtime::plugin::registry::{PluginFile, Registry};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Backend selected for a build.
@@ -42,12 +44,12 @@ pub struct Backend<'r> {
 }
 
 impl<'r> Backend<'r> {
-    /// Returns the backend `name`, with its description.
+    /// Returns the backend `name`, with its description; `mine@1` is the backend `mine` on its device `1`.
     ///
     /// # Errors
     /// E0401 if no plugin registers the backend; E0406 if its `describe` fails.
     pub fn find(registry: &'r Registry, name: &str) -> Result<Backend<'r>, Failure> {
-        let (codegen, file) = registry.codegen(name)?;
+        let (codegen, file) = registry.codegen(base_name(name))?;
         let Some(plugin) = file.plugin() else {
             return Err(Failure::new(codes::plugins::NO_CODEGEN, format!("the plugin of {name} is not loaded")));
         };
@@ -66,7 +68,7 @@ impl<'r> Backend<'r> {
         let parsed = parse_table(&description.patterns, Checks::Allowed);
         warnings.extend(parsed.diagnostics.into_iter().map(|d| table_warning(name, &description.patterns, d)));
         let mut table = parsed.entries;
-        let prefix = format!("{name}.");
+        let prefix = format!("{}.", base_name(name));
         for entry in &mut table {
             if !entry.name.starts_with(&prefix) {
                 entry.name = format!("{prefix}{}", entry.name).into();
@@ -143,14 +145,31 @@ impl<'r> Backend<'r> {
         })
     }
 
+    /// Returns the names of the backends that stand for this one: one for each device if the backend asks for it, and neither the
+    /// name nor the user chooses a device.
+    ///
+    /// # Errors
+    /// E0406 if the backend cannot list its devices.
+    pub fn instances(&self, choices: &Choices) -> Result<Vec<String>, Failure> {
+        if !self.description.per_device || !choices.device(&self.name).is_empty() {
+            return Ok(vec![self.name.clone()]);
+        }
+        let devices = self.devices()?;
+        Ok(match devices.is_empty() {
+            true => vec![self.name.clone()],
+            false => devices.iter().map(|device| format!("{}@{}", self.name, device.id)).collect(),
+        })
+    }
+
     fn check_device(&self, device: &str) -> Result<(), Failure> {
         let known: Vec<String> = self.devices()?.into_iter().map(|device| device.id).collect();
         if known.iter().any(|id| id == device) {
             return Ok(());
         }
-        let message = format!("{} has no device \"{device}\"", self.name);
+        let message = format!("{} has no device \"{device}\"", base_name(&self.name));
         let listed = if known.is_empty() { "the backend lists no devices".into() } else { known.join(", ") };
-        let help = format!("\"byoc plugins show {}\" lists the devices with their properties", self.name);
+        let name = base_name(&self.name);
+        let help = format!("\"byoc plugins show {name}\" lists the devices with their properties");
         let error = Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message);
         Err(error.note(format!("devices of the backend: {listed}")).help(help).into())
     }
@@ -193,6 +212,29 @@ impl Backend<'_> {
         self.chosen.insert(option.to_owned(), value.to_owned());
         Ok(())
     }
+}
+
+/// Checks that an option of a backend may be set for a run, and accepts the value.
+///
+/// # Errors
+/// E0401 if no plugin registers the backend, E0427 if it has no such option of a run, or the option does not accept the value.
+pub fn check_run_option(registry: &Registry, backend: &str, option: &str, value: &str) -> Result<(), Failure> {
+    let mut found = Backend::find(registry, backend)?;
+    found.choose(option, value)?;
+    if found.description.options.get(option).is_some_and(|described| described.run) {
+        return Ok(());
+    }
+    let of_runs: Vec<&str> = found
+        .description
+        .options
+        .iter()
+        .filter(|(_, described)| described.run)
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let listed = if of_runs.is_empty() { "none".to_owned() } else { of_runs.join(", ") };
+    let message = format!("{backend}.{option} is not an option of a run");
+    let error = Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message).note(format!("options of a run: {listed}"));
+    Err(error.help("set the option when the model is compiled").into())
 }
 
 /// Pass that applies the layouts of a description.
@@ -267,12 +309,38 @@ pub struct PluginJudge<'b, 'r> {
     backend: &'b Backend<'r>,
     /// Errors that the backend returned instead of a verdict.
     pub faults: Vec<api::Error>,
+    /// Estimates of patterns and operators by their result, and of regions by all of their results.
+    estimates: HashMap<(bool, Vec<ExprId>), api::Estimate>,
 }
 
 impl<'b, 'r> PluginJudge<'b, 'r> {
     /// Creates a judge for `backend`.
     pub fn new(backend: &'b Backend<'r>) -> Self {
-        PluginJudge { backend, faults: Vec::new() }
+        PluginJudge { backend, faults: Vec::new(), estimates: HashMap::new() }
+    }
+
+    /// Returns what the backend estimates of a region: its estimate of the whole, or the sum of those of all composites and
+    /// operators in it.
+    pub fn estimate(&self, module: &Module, region: &RegionReport) -> Option<api::Estimate> {
+        if let Some(estimate) = self.estimates.get(&(true, region.outputs.to_vec())) {
+            return Some(estimate.clone());
+        }
+        let inside: HashSet<ExprId> = region.composites.iter().flat_map(|composite| composite.nodes.clone()).collect();
+        let roots = region.composites.iter().map(|composite| composite.root);
+        let is_operator = |id: &ExprId| module.expr(*id).as_op_call().is_some() && !inside.contains(id);
+        let parts = roots.chain(region.nodes.iter().copied().filter(is_operator));
+        let of_part = |id: ExprId| self.estimates.get(&(false, vec![id])).cloned();
+        parts.map(of_part).reduce(|sum, part| Some(sum?.plus(&part?))).flatten().filter(|sum| !sum.is_empty())
+    }
+
+    /// Records the estimates of verdicts.
+    fn record_estimates(&mut self, question: Question<'_>, asked: &[Vec<ExprId>], verdicts: &[api::Verdict]) {
+        let of_region = matches!(question, Question::Regions);
+        for (outputs, verdict) in asked.iter().zip(verdicts) {
+            if let Some(estimate) = verdict.estimate() {
+                self.estimates.insert((of_region, outputs.clone()), estimate);
+            }
+        }
     }
 
     /// Returns a refusal that follows from the description alone.
@@ -324,7 +392,7 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
                 let name = operator.map_or("", |(id, _)| op::get(id).name);
                 (api::CandidateKind::Operator, name.to_owned(), "")
             }
-            Question::Regions => (api::CandidateKind::Region, self.backend.name.clone(), ""),
+            Question::Regions => (api::CandidateKind::Region, base_name(&self.backend.name).to_owned(), ""),
         };
         let mut constants = ConstantTable::default();
         // Constants defined outside the candidate are passed as constants, not as inputs.
@@ -350,13 +418,14 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
 impl Judge for PluginJudge<'_, '_> {
     fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
         let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(candidates.len());
-        let mut asked = Vec::new();
+        let (mut asked, mut results) = (Vec::new(), Vec::new());
         for candidate in candidates {
             let verdict = match self.refusal_from_description(module, question, candidate) {
                 Some(refusal) => Some(Verdict::Refused(refusal)),
                 None => match self.candidate(module, question, candidate) {
-                    Ok(candidate) => {
-                        asked.push(candidate);
+                    Ok(asked_for) => {
+                        asked.push(asked_for);
+                        results.push(candidate.outputs.clone());
                         None
                     }
                     Err(diagnostic) => {
@@ -369,7 +438,10 @@ impl Judge for PluginJudge<'_, '_> {
         }
         let answers = if asked.is_empty() { Ok(Vec::new()) } else { self.backend.codegen.judge_batch(&asked) };
         let mut answers = match answers {
-            Ok(answers) => answers.into_iter().map(verdict_from_api).collect::<Vec<_>>().into_iter(),
+            Ok(answers) => {
+                self.record_estimates(question, &results, &answers);
+                answers.into_iter().map(verdict_from_api).collect::<Vec<_>>().into_iter()
+            }
             Err(error) => {
                 let refusal = refusal_of(&error, RefusalCode::Unavailable);
                 self.faults.push(error);
@@ -385,6 +457,9 @@ fn verdict_from_api(verdict: api::Verdict) -> Verdict {
     match verdict {
         api::Verdict::Supported => Verdict::Supported,
         api::Verdict::Refused(refusal) => {
+            if refusal.code == api::Verdict::ESTIMATED {
+                return Verdict::Supported;
+            }
             if refusal.code == api::Verdict::SPLIT
                 && let Ok(size) = refusal.detail.parse()
             {

@@ -6,12 +6,14 @@ use byoc_core::pass::{Refusal, RefusalCode};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Module;
 use byoc_ir::tensor::Tensor;
+use byoc_plugin_api::Region;
+use byoc_plugin_api::link::LinkRegion;
 use byoc_plugin_api::program::{self, Answer, Request};
-use byoc_plugin_api::{AttrValue, Region};
 use byoc_runtime::compiled::{CompiledRegion, PluginId, RegionSource};
-use byoc_runtime::plugin::bridge::{ConstantTable, function_graph};
+use byoc_runtime::linking::{self, LINK, LinkedRegions};
+use byoc_runtime::plugin::bridge::{self, ConstantTable, function_graph};
 use byoc_runtime::plugin::fault;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::HashMap;
 
 /// Reason why a region was not compiled: a diagnostic for the user, and a refusal for the explanation.
@@ -64,10 +66,7 @@ impl<'a> RegionCompiler<'a> {
         let graph = function_graph(self.module, symbol, function, &mut table).map_err(|d| compile_error(*d))?;
         let bad_graph = |e: String| compile_error(Diagnostic::error(codes::plugins::BAD_GRAPH, e));
         graph.check(table.handles.len()).map_err(bad_graph)?;
-        let mut options = self.options.clone();
-        for (key, value) in backend.choices.as_object().into_iter().flatten() {
-            options[key] = value.clone();
-        }
+        let options = self.options_of(backend);
         let region = Region { graph: &graph, constants: &table.handles, options: &options };
         let compiled = backend.codegen.compile(&region).map_err(|error| {
             Box::new(CompileError {
@@ -82,27 +81,14 @@ impl<'a> RegionCompiler<'a> {
             let diagnostic = Diagnostic::error(codes::plugins::MISSING_SYMBOL, message);
             return Err(compile_error(diagnostic.note(format!("the library defines {promises}"))));
         }
-        if let Some(limit) = backend.description.max_blob_bytes
-            && compiled.blob.len() as u64 > limit
-        {
-            let message = format!(
-                "{} compiled {symbol} to {} bytes; its description limits blobs to {limit} bytes",
-                backend.name,
-                compiled.blob.len()
-            );
-            return Err(compile_error(
-                Diagnostic::error(codes::plugins::BLOB_TOO_LARGE, message)
-                    .help("the backend has to refuse such a region in its verdict (ResourceLimit)"),
-            ));
-        }
+        check_size(backend, symbol, compiled.blob.len()).map_err(compile_error)?;
         let numbers = table.tensors.iter().map(|tensor| {
             *self.numbers.entry(tensor.bytes().as_ptr()).or_insert_with(|| {
                 constants.push((**tensor).clone());
                 (constants.len() - 1) as u32
             })
         });
-        let mut metadata: Vec<(String, Value)> =
-            compiled.metadata.iter().map(|attr| (attr.key.to_string(), json_value(&attr.value))).collect();
+        let mut metadata = bridge::metadata(&compiled);
         let mut source = compiled
             .source
             .as_ref()
@@ -135,6 +121,50 @@ impl<'a> RegionCompiler<'a> {
             graph: serde_json::from_str(&graph.to_json()).unwrap_or(Value::Null),
             library: None,
         })
+    }
+
+    /// Returns the options of `compile` for a backend.
+    fn options_of(&self, backend: &Backend<'_>) -> Value {
+        let mut options = self.options.clone();
+        for (key, value) in backend.choices.as_object().into_iter().flatten() {
+            options[key] = value.clone();
+        }
+        options
+    }
+
+    /// Links those regions of a backend whose metadata asks for it, and returns the data that they share; the outer `None` if
+    /// there is no such region.
+    ///
+    /// # Errors
+    /// If the backend fails or gives an invalid answer: none of these regions can be loaded then.
+    pub fn link(
+        &self,
+        backend: &Backend<'_>,
+        regions: &mut [Option<CompiledRegion>],
+    ) -> Result<Option<Option<Tensor>>, Diagnostic> {
+        let mut linked: Vec<&mut CompiledRegion> =
+            regions.iter_mut().flatten().filter(|region| takes_part(region, &backend.name)).collect();
+        if linked.is_empty() {
+            return Ok(None);
+        }
+        let parts = linked.iter().map(|region| LinkRegion {
+            symbol: region.symbol.clone(),
+            loader: region.loader.clone(),
+            metadata: region.metadata.iter().cloned().collect(),
+            blob: &region.blob,
+        });
+        let answer = linking::link(backend.codegen.as_ref(), &self.options_of(backend), parts.collect());
+        let LinkedRegions { shared, blobs, notes } = answer.map_err(|diagnostic| *diagnostic)?;
+        for (symbol, blob) in &blobs {
+            check_size(backend, symbol, blob.len())?;
+        }
+        linked[0].notes.extend(notes);
+        for region in linked {
+            if let Some(blob) = blobs.get(&region.symbol) {
+                region.blob = blob.as_slice().into();
+            }
+        }
+        Ok(Some(shared))
     }
 }
 
@@ -176,14 +206,16 @@ fn ask_for_program(
     metadata.push((PROGRAM_REFUSED.into(), json!([reason, hint])));
 }
 
-// Attributes nest at most two levels deep, so this recursion is bounded.
-fn json_value(value: &AttrValue) -> Value {
-    match value {
-        AttrValue::None => Value::Null,
-        AttrValue::Bool(v) => json!(v),
-        AttrValue::Int(v) => json!(v),
-        AttrValue::Float(v) => json!(v),
-        AttrValue::Str(v) => json!(v.as_str()),
-        AttrValue::List(items) => items.iter().map(json_value).collect(),
-    }
+/// Returns true if a region of a backend takes part in its link step.
+pub fn takes_part(region: &CompiledRegion, backend: &str) -> bool {
+    region.backend == backend && region.metadata(LINK) == Some(&Value::Bool(true))
+}
+
+/// Compares the size of a blob with the limit that the backend describes.
+fn check_size(backend: &Backend<'_>, symbol: &str, bytes: usize) -> Result<(), Diagnostic> {
+    let Some(limit) = backend.description.max_blob_bytes.filter(|limit| bytes as u64 > *limit) else { return Ok(()) };
+    let message =
+        format!("{} compiled {symbol} to {bytes} bytes; its description limits blobs to {limit} bytes", backend.name);
+    Err(Diagnostic::error(codes::plugins::BLOB_TOO_LARGE, message)
+        .help("the backend has to refuse such a region in its verdict (ResourceLimit)"))
 }

@@ -2,8 +2,9 @@
 
 use super::explanation::{CopyRow, Explanation, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow, Totals};
 use crate::build::backend::flops;
-use byoc_core::pass::{Refusal, Report};
+use byoc_core::pass::{Refusal, RegionReport, Report};
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
+use byoc_plugin_api::Estimate;
 use byoc_runtime::exec::program::{Instr, Place, Program, Reg, Space};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,12 +44,13 @@ pub fn copies(program: &Program) -> Vec<CopyRow> {
 
 /// Explains the placement of each operator of the model. `module` is the simplified module, `computing` the result of
 /// [`computing_sources`] on the module as read, `report` the partitioning report, and `failed` the regions, by symbol, that
-/// fell back to the host at code generation.
+/// fell back to the host at code generation; `estimates` returns what a backend estimates of a region.
 pub fn explain(
     module: &Module,
     computing: &BTreeSet<SourceId>,
     report: &Report,
     failed: &BTreeMap<String, Refusal>,
+    estimates: &dyn Fn(&RegionReport) -> Option<Estimate>,
 ) -> Explanation {
     let live = module.live();
     let carriers = exprs_by_source(module, &live);
@@ -132,6 +134,7 @@ pub fn explain(
             flops: region.nodes.iter().map(|&id| flops(module, id)).fold(0, u64::saturating_add),
             inputs: types(&region.inputs),
             outputs: types(&region.outputs),
+            estimate: estimates(region),
         });
     }
     let is_open = |id: ExprId| matches!(module.ty(id), Type::Tensor(ty) if ty.shape().is_none());

@@ -1,5 +1,6 @@
 //! Explanation of a build as data: the placement of each operator of the model, and the refusals of the other backends.
 
+use byoc_plugin_api::Estimate;
 use serde::{Deserialize, Serialize};
 
 /// Explanation of a whole model.
@@ -125,6 +126,9 @@ pub struct RegionRow {
     pub inputs: Vec<String>,
     /// Output types.
     pub outputs: Vec<String>,
+    /// Estimate by the backend of what a run costs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<Estimate>,
 }
 
 /// Totals over all operators of the model.

@@ -1,7 +1,7 @@
 //! Build pipeline: compiles a module from a frontend to a program.
 
 use super::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
-use super::codegen::{CompileError, RegionCompiler};
+use super::codegen::{CompileError, RegionCompiler, takes_part};
 use super::explain::{computing_sources, copies, explain};
 use super::explanation::Explanation;
 use super::progress::{Progress, Stage};
@@ -9,17 +9,19 @@ use super::{Compiled, plan};
 use crate::frontend::{Loaded, Signature};
 use byoc_core::analysis::Verified;
 use byoc_core::pass::manager::{self, RunOptions, Step, Timing};
-use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, Report, partition_for};
+use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, RegionReport, Report, partition_for};
 use byoc_ir::diag::{Diagnostic, Severity, codes};
-use byoc_ir::ir::{Module, TensorType};
+use byoc_ir::ir::{Module, Name, TensorType};
 use byoc_ir::text::{PrintOptions, print};
+use byoc_plugin_api::Estimate;
+use byoc_runtime::choices::base_name;
 use byoc_runtime::error::Failure;
 use byoc_runtime::exec::program::Port;
 use byoc_runtime::plugin::{self, fault};
 use byoc_runtime::session::Session;
 use serde_json::{Value, json};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -107,7 +109,8 @@ pub fn build(
     options.report(|| Stage::Simplify);
     let simplified = simplify(loaded.module, &backends, &mut passes, &mut warnings)?;
     options.report(|| Stage::Partition);
-    let (partitioned, report) = partition(&simplified, &backends, &mut passes, &mut warnings)?;
+    let Partition { module: partitioned, report, estimates } =
+        partition(&simplified, &backends, &mut passes, &mut warnings)?;
 
     let start = Instant::now();
     let verified = Verified::of(&partitioned).map_err(not_verified)?;
@@ -160,16 +163,36 @@ pub fn build(
                 let CompileError { diagnostic, refusal } = *compile_error;
                 failed.insert(region.symbol.clone(), refusal);
                 let message = format!("region {} could not be compiled and runs on the host", region.symbol);
-                // The code for a region that was not compiled is more specific than the generic code of a plugin's
-                // error.
-                let code = match diagnostic.code {
-                    codes::plugins::PLUGIN_FAULT => codes::plugins::REGION_NOT_COMPILED,
-                    specific => specific,
-                };
-                warnings.push(Diagnostic { severity: Severity::Warning, code, ..diagnostic.note(message) });
+                warnings.push(not_compiled(diagnostic.note(message)));
                 regions.push(None);
             }
         }
+    }
+    let in_place: plan::InPlace = regions.iter().flatten().map(|made| (made.symbol.clone(), made.in_place())).collect();
+    if in_place.values().any(|pairs| !pairs.is_empty()) {
+        // Regions, constants and instructions are those of the first plan.
+        let planned = plan::plan_in_place(&lowered, &outputs, &device_backends, &in_place)?;
+        program.functions = planned.program.functions;
+    }
+    let mut linked = BTreeMap::new();
+    // A region that becomes part of a C program is not loaded.
+    for backend in backends.iter().filter(|_| !options.program) {
+        match compiler.link(backend, &mut regions) {
+            Ok(Some(shared)) => drop(linked.insert(backend.name.clone(), shared)),
+            Ok(None) => {}
+            Err(diagnostic) => {
+                let refusal = CompileError::from(diagnostic.clone()).refusal;
+                let message = format!("the regions of {} could not be linked and run on the host", backend.name);
+                warnings.push(not_compiled(diagnostic.note(message)));
+                for (region, compiled) in program.regions.iter_mut().zip(&mut regions) {
+                    if let Some(unlinked) = compiled.take_if(|compiled| takes_part(compiled, &backend.name)) {
+                        failed.insert(unlinked.symbol, refusal.clone());
+                        region.loader.clear();
+                    }
+                }
+            }
+        }
+        check_cancelled(session, || format!("{} was linking its regions", backend.name))?;
     }
     let compiled_for: Vec<String> =
         regions.iter().flatten().map(|compiled_region| compiled_region.backend.clone()).collect();
@@ -185,7 +208,8 @@ pub fn build(
         }
     }
 
-    let mut explanation = explain(&simplified, &computing, &report, &failed);
+    let estimate = |region: &RegionReport| estimates.get(&region.symbol).cloned();
+    let mut explanation = explain(&simplified, &computing, &report, &failed, &estimate);
     explanation.copies = copies(&program);
     let reasons = refusal_summary(&explanation);
     // A model may contain regions already; no backend gives a verdict on those.
@@ -202,7 +226,9 @@ pub fn build(
     let compiled = Compiled {
         program,
         constants,
+        absent: BTreeSet::new(),
         regions,
+        linked,
         explain: serde_json::to_value(&explanation).unwrap_or_default(),
         model_digest: loaded.digest,
         options: compiled_options(&backends, &loaded.bound),
@@ -210,6 +236,16 @@ pub fn build(
         variants: Vec::new(),
     };
     Ok(BuildOutput { compiled, simplified, partitioned, explanation, signature: loaded.signature, warnings })
+}
+
+/// Returns the warning about regions that run on the host because their backend failed.
+fn not_compiled(diagnostic: Diagnostic) -> Diagnostic {
+    // The code for a region that was not compiled is more specific than the generic code of a plugin's error.
+    let code = match diagnostic.code {
+        codes::plugins::PLUGIN_FAULT => codes::plugins::REGION_NOT_COMPILED,
+        specific => specific,
+    };
+    Diagnostic { severity: Severity::Warning, code, ..diagnostic }
 }
 
 /// Returns the failure for a module that does not pass verification.
@@ -248,22 +284,37 @@ fn backends<'s>(session: &'s Session, names: &[String]) -> Result<Vec<Backend<'s
             }
         });
     }
-    wanted.iter().map(|name| Backend::find(&session.registry, name)).collect()
+    let mut found = Vec::with_capacity(wanted.len());
+    for name in &wanted {
+        let backend = Backend::find(&session.registry, name)?;
+        match &backend.instances(&session.choices)?[..] {
+            [alone] if alone == name => found.push(backend),
+            instances => {
+                for instance in instances.iter().filter(|instance| !wanted.contains(instance)) {
+                    found.push(Backend::find(&session.registry, instance)?);
+                }
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Sets the backend options that the user chose.
 fn choose(backends: &mut [Backend<'_>], chosen: &[(String, String, String)]) -> Result<(), Failure> {
     for (name, option, value) in chosen {
         let names: Vec<String> = backends.iter().map(|backend| backend.name.clone()).collect();
-        let Some(backend) = backends.iter_mut().find(|backend| backend.name == *name) else {
+        let is_named = |backend: &Backend<'_>| backend.name == *name || base_name(&backend.name) == name;
+        if !backends.iter().any(is_named) {
             let message = format!("option \"{option}\": expected a backend of this build, found {name}");
             let listed = if names.is_empty() { "none, as --backend is missing".into() } else { names.join(", ") };
             return Err(Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message)
                 .note(format!("backends of this build: {listed}"))
                 .help(format!("select the backend with --backend {name}"))
                 .into());
-        };
-        backend.choose(option, value)?;
+        }
+        for backend in backends.iter_mut().filter(|backend| is_named(backend)) {
+            backend.choose(option, value)?;
+        }
     }
     Ok(())
 }
@@ -349,12 +400,20 @@ fn simplify(
     passes.run(Cow::Owned(module), steps, &pass_options, warnings)
 }
 
+/// Partitioned module.
+struct Partition {
+    module: Module,
+    report: Report,
+    /// What backends estimate of regions, by symbol.
+    estimates: BTreeMap<Name, Estimate>,
+}
+
 fn partition(
     module: &Module,
     backends: &[Backend<'_>],
     passes: &mut PassLog<'_>,
     warnings: &mut Vec<Diagnostic>,
-) -> Result<(Module, Report), Failure> {
+) -> Result<Partition, Failure> {
     let mut judges: Vec<PluginJudge<'_, '_>> = backends.iter().map(PluginJudge::new).collect();
     let mut report = Report::default();
     let step = Step::new("partition_graph", |module, options, _| {
@@ -372,10 +431,15 @@ fn partition(
         Ok(partitioned)
     });
     let partitioned = passes.run(Cow::Borrowed(module), vec![step], &PassOptions::default(), warnings)?;
-    for judge in judges {
+    for judge in &judges {
         warnings.extend(judge.faults.iter().map(|error| Diagnostic { severity: Severity::Warning, ..fault(error) }));
     }
-    Ok((partitioned, report))
+    let estimate = |region: &RegionReport| {
+        let by = backends.iter().position(|backend| *backend.name == *region.backend)?;
+        Some((region.symbol.clone(), judges[by].estimate(module, region)?))
+    };
+    let estimates = report.regions.iter().filter_map(estimate).collect();
+    Ok(Partition { module: partitioned, report, estimates })
 }
 
 /// Reason why a backend refused operators.

@@ -6,9 +6,11 @@
 mod c;
 pub mod device;
 mod import;
+mod in_place;
 mod layout;
 mod load;
 mod loaded;
+pub mod run_options;
 mod sniff;
 mod sources;
 
@@ -17,6 +19,7 @@ pub use c::{
     ABI_TEXT as C_ABI_TEXT, DEVICE_HEADER as C_DEVICE_HEADER, ENTRY as C_ENTRY, HEADER as C_HEADER,
     JSON_HEADER as C_JSON_HEADER,
 };
+pub use in_place::{InPlaceType, in_place};
 pub use load::load;
 pub use loaded::{LoadedPlugin, RegisteredObject, Registration};
 pub use sniff::{FileFacts, contains_text, read_facts, sniff};

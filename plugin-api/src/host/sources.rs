@@ -8,10 +8,10 @@ macro_rules! sources {
 }
 
 /// All files except `host/` and `entries/`, which load plugins.
-const SOURCES: [(&str, &str); 23] = sources! {
+const SOURCES: [(&str, &str); 26] = sources! {
     "adapt.rs" "backend.rs" "bridge.rs" "constant.rs" "describe.rs" "device/memory.rs" "device/mod.rs" "device/stream.rs"
-    "device/table.rs" "dtype.rs" "error.rs" "executable.rs"
-    "executable_object.rs" "graph.rs" "graph_json.rs" "guard.rs" "lib.rs" "plugin.rs" "program.rs" "services.rs" "signature.rs" "tensor.rs" "wire.rs"
+    "device/table.rs" "dtype.rs" "error.rs" "estimate.rs" "executable.rs"
+    "executable_object.rs" "graph.rs" "graph_json.rs" "guard.rs" "lib.rs" "link.rs" "plugin.rs" "program.rs" "run_options.rs" "services.rs" "signature.rs" "tensor.rs" "wire.rs"
 };
 
 /// Manifest of the copy.

@@ -51,7 +51,8 @@ fn descriptions() {
         max_blob_bytes: Some(1),
         finite_math: true,
         device_memory: true,
-        options: [("half".to_owned(), BackendOption { load: true, ..BackendOption::default() })].into(),
+        per_device: true,
+        options: [("half".to_owned(), BackendOption { load: true, run: true, ..BackendOption::default() })].into(),
         ..Description::default()
     };
     let full = value(&description.to_json());
@@ -77,5 +78,7 @@ fn header_refers_to_existing_schemas() {
     let signature = Signature { inputs: vec![TensorType::new(DType::F32, &[2, 3])], outputs: vec![] };
     check(&schema("options"), &json!({"region": signature.to_json()})).unwrap();
     check(&schema("options"), &json!({"region": {"inputs": [{"dtype": "int8"}], "outputs": []}})).unwrap_err();
+    check(&schema("options"), &json!({"region": {"inputs": [], "outputs": [], "shared": 3}})).unwrap();
+    check(&schema("options"), &json!({"region": {"inputs": [], "outputs": [], "shared": -1}})).unwrap_err();
     check(&schema("options"), &json!({"backend_options": {"half": true}})).unwrap_err();
 }

@@ -1,11 +1,11 @@
 //! Entries of the code generator: `describe`, `judge` and `compile`.
 
 use crate::device::{AUTO, Device, Traits};
-use crate::program::Program;
-use crate::{blob, lower, open, support, view_ops};
+use crate::program::{PackedConstant, Program};
+use crate::{blob, lower, open, support, view_ops, widen};
 use byoc_plugin_api::{
-    Attr, BackendOption, Candidate, CandidateKind, Codegen, CompiledRegion, Constant, Description, Graph, RefusalCode,
-    Region, Result, Verdict,
+    Attr, AttrValue, BackendOption, Candidate, CandidateKind, Codegen, CompiledRegion, Constant, Description, Estimate,
+    Graph, RefusalCode, Region, Result, Verdict,
 };
 use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
 use byoc_plugin_support::region::RegionIr;
@@ -32,8 +32,14 @@ pub fn tiled(traits: &Traits, tile: &str) -> Traits {
     Traits { local_memory, ..traits.clone() }
 }
 
-fn check(candidate: &Candidate) -> std::result::Result<(), CompileError> {
-    let device = match Device::get(AUTO, None) {
+/// Gives the verdict on a candidate; on a region, with the launches of a run, and the memory of constants and intermediate results.
+fn check(candidate: &Candidate) -> std::result::Result<Verdict, CompileError> {
+    let chosen = candidate.attrs.iter().find(|attr| attr.key == "options").map(|attr| &attr.value);
+    let options: Value = match chosen {
+        Some(AttrValue::Str(text)) => serde_json::from_str(text).unwrap_or_default(),
+        _ => Value::Null,
+    };
+    let device = match Device::get(options["device"].as_str().unwrap_or(AUTO), None) {
         Ok(device) => device,
         Err(error) => return refuse_with_hint(RefusalCode::Unavailable, error.message.as_str(), &error.hint),
     };
@@ -42,7 +48,8 @@ fn check(candidate: &Candidate) -> std::result::Result<(), CompileError> {
         false => None,
     };
     let graph = closed.as_ref().unwrap_or(&candidate.graph);
-    let ir = RegionIr::new(graph, &candidate.constants)?;
+    let (graph, constants) = (widen::graph(graph, candidate.constants.len())?, widen::constants(&candidate.constants));
+    let ir = RegionIr::new(&graph, &constants)?;
     for op in &ir.ops {
         support::check(&ir, op)?;
     }
@@ -57,10 +64,20 @@ fn check(candidate: &Candidate) -> std::result::Result<(), CompileError> {
                 format!("expected at most {most} operators in a region, found {found}"),
             );
         }
-        return Ok(());
     }
     // The verdict is binding, so the operators are lowered before it.
-    lower::lower(graph, &ir, &device.traits).map(|_| ())
+    let program = lower::lower(&graph, &ir, &device.traits)?;
+    Ok(match candidate.kind {
+        // A sample of open dimensions says nothing of the others.
+        CandidateKind::Region if closed.is_none() => Verdict::estimated(&estimate(&program)),
+        _ => Verdict::Supported,
+    })
+}
+
+/// Returns what a run of a program costs, as far as it is known without one.
+fn estimate(program: &Program) -> Estimate {
+    let constants = program.packed.iter().filter_map(PackedConstant::bytes).fold(program.arena, u64::saturating_add);
+    Estimate { launches: Some(program.launches.len() as u64), bytes: Some(constants), ..Estimate::default() }
 }
 
 /// Lowers a region whose dimensions are known.
@@ -68,11 +85,12 @@ fn check(candidate: &Candidate) -> std::result::Result<(), CompileError> {
 /// # Errors
 /// Operators without a kernel.
 pub fn generate(graph: &Graph, constants: &[Constant], traits: &Traits) -> std::result::Result<Program, CompileError> {
-    let ir = RegionIr::new(graph, constants)?;
+    let (graph, constants) = (widen::graph(graph, constants.len())?, widen::constants(constants));
+    let ir = RegionIr::new(&graph, &constants)?;
     for op in &ir.ops {
         support::check(&ir, op)?;
     }
-    lower::lower(graph, &ir, traits)
+    lower::lower(&graph, &ir, traits)
 }
 
 impl Codegen for OpenCl {
@@ -83,7 +101,8 @@ impl Codegen for OpenCl {
             ..BackendOption::default()
         };
         Ok(Description {
-            about: "float32 networks on OpenCL devices: graphics processors, and processors through PoCL".into(),
+            about: "float32 and float16 networks on OpenCL devices: graphics processors, and processors through PoCL"
+                .into(),
             patterns: support::PATTERNS.into(),
             operators: support::operators(),
             dynamic_dims: true,
@@ -103,10 +122,7 @@ impl Codegen for OpenCl {
     }
 
     fn judge(&self, candidate: &Candidate) -> Verdict {
-        match check(candidate) {
-            Ok(()) => Verdict::Supported,
-            Err(error) => error.into(),
-        }
+        check(candidate).unwrap_or_else(Verdict::from)
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {

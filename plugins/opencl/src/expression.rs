@@ -12,6 +12,8 @@ use byoc_plugin_support::view::View;
 pub fn c_type(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::F32 => "float",
+        // In memory only: variables are of float32.
+        DType::F16 => "half",
         DType::I8 => "char",
         DType::I32 => "int",
         DType::I64 => "long",
@@ -89,6 +91,9 @@ const OTHERS: &[&str] = &[
     "logical_not",
 ];
 
+/// Operator that rounds to float16 and stays float32, which no graph of the host has.
+pub const ROUND: &str = "opencl.round_to_half";
+
 /// Returns the names of all elementwise operators.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let tables = FUNCTIONS.iter().chain(ARITHMETIC).chain(COMPARISONS);
@@ -97,7 +102,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// Tests an operator for computing each element from the elements at the same index, up to broadcasting.
 pub fn is_elementwise(name: &str) -> bool {
-    names().any(|known| known == name)
+    name == ROUND || names().any(|known| known == name)
 }
 
 /// Returns operand `i` as a view of the result's shape, broadcast or aligned with the attribute `axis`; `None` if the shapes
@@ -208,6 +213,7 @@ fn float_expression(op: &Op<'_>, args: &[String], width: i64) -> Option<String> 
     let (zero, one) = (literal(0.0, width), literal(1.0, width));
     let attribute = |name: &str, default: f64| literal(op.attrs().float(name, default), width);
     Some(match op.name {
+        ROUND => format!("byoc_half{width}({a})"),
         "rsqrt" => format!("{one} / sqrt({a})"),
         "nn.relu" => format!("{a} < {zero} ? {zero} : {a}"),
         "nn.leaky_relu" => format!("{a} > {zero} ? {a} : {} * {a}", attribute("alpha", 0.25)),
@@ -234,6 +240,9 @@ fn float_expression(op: &Op<'_>, args: &[String], width: i64) -> Option<String> 
 }
 
 fn cast(from: DType, to: DType, a: &str) -> String {
+    // The conversion is that of the load or of the store.
+    let in_register = |dtype| if dtype == DType::F16 { DType::F32 } else { dtype };
+    let (from, to) = (in_register(from), in_register(to));
     let target = c_type(to).unwrap_or("float");
     if from == to {
         a.to_owned()

@@ -101,6 +101,16 @@ impl Point {
         (address(view, &indices), if view.shape[rank - 1] == 1 { 0 } else { view.strides[rank - 1] })
     }
 
+    /// Formats a load of one element of float16 as float32.
+    pub fn load_half(&self, pointer: &str, view: &View) -> String {
+        format!("vload_half({}, {pointer})", self.address(view).0)
+    }
+
+    /// Formats a store of one element of float32 as float16.
+    pub fn store_half(&self, value: &str, pointer: &str, view: &View) -> String {
+        format!("vstore_half_rte({value}, {}, {pointer});", self.address(view).0)
+    }
+
     /// Formats a load of the columns of a view.
     pub fn load(&self, pointer: &str, view: &View) -> String {
         let (at, stride) = self.address(view);
@@ -191,6 +201,14 @@ pub fn functions(width: i64) -> Vec<(String, String)> {
          float t[{width}];\n    vstore{width}(x, 0, t);\n    \
          for (int i = 0; i < {width}; ++i)\n        if (i < count)\n            p[i * stride] = t[i];\n}}\n"
     );
-    let texts = [("sigmoid", sigmoid), ("erf", erf), ("load", load), ("store", store)];
+    let vectors = if width == 1 { String::new() } else { width.to_string() };
+    let half = format!(
+        "/* The nearest number of float16. */\n\
+         {ty} byoc_half{width}({ty} x) {{\n    \
+         ushort t[{width}];\n    \
+         vstore_half{vectors}_rte(x, 0, (half *)t);\n    \
+         return vload_half{vectors}(0, (half *)t);\n}}\n"
+    );
+    let texts = [("sigmoid", sigmoid), ("erf", erf), ("load", load), ("store", store), ("half", half)];
     texts.into_iter().map(|(name, text)| (format!("byoc_{name}{width}"), text)).collect()
 }

@@ -11,6 +11,7 @@
 //! | `expression`, `kernel` | operators as expressions; text of a kernel |
 //! | `lower/` | storage, and code generation per kind of operator |
 //! | `arena`, `pack` | places of intermediate results; constants in the order in which kernels read them |
+//! | `widen` | float16 in memory, float32 in kernels |
 //! | `open` | sizes for open dimensions |
 //! | `program`, `blob` | compiled region, its serialized form and its checks |
 //! | `device/` | the library, devices, buffers, programs, launches, and the wait |
@@ -37,6 +38,7 @@ mod plan;
 mod program;
 mod support;
 mod view_ops;
+mod widen;
 
 byoc_plugin_api::register!(|_context, registry| {
     registry.codegen("opencl", backend::OpenCl);

@@ -8,6 +8,7 @@ use crate::device::space::Space;
 use crate::open::bind;
 use crate::plan::{ConstantPool, Plan, Setup, check_shapes};
 use crate::program::{Launch, Program};
+use crate::widen;
 use byoc_plugin_api::device::{MEMORY_KEY, answer_memory};
 use byoc_plugin_api::{
     Attr, Call, Constant, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, Signature,
@@ -52,7 +53,9 @@ impl Loader for OpenClLoader {
         if symbol != request.symbol {
             return Err(Error::new(format!("expected the program of {}, found that of {symbol}", request.symbol)));
         }
-        check_constants(constants, request.constants)?;
+        // A program has its constants as kernels read them, an open region has a graph.
+        let wide = widen::constants(request.constants);
+        check_constants(constants, if let Blob::Fixed(_) = &blob { &wide } else { request.constants })?;
         request.check_signature(&signature)?;
         let selector = request.options["device"].as_str().unwrap_or(selector);
         let device = Device::get(selector, Some(request.services.num_threads()))?;
@@ -61,14 +64,15 @@ impl Loader for OpenClLoader {
         match blob {
             Blob::Fixed(program) => {
                 let pool = ConstantPool::default();
-                let setup = Setup { constants: request.constants, pool: &pool, cache, services: &services };
+                let setup = Setup { constants: &wide, pool: &pool, cache, services: &services };
                 let plan = Plan::new(*program, &device, &setup)?;
                 Ok(Box::new(FixedRegion { plan, services }))
             }
             Blob::Open(open) => {
                 let (constants, pool) = (request.constants.to_vec(), ConstantPool::default());
+                let wide = wide.into_owned();
                 let plans = Mutex::new(Plans::default());
-                Ok(Box::new(DynamicRegion { open: *open, device, constants, pool, cache, plans, services }))
+                Ok(Box::new(DynamicRegion { open: *open, device, constants, wide, pool, cache, plans, services }))
             }
         }
     }
@@ -145,6 +149,8 @@ struct DynamicRegion {
     open: OpenRegion,
     device: Arc<Device>,
     constants: Vec<Constant>,
+    /// Constants as kernels read them.
+    wide: Vec<Constant>,
     pool: ConstantPool,
     cache: Option<Settings>,
     plans: Mutex<Plans>,
@@ -182,7 +188,7 @@ impl DynamicRegion {
         }
         let program = generate(&graph, &self.constants, &tiled(&self.device.traits, &self.open.tile))?;
         let setup =
-            Setup { constants: &self.constants, pool: &self.pool, cache: self.cache.clone(), services: &self.services };
+            Setup { constants: &self.wide, pool: &self.pool, cache: self.cache.clone(), services: &self.services };
         Ok(SizedRegion::Device(Box::new(Plan::new(program, &self.device, &setup)?)))
     }
 }

@@ -7,8 +7,8 @@ use byoc_plugin_api::device::{
 };
 use byoc_plugin_api::{
     Attr, AttrValue, BackendOption, Call, Candidate, Codegen, CompiledRegion, DType, Description, Device, Error,
-    Executable, Graph, LoadRequest, Loader, NodeKind, Prepared, RefusalCode, Region, Result, Services, Span, Tensor,
-    TensorMut, TensorRef, Verdict,
+    Estimate, Executable, Graph, LoadRequest, Loader, NodeKind, Prepared, RefusalCode, Region, Result, Services, Span,
+    Tensor, TensorMut, TensorRef, Verdict, run_options,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ byoc_plugin_api::register!(|context, registry| {
 });
 
 /// DLPack's code of a device that has none of its own.
-const EXTENSION: Device = Device { kind: 12, id: 0 };
+const EXTENSION: i32 = 12;
 
 /// Content of the file beside the library.
 #[derive(Clone, Default, Deserialize)]
@@ -46,6 +46,12 @@ struct Config {
     format: i64,
     /// Maximum number of operators of a region; 0 for any number.
     max_operators: usize,
+    /// Each device is a backend of its own, and both have memory: the first has no `tanh`, the second no `add`.
+    per_device: bool,
+    /// The first output of a region may have the memory of its first input.
+    in_place: bool,
+    /// Verdicts have estimates: `region` for those on regions, `parts` for those on operators.
+    estimates: String,
     /// `lost`: a run reports that the device is gone; `hang`: it never ends; `full`: there is no memory; `early`: a run
     /// counts as done before it is; `unordered`: a run does not wait for those it depends on; `past_end`: it writes a byte
     /// after an output; `host_only`: there is no memory of the device.
@@ -56,21 +62,25 @@ struct Backend(Config);
 
 impl Backend {
     /// Describes the backend: with the option `wide`, it supports one operator more.
-    fn description(options: &Value) -> Description {
+    fn description(&self, options: &Value) -> Description {
         let wide = options["backend_options"]["wide"] == "true";
         let operators = ["nn.conv2d", "nn.bias_add", "nn.relu", "add", "multiply", "nn.max_pool2d", "tanh", "nn.dense"];
         let option = |about: &str, values: &[&str], load| BackendOption {
             about: about.into(),
             values: values.iter().map(|&value| value.to_owned()).collect(),
             load,
+            run: false,
         };
+        let level = BackendOption { run: true, ..option("Level of detail of a run", &["low", "high"], false) };
         Description {
             about: "computes with the host's reference kernels in a memory of its own".into(),
             operators: operators.into_iter().chain(wide.then_some("sigmoid")).map(String::from).collect(),
             device_memory: true,
+            per_device: self.0.per_device,
             options: [
                 ("wide".to_owned(), option("One operator more", &["false", "true"], false)),
                 ("fault".to_owned(), option("Failure of the device", &["none", "lost"], true)),
+                ("level".to_owned(), level),
             ]
             .into(),
             ..Description::default()
@@ -78,15 +88,28 @@ impl Backend {
     }
 }
 
+impl Backend {
+    fn estimate(&self, operators: u64) -> Estimate {
+        let time = 1_000_000 * self.0.milliseconds * operators;
+        Estimate { nanoseconds: Some(time), launches: Some(operators), ..Estimate::default() }
+    }
+}
+
 impl Codegen for Backend {
     fn describe(&self) -> Result<Description> {
-        Ok(Backend::description(&Value::Null))
+        Ok(self.description(&Value::Null))
     }
 
     fn accept_region(&self, region: &Candidate) -> Verdict {
         let max = self.0.max_operators;
         let operators = region.graph.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Op(_))).count();
-        if max > 0 && operators > max { Verdict::split(max) } else { Verdict::Supported }
+        if max > 0 && operators > max {
+            return Verdict::split(max);
+        }
+        match self.0.estimates == "region" {
+            true => Verdict::estimated(&self.estimate(operators as u64)),
+            false => Verdict::Supported,
+        }
     }
 
     /// Refuses products but with the option `wide`.
@@ -96,18 +119,25 @@ impl Codegen for Backend {
             Some(AttrValue::Str(text)) => serde_json::from_str(text).unwrap_or_default(),
             _ => Value::Null,
         };
+        let refused = |detail: &str| Verdict::refused(RefusalCode::UnsupportedOp, detail);
+        match (&*candidate.name, options["device"].as_str()) {
+            ("tanh", Some("0")) if self.0.per_device => return refused("the first device has no tanh"),
+            ("add", Some("1")) if self.0.per_device => return refused("the second device has no add"),
+            _ => {}
+        }
         match &*candidate.name {
             "multiply" if options["backend_options"]["wide"] != "true" => {
                 Verdict::refused(RefusalCode::UnsupportedOp, "expected the option wide=true")
                     .hint("set device.wide=true")
             }
+            _ if self.0.estimates == "parts" => Verdict::estimated(&self.estimate(1)),
             _ => Verdict::Supported,
         }
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(match key {
-            "byoc.describe.1" => Some(Backend::description(&serde_json::from_slice(data)?).to_json().into_bytes()),
+            "byoc.describe.1" => Some(self.description(&serde_json::from_slice(data)?).to_json().into_bytes()),
             "byoc.devices.1" => Some(
                 json!([
                     {"id": "0", "name": "first", "memory": 1u64 << 30, "about": "float32"},
@@ -123,6 +153,10 @@ impl Codegen for Backend {
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
         let mut compiled = CompiledRegion::new(&region.graph.symbol, "device", region.graph.to_json());
         compiled.metadata.push(Attr::new("format", self.0.format));
+        if self.0.in_place {
+            let pair = AttrValue::List(vec![AttrValue::Int(0), AttrValue::Int(0)].into());
+            compiled.metadata.push(Attr::new("in_place", AttrValue::List(vec![pair].into())));
+        }
         Ok(compiled)
     }
 }
@@ -157,12 +191,15 @@ impl Loader for DeviceLoader {
                 let (device, mut config) = (MemoryKey::parse(data)?.device, self.config.clone());
                 let memory = match device == "1" {
                     true => {
-                        config.fault = "full".into();
+                        if !config.per_device {
+                            config.fault = "full".into();
+                        }
                         &self.second
                     }
                     false => &self.first,
                 };
-                Ok(Some(memory.get_or_init(|| answer_memory(OwnMemory { config })).clone()))
+                let id = i32::from(device == "1");
+                Ok(Some(memory.get_or_init(|| answer_memory(OwnMemory { config, id })).clone()))
             }
             "blob.native" => Ok(Some(b"false".to_vec())),
             "blob.compatible" => {
@@ -177,6 +214,8 @@ impl Loader for DeviceLoader {
 
 struct OwnMemory {
     config: Config,
+    /// Number of the device.
+    id: i32,
 }
 
 /// Buffer: the device's memory, which happens to be memory of the process.
@@ -192,7 +231,7 @@ impl OwnMemory {
 
 impl DeviceMemory for OwnMemory {
     fn device(&self) -> Device {
-        EXTENSION
+        Device { kind: EXTENSION, id: self.id }
     }
 
     fn alignment(&self) -> usize {
@@ -273,7 +312,7 @@ unsafe impl Send for Operand {}
 impl Operand {
     fn new(raw: &Tensor, shape: &[usize]) -> Operand {
         let offset = raw.byte_offset as usize;
-        let data = match raw.device == EXTENSION {
+        let data = match raw.device.kind == EXTENSION {
             true => {
                 let buffer = NonNull::new(raw.data).expect("a buffer").cast();
                 OwnMemory::bytes(Transfer { buffer, offset }).cast()
@@ -332,6 +371,13 @@ impl Executable for LoadedRegion {
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         let inputs: Vec<Operand> = call.inputs.iter().map(|t| Operand::new(t.raw(), t.shape())).collect();
         let outputs: Vec<Operand> = call.outputs.iter().map(|t| Operand::new(t.raw(), t.shape())).collect();
+        // Options of the run are those of the thread that the host has called.
+        let level =
+            run_options(&self.services, "device").and_then(|options| Some(options.get("level")?.as_str()?.to_owned()));
+        self.services.counter(&format!("device.runs.{}", level.as_deref().unwrap_or("none")), 1);
+        if inputs[0].data == outputs[0].data {
+            self.services.counter("device.in_place", 1);
+        }
         let work = self.work(inputs, outputs);
         let before: Vec<Work> = dependencies(&self.services).own::<Work>().cloned().collect();
         let done = Work(Arc::default());

@@ -7,6 +7,7 @@
 //! inputs.
 
 mod bert;
+mod detection;
 mod measure;
 mod net;
 mod vision;
@@ -21,6 +22,7 @@ pub const ARCHITECTURES: &[(&str, &str)] = &[
     ("mobilenet_v2", "MobileNetV2 (Sandler et al. 2018), 224 x 224"),
     ("resnet18", "ResNet-18 (He et al. 2015), 224 x 224"),
     ("resnet50", "ResNet-50 (He et al. 2015), stride in the 3 x 3 convolution, 224 x 224"),
+    ("ssd_resnet50", "SSD (Liu et al. 2016) with the first stages of ResNet-50, 300 x 300: boxes, labels and scores"),
     ("vgg16", "VGG-16 (Simonyan and Zisserman 2014), 224 x 224"),
 ];
 
@@ -41,8 +43,8 @@ pub fn build(name: &str, seed: u64) -> Result<ModelProto, Diagnostic> {
     })
 }
 
-/// Builds an architecture with its widths divided by `divide`, for images of size `image`: small enough for tests to
-/// run.
+/// Builds an architecture with its widths divided by `divide`, for images of size `image` where the architecture allows any: small
+/// enough for tests to run.
 fn at_scale(name: &str, seed: u64, divide: usize, image: usize) -> Option<ModelProto> {
     let net = Net::new(name, seed);
     Some(match name {
@@ -50,6 +52,7 @@ fn at_scale(name: &str, seed: u64, divide: usize, image: usize) -> Option<ModelP
         "mobilenet_v2" => vision::mobilenet_v2(net, divide, image),
         "resnet18" => vision::resnet18(net, divide, image),
         "resnet50" => vision::resnet50(net, divide, image),
+        "ssd_resnet50" => detection::ssd_resnet50(net, divide),
         "vgg16" => vision::vgg16(net, divide, image),
         _ => return None,
     })
@@ -104,7 +107,8 @@ mod tests {
 
     #[test]
     fn outputs_depend_on_inputs() {
-        for (name, _) in ARCHITECTURES {
+        // A detector has outputs of its own; they are compared in a test of backends.
+        for (name, _) in ARCHITECTURES.iter().filter(|(name, _)| *name != "ssd_resnet50") {
             let model = at_scale(name, 0, 8, 64).unwrap();
             let (a, b) = (run(&model, 1).view().to_f64s(), run(&model, 2).view().to_f64s());
             let difference: Vec<f64> = a.iter().zip(&b).map(|(x, y)| x - y).collect();

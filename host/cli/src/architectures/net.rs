@@ -26,6 +26,37 @@ pub struct Value {
     pub sample: Tensor,
 }
 
+/// Output of a model.
+pub struct Output {
+    /// Name of the output.
+    pub name: &'static str,
+    /// Result that becomes the output.
+    pub result: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions.
+    pub shape: Vec<Dim>,
+}
+
+/// Dimension of an output.
+pub enum Dim {
+    /// Size.
+    Known(usize),
+    /// Name of a size that depends on values.
+    Named(&'static str),
+}
+
+/// Window of a convolution, the same along both axes.
+#[derive(Clone, Copy)]
+pub struct Window {
+    /// Size of the kernel.
+    pub kernel: usize,
+    /// Distance of two windows.
+    pub stride: usize,
+    /// Padding on each side.
+    pub pad: usize,
+}
+
 /// An attribute of a node.
 pub enum Attr<'a> {
     Int(i64),
@@ -49,11 +80,19 @@ impl Net {
     }
 
     /// Returns the finished model, whose output is the value `result` of the given shape.
-    pub fn finish(mut self, result: &str, shape: &[usize]) -> ModelProto {
-        if let Some(node) = self.graph.node.iter_mut().find(|n| n.output.iter().any(|o| o == result)) {
-            node.output = vec!["output".into()];
+    pub fn finish(self, result: &str, shape: &[usize]) -> ModelProto {
+        let shape = shape.iter().map(|&dim| Dim::Known(dim)).collect();
+        self.finish_outputs(vec![Output { name: "output", result: result.to_owned(), dtype: DType::F32, shape }])
+    }
+
+    /// Returns the finished model with several outputs, each the result of a node that no other node reads.
+    pub fn finish_outputs(mut self, outputs: Vec<Output>) -> ModelProto {
+        for Output { name, result, dtype, shape } in outputs {
+            if let Some(node) = self.graph.node.iter_mut().find(|n| n.output.contains(&result)) {
+                node.output = vec![name.into()];
+            }
+            self.graph.output.push(value_info(name, dtype, &shape));
         }
-        self.graph.output.push(value_info("output", DType::F32, shape));
         ModelProto {
             ir_version: 8,
             producer_name: "byoc".into(),
@@ -65,7 +104,8 @@ impl Net {
 
     /// Adds an input of the model.
     pub fn input(&mut self, name: &str, dtype: DType, shape: &[usize]) {
-        self.graph.input.push(value_info(name, dtype, shape));
+        let shape: Vec<Dim> = shape.iter().map(|&dim| Dim::Known(dim)).collect();
+        self.graph.input.push(value_info(name, dtype, &shape));
     }
 
     /// Draws a tensor of uniform noise, distributed like generated inputs.
@@ -110,13 +150,13 @@ impl Net {
         name
     }
 
-    /// Draws the weights of a convolution without bias and evaluates it on the sample; at stride 1 the padding keeps
-    /// the spatial dimensions.
-    fn evaluate_conv(&mut self, x: &Value, out: usize, kernel: usize, stride: usize, groups: usize) -> (Value, Tensor) {
+    /// Draws the weights of a convolution without bias and evaluates it on the sample.
+    fn evaluate_conv(&mut self, x: &Value, out: usize, window: Window, groups: usize) -> (Value, Tensor) {
+        let Window { kernel, stride, pad } = window;
         let channels = x.sample.shape()[1] / groups;
         let fan_in = (channels * kernel * kernel) as f64;
         let weight = self.normal(&[out, channels, kernel, kernel], (2.0 / fan_in).sqrt());
-        let (pad, stride_i, groups_i) = ((kernel / 2) as i64, stride as i64, groups as i64);
+        let (pad, stride_i, groups_i) = (pad as i64, stride as i64, groups as i64);
         let attrs = Attrs::new([
             ("strides", AttrValue::from([stride_i, stride_i])),
             ("padding", AttrValue::from([pad; 4])),
@@ -127,9 +167,8 @@ impl Net {
         (Value { name, sample }, weight)
     }
 
-    fn conv_node(&mut self, inputs: &[&str], weight: &Tensor, stride: usize, groups: usize) -> String {
-        let kernel = weight.shape()[2] as i64;
-        let (pad, stride) = (kernel / 2, stride as i64);
+    fn conv_node(&mut self, inputs: &[&str], window: Window, groups: usize) -> String {
+        let (kernel, stride, pad) = (window.kernel as i64, window.stride as i64, window.pad as i64);
         let attrs = [
             ("kernel_shape", Attr::Ints(&[kernel, kernel])),
             ("strides", Attr::Ints(&[stride, stride])),
@@ -139,11 +178,17 @@ impl Net {
         self.node("Conv", inputs, &attrs)
     }
 
-    /// Adds a convolution and a batch normalization with the statistics of the sample.
+    /// Adds a convolution and a batch normalization with the statistics of the sample; at stride 1 the padding keeps the
+    /// spatial dimensions.
     pub fn conv_bn(&mut self, x: &Value, out: usize, kernel: usize, stride: usize, groups: usize) -> Value {
-        let (product, weight) = self.evaluate_conv(x, out, kernel, stride, groups);
+        self.conv_bn_window(x, out, Window { kernel, stride, pad: kernel / 2 }, groups)
+    }
+
+    /// Variant of [`Net::conv_bn`] with any padding.
+    pub fn conv_bn_window(&mut self, x: &Value, out: usize, window: Window, groups: usize) -> Value {
+        let (product, weight) = self.evaluate_conv(x, out, window, groups);
         let weight_name = self.weight(&format!("{}.weight", product.name), &weight);
-        let conv = self.conv_node(&[&x.name, &weight_name], &weight, stride, groups);
+        let conv = self.conv_node(&[&x.name, &weight_name], window, groups);
         let (mean, variance) = channel_statistics(&product.sample);
         // An almost constant channel must not be scaled up to unit variance.
         let typical = variance.iter().sum::<f64>() / out as f64;
@@ -164,12 +209,13 @@ impl Net {
 
     /// Adds a convolution with a bias, scaled so that its output for the sample has mean 0 and variance 1.
     pub fn conv_fitted(&mut self, x: &Value, out: usize, kernel: usize) -> Value {
-        let (product, weight) = self.evaluate_conv(x, out, kernel, 1, 1);
+        let window = Window { kernel, stride: 1, pad: kernel / 2 };
+        let (product, weight) = self.evaluate_conv(x, out, window, 1);
         let (mean, variance) = channel_statistics(&product.sample);
         let (weight, bias) = fit_weights(&weight, &mean, &variance);
         let weight_name = self.weight(&format!("{}.weight", product.name), &weight);
         let bias_name = self.weight(&format!("{}.bias", product.name), &bias);
-        let name = self.conv_node(&[&x.name, &weight_name, &bias_name], &weight, 1, 1);
+        let name = self.conv_node(&[&x.name, &weight_name, &bias_name], window, 1);
         let pad = (kernel / 2) as i64;
         let product = call("nn.conv2d", Attrs::new([("padding", AttrValue::from([pad; 4]))]), &[&x.sample, &weight]);
         let sample = call("nn.bias_add", Attrs::none(), &[&product, &bias]);
@@ -267,8 +313,13 @@ fn normalize(data: &Tensor, gamma: &Tensor, beta: &Tensor, mean: &Tensor, varian
     Tensor::from_slice(shape, &values)
 }
 
-fn value_info(name: &str, dtype: DType, shape: &[usize]) -> ValueInfoProto {
-    let dim = |&d: &usize| DimensionProto { value: Some(DimensionValue::DimValue(d as i64)) };
+fn value_info(name: &str, dtype: DType, shape: &[Dim]) -> ValueInfoProto {
+    let dim = |dim: &Dim| DimensionProto {
+        value: Some(match dim {
+            Dim::Known(size) => DimensionValue::DimValue(*size as i64),
+            Dim::Named(name) => DimensionValue::DimParam((*name).to_owned()),
+        }),
+    };
     let tensor = TensorTypeProto {
         elem_type: type_number(dtype),
         shape: Some(TensorShapeProto { dim: shape.iter().map(dim).collect() }),

@@ -13,8 +13,13 @@ const SAMPLE_SIZE: usize = 64;
 const CLASSES: usize = 1000;
 
 fn image(net: &mut Net, size: usize) -> Value {
+    image_with_sample(net, size, SAMPLE_SIZE)
+}
+
+/// Adds the input `image`; the images of the sample have another size.
+fn image_with_sample(net: &mut Net, size: usize, sample_size: usize) -> Value {
     net.input("image", DType::F32, &[1, 3, size, size]);
-    let sample = net.noise(&[SAMPLE, 3, SAMPLE_SIZE, SAMPLE_SIZE]);
+    let sample = net.noise(&[SAMPLE, 3, sample_size, sample_size]);
     Value { name: "image".into(), sample }
 }
 
@@ -25,7 +30,12 @@ fn classify(mut net: Net, features: &Value) -> ModelProto {
 }
 
 fn stem(net: &mut Net, divide: usize, size: usize) -> Value {
-    let x = image(net, size);
+    stem_with_sample(net, divide, size, SAMPLE_SIZE)
+}
+
+/// Adds the first layers of a ResNet, for images and a sample of these sizes.
+pub fn stem_with_sample(net: &mut Net, divide: usize, size: usize, sample_size: usize) -> Value {
+    let x = image_with_sample(net, size, sample_size);
     let x = net.conv_bn(&x, 64 / divide, 7, 2, 1);
     let x = net.relu(&x);
     net.max_pool(&x, 3, 2, 1)
@@ -51,11 +61,17 @@ pub fn resnet18(mut net: Net, divide: usize, size: usize) -> ModelProto {
 
 /// Builds ResNet-50: like [`resnet18`], with bottlenecks; the stride is in the 3 x 3 convolution, as is usual today.
 pub fn resnet50(mut net: Net, divide: usize, size: usize) -> ModelProto {
-    let mut x = stem(&mut net, divide, size);
-    for (stage, blocks) in [3, 4, 6, 3].into_iter().enumerate() {
+    let x = stem(&mut net, divide, size);
+    let x = bottlenecks(&mut net, x, divide, &[(3, 1), (4, 2), (6, 2), (3, 2)]);
+    classify(net, &x)
+}
+
+/// Adds the stages of ResNet-50, each a number of blocks and the stride of the first.
+pub fn bottlenecks(net: &mut Net, mut x: Value, divide: usize, stages: &[(usize, usize)]) -> Value {
+    for (stage, &(blocks, first_stride)) in stages.iter().enumerate() {
         let width = (64 << stage) / divide;
         for block in 0..blocks {
-            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
+            let stride = if block == 0 { first_stride } else { 1 };
             let y = net.conv_bn(&x, width, 1, 1, 1);
             let y = net.relu(&y);
             let y = net.conv_bn(&y, width, 3, stride, 1);
@@ -66,7 +82,7 @@ pub fn resnet50(mut net: Net, divide: usize, size: usize) -> ModelProto {
             x = net.relu(&sum);
         }
     }
-    classify(net, &x)
+    x
 }
 
 /// Builds MobileNetV2 (Sandler et al.: MobileNetV2, inverted residuals and linear bottlenecks, 2018, table 2).

@@ -1,8 +1,12 @@
 //! A device with separate memory: resident tensors, copies, asynchronous runs, and device failures.
 
 use crate::{CommandOutput, byoc};
+use byoc::{CompileOptions, Model, RunOptions, Session, Tensor};
+use byoc_test_support::artifact::Entries;
 use byoc_test_support::{copy, temporary_folder, test_plugin};
 use serde_json::{Value, json};
+use std::future::Future;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -219,4 +223,160 @@ fn blobs_of_another_version_are_compiled_again() {
     assert_eq!(other.err.matches("E0428").count(), 1, "{}", other.err);
     assert!(!other.err.contains("on the host"), "{}", other.err);
     assert_eq!(same.out, other.out);
+}
+
+/// Tests that an option of a run reaches each run of a region, from the command line with a model and with an artifact.
+#[test]
+fn options_of_a_run_reach_the_regions() {
+    let fixture = Fixture::new(&json!({}), &chain(1));
+    let (artifact, dir) = (fixture.path("model.byoc"), fixture.folder.path().display().to_string());
+    fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
+    let with_model = |further: &[&str]| {
+        let words = ["bench", &fixture.model, "--runs", "3", "--json"];
+        fixture.on_device(&[&words[..], further].concat()).ok().json().remove(0)["metrics"].clone()
+    };
+    let with_artifact = |further: &[&str]| {
+        let words = ["bench", &artifact, "--runs", "3", "--json", "--plugin-dir", &dir, "--no-cache"];
+        byoc([&words[..], further].concat())
+    };
+    assert!(with_model(&[])["device.runs.none"].as_f64() > Some(0.0));
+    for metrics in [
+        with_model(&["--backend-option", "device.level=high"]),
+        with_artifact(&["--backend-option", "device.level=high"]).ok().json().remove(0)["metrics"].clone(),
+    ] {
+        assert!(metrics["device.runs.high"].as_f64() > Some(0.0) && metrics["device.runs.none"].is_null(), "{metrics}");
+    }
+    with_artifact(&["--backend-option", "device.level=3"])
+        .fails_with("E0427")
+        .stderr_contains(&["expected low or high"]);
+}
+
+/// Tests that one program uses two devices of a backend that asks for a backend per device.
+#[test]
+fn each_device_is_a_backend_if_the_plugin_asks_for_it() {
+    let program = "def @main(%x: Tensor[(8, 16), float32]) { nn.relu(tanh(add(%x, %x))) }";
+    let fixture = Fixture::new(&json!({"per_device": true}), program);
+    let explained = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
+    let backends: Vec<&str> =
+        explained["regions"].as_array().unwrap().iter().map(|region| region["backend"].as_str().unwrap()).collect();
+    assert_eq!((backends, &explained["totals"]["on_host"]), (vec!["device@0", "device@1", "device@0"], &json!(0)));
+    let bytes = 8 * 16 * 4;
+    let copies = |backend: &str, count: u64| {
+        let bytes = count * bytes;
+        json!({"backend": backend, "to_device": count, "to_device_bytes": bytes, "from_device": count, "from_device_bytes": bytes})
+    };
+    assert_eq!(explained["copies"], json!([copies("device@0", 2), copies("device@1", 1)]));
+    fixture.metrics();
+
+    // An artifact names the devices.
+    let (artifact, dir) = (fixture.path("model.byoc"), fixture.folder.path().display().to_string());
+    fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
+    let expected = byoc(["run", &fixture.model, "--input", "x=random:1"]).ok().out;
+    let words = ["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1", "--require-offload"];
+    assert_eq!(byoc(words).ok().out, expected);
+
+    // A name or --device chooses one.
+    let on = |words: &[&str]| {
+        let words = [&["explain", &fixture.model, "--json", "--plugin-dir", &dir], words].concat();
+        byoc(words).ok().json().remove(0)
+    };
+    for words in [&["--backend", "device@1"][..], &["--backend", "device", "--device", "device=1"]] {
+        let totals = on(words)["totals"].clone();
+        assert_eq!((&totals["in_regions"], &totals["on_host"]), (&json!(2), &json!(1)), "{words:?}");
+    }
+    let swapped = on(&["--backend", "device@1,device@0"]);
+    assert_eq!(swapped["regions"].as_array().unwrap().len(), 2, "the second device takes relu as well: {swapped}");
+    let words = ["run", &fixture.model, "--backend", "device@7", "--plugin-dir", &dir];
+    byoc(words).fails_with("E0427").stderr_contains(&["device has no device \"7\"", "devices of the backend: 0, 1"]);
+}
+
+#[test]
+fn estimates_of_a_backend_are_explained() {
+    let text = |estimates: &str, expected: &str| {
+        let fixture = Fixture::new(&json!({"milliseconds": 2, "estimates": estimates}), &chain(2));
+        let explained = fixture.on_device(&["explain", &fixture.model]).ok().out;
+        assert_eq!(explained.matches(expected).count(), 3, "{explained}");
+        let json = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
+        assert_eq!(json["regions"][0]["estimate"], json!({"nanoseconds": 2_000_000, "launches": 1}), "{json}");
+    };
+    text("region", "2.0 ms, 1 launch");
+    text("parts", "2.0 ms, 1 launch");
+    let program = "def @main(%x: Tensor[(8, 16), float32]) { nn.relu(tanh(add(%x, %x))) }";
+    let fixture = Fixture::new(&json!({"milliseconds": 2, "estimates": "parts"}), program);
+    let explained = fixture.on_device(&["explain", &fixture.model]).ok().out;
+    assert!(explained.contains("6.0 ms, 3 launches"), "{explained}");
+    let without = Fixture::new(&json!({}), program);
+    assert!(!without.on_device(&["explain", &without.model]).ok().out.contains("estimate"));
+}
+
+/// Tests that regions compute in place on the device where the input is not read afterwards, and that results stay right.
+#[test]
+fn regions_compute_in_place_on_the_device() {
+    let arena = |fixture: &Fixture| {
+        let artifact = fixture.path("model.byoc");
+        fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
+        let mut entries = Entries::unpack(&std::fs::read(&artifact).unwrap());
+        let program: Value = serde_json::from_slice(entries.entry("program.json")).unwrap();
+        let entry = program["entry"].as_u64().unwrap() as usize;
+        program["functions"][entry]["device_arenas"][0].as_u64().unwrap()
+    };
+    let (apart, in_place) = (Fixture::new(&json!({}), &chain(4)), Fixture::new(&json!({"in_place": true}), &chain(4)));
+    assert_eq!((arena(&apart), arena(&in_place)), (2 * 8 * 16 * 4, 8 * 16 * 4));
+    let runs = |metrics: &Value| metrics["device.runs.none"].as_f64().unwrap();
+    let metrics = in_place.metrics();
+    assert_eq!(metrics["device.in_place"], json!(runs(&metrics)), "{metrics}");
+    assert!(apart.metrics()["device.in_place"].is_null());
+
+    // A tensor that is read again keeps its memory.
+    let program = "def @main(%x: Tensor[(8, 16), float32]) {
+  %0 = add(%x, %x);
+  %1 = sigmoid(%0);
+  %2 = nn.relu(%0);
+  %3 = sigmoid(%2);
+  add(%3, add(%1, nn.relu(%0)))
+}";
+    let fixture = Fixture::new(&json!({"in_place": true}), program);
+    fixture.metrics();
+
+    // A program from a file that names other places is rejected.
+    let artifact = in_place.path("model.byoc");
+    let mut entries = Entries::unpack(&std::fs::read(&artifact).unwrap());
+    entries.replace("program.json", "\"in_place\":[[0,0]]", "\"in_place\":[[0,1]]");
+    std::fs::write(&artifact, entries.pack()).unwrap();
+    let dir = in_place.folder.path().display().to_string();
+    let words = ["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1"];
+    byoc(words).fails_with("E0704").stderr_contains(&["expected an in-place input of the region"]);
+}
+
+/// Tests that the library sets an option for one run, on the thread that runs it.
+#[test]
+fn library_sets_options_for_one_run() {
+    let fixture = Fixture::new(&json!({}), &chain(1));
+    let session =
+        Session::builder().plugin_dir(fixture.folder.path()).run_option("device", "level", "low").build().unwrap();
+    let model = Model::compile(&session, &*fixture.model, &CompileOptions::new().backend("device")).unwrap();
+    let input = Tensor::from_slice(&[8, 16], &[0.5f32; 128]);
+    let counted = || {
+        let counters = session.metrics.snapshot();
+        ["low", "high"].map(|level| counters.get(&format!("device.runs.{level}")).copied().unwrap_or(0))
+    };
+    model.run([&input]).unwrap();
+    let [per_run, none] = counted();
+    assert!(per_run > 0 && none == 0, "the option of the session");
+    let high = RunOptions::default().backend_option(&session, "device", "level", "high").unwrap();
+    model.run_with([&input], &high).unwrap();
+    let mut future = std::pin::pin!(model.run_async([&input], &high).unwrap());
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Pending => std::thread::yield_now(),
+            Poll::Ready(outputs) => break outputs.unwrap(),
+        }
+    }
+    assert_eq!(counted(), [per_run, 2 * per_run]);
+    model.run([&input]).unwrap();
+    assert_eq!(counted(), [2 * per_run, 2 * per_run]);
+    for (option, value) in [("wide", "true"), ("level", "middle"), ("nothing", "1")] {
+        RunOptions::default().backend_option(&session, "device", option, value).expect_err(option);
+    }
 }

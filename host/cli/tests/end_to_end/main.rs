@@ -13,6 +13,7 @@ mod export;
 mod from_tvm;
 mod inputs;
 mod lecture;
+mod linked;
 mod models;
 mod new_plugin;
 mod newcomer;

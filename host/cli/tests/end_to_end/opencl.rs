@@ -1,6 +1,7 @@
 //! OpenCL devices: kernels against the host's, whole networks, the cache of programs, and drivers that fail. Without an
 //! OpenCL library, tests that need a device are skipped.
 
+mod detector;
 mod driver;
 
 use crate::{CommandOutput, command, data_text, to_command_output};
@@ -133,6 +134,29 @@ fn matrix_products() {
             "nn.batch_matmul(transpose(%a, axes=[0, 2, 1]), %c, transpose_a=True, transpose_b=False)",
         ],
     );
+}
+
+/// Tests float16: the host rounds after each operator, the device at the edges of a region, which is at least as precise.
+#[test]
+fn half_precision() {
+    let Some(fixture) = Fixture::with_device() else { return };
+    let parameters = "%x: Tensor[(2, 6, 11, 9), float16], %w: Tensor[(20, 6, 3, 3), float16], %bias: Tensor[(20), float16], \
+                      %f: Tensor[(2, 6, 11, 9), float32]";
+    let expressions = [
+        "nn.relu(nn.bias_add(nn.conv2d(%x, %w, padding=[1, 1, 1, 1]), %bias))",
+        "transpose(nn.max_pool2d(%x, pool_size=[2, 2]), axes=[0, 2, 3, 1])",
+        "multiply(add(%x, %x), 0.3h)",
+        "concatenate((%x, negative(%x)), axis=1)",
+        "cast(cast(multiply(%f, 1.2345f), dtype=\"float16\"), dtype=\"float32\")",
+        "cast(%f, dtype=\"float16\")",
+    ];
+    let expressions = expressions.map(|text| text.replace("0.3h", "cast(0.3f, dtype=\"float16\")"));
+    let expressions: Vec<&str> = expressions.iter().map(String::as_str).collect();
+    let model = fixture.write("model.relay", &program(parameters, &expressions));
+    let inputs = random(parameters);
+    let inputs: Vec<&str> = inputs.iter().flat_map(|input| ["--input", input.as_str()]).collect();
+    // Half a unit in the last place is 2^-11 of a number.
+    fixture.compare(&model, &inputs, 2e-3);
 }
 
 #[test]

@@ -30,6 +30,9 @@ pub struct Manifest {
     /// Programs for fixed values of symbolic dimensions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variants: Vec<VariantRecord>,
+    /// Backends whose regions were linked, each with the name of the entry with the data that they share.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub linked: BTreeMap<String, Option<String>>,
 }
 
 /// Program for fixed values of symbolic dimensions.
@@ -48,6 +51,9 @@ pub struct VariantRecord {
     pub regions: Vec<Option<RegionRecord>>,
     /// Constants, in the program's order.
     pub tensors: Vec<TensorRecord>,
+    /// Backends whose regions were linked.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub linked: BTreeMap<String, Option<String>>,
 }
 
 /// Entry of the archive.
@@ -68,8 +74,11 @@ pub struct Entry {
 pub struct TensorRecord {
     /// Name of the tensor in `weights.safetensors`.
     pub name: String,
-    /// BLAKE3 of the tensor's bytes.
+    /// BLAKE3 of the tensor's bytes; empty for a tensor that is only in blobs.
     pub blake3: String,
+    /// True if the tensor is not in `weights.safetensors`, because the blobs of its regions hold it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_blobs: bool,
 }
 
 /// Region as compiled by its backend.

@@ -10,7 +10,7 @@ use byoc_files::open_regular;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{DType, Tensor};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 use std::ops::Range;
 use std::path::Path;
@@ -101,7 +101,9 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
     let mut compiled = Compiled {
         constants: constants(&file, weights.clone(), &manifest.tensors, &program)?,
         program,
+        absent: absent(&manifest.tensors),
         regions: regions(&manifest.regions, get)?,
+        linked: linked(&file, &entries, &manifest.linked)?,
         explain: manifest.explain.clone(),
         model_digest: manifest.model_digest.clone(),
         options: manifest.options.clone(),
@@ -113,7 +115,9 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
         let variant = Compiled {
             constants: constants(&file, weights.clone(), &record.tensors, &program)?,
             program,
+            absent: absent(&record.tensors),
             regions: regions(&record.regions, get)?,
+            linked: linked(&file, &entries, &record.linked)?,
             explain: record.explain.clone(),
             model_digest: manifest.model_digest.clone(),
             options: record.options.clone(),
@@ -123,6 +127,7 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
         compiled.variants.push(Variant { dims: record.dims.clone(), compiled: variant });
     }
     compiled.check()?;
+    compiled.check_absent()?;
     Ok(Artifact { bytes: bytes.len() as u64, manifest, compiled })
 }
 
@@ -225,6 +230,10 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
     }
     let mut tensors = Vec::with_capacity(program.constants.len());
     for (record, port) in records.iter().zip(&program.constants) {
+        if record.in_blobs {
+            tensors.push(Tensor::empty());
+            continue;
+        }
         let wrong = || bad(&format!("tensor {} does not match the program", port.name));
         let shape = port.ty.shape().ok_or_else(wrong)?;
         let entry = header.get(&record.name).ok_or_else(wrong)?;
@@ -245,6 +254,28 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
         tensors.push(Tensor::from_storage(port.ty.dtype, &shape, Arc::new(slice)).ok_or_else(wrong)?);
     }
     Ok(tensors)
+}
+
+/// Returns the indices of the constants that are only in blobs.
+fn absent(records: &[TensorRecord]) -> BTreeSet<u32> {
+    records.iter().zip(0u32..).filter(|(record, _)| record.in_blobs).map(|(_, index)| index).collect()
+}
+
+/// Returns the shared data of linked regions as views of the file.
+fn linked<T: AsRef<[u8]> + Send + Sync + 'static>(
+    file: &Arc<T>,
+    entries: &BTreeMap<String, Range<usize>>,
+    records: &BTreeMap<String, Option<String>>,
+) -> Result<BTreeMap<String, Option<Tensor>>, Diagnostic> {
+    let shared = |name: &String| {
+        let range = entries.get(name).ok_or_else(|| malformed(format!("missing entry {name}")))?;
+        let slice = Arc::new(FileRange(file.clone(), range.clone()));
+        Tensor::from_storage(DType::U8, &[range.len()], slice).ok_or_else(|| malformed(format!("{name} is too large")))
+    };
+    let linked = |(backend, name): (&String, &Option<String>)| {
+        Ok::<_, Diagnostic>((backend.clone(), name.as_ref().map(shared).transpose()?))
+    };
+    records.iter().map(linked).collect()
 }
 
 fn region<'a>(

@@ -7,7 +7,7 @@ use byoc_files::output::Pending;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{DType, Tensor};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -71,12 +71,13 @@ impl<'a> Contents<'a> {
         let mut entries: Vec<(String, Vec<Cow<'a, [u8]>>)> = Vec::new();
         entries.push((PROGRAM.to_owned(), vec![serde_json::to_vec(&compiled.program)?.into()]));
         let mut weights = Weights::default();
-        let names = compiled.program.constants.iter().map(|port| port.name.clone());
-        let tensors = names.zip(&compiled.constants).map(|(name, tensor)| weights.add(name, tensor)).collect();
+        let tensors = weights.of_program(compiled);
         let of_variants: Vec<Vec<TensorRecord>> =
             compiled.variants.iter().enumerate().map(|(i, variant)| weights.of_variant(i, &variant.compiled)).collect();
         entries.push((WEIGHTS.to_owned(), safetensors(&weights.tensors)?));
+        let mut shared = SharedData::default();
         let regions = records(compiled, "", &mut entries);
+        let linked = shared.records(compiled, "", &mut entries);
         let mut variants = Vec::with_capacity(compiled.variants.len());
         for ((i, variant), tensors) in compiled.variants.iter().enumerate().zip(of_variants) {
             let (folder, compiled) = (format!("variants/{i}/"), &variant.compiled);
@@ -89,6 +90,7 @@ impl<'a> Contents<'a> {
                 explain: compiled.explain.clone(),
                 regions: records(compiled, &folder, &mut entries),
                 tensors,
+                linked: shared.records(compiled, &folder, &mut entries),
             });
         }
         let described = entries.iter().map(|(name, parts)| Entry {
@@ -106,6 +108,7 @@ impl<'a> Contents<'a> {
             tensors,
             entries: described.collect(),
             variants,
+            linked,
         };
         Ok(Contents { manifest: serde_json::to_vec(&manifest)?, entries })
     }
@@ -142,9 +145,21 @@ struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    /// Adds a tensor of the main program.
+    /// Adds the tensors of the main program, without those that are only in blobs.
+    fn of_program(&mut self, compiled: &'a Compiled) -> Vec<TensorRecord> {
+        let in_blobs = compiled.only_in_blobs();
+        let names = compiled.program.constants.iter().map(|port| port.name.clone());
+        let numbered = names.zip(&compiled.constants).zip(0u32..);
+        let record = |((name, tensor), number): ((String, &'a Tensor), u32)| match in_blobs.contains(&number) {
+            true => TensorRecord { name, blake3: String::new(), in_blobs: true },
+            false => self.add(name, tensor),
+        };
+        numbered.map(record).collect()
+    }
+
+    /// Adds a tensor.
     fn add(&mut self, name: String, tensor: &'a Tensor) -> TensorRecord {
-        let record = TensorRecord { name: name.clone(), blake3: digest([tensor.bytes()]) };
+        let record = TensorRecord { name: name.clone(), blake3: digest([tensor.bytes()]), in_blobs: false };
         self.by_content.insert((tensor.dtype(), tensor.shape(), record.blake3.clone()), name.clone());
         self.tensors.push((name, tensor));
         record
@@ -153,15 +168,50 @@ impl<'a> Weights<'a> {
     /// Adds those tensors of a specialized program that no other program has.
     fn of_variant(&mut self, number: usize, compiled: &'a Compiled) -> Vec<TensorRecord> {
         let names = compiled.program.constants.iter().map(|port| format!("variants/{number}/{}", port.name));
+        let in_blobs = compiled.only_in_blobs();
         let mut records = Vec::with_capacity(compiled.constants.len());
-        for (name, tensor) in names.zip(&compiled.constants) {
+        for ((name, tensor), constant) in names.zip(&compiled.constants).zip(0u32..) {
+            if in_blobs.contains(&constant) {
+                records.push(TensorRecord { name, blake3: String::new(), in_blobs: true });
+                continue;
+            }
             let blake3 = digest([tensor.bytes()]);
             match self.by_content.get(&(tensor.dtype(), tensor.shape(), blake3.clone())) {
-                Some(known) => records.push(TensorRecord { name: known.clone(), blake3 }),
+                Some(known) => records.push(TensorRecord { name: known.clone(), blake3, in_blobs: false }),
                 None => records.push(self.add(name, tensor)),
             }
         }
         records
+    }
+}
+
+/// Shared data of linked regions. Equal data of several programs are written once.
+#[derive(Default)]
+struct SharedData {
+    /// Name of the entry by digest.
+    by_content: HashMap<String, String>,
+}
+
+impl SharedData {
+    /// Adds the entries of a program, below `folder`, and returns their names by backend.
+    fn records<'a>(
+        &mut self,
+        compiled: &'a Compiled,
+        folder: &str,
+        entries: &mut Vec<(String, Vec<Cow<'a, [u8]>>)>,
+    ) -> BTreeMap<String, Option<String>> {
+        let mut entry = |backend: &str, shared: &'a Tensor| {
+            let name = self.by_content.entry(digest([shared.bytes()])).or_insert_with(|| {
+                let name = format!("{folder}shared/{backend}");
+                entries.push((name.clone(), vec![Cow::from(shared.bytes())]));
+                name
+            });
+            name.clone()
+        };
+        let linked = compiled.linked.iter();
+        linked
+            .map(|(backend, shared)| (backend.clone(), shared.as_ref().map(|shared| entry(backend, shared))))
+            .collect()
     }
 }
 

@@ -13,6 +13,7 @@ use crate::cancel::{Cancel, MAX_CALLS};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{Tensor, TensorViewMut};
 use byoc_kernels::split;
+use byoc_plugin_api::host::run_options::BackendOptions;
 use std::sync::{Arc, OnceLock};
 
 /// Program prepared for execution. Kernels are created and weights are packed once; concurrent runs share nothing else.
@@ -24,6 +25,8 @@ pub struct Executor {
     /// Program without the backend whose device was lost.
     without_lost: OnceLock<Result<PreparedProgram, Diagnostic>>,
     on_caller: bool,
+    /// Options of backends for every run.
+    options: Option<BackendOptions>,
     cancel: Cancel,
     max_calls: u64,
 }
@@ -63,6 +66,7 @@ impl Executor {
             prepared: PreparedProgram::new(program, constants, regions, spaces, pool)?,
             without_lost: OnceLock::new(),
             on_caller: false,
+            options: None,
             cancel,
             max_calls: MAX_CALLS,
         })
@@ -80,6 +84,14 @@ impl Executor {
     #[must_use]
     pub fn with_regions_on_caller(mut self) -> Executor {
         self.on_caller = true;
+        self
+    }
+
+    /// Sets options of backends for every run; those of the scope that a run is started in
+    /// ([`BackendOptions::enter`]) take precedence.
+    #[must_use]
+    pub fn with_options(mut self, options: BackendOptions) -> Executor {
+        self.options = Some(options).filter(|options| !options.is_empty());
         self
     }
 
@@ -176,7 +188,16 @@ impl Executor {
         observer: Option<&dyn Observer>,
         cancel: &Cancel,
     ) -> Result<(), Diagnostic> {
-        let mut run = || interpreter::run(prepared, inputs, results, observer, cancel, self.max_calls);
+        // A plugin reads the options on the thread that calls it, which may be one of the pool.
+        let options = match (BackendOptions::current(), &self.options) {
+            (of_run, None) => of_run,
+            (None, of_session) => of_session.clone(),
+            (Some(of_run), Some(of_session)) => Some(of_session.with(&of_run)),
+        };
+        let mut run = || {
+            let _options = options.clone().map(BackendOptions::enter);
+            interpreter::run(prepared, inputs, results, observer, cancel, self.max_calls)
+        };
         match prepared.threading() {
             Threading::Inline => split::inline(run),
             Threading::Pool if self.on_caller => run(),
@@ -195,6 +216,14 @@ impl Executor {
                 if self.on_caller { observed() } else { self.pool().install(observed) }
             }
         }
+    }
+
+    /// Resets the states of the regions that have one to those after loading. Runs in progress may come before or after it.
+    ///
+    /// # Errors
+    /// A backend that cannot do so.
+    pub fn reset_state(&self) -> Result<(), Diagnostic> {
+        self.prepared.reset_state()
     }
 
     /// Orders named inputs for [`Executor::run`].

@@ -286,6 +286,8 @@ pub(super) struct Operands {
     pub footprint: Option<Footprint>,
     /// True if an operand lies in the memory of a device.
     pub on_device: bool,
+    /// Results that have the memory of an input: pairs of indices into `outs` and `inputs`. Such an input has no view.
+    pub in_place: Box<[[u32; 2]]>,
 }
 
 struct ArenaOperand {
@@ -299,6 +301,16 @@ struct ArenaOperand {
 impl Operands {
     /// Sorts the operands; returns `None` if an output overlaps another operand, or an output is a constant.
     pub(super) fn new(regs: &[RegInfo], inputs: Vec<Reg>, outs: Vec<Reg>) -> Option<Operands> {
+        Operands::with_in_place(regs, inputs, outs, &[])
+    }
+
+    /// Same as [`Operands::new`], with results that have the memory of an input.
+    pub(super) fn with_in_place(
+        regs: &[RegInfo],
+        inputs: Vec<Reg>,
+        outs: Vec<Reg>,
+        in_place: &[[u32; 2]],
+    ) -> Option<Operands> {
         let mut arena_operands = Vec::new();
         let mut footprints: BTreeMap<u32, Footprint> = BTreeMap::new();
         let mut elsewhere = false;
@@ -306,6 +318,10 @@ impl Operands {
         for (list, out) in sides {
             for (at, reg) in list.iter().enumerate() {
                 let info = &regs[reg.index()];
+                if !out && in_place.iter().any(|[_, input]| *input as usize == at) {
+                    // The access to the result covers that to the input.
+                    continue;
+                }
                 match info.slot {
                     Slot::Arena(offset) if info.bytes > 0 => {
                         arena_operands.push(ArenaOperand { offset, bytes: info.bytes, at: at as u32, out });
@@ -342,6 +358,7 @@ impl Operands {
             arena_operands: arena_operands.into(),
             footprint: single.and_then(|footprints| footprints.into_values().next()),
             on_device,
+            in_place: in_place.into(),
         })
     }
 }

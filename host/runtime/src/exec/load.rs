@@ -172,7 +172,7 @@ impl Loader<'_> {
         match instr {
             Instr::Kernel(call) => self.kernel(function, regs, call),
             Instr::Alias(call) => self.alias(function, regs, call),
-            Instr::Region { region, inputs, outs } => self.region(regs, *region, inputs, outs),
+            Instr::Region { region, inputs, outs, in_place } => self.region(regs, *region, [inputs, outs], in_place),
             Instr::Copy { from, to } => Ok(copy(regs, *from, *to)),
             other => Ok(Step::Control(other.clone())),
         }
@@ -227,7 +227,13 @@ impl Loader<'_> {
         Ok(Step::Alias { from, out, shape, call })
     }
 
-    fn region(&mut self, regs: &[RegInfo], index: u32, inputs: &[Reg], outs: &[Reg]) -> Result<Step, Diagnostic> {
+    fn region(
+        &mut self,
+        regs: &[RegInfo],
+        index: u32,
+        [inputs, outs]: [&[Reg]; 2],
+        in_place: &[[u32; 2]],
+    ) -> Result<Step, Diagnostic> {
         let (inputs, outs) = (inputs.to_vec(), outs.to_vec());
         let about = &self.program.regions[index as usize];
         let mut region = self.regions.get(index as usize).cloned().flatten();
@@ -245,7 +251,7 @@ impl Loader<'_> {
                         && plan.outputs.iter().map(|o| &o.dims[..]).eq(wanted.iter().copied()) =>
                 {
                     self.workspace = self.workspace.max(plan.workspace);
-                    let operands = Operands::new(regs, inputs.clone(), outs.clone())
+                    let operands = Operands::with_in_place(regs, inputs.clone(), outs.clone(), in_place)
                         .ok_or_else(|| bad_program(&format!("the operands of {} overlap", about.symbol)))?;
                     fixed = Some((operands, plan));
                 }

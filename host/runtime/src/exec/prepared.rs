@@ -128,6 +128,11 @@ impl PreparedProgram {
         }
     }
 
+    /// Resets the states of the regions.
+    pub fn reset_state(&self) -> Result<(), Diagnostic> {
+        self.regions.iter().flatten().try_for_each(|region| region.reset_state())
+    }
+
     /// Returns one line per region that its backend refused during preparation, with the reason.
     pub fn notes(&self) -> Vec<String> {
         let prepared = self.functions.iter().filter_map(|code| code.get()?.as_ref().ok());

@@ -226,6 +226,9 @@ pub enum Instr {
         inputs: Vec<Reg>,
         /// Results.
         outs: Vec<Reg>,
+        /// Results that have the memory of an argument: pairs of indices into `outs` and `inputs`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        in_place: Vec<[u32; 2]>,
     },
     /// Copies a register; tensors share their bytes if possible.
     Move {

@@ -36,6 +36,14 @@ pub trait Region: Send + Sync {
         let _ = plan;
     }
 
+    /// Returns the state of the region to that after it was loaded; nothing to do for a region without state.
+    ///
+    /// # Errors
+    /// A backend that cannot do so.
+    fn reset_state(&self) -> Result<(), Diagnostic> {
+        Ok(())
+    }
+
     /// Returns true if a run may fail because the device is gone, after which the host runs the region: its constants are kept.
     fn may_be_lost(&self) -> bool {
         false
@@ -78,6 +86,9 @@ pub struct RegionCall<'a, 't> {
     pub workspace: &'a mut [u8],
     /// Plan number, from [`Prepared::plan`].
     pub plan: u64,
+    /// Results that have the memory of an input, as pairs of indices into `outputs` and `inputs`: the view of such an input has no
+    /// data, and its contents are those of the output before the run.
+    pub in_place: &'a [[u32; 2]],
     /// Operands in the memory of a device, whose views above have no data; `None` if there are none.
     pub device: Option<&'a DeviceOperands>,
 }

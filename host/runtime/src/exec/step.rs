@@ -243,6 +243,7 @@ pub(super) fn region(
                 shapes: &mut [],
                 workspace,
                 plan: plan.plan,
+                in_place: &operands.in_place,
                 device: device.as_ref(),
             };
             match dependencies {
@@ -296,6 +297,7 @@ fn dynamic_region(
         shapes: &mut shapes,
         workspace: workspace.as_mut(),
         plan: plan.plan,
+        in_place: &[],
         device: None,
     })?;
     step.signature.check_results(&plan, &shapes).map_err(failed)?;

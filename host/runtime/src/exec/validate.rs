@@ -6,7 +6,7 @@
 //! known.
 
 use super::device::ALIGNMENT;
-use super::program::{Function, Instr, Place, Program, Reg, VERSION};
+use super::program::{Function, Instr, Place, Program, Reg, Register, VERSION};
 use super::value::bad_program;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{TensorType, Type};
@@ -196,6 +196,22 @@ fn check_spaces(
     }
 }
 
+/// Returns true if each pair of a result and an argument has one place and one size, and no register is in two pairs.
+fn is_in_place(function: &Function, inputs: &[Reg], outs: &[Reg], pairs: &[[u32; 2]]) -> bool {
+    pairs.iter().enumerate().all(|(at, &[out, input])| {
+        let (Some(out_reg), Some(input_reg)) = (outs.get(out as usize), inputs.get(input as usize)) else {
+            return false;
+        };
+        let [to, from] = [out_reg, input_reg].map(|reg| &function.registers[reg.index()]);
+        let size = |register: &Register| register.ty.as_ref().and_then(byte_size);
+        pairs[..at].iter().all(|other| other[0] != out && other[1] != input)
+            && matches!(to.place, Place::Arena(_) | Place::Device { .. })
+            && to.place == from.place
+            && size(to).is_some_and(|bytes| bytes > 0)
+            && size(to) == size(from)
+    })
+}
+
 fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr) -> Result<(), String> {
     let (read, written) = instr.operands();
     let inside = |reg: &Reg| reg.index() < function.registers.len();
@@ -239,7 +255,10 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
                 None => Ok(()),
             }
         }
-        Instr::Region { region, inputs, outs } => match program.regions.get(*region as usize) {
+        Instr::Region { region, inputs, outs, in_place } => match program.regions.get(*region as usize) {
+            Some(_) if !is_in_place(function, inputs, outs, in_place) => {
+                Err("expected an in-place input of the region at the place of its result".to_owned())
+            }
             Some(region) if (region.inputs.len(), region.outputs.len()) == (inputs.len(), outs.len()) => {
                 let types = |regs: &'_ [Reg]| {
                     regs.iter().map(|reg| function.registers[reg.index()].ty.as_ref()).collect::<Vec<_>>()

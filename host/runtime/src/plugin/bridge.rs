@@ -10,6 +10,7 @@ use byoc_ir::tensor::{self, Tensor};
 use byoc_ir::text::dim_or_symbol;
 use byoc_ir::typing::{Builder, unify};
 use byoc_plugin_api as api;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -54,6 +55,40 @@ pub fn tensor_digest(tensor: &Tensor) -> String {
 pub fn constant_handle(name: &str, tensor: &Arc<Tensor>) -> api::Constant {
     let source = TensorSource { tensor: tensor.clone(), digest: OnceLock::new() };
     api::Constant::new(name, dtype_to_api(tensor.dtype()), tensor.shape(), source)
+}
+
+/// Returns a constant without elements, which stands for one whose value the loader of a region does not get.
+pub fn without_elements(dtype: api::DType) -> api::Constant {
+    api::Constant::new("", dtype, &[0], NoBytes)
+}
+
+struct NoBytes;
+
+impl api::ConstantSource for NoBytes {
+    fn bytes(&self) -> &[u8] {
+        &[]
+    }
+
+    fn digest(&self) -> String {
+        String::new()
+    }
+}
+
+/// Returns the metadata that a code generator recorded with a region.
+pub fn metadata(compiled: &api::CompiledRegion) -> Vec<(String, Value)> {
+    compiled.metadata.iter().map(|attr| (attr.key.to_string(), json_value(&attr.value))).collect()
+}
+
+// Attributes nest at most two levels deep, so this recursion is bounded.
+fn json_value(value: &api::AttrValue) -> Value {
+    match value {
+        api::AttrValue::None => Value::Null,
+        api::AttrValue::Bool(v) => json!(v),
+        api::AttrValue::Int(v) => json!(v),
+        api::AttrValue::Float(v) => json!(v),
+        api::AttrValue::Str(v) => json!(v.as_str()),
+        api::AttrValue::List(items) => items.iter().map(json_value).collect(),
+    }
 }
 
 impl ConstantTable {

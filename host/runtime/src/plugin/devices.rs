@@ -1,5 +1,6 @@
 //! Memories of devices, and locks of backends that serve one run at a time: one for each loader in a process.
 
+use super::run_slots::RunSlots;
 use super::services::Metrics;
 use crate::exec::device::DeviceSpace;
 use byoc_plugin_api::host::device::Memory;
@@ -12,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Devices {
     /// By loader key and device.
     spaces: Mutex<BTreeMap<(String, String), Option<Arc<DeviceSpace>>>>,
-    /// By loader key.
-    one_run: Mutex<BTreeMap<String, Arc<Mutex<()>>>>,
+    /// By loader key, device, and number of runs at a time.
+    slots: Mutex<BTreeMap<(String, String, usize), Arc<RunSlots>>>,
 }
 
 impl Devices {
@@ -42,9 +43,10 @@ impl Devices {
         Ok(space)
     }
 
-    /// Returns the lock of the runs of a loader's regions.
-    pub fn one_run(&self, key: &str) -> Arc<Mutex<()>> {
-        let mut locks = self.one_run.lock().unwrap_or_else(PoisonError::into_inner);
-        locks.entry(key.to_owned()).or_default().clone()
+    /// Returns the slots that those regions of a loader share on a device of which at most `count` may run at a time.
+    pub fn slots(&self, key: &str, device: &str, count: usize) -> Arc<RunSlots> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = (key.to_owned(), device.to_owned(), count);
+        slots.entry(name).or_insert_with(|| Arc::new(RunSlots::new(count))).clone()
     }
 }

@@ -8,6 +8,7 @@ pub mod discover;
 pub mod guard;
 pub mod region;
 pub mod registry;
+pub mod run_slots;
 pub mod services;
 
 pub use crate::error::fault;

@@ -8,13 +8,16 @@
 use super::bridge::dtype_to_api;
 use super::fault;
 use super::guard::{GuardedBuffer, first_damage};
+use super::run_slots::{RunSlot, RunSlots};
+use crate::exec::device::DeviceSlice;
 use crate::exec::region::{OutputDims, Prepared, Region, RegionCall};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{OutOfMemory, Shape, TensorView, TensorViewMut, memory};
 use byoc_plugin_api::host::device::{self, Event};
+use byoc_plugin_api::host::{InPlaceType, in_place};
 use byoc_plugin_api::{AttrValue, Call, Executable, TensorMut, TensorRef};
 use smallvec::SmallVec;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Loaded region of a plugin.
 pub struct PluginRegion {
@@ -23,10 +26,15 @@ pub struct PluginRegion {
     label: String,
     plugin: String,
     checked: bool,
-    /// Lock of a backend that serves one run at a time.
-    one_run: Option<Arc<Mutex<()>>>,
+    /// Slots that a run has to hold; empty for a region that any number of runs may be in.
+    slots: Vec<Arc<RunSlots>>,
+    /// True if runs change a state of the region.
+    stateful: bool,
     may_be_lost: bool,
 }
+
+/// Key of a region's `query` that returns its state to that after `load`.
+const RESET_STATE: &str = "state.reset";
 
 /// Key of a region's `query`: the JSON boolean `true` if a run may fail because the device is gone.
 const MAY_BE_LOST: &str = "region.may_be_lost";
@@ -37,7 +45,8 @@ impl PluginRegion {
         let checked = std::env::var_os("BYOC_CHECK_REGIONS").is_some_and(|value| !value.is_empty() && value != "0");
         let label = format!("plugin {plugin}: run: region {symbol}");
         let may_be_lost = matches!(executable.query(MAY_BE_LOST, b"{}"), Ok(Some(answer)) if answer == b"true");
-        PluginRegion { executable, label, plugin: plugin.to_owned(), checked, one_run: None, may_be_lost }
+        let plugin = plugin.to_owned();
+        PluginRegion { executable, label, plugin, checked, slots: Vec::new(), stateful: false, may_be_lost }
     }
 
     /// Declares that the region runs on a device with memory of its own, which may be lost.
@@ -45,10 +54,21 @@ impl PluginRegion {
         PluginRegion { may_be_lost: true, ..self }
     }
 
-    /// Lets one region run at a time of those that share the lock.
-    pub fn one_at_a_time(mut self, one_run: Arc<Mutex<()>>) -> PluginRegion {
-        self.one_run = Some(one_run);
+    /// Limits the runs at a time of those regions that share the slots.
+    pub fn with_slots(mut self, slots: Arc<RunSlots>) -> PluginRegion {
+        self.slots.push(slots);
         self
+    }
+
+    /// Declares that runs change a state of the region: one of them goes on at a time, and the state can be reset.
+    pub fn with_state(mut self) -> PluginRegion {
+        self.stateful = true;
+        self.with_slots(Arc::new(RunSlots::new(1)))
+    }
+
+    /// Waits for the slots of a run, always in the same order.
+    fn acquire(&self) -> Vec<RunSlot<'_>> {
+        self.slots.iter().map(|slots| slots.acquire()).collect()
     }
 
     /// Runs with guarded copies of all memory.
@@ -59,10 +79,14 @@ impl PluginRegion {
         let bytes = call.inputs.iter().map(|t| t.data.len()).chain(call.outputs.iter().map(|t| t.data.len()));
         let _reservation = memory::reserve(bytes.chain([call.workspace.len()]).fold(0, usize::saturating_add))?;
         let inputs = call.inputs.iter().map(|t| GuardedBuffer::copy_of(t.data, POISON));
-        let inputs = inputs.collect::<Result<Vec<GuardedBuffer>, OutOfMemory>>()?;
+        let mut inputs = inputs.collect::<Result<Vec<GuardedBuffer>, OutOfMemory>>()?;
         let outputs = call.outputs.iter().map(|t| GuardedBuffer::new(t.data.len(), POISON, POISON));
         let mut outputs = outputs.collect::<Result<Vec<GuardedBuffer>, OutOfMemory>>()?;
         let mut workspace = GuardedBuffer::new(call.workspace.len(), POISON, POISON)?;
+        // The copies are apart, so the region does not compute in place; an input that would be has the contents of its output.
+        for &[output, input] in call.in_place {
+            inputs[input as usize] = GuardedBuffer::copy_of(call.outputs[output as usize].data, POISON)?;
+        }
         let views: Vec<TensorView<'_>> =
             call.inputs.iter().zip(&inputs).map(|(t, memory)| TensorView { data: memory.bytes(), ..*t }).collect();
         let mut targets: Vec<TensorViewMut<'_>> = call
@@ -77,12 +101,17 @@ impl PluginRegion {
             shapes: call.shapes,
             workspace: workspace.bytes_mut(),
             plan: call.plan,
+            in_place: &[],
             device: call.device,
         })?;
         if let Some(damage) = first_damage(&outputs, &workspace, &inputs) {
             return Err(contract_violation(format!("{label}: {damage}")));
         }
-        if let Some(i) = inputs.iter().zip(call.inputs).position(|(memory, t)| memory.bytes() != t.data) {
+        let is_in_place = |i: usize| call.in_place.iter().any(|[_, input]| *input as usize == i);
+        let written = |(i, (memory, t)): (usize, (&GuardedBuffer, &TensorView<'_>))| {
+            (!is_in_place(i) && memory.bytes() != t.data).then_some(i)
+        };
+        if let Some(i) = inputs.iter().zip(call.inputs).enumerate().find_map(written) {
             return Err(contract_violation(format!("{label}: input {i} was written to")));
         }
         for (target, memory) in call.outputs.iter_mut().zip(&outputs) {
@@ -122,14 +151,26 @@ impl Region for PluginRegion {
         }
     }
 
+    fn reset_state(&self) -> Result<(), Diagnostic> {
+        if !self.stateful {
+            return Ok(());
+        }
+        let _slots = self.acquire();
+        match self.executable.query(RESET_STATE, b"{}").map_err(|error| fault(&error))? {
+            Some(_) => Ok(()),
+            None => Err(contract_violation(format!("{}: expected an answer to {RESET_STATE}, found none", self.label))),
+        }
+    }
+
     fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         tracing::debug!(target: "byoc::region", "{} begins", self.label);
-        let _one = self.one_run.as_deref().map(|one_run| one_run.lock().unwrap_or_else(PoisonError::into_inner));
+        // An empty list allocates nothing.
+        let _slots = self.acquire();
         if self.checked { self.run_checked(call) } else { self.run_unchecked(call) }
     }
 
     fn start(&self, call: RegionCall<'_, '_>, dependencies: &[&Event]) -> Result<Option<Event>, Diagnostic> {
-        if self.one_run.is_some() {
+        if !self.slots.is_empty() {
             return self.run(call).map(|()| None);
         }
         let (ran, event) = device::submitting(&self.plugin, dependencies, || self.run(call));
@@ -140,6 +181,9 @@ impl Region for PluginRegion {
 
 impl PluginRegion {
     fn run_unchecked(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
+        if !call.in_place.is_empty() {
+            return self.run_in_place(call);
+        }
         // `extend` writes in place, whereas the large result of `collect` would be moved.
         let mut inputs: SmallVec<[TensorRef<'_>; 8]> = SmallVec::new();
         let device = call.device;
@@ -160,6 +204,55 @@ impl PluginRegion {
             Some(Some(slice)) => slice.buffer.tensor_mut(dtype_to_api(t.dtype), shape.as_mut_slice(), slice.offset),
             _ => TensorMut::new(dtype_to_api(t.dtype), shape.as_mut_slice(), t.data),
         }));
+        let call = Call { inputs: &inputs, outputs: &mut outputs, workspace: call.workspace, plan: call.plan };
+        self.executable.run(call).map_err(|e| fault(&e))
+    }
+
+    /// Runs a region some of whose results have the memory of an input.
+    fn run_in_place(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
+        let on_device = |slices: Option<&Option<DeviceSlice>>| slices.and_then(Option::as_ref).cloned();
+        let device = call.device;
+        let input_slices: Vec<Option<DeviceSlice>> =
+            (0..call.inputs.len()).map(|i| on_device(device.and_then(|d| d.inputs.get(i)))).collect();
+        let output_slices: Vec<Option<DeviceSlice>> =
+            (0..call.outputs.len()).map(|i| on_device(device.and_then(|d| d.outputs.get(i)))).collect();
+        let mut input_shapes: Vec<Shape> = call.inputs.iter().map(|t| Shape::from_slice(t.shape)).collect();
+        let mut output_shapes: Vec<Shape> = call.outputs.iter().map(|t| Shape::from_slice(t.shape)).collect();
+        // Of each input, until it is taken: its type, and its memory.
+        let mut untaken: Vec<Option<&mut Shape>> = input_shapes.iter_mut().map(Some).collect();
+        let mut inputs: Vec<Option<TensorRef<'_>>> = call.inputs.iter().map(|_| None).collect();
+        let mut outputs: Vec<TensorMut<'_>> = Vec::with_capacity(call.outputs.len());
+        for (i, (t, shape)) in call.outputs.iter_mut().zip(&mut output_shapes).enumerate() {
+            let dtype = dtype_to_api(t.dtype);
+            let pair = call.in_place.iter().find(|[output, _]| *output as usize == i).map(|[_, input]| *input as usize);
+            let shape = shape.as_mut_slice();
+            outputs.push(match (&output_slices[i], pair.and_then(|input| Some((input, untaken[input].take()?)))) {
+                (Some(slice), taken) => {
+                    if let Some((input, input_shape)) = taken {
+                        let dtype = dtype_to_api(call.inputs[input].dtype);
+                        inputs[input] = Some(slice.buffer.tensor(dtype, input_shape, slice.offset));
+                    }
+                    slice.buffer.tensor_mut(dtype, shape, slice.offset)
+                }
+                (None, None) => TensorMut::new(dtype, shape, t.data),
+                (None, Some((input, input_shape))) => {
+                    let of_input = InPlaceType {
+                        dtype: dtype_to_api(call.inputs[input].dtype),
+                        shape: input_shape.as_mut_slice(),
+                    };
+                    let (input_tensor, output) = in_place(of_input, InPlaceType { dtype, shape }, t.data);
+                    inputs[input] = Some(input_tensor);
+                    output
+                }
+            });
+        }
+        let complete = inputs.into_iter().zip(call.inputs).zip(&input_slices).map(|((tensor, t), slice)| {
+            tensor.unwrap_or_else(|| match slice {
+                Some(slice) => slice.buffer.tensor(dtype_to_api(t.dtype), t.shape, slice.offset),
+                None => TensorRef::new(dtype_to_api(t.dtype), t.shape, t.data),
+            })
+        });
+        let inputs: Vec<TensorRef<'_>> = complete.collect();
         let call = Call { inputs: &inputs, outputs: &mut outputs, workspace: call.workspace, plan: call.plan };
         self.executable.run(call).map_err(|e| fault(&e))
     }

@@ -8,7 +8,8 @@ use byoc_ir::ir::{Expr, ExprId, Module, TensorType, Type};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::device::STREAM_SERVICE;
-use byoc_plugin_api::host::device;
+use byoc_plugin_api::host::{device, run_options};
+use byoc_plugin_api::run_options::RUN_OPTIONS_SERVICE;
 use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, HostServices, Prepared, Result, Services};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
@@ -129,7 +130,11 @@ impl HostServices for Host {
     }
 
     fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {
-        (name == STREAM_SERVICE).then(device::stream_service)
+        match name {
+            STREAM_SERVICE => Some(device::stream_service()),
+            RUN_OPTIONS_SERVICE => Some(run_options::service()),
+            _ => None,
+        }
     }
 
     fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {

@@ -38,11 +38,11 @@ pub(super) fn assign(mut function: Function, regions: &[Region]) -> Function {
             jumps.retain(|(to, _)| *to as usize != at);
         }
         match instr {
-            Instr::Region { region, inputs, outs } if space.is_some() => {
+            Instr::Region { region, inputs, outs, .. } if space.is_some() => {
                 let mut made = Made { code: &mut code, at, space: space.expect("checked") };
                 let inputs = inputs.iter().map(|reg| placement.input(*reg, &aliases, &mut made)).collect();
                 let twins: Vec<Reg> = outs.iter().map(|reg| placement.twin(*reg, &made)).collect();
-                code.push(Instr::Region { region, inputs, outs: twins.clone() });
+                code.push(Instr::Region { region, inputs, outs: twins.clone(), in_place: Vec::new() });
                 let copied = outs.iter().zip(twins).filter(|(out, _)| uses.read[out.index()]);
                 placement.copies.extend(copied.map(|(&to, from)| [from, to]));
             }

@@ -447,7 +447,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             let region = self.context.region(&name)?;
             let sym = self.allocate_registers(id)?;
             let outs = self.flatten(sym)?;
-            self.code.push(Instr::Region { region, inputs: args, outs });
+            self.code.push(Instr::Region { region, inputs: args, outs, in_place: Vec::new() });
             return Ok(());
         }
         let function = match target {

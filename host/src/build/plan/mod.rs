@@ -38,8 +38,25 @@ pub struct LoweredProgram {
 /// # Errors
 /// When the module has no `main`, `main` takes or returns anything but tensors, or the module is not typed.
 pub fn plan(module: &Module, output_names: &[String], device_backends: &[&str]) -> Result<LoweredProgram, Diagnostic> {
+    plan_in_place(module, output_names, device_backends, &InPlace::new())
+}
+
+/// Results that a region may write to the memory of an argument, as pairs of indices of result and argument, by symbol.
+pub type InPlace = BTreeMap<String, Vec<[u32; 2]>>;
+
+/// Same as [`plan`], with regions that compute in place where an argument is not read afterwards. Everything but the places of
+/// tensors is as without them.
+///
+/// # Errors
+/// Same as [`plan`].
+pub fn plan_in_place(
+    module: &Module,
+    output_names: &[String],
+    device_backends: &[&str],
+    in_place: &InPlace,
+) -> Result<LoweredProgram, Diagnostic> {
     let main = module.globals.get("main").ok_or_else(|| not_lowerable("the module has no function @main"))?;
-    let mut context = Context::new(module, device_backends);
+    let mut context = Context::new(module, device_backends, in_place);
     let entry = context.function_of("main")?;
     let mut analyzer = Analyzer::new(module);
     while let Some((name, index)) = context.queue.pop_front() {
@@ -101,6 +118,7 @@ struct Context<'m> {
     /// Backends whose devices have memory of their own.
     device_backends: &'m [&'m str],
     spaces: Vec<Space>,
+    in_place: &'m InPlace,
     region_of: HashMap<Name, u32>,
     constants: Vec<Tensor>,
     constant_of: BTreeMap<ExprId, u32>,
@@ -131,7 +149,7 @@ impl Syms {
 }
 
 impl<'m> Context<'m> {
-    fn new(module: &'m Module, device_backends: &'m [&'m str]) -> Context<'m> {
+    fn new(module: &'m Module, device_backends: &'m [&'m str], in_place: &'m InPlace) -> Context<'m> {
         let nothing = Sym::Tuple { first: 0, len: 0 };
         Context {
             module,
@@ -142,6 +160,7 @@ impl<'m> Context<'m> {
             regions: Vec::new(),
             device_backends,
             spaces: Vec::new(),
+            in_place,
             region_of: HashMap::new(),
             constants: Vec::new(),
             constant_of: BTreeMap::new(),
@@ -249,7 +268,9 @@ impl<'m> Context<'m> {
     fn finish(&self, name: String, draft: Draft) -> Function {
         let Draft { params, results, registers, code } = draft;
         let function = Function { name, params, results, arena: 0, device_arenas: Vec::new(), registers, code };
-        storage::assign(devices::assign(function, &self.regions))
+        let in_place =
+            |region: u32| self.in_place.get(&self.regions[region as usize].symbol).map_or(&[][..], Vec::as_slice);
+        storage::assign(devices::assign(function, &self.regions), &in_place)
     }
 
     /// Fills in the FLOPs and origins of a region after its fallback was lowered.

@@ -28,10 +28,13 @@ impl Classes {
     }
 }
 
+/// Returns the results that a region may write to the memory of an argument, as pairs of indices of result and argument.
+type InPlaceOf<'a> = dyn Fn(u32) -> &'a [[u32; 2]] + 'a;
+
 /// Assigns a place to every register of a function.
-pub(super) fn assign(mut function: Function) -> Function {
+pub(super) fn assign(mut function: Function, in_place: &InPlaceOf<'_>) -> Function {
     let classes = classify(&function);
-    place(&mut function, &classes);
+    place(&mut function, &classes, in_place);
     free(&mut function);
     function
 }
@@ -112,7 +115,7 @@ struct Block {
     space: Option<u32>,
 }
 
-fn place(function: &mut Function, classes: &Classes) {
+fn place(function: &mut Function, classes: &Classes, in_place_of: &InPlaceOf<'_>) {
     let count = function.registers.len();
     let mut blocks: Vec<Option<Block>> = vec![None; count];
     let mut arena = Arena::default();
@@ -120,15 +123,26 @@ fn place(function: &mut Function, classes: &Classes) {
     let mut code = std::mem::take(&mut function.code);
     for (at, instr) in code.iter_mut().enumerate() {
         let (read, written) = instr.operands();
-        // Class whose block the output of this instruction reuses.
-        let mut reused = None;
+        // Classes whose blocks outputs of this instruction reuse.
+        let mut reused: Vec<usize> = Vec::new();
         if let Instr::Kernel(call) = instr
             && let Some(input) = in_place(function, classes, &blocks, call, at)
         {
             let from = classes.of(call.inputs().nth(input).expect("the index of an input of the kernel"));
             call.in_place = Some(input as u32);
             blocks[classes.of(call.outs[0])] = blocks[from];
-            reused = Some(from);
+            reused.push(from);
+        }
+        if let Instr::Region { region, inputs, outs, in_place } = instr {
+            for &[out, input] in in_place_of(*region) {
+                let pair = outs.get(out as usize).copied().zip(inputs.get(input as usize).copied());
+                let Some((to, from)) = pair else { continue };
+                if dies_into(function, classes, &blocks, (from, to), inputs, at) {
+                    blocks[classes.of(to)] = blocks[classes.of(from)];
+                    in_place.push([out, input]);
+                    reused.push(classes.of(from));
+                }
+            }
         }
         let mut dying: Vec<usize> = Vec::new();
         for &reg in &written {
@@ -155,7 +169,7 @@ fn place(function: &mut Function, classes: &Classes) {
             dying.push(class);
         }
         dying.extend(read.iter().map(|&reg| classes.of(reg)));
-        dying.retain(|&class| classes.last[class] == at && Some(class) != reused && !classes.value[class]);
+        dying.retain(|&class| classes.last[class] == at && !reused.contains(&class) && !classes.value[class]);
         dying.sort_unstable();
         dying.dedup();
         for class in dying {
@@ -229,6 +243,30 @@ fn in_place(
     };
     let input = byoc_kernels::make(op, &spec)?.in_place()?;
     (input < inputs.len() && fits(input)).then_some(input)
+}
+
+/// Returns true if a result of a region can have the block of an argument: the argument dies here, is read once, and lies in the same
+/// arena with the same size; the result has no block yet.
+fn dies_into(
+    function: &Function,
+    classes: &Classes,
+    blocks: &[Option<Block>],
+    (from, to): (Reg, Reg),
+    inputs: &[Reg],
+    at: usize,
+) -> bool {
+    let (class, result) = (classes.of(from), classes.of(to));
+    let place = |reg: Reg| function.registers[reg.index()].place;
+    let size = bytes(function, to).filter(|&bytes| bytes > 0);
+    size.is_some()
+        && !classes.value[class]
+        && !classes.value[result]
+        && blocks[result].is_none()
+        && classes.last[class] == at
+        && class != result
+        && blocks[class].is_some_and(|block| Some(block.bytes) == size && block.space == device_of(place(to)))
+        && bytes(function, from) == size
+        && inputs.iter().filter(|&&other| classes.of(other) == class).count() == 1
 }
 
 /// Frees values after their last use, unless the function ends there.

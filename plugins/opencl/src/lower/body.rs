@@ -86,12 +86,17 @@ impl Body {
     /// Appends the statements for the columns at a point. The anchor's result is the variable `acc`.
     pub fn emit(&self, ir: &RegionIr<'_>, text: &mut KernelText, point: &Point, depth: usize) {
         let width = point.width;
-        let ty = |dtype: DType| {
-            if dtype == DType::F32 { vector(width) } else { c_type(dtype).unwrap_or("float").to_owned() }
+        let ty = |dtype: DType| match dtype {
+            DType::F32 | DType::F16 => vector(width),
+            _ => c_type(dtype).unwrap_or("float").to_owned(),
         };
         for load in &self.loads {
             let pointer = text.pointer(load.place, load.dtype, false);
-            let value = point.load(&pointer, &load.view);
+            // Groups with other types than float32 have one column at a point.
+            let value = match load.dtype {
+                DType::F16 => point.load_half(&pointer, &load.view),
+                _ => point.load(&pointer, &load.view),
+            };
             text.line(depth, &format!("const {} {} = {value};", ty(load.dtype), load.name));
         }
         for line in &self.lines {
@@ -110,7 +115,11 @@ impl Body {
         }
         for store in &self.stores {
             let pointer = text.pointer(store.place, store.dtype, true);
-            text.line(depth, &point.store(&store.name, &pointer, &store.view));
+            let statement = match store.dtype {
+                DType::F16 => point.store_half(&store.name, &pointer, &store.view),
+                _ => point.store(&store.name, &pointer, &store.view),
+            };
+            text.line(depth, &statement);
         }
     }
 }

@@ -12,4 +12,5 @@ codes! {
     NOT_BUNDLABLE = 709, "an artifact cannot be bundled";
     NOT_A_BUNDLE = 710, "not a bundle";
     DAMAGED_BUNDLE = 711, "damaged bundle";
+    CONSTANTS_IN_BLOB = 712, "a region cannot run on the host, because its constants are only in its blob";
 }

@@ -1,0 +1,181 @@
+//! SSD (Liu et al.: SSD, single shot multibox detector, 2016) with the first stages of ResNet-50 as its backbone.
+//!
+//! The input is `image` (1, 3, 300, 300). The outputs are the detections after non-maximum suppression, whose number depends on the
+//! image: `boxes` (detections, 4) as left, top, right and bottom relative to the image, `labels` and `scores` (detections).
+
+use super::net::{Attr, Dim, Net, Output, Value, Window};
+use super::vision::{bottlenecks, stem_with_sample};
+use byoc::frontend::onnx::proto::ModelProto;
+use byoc_ir::tensor::{DType, Tensor};
+
+/// Height and width of the images.
+const SIZE: usize = 300;
+
+/// Number of classes, of which the first is the background.
+const CLASSES: usize = 81;
+
+/// Number of default boxes.
+const BOXES: usize = 8732;
+
+/// Feature map on which boxes are predicted: size, distance of its pixels in the image, size of its smaller and of the next larger
+/// boxes in pixels, further aspect ratios. The values are those of the SSD300 of the paper's authors for COCO.
+struct Level {
+    size: usize,
+    step: usize,
+    small: f64,
+    large: f64,
+    ratios: &'static [f64],
+}
+
+const LEVELS: [Level; 6] = [
+    Level { size: 38, step: 8, small: 21.0, large: 45.0, ratios: &[2.0] },
+    Level { size: 19, step: 16, small: 45.0, large: 99.0, ratios: &[2.0, 3.0] },
+    Level { size: 10, step: 32, small: 99.0, large: 153.0, ratios: &[2.0, 3.0] },
+    Level { size: 5, step: 64, small: 153.0, large: 207.0, ratios: &[2.0, 3.0] },
+    Level { size: 3, step: 100, small: 207.0, large: 261.0, ratios: &[2.0] },
+    Level { size: 1, step: 300, small: 261.0, large: 315.0, ratios: &[2.0] },
+];
+
+impl Level {
+    /// Number of default boxes of a pixel: two squares, and two boxes for each further ratio.
+    fn boxes(&self) -> usize {
+        2 + 2 * self.ratios.len()
+    }
+}
+
+/// Builds SSD300 with its widths divided by `divide`.
+pub fn ssd_resnet50(mut net: Net, divide: usize) -> ModelProto {
+    // The last levels are a few pixels large, so the images of the sample have full size.
+    let x = stem_with_sample(&mut net, divide, SIZE, SIZE);
+    let mut features = vec![bottlenecks(&mut net, x, divide, &[(3, 1), (4, 2), (6, 1)])];
+    for (middle, out, stride, pad) in
+        [(256, 512, 2, 1), (256, 512, 2, 1), (128, 256, 2, 1), (128, 256, 1, 0), (128, 256, 1, 0)]
+    {
+        let x = features.last().expect("one feature map").clone();
+        let y = net.conv_bn(&x, middle / divide, 1, 1, 1);
+        let y = net.relu(&y);
+        let y = net.conv_bn_window(&y, out / divide, Window { kernel: 3, stride, pad }, 1);
+        features.push(net.relu(&y));
+    }
+    let (mut locations, mut scores) = (Vec::new(), Vec::new());
+    for (feature, level) in features.iter().zip(&LEVELS) {
+        locations.push(predict(&mut net, feature, level, 4));
+        scores.push(predict(&mut net, feature, level, CLASSES));
+    }
+    let mut joined = |parts: &[String]| {
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        net.node("Concat", &parts, &[("axis", Attr::Int(1))])
+    };
+    let (locations, scores) = (joined(&locations), joined(&scores));
+    let boxes = decode(&mut net, &locations);
+    detections(net, &boxes, &scores)
+}
+
+/// Adds the convolution that predicts `values` numbers for each default box of a level: (1, boxes of the level, values).
+fn predict(net: &mut Net, feature: &Value, level: &Level, values: usize) -> String {
+    let y = net.conv_fitted(feature, level.boxes() * values, 3);
+    let y = net.node("Transpose", &[&y.name], &[("perm", Attr::Ints(&[0, 2, 3, 1]))]);
+    let count = level.boxes() * level.size * level.size;
+    let shape = Tensor::from_slice(&[3], &[1, count as i64, values as i64]);
+    let shape = net.weight(&format!("{y}.boxes"), &shape);
+    net.node("Reshape", &[&y, &shape], &[])
+}
+
+/// Returns the default boxes, as center and size relative to the image.
+fn default_boxes() -> [Tensor; 2] {
+    let (mut centers, mut sizes) = (Vec::new(), Vec::new());
+    for level in &LEVELS {
+        let mut shapes =
+            vec![(level.small, level.small), ((level.small * level.large).sqrt(), (level.small * level.large).sqrt())];
+        for ratio in level.ratios {
+            let (long, short) = (level.small * ratio.sqrt(), level.small / ratio.sqrt());
+            shapes.extend([(long, short), (short, long)]);
+        }
+        for pixel in 0..level.size * level.size {
+            let center = |at: usize| ((at as f64 + 0.5) * level.step as f64 / SIZE as f64).clamp(0.0, 1.0) as f32;
+            for (width, height) in &shapes {
+                centers.extend([center(pixel % level.size), center(pixel / level.size)]);
+                sizes.extend([width, height].map(|size| (size / SIZE as f64).clamp(0.0, 1.0) as f32));
+            }
+        }
+    }
+    [centers, sizes].map(|values| Tensor::from_slice(&[1, BOXES, 2], &values))
+}
+
+/// Adds the boxes of predicted locations: (1, boxes, 4) as left, top, right and bottom.
+fn decode(net: &mut Net, locations: &str) -> String {
+    let [centers, sizes] = default_boxes();
+    let (centers, sizes) = (net.weight("default.centers", &centers), net.weight("default.sizes", &sizes));
+    // Variances of the encoding.
+    let of_center = net.weight("default.center_variance", &Tensor::scalar(0.1f32));
+    let of_size = net.weight("default.size_variance", &Tensor::scalar(0.2f32));
+    let half = net.weight("default.half", &Tensor::scalar(0.5f32));
+    let shift = slice(net, locations, 2, 0, 2);
+    let shift = net.node("Mul", &[&shift, &of_center], &[]);
+    let shift = net.node("Mul", &[&shift, &sizes], &[]);
+    let center = net.node("Add", &[&centers, &shift], &[]);
+    let growth = slice(net, locations, 2, 2, 4);
+    let growth = net.node("Mul", &[&growth, &of_size], &[]);
+    let growth = net.node("Exp", &[&growth], &[]);
+    let size = net.node("Mul", &[&growth, &sizes], &[]);
+    let reach = net.node("Mul", &[&size, &half], &[]);
+    let first = net.node("Sub", &[&center, &reach], &[]);
+    let last = net.node("Add", &[&center, &reach], &[]);
+    net.node("Concat", &[&first, &last], &[("axis", Attr::Int(2))])
+}
+
+/// Adds a slice along an axis.
+fn slice(net: &mut Net, x: &str, axis: i64, first: i64, end: i64) -> String {
+    let mut number =
+        |what: &str, value: i64| net.weight(&format!("{x}.{what}_{first}"), &Tensor::from_slice(&[1], &[value]));
+    let (starts, ends, axes) = (number("first", first), number("end", end), number("axis", axis));
+    net.node("Slice", &[x, &starts, &ends, &axes], &[])
+}
+
+/// Adds non-maximum suppression for each class but the background, and the outputs.
+fn detections(mut net: Net, boxes: &str, scores: &str) -> ModelProto {
+    // Random logits have a variance of 1, those of a trained network more: the factor makes some classes stand out.
+    let sharpness = net.weight("scores.sharpness", &Tensor::scalar(2f32));
+    let scores = net.node("Mul", &[scores, &sharpness], &[]);
+    let scores = net.node("Softmax", &[&scores], &[("axis", Attr::Int(2))]);
+    let scores = net.node("Transpose", &[&scores], &[("perm", Attr::Ints(&[0, 2, 1]))]);
+    let scores = slice(&mut net, &scores, 1, 1, CLASSES as i64);
+    let most = net.weight("suppression.most", &Tensor::from_slice(&[1], &[20i64]));
+    let overlap = net.weight("suppression.overlap", &Tensor::from_slice(&[1], &[0.5f32]));
+    let least = net.weight("suppression.least", &Tensor::from_slice(&[1], &[0.3f32]));
+    let chosen = net.node("NonMaxSuppression", &[boxes, &scores, &most, &overlap, &least], &[]);
+    let column = |net: &mut Net, name: &str, index: i64| {
+        let index = net.weight(name, &Tensor::scalar(index));
+        net.node("Gather", &[&chosen, &index], &[("axis", Attr::Int(1))])
+    };
+    let (labels, numbers) = (column(&mut net, "column.label", 1), column(&mut net, "column.box", 2));
+    let axes = net.weight("boxes.axes", &Tensor::from_slice(&[1], &[0i64]));
+    let boxes = net.node("Squeeze", &[boxes, &axes], &[]);
+    let boxes = net.node("Gather", &[&boxes, &numbers], &[("axis", Attr::Int(0))]);
+    let scores = net.node("GatherND", &[&scores, &chosen], &[]);
+    let output = |name, result, dtype, further: &[usize]| {
+        let known = further.iter().map(|&dim| Dim::Known(dim));
+        Output { name, result, dtype, shape: std::iter::once(Dim::Named("detections")).chain(known).collect() }
+    };
+    net.finish_outputs(vec![
+        output("boxes", boxes, DType::F32, &[4]),
+        output("labels", labels, DType::I64, &[]),
+        output("scores", scores, DType::F32, &[]),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_boxes_are_those_of_the_paper() {
+        assert_eq!(LEVELS.iter().map(|level| level.boxes() * level.size * level.size).sum::<usize>(), BOXES);
+        let [centers, sizes] = default_boxes();
+        assert_eq!((centers.shape(), sizes.shape()), (&[1, BOXES, 2][..], &[1, BOXES, 2][..]));
+        let last = &sizes.as_slice::<f32>()[2 * (BOXES - 4)..];
+        let expected = [261.0f32, 261.0, (261.0f32 * 315.0).sqrt(), (261.0f32 * 315.0).sqrt()].map(|size| size / 300.0);
+        assert!(last.iter().zip(expected).all(|(size, expected)| (size - expected).abs() < 1e-6), "{last:?}");
+        assert!(centers.as_slice::<f32>().iter().all(|center| (0.0..=1.0).contains(center)));
+    }
+}

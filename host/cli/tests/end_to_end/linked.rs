@@ -1,0 +1,258 @@
+//! Backends whose blobs hold their constants, and whose regions share data after a link step.
+
+use crate::{CommandOutput, byoc};
+use byoc::{CompileOptions, Model, Session, Tensor};
+use byoc_test_support::artifact::Entries;
+use byoc_test_support::{copy, temporary_folder, test_plugin};
+use serde_json::{Value, json};
+use std::path::Path;
+use tempfile::TempDir;
+
+/// Rows and columns of the weight, which all regions read.
+const WEIGHT: usize = 64;
+
+/// Size of the weight in bytes.
+const WEIGHT_BYTES: u64 = (WEIGHT * WEIGHT * 4) as u64;
+
+/// Folder with the test's plugin, and a model of three regions with the same weight.
+struct Fixture {
+    folder: TempDir,
+    model: String,
+}
+
+impl Fixture {
+    fn new(config: &Value) -> Fixture {
+        let folder = temporary_folder();
+        copy(&test_plugin("packer"), &folder.path().join("libbyoc_packer.so"));
+        let model = folder.path().join("model.relay");
+        let dense = |input: &str| format!("nn.dense({input}, meta[relay.Constant][0], units={WEIGHT})");
+        let text = format!(
+            "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, {WEIGHT}), float32]) {{\n  %0 = {};\n  %1 = tanh(%0);\n  \
+             %2 = {};\n  %3 = tanh(%2);\n  nn.relu({})\n}}\n",
+            dense("%x"),
+            dense("%1"),
+            dense("%3")
+        );
+        std::fs::write(&model, text).unwrap();
+        let values: Vec<u8> =
+            (0..WEIGHT * WEIGHT).flat_map(|i| ((i * 37 % 101) as f32 / 500.0 - 0.1).to_le_bytes()).collect();
+        write_weight(&folder.path().join("model.safetensors"), &values);
+        let model = model.display().to_string();
+        let fixture = Fixture { folder, model };
+        fixture.configure(config);
+        fixture
+    }
+
+    fn configure(&self, config: &Value) {
+        std::fs::write(self.folder.path().join("libbyoc_packer.json"), config.to_string()).unwrap();
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    fn dir(&self) -> String {
+        self.folder.path().display().to_string()
+    }
+
+    /// Compiles the model to an artifact, and returns the output of the command and the size of the file.
+    fn compile(&self) -> (CommandOutput, u64) {
+        let artifact = self.path("model.byoc");
+        let words = ["compile", &self.model, "-o", &artifact, "--backend", "packer", "--plugin-dir", &self.dir()];
+        let output = byoc([&words[..], &["--no-cache"]].concat()).ok();
+        let size = std::fs::metadata(&artifact).unwrap().len();
+        (output, size)
+    }
+
+    /// Runs the artifact.
+    fn run(&self, further: &[&str]) -> CommandOutput {
+        let words = ["run", &self.path("model.byoc"), "--plugin-dir", &self.dir(), "--input", "x=random:1"];
+        byoc([&words[..], further].concat())
+    }
+
+    /// Returns what the model prints on the host.
+    fn expected(&self) -> String {
+        byoc(["run", &self.model, "--input", "x=random:1"]).ok().out
+    }
+}
+
+/// Writes a weights file with one matrix.
+fn write_weight(path: &Path, values: &[u8]) {
+    let header =
+        json!({"0": {"dtype": "F32", "shape": [WEIGHT, WEIGHT], "data_offsets": [0, values.len()]}}).to_string();
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), values].concat();
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn linked_regions_share_their_data() {
+    let fixture = Fixture::new(&json!({"packed": true}));
+    let (_, unlinked) = fixture.compile();
+    assert!(unlinked > 3 * WEIGHT_BYTES, "three blobs hold the weight: {unlinked}");
+    assert_eq!(fixture.run(&["--require-offload=0.9"]).ok().out, fixture.expected());
+
+    fixture.configure(&json!({"packed": true, "link": true}));
+    let (_, linked) = fixture.compile();
+    assert!((WEIGHT_BYTES..2 * WEIGHT_BYTES).contains(&linked), "the shared data hold the weight once: {linked}");
+    assert_eq!(fixture.run(&["--require-offload=0.9", "--allow-native", "no"]).ok().out, fixture.expected());
+    let artifact = fixture.path("model.byoc");
+    let inspected = byoc(["inspect", &artifact, "--plugin-dir", &fixture.dir()]).ok().out;
+    for line in ["shared/packer", "regions of packer are linked and share 16384 bytes", "0 constants, 0 bytes"] {
+        assert!(inspected.contains(line), "{line} in\n{inspected}");
+    }
+    let bench =
+        byoc(["bench", &artifact, "--plugin-dir", &fixture.dir(), "--runs", "1", "--json"]).ok().json().remove(0);
+    assert_eq!(bench["regions"], 3, "{bench}");
+    let verbose = fixture.run(&["-v"]).ok();
+    assert_eq!(verbose.err.matches("an engine with 16384 bytes").count(), 1, "{}", verbose.err);
+    // The same without an artifact.
+    let on = ["--backend", "packer", "--plugin-dir", &fixture.dir(), "--require-offload=0.9"];
+    let direct = byoc([&["run", &fixture.model, "--input", "x=random:1"][..], &on].concat()).ok();
+    assert_eq!(direct.out, fixture.expected());
+    let (_, again) = fixture.compile();
+    assert_eq!(linked, again);
+}
+
+#[test]
+fn constants_in_blobs_are_left_out_of_an_artifact() {
+    let fixture = Fixture::new(&json!({}));
+    let (kept, plain) = fixture.compile();
+    assert!((WEIGHT_BYTES..2 * WEIGHT_BYTES).contains(&plain), "{plain}");
+    assert!(!kept.err.contains("E0712"), "{}", kept.err);
+    assert_eq!(fixture.run(&["--backend", "none"]).ok().out, fixture.expected());
+    // A constant that the host may have to read has to be there.
+    let artifact = fixture.path("model.byoc");
+    let mut entries = Entries::unpack(&std::fs::read(&artifact).unwrap());
+    entries.edit("manifest.json", |manifest| manifest["tensors"][0]["in_blobs"] = true.into());
+    std::fs::write(&artifact, entries.pack()).unwrap();
+    fixture.run(&[]).fails_with("E0704").stderr_contains(&["expected the value of constant 0, found none"]);
+
+    fixture.configure(&json!({"packed": true, "link": true}));
+    let (packed, _) = fixture.compile();
+    assert!(
+        packed.err.contains("warning[E0712]: 1 constants (16384 bytes) are only in the blobs of packer"),
+        "{}",
+        packed.err
+    );
+    let inspected = byoc(["inspect", &fixture.path("model.byoc"), "--plugin-dir", &fixture.dir()]).ok().out;
+    assert!(inspected.contains("1 further constants, 16384 bytes, only in blobs"), "{inspected}");
+}
+
+/// No fallback runs without its constants: each way to the host is an error with a reason.
+#[test]
+fn regions_without_constants_do_not_run_on_the_host() {
+    let config = json!({"packed": true, "link": true});
+    let fixture = Fixture::new(&config);
+    fixture.compile();
+    let gives_up = "packer holds them, and gave up the host's program of the region";
+    fixture.run(&["--backend", "none"]).fails_with("E0712").stderr_contains(&["1 of the constants", gives_up]);
+    let elsewhere = temporary_folder();
+    let dir = elsewhere.path().display().to_string();
+    let words = ["run", &fixture.path("model.byoc"), "--plugin-dir", &dir, "--input", "x=random:1"];
+    byoc(words).fails_with("E0712").stderr_contains(&[gives_up, "no plugin registers the loader", "loadbinary_packer"]);
+    let faulty = |fault: &str| {
+        fixture.configure(&json!({"packed": true, "link": true, "fault": fault}));
+        fixture.run(&[])
+    };
+    faulty("load").fails_with("E0712").stderr_contains(&[gives_up, "the device is busy"]);
+    faulty("prepare").fails_with("E0616");
+    fixture.configure(&config);
+    assert_eq!(fixture.run(&[]).ok().out, fixture.expected());
+    // Without an artifact, the host has the constants.
+    fixture.configure(&json!({"packed": true, "link": true, "fault": "load"}));
+    let on = ["--backend", "packer", "--plugin-dir", &fixture.dir()];
+    let direct = byoc([&["run", &fixture.model, "--input", "x=random:1"][..], &on].concat()).ok();
+    assert_eq!(direct.out, fixture.expected());
+    assert!(direct.err.contains("the device is busy"), "{}", direct.err);
+}
+
+#[test]
+fn link_step_that_fails_leaves_the_regions_to_the_host() {
+    for (fault, reason) in [("link", "expected at most 1 region, found more"), ("symbol", "found one of elsewhere")] {
+        let fixture = Fixture::new(&json!({"packed": true, "link": true, "fault": fault}));
+        let (compiled, _) = fixture.compile();
+        assert_eq!(compiled.err.matches("E0423").count(), 1, "{}", compiled.err);
+        for words in [reason, "the regions of packer could not be linked and run on the host", "0 regions with 0.0 %"] {
+            assert!(compiled.err.contains(words), "{words} in {}", compiled.err);
+        }
+        assert_eq!(fixture.run(&[]).ok().out, fixture.expected());
+    }
+}
+
+#[test]
+fn linked_regions_of_another_version_are_compiled_and_linked_again() {
+    let fixture = Fixture::new(&json!({"link": true, "format": 1}));
+    fixture.compile();
+    fixture.configure(&json!({"link": true, "format": 2}));
+    let ran = fixture.run(&["--require-offload=0.9"]).ok();
+    assert_eq!(ran.err.matches("E0428").count(), 1, "{}", ran.err);
+    assert_eq!(ran.out, fixture.expected());
+
+    // Where the blobs hold the constants, nothing is left to compile.
+    fixture.configure(&json!({"packed": true, "link": true, "format": 1}));
+    fixture.compile();
+    fixture.configure(&json!({"packed": true, "link": true, "format": 2}));
+    fixture
+        .run(&[])
+        .fails_with("E0712")
+        .stderr_contains(&["cannot be compiled again: its constants are only in its blob"]);
+}
+
+#[test]
+fn packed_and_linked_regions_conform() {
+    let fixture = Fixture::new(&json!({"packed": true, "link": true}));
+    let library = fixture.path("libbyoc_packer.so");
+    let output = byoc(["plugins", "test", &library, "--cases", "8", "--only", "nn.dense"]);
+    assert_eq!(output.code, 0, "{}\n{}", output.out, output.err);
+}
+
+impl Fixture {
+    /// Loads the model through the library.
+    fn model(&self, session: &Session) -> Model {
+        Model::compile(session, &*self.model, &CompileOptions::new().backend("packer")).unwrap()
+    }
+
+    fn session(&self) -> Session {
+        Session::builder().plugin_dir(self.folder.path()).threads(2).build().unwrap()
+    }
+}
+
+fn first_output(model: &Model) -> Vec<f32> {
+    let input = Tensor::from_slice(&[2, WEIGHT], &vec![0.25f32; 2 * WEIGHT]);
+    model.run([input]).unwrap()[0].as_slice::<f32>().to_vec()
+}
+
+/// Tests that a state belongs to a loaded model, and is reset on request.
+#[test]
+fn states_of_regions_belong_to_a_loaded_model() {
+    let fixture = Fixture::new(&json!({"state": true}));
+    let session = fixture.session();
+    let model = fixture.model(&session);
+    let first = first_output(&model);
+    let second = first_output(&model);
+    assert_ne!(first, second, "the state of the first run");
+    let clone = model.clone();
+    let other = fixture.model(&session);
+    assert_eq!(first_output(&other), first, "another model has a state of its own");
+    assert_ne!(first_output(&clone), first, "a clone shares the state");
+    model.reset_state().unwrap();
+    assert_eq!(first_output(&clone), first);
+    assert_eq!(first_output(&other), second, "which a reset of the first leaves as it is");
+}
+
+/// Tests that no more runs go on than a backend has declared: the plugin fails otherwise.
+#[test]
+fn declared_concurrency_is_kept() {
+    for config in [json!({"concurrency": 2}), json!({"state": true})] {
+        let fixture = Fixture::new(&config);
+        let session = fixture.session();
+        let models = [fixture.model(&session), fixture.model(&session)];
+        // The states of two models are independent, so only one of them is run.
+        let used = if config["state"] == true { &models[..1] } else { &models[..] };
+        std::thread::scope(|scope| {
+            for model in used.iter().cycle().take(4) {
+                scope.spawn(|| (0..3).for_each(|_| drop(first_output(model))));
+            }
+        });
+    }
+}

@@ -1,0 +1,53 @@
+//! A detector whose backbone runs on the device, and whose non-maximum suppression runs on the host.
+
+use super::Fixture;
+use crate::byoc;
+use byoc::io::npz;
+
+/// Detection: label, score, box.
+type Detection = (i64, f64, Vec<f64>);
+
+/// Reads the detections that a run has written, best first.
+fn detections(path: &std::path::Path) -> Vec<Detection> {
+    let outputs = npz::read(path).unwrap();
+    let of = |name: &str| outputs.iter().find(|(output, _)| output == name).unwrap().1.view().to_f64s();
+    let (boxes, labels, scores) = (of("boxes"), of("labels"), of("scores"));
+    let all = labels.iter().zip(scores).zip(boxes.chunks(4));
+    let mut all: Vec<Detection> =
+        all.map(|((label, score), corners)| (*label as i64, score, corners.to_vec())).collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all
+}
+
+/// Returns the detections of the first list without a partner in the second: the same label, and score and corners that differ by
+/// rounding.
+fn without_partner<'a>(of: &'a [Detection], among: &[Detection]) -> Vec<&'a Detection> {
+    let same = |a: &Detection, b: &Detection| {
+        a.0 == b.0 && (a.1 - b.1).abs() < 1e-3 && a.2.iter().zip(&b.2).all(|(x, y)| (x - y).abs() < 1e-3)
+    };
+    of.iter().filter(|detection| !among.iter().any(|other| same(detection, other))).collect()
+}
+
+#[test]
+fn detector_finds_the_boxes_of_the_host() {
+    let Some(fixture) = Fixture::with_device() else { return };
+    let model = fixture.path("ssd.onnx").display().to_string();
+    byoc(["zoo", "ssd_resnet50", "-o", &model]).ok();
+    let explained = fixture.byoc(&["explain", &model, "--json"], &[]).ok().json().remove(0);
+    let placed = |op: &str, kind: &str| {
+        let nodes = explained["nodes"].as_array().unwrap().iter().filter(|node| node["op"] == op);
+        nodes.filter(|node| node["placement"]["kind"] == kind).count()
+    };
+    // 43 of ResNet-50 up to its third stage, 10 between the levels, 12 that predict.
+    assert_eq!((placed("Conv", "region"), placed("Conv", "host")), (65, 0));
+    assert_eq!((placed("NonMaxSuppression", "host"), placed("NonMaxSuppression", "region")), (1, 0));
+    let (device, host) = (fixture.path("device.npz"), fixture.path("host.npz"));
+    let words = ["run", &model, "--input", "image=random:3", "--output"];
+    let on_device = [&words[..], &[device.to_str().unwrap(), "--require-offload=0.98"]].concat();
+    fixture.byoc(&on_device, &[]).ok();
+    byoc([&words[..], &[host.to_str().unwrap()]].concat()).ok();
+    let (found, expected) = (detections(&device), detections(&host));
+    assert!(expected.len() > 50, "{}", expected.len());
+    let [missing, further] = [without_partner(&expected, &found), without_partner(&found, &expected)];
+    assert!(missing.is_empty() && further.is_empty(), "missing {missing:?}, further {further:?}");
+}

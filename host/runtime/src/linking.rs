@@ -1,0 +1,52 @@
+//! Link step: one request to a code generator with all regions of a model that asked for it. The answer holds new blobs, and
+//! data that the regions share.
+
+use crate::error::fault;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_plugin_api::link::{LINK_KEY, LinkRegion, LinkRequest, Linked};
+use byoc_plugin_api::{Codegen, Error};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Metadata key of a region that takes part in the link step, with the value `true`.
+pub const LINK: &str = "link";
+
+/// Regions after the link step.
+#[derive(Debug)]
+pub struct LinkedRegions {
+    /// Data that the regions share.
+    pub shared: Option<Tensor>,
+    /// New blobs by symbol.
+    pub blobs: BTreeMap<String, Vec<u8>>,
+    /// Notes of the backend, one line each.
+    pub notes: Vec<String>,
+}
+
+/// Links regions of a backend.
+///
+/// # Errors
+/// If the backend fails, or its answer is invalid; no region of the backend can be loaded then.
+pub fn link(
+    codegen: &dyn Codegen,
+    options: &Value,
+    regions: Vec<LinkRegion<'_>>,
+) -> Result<LinkedRegions, Box<Diagnostic>> {
+    let failed = |error: Error| Box::new(fault(&error));
+    let symbols: Vec<String> = regions.iter().map(|region| region.symbol.clone()).collect();
+    let request = LinkRequest { options: options.clone(), regions }.to_bytes();
+    let answer = codegen.query(LINK_KEY, &request).map_err(failed)?;
+    drop(request);
+    let answer = answer.ok_or_else(|| {
+        failed(Error::new(format!("expected an answer to {LINK_KEY}, as regions have the metadata {LINK}, found none")))
+    })?;
+    let Linked { shared, blobs, notes } = Linked::parse(&answer).map_err(failed)?;
+    drop(answer);
+    if let Some(symbol) = blobs.keys().find(|symbol| !symbols.contains(symbol)) {
+        let listed = symbols.join(", ");
+        return Err(failed(Error::new(format!("{LINK_KEY}: expected blobs of {listed}, found one of {symbol}"))));
+    }
+    let shared = shared.map(|bytes| Tensor::build(DType::U8, &[bytes.len()], |data| data.copy_from_slice(&bytes)));
+    let shared = shared.transpose().map_err(|error| Box::new(Diagnostic::from(error)))?;
+    Ok(LinkedRegions { shared, blobs, notes })
+}

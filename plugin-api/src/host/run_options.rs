@@ -1,0 +1,122 @@
+//! Host side of the options of a run: those of the run that a thread is in, and the service that returns them.
+
+use crate::run_options::RunOptionsTable;
+use serde_json::Value;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Options of a run, by backend and option. Cloning is cheap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendOptions(Arc<BTreeMap<CString, (BTreeMap<String, String>, CString)>>);
+
+impl BackendOptions {
+    /// Returns true if no option is set.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Sets an option of a backend. Names and values with a NUL character are ignored; no plugin can have described them.
+    pub fn set(&mut self, backend: &str, option: &str, value: &str) {
+        let Ok(backend) = CString::new(backend) else { return };
+        let (options, text) = Arc::make_mut(&mut self.0).entry(backend).or_default();
+        options.insert(option.to_owned(), value.to_owned());
+        // JSON escapes control characters, so its text has no NUL.
+        *text = CString::new(Value::from_iter(options.clone()).to_string()).unwrap_or_default();
+    }
+
+    /// Returns these options, with those of `other` over them.
+    pub fn with(&self, other: &BackendOptions) -> BackendOptions {
+        let mut both = self.clone();
+        for (backend, (options, _)) in other.0.iter() {
+            let backend = backend.to_string_lossy();
+            options.iter().for_each(|(option, value)| both.set(&backend, option, value));
+        }
+        both
+    }
+
+    /// Makes these the options of the runs of this thread until the returned [`Scope`] is dropped.
+    pub fn enter(self) -> Scope {
+        Scope { before: CURRENT.replace(Some(self)), _here: std::marker::PhantomData }
+    }
+
+    /// Returns the options of the run that this thread is in.
+    pub fn current() -> Option<BackendOptions> {
+        CURRENT.with_borrow(Clone::clone)
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<BackendOptions>> = const { RefCell::new(None) };
+}
+
+/// Guard that keeps options the current ones of its thread.
+#[must_use]
+#[derive(Debug)]
+pub struct Scope {
+    before: Option<BackendOptions>,
+    /// Makes the guard `!Send`, as the current options are thread-local.
+    _here: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        CURRENT.set(self.before.take());
+    }
+}
+
+unsafe extern "C" fn options(backend: *const c_char) -> *const c_char {
+    if backend.is_null() {
+        return std::ptr::null();
+    }
+    // SAFETY: the caller passes a text with a NUL.
+    let backend = unsafe { CStr::from_ptr(backend) };
+    // The options live until the scope that the run is in ends.
+    CURRENT.with_borrow(|current| {
+        let found = current.as_ref().and_then(|options| options.0.get(backend));
+        found.map_or(std::ptr::null(), |(_, text)| text.as_ptr())
+    })
+}
+
+/// Returns the service [`RUN_OPTIONS_SERVICE`](crate::run_options::RUN_OPTIONS_SERVICE).
+pub fn service() -> NonNull<c_void> {
+    static TABLE: RunOptionsTable = RunOptionsTable { struct_size: size_of::<RunOptionsTable>(), options };
+    NonNull::from(&TABLE).cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(backend: &CStr) -> Option<String> {
+        // SAFETY: the text is valid until the end of the scope.
+        unsafe {
+            let text = options(backend.as_ptr());
+            (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        }
+    }
+
+    #[test]
+    fn options_belong_to_the_run_of_a_thread() {
+        assert_eq!(read(c"a"), None);
+        let mut of_session = BackendOptions::default();
+        of_session.set("a", "level", "1");
+        of_session.set("a", "mode", "x");
+        let mut of_run = BackendOptions::default();
+        of_run.set("a", "level", "2\u{1}");
+        of_run.set("b", "n", "3");
+        let outer = of_session.clone().enter();
+        assert_eq!(read(c"a").unwrap(), r#"{"level":"1","mode":"x"}"#);
+        {
+            let _inner = of_session.with(&of_run).enter();
+            assert_eq!(read(c"a").unwrap(), r#"{"level":"2\u0001","mode":"x"}"#);
+            assert_eq!(read(c"b").unwrap(), r#"{"n":"3"}"#);
+            assert_eq!(std::thread::spawn(|| read(c"a")).join().unwrap(), None);
+        }
+        assert_eq!(read(c"b"), None);
+        drop(outer);
+        assert_eq!((read(c"a"), BackendOptions::current()), (None, None));
+    }
+}

@@ -1,0 +1,166 @@
+//! float16: memory holds it, kernels compute in float32.
+//!
+//! A region's float16 inputs are converted when they are read, its float16 outputs when they are written, and float16 constants when the
+//! region is loaded. In between everything is float32, with more precision than float16 operators have. A cast to float16 rounds. This
+//! needs no device that computes in float16: every device converts (`vload_half`, `vstore_half`).
+
+use crate::expression::ROUND;
+use byoc_plugin_api::{Attr, Constant, ConstantSource, DType, Graph, Node, NodeKind, TensorType, ValueRef};
+use byoc_plugin_support::region::{RegionError, expand};
+use std::borrow::Cow;
+
+/// Tests a graph for tensors of float16.
+fn has_half(graph: &Graph) -> bool {
+    let mut graphs = vec![graph];
+    while let Some(graph) = graphs.pop() {
+        let types = graph.inputs.iter().map(|input| &input.ty).chain(graph.nodes.iter().flat_map(|node| &node.outputs));
+        if types.into_iter().any(|ty| ty.dtype == DType::F16) {
+            return true;
+        }
+        graphs.extend(graph.nodes.iter().filter_map(|node| node.as_composite().map(|(_, body)| body)));
+    }
+    false
+}
+
+fn wide(ty: &TensorType) -> TensorType {
+    let dtype = if ty.dtype == DType::F16 { DType::F32 } else { ty.dtype };
+    TensorType { dtype, dims: ty.dims.clone() }
+}
+
+/// Adds a conversion of a value.
+fn cast(graph: &mut Graph, value: ValueRef, to: DType, name: &str) -> ValueRef {
+    let ty = TensorType { dtype: to, dims: graph.type_of(value).dims.clone() };
+    ValueRef::of(graph.push_op("cast", [value], [Attr::new("dtype", name)], [ty]))
+}
+
+/// Returns the graph that computes in float32 what `graph` computes in float16, without composites; the graph itself if it has no
+/// float16. Inputs and outputs keep their types, constants of float16 become those of [`constants`].
+///
+/// # Errors
+/// A graph that is invalid for this number of constants.
+pub fn graph(graph: &Graph, constants: usize) -> Result<Cow<'_, Graph>, RegionError> {
+    if !has_half(graph) {
+        return Ok(Cow::Borrowed(graph));
+    }
+    let mut widened = Graph { symbol: graph.symbol.clone(), attrs: graph.attrs.clone(), ..Graph::default() };
+    let mut inputs = Vec::with_capacity(graph.inputs.len());
+    for input in &graph.inputs {
+        let value = ValueRef::of(widened.push_input(&input.name, input.ty.clone()));
+        inputs.push(if input.ty.dtype == DType::F16 {
+            cast(&mut widened, value, DType::F32, "float32")
+        } else {
+            value
+        });
+    }
+    let outputs = expand(graph, constants, inputs, |node: &Node, operands: &[ValueRef]| {
+        let narrows = node.op() == Some("cast") && node.outputs.iter().any(|ty| ty.dtype == DType::F16);
+        let outputs: Vec<TensorType> = node.outputs.iter().map(wide).collect();
+        let mut new = Node { inputs: operands.iter().copied().collect(), outputs: outputs.into(), ..node.clone() };
+        if narrows {
+            let from = operands.first().map(|&operand| widened.type_of(operand).dtype);
+            if from != Some(DType::F32) {
+                // To float32 first: the rounding takes nothing else.
+                let number = widened.push(new.clone());
+                new.inputs = [ValueRef::of(number)].into_iter().collect();
+            }
+            new.kind = NodeKind::Op(ROUND.into());
+        }
+        let count = new.outputs.len() as u32;
+        let number = widened.push(new);
+        Ok::<_, RegionError>((0..count).map(|index| ValueRef { node: number, index }).collect())
+    })?;
+    for (value, ty) in outputs.into_iter().zip(graph.output_types()) {
+        let narrow = ty.dtype == DType::F16;
+        let output = if narrow { cast(&mut widened, value, DType::F16, "float16") } else { value };
+        widened.outputs.push(output);
+    }
+    Ok(Cow::Owned(widened))
+}
+
+/// Returns the constants, those of float16 converted to float32.
+pub fn constants(constants: &[Constant]) -> Cow<'_, [Constant]> {
+    if constants.iter().all(|constant| constant.dtype() != DType::F16) {
+        return Cow::Borrowed(constants);
+    }
+    let widened = |constant: &Constant| match constant.dtype() == DType::F16 {
+        true => Constant::new(constant.name(), DType::F32, constant.shape(), Widened::of(constant)),
+        false => constant.clone(),
+    };
+    Cow::Owned(constants.iter().map(widened).collect())
+}
+
+/// Elements of float32.
+struct Widened(Vec<f32>);
+
+impl Widened {
+    fn of(constant: &Constant) -> Widened {
+        let halves = constant.bytes().chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+        Widened(halves.map(single).collect())
+    }
+}
+
+impl ConstantSource for Widened {
+    fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+
+    fn digest(&self) -> String {
+        String::new()
+    }
+}
+
+/// Converts a number of float16, given by its bits.
+fn single(half: u16) -> f32 {
+    let sign = u32::from(half >> 15) << 31;
+    let (exponent, fraction) = (u32::from(half >> 10) & 0x1f, u32::from(half) & 0x3ff);
+    match (exponent, fraction) {
+        (0, fraction) => {
+            // 2^-24 is the smallest number.
+            let magnitude = fraction as f32 * f32::from_bits((127 - 24) << 23);
+            f32::from_bits(magnitude.to_bits() | sign)
+        }
+        (0x1f, fraction) => f32::from_bits(sign | 0x7f80_0000 | (fraction << 13)),
+        (exponent, fraction) => f32::from_bits(sign | ((exponent + 112) << 23) | (fraction << 13)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_converted_exactly() {
+        for (half, value) in [
+            (0x0000u16, 0.0f32),
+            (0x3c00, 1.0),
+            (0xc000, -2.0),
+            (0x7bff, 65504.0),
+            (0x0400, 6.103_515_6e-5),
+            (0x0001, 5.960_464_5e-8),
+            (0x83ff, -6.097_555e-5),
+            (0x7c00, f32::INFINITY),
+            (0xfc00, f32::NEG_INFINITY),
+        ] {
+            assert_eq!(single(half), value, "{half:#x}");
+        }
+        assert!(single(0x7e00).is_nan() && single(0x8000).is_sign_negative());
+    }
+
+    #[test]
+    fn graph_computes_in_float32_between_its_edges() {
+        let half = TensorType::new(DType::F16, &[4]);
+        let mut narrow = Graph::new("f");
+        let x = narrow.push_input("x", half.clone());
+        let c = narrow.push_constant(0, half.clone());
+        let sum = narrow.push_op("add", [ValueRef::of(x), ValueRef::of(c)], [], [half.clone()]);
+        narrow.outputs.push(ValueRef::of(sum));
+        let widened = graph(&narrow, 1).unwrap();
+        widened.check(1).unwrap();
+        let operators: Vec<(&str, DType)> =
+            widened.operators().iter().map(|(name, node, _)| (*name, node.outputs[0].dtype)).collect();
+        assert_eq!(operators, [("cast", DType::F32), ("add", DType::F32), ("cast", DType::F16)]);
+        assert!(widened.output_types().eq([&half]) && widened.inputs == narrow.inputs);
+        let float = Graph::new("g");
+        assert!(matches!(graph(&float, 0).unwrap(), Cow::Borrowed(_)));
+    }
+}

@@ -1,0 +1,335 @@
+//! Backend whose blobs hold its constants, and whose link step moves those of all regions of a model to shared data, each once.
+//! It computes with the host's reference kernels, and exists to test the host.
+//!
+//! A blob is a checksum, the size of a JSON text as 8 bytes, the text (graph, and places of the constants), and data. In a linked blob,
+//! the places are those in the shared data.
+
+use byoc_plugin_api::link::{LINK_KEY, LinkRequest, Linked};
+use byoc_plugin_api::{
+    Attr, AttrValue, Call, Candidate, Codegen, CompiledRegion, Constant, ConstantSource, DType, Description, Error,
+    Executable, Graph, Level, LoadRequest, Loader, Prepared, Region, Result, Signature, Verdict,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+byoc_plugin_api::declare_plugin!("packer", "1.0.0");
+byoc_plugin_api::register!(|context, registry| {
+    let path = context.path.with_extension("json");
+    let text = if path.exists() { std::fs::read_to_string(&path)? } else { "{}".to_owned() };
+    let config: Config = serde_json::from_str(&text)?;
+    registry.codegen("packer", Backend(config.clone()));
+    registry.loader("packer", PackerLoader { config, engines: Mutex::default(), running: &RUNNING });
+    Ok(())
+});
+
+/// Content of the file beside the library.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Config {
+    /// The blobs hold the constants, and the host's program is given up.
+    packed: bool,
+    /// The regions of a model share their constants.
+    link: bool,
+    /// Each run adds the number of runs before it to its first output.
+    state: bool,
+    /// Number of runs at a time; 0 for any number.
+    concurrency: i64,
+    /// Version of the blobs.
+    format: i64,
+    /// `link`: the link step fails; `symbol`: it answers with a blob of a region that does not exist; `load`: no region can be
+    /// loaded; `prepare`: no region can be prepared.
+    fault: String,
+}
+
+/// Part of a blob in JSON.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    graph: Value,
+    /// Element type (code, bits, lanes), dimensions, offset and size of each packed constant.
+    constants: Vec<Place>,
+    linked: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Place {
+    dtype: [u16; 3],
+    shape: Vec<usize>,
+    offset: usize,
+    size: usize,
+}
+
+impl Place {
+    /// Returns the end of the constant; an offset of a damaged blob may be any number.
+    fn end(&self) -> usize {
+        self.offset.saturating_add(self.size)
+    }
+}
+
+/// Returns a number that a damaged blob does not have: FNV-1a.
+fn checksum(bytes: &[u8]) -> [u8; 8] {
+    let hash = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    hash.to_le_bytes()
+}
+
+fn encode(head: &Head, data: &[u8]) -> Result<Vec<u8>> {
+    let text = serde_json::to_string(head)?;
+    let content = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), data].concat();
+    Ok([&checksum(&content)[..], &content].concat())
+}
+
+fn decode(blob: &[u8]) -> Result<(Head, &[u8])> {
+    let content = blob.split_first_chunk::<8>().filter(|(sum, content)| **sum == checksum(content));
+    let parts = content.and_then(|(_, content)| content.split_first_chunk::<8>()).and_then(|(size, rest)| {
+        let size = usize::try_from(u64::from_le_bytes(*size)).ok()?;
+        rest.split_at_checked(size)
+    });
+    let (text, data) = parts.ok_or_else(|| Error::new("expected a blob of packer, found foreign or damaged data"))?;
+    Ok((serde_json::from_slice(text)?, data))
+}
+
+struct Backend(Config);
+
+impl Codegen for Backend {
+    fn describe(&self) -> Result<Description> {
+        let operators = ["nn.conv2d", "nn.bias_add", "nn.relu", "add", "multiply", "nn.dense"];
+        Ok(Description {
+            about: "holds its constants in its blobs".into(),
+            operators: operators.into_iter().map(String::from).collect(),
+            ..Description::default()
+        })
+    }
+
+    fn judge(&self, _: &Candidate) -> Verdict {
+        Verdict::Supported
+    }
+
+    fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
+        let Config { packed, link, format, .. } = self.0;
+        let mut head =
+            Head { graph: serde_json::from_str(&region.graph.to_json())?, constants: Vec::new(), linked: false };
+        let mut data = Vec::new();
+        for constant in region.constants.iter().filter(|_| packed) {
+            let DType { code, bits, lanes } = constant.dtype();
+            let (offset, size) = (data.len(), constant.bytes().len());
+            data.extend_from_slice(constant.bytes());
+            let dtype = [code.into(), bits.into(), lanes];
+            head.constants.push(Place { dtype, shape: constant.shape().to_vec(), offset, size });
+        }
+        let mut compiled = CompiledRegion::new(&region.graph.symbol, "packer", encode(&head, &data)?);
+        compiled.metadata.push(Attr::new("format", format));
+        if packed {
+            let indices: Vec<AttrValue> = (0..region.constants.len()).map(|i| AttrValue::Int(i as i64)).collect();
+            compiled.metadata.push(Attr::new("packed_constants", AttrValue::List(indices.into())));
+            compiled.metadata.push(Attr::new("host_fallback", AttrValue::Bool(false)));
+        }
+        if self.0.state {
+            compiled.metadata.push(Attr::new("state", AttrValue::Bool(true)));
+        }
+        if self.0.concurrency > 0 {
+            compiled.metadata.push(Attr::new("concurrency", self.0.concurrency));
+        }
+        if link {
+            compiled.metadata.push(Attr::new("link", AttrValue::Bool(true)));
+        }
+        Ok(compiled)
+    }
+
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        if key != LINK_KEY {
+            return Ok(None);
+        }
+        if self.0.fault == "link" {
+            return Err(Error::new("expected at most 1 region, found more").hint("use a larger device"));
+        }
+        let request = LinkRequest::parse(data)?;
+        let (mut shared, mut known): (Vec<u8>, HashMap<Vec<u8>, usize>) = (Vec::new(), HashMap::new());
+        let mut linked = Linked::default();
+        for region in &request.regions {
+            let (mut head, data) = decode(region.blob)?;
+            head.linked = true;
+            for place in &mut head.constants {
+                let bytes = data.get(place.offset..place.end()).unwrap_or_default();
+                place.offset = *known.entry(bytes.to_vec()).or_insert_with(|| {
+                    shared.resize(shared.len().next_multiple_of(64), 0);
+                    shared.extend_from_slice(bytes);
+                    shared.len() - bytes.len()
+                });
+            }
+            linked.blobs.insert(region.symbol.clone(), encode(&head, &[])?);
+        }
+        if self.0.fault == "symbol" {
+            linked.blobs.insert("elsewhere".into(), Vec::new());
+        }
+        linked.notes.push(format!("{} regions share {} bytes", request.regions.len(), shared.len()));
+        linked.shared = Some(shared);
+        Ok(Some(linked.to_bytes()))
+    }
+}
+
+/// Data of all regions of a model, in the place of an engine.
+struct Engine(Vec<u8>);
+
+/// Constant in an engine.
+struct Part {
+    engine: Arc<Engine>,
+    offset: usize,
+    size: usize,
+}
+
+impl ConstantSource for Part {
+    fn bytes(&self) -> &[u8] {
+        &self.engine.0[self.offset..self.offset + self.size]
+    }
+
+    fn digest(&self) -> String {
+        String::new()
+    }
+}
+
+struct PackerLoader {
+    config: Config,
+    /// Engines in use, by the digest of the shared data.
+    engines: Mutex<HashMap<String, Weak<Engine>>>,
+    /// Number of runs that go on.
+    running: &'static AtomicI64,
+}
+
+static RUNNING: AtomicI64 = AtomicI64::new(0);
+
+impl PackerLoader {
+    /// Returns the engine of a model.
+    fn engine(&self, region: &LoadRequest<'_>, shared: &Constant) -> Arc<Engine> {
+        let mut engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(engine) = engines.get(&shared.digest()).and_then(Weak::upgrade) {
+            return engine;
+        }
+        let message = format!("an engine with {} bytes", shared.bytes().len());
+        region.services.log(Level::INFO, "packer", &message);
+        let engine = Arc::new(Engine(shared.bytes().to_vec()));
+        engines.insert(shared.digest(), Arc::downgrade(&engine));
+        engine
+    }
+}
+
+impl Loader for PackerLoader {
+    fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
+        if self.config.fault == "load" {
+            return Err(Error::new("the device is busy"));
+        }
+        let (head, data) = decode(region.blob)?;
+        let graph = Graph::from_json(&head.graph.to_string())?;
+        region.check_signature(&Signature::of(&graph))?;
+        let engine = match (head.linked, region.shared()) {
+            (true, Some(shared)) => self.engine(region, shared),
+            (true, None) => return Err(Error::new("expected shared data, found none")),
+            (false, _) => {
+                let mut aligned = Vec::new();
+                for place in &head.constants {
+                    aligned.resize(aligned.len().next_multiple_of(64), 0);
+                    aligned.extend_from_slice(data.get(place.offset..place.end()).unwrap_or_default());
+                }
+                Arc::new(Engine(aligned))
+            }
+        };
+        let mut constants = Vec::new();
+        let mut next = 0usize;
+        for (place, given) in head.constants.iter().zip(region.constants) {
+            if !given.bytes().is_empty() {
+                return Err(Error::new("expected a constant without elements, as the blob holds it"));
+            }
+            let offset = if head.linked { place.offset } else { next.next_multiple_of(64) };
+            next = offset.saturating_add(place.size);
+            if next > engine.0.len() {
+                return Err(Error::new(format!("expected {next} bytes of constants, found {}", engine.0.len())));
+            }
+            let [code, bits, lanes] = place.dtype;
+            let dtype = DType { code: code as u8, bits: bits as u8, lanes };
+            let part = Part { engine: engine.clone(), offset, size: place.size };
+            constants.push(Constant::new("", dtype, &place.shape, part));
+        }
+        let constants = if head.constants.is_empty() { region.constants.to_vec() } else { constants };
+        graph.check(constants.len())?;
+        let reference = region.services.reference(&graph, &constants)?;
+        if self.config.fault == "prepare" {
+            return Ok(Box::new(Unprepared));
+        }
+        let Config { state, concurrency, .. } = self.config;
+        if !state && concurrency == 0 {
+            return Ok(reference);
+        }
+        let most = if state { 1 } else { concurrency };
+        Ok(Box::new(Watched { reference, runs: AtomicI64::new(0), running: self.running, most, state }))
+    }
+
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(match key {
+            "blob.native" => Some(b"false".to_vec()),
+            "blob.compatible" => {
+                let region: Value = serde_json::from_slice(data)?;
+                let same = region["metadata"]["format"] == self.config.format;
+                Some(if same { b"yes".to_vec() } else { b"recompile".to_vec() })
+            }
+            _ => None,
+        })
+    }
+}
+
+/// Region that fails when more runs go on than it has declared, and that may have a state.
+struct Watched {
+    reference: Box<dyn Executable>,
+    /// Number of runs so far: the state.
+    runs: AtomicI64,
+    /// Number of runs that go on, of all regions.
+    running: &'static AtomicI64,
+    most: i64,
+    state: bool,
+}
+
+impl Executable for Watched {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        self.reference.prepare(inputs)
+    }
+
+    fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
+        let now = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+        std::thread::sleep(Duration::from_millis(20));
+        let Call { inputs, ref mut outputs, plan, .. } = call;
+        let ran = self.reference.run(Call { inputs, outputs, workspace: &mut [], plan });
+        self.running.fetch_sub(1, Ordering::SeqCst);
+        ran?;
+        if now > self.most {
+            return Err(Error::new(format!("expected at most {} runs at a time, found {now}", self.most)));
+        }
+        if self.state {
+            let before = self.runs.fetch_add(1, Ordering::SeqCst);
+            call.outputs[0].as_mut_slice::<f32>().iter_mut().for_each(|value| *value += before as f32);
+        }
+        Ok(())
+    }
+
+    fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok((key == "state.reset").then(|| {
+            self.runs.store(0, Ordering::SeqCst);
+            Vec::new()
+        }))
+    }
+}
+
+/// Region that refuses all dimensions.
+struct Unprepared;
+
+impl Executable for Unprepared {
+    fn prepare(&self, _: &[&[usize]]) -> Result<Prepared> {
+        Err(Error::new("expected smaller dimensions"))
+    }
+
+    fn run(&self, _: Call<'_, '_>) -> Result<()> {
+        Err(Error::new("expected no run"))
+    }
+}
