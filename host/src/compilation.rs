@@ -9,7 +9,7 @@ use byoc_runtime::cancel::Cancel;
 use byoc_runtime::exec::program::Port;
 use byoc_runtime::{Failure, Session, artifact};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -245,6 +245,19 @@ impl Compilation {
 
     pub(crate) fn shared_explanation(&self) -> Arc<Explanation> {
         self.explanation.clone()
+    }
+
+    /// Returns the size in bytes of the constants of regions. A backend that packs them when it loads a region has no use
+    /// for these any more; who keeps the compilation keeps them.
+    pub fn region_constant_bytes(&self) -> usize {
+        let variants = self.compiled.variants.iter().map(|variant| &variant.compiled);
+        let bytes = |compiled: &Compiled| {
+            let used: BTreeSet<u32> =
+                compiled.regions.iter().flatten().flat_map(|region| region.constants.iter().copied()).collect();
+            let size = |index: u32| compiled.constants.get(index as usize).map_or(0, |tensor| tensor.bytes().len());
+            used.into_iter().map(size).sum::<usize>()
+        };
+        std::iter::once(&*self.compiled).chain(variants).map(bytes).sum()
     }
 
     /// Returns the warnings of the compilation.

@@ -1,8 +1,9 @@
 //! Errors of the library's interface.
 
-use byoc_ir::diag::{Code, Diagnostic, codes};
+use byoc_ir::diag::{Code, Diagnostic, Interface, codes};
 use byoc_runtime::Failure;
 use std::fmt;
+use std::sync::Arc;
 
 /// Error with its kind. [`Error::info`] returns its code, message and help.
 #[derive(Clone, Debug)]
@@ -26,7 +27,8 @@ pub enum Error {
     TimedOut(ErrorInfo),
 }
 
-/// Contents of an [`Error`].
+/// Contents of an [`Error`], which name the functions of this library. [`Error::in_interface`] names the options of the
+/// command line, or the functions of another interface.
 #[derive(Clone, Debug)]
 pub struct ErrorInfo {
     /// Stable code, documented by a page of its own.
@@ -39,6 +41,16 @@ pub struct ErrorInfo {
     pub help: Option<String>,
     /// Errors that were found together with this one.
     pub others: Vec<Diagnostic>,
+    /// This error and the others, in the notation of the command line.
+    diagnostics: Arc<(Diagnostic, Vec<Diagnostic>)>,
+}
+
+impl ErrorInfo {
+    fn of(diagnostics: Arc<(Diagnostic, Vec<Diagnostic>)>, interface: Interface) -> ErrorInfo {
+        let Diagnostic { code, message, notes, help, .. } = diagnostics.0.in_interface(interface);
+        let others = diagnostics.1.iter().map(|other| other.in_interface(interface)).collect();
+        ErrorInfo { code, message, context: notes, help, others, diagnostics }
+    }
 }
 
 impl Error {
@@ -56,6 +68,23 @@ impl Error {
         }
     }
 
+    /// Returns the error with the options or functions of an interface in its texts.
+    #[must_use]
+    pub fn in_interface(mut self, interface: Interface) -> Error {
+        let info = match &mut self {
+            Error::Model(info)
+            | Error::Backend(info)
+            | Error::Artifact(info)
+            | Error::Input(info)
+            | Error::Run(info)
+            | Error::OutOfMemory(info)
+            | Error::Cancelled(info)
+            | Error::TimedOut(info) => info,
+        };
+        *info = ErrorInfo::of(info.diagnostics.clone(), interface);
+        self
+    }
+
     /// Returns the stable code.
     pub fn code(&self) -> Code {
         self.info().code
@@ -71,18 +100,12 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         use codes::{plugins, runtime};
         let mut diagnostics = failure.diagnostics.into_iter();
-        let first = diagnostics.next().unwrap_or_else(|| Diagnostic::error(runtime::BAD_PROGRAM, "unknown error"));
+        let mut first = diagnostics.next().unwrap_or_else(|| Diagnostic::error(runtime::BAD_PROGRAM, "unknown error"));
         let line = |at: usize, text: &str| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
-        let place = failure.source.as_ref().zip(first.labels.first());
-        let place = place
-            .map(|(source, label)| format!("at {}:{}", source.name, line(label.span.start as usize, &source.text)));
-        let info = ErrorInfo {
-            code: first.code,
-            message: first.message,
-            context: place.into_iter().chain(first.notes).collect(),
-            help: first.help,
-            others: diagnostics.collect(),
-        };
+        if let Some((source, label)) = failure.source.as_ref().zip(first.labels.first()) {
+            first.notes.insert(0, format!("at {}:{}", source.name, line(label.span.start as usize, &source.text)));
+        }
+        let info = ErrorInfo::of(Arc::new((first, diagnostics.collect())), Interface::Rust);
         match info.code {
             runtime::CANCELLED | plugins::CALLED_OFF => Error::Cancelled(info),
             runtime::TIMED_OUT => Error::TimedOut(info),
@@ -109,7 +132,7 @@ impl From<Diagnostic> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ErrorInfo { code, message, context, help, others } = self.info();
+        let ErrorInfo { code, message, context, help, others, .. } = self.info();
         write!(f, "{code}: {message}")?;
         for line in context {
             write!(f, "\n  note: {line}")?;

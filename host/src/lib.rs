@@ -91,13 +91,14 @@ mod error;
 pub mod frontend;
 pub mod io;
 mod model;
+mod plan;
 mod run_async;
 pub mod trace;
 mod values;
 
 pub use build::Stage;
 pub use build::explanation::Explanation;
-pub use byoc_ir::diag::{Code, Diagnostic};
+pub use byoc_ir::diag::{Code, Diagnostic, Interface};
 pub use byoc_ir::escape;
 pub use byoc_ir::ir::{Dim, TensorType};
 pub use byoc_ir::tensor::{DType, Element, Tensor, TensorView, TensorViewMut};
@@ -107,7 +108,8 @@ pub use byoc_runtime::exec::program::Port;
 pub use byoc_runtime::{Session, SessionBuilder};
 pub use compilation::{Compilation, CompileOptions, Source};
 pub use error::{Error, ErrorInfo};
-pub use model::{Model, Plan, RunOptions};
+pub use model::{Model, RunOptions};
+pub use plan::Plan;
 pub use run_async::RunFuture;
 pub use values::{Input, Inputs, Outputs};
 

@@ -5,16 +5,16 @@ use crate::build::backend::check_run_option;
 use crate::build::explanation::Explanation;
 use crate::compilation::{Compilation, CompileOptions, Source};
 use crate::error::Error;
+use crate::plan::Plan;
 use crate::run_async::{Executors, RunFuture};
 use crate::values::{Input, Inputs, Outputs};
-use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, Interface, codes};
 use byoc_ir::tensor::{AlignedBytes, Tensor, TensorView, TensorViewMut};
 use byoc_plugin_api::host::run_options::{BackendOptions, Scope};
 use byoc_runtime::Session;
 use byoc_runtime::cancel::Cancel;
 use byoc_runtime::choices::base_name;
 use byoc_runtime::exec::program::Port;
-use byoc_runtime::exec::trace::StepInfo;
 use byoc_runtime::exec::{Observer, order_inputs};
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,6 +29,8 @@ struct Inner {
     names: Arc<[String]>,
     explanation: Arc<Explanation>,
     warnings: Vec<Diagnostic>,
+    /// The same in the notation of the command line.
+    plain_warnings: Vec<Diagnostic>,
     cancel: Cancel,
     executors: Executors,
     /// Free buffers for copies of borrowed inputs.
@@ -81,17 +83,6 @@ impl RunOptions {
     }
 }
 
-/// Steps of a loaded model.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan<'a> {
-    /// Steps of each function, in the order of its code; the entry is [`Plan::entry`].
-    pub functions: &'a [Vec<StepInfo>],
-    /// Index of the function where a run begins.
-    pub entry: usize,
-    /// Size of the entry's arena in bytes, which holds its intermediate tensors.
-    pub arena_bytes: usize,
-}
-
 impl Model {
     /// Compiles and loads a model.
     ///
@@ -119,15 +110,17 @@ impl Model {
         if let Some(progress) = &compilation.progress {
             progress.report(&Stage::Load);
         }
-        let (explanation, mut warnings) = (compilation.shared_explanation(), compilation.warnings().to_vec());
+        let (explanation, mut plain_warnings) = (compilation.shared_explanation(), compilation.warnings().to_vec());
         let compiled = Arc::unwrap_or_clone(compilation.compiled);
         let (loaded, further) = byoc_runtime::Model::load(session, compiled, session.cache_dir.as_deref())?;
-        warnings.extend(further);
+        plain_warnings.extend(further);
+        let warnings = plain_warnings.iter().map(|warning| warning.in_interface(Interface::Rust)).collect();
         let names = loaded.outputs().iter().map(|port| port.name.clone()).collect();
         let executors = Executors::new(session.pool.threads());
         let cancel = session.cancel.clone();
         let staging = Mutex::default();
-        Ok(Model(Arc::new(Inner { loaded, names, explanation, warnings, cancel, executors, staging })))
+        let inner = Inner { loaded, names, explanation, warnings, plain_warnings, cancel, executors, staging };
+        Ok(Model(Arc::new(inner)))
     }
 
     /// Returns the inputs of the model.
@@ -159,13 +152,18 @@ impl Model {
         Ok(self.0.loaded.reset_state()?)
     }
 
+    /// Returns the warnings with the options or functions of an interface in their texts.
+    pub fn warnings_in(&self, interface: Interface) -> Vec<Diagnostic> {
+        self.0.plain_warnings.iter().map(|warning| warning.in_interface(interface)).collect()
+    }
+
     /// Returns the steps of a run.
     pub fn plan(&self) -> Plan<'_> {
         let executor = self.0.loaded.executor();
         let program = executor.program();
         let entry = program.entry as usize;
         let arena_bytes = program.functions.get(entry).map_or(0, |function| function.arena);
-        Plan { functions: executor.steps(), entry, arena_bytes }
+        Plan { functions: executor.steps(), entry, arena_bytes, program }
     }
 
     /// Returns the model of the runtime crate.

@@ -93,6 +93,13 @@ typedef struct byoc_dim {
     int64_t size;
 } byoc_dim;
 
+/* Shape of an input by name: `rank` sizes. It binds the dimensions of the input. */
+typedef struct byoc_input_shape {
+    const char *name;
+    const int64_t *shape;
+    size_t rank;
+} byoc_input_shape;
+
 typedef struct byoc_compile_options {
     size_t struct_size;
     const char *const *backends; /* in order of priority; "auto": every backend found; none: the host alone */
@@ -103,6 +110,8 @@ typedef struct byoc_compile_options {
     size_t dim_count;
     void (*progress)(void *context, const char *stage); /* called when a stage of the compilation begins */
     void *progress_context;
+    const byoc_input_shape *input_shapes;
+    size_t input_shape_count;
 } byoc_compile_options;
 
 /* Compiles and loads a model: .onnx, .relay, or a folder in ONNX test-data layout. `options` may be NULL. */
@@ -120,6 +129,8 @@ void byoc_model_free(byoc_model *model);
 
 /* Returns where each operator runs, and why not elsewhere, as the JSON of `byoc explain --json`. */
 const char *byoc_model_explanation(const byoc_model *model);
+/* Returns the plan of a run as JSON: functions with their steps, registers and arenas. */
+const char *byoc_model_plan(const byoc_model *model);
 /* Returns the warnings of compilation and load, a line each; "" without any. */
 const char *byoc_model_warnings(const byoc_model *model);
 
@@ -184,6 +195,33 @@ byoc_error *byoc_model_run_alloc(const byoc_model *model, const byoc_tensor_view
 /* Returns the view of a result, which belongs to `results`; NULL if there is no such one. */
 const byoc_tensor_view *byoc_results_get(const byoc_results *results, size_t index);
 void byoc_results_free(byoc_results *results);
+
+/* DLPack's managed tensors, field by field: pointers to DLManagedTensor and DLManagedTensorVersioned may be cast to these.
+ * Who owns one calls its deleter once, from any thread. */
+typedef struct byoc_dlpack {
+    byoc_tensor_view view;
+    void *context;
+    void (*deleter)(struct byoc_dlpack *tensor); /* may be NULL */
+} byoc_dlpack;
+
+typedef struct byoc_dlpack_versioned {
+    uint32_t major, minor; /* 1, 1 */
+    void *context;
+    void (*deleter)(struct byoc_dlpack_versioned *tensor); /* may be NULL */
+    uint64_t flags;                                        /* 1: read-only */
+    byoc_tensor_view view;
+} byoc_dlpack_versioned;
+
+/* Returns a result as a managed tensor, which belongs to the caller and may outlive `results`, the model and the session.
+ * It shares the memory of the result. A result that is a constant of the model is copied; as a versioned tensor it is
+ * marked as read-only instead. */
+byoc_error *byoc_results_to_dlpack(const byoc_results *results, size_t index, byoc_dlpack **tensor);
+byoc_error *byoc_results_to_dlpack_versioned(const byoc_results *results, size_t index, byoc_dlpack_versioned **tensor);
+/* Takes over a managed tensor in the host's memory, whose view is then that of result 0, and an input for runs. Elements
+ * that are not dense and row-major are copied. The deleter is called when the results are freed, or after the copy; if the
+ * function fails, the tensor still belongs to the caller. */
+byoc_error *byoc_results_from_dlpack(byoc_dlpack *tensor, byoc_results **results);
+byoc_error *byoc_results_from_dlpack_versioned(byoc_dlpack_versioned *tensor, byoc_results **results);
 
 /* Creates a cancellation that ends runs when another thread requests it. */
 byoc_cancel *byoc_cancel_create(void);

@@ -54,6 +54,8 @@ class View {
         using Element = std::remove_const_t<T>;
         byoc_view(&view_, dtype<Element>(), const_cast<Element *>(data), nullptr, static_cast<int32_t>(shape_.size()));
     }
+    /// View of a result, or of a tensor of DLPack, which has to outlive it.
+    View(const byoc_tensor_view &view) : shape_(view.shape, view.shape + view.ndim), view_(view) {}
     byoc_tensor_view get() const {
         byoc_tensor_view view = view_;
         view.shape = const_cast<int64_t *>(shape_.data());
@@ -94,10 +96,43 @@ class Session {
     std::unique_ptr<byoc_session, Free> session_;
 };
 
+/// Managed tensor of DLPack, freed by its deleter unless released.
+template <typename Tensor> struct DeleteManaged {
+    void operator()(Tensor *tensor) const {
+        if (tensor->deleter != nullptr) tensor->deleter(tensor);
+    }
+};
+using Dlpack = std::unique_ptr<byoc_dlpack, DeleteManaged<byoc_dlpack>>;
+using DlpackVersioned = std::unique_ptr<byoc_dlpack_versioned, DeleteManaged<byoc_dlpack_versioned>>;
+
 /// Results with memory of their own.
 class Results {
   public:
     explicit Results(byoc_results *results) : results_(results) {}
+    /// Takes over a tensor of another library; it is freed even if this fails.
+    static Results from(Dlpack tensor) {
+        byoc_results *results = nullptr;
+        check(byoc_results_from_dlpack(tensor.get(), &results));
+        tensor.release();
+        return Results(results);
+    }
+    static Results from(DlpackVersioned tensor) {
+        byoc_results *results = nullptr;
+        check(byoc_results_from_dlpack_versioned(tensor.get(), &results));
+        tensor.release();
+        return Results(results);
+    }
+    /// Returns a result for another library, which shares its memory and may outlive everything else.
+    Dlpack to_dlpack(size_t index) const {
+        byoc_dlpack *tensor = nullptr;
+        check(byoc_results_to_dlpack(results_.get(), index, &tensor));
+        return Dlpack(tensor);
+    }
+    DlpackVersioned to_dlpack_versioned(size_t index) const {
+        byoc_dlpack_versioned *tensor = nullptr;
+        check(byoc_results_to_dlpack_versioned(results_.get(), index, &tensor));
+        return DlpackVersioned(tensor);
+    }
     const byoc_tensor_view &operator[](size_t index) const {
         const byoc_tensor_view *view = byoc_results_get(results_.get(), index);
         if (view == nullptr) throw std::out_of_range("the model has no such output");
@@ -137,7 +172,10 @@ class Model {
         return Model(model);
     }
     void save(const std::string &path) const { check(byoc_model_save(get(), path.c_str())); }
+    /// Returns where each operator runs, and why not elsewhere, as JSON.
     std::string explanation() const { return byoc_model_explanation(get()); }
+    /// Returns the steps, registers and arenas of a run as JSON.
+    std::string plan() const { return byoc_model_plan(get()); }
 
     /// Runs the model, and writes the results to memory of the caller.
     void run(const std::vector<View> &inputs, const std::vector<View> &outputs,

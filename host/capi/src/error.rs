@@ -1,6 +1,7 @@
 //! Errors as objects for C.
 
 use crate::c_text;
+use byoc::Interface;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -32,6 +33,7 @@ impl Error {
 
 impl From<byoc::Error> for Error {
     fn from(error: byoc::Error) -> Error {
+        let error = error.in_interface(Interface::C);
         let kind = match &error {
             byoc::Error::Model(_) => 1,
             byoc::Error::Backend(_) => 2,

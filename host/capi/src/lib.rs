@@ -3,6 +3,7 @@
 //! No panic leaves a function: it becomes an error of the kind `BYOC_ERROR_INTERNAL`. Pointers are checked for NULL;
 //! everything else that a pointer has to be is stated in the header.
 
+mod dlpack;
 mod error;
 mod model;
 mod options;

@@ -5,9 +5,10 @@ use crate::error::{Error, free, report};
 use crate::options::{Growing, array, give, object, read, text};
 use crate::session::{Pair, Session};
 use crate::tensor::Slots;
-use byoc::{Cancel, Compilation, CompileOptions, Source};
+use byoc::{Cancel, Compilation, CompileOptions, Interface, Source};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// Model for C.
 pub struct Model {
@@ -18,7 +19,9 @@ pub struct Model {
     compilation: Compilation,
     inputs: Vec<PortTexts>,
     outputs: Vec<PortTexts>,
-    explanation: CString,
+    /// Texts that few programs ask for, made when they are.
+    explanation: OnceLock<CString>,
+    plan: OnceLock<CString>,
     warnings: CString,
 }
 
@@ -87,6 +90,16 @@ pub struct Options {
     dim_count: usize,
     progress: Option<unsafe extern "C" fn(*mut c_void, *const c_char)>,
     progress_context: *mut c_void,
+    input_shapes: *const InputShape,
+    input_shape_count: usize,
+}
+
+/// Shape of an input by name.
+#[repr(C)]
+struct InputShape {
+    name: *const c_char,
+    shape: *const i64,
+    rank: usize,
 }
 
 // SAFETY: `repr(C)`, begins with its size, and holds integers, pointers and a function that may be NULL.
@@ -131,6 +144,16 @@ unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Err
                 }
             };
         }
+        for input in array(given.input_shapes, given.input_shape_count, "input_shapes")? {
+            let name = text(input.name, "input_shapes")?;
+            let mut shape = Vec::new();
+            for &size in array(input.shape, input.rank, "input_shapes")? {
+                shape.push(usize::try_from(size).map_err(|_| {
+                    Error::argument(format!("input_shapes: expected sizes of 0 or more for {name}, found {size}"))
+                })?);
+            }
+            options = options.input_shape(name, shape);
+        }
         if let Some(progress) = given.progress {
             let context = Context(given.progress_context);
             options = options.progress(move |stage| {
@@ -145,15 +168,16 @@ unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Err
 impl Model {
     fn new(session: &byoc::Session, compilation: Compilation) -> Result<Model, Error> {
         let model = byoc::Model::of(session, compilation.clone())?;
-        let explanation = serde_json::to_string(compilation.explanation()).unwrap_or_default();
+        let warnings = model.warnings_in(Interface::C);
         let warnings: Vec<String> =
-            model.warnings().iter().map(|warning| format!("{}: {}", warning.code, warning.message)).collect();
+            warnings.iter().map(|warning| format!("{}: {}", warning.code, warning.message)).collect();
         Ok(Model {
             slots: Slots::default(),
             cancel: session.cancel.clone(),
             inputs: model.inputs().iter().map(PortTexts::of).collect(),
             outputs: model.outputs().iter().map(PortTexts::of).collect(),
-            explanation: c_text(explanation),
+            explanation: OnceLock::new(),
+            plan: OnceLock::new(),
             warnings: c_text(warnings.join("\n")),
             model,
             compilation,
@@ -265,7 +289,25 @@ pub unsafe extern "C" fn byoc_model_free(model: *mut Model) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_explanation(model: *const Model) -> *const c_char {
     // SAFETY: guaranteed by the caller.
-    unsafe { model.as_ref() }.map_or(c"".as_ptr(), |model| model.explanation.as_ptr())
+    unsafe { model.as_ref() }.map_or(c"".as_ptr(), |model| {
+        let text = || {
+            let explanation = model.compilation.explanation().in_interface(Interface::C);
+            c_text(serde_json::to_string(&explanation).unwrap_or_default())
+        };
+        model.explanation.get_or_init(text).as_ptr()
+    })
+}
+
+/// Returns the plan as JSON; "" for NULL.
+///
+/// # Safety
+/// See [`byoc_model_compile`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_model_plan(model: *const Model) -> *const c_char {
+    // SAFETY: guaranteed by the caller.
+    unsafe { model.as_ref() }.map_or(c"".as_ptr(), |model| {
+        model.plan.get_or_init(|| c_text(model.model.plan().to_json().to_string())).as_ptr()
+    })
 }
 
 /// Returns the warnings, a line each; "" for NULL.

@@ -29,7 +29,7 @@ pub struct View {
 }
 
 /// Dimensions of a view.
-type Dims = SmallVec<[usize; 6]>;
+pub type Dims = SmallVec<[usize; 6]>;
 
 /// Kind of the host's memory in DLPack.
 const HOST: i32 = 1;
@@ -51,19 +51,42 @@ const DTYPES: [(DType, u8); 13] = [
     (DType::Bool, 6),
 ];
 
-/// Input or output with its number, for messages.
+/// Tensor in messages.
 #[derive(Clone, Copy)]
-struct Operand(&'static str, usize);
+pub enum Operand {
+    /// Input of a run, by number.
+    Input(usize),
+    /// Output of a run, by number.
+    Output(usize),
+    /// Tensor of another library.
+    Tensor,
+}
 
 impl fmt::Display for Operand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.0, self.1)
+        match self {
+            Operand::Input(number) => write!(f, "input {number}"),
+            Operand::Output(number) => write!(f, "output {number}"),
+            Operand::Tensor => f.write_str("tensor"),
+        }
     }
+}
+
+/// Contents of a view.
+pub struct Layout {
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions.
+    pub dims: Dims,
+    /// Address of the first element.
+    pub data: *mut u8,
+    /// Distances between neighbors in elements; `None` for dense row-major elements.
+    pub strides: Option<SmallVec<[i64; 6]>>,
 }
 
 impl View {
     /// Returns a view of dense elements. `shape` has to outlive it.
-    fn new(dtype: DType, data: *mut c_void, shape: *mut i64, ndim: i32) -> Option<View> {
+    pub fn new(dtype: DType, data: *mut c_void, shape: *mut i64, ndim: i32) -> Option<View> {
         let (_, code) = *DTYPES.iter().find(|(known, _)| *known == dtype)?;
         let bits = u8::try_from(dtype.bits()).ok()?;
         let strides = std::ptr::null_mut();
@@ -73,11 +96,30 @@ impl View {
     /// Returns element type, dimensions and the address of the first element.
     ///
     /// # Errors
-    /// Another device, an unknown element type, elements that are not dense and row-major, or NULL.
+    /// Same as [`View::layout`], and elements that are not dense and row-major.
+    ///
+    /// # Safety
+    /// Same as [`View::layout`].
+    unsafe fn parts(&self, what: Operand) -> Result<(DType, Dims, *mut u8), Error> {
+        // SAFETY: guaranteed by the caller.
+        let Layout { dtype, dims, data, strides } = unsafe { self.layout(what)? };
+        match strides {
+            None => Ok((dtype, dims, data)),
+            Some(strides) => {
+                let found = format!("{what}: expected dense row-major elements, found strides {strides:?}");
+                Err(Error::argument(found))
+            }
+        }
+    }
+
+    /// Returns the contents.
+    ///
+    /// # Errors
+    /// Another device, an unknown element type, or NULL.
     ///
     /// # Safety
     /// `shape` and `strides` point to `ndim` numbers each, if they are not NULL.
-    unsafe fn parts(&self, what: Operand) -> Result<(DType, Dims, *mut u8), Error> {
+    pub unsafe fn layout(&self, what: Operand) -> Result<Layout, Error> {
         let wrong = |message: String| Err(Error::argument(format!("{what}: {message}")));
         if self.device_kind != HOST {
             return wrong(format!("expected host memory (device 1), found device {}", self.device_kind));
@@ -101,13 +143,14 @@ impl View {
                 Err(_) => return wrong(format!("expected dimensions of 0 or more, found {dim}")),
             }
         }
+        let mut strides = None;
         if !self.strides.is_null() {
             // SAFETY: guaranteed by the caller.
-            let strides = unsafe { array(self.strides, rank, what)? };
+            let given_strides = unsafe { array(self.strides, rank, what)? };
             let mut dense = 1i64;
-            for (&dim, &stride) in given.iter().zip(strides).rev() {
+            for (&dim, &stride) in given.iter().zip(given_strides).rev() {
                 if dim > 1 && stride != dense {
-                    return wrong(format!("expected dense row-major elements, found strides {strides:?}"));
+                    strides = Some(given_strides.into());
                 }
                 dense = dense.saturating_mul(dim);
             }
@@ -117,7 +160,7 @@ impl View {
         if self.data.is_null() && !dims.contains(&0) {
             return wrong("expected elements, found NULL".to_owned());
         }
-        Ok((*dtype, dims, data))
+        Ok(Layout { dtype: *dtype, dims, data, strides })
     }
 
     /// Returns the memory for an output.
@@ -125,7 +168,7 @@ impl View {
     /// # Safety
     /// As for [`View::parts`], and `data` points to the elements, which nothing else accesses while the result lives.
     pub unsafe fn output<'a>(&self, number: usize) -> Result<Output<'a>, Error> {
-        let what = Operand("output", number);
+        let what = Operand::Output(number);
         // SAFETY: guaranteed by the caller.
         let (dtype, dims, data) = unsafe { self.parts(what)? };
         let Some(bytes) = byoc_ir::tensor::byte_count(dtype, &dims) else {
@@ -196,7 +239,7 @@ impl Slots {
         let mut borrowed = Borrowed { slots: self, used: SmallVec::new(), tensors: SmallVec::new() };
         for (number, view) in views.iter().enumerate() {
             // SAFETY: guaranteed by the caller.
-            let (dtype, dims, data) = unsafe { view.parts(Operand("input", number))? };
+            let (dtype, dims, data) = unsafe { view.parts(Operand::Input(number))? };
             let Some(bytes) = byoc_ir::tensor::byte_count(dtype, &dims) else {
                 return Err(Error::argument(format!("input {number}: the dimensions exceed the address space")));
             };
@@ -270,7 +313,8 @@ impl Borrowed<'_> {
 pub struct Results {
     views: Vec<View>,
     _shapes: Vec<Box<[i64]>>,
-    _tensors: Vec<Tensor>,
+    /// Tensors, and whether others shared their memory when they were made.
+    tensors: Vec<(Tensor, bool)>,
 }
 
 // SAFETY: the views point into the tensors and shapes, which nothing changes.
@@ -291,7 +335,20 @@ impl Results {
                 Error::argument(format!("output {number}: {} has no element type of DLPack", tensor.dtype()))
             })?);
         }
-        Ok(Results { views, _shapes: shapes, _tensors: tensors })
+        let shared = |tensor: &Tensor| !tensor.is_exclusive();
+        let tensors =
+            tensors.into_iter().map(|tensor| (shared(&tensor), tensor)).map(|(shared, tensor)| (tensor, shared));
+        Ok(Results { views, _shapes: shapes, tensors: tensors.collect() })
+    }
+
+    /// Returns the number of results.
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Returns a result, and whether others share its memory.
+    pub fn tensor(&self, index: usize) -> Option<(&Tensor, bool)> {
+        self.tensors.get(index).map(|(tensor, shared)| (tensor, *shared))
     }
 }
 

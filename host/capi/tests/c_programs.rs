@@ -141,17 +141,102 @@ fn runs_allocate_nothing() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
+/// Model whose second result is a constant.
+fn constant(folder: &TempDir) -> PathBuf {
+    let file = folder.path().join("constant.relay");
+    let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, 3), float32]) { (nn.relu(%x), 2.5f) }\n";
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+#[test]
+fn tensors_of_dlpack_go_in_and_out() {
+    let folder = installed();
+    let program = build(&folder, &["cc", "-std=c11"], "tests/dlpack.c", true);
+    let output = Command::new(&program).arg(digits()).arg(constant(&folder)).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let program = build(&folder, &["c++", "-std=c++17"], "tests/dlpack.cpp", true);
+    let output = Command::new(&program).arg(digits()).output().unwrap();
+    assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
+/// Returns the commands of a block of the document, without those of `cargo`.
+fn documented(block: usize) -> String {
+    let page = std::fs::read_to_string(workspace().join("docs/c-api.md")).unwrap();
+    let commands = page.split("```sh\n").nth(block + 1).and_then(|rest| rest.split("```").next()).unwrap();
+    commands.lines().filter(|line| !line.starts_with("cargo ")).map(|line| format!("{line}\n")).collect()
+}
+
 #[test]
 #[expect(clippy::print_stderr, reason = "reports a skipped test")]
-fn valgrind_finds_nothing_in_the_example() {
-    if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("skipped: valgrind is not installed (apt-get install valgrind)");
+fn the_commands_of_the_document_build_the_example() {
+    if Command::new("pkg-config").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("skipped: pkg-config is not installed (apt-get install pkg-config)");
         return;
     }
-    let folder = installed();
-    let program = build(&folder, &["cc", "-std=c11"], "examples/digits.c", true);
+    let home = tempfile::tempdir().unwrap();
+    let (prefix, library) = (home.path().join("byoc"), c_library());
+    std::fs::create_dir_all(prefix.join("lib/pkgconfig")).unwrap();
+    std::fs::create_dir_all(prefix.join("include")).unwrap();
+    for (from, to) in [
+        (source("include/byoc.h"), "include/byoc.h"),
+        (source("include/byoc.hpp"), "include/byoc.hpp"),
+        (library.with_extension("so"), "lib/libbyoc.so"),
+        (library.with_extension("a"), "lib/libbyoc.a"),
+        (source("examples/digits.c"), "../digits.c"),
+    ] {
+        std::os::unix::fs::symlink(from, prefix.join(to)).unwrap();
+    }
+    let text = std::fs::read_to_string(source("byoc.pc.in")).unwrap();
+    let text = text.replace("@PREFIX@", &prefix.display().to_string()).replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    std::fs::write(prefix.join("lib/pkgconfig/byoc.pc"), text).unwrap();
+    let (picture, digit) = &pictures()[0];
+    let (shared, fixed) = (documented(0), documented(1));
+    assert!(shared.contains("$(pkg-config --cflags --libs byoc)") && fixed.contains("--whole-archive"));
+    for commands in [shared, fixed] {
+        let mut shell = Command::new("sh");
+        shell.args(["-e", "-c", &commands]).current_dir(home.path()).env("HOME", home.path());
+        let built = shell.output().unwrap();
+        assert!(built.status.success(), "{commands}\n{}", String::from_utf8_lossy(&built.stderr));
+        let output = run(Command::new(home.path().join("digits")).arg(digits()), picture);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), *digit, "{}", String::from_utf8_lossy(&output.stderr));
+        std::fs::remove_file(home.path().join("digits")).unwrap();
+    }
+    // The versions of the file and of the library agree.
+    let version = Command::new("pkg-config")
+        .args(["--modversion", "byoc"])
+        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&version.stdout).trim(), env!("CARGO_PKG_VERSION"));
+}
+
+/// Returns valgrind with its options; `None` where it is not installed.
+#[expect(clippy::print_stderr, reason = "reports a skipped test")]
+fn valgrind() -> Option<Command> {
+    if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("skipped: valgrind is not installed (apt-get install valgrind)");
+        return None;
+    }
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
+    Some(valgrind)
+}
+
+#[test]
+fn valgrind_finds_nothing_in_managed_tensors() {
+    let Some(mut valgrind) = valgrind() else { return };
+    let folder = installed();
+    let program = build(&folder, &["cc", "-std=c11"], "tests/dlpack.c", true);
+    let output = valgrind.arg(program).arg(digits()).arg(constant(&folder)).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn valgrind_finds_nothing_in_the_example() {
+    let Some(mut valgrind) = valgrind() else { return };
+    let folder = installed();
+    let program = build(&folder, &["cc", "-std=c11"], "examples/digits.c", true);
     let (picture, digit) = &pictures()[0];
     let output = run(valgrind.arg(program).arg(digits()), picture);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -180,24 +180,36 @@ pub struct ValueInfoProto {
     pub doc_string: String,
 }
 
-/// A type. Only tensors are supported; for the others only their presence is read.
+/// A type. Models are compiled if their inputs and outputs are tensors; the other types are read to describe a model.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TypeProto {
     #[prost(message, optional, tag = "1")]
     pub tensor_type: Option<TensorTypeProto>,
-    #[prost(message, optional, tag = "4")]
-    pub sequence_type: Option<OpaqueTypeProto>,
-    #[prost(message, optional, tag = "5")]
-    pub map_type: Option<OpaqueTypeProto>,
-    #[prost(message, optional, tag = "9")]
-    pub optional_type: Option<OpaqueTypeProto>,
+    #[prost(message, optional, boxed, tag = "4")]
+    pub sequence_type: Option<Box<ElementTypeProto>>,
+    #[prost(message, optional, boxed, tag = "5")]
+    pub map_type: Option<Box<MapTypeProto>>,
+    #[prost(message, optional, boxed, tag = "9")]
+    pub optional_type: Option<Box<ElementTypeProto>>,
     #[prost(message, optional, tag = "8")]
-    pub sparse_tensor_type: Option<OpaqueTypeProto>,
+    pub sparse_tensor_type: Option<TensorTypeProto>,
 }
 
-/// Type other than a tensor; only its presence is read.
+/// Type of the elements of a sequence, or of an optional value.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct OpaqueTypeProto {}
+pub struct ElementTypeProto {
+    #[prost(message, optional, tag = "1")]
+    pub elem_type: Option<TypeProto>,
+}
+
+/// A map type.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MapTypeProto {
+    #[prost(int32, tag = "1")]
+    pub key_type: i32,
+    #[prost(message, optional, tag = "2")]
+    pub value_type: Option<TypeProto>,
+}
 
 /// A tensor type.
 #[derive(Clone, PartialEq, prost::Message)]

@@ -1,13 +1,13 @@
 //! Exceptions: the classes of `byoc._errors`, made from the errors of the library.
 
-use byoc::Diagnostic;
+use byoc::{Diagnostic, Interface};
 use byoc_ir::diag::codes;
 use pyo3::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Creates an exception of a class that the library's errors do not have.
 pub fn new(py: Python<'_>, class: &str, diagnostic: Diagnostic) -> PyErr {
-    make(py, class, &diagnostic.into())
+    make(py, class, diagnostic.into())
 }
 
 /// Converts an error of the library.
@@ -23,10 +23,11 @@ pub fn of(py: Python<'_>, error: impl Into<byoc::Error>) -> PyErr {
         byoc::Error::TimedOut(_) => "TimedOut",
         _ => "RunError",
     };
-    make(py, class, &error)
+    make(py, class, error)
 }
 
-fn make(py: Python<'_>, class: &str, error: &byoc::Error) -> PyErr {
+fn make(py: Python<'_>, class: &str, error: byoc::Error) -> PyErr {
+    let error = error.in_interface(Interface::Python);
     let info = error.info();
     let others = info.others.iter().map(ToString::to_string);
     let context: Vec<String> = info.context.iter().cloned().chain(others).collect();
@@ -57,4 +58,10 @@ pub fn result<T>(py: Python<'_>, outcome: Outcome<T>) -> PyResult<T> {
             Err(of(py, Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("a panic: {panic}")).note(note)))
         }
     }
+}
+
+/// Returns a message of the command line in the words of this package.
+#[pyfunction]
+pub fn in_python(text: &str) -> String {
+    Interface::Python.words(text).into_owned()
 }

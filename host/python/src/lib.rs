@@ -7,6 +7,8 @@ mod dlpack;
 mod error;
 mod foreign;
 mod fork;
+mod graph;
+mod kept;
 mod model;
 mod onnx;
 mod pending;
@@ -24,7 +26,11 @@ mod _byoc {
     #[pymodule_export]
     use super::command::main;
     #[pymodule_export]
+    use super::error::in_python;
+    #[pymodule_export]
     use super::fork::forked;
+    #[pymodule_export]
+    use super::graph::Graph;
     #[pymodule_export]
     use super::model::Model;
     #[pymodule_export]

@@ -1,12 +1,16 @@
 //! Models: compilation, artifacts, runs.
 
 use crate::array::{array_of, bytes_of, tensor_of};
+use crate::kept::Kept;
 use crate::pending::{self, Pending};
 use crate::session::Session;
 use crate::wait::interruptible;
 use crate::{error, fork::Generation, trace};
+use byoc::build::explanation::Explanation;
 use byoc::runtime::exec::{check_inputs, order_inputs};
-use byoc::{Cancel, Compilation, CompileOptions, Diagnostic, Dim, Inputs, Outputs, Port, RunOptions, Source, Tensor};
+use byoc::{
+    Cancel, Compilation, CompileOptions, Diagnostic, Dim, Inputs, Interface, Outputs, Port, RunOptions, Source, Tensor,
+};
 use byoc_ir::diag::codes;
 use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -23,10 +27,12 @@ use std::time::{Duration, Instant};
 pub struct Model {
     /// `None` once the model is closed.
     model: Mutex<Option<byoc::Model>>,
-    compilation: Compilation,
+    kept: Kept,
+    explanation: Explanation,
     session: Arc<byoc::Session>,
     generation: Generation,
     inputs: Vec<Port>,
+    outputs: Vec<Port>,
     /// Duration of the last run in nanoseconds. A run that takes long lets Ctrl-C interrupt it.
     last_run: AtomicU64,
 }
@@ -126,13 +132,20 @@ impl Model {
                     Some(options) => Compilation::new(&engine, source, options)?,
                     None => Compilation::open(source)?,
                 };
-                Ok((byoc::Model::of(&engine, compilation.clone())?, compilation))
+                let kept = match &options {
+                    Some(_) => Kept::new(&compilation, &session.spare_folders()),
+                    // The constants of an artifact are views of its file.
+                    None => Kept::Memory(compilation.clone()),
+                };
+                Ok((byoc::Model::of(&engine, compilation)?, kept))
             })
         })?;
-        let (model, compilation) = error::result(py, made)?;
-        let inputs = model.inputs().to_vec();
+        let (model, kept) = error::result(py, made)?;
+        let (inputs, outputs) = (model.inputs().to_vec(), model.outputs().to_vec());
+        let explanation = model.explanation().in_interface(Interface::Python);
         let (model, last_run) = (Mutex::new(Some(model)), AtomicU64::new(u64::MAX));
-        Ok(Model { model, compilation, session: engine, generation: session.generation, inputs, last_run })
+        let generation = session.generation;
+        Ok(Model { model, kept, explanation, session: engine, generation, inputs, outputs, last_run })
     }
 
     /// Runs the model on values in the order of its inputs, or by name. Returns the result, or a tuple if there are
@@ -219,40 +232,52 @@ impl Model {
     /// Same for the outputs.
     #[getter]
     fn output_ports<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, String, Bound<'py, PyList>)>> {
-        self.compilation.outputs().iter().map(|port| describe(py, port)).collect()
+        self.outputs.iter().map(|port| describe(py, port)).collect()
     }
 
     /// Returns the explanation as JSON.
     fn explanation_json(&self) -> String {
-        serde_json::to_string(self.compilation.explanation()).unwrap_or_default()
+        serde_json::to_string(&self.explanation).unwrap_or_default()
+    }
+
+    /// Returns the plan as JSON.
+    fn plan_json(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.opened(py)?.plan().to_json().to_string())
     }
 
     /// Returns the explanation as the text of the command line.
     fn explanation_text(&self, full: bool) -> String {
-        byoc_cli::report::explanation_text(self.compilation.explanation(), full)
+        byoc_cli::report::explanation_text(&self.explanation, full)
     }
 
     /// Returns the explanation as a page.
     fn explanation_page(&self, title: &str) -> String {
-        byoc_cli::report::explanation_page(title, self.compilation.explanation())
+        byoc_cli::report::explanation_page(title, &self.explanation)
     }
 
     /// Returns the warnings of the compilation and of the load.
     #[getter]
     fn warnings(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        Ok(self.opened(py)?.warnings().iter().map(|warning| format!("{}: {}", warning.code, warning.message)).collect())
+        let warnings = self.opened(py)?.warnings_in(Interface::Python);
+        Ok(warnings.iter().map(|warning| format!("{}: {}", warning.code, warning.message)).collect())
     }
 
     /// Writes an artifact.
     fn save_to(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let written = py.detach(|| error::caught(|| self.compilation.save(path)));
+        let written = py.detach(|| error::caught(|| self.kept.save(&path)));
         error::result(py, written)
     }
 
     /// Returns the bytes of an artifact.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = py.detach(|| error::caught(|| self.compilation.to_bytes()));
+        let bytes = py.detach(|| error::caught(|| self.kept.to_bytes()));
         Ok(PyBytes::new(py, &error::result(py, bytes)?))
+    }
+
+    /// Returns true if what saving needs is in a file, and not in memory.
+    #[getter]
+    fn is_kept_in_file(&self) -> bool {
+        self.kept.is_in_file()
     }
 
     /// Releases the model's memory. Runs in progress end first.

@@ -6,10 +6,11 @@ use byoc::frontend::onnx::proto::{DimensionValue, ModelProto, TensorProto, TypeP
 use byoc_ir::diag::codes;
 use prost::Message;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use std::collections::BTreeSet;
 
-fn decode(py: Python<'_>, bytes: &Bound<'_, PyBytes>) -> PyResult<ModelProto> {
+/// Decodes a model.
+pub fn decode(py: Python<'_>, bytes: &Bound<'_, PyBytes>) -> PyResult<ModelProto> {
     ModelProto::decode(bytes.as_bytes()).map_err(|cause| {
         let message = format!("expected an ONNX model, found bytes that cannot be decoded: {cause}");
         error::of(py, Diagnostic::error(codes::frontends::BROKEN_MODEL, message))
@@ -54,21 +55,20 @@ pub fn onnx_metadata<'py>(py: Python<'py>, bytes: &Bound<'py, PyBytes>) -> PyRes
     Ok(dict)
 }
 
-/// Converts declared values: name, kind of the type, number of the element type, dimensions or `None`.
-fn ports<'py, 'a>(
+/// Declared value: name, type as nested tuples, dimensions or `None`.
+pub type Declared<'py, 'a> = (&'a str, Bound<'py, PyTuple>, Option<Bound<'py, PyList>>);
+
+/// Converts declared values.
+pub fn ports<'py, 'a>(
     py: Python<'py>,
     values: impl IntoIterator<Item = &'a ValueInfoProto>,
-) -> PyResult<Vec<(&'a str, &'static str, i32, Option<Bound<'py, PyList>>)>> {
+) -> PyResult<Vec<Declared<'py, 'a>>> {
     let port = |value: &'a ValueInfoProto| {
-        let kind = match &value.r#type {
-            Some(TypeProto { sequence_type: Some(_), .. }) => "seq",
-            Some(TypeProto { map_type: Some(_), .. }) => "map",
-            Some(TypeProto { optional_type: Some(_), .. }) => "optional",
-            Some(TypeProto { sparse_tensor_type: Some(_), .. }) => "sparse_tensor",
-            _ => "tensor",
-        };
-        let tensor = value.r#type.as_ref().and_then(|ty| ty.tensor_type.as_ref());
-        let shape = tensor.and_then(|tensor| tensor.shape.as_ref());
+        let unknown = TypeProto::default();
+        let ty = value.r#type.as_ref().unwrap_or(&unknown);
+        // An optional tensor has the dimensions of the tensor.
+        let inner = ty.optional_type.as_ref().and_then(|ty| ty.elem_type.as_ref()).unwrap_or(ty);
+        let shape = inner.tensor_type.as_ref().and_then(|tensor| tensor.shape.as_ref());
         let dims = shape.map(|shape| {
             let dims = PyList::empty(py);
             for dim in &shape.dim {
@@ -80,9 +80,44 @@ fn ports<'py, 'a>(
             }
             PyResult::Ok(dims)
         });
-        Ok((&*value.name, kind, tensor.map_or(0, |tensor| tensor.elem_type), dims.transpose()?))
+        Ok((&*value.name, declared_type(py, ty)?, dims.transpose()?))
     };
     values.into_iter().map(port).collect()
+}
+
+/// Converts a type: ("tensor", number of the element type), ("seq", type), ("map", number of the key type, type),
+/// ("optional", type), ("sparse_tensor", number).
+fn declared_type<'py>(py: Python<'py>, ty: &TypeProto) -> PyResult<Bound<'py, PyTuple>> {
+    // Outermost first. The decoder bounds the depth.
+    let mut wrappers: Vec<(&str, Option<i32>)> = Vec::new();
+    let mut ty = Some(ty);
+    let (kind, number) = loop {
+        ty = match ty {
+            Some(TypeProto { sequence_type: Some(sequence), .. }) => {
+                wrappers.push(("seq", None));
+                sequence.elem_type.as_ref()
+            }
+            Some(TypeProto { optional_type: Some(optional), .. }) => {
+                wrappers.push(("optional", None));
+                optional.elem_type.as_ref()
+            }
+            Some(TypeProto { map_type: Some(map), .. }) => {
+                wrappers.push(("map", Some(map.key_type)));
+                map.value_type.as_ref()
+            }
+            Some(TypeProto { sparse_tensor_type: Some(tensor), .. }) => break ("sparse_tensor", tensor.elem_type),
+            Some(TypeProto { tensor_type: Some(tensor), .. }) => break ("tensor", tensor.elem_type),
+            _ => break ("tensor", 0),
+        };
+    };
+    let mut made = (kind, number).into_pyobject(py)?;
+    for (kind, key) in wrappers.into_iter().rev() {
+        made = match key {
+            Some(key) => (kind, key, made).into_pyobject(py)?,
+            None => (kind, made).into_pyobject(py)?,
+        };
+    }
+    Ok(made)
 }
 
 /// Replaces initializers of a model by tensors (name, number of the element type, dimensions, bytes), and turns those named

@@ -20,6 +20,14 @@ pub struct Session {
     pub generation: Generation,
 }
 
+impl Session {
+    /// Returns folders for files that last as long as a model: the cache, and that of the system.
+    pub fn spare_folders(&self) -> Vec<PathBuf> {
+        let cache = self.session.cache_dir.as_deref().map(PathBuf::from);
+        cache.into_iter().chain([std::env::temp_dir()]).collect()
+    }
+}
+
 #[pymethods]
 impl Session {
     #[new]

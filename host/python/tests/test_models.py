@@ -270,6 +270,46 @@ def test_artifacts(digits: Case, tmp_path: Path) -> None:
         byoc.load((tmp_path / "digits.byoc").read_bytes()[:-100])
 
 
+def large(size: int) -> onnx.ModelProto:
+    """Dense layer with size x size weights."""
+    weight = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, size])],
+        initializer=[onnx.numpy_helper.from_array(weight, "w")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_constants_of_backends_are_kept_in_a_file(tmp_path: Path) -> None:
+    x = np.ones((1, 2100), np.float32)
+    for folder in (tmp_path / "cache", None):
+        session = byoc.Session(cache_dir=folder)
+        model = byoc.compile(large(2100), backend="ccompiler", session=session)
+        expected = model(x)
+        files = list((tmp_path / "cache" / "models").glob("*")) if folder else []
+        assert model.is_kept_in_file and len(files) == (1 if folder else 0)
+        model.save(tmp_path / "large.byoc")
+        assert (byoc.load(tmp_path / "large.byoc")(x) == expected).all()
+        assert (pickle.loads(pickle.dumps(model))(x) == expected).all()
+        if folder:
+            # A forked process leaves the file alone.
+            child = os.fork()
+            if child == 0:
+                del model
+                gc.collect()
+                os._exit(0)
+            os.waitpid(child, 0)
+            assert files[0].exists()
+        del model
+        gc.collect()
+        assert not any(file.exists() for file in files)
+    # Small constants, and those of the host, are not written.
+    assert not byoc.compile(large(2100)).is_kept_in_file
+    assert not byoc.compile(large(8), backend="ccompiler").is_kept_in_file
+
+
 def test_closed_model(relu: str) -> None:
     with byoc.compile(relu) as model:
         model(X)
@@ -277,6 +317,49 @@ def test_closed_model(relu: str) -> None:
         model(X)
     assert raised.value.code == "E0623" and raised.value.hint
     model.close()
+
+
+def test_plan(digits: Case) -> None:
+    plan = byoc.compile(digits.path, dims={"batch": 3}).plan()
+    function = plan["functions"][plan["entry"]]
+    names = [step["name"] for step in function["steps"]]
+    assert "nn.conv2d" in names and plan["arena_bytes"] == function["arena_bytes"] > 0
+    for step in function["steps"]:
+        for number in (*step["inputs"], *step["outputs"]):
+            assert number < len(function["registers"])
+        assert step["kind"] in ("kernel", "alias", "region", "copy", "control")
+    conv = next(step for step in function["steps"] if step["name"] == "nn.conv2d")
+    result = function["registers"][conv["outputs"][0]]
+    assert result["dims"][0] == 3 and result["dtype"] == "float32" and conv["flops"] > 0 and conv["origins"]
+    inside = [one for one in function["registers"] if one["place"] == "arena"]
+    assert inside and all(one["offset"] + one["bytes"] <= function["arena_bytes"] for one in inside)
+    backend = byoc.compile(digits.path, dims={"batch": 3}, backend="ccompiler").plan()
+    assert any(step["backend"] == "ccompiler" for step in backend["functions"][backend["entry"]]["steps"])
+
+
+def test_remedies_name_calls(digits: Case, tmp_path: Path) -> None:
+    """No exception names an option of the command line."""
+    unknown = tmp_path / "rank.onnx"
+    port = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [port],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), unknown)
+    hints = {
+        'backend="ccompiler"': lambda: byoc.compile(digits.path, backend="ccompilr"),
+        'input_shapes={"x": SHAPE}': lambda: byoc.compile(unknown),
+        "byoc.configure(plugin_dirs=[DIR])": lambda: byoc.compile(
+            digits.path, backend="none_such", session=byoc.Session(plugin_dirs=[tmp_path], search=False)
+        ),
+        'backend="template"': lambda: byoc.compile(digits.path, options={"template.x": 1}),
+        "Model.save": lambda: byoc.load(digits.path),
+    }
+    for hint, call in hints.items():
+        with pytest.raises(byoc.Error) as raised:
+            call()
+        assert hint in (raised.value.hint or ""), (hint, raised.value)
+        assert "--" not in str(raised.value), raised.value
+    reasons = str(byoc.compile(digits.path, backend="ccompiler").explain())
+    assert 'dims={"NAME": N}' in reasons and "--dim" not in reasons
 
 
 def test_explanation(digits: Case, tmp_path: Path) -> None:

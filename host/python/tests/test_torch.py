@@ -106,6 +106,77 @@ def test_what_byoc_lacks_stays_with_pytorch() -> None:
     assert byoc.torch.reasons()
 
 
+class Around(torch.nn.Module):
+    """Network with one operator that cannot be exported, between layers that can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = torch.nn.Linear(8, 8), torch.nn.Linear(8, 3)
+        self.norm = torch.nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.nn.functional.gelu(self.before(x))
+        values = torch.linalg.eigvalsh(h.transpose(-1, -2) @ h)
+        return torch.softmax(self.after(self.norm(h + values)), dim=-1)
+
+
+def test_a_graph_is_divided_around_an_operator() -> None:
+    network = Around().eval()
+    compiled = torch.compile(network, backend="byoc")
+    x = torch.randn(5, 8)
+    with torch.no_grad():
+        total = flops(lambda: network(x))
+        assert torch.allclose(compiled(x), network(x), atol=1e-5)
+        assert len(byoc.torch.taken()) == 2
+        reasons = byoc.torch.reasons()
+        assert len(reasons) == 1 and "eigvalsh" in reasons[0], reasons
+        # The layers before and after the operator run in byoc.
+        assert total > 0 and flops(lambda: compiled(x)) == 0
+        # Another batch, and other weights.
+        for n in (3, 6):
+            x = torch.randn(n, 8)
+            assert torch.allclose(compiled(x), network(x), atol=1e-5)
+        network.after.weight.mul_(2)
+        assert torch.allclose(compiled(x), network(x), atol=1e-5)
+        assert not any("eigvalsh" not in reason for reason in byoc.torch.reasons())
+
+
+@torch.library.custom_op("byoc_tests::reversed_rows", mutates_args=())
+def reversed_rows(x: torch.Tensor) -> torch.Tensor:
+    return x.flip(0).clone()
+
+
+@reversed_rows.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_custom_operators_stay_with_pytorch() -> None:
+    weight = torch.randn(4, 4)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = torch.relu(x @ weight)
+        a, b = torch.split(reversed_rows(h), 2, dim=1)
+        return (a + 1) * b, h.sum(dim=1)
+
+    compiled = torch.compile(function, backend="byoc")
+    x = torch.randn(6, 4)
+    with torch.no_grad():
+        for found, expected in zip(compiled(x), function(x)):
+            assert torch.allclose(found, expected, atol=1e-5)
+    assert [reason for reason in byoc.torch.reasons() if "reversed_rows" in reason]
+    assert sum(part["operators"] for part in byoc.torch.taken()) >= 4
+
+
+def test_graphs_of_nothing_but_such_operators() -> None:
+    compiled = torch.compile(lambda x: reversed_rows(reversed_rows(x)), backend="byoc")
+    x = torch.randn(3, 2)
+    with torch.no_grad():
+        assert (compiled(x) == x).all()
+    assert byoc.torch.taken() == []
+    assert any("reversed_rows" in reason for reason in byoc.torch.reasons())
+
+
 def test_module() -> None:
     layer = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2)).eval()
     x = torch.randn(3, 4)

@@ -1,6 +1,6 @@
 //! Errors that clients get: one status for both protocols, with the code and the text of a diagnostic.
 
-use byoc::{Code, Diagnostic, Error};
+use byoc::{Code, Diagnostic, Error, Interface};
 use byoc_ir::diag::codes::{runtime, serving};
 use std::fmt;
 
@@ -130,6 +130,7 @@ impl From<Error> for ServeError {
             _ if error.code() == runtime::KERNEL_FAILED => Status::InvalidArgument,
             _ => Status::Internal,
         };
+        let error = error.in_interface(Interface::CommandLine);
         let info = error.info();
         let mut message = info.message.clone();
         for note in &info.context {

@@ -12,7 +12,7 @@ use crate::proto::{
 use crate::served::{Served, Spec, check_spec, dims, resolve};
 use crate::stats::Stats;
 use byoc::runtime::limits;
-use byoc::{Compilation, CompileOptions, Model, Port, RunOptions, Session, Source, Tensor};
+use byoc::{Compilation, CompileOptions, Interface, Model, Port, RunOptions, Session, Source, Tensor};
 use byoc_ir::tensor::{element_count, random};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub struct VersionSource {
 pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource, stats: Arc<Stats>) -> Result<Served> {
     let start = Instant::now();
     let model = open(engine, &from)?;
-    for warning in model.warnings() {
+    for warning in model.warnings_in(Interface::CommandLine) {
         tracing::warn!(target: "byoc::serve", model = name, version = from.version, "{}: {}", warning.code, warning.message);
     }
     for field in &file.ignored {

@@ -1,5 +1,6 @@
 //! Explanation of a build as data: the placement of each operator of the model, and the refusals of the other backends.
 
+use byoc_ir::diag::Interface;
 use byoc_plugin_api::Estimate;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,18 @@ pub struct Explanation {
     pub copies: Vec<CopyRow>,
     /// Totals over all operators of the model.
     pub totals: Totals,
+}
+
+impl Explanation {
+    /// Returns the explanation with the options or functions of an interface in the reasons.
+    pub fn in_interface(&self, interface: Interface) -> Explanation {
+        let mut changed = self.clone();
+        for refusal in changed.nodes.iter_mut().flat_map(|node| &mut node.refusals) {
+            refusal.detail = interface.words(&refusal.detail).into_owned();
+            refusal.hint = interface.words(&refusal.hint).into_owned();
+        }
+        changed
+    }
 }
 
 /// Copies between the memories of the host and of a backend's device, counted by the instructions of the program: those
@@ -98,7 +111,7 @@ impl PlacementKind {
     }
 }
 
-/// Refusal of an operator by a backend.
+/// Refusal of an operator by a backend, in the notation of the command line: [`Explanation::in_interface`].
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RefusalRow {
     /// Name of the backend.

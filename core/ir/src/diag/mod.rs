@@ -1,6 +1,9 @@
 //! Diagnostics as plain data. The command line renders them; this crate never prints.
 
 pub mod codes;
+mod wording;
+
+pub use wording::Interface;
 
 use std::fmt;
 

@@ -2,31 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-# Options of the command line in messages, and what they are called here.
-_NAMES = (
-    (r"byoc quantize MODEL --calibrate DATA --backend (\w+) -o FILE\.relay",
-     r'byoc.quantize(MODEL, DATA, "FILE.relay", backend="\1")'),
-    (r'--dim "([^"=]+)=\?"', r'dims={"\1": None}'),
-    (r"--dim ([^\s=]+)=N,N\.\.", r'dims={"\1": [N, ...]}'),
-    (r"--dim ([^\s=]+)=N", r'dims={"\1": N}'),
-    (r"--input ([^\s=]+)=FILE", r'input_shapes={"\1": SHAPE}'),
-    (r"`?--backend none`?", "backend=None"),
-    (r"--backend (\w+)", r'backend="\1"'),
-    (r"--timeout SECONDS", "timeout=SECONDS"),
-    (r"--max-memory SIZE", "byoc.configure(max_memory=BYTES)"),
-    (r"--plugin-dir DIR", "byoc.configure(plugin_dirs=[DIR])"),
-    (r"--allow-native no", "allow_native=False"),
-)  # fmt: skip
-
-
-def in_python(text: str) -> str:
-    """Replaces options of the command line in a message by what they are called in Python."""
-    for option, name in _NAMES:
-        text = re.sub(option, name, text)
-    return text
-
 
 class Error(Exception):
     """Error of byoc.
@@ -45,11 +20,11 @@ class Error(Exception):
         context: list[str] | None = None,
         text: str | None = None,
     ) -> None:
-        self.message = in_python(message)
+        self.message = message
         self.code = code
-        self.hint = hint = in_python(hint) if hint else hint
-        self.context = [in_python(fact) for fact in context or ()]
-        lines = [in_python(text or message)]
+        self.hint = hint
+        self.context = list(context or ())
+        lines = [text or message]
         if hint and hint not in lines[0]:
             lines.append(f"  help: {hint}")
         super().__init__("\n".join(lines))

@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from . import _byoc
-from ._errors import CompilationWarning, ModelError, in_python
+from . import _byoc, _place
+from ._errors import CompilationWarning, ModelError
 from ._explanation import Explanation
 from ._session import Session, default_session
 
@@ -43,6 +43,12 @@ class Model(_byoc.Model):
     def explain(self) -> Explanation:
         """Returns where each operator runs, and why not elsewhere."""
         return Explanation(self)
+
+    def plan(self) -> dict[str, Any]:
+        """Returns the plan of a run as data: the functions of the program with their steps, registers and arenas."""
+        import json
+
+        return json.loads(self.plan_json())
 
     async def run_async(self, feeds: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
         """Runs the model without blocking the event loop. Cancelling the task cancels the run."""
@@ -119,9 +125,10 @@ def compile(  # noqa: A001
     """
     source, bound = _source(model, example_inputs)
     fixed, opened = _dims(dims)
+    backends = _backends(backend)
     with _Progress(progress) as report:
         choices = {
-            "backends": _backends(backend),
+            "backends": backends,
             "options": _options(options),
             "fixed_dims": fixed,
             "open_dims": opened,
@@ -129,6 +136,8 @@ def compile(  # noqa: A001
             "progress": report,
         }
         made = Model(session or default_session(), source, os.fspath(folder) if folder else None, choices)
+    if "dnnl" in backends and (missing := _place.missing_onednn()):
+        warnings.warn(missing, CompilationWarning, stacklevel=2)
     return _warned(made)
 
 
@@ -143,7 +152,7 @@ def load(artifact: Any, *, session: Session | None = None) -> Model:
 
 def _warned(model: Model) -> Model:
     for text in model.warnings:
-        warnings.warn(in_python(text), CompilationWarning, stacklevel=3)
+        warnings.warn(text, CompilationWarning, stacklevel=3)
     return model
 
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
-from . import _errors, _place
+from . import _byoc, _errors, _place
 from ._session import Session, default_session
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -107,9 +107,18 @@ def _error(text: str, code: int) -> _errors.Error:
     for line in lines:
         if line.startswith("{"):
             found = json.loads(line)
-            return _errors.RunError(found.get("message", line), found.get("code"), found.get("help"))
+            return _exception(found.get("message", line), found.get("code"), found.get("help"))
         if line.startswith("error[") and "]: " in line:
             number, message = line[len("error[") :].split("]: ", 1)
             hints = [other.split("help:", 1)[1].strip() for other in lines if "help:" in other]
-            return _errors.RunError(message, number, hints[0] if hints else None)
-    return _errors.RunError(f"expected results of the command, found exit code {code}: " + " ".join(lines[-3:]))
+            return _exception(message, number, hints[0] if hints else None)
+    return _exception(f"expected results of the command, found exit code {code}: " + " ".join(lines[-3:]), None, None)
+
+
+# Classes by the area of the code.
+_CLASSES = {"E04": _errors.BackendError, "E05": _errors.ModelError, "E07": _errors.ArtifactError}
+
+
+def _exception(message: str, code: str | None, hint: str | None) -> _errors.Error:
+    kind = _CLASSES.get((code or "")[:3], _errors.RunError)
+    return kind(_byoc.in_python(message), code, _byoc.in_python(hint) if hint else None)

@@ -2,8 +2,9 @@
 
     model = torch.compile(model, backend="byoc", options={"backend": "dnnl"})
 
-The backend takes graphs for inference, under `torch.no_grad()` or `torch.inference_mode()`. Graphs that need gradients,
-and those with an operator that cannot be exported or imported, stay with PyTorch; `reasons()` tells why.
+The backend takes graphs for inference, under `torch.no_grad()` or `torch.inference_mode()`. Graphs that need gradients
+stay with PyTorch. Around an operator that cannot be exported or imported, byoc takes the parts of the graph that can;
+`reasons()` tells what stayed with PyTorch, and why.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import fx
 
 from ._export import export
 from ._model import Model, compile
+from ._partition import partition
 
 _reasons: list[str] = []
 _taken: list[dict[str, Any]] = []
@@ -70,28 +72,30 @@ def backend(
 class _Compiled:
     """Graph that byoc runs. It is exported at the first call, as the exporter cannot run while TorchDynamo traces."""
 
-    def __init__(self, graph: fx.GraphModule, example_inputs: Sequence[Any], choices: dict[str, Any]) -> None:
-        self.graph, self.choices = graph, choices
+    def __init__(
+        self, graph: fx.GraphModule, example_inputs: Sequence[Any], choices: dict[str, Any], *, is_part: bool = False
+    ) -> None:
+        self.graph, self.choices, self.is_part = graph, choices, is_part
         places = [node for node in graph.graph.nodes if node.op == "placeholder"]
         # What the tracer knows of an input: its dynamic sizes are symbols here, and numbers in the example.
         self.known = [node.meta.get("example_value", value) for node, value in zip(places, example_inputs)]
         self.weights = [index for index, value in enumerate(example_inputs) if _is_weight(value)]
         self.held: list[tuple[int, torch.Tensor, int]] = []
         self.model: Model | None = None
-        self.refused = False
+        # What runs instead where byoc does not take the graph as a whole.
+        self.instead: Callable[..., Any] | None = None
         self.lock = threading.Lock()
 
     def prepare(self, inputs: Sequence[Any]) -> bool:
         """Compiles the graph for the weights of these inputs, unless that is done. Returns whether byoc runs it."""
         with self.lock:
-            if self.refused:
+            if self.instead is not None:
                 return False
             if self.model is None or not self.has_weights(inputs):
                 try:
                     self.build(inputs)
                 except Exception as error:
-                    _refuse(f"{type(error).__name__}: {str(error)[:2000]}")
-                    self.refused = True
+                    self.instead = self.divide(inputs, error)
                     return False
             return True
 
@@ -106,6 +110,8 @@ class _Compiled:
         bound, shapes, fed = _bind(self.graph, self.known, held)
         examples = [inputs[index].detach() for index in fed]
         output = next(node for node in self.graph.graph.nodes if node.op == "output").args[0]
+        if not examples:
+            raise RuntimeError("expected a graph with inputs that are tensors, found none")
         self.tuple = isinstance(output, (tuple, list))
         names = [f"input_{place}" for place in range(len(examples))]
         self.model: Model = compile(export(bound, examples, shapes, names), progress=False, **self.choices)
@@ -115,9 +121,33 @@ class _Compiled:
         with _lock:
             _taken.append({"operators": len(self.model.explain().nodes), "model": self.model})
 
+    def divide(self, inputs: Sequence[Any], error: Exception) -> Callable[..., Any]:
+        """Returns the graph in parts after it could not be compiled as a whole."""
+        if self.is_part:
+            _refuse(f"{type(error).__name__}: {str(error)[:2000]}")
+            return self.graph
+        places = [node for node in self.graph.graph.nodes if node.op == "placeholder"]
+        given = {node.name: value for node, value in zip(places, inputs)}
+
+        def build(part: fx.GraphModule, arguments: list[fx.Node]) -> _Compiled:
+            # Weights are known by their values; of everything else, the part knows what the tracer does.
+            known = [given.get(node.name, node.meta.get("example_value")) for node in arguments]
+            return _Compiled(part, known, self.choices, is_part=True)
+
+        try:
+            divided = partition(self.graph, build, _refuse)
+        except Exception as problem:
+            _refuse(f"the graph cannot be divided: {type(problem).__name__}: {str(problem)[:500]}")
+            divided = None
+        if divided is None:
+            _refuse(f"{type(error).__name__}: {str(error)[:2000]}")
+        return divided or self.graph
+
     def __call__(self, *inputs: Any) -> Any:
+        if self.instead is not None:
+            return self.instead(*inputs)
         if (self.model is None or not self.has_weights(inputs)) and not self.prepare(inputs):
-            return self.graph(*inputs)
+            return (self.instead or self.graph)(*inputs)
         feeds = {name: inputs[index].detach() for name, index in self.feeds}
         results = [torch.from_numpy(array) for array in self.model.run_list(feeds)]
         return tuple(results) if self.tuple else results[0]

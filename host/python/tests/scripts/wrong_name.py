@@ -5,7 +5,11 @@ import onnxruntime as ort
 
 session = ort.InferenceSession(os.path.join(FOLDER, "digits.onnx"))
 image = np.zeros((1, 1, 8, 8), np.float32)
-for outputs, feed in ((None, {"input": image}), (["probabilities"], {"image": image}), (None, {"image": image, "b": image})):
+for outputs, feed in (
+    (None, {"input": image}),
+    (["probabilities"], {"image": image}),
+    (None, {"image": image, "b": image}),
+):
     try:
         session.run(outputs, feed)
     except Exception as error:

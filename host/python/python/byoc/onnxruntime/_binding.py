@@ -31,8 +31,10 @@ class IOBinding:
         import numpy as np
 
         if not isinstance(arr_on_cpu, np.ndarray):
-            raise RuntimeError("Unable to create OrtValue from the given python object")
+            raise RuntimeError("Only binding Tensors is currently supported")
         self._check_input(name)
+        if any(port.name == name and port.type == "tensor(string)" for port in self._session._inputs):
+            raise RuntimeError("Only binding non-string Tensors is currently supported")
         self._inputs[name] = arr_on_cpu
 
     def bind_input(
@@ -45,9 +47,9 @@ class IOBinding:
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Binds an input to a value."""
-        array = ortvalue._get_c_value().numpy()
+        value = ortvalue._get_c_value()._value
         self._check_input(name)
-        self._inputs[name] = array
+        self._inputs[name] = value
 
     def bind_output(
         self,
@@ -66,7 +68,9 @@ class IOBinding:
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Binds an output to a value."""
-        self._outputs[name] = ortvalue._get_c_value().numpy()
+        value = ortvalue._get_c_value()
+        # Sequences and maps are made anew by each run.
+        self._outputs[name] = value.numpy() if value.is_tensor() else None
 
     def synchronize_inputs(self) -> None:
         """Does nothing: the CPU is never behind."""
@@ -80,7 +84,7 @@ class IOBinding:
         try:
             if not self._outputs:
                 raise InvalidArgument.of("At least one output should be requested.")
-            missing = self._session._input_names - self._inputs.keys()
+            missing = self._session._required_names - self._inputs.keys()
             if missing:
                 raise InvalidArgument.of(f"Missing Input: {sorted(missing)[0]}")
             results = self._session._run(list(self._outputs), self._inputs, run_options)
@@ -104,7 +108,7 @@ class IOBinding:
 
     def get_outputs(self) -> list[OrtValue]:
         """Returns the bound outputs as values."""
-        return [OrtValue(self._results[name]) for name in self._outputs if name in self._results]
+        return [self._session._value(name, self._results[name]) for name in self._outputs if name in self._results]
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
         """Returns the bound outputs as values."""
@@ -112,7 +116,7 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """Returns the bound outputs as arrays."""
-        return [value.numpy() for value in self.get_outputs()]
+        return [value._value for value in self.get_outputs()]
 
     def clear_binding_inputs(self) -> None:
         """Removes the inputs."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ._types import type_name
+from ._types import render
 
 
 class NodeArg:
     """Input or output of a model."""
 
-    __slots__ = ("name", "shape", "type")
+    __slots__ = ("_has_rank", "name", "shape", "type")
 
-    def __init__(self, name: str, type: str, shape: list[int | str | None]) -> None:  # noqa: A002
-        self.name, self.type, self.shape = name, type, shape
+    def __init__(self, name: str, type: str, shape: list[int | str | None], _has_rank: bool = True) -> None:  # noqa: A002
+        """_has_rank: false if the model does not say how many dimensions there are; the shape is empty then."""
+        self.name, self.type, self.shape, self._has_rank = name, type, shape, _has_rank
 
     def __str__(self) -> str:
         return f"NodeArg(name='{self.name}', type='{self.type}', shape={self.shape})"
@@ -45,9 +46,10 @@ class ModelMetadata:
 
 def node_arg(port: Any, sizes: Mapping[str, int], known: Sequence[Any] | None) -> NodeArg:
     """Describes a declared value, with the sizes that the options fix and those that the compilation found."""
-    name, kind, number, dims = port
+    name, declared, dims = port
+    has_rank = dims is not None
     if dims is None:
         dims = [dim if isinstance(dim, int) or str(dim).isidentifier() else None for dim in known or ()]
     elif known is not None and len(known) == len(dims):
         dims = [size if dim is None and isinstance(size, int) else dim for dim, size in zip(dims, known)]
-    return NodeArg(name, type_name(number, kind), [sizes.get(dim, dim) for dim in dims])
+    return NodeArg(name, render(declared), [sizes.get(dim, dim) for dim in dims], has_rank)

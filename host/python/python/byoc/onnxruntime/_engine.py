@@ -53,7 +53,7 @@ class Engine:
     ) -> None:
         self._source, self._metadata, self._session = source, metadata, session
         self._backend, self._folder = backend, folder
-        symbols = {dim for port in metadata["inputs"] for dim in port[3] or () if isinstance(dim, str)}
+        symbols = {dim for port in metadata["inputs"] for dim in port[2] or () if isinstance(dim, str)}
         self._dims = {name: size for name, size in dims.items() if name in symbols}
         self._by_shape: dict[Any, Model] = {}
         self._by_override: dict[tuple[str, ...], Engine] = {}
@@ -64,7 +64,7 @@ class Engine:
             self.model = self._compile({})
         except _errors.ModelError as error:
             free = symbols - self._dims.keys()
-            unsized = any(dims is None or None in dims for _, _, _, dims in metadata["inputs"])
+            unsized = any(dims is None or None in dims for _, _, dims in metadata["inputs"])
             if error.code in ("E0503", "E0518", "E0501", "E0506", "E0508") or not (free or unsized):
                 raise
             if not unsized:

@@ -13,9 +13,10 @@ from ._binding import IOBinding
 from ._describe import ModelMetadata, NodeArg, node_arg
 from ._engine import Engine, read, session_of
 from ._exceptions import InvalidArgument
-from ._feeds import to_array
+from ._feeds import to_value
 from ._options import RunOptions, SessionOptions
 from ._profile import Profile
+from ._program import Program
 from ._providers import normalize as normalize_providers
 from ._runtime import (
     CPU,
@@ -25,7 +26,7 @@ from ._runtime import (
     OrtMemoryInfo,
     cpu_memory,
 )
-from ._types import number_of, type_name
+from ._types import is_numeric, number_of, render
 from ._value import OrtValue, OrtValueVector
 
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -95,24 +96,15 @@ class InferenceSession(Session):
             raise InvalidArgument.of("No graph was found in the protobuf.")
         if self._options._cancelled:
             raise _exceptions.ModelLoadCanceled.of("Graph loading canceled due to user request.")
-        for number, kind in ((port[2], port[1]) for port in self._metadata["inputs"] + self._metadata["outputs"]):
-            if kind != "tensor" or number == 8:
-                name = type_name(number, kind)
-                raise _exceptions.NotImplemented.of(
-                    f"expected inputs and outputs that are tensors of numbers, found {name}"
-                )
+        ports = self._metadata["inputs"] + self._metadata["overridable"] + self._metadata["outputs"]
+        for _, declared, _ in ports:
+            if "sparse" in render(declared):
+                raise _exceptions.unsupported(f"an input or output of the type {render(declared)}")
         source, folder = self._replace_initializers(data)
         if isinstance(source, bytes) and folder is None:
             folder = self._options._entries.get(_FOLDER)
         try:
-            self._engine = Engine(
-                source,
-                self._metadata,
-                session_of(self._options.intra_op_num_threads),
-                backend=self._options._entries.get(_BACKEND),
-                dims=self._options._dims,
-                folder=folder,
-            )
+            self._engine = self._compile(source, folder, all(is_numeric(declared) for _, declared, _ in ports))
         except _errors.Error as error:
             raise _exceptions.of_model(error, self._metadata["opsets"]) from error
         if self._options.optimized_model_filepath:
@@ -124,11 +116,38 @@ class InferenceSession(Session):
         self._outputs = [node_arg(port, sizes, known.get(port[0])) for port in self._metadata["outputs"]]
         self._overridable = [node_arg(port, sizes, None) for port in self._metadata["overridable"]]
         self._input_names = frozenset(port.name for port in self._inputs)
+        self._required_names = frozenset(port.name for port in self._inputs if not port.type.startswith("optional("))
+        self._types = {port.name: port.type for port in self._outputs}
         self._output_names = [port.name for port in self._outputs]
         self._overridable_names = frozenset(port.name for port in self._overridable)
         if self._profile is not None:
             self._profile.session("model_loading_array", self._start)
             self._profile.session("session_initialization", self._start)
+
+    def _compile(self, source: str | bytes, folder: str | None, is_numeric: bool) -> Engine | Program:
+        """Compiles the model as a whole; in parts where it has strings, sequences, maps or optional values."""
+        choices = {
+            "backend": self._options._entries.get(_BACKEND),
+            "dims": self._options._dims,
+            "folder": folder,
+        }
+        session = session_of(self._options.intra_op_num_threads)
+        if not is_numeric:
+            return Program(source, self._metadata, session, **choices)
+        try:
+            return Engine(source, self._metadata, session, **choices)
+        except _errors.ModelError:
+            try:
+                program = Program(source, self._metadata, session, **choices)
+            except Exception:
+                program = None
+            if program is None or not program.is_needed:
+                raise
+            return program
+
+    def _value(self, name: str, value: Any) -> OrtValue:
+        """Returns the value of an output."""
+        return OrtValue(value, _type=self._types.get(name))
 
     def _replace_initializers(self, data: bytes) -> tuple[str | bytes, str | None]:
         """Returns the source of the model with the initializers that the options replace, and its folder."""
@@ -267,7 +286,7 @@ class InferenceSession(Session):
         run_options: RunOptions | None = None,
     ) -> list[Any]:
         """Runs the model, and returns the named outputs, or all of them, as arrays."""
-        if not self._input_names <= input_feed.keys():
+        if not self._required_names <= input_feed.keys():
             self._require(input_feed)
         if output_names is not None and (
             isinstance(output_names, (str, bytes)) or not all(isinstance(name, str) for name in output_names)
@@ -281,7 +300,9 @@ class InferenceSession(Session):
         return self._select(output_names, results)
 
     def _require(self, input_feed: Mapping[str, Any]) -> None:
-        missing = [port.name for port in self._inputs if port.name not in input_feed]
+        missing = [
+            port.name for port in self._inputs if port.name in self._required_names and port.name not in input_feed
+        ]
         raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(input_feed)}).")
 
     def _run(
@@ -302,6 +323,8 @@ class InferenceSession(Session):
                 pass  # What is wrong is found below, and said in ONNX Runtime's words.
         feeds, engine = self._checked(input_feed)
         try:
+            if isinstance(engine, Program):
+                return self._run_parts(engine, feeds, cancel)
             model = engine.model_for(feeds)
             if self._profile is None:
                 return model.run_list(feeds, None, cancel)
@@ -316,6 +339,15 @@ class InferenceSession(Session):
         except _errors.Error as error:
             raise _exceptions.Fail.of(str(error)) from error
 
+    def _run_parts(self, program: Program, feeds: Mapping[str, Any], cancel: Any) -> list[Any]:
+        start, events = time.perf_counter(), None if self._profile is None else []
+        results = program.run(feeds, cancel, events)
+        if self._profile is not None:
+            for event in events:
+                event[3] -= start
+            self._profile.run(start, events)
+        return results
+
     def _checked(self, input_feed: Mapping[str, Any]) -> tuple[dict[str, Any], Engine]:
         """Returns the inputs as arrays of the right type and shape, and the engine that takes them."""
         overrides = tuple(sorted(name for name in input_feed if name in self._overridable_names))
@@ -324,14 +356,14 @@ class InferenceSession(Session):
         for name, value in input_feed.items():
             if name not in ports:
                 raise InvalidArgument.of(f"Invalid input name: {name}")
-            feeds[name] = to_array(value, ports[name])
+            feeds[name] = to_value(value, ports[name])
         return feeds, self._engine.overriding(overrides) if overrides else self._engine
 
     def _select(self, output_names: Sequence[str], results: list[Any]) -> list[Any]:
         selected, seen = [], set()
         for name in output_names:
             result = results[self._output_names.index(name)]
-            selected.append(result.copy() if name in seen else result)
+            selected.append(result.copy() if name in seen and result is not None else result)
             seen.add(name)
         return selected
 
@@ -346,7 +378,7 @@ class InferenceSession(Session):
         """Runs the model on another thread, and calls `callback` with the results, `user_data`, and an error or ""."""
         import threading
 
-        if not self._input_names <= input_feed.keys():
+        if not self._required_names <= input_feed.keys():
             self._require(input_feed)
 
         def work() -> None:
@@ -365,10 +397,11 @@ class InferenceSession(Session):
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """Runs the model on values, and returns values."""
-        if not self._input_names <= input_dict_ort_values.keys():
+        if not self._required_names <= input_dict_ort_values.keys():
             self._require(input_dict_ort_values)
-        feeds = {name: value._get_c_value().numpy() for name, value in input_dict_ort_values.items()}
-        return [OrtValue(array) for array in self.run(output_names, feeds, run_options)]
+        feeds = {name: value._get_c_value()._value for name, value in input_dict_ort_values.items()}
+        results = self.run(output_names, feeds, run_options)
+        return [self._value(name, value) for name, value in zip(output_names or self._output_names, results)]
 
     def run_with_ortvaluevector(
         self,

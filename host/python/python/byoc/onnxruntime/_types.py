@@ -35,12 +35,28 @@ _ROWS = (
 )
 NAME_OF = {number: name for number, name, _ in _ROWS}
 NUMPY_OF = {number: name for number, _, name in _ROWS}
+NUMBER_OF_NAME = {name: number for number, name, _ in _ROWS}
 NUMBER_OF = {name: number for number, _, name in _ROWS}
 
 
 def type_name(number: int, kind: str = "tensor") -> str:
-    """Returns the name of a type, such as "tensor(float)"."""
+    """Returns the name of a tensor type, such as "tensor(float)"."""
     return f"{kind}({NAME_OF.get(number, 'undefined')})"
+
+
+def render(declared: tuple[Any, ...]) -> str:
+    """Returns the name of a type of a model file, such as "seq(map(string,tensor(float)))"."""
+    kind = declared[0]
+    if kind == "map":
+        return f"map({NAME_OF.get(declared[1], 'undefined')},{render(declared[2])})"
+    if kind in ("seq", "optional"):
+        return f"{kind}({render(declared[1])})"
+    return type_name(declared[1], kind)
+
+
+def is_numeric(declared: tuple[Any, ...]) -> bool:
+    """Returns whether a type is a tensor of numbers or Booleans."""
+    return declared[0] == "tensor" and declared[1] != 8
 
 
 def number_of(dtype: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""Values outside a run: tensors in host memory."""
+"""Values outside a run: tensors, sequences and maps in host memory."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from ._enums import OrtSparseFormat
 from ._runtime import OrtDevice, check_device
-from ._types import NAME_OF, dtype_of, number_of, type_name
+from ._types import NAME_OF, NUMBER_OF_NAME, dtype_of, number_of, type_name
 
 if TYPE_CHECKING:
     import numpy
 
 
 class OrtValue:
-    """Tensor in host memory. One made of an array shares its memory."""
+    """Tensor, sequence or map in host memory. One made of an array shares its memory."""
 
-    def __init__(self, ortvalue: Any, numpy_obj: Any = None) -> None:
+    def __init__(self, ortvalue: Any, numpy_obj: Any = None, *, _type: str | None = None) -> None:
+        """_type: name of the type, for a value that does not tell, such as an empty sequence."""
         if isinstance(ortvalue, OrtValue):
-            ortvalue = ortvalue._value
+            ortvalue, _type = ortvalue._value, ortvalue._type
         self._value = ortvalue
-        self._number = None if isinstance(ortvalue, SparseTensor) else number_of(ortvalue.dtype)
+        self._number = number_of(ortvalue.dtype) if hasattr(ortvalue, "dtype") else None
+        self._type = _type if self._number is None else None
 
     def _get_c_value(self) -> OrtValue:
         return self
@@ -55,7 +57,10 @@ class OrtValue:
         import numpy as np
 
         check_device(device_type)
-        dtype = dtype_of(element_type) if isinstance(element_type, int) else np.dtype(element_type)
+        dtype = dtype_of(element_type) if element_type != 8 and isinstance(element_type, int) else \
+            np.dtype(object if element_type == 8 else element_type)  # fmt: skip
+        if number_of(dtype) in (None, 8):
+            raise RuntimeError("Creation of OrtValues is currently only supported from non-string numpy arrays")
         if any(int(size) < 0 for size in shape):
             raise RuntimeError(f"Tensor shape.Size() must be >= 0, found the shape {list(shape)}")
         return OrtValue(np.empty([int(size) for size in shape], dtype))
@@ -71,10 +76,13 @@ class OrtValue:
             raise RuntimeError("This OrtValue does not contain SparseTensor. Check data_type() value.")
         return self._value
 
-    def _dense(self) -> numpy.ndarray:
-        if isinstance(self._value, SparseTensor):
-            raise RuntimeError("Only OrtValues that are Tensors are currently supported")
+    def _dense(self, what: str = "Only OrtValues that are Tensors are currently supported") -> numpy.ndarray:
+        if self._number is None:
+            raise RuntimeError(what)
         return self._value
+
+    def _is_sequence(self) -> bool:
+        return isinstance(self._value, list)
 
     def data_ptr(self) -> int:
         """Address of the first element."""
@@ -82,49 +90,62 @@ class OrtValue:
 
     def device_name(self) -> str:
         """Name of the device."""
+        if not self.is_sparse_tensor():
+            self._dense("Only OrtValues that are Tensors/SparseTensors are currently supported")
         return "cpu"
 
     def shape(self) -> list[int]:
         """Dimensions."""
-        return self._value.dense_shape().tolist() if self.is_sparse_tensor() else list(self._value.shape)
+        if self.is_sparse_tensor():
+            return self._value.dense_shape().tolist()
+        return list(self._dense("Only OrtValues that are Tensors/SpareTensors are currently supported").shape)
 
     def data_type(self) -> str:
         """Type, such as "tensor(float)"."""
-        return self._value.data_type() if self.is_sparse_tensor() else type_name(self._number)
+        if self.is_sparse_tensor():
+            return self._value.data_type()
+        if self._number is not None:
+            return type_name(self._number)
+        if self._type is None and self._is_sequence() and self._value and hasattr(self._value[0], "dtype"):
+            return f"seq({type_name(number_of(self._value[0].dtype))})"
+        return self._type or "undefined"
 
     def element_type(self) -> int:
         """Number of the element type."""
-        self._dense()
+        if self.is_tensor_sequence():
+            return NUMBER_OF_NAME[self.data_type()[len("seq(tensor(") : -2]]
+        self._dense("Tensor proto_type is unavailable for this value.")
         return self._number
 
     def tensor_size_in_bytes(self) -> int:
-        """Size of the elements."""
-        return self._dense().nbytes
+        """Size of the elements; ONNX Runtime's strings have 32 bytes each."""
+        array = self._dense()
+        return 32 * array.size if self._number == 8 else array.nbytes
 
     def has_value(self) -> bool:
         """Whether there is a value."""
-        return True
+        return self._value is not None
 
     def is_tensor(self) -> bool:
         """Whether the value is a dense tensor."""
-        return not self.is_sparse_tensor()
+        return self._number is not None
 
     def is_sparse_tensor(self) -> bool:
         """Whether the value is a sparse tensor."""
         return isinstance(self._value, SparseTensor)
 
     def is_tensor_sequence(self) -> bool:
-        """Whether the value is a sequence."""
-        return False
+        """Whether the value is a sequence of tensors."""
+        return self._is_sequence() and "map(" not in self.data_type()
 
     def numpy(self) -> numpy.ndarray:
         """Returns an array that shares the memory."""
-        return self._dense()
+        return self._dense("Only OrtValues that are Tensors are convertible to Numpy objects")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray:
         import numpy as np
 
-        array = self._dense()
+        array = self.numpy()
         if dtype is not None and array.dtype != np.dtype(dtype):
             if copy is False:
                 raise ValueError("Unable to avoid a copy: the element type differs")
@@ -132,7 +153,10 @@ class OrtValue:
         return array.copy() if copy else array
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
-        return self._dense().__dlpack__(stream=stream, **options)
+        array = self._dense("Only tensor type OrtValues are supported")
+        if self._number == 8:
+            raise RuntimeError(f"Unsupported ORT data type for DLPack: {self._number}")
+        return array.__dlpack__(stream=stream, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -148,7 +172,11 @@ class OrtValue:
         """Sets the elements."""
         import numpy as np
 
+        if self.is_tensor_sequence():
+            raise ValueError("Unsupported type proto value case:0")
         data = np.asarray(data)
+        if self._number == 8:
+            raise RuntimeError("Inplace update of OrtValues is currently only supported from non-string numpy arrays")
         if data.size != self._dense().size:
             raise RuntimeError("The input size of numpy arrays does not match the size of the OrtValue.")
         np.copyto(self._dense(), data.reshape(self._value.shape), casting="unsafe")

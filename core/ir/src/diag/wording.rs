@@ -1,0 +1,259 @@
+//! Options and commands in messages, in the words of each interface.
+//!
+//! Messages, remedies and the hints of plugins name an option as the command line does: `--dim batch=4`. Users of the
+//! library have no such option, so its interfaces replace what [`ROWS`] lists by the call that does the same. Texts stay in
+//! the notation of the command line until then, in artifacts too.
+
+use super::Diagnostic;
+use std::borrow::Cow;
+
+/// Interface through which a person uses the project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Interface {
+    /// The commands `byoc` and `byoc-serve`.
+    CommandLine,
+    /// The crate `byoc`.
+    Rust,
+    /// `byoc.h` and `byoc.hpp`.
+    C,
+    /// The Python package `byoc`.
+    Python,
+}
+
+/// Option or command, and what replaces it. `{}` stands for a name, which the replacement repeats.
+struct Row {
+    command_line: &'static str,
+    rust: &'static str,
+    c: &'static str,
+    python: &'static str,
+}
+
+/// All rows; the first one that matches is taken.
+const ROWS: &[Row] = &[
+    row(
+        r#"pass the input to "byoc run""#,
+        "give the shape of the input with CompileOptions::input_shape",
+        "give the shape of the input in byoc_compile_options.input_shapes",
+        "give the shape of the input with input_shapes={NAME: SHAPE}",
+    ),
+    row(
+        "give the input a value: --input {}=FILE",
+        r#"give the shape of the input: CompileOptions::input_shape("{}", SHAPE)"#,
+        r#"give the shape of the input: byoc_input_shape{"{}", SHAPE, RANK}"#,
+        r#"give the shape of the input: input_shapes={"{}": SHAPE}"#,
+    ),
+    row(r#"--dim "{}=?""#, r#"CompileOptions::open_dim("{}", [])"#, r#"byoc_dim{"{}", -1}"#, r#"dims={"{}": None}"#),
+    row(
+        "--dim {}=N,N..",
+        r#"CompileOptions::open_dim("{}", [N, ..])"#,
+        r#"byoc_dim{"{}", N}"#,
+        r#"dims={"{}": [N, ...]}"#,
+    ),
+    row("--dim {}=N", r#"CompileOptions::dim("{}", N)"#, r#"byoc_dim{"{}", N}"#, r#"dims={"{}": N}"#),
+    row(
+        "run the model with --backend none",
+        "load an artifact that was compiled without a backend",
+        "load an artifact that was compiled without a backend",
+        "load an artifact that was compiled without a backend",
+    ),
+    row("--backend none", "no CompileOptions::backend", "byoc_compile_options.backend_count = 0", "backend=None"),
+    row(
+        "--backend is missing",
+        "CompileOptions::backend is missing",
+        "byoc_compile_options.backends is empty",
+        "backend= is missing",
+    ),
+    row(
+        "--backend {}",
+        r#"CompileOptions::backend("{}")"#,
+        r#"byoc_compile_options.backends = {"{}"}"#,
+        r#"backend="{}""#,
+    ),
+    row(
+        "--plugin-dir DIR",
+        "SessionBuilder::plugin_dir(DIR)",
+        "byoc_session_options.plugin_dirs = {DIR}",
+        "byoc.configure(plugin_dirs=[DIR])",
+    ),
+    row("--plugin-dir", "SessionBuilder::plugin_dir", "byoc_session_options.plugin_dirs", "plugin_dirs="),
+    row(
+        "--timeout SECONDS",
+        "RunOptions::timeout or CompileOptions::cancel",
+        "byoc_run_options.timeout_seconds",
+        "timeout=SECONDS",
+    ),
+    row(
+        "--max-memory SIZE",
+        "SessionBuilder::max_memory(BYTES)",
+        "byoc_session_options.max_memory = BYTES",
+        "byoc.configure(max_memory=BYTES)",
+    ),
+    row(
+        "--allow-native no",
+        "SessionBuilder::allow_native(false)",
+        "byoc_session_options.refuse_native_code = 1",
+        "byoc.Session(allow_native=False)",
+    ),
+    row(
+        "byoc compile MODEL -o FILE.byoc writes one",
+        "Compilation::save writes one",
+        "byoc_model_save writes one",
+        "Model.save writes one",
+    ),
+    row("byoc explain", "Model::explanation", "byoc_model_explanation", "model.explain()"),
+    row("--emit {}", "`byoc compile --emit {}`", "`byoc compile --emit {}`", "`byoc compile --emit {}`"),
+    // Rust and C have no function for these, and are referred to the command.
+    row(
+        "byoc quantize MODEL --calibrate DATA --backend {} -o FILE.relay",
+        "byoc quantize MODEL --calibrate DATA --backend {} -o FILE.relay",
+        "byoc quantize MODEL --calibrate DATA --backend {} -o FILE.relay",
+        r#"byoc.quantize(MODEL, DATA, "FILE.relay", backend="{}")"#,
+    ),
+    row(
+        r#"run "byoc quantize --backend {}", or --scheme symmetric,power-of-two,"#,
+        r#"run "byoc quantize --backend {}", or "byoc quantize --scheme symmetric,power-of-two","#,
+        r#"run "byoc quantize --backend {}", or "byoc quantize --scheme symmetric,power-of-two","#,
+        r#"call byoc.quantize with backend="{}", or with scheme="symmetric,power-of-two","#,
+    ),
+    row(
+        r#"run "byoc quantize --backend {}""#,
+        r#"run "byoc quantize --backend {}""#,
+        r#"run "byoc quantize --backend {}""#,
+        r#"call byoc.quantize with backend="{}""#,
+    ),
+    row(r#"run "byoc quantize""#, r#"run "byoc quantize""#, r#"run "byoc quantize""#, "call byoc.quantize"),
+    row("--scheme", "`byoc quantize --scheme`", "`byoc quantize --scheme`", "scheme="),
+    row("--calibrate {}", "`byoc quantize --calibrate {}`", "`byoc quantize --calibrate {}`", r#"calibrate="{}""#),
+    row("--keep none", "`byoc quantize --keep none`", "`byoc quantize --keep none`", r#"arguments=["--keep", "none"]"#),
+];
+
+const fn row(command_line: &'static str, rust: &'static str, c: &'static str, python: &'static str) -> Row {
+    Row { command_line, rust, c, python }
+}
+
+impl Row {
+    fn words(&self, interface: Interface) -> &'static str {
+        match interface {
+            Interface::CommandLine => self.command_line,
+            Interface::Rust => self.rust,
+            Interface::C => self.c,
+            Interface::Python => self.python,
+        }
+    }
+
+    /// Matches the start of a text; returns the matched length and the name inside.
+    fn matches<'t>(&self, text: &'t str) -> Option<(usize, &'t str)> {
+        let Some((before, after)) = self.command_line.split_once("{}") else {
+            return text.starts_with(self.command_line).then_some((self.command_line.len(), ""));
+        };
+        let rest = text.strip_prefix(before)?;
+        let name = match after.chars().next() {
+            Some(end) => &rest[..rest.find(|c: char| c == end || c.is_whitespace())?],
+            None => rest[..rest.find(|c: char| !is_name(c)).unwrap_or(rest.len())].trim_end_matches(['.', ',']),
+        };
+        let matched = !name.is_empty() && rest[name.len()..].starts_with(after);
+        matched.then_some((before.len() + name.len() + after.len(), name))
+    }
+}
+
+fn is_name(c: char) -> bool {
+    c.is_alphanumeric() || "_-.,/".contains(c)
+}
+
+impl Interface {
+    /// Returns a text of the notation of the command line in the words of this interface.
+    pub fn words(self, text: &str) -> Cow<'_, str> {
+        if self == Interface::CommandLine || !(text.contains("--") || text.contains("byoc ")) {
+            return Cow::Borrowed(text);
+        }
+        let mut made = String::with_capacity(text.len());
+        let (mut left, mut inside_word) = (text, false);
+        while let Some(next) = left.chars().next() {
+            let found = ROWS.iter().filter(|_| !inside_word).find_map(|row| Some((row, row.matches(left)?)));
+            let taken = match found {
+                Some((row, (length, name))) => {
+                    made.push_str(&row.words(self).replace("{}", name));
+                    length
+                }
+                None => {
+                    made.push(next);
+                    next.len_utf8()
+                }
+            };
+            inside_word = left[..taken].chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '-');
+            left = &left[taken..];
+        }
+        Cow::Owned(made)
+    }
+}
+
+impl Diagnostic {
+    /// Returns the diagnostic in the words of an interface.
+    pub fn in_interface(&self, interface: Interface) -> Diagnostic {
+        let words = |text: &String| interface.words(text).into_owned();
+        Diagnostic {
+            message: words(&self.message),
+            notes: self.notes.iter().map(words).collect(),
+            help: self.help.as_ref().map(words),
+            ..self.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &str) -> [String; 3] {
+        [Interface::Rust, Interface::C, Interface::Python].map(|interface| interface.words(text).into_owned())
+    }
+
+    #[test]
+    fn options_become_calls() {
+        assert_eq!(
+            all(r#"bind it with --dim batch=N, or pass the input to "byoc run"; --dim "batch=?" keeps it symbolic"#),
+            [
+                r#"bind it with CompileOptions::dim("batch", N), or give the shape of the input with CompileOptions::input_shape; CompileOptions::open_dim("batch", []) keeps it symbolic"#,
+                r#"bind it with byoc_dim{"batch", N}, or give the shape of the input in byoc_compile_options.input_shapes; byoc_dim{"batch", -1} keeps it symbolic"#,
+                r#"bind it with dims={"batch": N}, or give the shape of the input with input_shapes={NAME: SHAPE}; dims={"batch": None} keeps it symbolic"#,
+            ]
+        );
+        assert_eq!(
+            all("did you mean --backend dnnl?")[..],
+            [
+                r#"did you mean CompileOptions::backend("dnnl")?"#,
+                r#"did you mean byoc_compile_options.backends = {"dnnl"}?"#,
+                r#"did you mean backend="dnnl"?"#
+            ]
+        );
+        assert_eq!(
+            Interface::Python.words("bind the dimensions: --dim a.0=N --dim b=N"),
+            r#"bind the dimensions: dims={"a.0": N} dims={"b": N}"#
+        );
+    }
+
+    #[test]
+    fn everything_else_stays() {
+        for text in
+            ["no C compiler: `cc --version` fails", "\"byoc ops\" lists the operators", "a--dim x=N", "", "-- byoc "]
+        {
+            for interface in [Interface::CommandLine, Interface::Rust, Interface::C, Interface::Python] {
+                assert_eq!(interface.words(text), text);
+            }
+        }
+        let text = "bind it with --dim batch=N";
+        assert_eq!(Interface::CommandLine.words(text), text);
+        // No row matches part of a word, and a name is never empty.
+        assert_eq!(Interface::Python.words("--dim =N --dim x"), "--dim =N --dim x");
+    }
+
+    #[test]
+    fn names_may_hold_any_character() {
+        assert_eq!(Interface::Python.words("--dim größe=N"), "dims={\"größe\": N}");
+        assert_eq!(Interface::Python.words("--input a/b:0=FILE"), "--input a/b:0=FILE");
+        assert_eq!(
+            Interface::Python.words("give the input a value: --input a/b:0=FILE"),
+            "give the shape of the input: input_shapes={\"a/b:0\": SHAPE}"
+        );
+    }
+}

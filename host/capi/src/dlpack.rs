@@ -1,0 +1,303 @@
+//! DLPack's managed tensors: results that other libraries keep, and tensors of other libraries.
+//!
+//! The structures are those of DLPack 1.1. A managed tensor has one owner, who calls its deleter once, from any thread.
+
+use crate::error::{Error, report};
+use crate::options::{give, object};
+use crate::tensor::{Layout, Operand, Results, View};
+use byoc::Tensor;
+use byoc_ir::tensor::byte_count;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Release};
+
+/// `DLManagedTensor`.
+#[repr(C)]
+pub struct Managed {
+    view: View,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+pub struct Versioned {
+    major: u32,
+    minor: u32,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
+    flags: u64,
+    view: View,
+}
+
+/// Version of the structures.
+const MAJOR: u32 = 1;
+const MINOR: u32 = 1;
+/// Flag of a tensor that may not be written.
+const READ_ONLY: u64 = 1;
+
+/// Managed tensor with what it refers to.
+struct Exported<M> {
+    managed: M,
+    _shape: Box<[i64]>,
+    _tensor: Tensor,
+}
+
+/// Frees an exported tensor.
+///
+/// # Safety
+/// `managed` is NULL, or was made by [`export`] and is freed once.
+unsafe extern "C" fn delete<M: ManagedTensor>(managed: *mut M) {
+    if !managed.is_null() {
+        // SAFETY: `export` put the address of its box into the context.
+        drop(unsafe { Box::from_raw((*managed).context().cast::<Exported<M>>()) });
+    }
+}
+
+/// Either structure.
+trait ManagedTensor: Sized + 'static {
+    fn new(view: View, read_only: bool) -> Self;
+    fn context(&self) -> *mut c_void;
+    fn set_context(&mut self, context: *mut c_void);
+    fn view(&self) -> &View;
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)>;
+    /// Checks the version.
+    fn check(&self) -> Result<(), Error>;
+}
+
+impl ManagedTensor for Managed {
+    fn new(view: View, _read_only: bool) -> Managed {
+        Managed { view, context: std::ptr::null_mut(), deleter: Some(delete::<Managed>) }
+    }
+    fn context(&self) -> *mut c_void {
+        self.context
+    }
+    fn set_context(&mut self, context: *mut c_void) {
+        self.context = context;
+    }
+    fn view(&self) -> &View {
+        &self.view
+    }
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Managed)> {
+        self.deleter
+    }
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl ManagedTensor for Versioned {
+    fn new(view: View, read_only: bool) -> Versioned {
+        let flags = if read_only { READ_ONLY } else { 0 };
+        let context = std::ptr::null_mut();
+        Versioned { major: MAJOR, minor: MINOR, context, deleter: Some(delete::<Versioned>), flags, view }
+    }
+    fn context(&self) -> *mut c_void {
+        self.context
+    }
+    fn set_context(&mut self, context: *mut c_void) {
+        self.context = context;
+    }
+    fn view(&self) -> &View {
+        &self.view
+    }
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Versioned)> {
+        self.deleter
+    }
+    fn check(&self) -> Result<(), Error> {
+        if self.major == MAJOR {
+            return Ok(());
+        }
+        Err(Error::argument(format!("tensor: expected version {MAJOR} of DLPack, found {}.{}", self.major, self.minor)))
+    }
+}
+
+/// Exports a result. A tensor that others share, such as a constant of the model, is marked as read-only, or copied where
+/// there is no such mark.
+fn export<M: ManagedTensor>(results: &Results, index: usize, can_mark: bool) -> Result<*mut M, Error> {
+    let Some((tensor, shared)) = results.tensor(index) else {
+        let found = format!("expected the index of one of {} results, found {index}", results.len());
+        return Err(Error::argument(found));
+    };
+    let tensor = if shared && !can_mark {
+        let copied = Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes());
+        copied.ok_or_else(|| Error::argument("no memory for a copy of the result"))?
+    } else {
+        tensor.clone()
+    };
+    let mut shape: Box<[i64]> = tensor.shape().iter().map(|&dim| dim as i64).collect();
+    let data = tensor.bytes().as_ptr().cast_mut().cast();
+    let view = View::new(tensor.dtype(), data, shape.as_mut_ptr(), shape.len() as i32);
+    let view = view.ok_or_else(|| Error::argument(format!("{} has no element type of DLPack", tensor.dtype())))?;
+    let exported = Box::new(Exported { managed: M::new(view, shared), _shape: shape, _tensor: tensor });
+    let raw = Box::into_raw(exported);
+    // SAFETY: the box was just made, and nothing else refers to it.
+    unsafe {
+        (*raw).managed.set_context(raw.cast());
+        Ok(&raw mut (*raw).managed)
+    }
+}
+
+/// Memory of another library, which is given back when the last tensor over it goes.
+struct Imported<M: ManagedTensor> {
+    managed: *mut M,
+    data: *const u8,
+    bytes: usize,
+    /// False while the tensor still belongs to the caller.
+    owned: AtomicBool,
+}
+
+// SAFETY: DLPack allows any thread to call a deleter, and the elements are only read.
+unsafe impl<M: ManagedTensor> Send for Imported<M> {}
+// SAFETY: as above.
+unsafe impl<M: ManagedTensor> Sync for Imported<M> {}
+
+impl<M: ManagedTensor> AsRef<[u8]> for Imported<M> {
+    fn as_ref(&self) -> &[u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: the owner of the managed tensor, which is this object, may read its elements until it deletes it.
+        unsafe { std::slice::from_raw_parts(self.data, self.bytes) }
+    }
+}
+
+impl<M: ManagedTensor> Drop for Imported<M> {
+    fn drop(&mut self) {
+        if !*self.owned.get_mut() {
+            return;
+        }
+        // SAFETY: this object owns the managed tensor, and calls its deleter once.
+        unsafe {
+            if let Some(deleter) = (*self.managed).deleter() {
+                deleter(self.managed);
+            }
+        }
+    }
+}
+
+/// Takes over a managed tensor. After an error it still belongs to the caller.
+///
+/// # Safety
+/// `managed` is NULL, or a managed tensor that belongs to the caller.
+unsafe fn import<M: ManagedTensor>(managed: *mut M) -> Result<Results, Error> {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let tensor = object(managed.cast_const(), "tensor")?;
+        tensor.check()?;
+        let Layout { dtype, dims, data, strides } = tensor.view().layout(Operand::Tensor)?;
+        let Some(bytes) = byte_count(dtype, &dims) else {
+            return Err(Error::argument("tensor: the dimensions exceed the address space"));
+        };
+        let full = || Error::argument("tensor: no memory for a copy of the elements");
+        let owner = Arc::new(Imported { managed, data, bytes, owned: AtomicBool::new(false) });
+        let made = match strides {
+            // Elements that are not aligned are copied.
+            None => Tensor::from_storage(dtype, &dims, owner.clone()).ok_or_else(full)?,
+            Some(strides) => {
+                let fill = |to: &mut [u8]| copy_strided(data, &dims, &strides, dtype.size(), to);
+                Tensor::build(dtype, &dims, fill).map_err(|_| full())?
+            }
+        };
+        let results = Results::new(vec![made])?;
+        owner.owned.store(true, Release);
+        Ok(results)
+    }
+}
+
+/// Copies strided elements to dense memory.
+///
+/// # Safety
+/// `data` points to elements of that shape, with these distances in elements.
+unsafe fn copy_strided(data: *const u8, shape: &[usize], strides: &[i64], size: usize, to: &mut [u8]) {
+    let mut index = vec![0usize; shape.len()];
+    let mut offset = 0isize;
+    for element in to.chunks_exact_mut(size) {
+        // SAFETY: `index` is within the shape, and `offset` is its distance.
+        unsafe {
+            let from = data.wrapping_offset(offset * size as isize);
+            std::ptr::copy_nonoverlapping(from, element.as_mut_ptr(), size);
+        }
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            offset += strides[axis] as isize;
+            if index[axis] < shape[axis] {
+                break;
+            }
+            offset -= strides[axis] as isize * index[axis] as isize;
+            index[axis] = 0;
+        }
+    }
+}
+
+/// Writes the address of an exported tensor.
+///
+/// # Safety
+/// `to` is NULL or may be written to, and `results` is NULL or was not freed.
+unsafe fn export_to<M: ManagedTensor>(
+    results: *const Results,
+    index: usize,
+    can_mark: bool,
+    to: *mut *mut M,
+) -> *mut Error {
+    // SAFETY: guaranteed by the caller.
+    report(|| unsafe {
+        let results = object(results, "byoc_results")?;
+        if to.is_null() {
+            return Err(Error::argument("expected a place for the tensor, found NULL"));
+        }
+        to.write(export(results, index, can_mark)?);
+        Ok(())
+    })
+}
+
+/// Exports a result as a `DLManagedTensor`.
+///
+/// # Safety
+/// The pointers are as the header says; this holds for all functions here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_results_to_dlpack(
+    results: *const Results,
+    index: usize,
+    tensor: *mut *mut Managed,
+) -> *mut Error {
+    // SAFETY: guaranteed by the caller.
+    unsafe { export_to(results, index, false, tensor) }
+}
+
+/// Exports a result as a `DLManagedTensorVersioned`.
+///
+/// # Safety
+/// See [`byoc_results_to_dlpack`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_results_to_dlpack_versioned(
+    results: *const Results,
+    index: usize,
+    tensor: *mut *mut Versioned,
+) -> *mut Error {
+    // SAFETY: guaranteed by the caller.
+    unsafe { export_to(results, index, true, tensor) }
+}
+
+/// Takes over a `DLManagedTensor`.
+///
+/// # Safety
+/// See [`byoc_results_to_dlpack`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_results_from_dlpack(tensor: *mut Managed, results: *mut *mut Results) -> *mut Error {
+    // SAFETY: guaranteed by the caller.
+    report(|| unsafe { give(results, || import(tensor)) })
+}
+
+/// Takes over a `DLManagedTensorVersioned`.
+///
+/// # Safety
+/// See [`byoc_results_to_dlpack`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn byoc_results_from_dlpack_versioned(
+    tensor: *mut Versioned,
+    results: *mut *mut Results,
+) -> *mut Error {
+    // SAFETY: guaranteed by the caller.
+    report(|| unsafe { give(results, || import(tensor)) })
+}

@@ -1,0 +1,193 @@
+"""Partitioning of graphs of PyTorch: byoc takes what it can compile, and PyTorch keeps the operators around it."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from ._export import export
+from ._model import compile
+
+# Whether an operator can be compiled, by its target and the kinds of its arguments: None, or why not.
+_verdicts: dict[Any, str | None] = {}
+_lock = threading.Lock()
+
+# Nodes that only pass values on; a part of nothing else is not worth a call.
+_PLUMBING = {operator.getitem, "size", "dim", "view", "reshape", "contiguous", "detach", "to"}
+
+
+def partition(
+    graph: fx.GraphModule, build: Callable[[fx.GraphModule, list[fx.Node]], Any], refuse: Callable[[str], None]
+) -> fx.GraphModule | None:
+    """Divides a graph; `build` makes the callable of a part. Returns None if there is nothing for byoc.
+
+    refuse: called with the reason of each operator that stays with PyTorch.
+    """
+    import copy
+
+    divided = fx.GraphModule(graph, copy.deepcopy(graph.graph))
+    support = _Support(divided)
+    proposed = CapabilityBasedPartitioner(divided, support, allows_single_node_partition=True)
+    parts = [part for part in proposed.propose_partitions() if _is_worth(list(part.nodes))]
+    for reason in dict.fromkeys(support.reasons):
+        refuse(reason)
+    if not parts:
+        return None
+    before = {node.name for node in divided.graph.nodes}
+    fused = proposed.fuse_partitions(parts)
+    for node in list(fused.graph.nodes):
+        if node.op == "call_module" and node.name not in before and isinstance(node.target, str):
+            part = getattr(fused, node.target)
+            given = [argument for argument in node.args if isinstance(argument, fx.Node)]
+            setattr(fused, node.target, _Part(build(part, given)))
+    fused.recompile()
+    return fused
+
+
+class _Part(torch.nn.Module):
+    """Part that byoc runs."""
+
+    def __init__(self, call: Any) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.call(*inputs)
+
+
+def _is_worth(nodes: Sequence[fx.Node]) -> bool:
+    return any(node.target not in _PLUMBING for node in nodes)
+
+
+def _value(node: fx.Node) -> Any:
+    found = node.meta.get("example_value")
+    return node.meta.get("val") if found is None else found
+
+
+def _is_tensors(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return bool(value) and all(isinstance(one, torch.Tensor) for one in value)
+    return isinstance(value, torch.Tensor)
+
+
+class _Support(OperatorSupportBase):
+    """Decides for each node by exporting and compiling it alone."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        self.graph = graph
+        self.reasons: list[str] = []
+        self._known: dict[fx.Node, bool] = {}
+
+    def is_node_supported(self, submodules: Any, node: fx.Node) -> bool:
+        if node not in self._known:
+            self._known[node] = self._decide(node)
+        return self._known[node]
+
+    def _decide(self, node: fx.Node) -> bool:
+        if node.op not in ("call_function", "call_method", "call_module"):
+            return False
+        if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+            source = node.args[0]
+            if source.op == "placeholder" or not _is_tensors(_value(source)):
+                return False
+            if isinstance(_value(source), (tuple, list)):
+                return self.is_node_supported(None, source)
+        # Sizes stay with PyTorch, which passes them on to the parts.
+        if not _is_tensors(_value(node)):
+            return False
+        reason = _verdict(self.graph, node)
+        if reason is not None:
+            self.reasons.append(f"{_name(node)}: {reason}")
+        return reason is None
+
+
+def _name(node: fx.Node) -> str:
+    target = node.target
+    if isinstance(target, str):
+        return f"Tensor.{target}" if node.op == "call_method" else target
+    if hasattr(target, "_schema"):
+        return str(target)
+    return f"{getattr(target, '__module__', None) or 'builtins'}.{getattr(target, '__name__', target)}"
+
+
+def _verdict(graph: fx.GraphModule, node: fx.Node) -> str | None:
+    """Returns None if the node can be exported and compiled, or why it cannot."""
+    kinds: list[Any] = []
+
+    def kind(argument: fx.Node) -> Any:
+        value = _value(argument)
+        if isinstance(value, torch.Tensor):
+            kinds.append((str(value.dtype), value.dim()))
+        else:
+            kinds.append(type(value).__name__)
+        return argument.name if argument.op == "get_attr" else None
+
+    shape = fx.node.map_arg((node.args, node.kwargs), kind)
+    key = (node.op, str(node.target), repr(shape), tuple(kinds))
+    with _lock:
+        if key in _verdicts:
+            return _verdicts[key]
+    try:
+        reason = _try(graph, node)
+    except Exception as error:
+        text = next((line.strip() for line in _causes(error) if line.strip()), "")
+        reason = f"{type(error).__name__}: {text[:300]}"
+    with _lock:
+        _verdicts[key] = reason
+    return reason
+
+
+def _causes(error: BaseException) -> list[str]:
+    """Returns the first line of an exception, that of its innermost cause first."""
+    lines = []
+    cause: BaseException | None = error
+    while cause is not None:
+        lines.insert(0, str(cause).split("\n", 1)[0])
+        cause = cause.__cause__
+    return lines
+
+
+def _try(graph: fx.GraphModule, node: fx.Node) -> str | None:
+    alone = fx.Graph()
+    examples: list[torch.Tensor] = []
+    places: dict[fx.Node, Any] = {}
+
+    def place(argument: fx.Node) -> Any:
+        if argument not in places:
+            value = _value(argument)
+            if isinstance(value, (tuple, list)) and _is_tensors(value):
+                places[argument] = tuple(feed(one) for one in value)
+            elif isinstance(value, torch.Tensor):
+                places[argument] = feed(value)
+            else:
+                places[argument] = _hint(value)
+        return places[argument]
+
+    def feed(value: torch.Tensor) -> fx.Node:
+        examples.append(torch.zeros([_hint(size) for size in value.shape], dtype=value.dtype))
+        return alone.placeholder(f"x{len(examples)}")
+
+    # Placeholders come first.
+    fx.node.map_arg((node.args, node.kwargs), place)
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), place)
+    result: Any = alone.create_node(node.op, node.target, args, kwargs)
+    if isinstance(_value(node), (tuple, list)):
+        result = tuple(alone.call_function(operator.getitem, (result, index)) for index in range(len(_value(node))))
+    alone.output(result)
+    if not examples:
+        return "it has no tensor among its arguments"
+    compile(export(fx.GraphModule(graph, alone), examples), progress=False)
+    return None
+
+
+def _hint(size: Any) -> Any:
+    """Returns the number that a symbolic size has in the example."""
+    hint = getattr(getattr(size, "node", None), "hint", None)
+    return size if hint is None else hint

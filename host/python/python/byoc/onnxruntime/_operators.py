@@ -1,0 +1,479 @@
+"""Operators on strings, sequences, maps and optional values, as ONNX Runtime's CPU computes them. Strings are arrays of
+objects, sequences are lists, maps are dictionaries, and an absent optional value is None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Kind of a value: None for a tensor of numbers, "text", ("seq", kind), ("optional", kind), ("map", None).
+Kind = str | tuple[str, Any] | None
+
+
+def kind_of(declared: tuple[Any, ...]) -> Kind:
+    """Returns the kind of a type of a model file."""
+    wrappers = []
+    while declared[0] in ("seq", "optional"):
+        wrappers.append(declared[0])
+        declared = declared[1]
+    kind: Kind = ("map", None) if declared[0] == "map" else "text" if declared[1] == 8 else None
+    for wrapper in reversed(wrappers):
+        kind = (wrapper, kind)
+    return kind
+
+
+class Invalid(ValueError):
+    """Argument that ONNX Runtime refuses as invalid."""
+
+
+class Failed(ValueError):
+    """Condition in which ONNX Runtime's operator fails."""
+
+
+class Node:
+    """Node of a graph."""
+
+    def __init__(
+        self,
+        op: str,
+        domain: str,
+        name: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        attributes: Mapping[str, Any],
+        captured: Sequence[str],
+    ) -> None:
+        self.op, self.domain, self.name = op, domain, name
+        self.inputs, self.outputs, self.captured = list(inputs), list(outputs), list(captured)
+        self.attributes = dict(attributes)
+        self.bodies: dict[str, Any] = {}
+
+
+class Call:
+    """Run of a node."""
+
+    def __init__(self, node: Node, nested: Callable[[Any, Sequence[Any]], list[Any]]) -> None:
+        self.node, self._nested = node, nested
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns an attribute."""
+        return self.node.attributes.get(name, default)
+
+    def body(self, name: str, values: Sequence[Any]) -> list[Any]:
+        """Runs a subgraph."""
+        return self._nested(self.node.bodies[name], values)
+
+
+@dataclass
+class Operator:
+    """Operator: its computation, and the kinds of its results for those of its inputs."""
+
+    run: Callable[..., Any]
+    makes: Callable[[Node, Mapping[str, Kind]], Sequence[Kind]]
+
+
+OPERATORS: dict[tuple[str, str], Operator] = {}
+
+
+def numbers(node: Node, kinds: Mapping[str, Kind]) -> Sequence[Kind]:
+    """Results are tensors of numbers."""
+    return [None] * len(node.outputs)
+
+
+def texts(node: Node, kinds: Mapping[str, Kind]) -> Sequence[Kind]:
+    """The first result is a tensor of strings."""
+    return ["text"]
+
+
+def same(place: int = 0) -> Callable[[Node, Mapping[str, Kind]], Sequence[Kind]]:
+    """Results have the kind of an input."""
+    return lambda node, kinds: [kinds.get(node.inputs[place])] * len(node.outputs)
+
+
+def operator(name: str, makes: Callable[[Node, Mapping[str, Kind]], Sequence[Kind]], domain: str = "") -> Any:
+    """Adds an operator to the table."""
+
+    def add(run: Callable[..., Any]) -> Callable[..., Any]:
+        OPERATORS[domain, name] = Operator(run, makes)
+        return run
+
+    return add
+
+
+def _inner(node: Node, kinds: Mapping[str, Kind]) -> Sequence[Kind]:
+    """The result is an element of a sequence, or the value of an optional."""
+    kind = kinds.get(node.inputs[0])
+    return [kind[1] if isinstance(kind, tuple) and kind[0] != "map" else kind]
+
+
+def _sequence_of(place: int) -> Callable[[Node, Mapping[str, Kind]], Sequence[Kind]]:
+    return lambda node, kinds: [("seq", kinds.get(node.inputs[place]) if len(node.inputs) > place else None)]
+
+
+# Sequences
+
+
+@operator("SequenceEmpty", lambda node, kinds: [("seq", "text" if node.attributes.get("dtype") == 8 else None)])
+def _sequence_empty(call: Call) -> Any:
+    return []
+
+
+@operator("SequenceConstruct", _sequence_of(0))
+def _sequence_construct(call: Call, *elements: Any) -> Any:
+    return list(elements)
+
+
+def _position(given: Any, count: int, bound: int) -> int:
+    position = int(given)
+    resolved = position + count if position < 0 else position
+    if not 0 <= resolved < bound:
+        raise Invalid(f"Invalid sequence index ({position}) specified for sequence of size ({count})")
+    return resolved
+
+
+@operator("SequenceInsert", _sequence_of(1))
+def _sequence_insert(call: Call, sequence: list[Any], element: Any, position: Any = None) -> Any:
+    if sequence and sequence[0].dtype != element.dtype:
+        raise ValueError("Data type of the input tensor MUST be same as that of the input sequence")
+    at = len(sequence) if position is None else _position(position, len(sequence), len(sequence) + 1)
+    return [*sequence[:at], element, *sequence[at:]]
+
+
+@operator("SequenceErase", same())
+def _sequence_erase(call: Call, sequence: list[Any], position: Any = None) -> Any:
+    at = _position(-1 if position is None else position, len(sequence), len(sequence))
+    return sequence[:at] + sequence[at + 1 :]
+
+
+@operator("SequenceAt", _inner)
+def _sequence_at(call: Call, sequence: list[Any], position: Any) -> Any:
+    return sequence[_position(position, len(sequence), len(sequence))]
+
+
+@operator("SequenceLength", numbers)
+def _sequence_length(call: Call, sequence: list[Any]) -> Any:
+    import numpy as np
+
+    return np.array(len(sequence), np.int64)
+
+
+@operator("ConcatFromSequence", _inner)
+def _concat_from_sequence(call: Call, sequence: list[Any]) -> Any:
+    import numpy as np
+
+    join = np.stack if call.get("new_axis", 0) else np.concatenate
+    return join(sequence, axis=call.get("axis", 0))
+
+
+@operator("SplitToSequence", _sequence_of(0))
+def _split_to_sequence(call: Call, data: Any, sizes: Any = None) -> Any:
+    import numpy as np
+
+    axis, keep = call.get("axis", 0), call.get("keepdims", 1)
+    length = data.shape[axis]
+    if sizes is None:
+        parts = [np.take(data, [at], axis) for at in range(length)]
+        return parts if keep else [part.squeeze(axis) for part in parts]
+    if sizes.ndim == 0:
+        if int(sizes) <= 0:
+            raise ValueError(f"Split size {int(sizes)} must be positive")
+        ends = [*range(int(sizes), length, int(sizes)), length]
+    else:
+        ends = np.cumsum(sizes).tolist()
+        if (sizes < 0).any() or not ends or ends[-1] != length:
+            raise ValueError(f"split_size_sum ({int(sizes.sum())}) != split_dim_size ({length})")
+    starts = [0, *ends[:-1]]
+    return [np.take(data, range(start, end), axis) for start, end in zip(starts, ends)]
+
+
+@operator("SequenceMap", lambda node, kinds: [
+    ("seq", node.bodies["body"].kinds.get(name)) for name in node.bodies["body"].outputs
+])  # fmt: skip
+def _sequence_map(call: Call, sequence: list[Any], *others: Any) -> Any:
+    rounds = [
+        call.body("body", [element, *(other[at] if isinstance(other, list) else other for other in others)])
+        for at, element in enumerate(sequence)
+    ]
+    return tuple(list(results) for results in zip(*rounds)) if rounds else tuple([] for _ in call.node.outputs)
+
+
+# Optional values
+
+
+@operator("Optional", lambda node, kinds: [("optional", kinds.get(node.inputs[0]) if node.inputs else None)])
+def _optional(call: Call, value: Any = None) -> Any:
+    return value
+
+
+@operator("OptionalHasElement", numbers)
+def _optional_has_element(call: Call, value: Any = None) -> Any:
+    import numpy as np
+
+    return np.array(value is not None)
+
+
+@operator("OptionalGetElement", lambda node, kinds: _element_of_optional(kinds.get(node.inputs[0])))
+def _optional_get_element(call: Call, value: Any) -> Any:
+    if value is None:
+        raise ValueError("Trying to use OptionalGetElement on an optional type OrtValue which contains no data")
+    return value
+
+
+def _element_of_optional(kind: Kind) -> Sequence[Kind]:
+    return [kind[1] if isinstance(kind, tuple) and kind[0] == "optional" else kind]
+
+
+# Control flow
+
+
+@operator("If", lambda node, kinds: [
+    node.bodies["then_branch"].kinds.get(name) for name in node.bodies["then_branch"].outputs
+])  # fmt: skip
+def _if(call: Call, condition: Any) -> Any:
+    return tuple(call.body("then_branch" if bool(condition.reshape(-1)[0]) else "else_branch", ()))
+
+
+@operator("Loop", lambda node, kinds: [
+    node.bodies["body"].kinds.get(name) for name in node.bodies["body"].outputs[1:]
+])  # fmt: skip
+def _loop(call: Call, limit: Any, condition: Any, *states: Any) -> Any:
+    import numpy as np
+
+    rounds = None if limit is None else int(limit.reshape(-1)[0])
+    going, step = condition is None or bool(condition.reshape(-1)[0]), 0
+    kept: list[Any] = list(states)
+    scanned: list[list[Any]] = [[] for _ in call.node.outputs[len(states) :]]
+    while going and (rounds is None or step < rounds):
+        given = [np.array(step, np.int64), np.array(going), *kept]
+        next_condition, *results = call.body("body", given)
+        kept = results[: len(states)]
+        for column, result in zip(scanned, results[len(states) :]):
+            column.append(result)
+        going, step = bool(next_condition.reshape(-1)[0]), step + 1
+    return (*kept, *(np.stack(column) if column else np.zeros(0, np.float32) for column in scanned))
+
+
+# Structure of tensors of strings
+
+
+@operator("Identity", same())
+def _identity(call: Call, value: Any) -> Any:
+    return list(value) if isinstance(value, list) else value.copy() if hasattr(value, "copy") else value
+
+
+@operator("Reshape", same())
+def _reshape(call: Call, data: Any, shape: Any) -> Any:
+    sizes = [
+        data.shape[axis] if size == 0 and not call.get("allowzero", 0) else size
+        for axis, size in enumerate(shape.tolist())
+    ]
+    return data.reshape(sizes)
+
+
+@operator("Flatten", same())
+def _flatten(call: Call, data: Any) -> Any:
+    import math
+
+    axis = call.get("axis", 1)
+    axis = axis + data.ndim if axis < 0 else axis
+    return data.reshape(math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
+
+
+def _axes(call: Call, given: Any) -> Sequence[int] | None:
+    return given.tolist() if given is not None else call.get("axes")
+
+
+@operator("Squeeze", same())
+def _squeeze(call: Call, data: Any, axes: Any = None) -> Any:
+    found = _axes(call, axes)
+    return data.squeeze(None if found is None else tuple(found))
+
+
+@operator("Unsqueeze", same())
+def _unsqueeze(call: Call, data: Any, axes: Any = None) -> Any:
+    import numpy as np
+
+    return np.expand_dims(data, tuple(_axes(call, axes) or ()))
+
+
+@operator("Transpose", same())
+def _transpose(call: Call, data: Any) -> Any:
+    return data.transpose(call.get("perm"))
+
+
+@operator("Concat", same())
+def _concat(call: Call, *values: Any) -> Any:
+    import numpy as np
+
+    return np.concatenate(values, axis=call.get("axis", 0))
+
+
+@operator("Gather", same())
+def _gather(call: Call, data: Any, places: Any) -> Any:
+    import numpy as np
+
+    axis = call.get("axis", 0)
+    size = data.shape[axis]
+    outside = (places < -size) | (places >= size)
+    if outside.any():
+        wrong = int(places[outside].flat[0])
+        raise ValueError(
+            f"indices element out of data bounds, idx={wrong} must be within the inclusive range [{-size},{size - 1}]"
+        )
+    return np.take(data, places, axis=axis)
+
+
+@operator("GatherElements", same())
+def _gather_elements(call: Call, data: Any, places: Any) -> Any:
+    import numpy as np
+
+    return np.take_along_axis(data, places, call.get("axis", 0))
+
+
+@operator("GatherND", same())
+def _gather_nd(call: Call, data: Any, places: Any) -> Any:
+    import numpy as np
+
+    batch = call.get("batch_dims", 0)
+    if batch == 0:
+        return data[tuple(np.moveaxis(places, -1, 0))]
+    outer = data.shape[:batch]
+    rows = [data[at][tuple(np.moveaxis(places[at], -1, 0))] for at in np.ndindex(*outer)]
+    joined = np.empty((len(rows), *rows[0].shape), data.dtype)
+    joined[...] = np.stack(rows)
+    return joined.reshape(*outer, *rows[0].shape)
+
+
+@operator("Slice", same())
+def _slice(call: Call, data: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
+    first = starts.tolist() if starts is not None else call.get("starts")
+    last = ends.tolist() if ends is not None else call.get("ends")
+    along = _axes(call, axes) or range(len(first))
+    by = steps.tolist() if steps is not None else [1] * len(first)
+    index = [slice(None)] * data.ndim
+    for axis, start, end, step in zip(along, first, last, by):
+        size = data.shape[axis]
+        start = max(start + size if start < 0 else start, 0)
+        end = end + size if end < 0 else end
+        # Before the first element for a step backwards.
+        index[axis] = slice(
+            min(start, size - 1) if step < 0 else start, None if end < 0 and step < 0 else max(end, 0), step
+        )
+    return data[tuple(index)].copy()
+
+
+@operator("Split", same())
+def _split(call: Call, data: Any, sizes: Any = None) -> Any:
+    import numpy as np
+
+    axis, count = call.get("axis", 0), len(call.node.outputs)
+    given = sizes.tolist() if sizes is not None else call.get("split")
+    if given is None:
+        each = -(-data.shape[axis] // count)
+        given = [each] * (count - 1)
+        given.append(data.shape[axis] - sum(given))
+    return tuple(np.split(data, np.cumsum(given)[:-1], axis))
+
+
+@operator("Expand", same())
+def _expand(call: Call, data: Any, shape: Any) -> Any:
+    import numpy as np
+
+    return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(shape.tolist()))).copy()
+
+
+@operator("Tile", same())
+def _tile(call: Call, data: Any, repeats: Any) -> Any:
+    import numpy as np
+
+    return np.tile(data, repeats.tolist())
+
+
+@operator("Where", same(1))
+def _where(call: Call, condition: Any, one: Any, other: Any) -> Any:
+    import numpy as np
+
+    return np.where(condition, one, other)
+
+
+@operator("Compress", same())
+def _compress(call: Call, data: Any, condition: Any) -> Any:
+    import numpy as np
+
+    return np.compress(condition, data, call.get("axis"))
+
+
+@operator("ScatterElements", same())
+def _scatter_elements(call: Call, data: Any, places: Any, updates: Any) -> Any:
+    import numpy as np
+
+    result = data.copy()
+    np.put_along_axis(result, places, updates, call.get("axis", 0))
+    return result
+
+
+@operator("ScatterND", same())
+def _scatter_nd(call: Call, data: Any, places: Any, updates: Any) -> Any:
+    import numpy as np
+
+    result = data.copy()
+    result[tuple(np.moveaxis(places, -1, 0))] = updates
+    return result
+
+
+@operator("ConstantOfShape", lambda node, kinds: [
+    "text" if isinstance(node.attributes.get("value"), tuple) else None
+])  # fmt: skip
+def _constant_of_shape(call: Call, shape: Any) -> Any:
+    import numpy as np
+
+    given = call.get("value")
+    if given is None:
+        return np.zeros(shape.tolist(), np.float32)
+    if isinstance(given, tuple):
+        return np.full(shape.tolist(), given[1][0], object)
+    return np.full(shape.tolist(), given.reshape(-1)[0], given.dtype)
+
+
+@operator("Shape", numbers)
+def _shape(call: Call, data: Any) -> Any:
+    import numpy as np
+
+    return np.array(data.shape[call.get("start", 0) : call.get("end")], np.int64)
+
+
+@operator("Size", numbers)
+def _size(call: Call, data: Any) -> Any:
+    import numpy as np
+
+    return np.array(data.size, np.int64)
+
+
+@operator("Equal", numbers)
+def _equal(call: Call, one: Any, other: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(one == other, np.bool_)
+
+
+@operator("Unique", lambda node, kinds: [kinds.get(node.inputs[0])])
+def _unique(call: Call, data: Any) -> Any:
+    import numpy as np
+
+    axis = call.get("axis")
+    rows = data.reshape(-1, 1) if axis is None else np.moveaxis(data, axis, 0).reshape(data.shape[axis], -1)
+    keys = [tuple(row) for row in rows.tolist()]
+    found: dict[Any, list[int]] = {}
+    for place, key in enumerate(keys):
+        found.setdefault(key, []).append(place)
+    order = sorted(found) if call.get("sorted", 1) else list(found)
+    firsts = np.array([found[key][0] for key in order], np.int64)
+    number = {key: index for index, key in enumerate(order)}
+    inverse = np.array([number[key] for key in keys], np.int64)
+    counts = np.array([len(found[key]) for key in order], np.int64)
+    values = data.reshape(-1)[firsts] if axis is None else np.take(data, firsts, axis)
+    return values, firsts, inverse, counts
+
+
+from . import _features, _text  # noqa: E402, F401  (they add their operators to the table)

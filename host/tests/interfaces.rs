@@ -1,0 +1,134 @@
+//! Options of the command line in messages: each has a name in the other interfaces.
+
+use byoc::{CompileOptions, Error, Interface, Model, Session};
+use byoc_test_support::workspace;
+use std::path::{Path, PathBuf};
+
+/// Crates whose messages users of the library meet.
+const CRATES: [&str; 9] = [
+    "core",
+    "host/src",
+    "host/runtime/src",
+    "host/onnx/src",
+    "host/files/src",
+    "host/export/src",
+    "host/quantize/src",
+    "plugin-api",
+    "plugins",
+];
+
+/// Texts that name options of programs other than byoc, or of `byoc opt`, which the library does not have.
+const OTHERS: [&str; 4] = ["--version", "--layout", "-- --ignored", "--build-id"];
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && !["tests", "target", "benches", "samples"].contains(&&*name) {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") && name != "wording.rs" {
+            found.push(path);
+        }
+    }
+}
+
+/// Returns the string literals of a source file outside of comments and of its module `tests`.
+fn literals(text: &str) -> Vec<String> {
+    let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let code: String =
+        text.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect();
+    let mut found = Vec::new();
+    let mut chars = code.chars();
+    while let Some(c) = chars.next() {
+        if c == '\'' {
+            // A quotation mark as a character.
+            let mut ahead = chars.clone();
+            if ahead.next() == Some('"') && ahead.next() == Some('\'') {
+                chars = ahead;
+            }
+            continue;
+        }
+        if c != '"' {
+            continue;
+        }
+        let mut literal = String::new();
+        while let Some(c) = chars.next() {
+            match c {
+                '"' => break,
+                '\\' => match chars.next() {
+                    Some('\n') => chars = chars.as_str().trim_start().chars(),
+                    Some(escaped) => literal.push(escaped),
+                    None => break,
+                },
+                c => literal.push(c),
+            }
+        }
+        found.push(literal);
+    }
+    found
+}
+
+/// Returns true if a text names an option.
+fn names_an_option(text: &str) -> bool {
+    let mut left = text;
+    while let Some(at) = left.find("--") {
+        let before = left[..at].chars().next_back();
+        let after = left[at + 2..].chars().next();
+        if before.is_none_or(|c| !c.is_alphanumeric() && c != '-' && c != '{')
+            && after.is_some_and(|c| c.is_ascii_lowercase())
+        {
+            return true;
+        }
+        left = &left[at + 2..];
+    }
+    false
+}
+
+#[test]
+fn every_option_in_a_message_has_a_name_in_each_interface() {
+    let mut files = Vec::new();
+    for part in CRATES {
+        sources(&workspace().join(part), &mut files);
+    }
+    assert!(files.len() > 200, "{}", files.len());
+    let (mut seen, mut left) = (0, Vec::new());
+    for file in files {
+        for literal in literals(&std::fs::read_to_string(&file).unwrap()) {
+            let text = literal.replace("{name}", "NAME").replace("{near}", "NAME").replace("{}", "NAME");
+            if !names_an_option(&text) || OTHERS.iter().any(|other| text.contains(other)) || text.starts_with("-Wl") {
+                continue;
+            }
+            seen += 1;
+            // The library has no function for quantization, and names the command.
+            let words = Interface::Python.words(&text).replace("`byoc compile --emit", "");
+            if names_an_option(&words) && !words.starts_with("arguments=") && !words.contains("arguments=[") {
+                left.push(format!("{}: {text}: {words}", file.display()));
+            }
+            assert_eq!(Interface::CommandLine.words(&text), text);
+        }
+    }
+    assert!(left.is_empty(), "no row of core/ir/src/diag/wording.rs matches:\n{}", left.join("\n"));
+    assert!(seen > 15, "{seen}");
+}
+
+#[test]
+fn errors_name_the_calls_of_the_interface() {
+    let session = Session::builder().threads(1).build().unwrap();
+    let digits = workspace().join("tests/digits/digits.onnx");
+    let help = |error: Error, interface| error.in_interface(interface).help().unwrap_or_default().to_owned();
+    let unbound = || Model::compile(&session, &digits, &CompileOptions::new()).unwrap_err();
+    assert!(unbound().help().unwrap().contains("CompileOptions::dim(\"batch\", N)"), "{}", unbound());
+    assert!(help(unbound(), Interface::C).contains("byoc_dim{\"batch\", N}"));
+    assert!(help(unbound(), Interface::Python).contains("dims={\"batch\": N}"));
+    assert!(help(unbound(), Interface::CommandLine).contains("--dim batch=N"));
+    // There and back again.
+    let back = unbound().in_interface(Interface::C).in_interface(Interface::Rust);
+    assert_eq!(back.to_string(), unbound().to_string());
+
+    let missing =
+        Model::compile(&session, &digits, &CompileOptions::new().dim("batch", 1).backend("dnnl")).unwrap_err();
+    assert!(missing.help().unwrap().contains("SessionBuilder::plugin_dir(DIR)"), "{missing}");
+    for error in [unbound(), missing] {
+        assert!(!error.to_string().contains("--"), "{error}");
+    }
+}
