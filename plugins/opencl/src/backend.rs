@@ -32,7 +32,8 @@ pub fn tiled(traits: &Traits, tile: &str) -> Traits {
     Traits { local_memory, ..traits.clone() }
 }
 
-/// Gives the verdict on a candidate; on a region, with the launches of a run, and the memory of constants and intermediate results.
+/// Gives the verdict on a candidate; on a region, with the launches of a run, and the memory of constants and
+/// intermediate results.
 fn check(candidate: &Candidate) -> std::result::Result<Verdict, CompileError> {
     let chosen = candidate.attrs.iter().find(|attr| attr.key == "options").map(|attr| &attr.value);
     let options: Value = match chosen {

@@ -1,8 +1,9 @@
 //! float16: memory holds it, kernels compute in float32.
 //!
-//! A region's float16 inputs are converted when they are read, its float16 outputs when they are written, and float16 constants when the
-//! region is loaded. In between everything is float32, with more precision than float16 operators have. A cast to float16 rounds. This
-//! needs no device that computes in float16: every device converts (`vload_half`, `vstore_half`).
+//! A region's float16 inputs are converted when they are read, its float16 outputs when they are written, and float16
+//! constants when the region is loaded. In between everything is float32, with more precision than float16 operators
+//! have. A cast to float16 rounds. This needs no device that computes in float16: every device converts (`vload_half`,
+//! `vstore_half`).
 
 use crate::expression::ROUND;
 use byoc_plugin_api::{Attr, Constant, ConstantSource, DType, Graph, Node, NodeKind, TensorType, ValueRef};
@@ -33,8 +34,8 @@ fn cast(graph: &mut Graph, value: ValueRef, to: DType, name: &str) -> ValueRef {
     ValueRef::of(graph.push_op("cast", [value], [Attr::new("dtype", name)], [ty]))
 }
 
-/// Returns the graph that computes in float32 what `graph` computes in float16, without composites; the graph itself if it has no
-/// float16. Inputs and outputs keep their types, constants of float16 become those of [`constants`].
+/// Returns the graph that computes in float32 what `graph` computes in float16, without composites; the graph itself if
+/// it has no float16. Inputs and outputs keep their types, constants of float16 become those of [`constants`].
 ///
 /// # Errors
 /// A graph that is invalid for this number of constants.

@@ -1,7 +1,8 @@
 //! SSD (Liu et al.: SSD, single shot multibox detector, 2016) with the first stages of ResNet-50 as its backbone.
 //!
-//! The input is `image` (1, 3, 300, 300). The outputs are the detections after non-maximum suppression, whose number depends on the
-//! image: `boxes` (detections, 4) as left, top, right and bottom relative to the image, `labels` and `scores` (detections).
+//! The input is `image` (1, 3, 300, 300). The outputs are the detections after non-maximum suppression, whose number
+//! depends on the image: `boxes` (detections, 4) as left, top, right and bottom relative to the image, `labels` and
+//! `scores` (detections).
 
 use super::net::{Attr, Dim, Net, Output, Value, Window};
 use super::vision::{bottlenecks, stem_with_sample};
@@ -17,8 +18,9 @@ const CLASSES: usize = 81;
 /// Number of default boxes.
 const BOXES: usize = 8732;
 
-/// Feature map on which boxes are predicted: size, distance of its pixels in the image, size of its smaller and of the next larger
-/// boxes in pixels, further aspect ratios. The values are those of the SSD300 of the paper's authors for COCO.
+/// Feature map on which boxes are predicted: size, distance of its pixels in the image, size of its smaller and of the
+/// next larger boxes in pixels, further aspect ratios. The values are those of the SSD300 of the paper's authors for
+/// COCO.
 struct Level {
     size: usize,
     step: usize,
@@ -37,7 +39,7 @@ const LEVELS: [Level; 6] = [
 ];
 
 impl Level {
-    /// Number of default boxes of a pixel: two squares, and two boxes for each further ratio.
+    /// Number of default boxes per pixel: two squares, and two boxes for each further ratio.
     fn boxes(&self) -> usize {
         2 + 2 * self.ratios.len()
     }
@@ -71,7 +73,8 @@ pub fn ssd_resnet50(mut net: Net, divide: usize) -> ModelProto {
     detections(net, &boxes, &scores)
 }
 
-/// Adds the convolution that predicts `values` numbers for each default box of a level: (1, boxes of the level, values).
+/// Adds the convolution that predicts `values` numbers for each default box of a level: (1, boxes of the level,
+/// values).
 fn predict(net: &mut Net, feature: &Value, level: &Level, values: usize) -> String {
     let y = net.conv_fitted(feature, level.boxes() * values, 3);
     let y = net.node("Transpose", &[&y.name], &[("perm", Attr::Ints(&[0, 2, 3, 1]))]);
@@ -134,15 +137,16 @@ fn slice(net: &mut Net, x: &str, axis: i64, first: i64, end: i64) -> String {
 
 /// Adds non-maximum suppression for each class but the background, and the outputs.
 fn detections(mut net: Net, boxes: &str, scores: &str) -> ModelProto {
-    // Random logits have a variance of 1, those of a trained network more: the factor makes some classes stand out.
+    // Random logits have a variance of 1, those of a trained network more: the factor makes some classes stand
+    // out, so that about 200 boxes have a score above the least.
     let sharpness = net.weight("scores.sharpness", &Tensor::scalar(2f32));
     let scores = net.node("Mul", &[scores, &sharpness], &[]);
     let scores = net.node("Softmax", &[&scores], &[("axis", Attr::Int(2))]);
     let scores = net.node("Transpose", &[&scores], &[("perm", Attr::Ints(&[0, 2, 1]))]);
     let scores = slice(&mut net, &scores, 1, 1, CLASSES as i64);
-    let most = net.weight("suppression.most", &Tensor::from_slice(&[1], &[20i64]));
+    let most = net.weight("suppression.most", &Tensor::from_slice(&[1], &[200i64]));
     let overlap = net.weight("suppression.overlap", &Tensor::from_slice(&[1], &[0.5f32]));
-    let least = net.weight("suppression.least", &Tensor::from_slice(&[1], &[0.3f32]));
+    let least = net.weight("suppression.least", &Tensor::from_slice(&[1], &[0.7f32]));
     let chosen = net.node("NonMaxSuppression", &[boxes, &scores, &most, &overlap, &least], &[]);
     let column = |net: &mut Net, name: &str, index: i64| {
         let index = net.weight(name, &Tensor::scalar(index));

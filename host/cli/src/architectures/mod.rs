@@ -43,8 +43,8 @@ pub fn build(name: &str, seed: u64) -> Result<ModelProto, Diagnostic> {
     })
 }
 
-/// Builds an architecture with its widths divided by `divide`, for images of size `image` where the architecture allows any: small
-/// enough for tests to run.
+/// Builds an architecture with its widths divided by `divide`, for images of size `image` where the architecture allows
+/// any: small enough for tests to run.
 fn at_scale(name: &str, seed: u64, divide: usize, image: usize) -> Option<ModelProto> {
     let net = Net::new(name, seed);
     Some(match name {

@@ -51,7 +51,7 @@ pub enum Dim {
 pub struct Window {
     /// Size of the kernel.
     pub kernel: usize,
-    /// Distance of two windows.
+    /// Distance between two windows.
     pub stride: usize,
     /// Padding on each side.
     pub pad: usize,
@@ -178,8 +178,8 @@ impl Net {
         self.node("Conv", inputs, &attrs)
     }
 
-    /// Adds a convolution and a batch normalization with the statistics of the sample; at stride 1 the padding keeps the
-    /// spatial dimensions.
+    /// Adds a convolution and a batch normalization with the statistics of the sample; at stride 1 the padding keeps
+    /// the spatial dimensions.
     pub fn conv_bn(&mut self, x: &Value, out: usize, kernel: usize, stride: usize, groups: usize) -> Value {
         self.conv_bn_window(x, out, Window { kernel, stride, pad: kernel / 2 }, groups)
     }

@@ -136,7 +136,8 @@ fn matrix_products() {
     );
 }
 
-/// Tests float16: the host rounds after each operator, the device at the edges of a region, which is at least as precise.
+/// Tests float16: the host rounds after each operator, the device at the edges of a region, which is at least as
+/// precise.
 #[test]
 fn half_precision() {
     let Some(fixture) = Fixture::with_device() else { return };
@@ -243,14 +244,8 @@ fn conforms() {
     let Some(fixture) = Fixture::with_device() else { return };
     let library = fixture.plugins.path().join("libbyoc_opencl.so").display().to_string();
     let out = fixture.path("faults").display().to_string();
-    // The backend refuses a region of views alone, as not profitable.
-    let views =
-        ["reshape", "nn.batch_flatten", "squeeze", "expand_dims", "transpose", "copy", "strided_slice", "split"];
-    let views = views.into_iter().chain(["broadcast_to"]).map(|name| format!("operator {name}"));
-    let waived: Vec<String> = views.flat_map(|name| ["--waive".to_owned(), name]).collect();
     let words = ["plugins", "test", &library, "--cases", "3", "--json", "--out", &out];
     let mut tested = command(words);
-    tested.args(&waived);
     let output = to_command_output(tested.env("POCL_CACHE_DIR", fixture.path("pocl")).output().unwrap()).ok();
     assert_eq!(output.json().last().unwrap()["summary"]["passes"], true, "{}", output.out);
 }

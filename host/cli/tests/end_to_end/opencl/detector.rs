@@ -19,8 +19,8 @@ fn detections(path: &std::path::Path) -> Vec<Detection> {
     all
 }
 
-/// Returns the detections of the first list without a partner in the second: the same label, and score and corners that differ by
-/// rounding.
+/// Returns the detections of the first list without a partner in the second: the same label, and score and corners that
+/// differ by rounding.
 fn without_partner<'a>(of: &'a [Detection], among: &[Detection]) -> Vec<&'a Detection> {
     let same = |a: &Detection, b: &Detection| {
         a.0 == b.0 && (a.1 - b.1).abs() < 1e-3 && a.2.iter().zip(&b.2).all(|(x, y)| (x - y).abs() < 1e-3)
