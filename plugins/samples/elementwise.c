@@ -21,7 +21,7 @@ typedef struct {
     const char *name;
     double (*one)(double);         /* of a unary operator, else NULL */
     double (*two)(double, double); /* of a binary operator, else NULL */
-    const char *c;                 /* the operator as an expression of doubles a and b */
+    const char *c;                 /* the operator as an expression of doubles a and b, for exported programs; or NULL */
 } operator_t;
 
 static double relu(double x) { return x < 0.0 ? 0.0 : x; }
@@ -563,7 +563,11 @@ static int32_t query(void *self, byoc_call *call, const char *key, const void *d
     region.constant_count = byoc_json_count(byoc_json_get(request, "constants"));
     problem = allocate(&region, graph, region.constant_count);
     if (problem == NULL) problem = read_region(&region, graph);
-    if (problem == NULL) append_program(&text, &region, symbol);
+    for (size_t i = 0; problem == NULL && i < region.step_count; i++) {
+        const operator_t *operator= region.steps[i].operator;
+        if (operator->c == NULL && text.size == 0) append(&text, "{\"refused\": \"%s has no expression in C\"}", operator->name);
+    }
+    if (problem == NULL && text.size == 0) append_program(&text, &region, symbol);
     if (problem == NULL && text.failed) problem = "out of memory";
     if (problem == NULL) call->host->answer(call, text.at, text.size);
     free(text.at);

@@ -37,20 +37,7 @@ pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
 }
 
 /// Rules for weights that are linked instead of read.
-const LINKED: &str = "\
-# make clean, then make check LINKED=1: the weights as an object file of GNU ld, instead of a file that main.c reads.
-OBJCOPY ?= objcopy
-ifdef LINKED
-override CFLAGS += -DMODEL_WEIGHTS_LINKED
-OBJECTS += @PREFIX@_weights.o
-endif
-
-@PREFIX@_weights.o: @PREFIX@_weights.bin
-\t$(LD) -r -b binary -z noexecstack -o $@ $<
-\t$(OBJCOPY) --set-section-alignment .data=64 $@
-\t$(OBJCOPY) --rename-section .data=.rodata,alloc,load,readonly,data,contents $@
-
-";
+const LINKED: &str = include_str!("linked.mk");
 
 /// Returns the CMakeLists.txt; `sources` are the C files of the model.
 pub fn cmake(e: &Exported<'_>, sources: &[String]) -> String {

@@ -168,9 +168,9 @@ fn check_output(w: &mut String, port: &Port, capital: &str, half_weights: bool) 
             w,
             "    {{\n        double difference = 0.0, largest = 0.0;\n        for (long i = 0; i < {count}; ++i) {{\n            \
              const double x = {x}, y = {y};\n            \
-             const double d = fabs(x - y);\n            \
+             const double d = x == y || (x != x && y != y) ? 0.0 : fabs(x - y);\n            \
              difference = d > difference || d != d ? d : difference;\n            \
-             largest = fabs(y) > largest ? fabs(y) : largest;\n        }}\n        \
+             largest = fabs(y) > largest && fabs(y) < HUGE_VAL ? fabs(y) : largest;\n        }}\n        \
              failed |= report(\"{name}\", difference, largest, {});\n    }}",
             tolerance(port.dtype, half_weights)
         );

@@ -208,13 +208,13 @@ impl Lowering<'_, '_> {
                     let rounded = round.replace("(s", &format!("(s{name}"));
                     let _ = writeln!(text, "(void)s{name};");
                     text.push_str(&index(format!("n{name}"), format!("(int64_t){rounded}")));
-                    text.push_str(&index(format!("{name}0"), clamp(&format!("n{name}"))));
+                    text.push_str(&index(format!("{name}_low"), clamp(&format!("n{name}"))));
                 } else {
                     let _ = writeln!(text, "const float f{name} = floorf(s{name}), d{name} = s{name} - f{name};");
                     text.push_str(&index(format!("n{name}"), format!("(int64_t)f{name}")));
                     text.push_str(&index(format!("m{name}"), format!("n{name} + 1")));
-                    text.push_str(&index(format!("{name}0"), clamp(&format!("n{name}"))));
-                    text.push_str(&index(format!("{name}1"), clamp(&format!("m{name}"))));
+                    text.push_str(&index(format!("{name}_low"), clamp(&format!("n{name}"))));
+                    text.push_str(&index(format!("{name}_high"), clamp(&format!("m{name}"))));
                 }
             }
             let at = |y: &str, x: &str| {
@@ -222,12 +222,20 @@ impl Lowering<'_, '_> {
                 loaded(dtype, &format!("{}[{}]", data.place, address(&view, &at)))
             };
             if nearest {
-                let _ = writeln!(text, "const float acc = {};", at("y0", "x0"));
+                let _ = writeln!(text, "const float acc = {};", at("y_low", "x_low"));
             } else {
-                let _ =
-                    writeln!(text, "const float above = {} * (1.0f - dx) + {} * dx;", at("y0", "x0"), at("y0", "x1"));
-                let _ =
-                    writeln!(text, "const float below = {} * (1.0f - dx) + {} * dx;", at("y1", "x0"), at("y1", "x1"));
+                let _ = writeln!(
+                    text,
+                    "const float above = {} * (1.0f - dx) + {} * dx;",
+                    at("y_low", "x_low"),
+                    at("y_low", "x_high")
+                );
+                let _ = writeln!(
+                    text,
+                    "const float below = {} * (1.0f - dx) + {} * dx;",
+                    at("y_high", "x_low"),
+                    at("y_high", "x_high")
+                );
                 let _ = writeln!(text, "const float acc = above * (1.0f - dy) + below * dy;");
             }
             text

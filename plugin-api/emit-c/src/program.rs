@@ -361,6 +361,7 @@ const PARTS: &[(&[&str], &str)] = &[
         include_str!("prelude/math.c"),
     ),
     (&["byoc_row_", "byoc_softmax", "byoc_log_softmax", "byoc_layer_norm"], include_str!("prelude/rows.c")),
+    (&["byoc_softmax", "byoc_log_softmax"], include_str!("prelude/softmax.c")),
     (
         &[
             "byoc_int32",

@@ -18,6 +18,7 @@ const PRELUDE: &[(&[&str], &str)] = &[
         include_str!("prelude/math.c"),
     ),
     (&["byoc_row_", "byoc_softmax", "byoc_log_softmax", "byoc_layer_norm"], include_str!("prelude/rows.c")),
+    (&["byoc_softmax", "byoc_log_softmax"], include_str!("prelude/softmax.c")),
 ];
 
 /// Functions of the prelude with branches that loops convert to selections.

@@ -28,26 +28,6 @@ BYOC_ROW(byoc_row_prod, 1.0f, a *b)
 BYOC_ROW(byoc_row_max, -INFINITY, a != a || a > b ? a : b)
 BYOC_ROW(byoc_row_min, INFINITY, a != a || a < b ? a : b)
 
-/* t = e^(x - max) / sum */
-static inline void byoc_softmax(const float *restrict x, float *restrict t, int64_t n) {
-    const float most = byoc_row_max(x, n);
-    for (int64_t i = 0; i < n; ++i)
-        t[i] = byoc_exp(x[i] - most);
-    const float scale = 1.0f / byoc_row_sum(t, n);
-    for (int64_t i = 0; i < n; ++i)
-        t[i] *= scale;
-}
-
-/* t = x - max - ln(sum of e^(x - max)) */
-static inline void byoc_log_softmax(const float *restrict x, float *restrict t, int64_t n) {
-    const float most = byoc_row_max(x, n);
-    for (int64_t i = 0; i < n; ++i)
-        t[i] = byoc_exp(x[i] - most);
-    const float shift = most + logf(byoc_row_sum(t, n));
-    for (int64_t i = 0; i < n; ++i)
-        t[i] = x[i] - shift;
-}
-
 /* t = (x - mean) / sqrt(variance + epsilon) */
 static inline void byoc_layer_norm(const float *restrict x, float *restrict t, int64_t n, float epsilon) {
     const float mean = byoc_row_sum(x, n) / (float)n;

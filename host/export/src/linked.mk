@@ -1,0 +1,12 @@
+# make clean, then make check LINKED=1: the weights as an object file of GNU ld, instead of a file that main.c reads.
+OBJCOPY ?= objcopy
+ifdef LINKED
+override CFLAGS += -DMODEL_WEIGHTS_LINKED
+OBJECTS += @PREFIX@_weights.o
+endif
+
+@PREFIX@_weights.o: @PREFIX@_weights.bin
+	$(LD) -r -b binary -z noexecstack -o $@ $<
+	$(OBJCOPY) --set-section-alignment .data=64 $@
+	$(OBJCOPY) --rename-section .data=.rodata,alloc,load,readonly,data,contents $@
+
