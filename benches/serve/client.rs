@@ -1,5 +1,5 @@
-//! Clients of the measurements: HTTP/1.1 over a blocking socket, and gRPC over HTTP/2, both with one connection that stays
-//! open.
+//! Clients of the measurements: HTTP/1.1 over a blocking socket, and gRPC over HTTP/2, each with one persistent
+//! connection.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -17,7 +17,7 @@ pub struct Http {
     filled: usize,
 }
 
-/// Response: status, and the places of the head and the body in the buffer.
+/// Response: status, and the ranges of head and body in the buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
     pub status: u16,
@@ -135,7 +135,7 @@ pub struct Grpc {
 /// Method of an inference.
 pub const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
-/// Puts the flag for compression and the length before a message.
+/// Prepends the compression flag and the length to a message.
 pub fn frame(message: &impl prost::Message) -> Bytes {
     let mut framed = BytesMut::new();
     framed.put_u8(0);

@@ -1,5 +1,5 @@
-//! Echo server of the libraries of the server: `axum` answers a body with itself, `tonic` a request's raw contents with a
-//! response that has them. It is the floor under the latency of the server.
+//! Echo server on the libraries of the inference server: `axum` returns the body of a request, `tonic` its raw
+//! contents. Its latency is the lower bound for the server's.
 
 use crate::Result;
 use axum::Router;

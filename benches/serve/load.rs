@@ -1,4 +1,4 @@
-//! Load: one client after the other, several at once, or requests at a rate.
+//! Load generation: sequential requests, concurrent clients, or requests at a fixed rate.
 
 use crate::Result;
 use crate::client::{Grpc, Http, INFER};
@@ -8,14 +8,14 @@ use bytes::Bytes;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Request of a measurement, and the data that its answer has to end with.
+/// Request of a measurement, and the data with which its response must end.
 #[derive(Clone)]
 pub enum Exchange {
     Http { request: Bytes },
     Grpc { message: Bytes },
 }
 
-/// Connection over which a request is sent again and again.
+/// Connection over which one request is sent repeatedly.
 pub enum Connection {
     Http(Http, Bytes),
     Grpc(Grpc, Bytes),
@@ -32,7 +32,7 @@ impl Connection {
         })
     }
 
-    /// Sends the request and receives the answer.
+    /// Sends the request and receives the response.
     pub fn exchange(&mut self) -> Result<()> {
         match self {
             Connection::Http(client, request) => {
@@ -50,7 +50,7 @@ impl Connection {
         }
     }
 
-    /// Returns the binary data of one answer.
+    /// Returns the binary data of one response.
     pub fn answer(&mut self) -> Result<Vec<u8>> {
         match self {
             Connection::Http(client, request) => {
@@ -66,7 +66,7 @@ impl Connection {
         }
     }
 
-    /// Returns the latencies of requests, one after the other, in microseconds.
+    /// Returns the latencies of sequential requests in microseconds.
     pub fn latencies(&mut self, count: usize) -> Result<Vec<f64>> {
         (0..count)
             .map(|_| {
@@ -78,14 +78,14 @@ impl Connection {
     }
 }
 
-/// Result of several clients: answers per second, and latencies in microseconds.
+/// Result of several clients: responses per second, and latencies in microseconds.
 pub struct Measured {
     pub rate: f64,
     pub latencies: Vec<f64>,
 }
 
-/// Runs clients for a time; each sends its next request once it has the answer, and not before `interval` after the last
-/// one was due.
+/// Runs clients for a given time; each sends its next request after the response, and no earlier than `interval` after
+/// the scheduled time of the last one.
 pub fn clients(
     server: &Server,
     exchange: &Exchange,
@@ -107,7 +107,8 @@ pub fn clients(
                     if interval.is_some() && due > now {
                         std::thread::sleep(due - now);
                     }
-                    // A client that wakes late measures from its send, one that waited for an answer from when it was due.
+                    // The latency of a client that woke late is measured from its send, that of a client that waited
+                    // for a response from the scheduled time.
                     let from = if due > now || interval.is_none() { Instant::now() } else { due };
                     connection.exchange()?;
                     latencies.push(micros(from.elapsed()));

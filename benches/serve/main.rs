@@ -1,8 +1,8 @@
 //! Measurements of the inference server: overhead over an echo server of the same libraries, processor time of a request,
 //! other servers, a start from the cache, and a long run. `cargo xtask bench serve` and `cargo xtask soak` build and start it.
 //!
-//! The server runs in a process of its own, as users have it; this process is the client. Rounds alternate between the
-//! servers that are compared, so that drift of the machine's speed affects all of them equally.
+//! The server runs in a separate process, as in production; this process is the client. Rounds alternate between the
+//! compared servers, so that drift of the machine's speed affects all of them equally.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 

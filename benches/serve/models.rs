@@ -25,7 +25,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns the folder of the files that measurements make.
+/// Returns the folder for files created by measurements.
 pub fn folder() -> Result<PathBuf> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let target = own.parent().and_then(Path::parent).ok_or("expected a target directory")?;
@@ -34,10 +34,10 @@ pub fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Returns two models of one relu: 16 bytes, and the size of a picture for ResNet-50.
+/// Returns two models of one relu each, with inputs of 16 bytes and of the size of an image for ResNet-50.
 pub fn relus() -> Result<Vec<Model>> {
     let folder = folder()?;
-    let relu = |name: &'static str, shape: Vec<i64>| {
+    let relu = |name: &'static str, shape: Vec<i64>| -> Result<Model> {
         let file = folder.join(format!("{name}.relay"));
         let dims: Vec<String> = shape.iter().map(i64::to_string).collect();
         let text = format!(
@@ -50,7 +50,7 @@ pub fn relus() -> Result<Vec<Model>> {
     Ok(vec![relu("small", vec![1, 4])?, relu("picture", vec![1, 3, 224, 224])?])
 }
 
-/// Returns ResNet-50 of the zoo and the network for digits.
+/// Returns ResNet-50 of `byoc zoo`, and the digits network.
 pub fn networks() -> Result<Vec<Model>> {
     let resnet = folder()?.join("resnet50.onnx");
     if !resnet.is_file() {

@@ -1,4 +1,4 @@
-//! Percentiles, medians and their form in tables.
+//! Percentiles and medians, and their formatting in tables.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub fn spread(values: &[f64], digits: usize) -> String {
     format!("{:.digits$} ({low:.digits$} to {high:.digits$})", median(values))
 }
 
-/// Word for a value that has a limit.
+/// Verdict on a value with a limit.
 pub fn verdict(is_met: bool) -> &'static str {
     if is_met { "met" } else { "missed" }
 }

@@ -1,4 +1,4 @@
-//! Latency of the server beside an echo server: a program of one relu, one client, connections that stay open.
+//! Latency of the server compared with an echo server: a program of one relu, one client, persistent connections.
 
 use crate::client::{Http, binary_request, frame, request};
 use crate::load::{Connection, Exchange, clients};
@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Limits, in microseconds over the echo server.
-const MOST_HTTP: f64 = 60.0;
-const MOST_GRPC: f64 = 100.0;
-/// Limit on the ratio to the echo server for the size of a picture.
-const MOST_RATIO: f64 = 1.3;
-/// Limit on the time by which a picture in shared memory takes longer than 16 bytes, in microseconds.
-const MOST_SHARED: f64 = 50.0;
+/// Limits on the latency beyond that of the echo server, in microseconds.
+const MAX_HTTP: f64 = 60.0;
+const MAX_GRPC: f64 = 100.0;
+/// Limit on the ratio to the latency of the echo server, for data of the size of an image.
+const MAX_RATIO: f64 = 1.3;
+/// Limit on the additional latency of an image in shared memory over 16 bytes, in microseconds.
+const MAX_SHARED: f64 = 50.0;
 
 /// Kind of exchange on one model.
 struct Case {
@@ -29,7 +29,7 @@ struct Case {
     own: Vec<[f64; 2]>,
 }
 
-/// Object of shared memory with a place for an input and one for an output.
+/// Shared-memory object that holds an input and an output.
 struct Shared(PathBuf);
 
 impl Shared {
@@ -151,9 +151,9 @@ fn print_table(cases: &[Case], rounds: usize) {
         let ratio: Vec<f64> = own.iter().zip(&echo).map(|(own, echo)| own / echo).collect();
         let (over, ratio) = (median(&over), median(&ratio));
         let (limit, is_met) = match case.label {
-            label if label.contains("602") => (format!("{MOST_RATIO} times"), ratio <= MOST_RATIO),
-            label if label.starts_with("HTTP") => (format!("{MOST_HTTP} µs"), over <= MOST_HTTP),
-            _ => (format!("{MOST_GRPC} µs"), over <= MOST_GRPC),
+            label if label.contains("602") => (format!("{MAX_RATIO} times"), ratio <= MAX_RATIO),
+            label if label.starts_with("HTTP") => (format!("{MAX_HTTP} µs"), over <= MAX_HTTP),
+            _ => (format!("{MAX_GRPC} µs"), over <= MAX_GRPC),
         };
         let word = verdict(is_met);
         println!(
@@ -163,8 +163,8 @@ fn print_table(cases: &[Case], rounds: usize) {
     }
     if let [small, large] = &shared[..] {
         let more: Vec<f64> = large.iter().zip(small).map(|(large, small)| large - small).collect();
-        let word = verdict(median(&more) <= MOST_SHARED);
-        println!("\nshared memory: 602 kB over 16 B {} µs, at most {MOST_SHARED}: {word}", spread(&more, 0));
+        let word = verdict(median(&more) <= MAX_SHARED);
+        println!("\nshared memory: 602 kB over 16 B {} µs, at most {MAX_SHARED}: {word}", spread(&more, 0));
     }
 }
 
@@ -200,7 +200,7 @@ fn at_load(server: &Server, cases: &[Case]) -> Result<()> {
     Ok(())
 }
 
-/// Prints the figures of the real client, whose packages the tests have fetched.
+/// Prints the figures of tritonclient, which the tests have installed.
 fn tritonclient(server: &Server, models: &[Model]) -> Result<()> {
     let packages = folder()?.join("../python/tritonclient");
     if !packages.join("ready").is_file() {

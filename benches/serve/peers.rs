@@ -1,7 +1,7 @@
-//! Throughput and p99 beside other servers: a `kserve.Model` around ONNX Runtime, and MLServer with the same, each in an
-//! environment of its own.
+//! Throughput and p99 compared with other servers: a `kserve.Model` around ONNX Runtime, and MLServer with the same,
+//! each in a separate environment.
 //!
-//! HTTP is measured by `hey`, gRPC by the loop of this program. A round measures all servers one after the other.
+//! HTTP is measured with `hey`, gRPC with this program's own loop. A round measures all servers in sequence.
 
 use crate::client::{Http, binary_header, frame};
 use crate::load::{Connection, Exchange, clients};
@@ -79,7 +79,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// JSON of a picture is megabytes of digits, which only the small model is asked with.
+/// An image as JSON is megabytes of digits, so JSON is measured with the small model only.
 fn forms(model: &Model) -> Vec<Form> {
     if model.data().len() < 10_000 {
         vec![Form::Binary, Form::Json, Form::Grpc]
@@ -88,7 +88,7 @@ fn forms(model: &Model) -> Vec<Form> {
     }
 }
 
-/// Measures all servers, in the other order in every second round. A failure counts as 0.
+/// Measures all servers, in reverse order in every second round. A failure counts as 0.
 fn each(servers: &[Server], round: usize, measure: impl Fn(&Server) -> Result<f64>) -> Vec<f64> {
     let mut found = vec![0.0; servers.len()];
     let mut order: Vec<usize> = (0..servers.len()).collect();
@@ -155,7 +155,7 @@ fn peer(name: &str, python: &str, script: &str, models: &[Model], port: u16) -> 
     Ok(server)
 }
 
-/// Returns the rate in requests a second, and p99 in milliseconds.
+/// Returns the rate in requests per second, and p99 in milliseconds.
 fn rate(
     server: &Server,
     model: &Model,

@@ -1,4 +1,4 @@
-//! Servers in processes of their own, and what the system says about them.
+//! Servers in separate processes, with their memory and processor time.
 
 use crate::Result;
 use crate::client::Http;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Server that ends with this value.
+/// Server process, which is killed when the value is dropped.
 pub struct Server {
     pub name: String,
     pub child: Child,
@@ -25,7 +25,7 @@ impl Drop for Server {
     }
 }
 
-/// Returns a program beside this one.
+/// Returns the path of a program in the directory of this one.
 pub fn sibling(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let path = own.with_file_name(name);
@@ -56,7 +56,7 @@ pub fn start_byoc_early(flags: &[&str]) -> Result<Server> {
         let _ = child.wait();
         return Err(format!("the server did not start: {}", seen.join("\n")));
     };
-    // The log is read to its end, so that the server never waits for its reader.
+    // The log is drained, so that the server never blocks on the pipe.
     std::thread::spawn(move || lines.for_each(drop));
     Ok(Server { name: "byoc".into(), child, http: address(&listening, "http")?, grpc: address(&listening, "grpc")? })
 }
@@ -112,7 +112,7 @@ impl Server {
     }
 }
 
-/// Returns the processor time of the threads that a process has now, in nanoseconds as the scheduler counts it.
+/// Returns the processor time of the current threads of a process in nanoseconds, from the scheduler's statistics.
 pub fn processor_time(process: &str) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let time = |task: std::fs::DirEntry| {

@@ -1,5 +1,5 @@
-//! Processor time of a request on one thread beside the run in a process and the echo server; resident memory; time to the
-//! first answer of a server that starts with its cache.
+//! Processor time of a request on one thread, compared with a run in process and with the echo server; resident memory;
+//! time to first response of a server with a warm cache.
 
 use crate::client::binary_request;
 use crate::load::{Connection, Exchange};
@@ -10,13 +10,13 @@ use crate::{Options, Result};
 use byoc::{CompileOptions, Session, Tensor};
 use std::time::{Duration, Instant};
 
-/// Limits: ratio to the run and the echo for ResNet-50, microseconds above them for the digits.
-const MOST_RATIO: f64 = 1.05;
-const MOST_ABOVE: f64 = 60.0;
-/// Limit on the memory beside the model, in MB.
-const MOST_MEMORY: f64 = 10.0;
-/// Limit on the time to the first answer, in seconds.
-const MOST_START: f64 = 0.5;
+/// Limits relative to the sum of run and echo: a ratio for ResNet-50, microseconds for digits.
+const MAX_RATIO: f64 = 1.05;
+const MAX_ABOVE: f64 = 60.0;
+/// Limit on the resident memory in addition to the model's, in MB.
+const MAX_MEMORY: f64 = 10.0;
+/// Limit on the time to first response, in seconds.
+const MAX_START: f64 = 0.5;
 
 /// Runs the measurement.
 pub fn run(options: &Options) -> Result<()> {
@@ -34,9 +34,9 @@ pub fn run(options: &Options) -> Result<()> {
     println!("\n| model | resident in process, MB | resident of the server, MB | more | |");
     println!("|---|---|---|---|---|");
     for (model, (alone, served)) in models.iter().zip(memory) {
-        let word = verdict(served - alone <= MOST_MEMORY);
+        let word = verdict(served - alone <= MAX_MEMORY);
         let more = served - alone;
-        println!("| {} | {alone:.1} | {served:.1} | {more:+.1} | at most {MOST_MEMORY}: {word} |", model.name);
+        println!("| {} | {alone:.1} | {served:.1} | {more:+.1} | at most {MAX_MEMORY}: {word} |", model.name);
     }
     restart(models.iter().find(|model| model.name == "resnet50").ok_or("expected ResNet-50")?)
 }
@@ -91,8 +91,8 @@ fn compare(model: &Model, rounds: usize) -> Result<(f64, f64)> {
     let over: Vec<f64> = served.iter().zip(&both).map(|(served, both)| served - both).collect();
     let ratio: Vec<f64> = served.iter().zip(&both).map(|(served, both)| served / both).collect();
     let (limit, is_met) = match model.name {
-        "resnet50" => (format!("{MOST_RATIO} times"), median(&ratio) <= MOST_RATIO),
-        _ => (format!("{MOST_ABOVE} µs above"), median(&over) <= MOST_ABOVE),
+        "resnet50" => (format!("{MAX_RATIO} times"), median(&ratio) <= MAX_RATIO),
+        _ => (format!("{MAX_ABOVE} µs above"), median(&over) <= MAX_ABOVE),
     };
     println!(
         "| {} | {} | {} | {} | {} | {} | at most {limit}: {} |",
@@ -157,7 +157,7 @@ pub fn resident_of(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Measures the time from the start of a process to its first answer, with the compiled model in the cache.
+/// Measures the time from the start of a process to its first response, with the compiled model in the cache.
 fn restart(model: &Model) -> Result<()> {
     const STARTS: usize = 5;
     let data = model.data();
@@ -172,7 +172,7 @@ fn restart(model: &Model) -> Result<()> {
     for _ in 0..STARTS {
         let before = Instant::now();
         let server = start_byoc_early(&flags)?;
-        // The port is open before the model is there: until then a request is refused with a hint.
+        // The port is open before the model is loaded; until then requests are rejected with a hint.
         while Connection::open(&server, &exchange)?.exchange().is_err() {
             if before.elapsed() > Duration::from_secs(60) {
                 return Err("expected an answer within 60 s".into());
@@ -181,9 +181,9 @@ fn restart(model: &Model) -> Result<()> {
         }
         times.push(before.elapsed().as_secs_f64());
     }
-    let word = verdict(median(&times) <= MOST_START);
+    let word = verdict(median(&times) <= MAX_START);
     println!(
-        "\n{}: from the start of the process to the first answer {} s with the cache, at most {MOST_START}: {word}; {first:.2} s before",
+        "\n{}: from the start of the process to the first answer {} s with the cache, at most {MAX_START}: {word}; {first:.2} s before",
         model.name,
         spread(&times, 2)
     );

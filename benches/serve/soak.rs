@@ -1,5 +1,5 @@
-//! Long run: clients of several kinds, each answer checked, clients that misbehave, models that are replaced. The resident
-//! memory of the last quarter is compared with that of the second.
+//! Soak test: clients of several kinds that check every response, misbehaving clients, and models that are replaced.
+//! The resident memory in the last quarter is compared with that in the second.
 
 use crate::client::{Grpc, Http, INFER, binary_request, frame, request};
 use crate::models::{folder, networks};
@@ -15,10 +15,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Limit on the difference of the last quarter to the second.
-const MOST_GROWTH: f64 = 0.01;
+/// Limit on the growth of resident memory from the second quarter to the last.
+const MAX_GROWTH: f64 = 0.01;
 
-/// Kinds of clients, with the number of answers that each checked.
+/// Kinds of clients, with the number of responses that each has checked.
 struct Counts {
     ended: AtomicBool,
     answers: [(&'static str, AtomicU64); 6],
@@ -68,22 +68,22 @@ pub fn run(options: &Options) -> Result<()> {
     };
     println!("7 clients for {:.1} minutes", time.as_secs_f64() / 60.0);
     let (samples, outcomes) = std::thread::scope(|scope| {
-        let (server, counts) = (&server, &counts);
+        let (server, counts, repository) = (&server, &counts, repository.as_path());
         let work: Vec<Box<dyn FnOnce() -> Result<()> + Send + '_>> = vec![
-            Box::new(|| binary(server, counts, 1, 8)),
-            Box::new(|| binary(server, counts, 2, 8)),
-            Box::new(|| text(server, counts)),
-            Box::new(|| grpc(server, counts)),
-            Box::new(|| digit(server, counts, digits)),
-            Box::new(|| reload(server, counts, &repository)),
-            Box::new(|| trouble(server, counts)),
+            Box::new(move || binary(server, counts, 1, 8)),
+            Box::new(move || binary(server, counts, 2, 8)),
+            Box::new(move || text(server, counts)),
+            Box::new(move || grpc(server, counts)),
+            Box::new(move || digit(server, counts, digits)),
+            Box::new(move || reload(server, counts, repository)),
+            Box::new(move || trouble(server, counts)),
         ];
         let threads: Vec<_> = work
             .into_iter()
             .map(|work| {
                 scope.spawn(move || {
                     let outcome = work();
-                    // One client that fails ends the run.
+                    // The first failing client ends the run.
                     counts.ended.store(true, Ordering::Relaxed);
                     outcome
                 })
@@ -142,11 +142,11 @@ fn report(samples: &[f64]) -> Result<()> {
         means.push(mean);
     }
     let growth = means[3] / means[1] - 1.0;
-    let is_met = growth.abs() <= MOST_GROWTH;
+    let is_met = growth.abs() <= MAX_GROWTH;
     println!(
         "last quarter over the second: {:+.2} %, at most {:.0} %: {}",
         100.0 * growth,
-        100.0 * MOST_GROWTH,
+        100.0 * MAX_GROWTH,
         verdict(is_met)
     );
     if is_met { Ok(()) } else { Err("the resident memory grew".into()) }
@@ -171,7 +171,7 @@ fn io(error: std::io::Error) -> String {
 fn binary(server: &Server, counts: &Counts, seed: u64, rows: u64) -> Result<()> {
     let mut random = Random::new(seed);
     while counts.goes_on() {
-        // A connection is used for some time, then another one.
+        // Connections are replaced from time to time.
         let mut client = Http::connect(server.http).map_err(io)?;
         for _ in 0..200 {
             let rows = 1 + random.next_u64() % rows;
@@ -258,7 +258,7 @@ fn digit(server: &Server, counts: &Counts, model: &crate::models::Model) -> Resu
     Ok(())
 }
 
-/// Replaces a model again and again, and asks both for it.
+/// Replaces a model repeatedly, and sends requests to both versions.
 fn reload(server: &Server, counts: &Counts, repository: &Path) -> Result<()> {
     let mut client = Http::connect(server.http).map_err(io)?;
     let mut value = 0;
@@ -281,7 +281,7 @@ fn reload(server: &Server, counts: &Counts, repository: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Sends what is wrong, leaves early, asks for everything else.
+/// Sends invalid requests, closes connections early, and calls the remaining endpoints.
 fn trouble(server: &Server, counts: &Counts) -> Result<()> {
     let key = format!("byoc_soak_{}", std::process::id());
     let object = Path::new("/dev/shm").join(&key);
@@ -322,7 +322,7 @@ fn trouble_with(server: &Server, counts: &Counts, key: &str) -> Result<()> {
             }
             counts.add("trouble");
         }
-        // Half a request, and a request whose answer nobody reads.
+        // An incomplete request, and a request whose response is not read.
         let wanted = binary_request("digits", "none", &[1], &[0; 4]);
         for part in [&wanted[..40], &wanted[..]] {
             TcpStream::connect(server.http).and_then(|mut stream| stream.write_all(part)).map_err(io)?;
