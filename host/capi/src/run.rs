@@ -37,7 +37,7 @@ impl Options {
         };
         // SAFETY: guaranteed by the caller.
         let cancel = unsafe { self.cancel.as_ref() }.map(|cancel| cancel.0.clone());
-        Ok(RunOptions { timeout, cancel })
+        Ok(RunOptions { timeout, cancel, ..RunOptions::default() })
     }
 
     /// Returns the inputs of a run, by name if names are given.

@@ -73,7 +73,10 @@ def main() -> None:
         cluster.add_node(**node)
     ray.init(address=cluster.address, log_to_driver=False)
     cluster.wait_for_nodes()
-    ray.data.DataContext.get_current().enable_progress_bars = False
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    # All workers start with the first pictures.
+    context.wait_for_min_actors_s = 120
     with tempfile.TemporaryDirectory() as work:
         model = chosen.model
         if not os.path.exists(model):

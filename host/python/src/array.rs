@@ -43,8 +43,9 @@ fn missing(py: Python<'_>, message: String, help: &str) -> PyErr {
 }
 
 /// Returns the exception for a value that is no array of an element type of byoc.
-fn wrong_type(py: Python<'_>, message: String) -> PyErr {
-    error::of(py, Diagnostic::error(codes::runtime::INPUT_DTYPE, message))
+fn wrong_type(py: Python<'_>, message: String, port: &Port) -> PyErr {
+    let help = format!("convert it first: numpy.asarray(x, \"{}\")", port.ty.dtype);
+    error::of(py, Diagnostic::error(codes::runtime::INPUT_DTYPE, message).help(help))
 }
 
 /// Converts the value of an input: an array of NumPy, a tensor of another library through DLPack, or numbers and nested
@@ -62,7 +63,7 @@ pub fn tensor_of(value: &Bound<'_, PyAny>, port: &Port) -> PyResult<Tensor> {
     }
     if value.is_none() || value.is_instance_of::<PyString>() {
         let message = format!("input \"{}\": expected an array, found {}", port.name, value.get_type());
-        return Err(wrong_type(py, message));
+        return Err(wrong_type(py, message, port));
     }
     let array = import_numpy(py)?.call_method1("asarray", (value, port.ty.dtype.name())).map_err(|cause| {
         let message = format!(
@@ -71,7 +72,7 @@ pub fn tensor_of(value: &Bound<'_, PyAny>, port: &Port) -> PyResult<Tensor> {
             port.ty.dtype,
             value.get_type()
         );
-        wrong_type(py, message)
+        wrong_type(py, message, port)
     })?;
     of_array(array.cast::<PyUntypedArray>()?, port)
 }
@@ -81,7 +82,7 @@ fn of_array(array: &Bound<'_, PyUntypedArray>, port: &Port) -> PyResult<Tensor> 
     let descr = array.dtype();
     let Some(dtype) = dtype_of(&descr)? else {
         let message = format!("input \"{}\": expected {}, found an array of {descr}", port.name, port.ty.dtype);
-        return Err(wrong_type(py, message));
+        return Err(wrong_type(py, message, port));
     };
     if descr.is_native_byteorder() == Some(false) {
         let native = descr.call_method1("newbyteorder", ("=",))?;

@@ -1,6 +1,6 @@
-//! Compilations that models keep for saving and pickling, in memory or in a file.
+//! Compilations that models keep for saving and pickling, with their constants in memory or in a file.
 
-use byoc::{Compilation, Error};
+use byoc::Compilation;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,71 +9,47 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const MIN_BYTES: usize = 16 << 20;
 
 /// Compilation of a model.
-pub enum Kept {
-    /// In memory, where the model shares it.
-    Memory(Compilation),
-    /// In an artifact: the backends have packed the constants, and nothing else reads them.
-    File(Artifact),
-}
-
-/// File that is removed with its owner.
-pub struct Artifact {
-    path: PathBuf,
-    /// Process that wrote the file; its forked children leave the file alone.
-    process: u32,
-}
-
-impl Drop for Artifact {
-    fn drop(&mut self) {
-        if self.process == process::id() {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
+pub struct Kept {
+    compilation: Compilation,
+    is_in_file: bool,
 }
 
 impl Kept {
-    /// Keeps a compilation. Where backends take large constants, it is written to a file of one of the folders; where none
-    /// of them can be written to, it stays in memory.
+    /// Keeps a compilation as it is.
+    pub fn in_memory(compilation: Compilation) -> Kept {
+        Kept { compilation, is_in_file: false }
+    }
+
+    /// Keeps a compilation. Where backends take large constants, which they pack in a form of their own, it is written to a
+    /// file in one of the folders, whose pages leave memory while nobody reads them. Where none of them can be written to,
+    /// the constants stay in memory.
     pub fn new(compilation: &Compilation, folders: &[PathBuf]) -> Kept {
-        if compilation.region_constant_bytes() < MIN_BYTES {
-            return Kept::Memory(compilation.clone());
-        }
-        let written = folders.iter().find_map(|folder| write(compilation, folder));
-        written.map_or_else(|| Kept::Memory(compilation.clone()), Kept::File)
-    }
-
-    fn compilation(&self) -> Result<Compilation, Error> {
-        match self {
-            Kept::Memory(compilation) => Ok(compilation.clone()),
-            Kept::File(artifact) => Compilation::open(artifact.path.as_path()),
+        let is_large = compilation.region_constant_bytes() >= MIN_BYTES;
+        match folders.iter().filter(|_| is_large).find_map(|folder| spilled(compilation, folder)) {
+            Some(compilation) => Kept { compilation, is_in_file: true },
+            None => Kept::in_memory(compilation.clone()),
         }
     }
 
-    /// Writes an artifact.
-    pub fn save(&self, path: &Path) -> Result<(), Error> {
-        self.compilation()?.save(path)
+    /// Returns the compilation.
+    pub fn compilation(&self) -> &Compilation {
+        &self.compilation
     }
 
-    /// Returns the bytes of an artifact.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        self.compilation()?.to_bytes()
-    }
-
-    /// Returns true if the compilation is in a file.
+    /// Returns true if the constants are in a file.
     pub fn is_in_file(&self) -> bool {
-        matches!(self, Kept::File(_))
+        self.is_in_file
     }
 }
 
-/// Writes the artifact under a name that nothing else has.
-fn write(compilation: &Compilation, folder: &Path) -> Option<Artifact> {
+/// Writes a compilation to a file and opens that. The file loses its name at once, and goes with its last mapping.
+fn spilled(compilation: &Compilation, folder: &Path) -> Option<Compilation> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let folder = folder.join("models");
-    std::fs::create_dir_all(&folder).ok()?;
-    let (process, number) = (process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-    let path = folder.join(format!("{process}-{number}.byoc"));
-    let artifact = Artifact { path, process };
-    // A process that was killed may have left a file of this name.
-    compilation.save(&artifact.path).ok()?;
-    Some(artifact)
+    std::fs::create_dir_all(folder).ok()?;
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = folder.join(format!("model-{}-{number}.byoc", process::id()));
+    compilation.save(&path).ok()?;
+    let opened = Compilation::open(path.as_path());
+    let _ = std::fs::remove_file(&path);
+    opened.ok()
 }

@@ -135,7 +135,7 @@ impl Model {
                 let kept = match &options {
                     Some(_) => Kept::new(&compilation, &session.spare_folders()),
                     // The constants of an artifact are views of its file.
-                    None => Kept::Memory(compilation.clone()),
+                    None => Kept::in_memory(compilation.clone()),
                 };
                 Ok((byoc::Model::of(&engine, compilation)?, kept))
             })
@@ -264,13 +264,13 @@ impl Model {
 
     /// Writes an artifact.
     fn save_to(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let written = py.detach(|| error::caught(|| self.kept.save(&path)));
+        let written = py.detach(|| error::caught(|| self.kept.compilation().save(path)));
         error::result(py, written)
     }
 
     /// Returns the bytes of an artifact.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = py.detach(|| error::caught(|| self.kept.to_bytes()));
+        let bytes = py.detach(|| error::caught(|| self.kept.compilation().to_bytes()));
         Ok(PyBytes::new(py, &error::result(py, bytes)?))
     }
 
@@ -347,7 +347,7 @@ impl Model {
             py.detach(|| run(&options))
         } else {
             let cancel = options.cancel.as_ref().unwrap_or(&self.session.cancel).part(options.timeout);
-            let options = RunOptions { timeout: None, cancel: Some(cancel.clone()) };
+            let options = RunOptions { timeout: None, cancel: Some(cancel.clone()), ..options.clone() };
             interruptible(py, &cancel, || run(&options))?
         };
         error::result(py, outcome)

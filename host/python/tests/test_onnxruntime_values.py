@@ -706,3 +706,72 @@ def test_runs_leak_nothing() -> None:
     before = resident()
     rounds(400)
     assert resident() - before < 2_000_000
+
+
+def trees(
+    rng: np.random.Generator, kind: str, outputs: int, one: int | None = None, positive: bool = False
+) -> dict[str, Any]:
+    """Attributes of four random trees of depth three over three features."""
+    found: dict[str, list[Any]] = {}
+
+    def add(**row: Any) -> None:
+        for name, one_value in row.items():
+            found.setdefault(name, []).append(one_value)
+
+    modes = ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GT", "BRANCH_GTE"]
+    for tree in range(4):
+        for number in range(15):
+            inside = number < 7
+            add(nodes_treeids=tree, nodes_nodeids=number, nodes_featureids=int(rng.integers(3)),
+                nodes_values=float(rng.standard_normal()), nodes_modes=modes[tree] if inside else "LEAF",
+                nodes_truenodeids=2 * number + 1 if inside else 0, nodes_falsenodeids=2 * number + 2 if inside else 0,
+                nodes_missing_value_tracks_true=int(rng.integers(2)), nodes_hitrates=1.0)  # fmt: skip
+            for output in range(outputs) if one is None else [one]:
+                if not inside:
+                    weight = float(rng.random() if positive else rng.standard_normal())
+                    row = {"treeids": tree, "nodeids": number, "ids": output, "weights": weight}
+                    add(**{f"{kind}_{name}": one_value for name, one_value in row.items()})
+    return found
+
+
+ROWS = np.array([[0.5, -1, 2], [np.nan, 0.1, -0.3], [3, np.nan, 0], [-2, 2, np.nan], [0, 0, 0]], np.float32)
+
+
+@pytest.mark.parametrize("how", ["SUM", "AVERAGE", "MIN", "MAX"])
+@pytest.mark.parametrize("base", [[], [0.5, -1.0]])
+def test_regression_by_trees(how: str, base: list[float]) -> None:
+    rng = np.random.default_rng(11)
+    extra = {"base_values": base} if base else {}
+    made = node("TreeEnsembleRegressor", ["x"], ["y"], domain=ML, n_targets=2, aggregate_function=how,
+                **trees(rng, "target", 2), **extra)  # fmt: skip
+    data = model([made, node("Relu", ["y"], ["z"])], [value("x", FLOAT, ["n", 3])],
+                 [value("y", FLOAT, ["n", 2]), value("z", FLOAT, ["n", 2])])  # fmt: skip
+    agree(data, [{"x": ROWS}, {"x": ROWS[:1]}])
+
+
+# Three classes have weights and base values of their own; one weight stands for two classes.
+CLASSES = [
+    (classes, one, base)
+    for classes in (2, 3)
+    for one in (None, 0, 1)
+    for base in ([], [0.25], [0.25, -0.5])
+    if classes == 2 or (one is None and len(base) != 1)
+]
+
+
+@pytest.mark.parametrize(("classes", "one", "base"), CLASSES)
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
+def test_classification_by_trees(
+    classes: int, one: int | None, positive: bool, transform: str, base: list[float]
+) -> None:
+    rng = np.random.default_rng(13)
+    names = ["cat", "dog", "eel"][:classes]
+    base = [*base, 0.125] if classes == 3 and base else base
+    extra = {"base_values": base} if base else {}
+    made = node("TreeEnsembleClassifier", ["x"], ["label", "scores"], domain=ML, classlabels_strings=names,
+                post_transform=transform, **trees(rng, "class", classes, one, positive), **extra)  # fmt: skip
+    zipped = node("ZipMap", ["scores"], ["shares"], domain=ML, classlabels_strings=names)
+    data = model([made, zipped], [value("x", FLOAT, ["n", 3])],
+                 [value("label", STRING, ["n"]), mapping("shares", STRING, FLOAT, many=True)])  # fmt: skip
+    agree(data, [{"x": ROWS}, {"x": ROWS[:1]}])

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 CODE = """
-import sys
+import os, site, sys
 sys.prefix = "/nowhere"
+# An environment has no user folder.
+site.ENABLE_USER_SITE = "PYTHONUSERBASE" in os.environ
 from byoc import _place
 _place.find_onednn()
-import os
 print(os.environ.get("BYOC_DNNL_LIB"))
 print(_place.missing_onednn())
 """
@@ -86,3 +87,23 @@ def test_nothing_installed(tmp_path: Path) -> None:
     if advice != "None":
         pytest.skip("this interpreter has the distribution")
     assert path == "None"
+
+
+def test_compilation_tells_what_is_missing(tmp_path: Path) -> None:
+    from conftest import DIGITS
+
+    target = tmp_path / "target"
+    record(target, "../libdnnl.so.3")
+    code = f"""
+import sys, warnings
+sys.prefix = "/nowhere"
+import byoc
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    model = byoc.compile({os.fspath(DIGITS)!r}, backend="dnnl", dims={{"batch": 1}})
+print(model.explain().totals["in_regions"], any("--target" in str(one.message) for one in caught))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "BYOC_DNNL_LIB"}
+    environment["PYTHONPATH"] = os.pathsep.join([environment.get("PYTHONPATH", ""), str(target)])
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["0", "True"], done.stdout + done.stderr

@@ -27,7 +27,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def write(name: str, nodes: list, inputs: list, outputs: list, weights: list, **properties: str) -> None:
         graph = helper.make_graph(nodes, name, inputs, outputs, initializer=weights)
         model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9, producer_name="tests", model_version=2
+            graph,
+            opset_imports=[helper.make_opsetid("", 19), helper.make_opsetid("ai.onnx.ml", 3)],
+            ir_version=9,
+            producer_name="tests",
+            model_version=2,
         )
         helper.set_model_props(model, properties)
         onnx.save(model, folder / f"{name}.onnx")
@@ -46,6 +50,44 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     weights = [numpy_helper.from_array(np.float32(0.5), "s"), numpy_helper.from_array(np.int8(3), "z")]
     write("int8", nodes, [value("x", TensorProto.INT8, ["n", 4])], [value("y", TensorProto.INT8, ["n", 4])], weights)
+    shares = onnx.ValueInfoProto(name="probabilities")
+    shares.type.sequence_type.elem_type.map_type.key_type = TensorProto.STRING
+    shares.type.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type = TensorProto.FLOAT
+    labels = {"classlabels_strings": ["no", "yes"]}
+    nodes = [
+        helper.make_node(
+            "LabelEncoder",
+            ["words"],
+            ["ids"],
+            domain="ai.onnx.ml",
+            keys_strings=["good", "bad"],
+            values_int64s=[1, 2],
+            default_int64=0,
+        ),
+        helper.make_node("Gather", ["table", "ids"], ["vectors"]),
+        helper.make_node(
+            "LinearClassifier",
+            ["vectors"],
+            ["label", "scores"],
+            domain="ai.onnx.ml",
+            multi_class=1,
+            coefficients=[1.0, -0.5, 0.25, 2.0],
+            intercepts=[0.1, -0.1],
+            post_transform="SOFTMAX",
+            **labels,
+        ),
+        helper.make_node("ZipMap", ["scores"], ["probabilities"], domain="ai.onnx.ml", **labels),
+        helper.make_node("SplitToSequence", ["vectors"], ["rest"], axis=0),
+    ]
+    rest = helper.make_tensor_sequence_value_info("rest", TensorProto.FLOAT, None)
+    table = np.array([[0, 0], [1, 3], [2, -1]], np.float32)
+    write(
+        "words",
+        nodes,
+        [value("words", TensorProto.STRING, ["n"])],
+        [value("label", TensorProto.STRING, ["n"]), shares, rest],
+        [numpy_helper.from_array(table, "table")],
+    )
     return folder
 
 

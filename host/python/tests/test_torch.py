@@ -168,6 +168,27 @@ def test_custom_operators_stay_with_pytorch() -> None:
     assert sum(part["operators"] for part in byoc.torch.taken()) >= 4
 
 
+def test_changes_in_place() -> None:
+    """A part has memory of its own: a change of a tensor that others read keeps the graph whole."""
+
+    def harmless(x: torch.Tensor) -> torch.Tensor:
+        return reversed_rows(torch.nn.functional.relu(x + 1, inplace=True)) * 2
+
+    def shared(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        reversed_rows(y[0:1]).add_(1)
+        y[0].mul_(3)
+        return reversed_rows(y) + y
+
+    x = torch.randn(3, 2)
+    for function, parts in ((harmless, 1), (shared, 0)):
+        byoc.torch.reset()
+        torch._dynamo.reset()
+        with torch.no_grad():
+            assert torch.allclose(torch.compile(function, backend="byoc")(x), function(x), atol=1e-5)
+        assert (len(byoc.torch.taken()) > 0) is (parts > 0), byoc.torch.reasons()
+
+
 def test_graphs_of_nothing_but_such_operators() -> None:
     compiled = torch.compile(lambda x: reversed_rows(reversed_rows(x)), backend="byoc")
     x = torch.randn(3, 2)

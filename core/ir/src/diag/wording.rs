@@ -1,13 +1,13 @@
-//! Options and commands in messages, in the words of each interface.
+//! Options and commands in messages, translated for each interface.
 //!
 //! Messages, remedies and the hints of plugins name an option as the command line does: `--dim batch=4`. Users of the
-//! library have no such option, so its interfaces replace what [`ROWS`] lists by the call that does the same. Texts stay in
-//! the notation of the command line until then, in artifacts too.
+//! library have no such options, so its interfaces replace those listed in [`ROWS`] with the equivalent calls. Until
+//! then texts remain in the notation of the command line, also in artifacts.
 
 use super::Diagnostic;
 use std::borrow::Cow;
 
-/// Interface through which a person uses the project.
+/// User interface of the project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Interface {
     /// The commands `byoc` and `byoc-serve`.
@@ -20,7 +20,7 @@ pub enum Interface {
     Python,
 }
 
-/// Option or command, and what replaces it. `{}` stands for a name, which the replacement repeats.
+/// Option or command, and its replacements. `{}` stands for a name, which the replacement repeats.
 struct Row {
     command_line: &'static str,
     rust: &'static str,
@@ -41,6 +41,12 @@ const ROWS: &[Row] = &[
         r#"give the shape of the input: CompileOptions::input_shape("{}", SHAPE)"#,
         r#"give the shape of the input: byoc_input_shape{"{}", SHAPE, RANK}"#,
         r#"give the shape of the input: input_shapes={"{}": SHAPE}"#,
+    ),
+    row(
+        "give each input once: --input NAME=FILE",
+        "give each input once, by name or in the order of Model::inputs",
+        "give each input once, in the order of byoc_model_input",
+        "give each input once: model.run({NAME: ARRAY})",
     ),
     row(r#"--dim "{}=?""#, r#"CompileOptions::open_dim("{}", [])"#, r#"byoc_dim{"{}", -1}"#, r#"dims={"{}": None}"#),
     row(
@@ -102,7 +108,7 @@ const ROWS: &[Row] = &[
     ),
     row("byoc explain", "Model::explanation", "byoc_model_explanation", "model.explain()"),
     row("--emit {}", "`byoc compile --emit {}`", "`byoc compile --emit {}`", "`byoc compile --emit {}`"),
-    // Rust and C have no function for these, and are referred to the command.
+    // Rust and C have no function for these, so the command is named.
     row(
         "byoc quantize MODEL --calibrate DATA --backend {} -o FILE.relay",
         "byoc quantize MODEL --calibrate DATA --backend {} -o FILE.relay",
@@ -141,7 +147,7 @@ impl Row {
         }
     }
 
-    /// Matches the start of a text; returns the matched length and the name inside.
+    /// Matches the start of a text. Returns the length of the match, and the name in it.
     fn matches<'t>(&self, text: &'t str) -> Option<(usize, &'t str)> {
         let Some((before, after)) = self.command_line.split_once("{}") else {
             return text.starts_with(self.command_line).then_some((self.command_line.len(), ""));
@@ -161,7 +167,7 @@ fn is_name(c: char) -> bool {
 }
 
 impl Interface {
-    /// Returns a text of the notation of the command line in the words of this interface.
+    /// Translates a text in the notation of the command line for this interface.
     pub fn words(self, text: &str) -> Cow<'_, str> {
         if self == Interface::CommandLine || !(text.contains("--") || text.contains("byoc ")) {
             return Cow::Borrowed(text);
@@ -188,7 +194,7 @@ impl Interface {
 }
 
 impl Diagnostic {
-    /// Returns the diagnostic in the words of an interface.
+    /// Returns the diagnostic translated for an interface.
     pub fn in_interface(&self, interface: Interface) -> Diagnostic {
         let words = |text: &String| interface.words(text).into_owned();
         Diagnostic {

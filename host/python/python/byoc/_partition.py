@@ -33,6 +33,10 @@ def partition(
     import copy
 
     divided = fx.GraphModule(graph, copy.deepcopy(graph.graph))
+    for node in divided.graph.nodes:
+        if _changes_what_others_read(node):
+            refuse(f"{_name(node)}: it changes a tensor that other operators read, so that the graph is not divided")
+            return None
     support = _Support(divided)
     proposed = CapabilityBasedPartitioner(divided, support, allows_single_node_partition=True)
     parts = [part for part in proposed.propose_partitions() if _is_worth(list(part.nodes))]
@@ -60,6 +64,36 @@ class _Part(torch.nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         return self.call(*inputs)
+
+
+# Operators whose results share the memory of an argument.
+_VIEWS = _PLUMBING | {
+    "T", "chunk", "expand", "expand_as", "flatten", "movedim", "narrow", "permute", "select", "split", "squeeze",
+    "swapaxes", "t", "transpose", "unbind", "unflatten", "unfold", "unsqueeze", "view_as",
+}  # fmt: skip
+
+# Functions of the module `operator` that change their first argument.
+_IN_PLACE = {
+    "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub", "itruediv",
+    "ixor", "setitem",
+}  # fmt: skip
+
+
+def _changes_what_others_read(node: fx.Node) -> bool:
+    """Returns whether an operator changes a tensor in place whose elements something else may read: the results of a
+    part have memory of their own, so that the change would be lost."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    in_place = in_place or (name in _IN_PLACE and node.target is getattr(operator, name))
+    in_place = in_place or bool(node.kwargs.get("inplace")) or node.kwargs.get("out") is not None
+    schema = getattr(node.target, "_schema", None)
+    if node.op not in ("call_function", "call_method") or not (in_place or getattr(schema, "is_mutable", False)):
+        return False
+    changed = node.args[0] if node.args else node.kwargs.get("out")
+    if not isinstance(changed, fx.Node) or changed.op in ("placeholder", "get_attr") or len(changed.users) > 1:
+        return True
+    source = changed.target if isinstance(changed.target, str) else getattr(changed.target, "__name__", "")
+    return changed.target in _VIEWS or source in _VIEWS
 
 
 def _is_worth(nodes: Sequence[fx.Node]) -> bool:

@@ -134,13 +134,15 @@ class _Compiled:
             known = [given.get(node.name, node.meta.get("example_value")) for node in arguments]
             return _Compiled(part, known, self.choices, is_part=True)
 
+        reasons: list[str] = []
         try:
-            divided = partition(self.graph, build, _refuse)
+            divided = partition(self.graph, build, reasons.append)
         except Exception as problem:
-            _refuse(f"the graph cannot be divided: {type(problem).__name__}: {str(problem)[:500]}")
+            reasons.append(f"the graph cannot be divided: {type(problem).__name__}: {str(problem)[:500]}")
             divided = None
-        if divided is None:
-            _refuse(f"{type(error).__name__}: {str(error)[:2000]}")
+        # Without an operator to blame, the reason is that of the graph.
+        for reason in reasons or [f"{type(error).__name__}: {str(error)[:2000]}"]:
+            _refuse(reason)
         return divided or self.graph
 
     def __call__(self, *inputs: Any) -> Any:

@@ -191,11 +191,12 @@ def _linear_regressor(call: Call, data: Any) -> Any:
     return transformed(rows @ weights.T + offset, call.get("post_transform", "NONE"))
 
 
-def _labels_text(node: Node, kinds: Any) -> Sequence[Kind]:
+def labels_text(node: Node, kinds: Any) -> Sequence[Kind]:
+    """Labels are strings or numbers."""
     return ["text" if node.attributes.get("classlabels_strings") else None, None]
 
 
-@operator("LinearClassifier", _labels_text, _ML)
+@operator("LinearClassifier", labels_text, _ML)
 def _linear_classifier(call: Call, data: Any) -> Any:
     import numpy as np
 

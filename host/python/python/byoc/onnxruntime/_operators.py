@@ -48,6 +48,13 @@ class Node:
         self.inputs, self.outputs, self.captured = list(inputs), list(outputs), list(captured)
         self.attributes = dict(attributes)
         self.bodies: dict[str, Any] = {}
+        self._made: dict[str, Any] = {}
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """Returns what `make` makes of the attributes, which is kept."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
 
 
 class Call:
@@ -476,4 +483,4 @@ def _unique(call: Call, data: Any) -> Any:
     return values, firsts, inverse, counts
 
 
-from . import _features, _text  # noqa: E402, F401  (they add their operators to the table)
+from . import _features, _text, _trees  # noqa: E402, F401  (they add their operators to the table)

@@ -19,7 +19,7 @@ from ._types import number_of
 _TEXT = ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer")
 _FEATURES = (
     "CastMap", "CategoryMapper", "DictVectorizer", "FeatureVectorizer", "LabelEncoder", "LinearClassifier",
-    "LinearRegressor", "Normalizer", "OneHotEncoder", "ZipMap",
+    "LinearRegressor", "Normalizer", "OneHotEncoder", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "ZipMap",
 )  # fmt: skip
 _ALWAYS_HERE = {*(("", name) for name in _TEXT), *(("ai.onnx.ml", name) for name in _FEATURES)}
 
@@ -265,7 +265,7 @@ class Part:
                     made.model_for(dict(feeds))
                     self._engines[kinds] = made
                     return made, ()
-                except _errors.ModelError as error:
+                except _errors.ModelError:
                     # Shapes and positions that an operator here has computed have to be known.
                     if not self._small(feeds):
                         raise

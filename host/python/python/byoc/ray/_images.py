@@ -176,7 +176,7 @@ def classify_folder(
 
 
 def _put_checked(model: Any, size: tuple[int, int] | None, options: dict[str, Any]) -> Artifact:
-    """Puts a model into the object store, unless it takes no pictures: an error here reads better than one in a worker."""
+    """Puts a model into the object store, unless it takes no pictures: errors of workers are harder to read."""
     require("ray")
     loaded = load_model(model, options.pop("session", None) or default_session(), options)
     picture_format(loaded, size)
