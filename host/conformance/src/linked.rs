@@ -54,8 +54,8 @@ impl CompiledRegion {
         Ok(CompiledRegion { region, shared: linked.shared.map(Arc::new) })
     }
 
-    /// Returns the constants that the loader gets, given those of `compile`, and adds what it has to know of them to the object
-    /// `region` of its options.
+    /// Returns the constants that the loader gets, given those of `compile`, and adds what it has to know of them to
+    /// the object `region` of its options.
     pub fn constants(&self, compiled_with: &[Constant], about: &mut Value) -> Vec<Constant> {
         let metadata: Map<String, Value> = bridge::metadata(&self.region).into_iter().collect();
         let mut constants = compiled_with.to_vec();

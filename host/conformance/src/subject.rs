@@ -57,6 +57,8 @@ pub(super) struct Tally {
     dtypes: BTreeMap<DType, bool>,
     /// Number of refusals by code.
     codes: BTreeMap<String, usize>,
+    /// Restrictions of cases that were supported.
+    helpful: Vec<Restrictions>,
 }
 
 impl Tally {
@@ -70,6 +72,7 @@ impl Tally {
             faults: Vec::new(),
             dtypes: BTreeMap::new(),
             codes: BTreeMap::new(),
+            helpful: Vec::new(),
         }
     }
 
@@ -78,18 +81,30 @@ impl Tally {
         self.report.tested()
     }
 
-    /// Returns the restrictions of case `number`: one after the other those against the refusals so far.
+    /// Returns the restrictions of case `number`: those that helped; while no case was supported, one after the other those
+    /// against the refusals so far.
     fn restrictions(&self, number: usize) -> Restrictions {
-        let mut codes: Vec<(&String, &usize)> = self.codes.iter().collect();
-        codes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         let mut choices = vec![Restrictions::default()];
-        for restrictions in codes.iter().flat_map(|(code, _)| Restrictions::against(code)) {
-            if !choices.contains(restrictions) {
-                choices.push(*restrictions);
+        if self.tested() > 0 {
+            choices.extend(&self.helpful);
+        } else {
+            let mut codes: Vec<(&String, &usize)> = self.codes.iter().collect();
+            codes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+            for restrictions in codes.iter().flat_map(|(code, _)| Restrictions::against(code)) {
+                if !choices.contains(restrictions) {
+                    choices.push(*restrictions);
+                }
             }
         }
         // Each theme is drawn with other restrictions in each round.
         choices[(number + number / THEMES.len()) % choices.len()]
+    }
+
+    /// Records that a case with these restrictions was supported.
+    fn record_helpful(&mut self, restrictions: Restrictions) {
+        if restrictions != Restrictions::default() && !self.helpful.contains(&restrictions) {
+            self.helpful.push(restrictions);
+        }
     }
 
     /// Returns true if other operands or attributes would not help: the operator alone is not worth a region.
@@ -128,8 +143,12 @@ impl Run<'_> {
                 restrictions = tally.restrictions(number);
             }
             let Some(case) = make(&progress.cases, number, restrictions) else { continue };
+            let before = tally.tested();
             if self.try_case(progress, &mut tally, case, dtype).is_break() {
                 break;
+            }
+            if tally.tested() > before {
+                tally.record_helpful(restrictions);
             }
         }
         tally
@@ -163,8 +182,11 @@ impl Run<'_> {
             if self.try_case(progress, tally, case, dtype).is_break() {
                 break;
             }
-            if tally.tested() > before && !fruitful.contains(&at) {
-                fruitful.push(at);
+            if tally.tested() > before {
+                tally.record_helpful(restrictions);
+                if !fruitful.contains(&at) {
+                    fruitful.push(at);
+                }
             }
         }
     }
@@ -180,7 +202,7 @@ impl Run<'_> {
         match outcome {
             CaseReply::Passed(share) => {
                 if progress.claims.open_dims && tally.opened < MAX_OPEN_CASES {
-                    let open = if tally.opened % 2 == 0 { Open::First } else { Open::All };
+                    let open = if tally.opened.is_multiple_of(2) { Open::First } else { Open::All };
                     let good = self.try_open(progress, &case, open);
                     tally.opened = if good { tally.opened + 1 } else { MAX_OPEN_CASES };
                 }

@@ -305,7 +305,7 @@ fn tests_devices() {
     let waived = ["--waive", "device 1", "--waive", "option fault=lost"];
     for one_run in [false, true] {
         let (_folder, file) = device(&json!({ "one_run": one_run }));
-        let (output, lines) = tested(&file, &waived);
+        let (output, lines) = tested(&file, &[&waived[..], &["--cases", "8"]].concat());
         assert_eq!(kinds(&lines), [] as [&str; 0], "{}", output.out);
         for claim in ["device memory", "device 0", "unfinished runs", "option wide=true"] {
             let tested = lines.iter().find(|line| line["claim"] == claim).unwrap()["tested"].as_u64();
@@ -313,7 +313,7 @@ fn tests_devices() {
         }
         // The operator is supported with the option alone.
         let added = lines.iter().find(|line| line["subject"] == "operator sigmoid, option wide=true").unwrap();
-        assert!(added["passed"].as_u64() >= Some(8), "{}", output.out);
+        assert!(added["passed"].as_u64() >= Some(4), "{}", output.out);
         output.ok();
     }
     for (fault, kinds_found) in [

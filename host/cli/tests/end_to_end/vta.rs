@@ -224,11 +224,7 @@ fn conforms_with_every_device() {
         fixture.set_device(device);
         let file = fixture.plugins.path().join("libbyoc_vta.so").display().to_string();
         let out = fixture.path("faults");
-        // Cases of these are refused as not profitable: a region needs a layer. A sum with a shift needs one amount for all
-        // channels, which is not drawn.
-        let waived = ["pattern vta.conv2d_shift_add", "pattern vta.add", "operator qnn.add", "operator nn.max_pool2d"];
-        let waived = waived.into_iter().chain(["operator nn.relu", "operator clip"]).flat_map(|name| ["--waive", name]);
-        let tested = byoc(["plugins", "test", &file, "--json", "--out", &out].into_iter().chain(waived));
+        let tested = byoc(["plugins", "test", &file, "--json", "--out", &out]);
         let summary = tested.json().last().unwrap()["summary"].clone();
         assert!(summary["passes"] == true && summary["passed"].as_u64() >= Some(120), "{device:?}: {}", tested.out);
         tested.ok();
