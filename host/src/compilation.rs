@@ -239,6 +239,7 @@ impl Compilation {
     }
 
     /// Returns the placement of each operator, and the reasons of the backends that refused it.
+    /// Reasons name options of the command line; [`Explanation::in_interface`] names the functions of this library instead.
     pub fn explanation(&self) -> &Explanation {
         &self.explanation
     }
@@ -247,8 +248,8 @@ impl Compilation {
         self.explanation.clone()
     }
 
-    /// Returns the size in bytes of the constants of regions. A backend that packs them when it loads a region has no use
-    /// for these any more; who keeps the compilation keeps them.
+    /// Returns the size in bytes of the constants of regions. They are unused once a backend has packed them at load
+    /// time, but stay in memory with the compilation.
     pub fn region_constant_bytes(&self) -> usize {
         let variants = self.compiled.variants.iter().map(|variant| &variant.compiled);
         let bytes = |compiled: &Compiled| {
@@ -260,7 +261,8 @@ impl Compilation {
         std::iter::once(&*self.compiled).chain(variants).map(bytes).sum()
     }
 
-    /// Returns the warnings of the compilation.
+    /// Returns the warnings of the compilation, which name options of the command line; [`Diagnostic::in_interface`] names
+    /// the functions of this library instead.
     pub fn warnings(&self) -> &[Diagnostic] {
         &self.warnings
     }

@@ -29,7 +29,7 @@ struct Inner {
     names: Arc<[String]>,
     explanation: Arc<Explanation>,
     warnings: Vec<Diagnostic>,
-    /// The same in the notation of the command line.
+    /// Same error in the notation of the command line.
     plain_warnings: Vec<Diagnostic>,
     cancel: Cancel,
     executors: Executors,
@@ -55,7 +55,8 @@ impl RunOptions {
     /// Sets an option of a backend for the run, if the backend describes it as one that may change from run to run.
     ///
     /// # Errors
-    /// No plugin that registers the backend, an option that it does not have, or a value that the option does not accept.
+    /// No plugin that registers the backend, an option that it does not have, or a value that the option does not
+    /// accept.
     pub fn backend_option(
         mut self,
         session: &Session,
@@ -68,7 +69,7 @@ impl RunOptions {
         Ok(self)
     }
 
-    /// Makes the options of backends those of the runs of this thread.
+    /// Applies the options of backends to the runs of this thread.
     fn enter(&self) -> Option<Scope> {
         (!self.backend_options.is_empty()).then(|| self.backend_options.clone().enter())
     }
@@ -133,7 +134,8 @@ impl Model {
         self.0.loaded.outputs()
     }
 
-    /// Returns the placement of each operator at compilation, and the reasons of the backends that refused it.
+    /// Returns the placement of each operator at compilation, and the reasons of the backends that refused it; see
+    /// [`Compilation::explanation`].
     pub fn explanation(&self) -> &Explanation {
         &self.0.explanation
     }
@@ -143,8 +145,8 @@ impl Model {
         &self.0.warnings
     }
 
-    /// Returns regions that keep a state from run to run to their state after loading: a model that is loaded twice has two
-    /// states, its clones share one.
+    /// Resets regions that keep state between runs to their state after loading. A model that is loaded twice has two
+    /// states; its clones share one.
     ///
     /// # Errors
     /// A backend that cannot do so.

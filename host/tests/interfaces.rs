@@ -18,7 +18,7 @@ const CRATES: [&str; 9] = [
 ];
 
 /// Texts that name options of programs other than byoc, or of `byoc opt`, which the library does not have.
-const OTHERS: [&str; 4] = ["--version", "--layout", "-- --ignored", "--build-id"];
+const OTHERS: [&str; 5] = ["--version", "--layout", "-- --ignored", "--build-id", "--set-section-alignment"];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
@@ -38,34 +38,48 @@ fn literals(text: &str) -> Vec<String> {
     let code: String =
         text.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect();
     let mut found = Vec::new();
-    let mut chars = code.chars();
-    while let Some(c) = chars.next() {
-        if c == '\'' {
+    let mut left = code.as_str();
+    while let Some(at) = left.find(['"', '\'']) {
+        let (before, rest) = left.split_at(at);
+        if let Some(after) = rest.strip_prefix("'\"'").or_else(|| rest.strip_prefix("'\\\"'")) {
             // A quotation mark as a character.
-            let mut ahead = chars.clone();
-            if ahead.next() == Some('"') && ahead.next() == Some('\'') {
-                chars = ahead;
-            }
-            continue;
+            left = after;
+        } else if let Some(after) = rest.strip_prefix('\'') {
+            left = after;
+        } else {
+            let hashes = before.len() - before.trim_end_matches('#').len();
+            let is_raw = before.trim_end_matches('#').ends_with('r');
+            let (literal, after) = if is_raw { raw(&rest[1..], hashes) } else { escaped(&rest[1..]) };
+            found.push(literal);
+            left = after;
         }
-        if c != '"' {
-            continue;
-        }
-        let mut literal = String::new();
-        while let Some(c) = chars.next() {
-            match c {
-                '"' => break,
-                '\\' => match chars.next() {
-                    Some('\n') => chars = chars.as_str().trim_start().chars(),
-                    Some(escaped) => literal.push(escaped),
-                    None => break,
-                },
-                c => literal.push(c),
-            }
-        }
-        found.push(literal);
     }
     found
+}
+
+/// Returns the rest of a raw literal, and what follows it.
+fn raw(text: &str, hashes: usize) -> (String, &str) {
+    let end = format!("\"{}", "#".repeat(hashes));
+    let (literal, after) = text.split_once(&end).unwrap_or((text, ""));
+    (literal.to_owned(), after)
+}
+
+/// Returns the rest of a literal, and what follows it.
+fn escaped(text: &str) -> (String, &str) {
+    let mut literal = String::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => break,
+            '\\' => match chars.next() {
+                Some('\n') => chars = chars.as_str().trim_start().chars(),
+                Some(escaped) => literal.push(escaped),
+                None => break,
+            },
+            c => literal.push(c),
+        }
+    }
+    (literal, chars.as_str())
 }
 
 /// Returns true if a text names an option.

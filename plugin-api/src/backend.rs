@@ -182,7 +182,8 @@ pub enum Verdict {
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Name of a [`RefusalCode`]; [`Verdict::SPLIT`] with a number as `detail`; or [`Verdict::ESTIMATED`], which is no refusal.
+    /// Name of a [`RefusalCode`]; [`Verdict::SPLIT`] with a number as `detail`; or [`Verdict::ESTIMATED`], which is no
+    /// refusal.
     pub code: RString,
     /// Expected and found value: `input 0: expected int8, found float32`.
     pub detail: RString,

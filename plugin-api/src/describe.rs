@@ -47,8 +47,9 @@ pub struct Description {
     /// answers [`MEMORY_KEY`](crate::device::MEMORY_KEY).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub device_memory: bool,
-    /// True if each device of the backend is a backend of its own, `NAME@ID`: it gets a description, verdicts and regions of its
-    /// own, and one program may use several. The code generator lists the devices on the query `byoc.devices.1`.
+    /// True if each device of the backend is a backend of its own, `NAME@ID`: it gets a description, verdicts and
+    /// regions of its own, and one program may use several. The code generator lists the devices on the query
+    /// `byoc.devices.1`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub per_device: bool,
     /// Options that the backend offers its users, by name. The host passes the values that the user sets to `compile`,

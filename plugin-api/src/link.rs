@@ -1,8 +1,8 @@
-//! Link step: one request to a code generator with all regions of a model that it compiled, which may move what they share to
-//! shared data of the model, and change their blobs.
+//! Link step: one request to a code generator with all regions of a model that it compiled, which may move what they
+//! share to shared data of the model, and change their blobs.
 //!
-//! Request and answer have the same form: the size of a JSON text as 8 bytes, little-endian, the text, and data. A blob is a
-//! pair of offset and size in the data.
+//! Request and answer have the same form: the size of a JSON text as 8 bytes, little-endian, the text, and data. A blob
+//! is a pair of offset and size in the data.
 //!
 //! ```text
 //! request  {"options": {...}, "regions": [{"symbol": "r0", "loader": "mine", "metadata": {...}, "blob": [0, 64]}]}
@@ -124,8 +124,8 @@ impl Linked {
 }
 
 impl LoadRequest<'_> {
-    /// Returns the shared data that the link step made, a constant of bytes after those that `compile` received. Its digest
-    /// tells the shared data of models apart: an engine that serves all regions of a model is found by it.
+    /// Returns the shared data that the link step made, a constant of bytes after those that `compile` received. Its
+    /// digest tells the shared data of models apart: an engine that serves all regions of a model is found by it.
     pub fn shared(&self) -> Option<&Constant> {
         let index = self.options.get(REGION)?.get(SHARED)?.as_u64()?;
         self.constants.get(usize::try_from(index).ok()?)

@@ -1,11 +1,12 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
-//! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `package`,
+//! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `conformance`, `package`,
 //! `capi`, `wheel`, `test-python`, `test-torch`, `test-ray`, `test-serve`, `bench serve`, `bench scaling`, `bench ray`,
 //! `soak`, `words`, `dist`, `test-arm`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
 mod capi;
+mod conformance;
 mod demo;
 mod dist;
 mod docs;
@@ -72,6 +73,7 @@ usage: cargo xtask <task>
   export --random FIRST,COUNT
                           COUNT random graphs from seed FIRST on, exported and compared with the host under sanitizers
   vta                     the streams of ResNet-18 at full size for vta, in minutes: figures, schedules, removed tokens
+  conformance [NAME..]    the conformance run of the plugins, in minutes, without waiving a claim
   package [--verify]      every crate packed as for a registry, in seconds; with --verify, the boundary and its helpers
                           are built from what was packed
   capi PREFIX             the C library, built and installed below a folder: headers, libbyoc.so and .a, byoc.pc
@@ -115,6 +117,7 @@ fn main() -> ExitCode {
         ["export", "--times", names @ ..] => export_bench::run(names),
         ["export", "--random", seeds] => test::export_random(seeds),
         ["vta"] => test::vta(),
+        ["conformance", names @ ..] => conformance::conformance(names),
         ["package"] => package::run(),
         ["package", "--verify"] => package::verify(),
         ["capi", prefix] => capi::install(prefix),

@@ -35,7 +35,9 @@ pub fn run() -> Result<(), String> {
     let folder = target_dir().join("test-arm");
     let cannot = |error: std::io::Error| format!("{}: {error}", folder.display());
     fs::create_dir_all(folder.join("plugins")).map_err(cannot)?;
-    fs::copy(built.join("libbyoc_ccompiler.so"), folder.join("plugins/libbyoc_ccompiler.so")).map_err(cannot)?;
+    let plugin = built.join("libbyoc_ccompiler.so");
+    fs::copy(&plugin, folder.join("plugins/libbyoc_ccompiler.so"))
+        .map_err(|error| format!("cannot copy {}: {error}", plugin.display()))?;
     let compiler = folder.join("cc");
     fs::write(&compiler, NATIVE).map_err(cannot)?;
     fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).map_err(cannot)?;

@@ -21,6 +21,16 @@ fn unpacked(product: &str, folder: &Path) -> PathBuf {
     let [archive] = archives[..] else {
         panic!("{}: expected one archive {start}*, found {archives:?}", dist.display())
     };
+    let listed = ok(Command::new("tar").args(["-tvJf"]).arg(archive).args(["--utc", "--full-time", "--numeric-owner"]));
+    let names: Vec<&str> = listed
+        .lines()
+        .filter_map(|line| line.split_once(" 0/0 ")?.1.split_once(" 1980-01-01 00:00:00 "))
+        .map(|(_, name)| name)
+        .collect();
+    assert!(
+        names.len() == listed.lines().count() && names.is_sorted(),
+        "expected fixed owners and times, sorted:\n{listed}"
+    );
     ok(Command::new("tar").args(["-xJf"]).arg(archive).arg("-C").arg(folder));
     let name = archive.file_name().unwrap().to_str().unwrap().strip_suffix(".tar.xz").unwrap();
     let unpacked = folder.join(name);
@@ -43,7 +53,7 @@ fn ok(command: &mut Command) -> String {
 fn symbols(file: &Path) -> String {
     ok(Command::new("readelf").args(["--sections", "--wide"]).arg(file))
         .lines()
-        .filter(|line| line.contains(".symtab") || line.contains(".debug_"))
+        .filter(|line| line.contains(".symtab") || line.contains(".debug_info"))
         .collect()
 }
 

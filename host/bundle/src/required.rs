@@ -61,6 +61,7 @@ pub fn required<'a>(
     regions: impl IntoIterator<Item = &'a CompiledRegion>,
 ) -> Result<Required, Diagnostic> {
     let mut required = Required::default();
+    let mut asked: BTreeSet<(&Path, &str)> = BTreeSet::new();
     for region in regions {
         let missing = || {
             let (key, plugin) = (&region.loader, &region.plugin);
@@ -74,10 +75,19 @@ pub fn required<'a>(
         let file = session.registry.loader_file(&region.loader, &region.plugin.name).ok_or_else(missing)?;
         let plugin = file.plugin().ok_or_else(missing)?;
         let loader: Arc<dyn Loader> = plugin.loader(&region.loader).ok_or_else(missing)?;
-        if !required.plugins.iter().any(|known| known.path == file.path) {
+        // A plugin may have several loaders, each with files of its own.
+        if asked.insert((file.path.as_path(), region.loader.as_str())) {
             let files = files(loader.as_ref(), &file.path, &plugin.name)?;
-            let (name, version) = (plugin.name.clone(), plugin.version.clone());
-            required.plugins.push(RequiredPlugin { name, version, path: file.path.clone(), files });
+            match required.plugins.iter_mut().find(|known| known.path == file.path) {
+                Some(known) => {
+                    let new: Vec<RequiredFile> = files.into_iter().filter(|file| !known.files.contains(file)).collect();
+                    known.files.extend(new);
+                }
+                None => {
+                    let (name, version) = (plugin.name.clone(), plugin.version.clone());
+                    required.plugins.push(RequiredPlugin { name, version, path: file.path.clone(), files });
+                }
+            }
         }
         let library = loader.query(LIBRARY, &region.blob);
         required.regions.push(library.map_err(|error| refused(&plugin.name, &fault(&error)))?);

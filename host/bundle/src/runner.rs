@@ -50,10 +50,7 @@ pub fn run(options: &Options, stdout: &mut dyn Write, warn: &mut dyn FnMut(&Diag
         }
         let files = &bundle.description;
         let (regions, libraries) = (model.regions, files.libraries.len());
-        return print(
-            stdout,
-            &format!("every file is as listed; {regions} regions load, with {libraries} libraries\n"),
-        );
+        return print(stdout, &format!("every file is as listed; regions loaded: {regions}, libraries: {libraries}\n"));
     }
     let outputs = model.run(&inputs(&model, &options.inputs)?)?;
     let named: Vec<(&str, &Tensor)> = model.outputs().iter().map(|port| port.name.as_str()).zip(&outputs).collect();

@@ -32,7 +32,14 @@ impl Bundle {
                 return Err(damaged(path, "the contents do not match the digest"));
             }
         }
-        let listed = files.into_iter().map(|(path, _)| path).collect();
+        let listed: BTreeSet<String> = files.into_iter().map(|(path, _)| path).collect();
+        // A loader is searched for in all plugins of the folder.
+        for entry in std::fs::read_dir(root.join(contents::PLUGINS)).into_iter().flatten().flatten() {
+            let path = format!("{}/{}", contents::PLUGINS, entry.file_name().to_string_lossy());
+            if !listed.contains(&path) {
+                return Err(damaged(&path, "expected only files of the list of digests"));
+            }
+        }
         let bundle = Bundle { root: root.to_owned(), description: description(root)?, listed };
         bundle.file(contents::DESCRIPTION)?;
         for plugin in &bundle.description.plugins {
@@ -112,6 +119,18 @@ mod tests {
         }
         std::fs::remove_file(folder.join("model.byoc")).unwrap();
         assert_eq!(Bundle::open(folder).unwrap_err().code, codes::artifacts::DAMAGED_BUNDLE);
+    }
+
+    #[test]
+    fn further_plugins_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        bundle(folder.path(), DESCRIPTION);
+        std::fs::create_dir(folder.path().join("plugins")).unwrap();
+        Bundle::open(folder.path()).unwrap();
+        std::fs::write(folder.path().join("plugins/other.so"), "").unwrap();
+        let error = Bundle::open(folder.path()).unwrap_err();
+        assert_eq!(error.code, codes::artifacts::DAMAGED_BUNDLE);
+        assert!(error.message.starts_with("plugins/other.so: "), "{error}");
     }
 
     #[test]

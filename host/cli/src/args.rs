@@ -25,7 +25,7 @@ pub enum Command {
     Compile(CompileArgs),
     /// Show where each operator of the model runs, and why not elsewhere.
     Explain(ExplainArgs),
-    /// Write an artifact with everything that runs it.
+    /// Write an artifact together with everything that is needed to run it.
     Bundle(BundleArgs),
     /// Export a model as a C program.
     Export(ExportArgs),

@@ -1,4 +1,4 @@
-//! `byoc bundle`: writes an artifact with everything that runs it.
+//! `byoc bundle`: writes an artifact together with everything that is needed to run it.
 
 use super::args::BundleArgs;
 use super::{escape, ready};
@@ -43,7 +43,7 @@ pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
         plugins.push("no plugin".into());
     }
     println!(
-        "{}: {files} files, {:.1} MB, {}, {} libraries; start {}/run",
+        "{}: {files} files, {:.1} MB, {}, libraries: {}; start {}/run",
         args.output.display(),
         bytes as f64 / 1e6,
         escape::line(&plugins.join(", ")),
@@ -53,7 +53,7 @@ pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the program of bundles: the one named, or the one in the folder of this program.
+/// Returns the program for bundles: the given one, or the one in the folder of this program.
 fn runner(args: &BundleArgs) -> Result<PathBuf, Failure> {
     if let Some(named) = &args.runner {
         return Ok(named.clone());

@@ -56,7 +56,8 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says that an artifact cannot run without plugins, if they pack constants that are nowhere else.
+/// Prints a note if an artifact cannot run without its plugins, because they packed constants that it does not contain
+/// otherwise.
 fn report_packed_constants(compiled: &Compiled) {
     let constants = compiled.only_in_blobs();
     if constants.is_empty() {
@@ -67,7 +68,8 @@ fn report_packed_constants(compiled: &Compiled) {
         compiled.regions.iter().flatten().filter(gives_up).map(|region| &*region.backend).collect();
     let backends: Vec<&str> = backends.into_iter().collect();
     let (count, bytes) = only_in_blobs(compiled, &constants);
-    let message = format!("{count} constants ({bytes} bytes) are only in the blobs of {}", backends.join(", "));
+    let constants = render::plural(count, "constant");
+    let message = format!("{constants} of {bytes} bytes in all, only in the blobs of {}", backends.join(", "));
     let warning = Diagnostic::warning(codes::artifacts::CONSTANTS_IN_BLOB, message);
     render::diagnostic(&warning.note("the artifact cannot run without these plugins: the host lacks the constants"));
 }

@@ -102,7 +102,8 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     println!("\n{} constants, {weights} bytes", compiled.constants.len() - compiled.absent.len());
     if !compiled.absent.is_empty() {
         let (count, bytes) = only_in_blobs(compiled, &compiled.absent);
-        println!("{count} further constants, {bytes} bytes, only in blobs: their regions cannot run on the host");
+        let further = render::plural(count, "further constant");
+        println!("{further}, {bytes} bytes, only in blobs: their regions cannot run on the host");
     }
     for (backend, shared) in &compiled.linked {
         let bytes = shared.as_ref().map_or(0, |shared| shared.bytes().len());

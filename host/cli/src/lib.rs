@@ -78,7 +78,7 @@ fn main_with(serve: impl FnOnce(&ServeArgs) -> ExitCode) -> ExitCode {
             return if code == 0 { exit_code(printed, ExitCode::SUCCESS) } else { ExitCode::from(code) };
         }
     };
-    // The server takes over, with the standard output and the signals of this program.
+    // The server replaces this process and inherits its standard output and signal handling.
     if let Command::Serve(args) = &cli.command {
         return serve(args);
     }

@@ -230,7 +230,8 @@ pub fn recorded(folder: &TestFolder, set: &TestSet, given: InputSources) -> Resu
     Ok(given.with_recorded(names.zip(set.read_inputs(&ports)?)))
 }
 
-/// Sets those options of backends that apply to every run of a model. Other options, and unknown ones, are left to the build.
+/// Sets those options of backends that apply to every run of a model. Other options, and unknown ones, are left to the
+/// build.
 fn choose_run_options(args: &BuildArgs, session: &mut Session) {
     for (name, option, value) in &args.backend_options {
         if check_run_option(&session.registry, name, option, value).is_ok() {

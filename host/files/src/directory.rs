@@ -1,4 +1,4 @@
-//! Output directories: a reader sees all of the files, or those of before.
+//! Output directories: a reader sees either all of the new files or all of the old ones.
 
 use crate::output::cannot_write;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -10,8 +10,8 @@ use tempfile::TempDir;
 const NEW: &str = "new";
 const OLD: &str = "old";
 
-/// Directory that is being filled beside its target, and takes its place when it is complete. If it is dropped before, nothing
-/// has changed.
+/// Directory under construction next to its target, which it replaces when it is complete. If it is dropped before,
+/// nothing has changed.
 pub struct PendingDirectory {
     temporary: TempDir,
     target: PathBuf,
@@ -61,7 +61,7 @@ impl PendingDirectory {
         self.temporary.path().join(NEW)
     }
 
-    /// Puts the directory in the place of its target.
+    /// Replaces the target with the directory.
     ///
     /// # Errors
     /// E0513 when the system cannot rename the directories; the target is as before then.
@@ -104,7 +104,7 @@ mod tests {
         assert!(!target.exists());
         pending.commit().unwrap();
         assert_eq!((names(&target), names(folder.path())), (vec!["a".to_owned()], vec!["out".to_owned()]));
-        // Another folder is not touched; one that is dropped changes nothing.
+        // Another folder is not replaced; a dropped directory changes nothing.
         let error = PendingDirectory::begin(&target, |_| false).err().unwrap();
         assert_eq!(error.code, codes::frontends::CANNOT_WRITE);
         drop(PendingDirectory::begin(&target, |found| found.join("a").is_file()).unwrap());
@@ -124,7 +124,7 @@ mod tests {
             assert_eq!(error.code, codes::frontends::CANNOT_WRITE, "{name}");
         }
         assert_eq!(names(folder.path()), ["file"]);
-        // An empty directory is taken.
+        // An empty directory is replaced.
         let empty = folder.path().join("empty");
         std::fs::create_dir(&empty).unwrap();
         PendingDirectory::begin(&empty, |_| false).unwrap().commit().unwrap();

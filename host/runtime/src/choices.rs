@@ -22,8 +22,8 @@ pub struct Choices {
     pub run_options: BackendOptions,
 }
 
-/// Returns the name under which a plugin registers a backend: `mine` for the backend `mine` and for `mine@1`, which is that backend
-/// on its device `1`.
+/// Returns the name under which a plugin registers a backend: `mine` for the backend `mine` and for `mine@1`, which is
+/// that backend on its device `1`.
 pub fn base_name(backend: &str) -> &str {
     backend.split_once('@').map_or(backend, |(base, _)| base)
 }

@@ -99,8 +99,8 @@ impl Compiled {
         })
     }
 
-    /// Checks that the constants without a value are in the blobs of all regions that read them, and that no other part of the
-    /// program reads them.
+    /// Checks that the constants without a value are in the blobs of all regions that read them, and that no other part
+    /// of the program reads them.
     ///
     /// # Errors
     /// E0704 if a value is missing.
@@ -123,8 +123,8 @@ impl Compiled {
         }
     }
 
-    /// Returns the constants that need not stand beside the blobs: the blob of each region that reads one holds it, and no
-    /// function that the host may run reads it. Only regions whose backend gave up the host program count.
+    /// Returns the constants that need not stand beside the blobs: the blob of each region that reads one holds it, and
+    /// no function that the host may run reads it. Only regions whose backend gave up the host program count.
     pub fn only_in_blobs(&self) -> BTreeSet<u32> {
         let region = |index: u32| self.regions.get(index as usize).and_then(Option::as_ref);
         let needed = needed_constants(&self.program, |index| region(index).is_some_and(|r| !r.has_fallback()));
@@ -239,13 +239,14 @@ impl CompiledRegion {
         self.metadata.iter().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// Returns true if the host may run the region in place of the backend, which is so unless the backend gave that up.
+    /// Returns true if the host may run the region in place of the backend, which is so unless the backend gave that
+    /// up.
     pub fn has_fallback(&self) -> bool {
         self.metadata(HOST_FALLBACK) != Some(&Value::Bool(false))
     }
 
-    /// Returns the results that the region may write to the memory of an input, as pairs of indices of result and input; see
-    /// [`in_place_pairs`].
+    /// Returns the results that the region may write to the memory of an input, as pairs of indices of result and
+    /// input; see [`in_place_pairs`].
     pub fn in_place(&self) -> Vec<[u32; 2]> {
         self.metadata(IN_PLACE).map(in_place_pairs).unwrap_or_default()
     }

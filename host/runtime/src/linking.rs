@@ -1,5 +1,5 @@
-//! Link step: one request to a code generator with all regions of a model that asked for it. The answer holds new blobs, and
-//! data that the regions share.
+//! Link step: one request to a code generator with all regions of a model that asked for it. The answer holds new
+//! blobs, and data that the regions share.
 
 use crate::error::fault;
 use byoc_ir::diag::Diagnostic;

@@ -213,8 +213,8 @@ impl Loading<'_> {
         slot.get_or_insert_with(|| constant_handle("", &Arc::new(tensor.clone()))).clone()
     }
 
-    /// Returns the constants that the loader of a region gets: those of `compile`, without elements where the blob holds
-    /// them, and the shared data of linked regions.
+    /// Returns the constants that the loader of a region gets: those of `compile`, without elements where the blob
+    /// holds them, and the shared data of linked regions.
     fn loaded_constants(&mut self, region: &CompiledRegion) -> Vec<Constant> {
         let mut constants = Vec::with_capacity(region.constants.len() + 1);
         for (&index, packed) in region.constants.iter().zip(region.is_packed()) {

@@ -26,10 +26,9 @@ pub fn reject_native_code(session: &Session, compiled: &Compiled) -> Result<(), 
     Ok(())
 }
 
-/// Returns the evidence that a region may hold native code: required CPU features, an ELF object in the blob or in the data that
-/// linked regions share, or a
-/// loader that does not deny native code when asked for [`QUERY`]. `None` if there is no evidence, or the loader is not
-/// available.
+/// Returns the evidence that a region may hold native code: required CPU features, an ELF object in the blob or in the
+/// data that linked regions share, or a loader that does not deny native code when asked for [`QUERY`]. `None` if there
+/// is no evidence, or the loader is not available.
 fn native_evidence(session: &Session, region: &CompiledRegion, shared: Option<&Tensor>) -> Option<String> {
     let loader = session.registry.loader(&region.loader, &region.plugin.name)?;
     if !region.cpu_features.is_empty() {

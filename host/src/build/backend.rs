@@ -145,8 +145,8 @@ impl<'r> Backend<'r> {
         })
     }
 
-    /// Returns the names of the backends that stand for this one: one for each device if the backend asks for it, and neither the
-    /// name nor the user chooses a device.
+    /// Returns the names of the backends that this one expands to: one for each device if the backend requests it and
+    /// neither the name nor the user selects a device.
     ///
     /// # Errors
     /// E0406 if the backend cannot list its devices.
@@ -217,7 +217,8 @@ impl Backend<'_> {
 /// Checks that an option of a backend may be set for a run, and accepts the value.
 ///
 /// # Errors
-/// E0401 if no plugin registers the backend, E0427 if it has no such option of a run, or the option does not accept the value.
+/// E0401 if no plugin registers the backend, E0427 if it has no such option of a run, or the option does not accept the
+/// value.
 pub fn check_run_option(registry: &Registry, backend: &str, option: &str, value: &str) -> Result<(), Failure> {
     let mut found = Backend::find(registry, backend)?;
     found.choose(option, value)?;
@@ -319,8 +320,8 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
         PluginJudge { backend, faults: Vec::new(), estimates: HashMap::new() }
     }
 
-    /// Returns what the backend estimates of a region: its estimate of the whole, or the sum of those of all composites and
-    /// operators in it.
+    /// Returns the backend's estimate of a region: that of the whole region, or the sum over its composites and
+    /// operators.
     pub fn estimate(&self, module: &Module, region: &RegionReport) -> Option<api::Estimate> {
         if let Some(estimate) = self.estimates.get(&(true, region.outputs.to_vec())) {
             return Some(estimate.clone());

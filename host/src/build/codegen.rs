@@ -13,7 +13,7 @@ use byoc_runtime::compiled::{CompiledRegion, PluginId, RegionSource};
 use byoc_runtime::linking::{self, LINK, LinkedRegions};
 use byoc_runtime::plugin::bridge::{self, ConstantTable, function_graph};
 use byoc_runtime::plugin::fault;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 
 /// Reason why a region was not compiled: a diagnostic for the user, and a refusal for the explanation.
@@ -132,8 +132,8 @@ impl<'a> RegionCompiler<'a> {
         options
     }
 
-    /// Links those regions of a backend whose metadata asks for it, and returns the data that they share; the outer `None` if
-    /// there is no such region.
+    /// Links the regions of a backend whose metadata requests it, and returns the data that they share; the outer
+    /// `None` if there is no such region.
     ///
     /// # Errors
     /// If the backend fails or gives an invalid answer: none of these regions can be loaded then.
@@ -180,7 +180,7 @@ pub const PROGRAM_CONSTANT_BYTES: &str = "program_constant_bytes";
 /// Key of the metadata of a region that has no such program: the reason, and the remedy if there is one.
 pub const PROGRAM_REFUSED: &str = "program_refused";
 
-/// Asks a code generator for a region as C99 ([`program::KEY`]), and records the answer.
+/// Requests a region as C99 from a code generator ([`program::KEY`]), and records the result.
 fn ask_for_program(
     backend: &Backend<'_>,
     region: &Region<'_>,

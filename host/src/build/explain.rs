@@ -43,8 +43,8 @@ pub fn copies(program: &Program) -> Vec<CopyRow> {
 }
 
 /// Explains the placement of each operator of the model. `module` is the simplified module, `computing` the result of
-/// [`computing_sources`] on the module as read, `report` the partitioning report, and `failed` the regions, by symbol, that
-/// fell back to the host at code generation; `estimates` returns what a backend estimates of a region.
+/// [`computing_sources`] on the module as read, `report` the partitioning report, and `failed` the regions, by symbol,
+/// that fell back to the host at code generation; `estimates` returns the backend's estimate of a region.
 pub fn explain(
     module: &Module,
     computing: &BTreeSet<SourceId>,

@@ -38,11 +38,11 @@ pub struct CopyRow {
     pub backend: String,
     /// Number of tensors copied to the device.
     pub to_device: usize,
-    /// Their size in bytes.
+    /// Size in bytes of the tensors copied to the device.
     pub to_device_bytes: usize,
     /// Number of tensors copied from the device.
     pub from_device: usize,
-    /// Their size in bytes.
+    /// Size in bytes of the tensors copied from the device.
     pub from_device_bytes: usize,
 }
 
@@ -139,7 +139,7 @@ pub struct RegionRow {
     pub inputs: Vec<String>,
     /// Output types.
     pub outputs: Vec<String>,
-    /// Estimate by the backend of what a run costs.
+    /// The backend's estimate of the cost of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
 }

@@ -404,7 +404,7 @@ fn simplify(
 struct Partition {
     module: Module,
     report: Report,
-    /// What backends estimate of regions, by symbol.
+    /// Estimates of regions by their backends, by symbol.
     estimates: BTreeMap<Name, Estimate>,
 }
 

@@ -12,8 +12,8 @@ pub struct InPlaceType<'a> {
     pub shape: &'a mut [usize],
 }
 
-/// Returns an input and an output in the same memory of the host, for a region that declared that the output may have the memory of
-/// the input. The region does not use both as slices at once.
+/// Returns an input and an output in the same memory of the host, for a region that declared that the output may have
+/// the memory of the input. The region does not use both as slices at once.
 ///
 /// # Panics
 /// If a tensor does not have the size of the memory.
@@ -35,7 +35,7 @@ pub fn in_place<'a>(
         assert_eq!(raw.byte_len(), bytes.len(), "size in bytes of a tensor of {}", ty.dtype);
         raw
     });
-    // SAFETY: memory and shapes are borrowed for `'a`, and nobody but the region accesses them, which declared that it expects both
-    // tensors in one place.
+    // SAFETY: memory and shapes are borrowed for `'a`, and nobody but the region accesses them, which declared that it
+    // expects both tensors in one place.
     unsafe { (TensorRef::from_raw(input), TensorMut::from_raw(output)) }
 }

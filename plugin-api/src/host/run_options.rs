@@ -8,20 +8,24 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Options of a run, by backend and option. Cloning is cheap.
+/// Options of one backend, and their JSON.
+type Options = (BTreeMap<String, String>, CString);
+
+/// Options of a run, by backend and option. Cloning is cheap, and no options take no memory of the heap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BackendOptions(Arc<BTreeMap<CString, (BTreeMap<String, String>, CString)>>);
+pub struct BackendOptions(Option<Arc<BTreeMap<CString, Options>>>);
 
 impl BackendOptions {
     /// Returns true if no option is set.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.is_none()
     }
 
-    /// Sets an option of a backend. Names and values with a NUL character are ignored; no plugin can have described them.
+    /// Sets an option of a backend. Names and values with a NUL character are ignored; no plugin can have described
+    /// them.
     pub fn set(&mut self, backend: &str, option: &str, value: &str) {
         let Ok(backend) = CString::new(backend) else { return };
-        let (options, text) = Arc::make_mut(&mut self.0).entry(backend).or_default();
+        let (options, text) = Arc::make_mut(self.0.get_or_insert_default()).entry(backend).or_default();
         options.insert(option.to_owned(), value.to_owned());
         // JSON escapes control characters, so its text has no NUL.
         *text = CString::new(Value::from_iter(options.clone()).to_string()).unwrap_or_default();
@@ -30,7 +34,7 @@ impl BackendOptions {
     /// Returns these options, with those of `other` over them.
     pub fn with(&self, other: &BackendOptions) -> BackendOptions {
         let mut both = self.clone();
-        for (backend, (options, _)) in other.0.iter() {
+        for (backend, (options, _)) in other.0.iter().flat_map(|table| table.iter()) {
             let backend = backend.to_string_lossy();
             options.iter().for_each(|(option, value)| both.set(&backend, option, value));
         }
@@ -75,7 +79,7 @@ unsafe extern "C" fn options(backend: *const c_char) -> *const c_char {
     let backend = unsafe { CStr::from_ptr(backend) };
     // The options live until the scope that the run is in ends.
     CURRENT.with_borrow(|current| {
-        let found = current.as_ref().and_then(|options| options.0.get(backend));
+        let found = current.as_ref().and_then(|options| options.0.as_ref()?.get(backend));
         found.map_or(std::ptr::null(), |(_, text)| text.as_ptr())
     })
 }

@@ -1,6 +1,7 @@
 //! Tests of plugins written against `byoc_plugin.h`.
 
 use crate::common::{TestHost, add_relu, constant, single};
+use byoc_plugin_api::link::{LINK_KEY, LinkRegion, LinkRequest, Linked};
 use byoc_plugin_api::{
     AttrValue, Call, Candidate, CandidateKind, DType, Error, Executable, Graph, LoadRequest, Loader, OutputDims,
     RefusalCode, Region, Services, TensorMut, TensorRef, TensorType, ValueRef, Verdict, host,
@@ -121,6 +122,25 @@ fn compile_time() {
 
     assert_eq!(codegen.query("echo", b"a\0b").unwrap().unwrap(), b"a\0b");
     assert_eq!(codegen.query("other", b"").unwrap(), None);
+}
+
+#[test]
+fn estimates_and_the_link_step_in_c() {
+    let (plugin, ..) = everything();
+    let codegen = plugin.codegen("all").unwrap();
+    let costly = Candidate::new(CandidateKind::Operator, "costly", single("x", "nn.relu", &[2]));
+    let estimate = codegen.judge(&costly).estimate().unwrap();
+    assert_eq!((estimate.nanoseconds, estimate.launches, &estimate.further["cycles"]), (Some(1500), None, &json!(9)));
+    let region = LinkRegion {
+        symbol: "f".into(),
+        loader: "everything".into(),
+        metadata: serde_json::Map::new(),
+        blob: b"blob of f",
+    };
+    let request = LinkRequest { options: json!({}), regions: vec![region] };
+    let linked = Linked::parse(&codegen.query(LINK_KEY, &request.to_bytes()).unwrap().unwrap()).unwrap();
+    assert_eq!((linked.shared.as_deref(), &linked.notes[..]), (Some(&b"blob"[..]), &["linked in C".to_owned()][..]));
+    assert!(linked.blobs.is_empty());
 }
 
 fn loaded(

@@ -59,7 +59,7 @@ fn names_libraries_of_other_systems() {
     }
     // A class file of Java, a program of MS-DOS, and headers that end early are something else.
     pe[0x3c..0x40].copy_from_slice(&[0xff; 4]);
-    for bytes in [&b"\xca\xfe\xba\xbe\0\0\0\x34\0\x10"[..], &pe, b"\xca\xfe\xba\xbe", b"MZ\0\0"] {
+    for bytes in [&b"\xca\xfe\xba\xbe\0\0\0\x34\0\x10"[..], &pe, b"\xca\xfe\xba\xbe\0", b"MZ\0\0"] {
         let rejection = reject_bytes(bytes);
         assert_eq!(rejection.reason, "expected a shared library, found a file without an ELF header");
     }

@@ -60,16 +60,24 @@ fn find() -> Result<Toolchain> {
         Error::new(format!("no C compiler: `{} --version` {reason}", command.join(" ")))
             .hint("install a C compiler with `apt-get install gcc`, or set the environment variable CC")
     };
-    let output = Command::new(&command[0])
-        .args(&command[1..])
-        .arg("--version")
-        .output()
-        .map_err(|error| missing(format!("cannot be started ({error})")))?;
+    let output =
+        started(&command).arg("--version").output().map_err(|error| missing(format!("cannot be started ({error})")))?;
     if !output.status.success() {
         return Err(missing(format!("fails with {}", output.status)));
     }
     let version = String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
     Ok(Toolchain { command, version })
+}
+
+/// Returns the command that starts the compiler. Without a search path in the environment, a compiler that is started by its
+/// name does not find its own programs, so it gets the usual one.
+fn started(words: &[String]) -> Command {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    if std::env::var_os("PATH").is_none() {
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    }
+    command
 }
 
 impl Toolchain {
@@ -100,9 +108,8 @@ impl Toolchain {
         let folder = Scratch::new()?;
         std::fs::write(folder.path().join("region.c"), source)?;
         let stderr_file = folder.path().join("stderr");
-        let mut command = Command::new(&self.command[0]);
+        let mut command = started(&self.command);
         command
-            .args(&self.command[1..])
             .args(flags)
             .args(["-o", "region.so", "region.c", "-lm"])
             .env("LC_ALL", "C")

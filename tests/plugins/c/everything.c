@@ -24,6 +24,8 @@ static int32_t judge(void *self, byoc_call *call, const byoc_candidate *const *c
         if (strcmp(name, "wordless") == 0) return 7;
         if (candidates[i]->kind == BYOC_REGION && candidates[i]->check[0] != 0) {
             call->host->refuse(call, i, BYOC_RESOURCE_LIMIT, candidates[i]->check, "smaller");
+        } else if (strcmp(name, "costly") == 0) {
+            call->host->refuse(call, i, BYOC_SUPPORTED, "{\"nanoseconds\": 1500, \"cycles\": 9}", NULL);
         } else {
             call->host->support(call, i);
         }
@@ -123,8 +125,31 @@ static void names_and_dims(byoc_call *call, const void *data, size_t size, int c
     free(text);
 }
 
+/* Answers the link step with 4 bytes that all regions share. */
+static void link_regions(byoc_call *call, const char *data, size_t size) {
+    static const char head[] = "{\"shared\": [0, 4], \"notes\": [\"linked in C\"]}";
+    char answer[8 + sizeof head - 1 + 4] = {0};
+    uint64_t head_size = 0;
+    size_t i;
+    /* Both sizes are little-endian. */
+    for (i = 0; i < 8 && i < size; i++) head_size |= (uint64_t)(unsigned char)data[i] << (8 * i);
+    if (size < 8 || head_size > size - 8) {
+        call->host->fail(call, "expected a request of the link step", NULL);
+        return;
+    }
+    answer[0] = (char)(sizeof head - 1);
+    memcpy(answer + 8, head, sizeof head - 1);
+    /* The first bytes of the data of the request. */
+    for (i = 0; i < 4 && 8 + head_size + i < size; i++) answer[8 + sizeof head - 1 + i] = data[8 + head_size + i];
+    call->host->answer(call, answer, sizeof answer);
+}
+
 static int32_t query(void *self, byoc_call *call, const char *key, const void *data, size_t size) {
     (void)self;
+    if (strcmp(key, BYOC_LINK_KEY) == 0) {
+        link_regions(call, (const char *)data, size);
+        return BYOC_OK;
+    }
     if (strcmp(key, "released") == 0) {
         call->host->answer(call, &released, sizeof released);
         return BYOC_OK;

@@ -1,8 +1,8 @@
-//! Backend whose blobs hold its constants, and whose link step moves those of all regions of a model to shared data, each once.
-//! It computes with the host's reference kernels, and exists to test the host.
+//! Backend whose blobs hold its constants, and whose link step moves those of all regions of a model to shared data,
+//! each once. It computes with the host's reference kernels, and exists to test the host.
 //!
-//! A blob is a checksum, the size of a JSON text as 8 bytes, the text (graph, and places of the constants), and data. In a linked blob,
-//! the places are those in the shared data.
+//! A blob is a checksum, the size of a JSON text as 8 bytes, the text (graph, and places of the constants), and data.
+//! In a linked blob, the places are those in the shared data.
 
 use byoc_plugin_api::link::{LINK_KEY, LinkRequest, Linked};
 use byoc_plugin_api::{
@@ -36,12 +36,14 @@ struct Config {
     link: bool,
     /// Each run adds the number of runs before it to its first output.
     state: bool,
+    /// The first output of a region may have the memory of its first input.
+    in_place: bool,
     /// Number of runs at a time; 0 for any number.
     concurrency: i64,
     /// Version of the blobs.
     format: i64,
-    /// `link`: the link step fails; `symbol`: it answers with a blob of a region that does not exist; `load`: no region can be
-    /// loaded; `prepare`: no region can be prepared.
+    /// `link`: the link step fails; `symbol`: it answers with a blob of a region that does not exist; `load`: no region
+    /// can be loaded; `prepare`: no region can be prepared.
     fault: String,
 }
 
@@ -130,6 +132,10 @@ impl Codegen for Backend {
         }
         if self.0.state {
             compiled.metadata.push(Attr::new("state", AttrValue::Bool(true)));
+        }
+        if self.0.in_place {
+            let pair = AttrValue::List(vec![AttrValue::Int(0), AttrValue::Int(0)].into());
+            compiled.metadata.push(Attr::new("in_place", AttrValue::List(vec![pair].into())));
         }
         if self.0.concurrency > 0 {
             compiled.metadata.push(Attr::new("concurrency", self.0.concurrency));
@@ -264,7 +270,14 @@ impl Loader for PackerLoader {
             return Ok(reference);
         }
         let most = if state { 1 } else { concurrency };
-        Ok(Box::new(Watched { reference, runs: AtomicI64::new(0), running: self.running, most, state }))
+        Ok(Box::new(Watched {
+            reference,
+            runs: AtomicI64::new(0),
+            running: self.running,
+            own: AtomicI64::new(0),
+            most,
+            state,
+        }))
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -287,6 +300,8 @@ struct Watched {
     runs: AtomicI64,
     /// Number of runs that go on, of all regions.
     running: &'static AtomicI64,
+    /// Number of runs of this region that go on: regions of a model with a state each run side by side.
+    own: AtomicI64,
     most: i64,
     state: bool,
 }
@@ -297,11 +312,12 @@ impl Executable for Watched {
     }
 
     fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
-        let now = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+        let running = if self.state { &self.own } else { self.running };
+        let now = running.fetch_add(1, Ordering::SeqCst) + 1;
         std::thread::sleep(Duration::from_millis(20));
         let Call { inputs, ref mut outputs, plan, .. } = call;
         let ran = self.reference.run(Call { inputs, outputs, workspace: &mut [], plan });
-        self.running.fetch_sub(1, Ordering::SeqCst);
+        running.fetch_sub(1, Ordering::SeqCst);
         ran?;
         if now > self.most {
             return Err(Error::new(format!("expected at most {} runs at a time, found {now}", self.most)));

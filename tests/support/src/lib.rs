@@ -29,7 +29,7 @@ pub fn workspace() -> &'static Path {
 /// If the plugin does not build.
 pub fn plugin(name: &str) -> PathBuf {
     // The name of a crate has hyphens where that of its library has underscores.
-    build(&format!("byoc-{}", name.replace('_', "-")), None)
+    build(&format!("byoc-{}", name.replace('_', "-")), Product::Library)
 }
 
 /// Returns the library of a test plugin: `tests/plugins/examples/<name>.rs`. Most of them misbehave.
@@ -37,7 +37,7 @@ pub fn plugin(name: &str) -> PathBuf {
 /// # Panics
 /// If the plugin does not build.
 pub fn test_plugin(name: &str) -> PathBuf {
-    build("byoc-test-plugins", Some(Example::Library(name)))
+    build("byoc-test-plugins", Product::ExampleLibrary(name))
 }
 
 /// Returns the shared library of the C interface; the static one lies next to it.
@@ -45,7 +45,7 @@ pub fn test_plugin(name: &str) -> PathBuf {
 /// # Panics
 /// If the library does not build.
 pub fn c_library() -> PathBuf {
-    build("byoc-capi", None)
+    build("byoc-capi", Product::Library)
 }
 
 /// Returns the example `run` of the runtime, a program that links no other crate of the workspace directly.
@@ -53,7 +53,7 @@ pub fn c_library() -> PathBuf {
 /// # Panics
 /// If the example does not build.
 pub fn runtime_example() -> PathBuf {
-    build("byoc-runtime", Some(Example::Program("run")))
+    build("byoc-runtime", Product::ExampleProgram("run"))
 }
 
 /// Returns the program of bundles, `byoc-run`.
@@ -61,7 +61,7 @@ pub fn runtime_example() -> PathBuf {
 /// # Panics
 /// If the program does not build.
 pub fn bundle_runner() -> PathBuf {
-    build(&["--package", "byoc-bundle", "--bin", "byoc-run"])
+    build("byoc-bundle", Product::Program("byoc-run"))
 }
 
 /// Returns the library of a plugin in C or C++, `plugins/samples/<name>.*`, built by the command in the README.
@@ -216,30 +216,34 @@ fn once(key: &str, build: impl FnOnce() -> PathBuf) -> PathBuf {
     path
 }
 
-/// Example of a crate that tests load or start.
+/// File of a crate that tests load or start.
 #[derive(Clone, Copy)]
-enum Example<'a> {
-    Library(&'a str),
+enum Product<'a> {
+    Library,
     Program(&'a str),
+    ExampleLibrary(&'a str),
+    ExampleProgram(&'a str),
 }
 
-/// Returns the `cdylib` of a package, or one of its examples.
-fn build(package: &str, example: Option<Example<'_>>) -> PathBuf {
+/// Returns a file that cargo builds for a package.
+fn build(package: &str, product: Product<'_>) -> PathBuf {
     if let Some(folder) = std::env::var_os("BYOC_TEST_BUILT") {
         let library = |name: &str| format!("{}{name}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
-        let file = Path::new(&folder).join(match example {
-            None if package == "byoc-capi" => library("byocapi"),
-            None => library(&package.replace('-', "_")),
-            Some(Example::Library(name)) => format!("examples/{}", library(name)),
-            Some(Example::Program(name)) => format!("examples/{name}"),
+        let file = Path::new(&folder).join(match product {
+            Product::Library if package == "byoc-capi" => library("byocapi"),
+            Product::Library => library(&package.replace('-', "_")),
+            Product::Program(name) => name.to_owned(),
+            Product::ExampleLibrary(name) => format!("examples/{}", library(name)),
+            Product::ExampleProgram(name) => format!("examples/{name}"),
         });
-        assert!(file.is_file(), "expected {} among what the workspace built, found nothing", file.display());
+        assert!(file.is_file(), "expected {} among the files of the workspace's build, found none", file.display());
         return file;
     }
     let mut arguments = vec!["--package", package];
-    match example {
-        None => arguments.push("--lib"),
-        Some(Example::Library(name) | Example::Program(name)) => arguments.extend(["--example", name]),
+    match product {
+        Product::Library => arguments.push("--lib"),
+        Product::Program(name) => arguments.extend(["--bin", name]),
+        Product::ExampleLibrary(name) | Product::ExampleProgram(name) => arguments.extend(["--example", name]),
     }
     let key = arguments.join(" ");
     once(&key, || {

@@ -28,7 +28,7 @@ pub(super) fn other_form(name: &str) -> Option<&'static str> {
     OTHER_FORMS.iter().find(|(other, _)| *other == name).map(|(_, form)| *form)
 }
 
-/// Returns the operator whose name is `name` behind a prefix: `nn.relu` for `relu`.
+/// Returns the operator whose name is `name` after a prefix: `nn.relu` for `relu`.
 pub(super) fn with_prefix(name: &str) -> Option<&'static str> {
     let matches = |full: &&'static str| full.rsplit_once('.').is_some_and(|(_, last)| last == name);
     op::names().filter(matches).min_by_key(|full| !full.starts_with("nn."))
@@ -64,7 +64,7 @@ pub(super) fn no_pattern(found: Token<'_>, next: Option<Token<'_>>) -> Option<St
     }
 }
 
-/// Returns help for a word that is no element type.
+/// Returns help for a name that is not an element type.
 pub(super) fn element_type(word: &str) -> Option<String> {
     let known = DType::ALL.iter().map(|dtype| dtype.name());
     nearest(word, known).map(|near| format!("did you mean \"{near}\"?"))

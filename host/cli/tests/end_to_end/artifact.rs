@@ -26,6 +26,18 @@ fn artifact_is_reproducible() {
     assert!(first == warm && first == cold);
 }
 
+/// Without a search path in the environment, a C compiler that is started by its name does not find its own programs.
+#[test]
+fn artifact_compiles_with_an_empty_environment() {
+    let plugins = plugin_dir(&["ccompiler"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (file, dir) = (folder.path().join("digits.byoc"), plugins.path().display().to_string());
+    let (model, file) = (data_text("digits/digits.onnx"), file.display().to_string());
+    let build = ["--dim", "batch=1", "--backend", "ccompiler", "--plugin-dir", &dir, "--require-offload=0.9"];
+    let mut command = crate::command([&["compile", &model, "-o", &file, "--no-cache"], &build[..]].concat());
+    crate::to_command_output(command.env_clear().output().unwrap()).ok();
+}
+
 #[test]
 fn artifact_names_missing_plugin() {
     let plugins = plugin_dir(&["template"]);

@@ -98,6 +98,7 @@ pub fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests").join(path)
 }
 
+/// Returns the same as text.
 pub fn data_text(path: &str) -> String {
     data(path).display().to_string()
 }

@@ -5,7 +5,6 @@ use byoc::{CompileOptions, Model, RunOptions, Session, Tensor};
 use byoc_test_support::artifact::Entries;
 use byoc_test_support::{copy, temporary_folder, test_plugin};
 use serde_json::{Value, json};
-use std::future::Future;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -254,7 +253,7 @@ fn options_of_a_run_reach_the_regions() {
 /// Tests that one program uses two devices of a backend that asks for a backend per device.
 #[test]
 fn each_device_is_a_backend_if_the_plugin_asks_for_it() {
-    let program = "def @main(%x: Tensor[(8, 16), float32]) { nn.relu(tanh(add(%x, %x))) }";
+    let program = "def @main(%x: Tensor[(8, 16), float32]) { add(nn.relu(add(%x, %x)), %x) }";
     let fixture = Fixture::new(&json!({"per_device": true}), program);
     let explained = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
     let backends: Vec<&str> =
@@ -282,10 +281,8 @@ fn each_device_is_a_backend_if_the_plugin_asks_for_it() {
     };
     for words in [&["--backend", "device@1"][..], &["--backend", "device", "--device", "device=1"]] {
         let totals = on(words)["totals"].clone();
-        assert_eq!((&totals["in_regions"], &totals["on_host"]), (&json!(2), &json!(1)), "{words:?}");
+        assert_eq!((&totals["in_regions"], &totals["on_host"]), (&json!(1), &json!(2)), "{words:?}");
     }
-    let swapped = on(&["--backend", "device@1,device@0"]);
-    assert_eq!(swapped["regions"].as_array().unwrap().len(), 2, "the second device takes relu as well: {swapped}");
     let words = ["run", &fixture.model, "--backend", "device@7", "--plugin-dir", &dir];
     byoc(words).fails_with("E0427").stderr_contains(&["device has no device \"7\"", "devices of the backend: 0, 1"]);
 }
@@ -309,7 +306,8 @@ fn estimates_of_a_backend_are_explained() {
     assert!(!without.on_device(&["explain", &without.model]).ok().out.contains("estimate"));
 }
 
-/// Tests that regions compute in place on the device where the input is not read afterwards, and that results stay right.
+/// Tests that regions compute in place on the device where the input is not read afterwards, and that results stay
+/// right.
 #[test]
 fn regions_compute_in_place_on_the_device() {
     let arena = |fixture: &Fixture| {
@@ -370,7 +368,10 @@ fn library_sets_options_for_one_run() {
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Pending => std::thread::yield_now(),
-            Poll::Ready(outputs) => break outputs.unwrap(),
+            Poll::Ready(outputs) => {
+                outputs.unwrap();
+                break;
+            }
         }
     }
     assert_eq!(counted(), [per_run, 2 * per_run]);

@@ -1,6 +1,6 @@
 //! Backends whose blobs hold their constants, and whose regions share data after a link step.
 
-use crate::{CommandOutput, byoc};
+use crate::{CommandOutput, byoc, command, to_command_output};
 use byoc::{CompileOptions, Model, Session, Tensor};
 use byoc_test_support::artifact::Entries;
 use byoc_test_support::{copy, temporary_folder, test_plugin};
@@ -27,15 +27,15 @@ impl Fixture {
         let model = folder.path().join("model.relay");
         let dense = |input: &str| format!("nn.dense({input}, meta[relay.Constant][0], units={WEIGHT})");
         let text = format!(
-            "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, {WEIGHT}), float32]) {{\n  %0 = {};\n  %1 = tanh(%0);\n  \
-             %2 = {};\n  %3 = tanh(%2);\n  nn.relu({})\n}}\n",
+            "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, {WEIGHT}), float32]) {{\n  %0 = {};\n  %1 = negative(%0);\n  \
+             %2 = {};\n  %3 = negative(%2);\n  nn.relu({})\n}}\n",
             dense("%x"),
             dense("%1"),
             dense("%3")
         );
         std::fs::write(&model, text).unwrap();
-        let values: Vec<u8> =
-            (0..WEIGHT * WEIGHT).flat_map(|i| ((i * 37 % 101) as f32 / 500.0 - 0.1).to_le_bytes()).collect();
+        // Small integers: all sums are exact, in whatever order a kernel adds.
+        let values: Vec<u8> = (0..WEIGHT * WEIGHT).flat_map(|i| ((i * 37 % 5) as f32 - 2.0).to_le_bytes()).collect();
         write_weight(&folder.path().join("model.safetensors"), &values);
         let model = model.display().to_string();
         let fixture = Fixture { folder, model };
@@ -66,13 +66,13 @@ impl Fixture {
 
     /// Runs the artifact.
     fn run(&self, further: &[&str]) -> CommandOutput {
-        let words = ["run", &self.path("model.byoc"), "--plugin-dir", &self.dir(), "--input", "x=random:1"];
+        let words = ["run", &self.path("model.byoc"), "--plugin-dir", &self.dir(), "--input", "x=ones"];
         byoc([&words[..], further].concat())
     }
 
     /// Returns what the model prints on the host.
     fn expected(&self) -> String {
-        byoc(["run", &self.model, "--input", "x=random:1"]).ok().out
+        byoc(["run", &self.model, "--input", "x=ones"]).ok().out
     }
 }
 
@@ -107,7 +107,7 @@ fn linked_regions_share_their_data() {
     assert_eq!(verbose.err.matches("an engine with 16384 bytes").count(), 1, "{}", verbose.err);
     // The same without an artifact.
     let on = ["--backend", "packer", "--plugin-dir", &fixture.dir(), "--require-offload=0.9"];
-    let direct = byoc([&["run", &fixture.model, "--input", "x=random:1"][..], &on].concat()).ok();
+    let direct = byoc([&["run", &fixture.model, "--input", "x=ones"][..], &on].concat()).ok();
     assert_eq!(direct.out, fixture.expected());
     let (_, again) = fixture.compile();
     assert_eq!(linked, again);
@@ -130,12 +130,12 @@ fn constants_in_blobs_are_left_out_of_an_artifact() {
     fixture.configure(&json!({"packed": true, "link": true}));
     let (packed, _) = fixture.compile();
     assert!(
-        packed.err.contains("warning[E0712]: 1 constants (16384 bytes) are only in the blobs of packer"),
+        packed.err.contains("warning[E0712]: 1 constant of 16384 bytes in all, only in the blobs of packer"),
         "{}",
         packed.err
     );
     let inspected = byoc(["inspect", &fixture.path("model.byoc"), "--plugin-dir", &fixture.dir()]).ok().out;
-    assert!(inspected.contains("1 further constants, 16384 bytes, only in blobs"), "{inspected}");
+    assert!(inspected.contains("1 further constant, 16384 bytes, only in blobs"), "{inspected}");
 }
 
 /// No fallback runs without its constants: each way to the host is an error with a reason.
@@ -148,7 +148,7 @@ fn regions_without_constants_do_not_run_on_the_host() {
     fixture.run(&["--backend", "none"]).fails_with("E0712").stderr_contains(&["1 of the constants", gives_up]);
     let elsewhere = temporary_folder();
     let dir = elsewhere.path().display().to_string();
-    let words = ["run", &fixture.path("model.byoc"), "--plugin-dir", &dir, "--input", "x=random:1"];
+    let words = ["run", &fixture.path("model.byoc"), "--plugin-dir", &dir, "--input", "x=ones"];
     byoc(words).fails_with("E0712").stderr_contains(&[gives_up, "no plugin registers the loader", "loadbinary_packer"]);
     let faulty = |fault: &str| {
         fixture.configure(&json!({"packed": true, "link": true, "fault": fault}));
@@ -161,7 +161,7 @@ fn regions_without_constants_do_not_run_on_the_host() {
     // Without an artifact, the host has the constants.
     fixture.configure(&json!({"packed": true, "link": true, "fault": "load"}));
     let on = ["--backend", "packer", "--plugin-dir", &fixture.dir()];
-    let direct = byoc([&["run", &fixture.model, "--input", "x=random:1"][..], &on].concat()).ok();
+    let direct = byoc([&["run", &fixture.model, "--input", "x=ones"][..], &on].concat()).ok();
     assert_eq!(direct.out, fixture.expected());
     assert!(direct.err.contains("the device is busy"), "{}", direct.err);
 }
@@ -251,8 +251,23 @@ fn declared_concurrency_is_kept() {
         let used = if config["state"] == true { &models[..1] } else { &models[..] };
         std::thread::scope(|scope| {
             for model in used.iter().cycle().take(4) {
-                scope.spawn(|| (0..3).for_each(|_| drop(first_output(model))));
+                scope.spawn(move || (0..3).for_each(|_| drop(first_output(model))));
             }
         });
     }
+}
+
+/// Tests that a region computes in place in the host's memory where its input is not read afterwards: neither the input
+/// of the model nor the memory of its output is used so.
+#[test]
+fn regions_compute_in_place_in_memory_of_the_host() {
+    let fixture = Fixture::new(&json!({"in_place": true}));
+    fixture.compile();
+    let artifact = fixture.path("model.byoc");
+    let program = Entries::unpack(&std::fs::read(&artifact).unwrap()).entry("program.json").clone();
+    assert_eq!(String::from_utf8(program).unwrap().matches("\"in_place\":[[0,0]]").count(), 1);
+    assert_eq!(fixture.run(&["--require-offload=0.9"]).ok().out, fixture.expected());
+    let words = ["run", &artifact, "--plugin-dir", &fixture.dir(), "--input", "x=ones"];
+    let checked = to_command_output(command(words).env("BYOC_CHECK_REGIONS", "1").output().unwrap()).ok();
+    assert_eq!(checked.out, fixture.expected());
 }

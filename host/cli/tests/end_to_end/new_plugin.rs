@@ -157,7 +157,7 @@ fn builds_and_edits_new_plugin_in_c() {
     assert!(before > 0.0);
     // Removing an operator takes one edit, one `make` and one copy.
     let source = std::fs::read_to_string(mine.join("mine.c")).unwrap();
-    let without = source.replacen("{\"nn.relu\", relu, NULL},", "{\"sign\", relu, NULL},", 1);
+    let without = source.replacen("{\"nn.relu\", relu, NULL,", "{\"sign\", relu, NULL,", 1);
     assert_ne!(source, without);
     std::fs::write(mine.join("mine.c"), without).unwrap();
     shell(&mine, "touch -d '+2 seconds' mine.c && make");

@@ -218,7 +218,8 @@ impl Executor {
         }
     }
 
-    /// Resets the states of the regions that have one to those after loading. Runs in progress may come before or after it.
+    /// Resets the states of the regions that have one to those after loading. Runs in progress may come before or after
+    /// it.
     ///
     /// # Errors
     /// A backend that cannot do so.

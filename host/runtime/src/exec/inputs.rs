@@ -39,7 +39,8 @@ pub fn order_inputs(
         .collect();
     if !missing.is_empty() {
         let message = format!("missing input {}", missing.join(", "));
-        return Err(inputs_note(Diagnostic::error(codes::runtime::INPUT_COUNT, message), ports));
+        let diagnostic = Diagnostic::error(codes::runtime::INPUT_COUNT, message);
+        return Err(inputs_note(diagnostic, ports).help(EACH_ONCE));
     }
     Ok(bound.into_iter().flatten().collect())
 }
@@ -51,7 +52,7 @@ pub fn order_inputs(
 pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic> {
     if ports.len() != inputs.len() {
         let message = format!("expected {} inputs, found {}", ports.len(), inputs.len());
-        return Err(inputs_note(Diagnostic::error(codes::runtime::INPUT_COUNT, message), ports));
+        return Err(inputs_note(Diagnostic::error(codes::runtime::INPUT_COUNT, message), ports).help(EACH_ONCE));
     }
     let mut named: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
     for (port, tensor) in ports.iter().zip(inputs) {
@@ -118,12 +119,17 @@ pub(super) fn wrong_output(port: &Port, out: &TensorViewMut<'_>, dtype: DType, s
 /// A wrong element type or wrong dimensions.
 pub fn check_type(port: &Port, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
     if port.ty.dtype != dtype {
-        return Err(Diagnostic { code: codes::runtime::INPUT_DTYPE, ..wrong_shape(port, dtype, shape) });
+        let wrong = Diagnostic { code: codes::runtime::INPUT_DTYPE, ..wrong_shape(port, dtype, shape) };
+        return Err(wrong.help(format!("convert the elements to {}", port.ty.dtype)));
     }
     let fits = port.ty.dims.len() == shape.len()
         && port.ty.dims.iter().zip(shape).all(|(dim, &size)| !matches!(dim, Dim::Fixed(n) if *n != size));
-    if fits { Ok(()) } else { Err(wrong_shape(port, dtype, shape)) }
+    if fits { Ok(()) } else { Err(wrong_shape(port, dtype, shape).help(OTHER_SHAPE)) }
 }
+
+/// Remedies.
+const EACH_ONCE: &str = "give each input once: --input NAME=FILE";
+const OTHER_SHAPE: &str = "reshape the input, or compile the model for its dimensions: --dim NAME=N";
 
 fn wrong_shape(port: &Port, dtype: DType, shape: &[usize]) -> Diagnostic {
     let message = format!("input \"{}\": expected {}, found {dtype}{shape:?}", port.name, show(port));

@@ -86,8 +86,8 @@ pub struct RegionCall<'a, 't> {
     pub workspace: &'a mut [u8],
     /// Plan number, from [`Prepared::plan`].
     pub plan: u64,
-    /// Results that have the memory of an input, as pairs of indices into `outputs` and `inputs`: the view of such an input has no
-    /// data, and its contents are those of the output before the run.
+    /// Results that have the memory of an input, as pairs of indices into `outputs` and `inputs`: the view of such an
+    /// input has no data, and its contents are those of the output before the run.
     pub in_place: &'a [[u32; 2]],
     /// Operands in the memory of a device, whose views above have no data; `None` if there are none.
     pub device: Option<&'a DeviceOperands>,

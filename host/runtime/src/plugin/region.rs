@@ -83,7 +83,8 @@ impl PluginRegion {
         let outputs = call.outputs.iter().map(|t| GuardedBuffer::new(t.data.len(), POISON, POISON));
         let mut outputs = outputs.collect::<Result<Vec<GuardedBuffer>, OutOfMemory>>()?;
         let mut workspace = GuardedBuffer::new(call.workspace.len(), POISON, POISON)?;
-        // The copies are apart, so the region does not compute in place; an input that would be has the contents of its output.
+        // The copies are apart, so the region does not compute in place; an input that would be has the contents of its
+        // output.
         for &[output, input] in call.in_place {
             inputs[input as usize] = GuardedBuffer::copy_of(call.outputs[output as usize].data, POISON)?;
         }

@@ -44,8 +44,8 @@ pub fn plan(module: &Module, output_names: &[String], device_backends: &[&str]) 
 /// Results that a region may write to the memory of an argument, as pairs of indices of result and argument, by symbol.
 pub type InPlace = BTreeMap<String, Vec<[u32; 2]>>;
 
-/// Same as [`plan`], with regions that compute in place where an argument is not read afterwards. Everything but the places of
-/// tensors is as without them.
+/// Same as [`plan`], with regions that compute in place where an argument is not read afterwards. Only the places of
+/// tensors differ from those of [`plan`].
 ///
 /// # Errors
 /// Same as [`plan`].

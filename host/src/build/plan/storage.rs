@@ -28,7 +28,8 @@ impl Classes {
     }
 }
 
-/// Returns the results that a region may write to the memory of an argument, as pairs of indices of result and argument.
+/// Returns the results that a region may write to the memory of an argument, as pairs of indices of result and
+/// argument.
 type InPlaceOf<'a> = dyn Fn(u32) -> &'a [[u32; 2]] + 'a;
 
 /// Assigns a place to every register of a function.
@@ -245,8 +246,8 @@ fn in_place(
     (input < inputs.len() && fits(input)).then_some(input)
 }
 
-/// Returns true if a result of a region can have the block of an argument: the argument dies here, is read once, and lies in the same
-/// arena with the same size; the result has no block yet.
+/// Returns true if a result of a region can reuse the block of an argument: the argument dies here, is read once, and
+/// lies in the same arena with the same size; the result has no block yet.
 fn dies_into(
     function: &Function,
     classes: &Classes,
