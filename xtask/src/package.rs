@@ -8,8 +8,8 @@ use crate::process::{self, cargo};
 /// Packs every crate without building it: fails for manifests that a registry would refuse, such as dependencies
 /// without a version. Takes seconds, and needs no network after a build.
 pub fn run() -> Result<(), String> {
-    // The Python extension goes into a wheel, and uses the command line, which no registry has.
-    let others = ["--workspace", "--exclude", "byoc-python"];
+    // The Python extension and the benches use the command line and the server, which no registry has.
+    let others = ["--workspace", "--exclude", "byoc-python", "--exclude", "byoc-benches"];
     process::run(cargo(&["package", "--no-verify", "--allow-dirty", "--offline", "--quiet"]).args(others))
 }
 
