@@ -481,6 +481,3 @@ def _unique(call: Call, data: Any) -> Any:
     counts = np.array([len(found[key]) for key in order], np.int64)
     values = data.reshape(-1)[firsts] if axis is None else np.take(data, firsts, axis)
     return values, firsts, inverse, counts
-
-
-from . import _features, _text, _trees  # noqa: E402, F401  (they add their operators to the table)

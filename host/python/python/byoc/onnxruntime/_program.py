@@ -12,6 +12,7 @@ from typing import Any
 from .. import _byoc, _errors
 from . import _exceptions
 from ._engine import Engine, read
+from . import _features, _text, _trees  # noqa: F401  (they add their operators to the table)
 from ._operators import OPERATORS, Call, Failed, Invalid, Kind, Node, kind_of
 from ._types import number_of
 
