@@ -225,11 +225,11 @@ mod tests {
             ]
         );
         assert_eq!(
-            all("did you mean --backend dnnl?")[..],
+            all("did you mean --backend mine?")[..],
             [
-                r#"did you mean CompileOptions::backend("dnnl")?"#,
-                r#"did you mean byoc_compile_options.backends = {"dnnl"}?"#,
-                r#"did you mean backend="dnnl"?"#
+                r#"did you mean CompileOptions::backend("mine")?"#,
+                r#"did you mean byoc_compile_options.backends = {"mine"}?"#,
+                r#"did you mean backend="mine"?"#
             ]
         );
         assert_eq!(
