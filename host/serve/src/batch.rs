@@ -403,9 +403,15 @@ impl Shared {
         }
         let cancel = self.cancel.part(Some(MAX_HERE));
         let outcome = self.run(&[&job.inputs], &[job.rows], &cancel);
-        self.lock().busy -= 1;
-        // Requests that arrived in the meantime may wait for this one.
-        self.changed.notify_one();
+        let is_awaited = {
+            let mut queue = self.lock();
+            queue.busy -= 1;
+            !queue.pending.is_empty() || queue.closed
+        };
+        // Only requests that arrived in the meantime may wait for this one: a wakeup costs more than a short execution.
+        if is_awaited {
+            self.changed.notify_one();
+        }
         match outcome {
             Ok((outputs, times)) => {
                 let outputs = outputs.into_iter().map(|tensor| Part { tensor, rows: None }).collect();

@@ -35,6 +35,7 @@ mod served;
 mod server;
 mod shared_memory;
 mod stats;
+mod threads;
 
 pub use error::{ServeError, Status};
 pub use log::LogFormat;

@@ -1,6 +1,7 @@
 //! Connections: one loop for HTTP and gRPC, with limits on their number and on the time without progress.
 
 use crate::error::{Result, ServeError, Status};
+use crate::threads::Threads;
 use axum::Router;
 use byoc_ir::diag::codes::serving::ADDRESS;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -60,7 +61,13 @@ pub async fn listen(flag: &str, address: &str) -> Result<Option<TcpListener>> {
 }
 
 /// Serves connections until `stop` changes, and then waits for the requests in progress.
-pub async fn serve(listener: TcpListener, router: Router, limits: Arc<Connections>, mut stop: watch::Receiver<bool>) {
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: Arc<Connections>,
+    threads: Arc<Threads>,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle);
     builder
@@ -89,14 +96,17 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Arc<Connection
         }
         let _ = stream.set_nodelay(true);
         let counted = Counted(limits.clone());
-        let stream = Timed::new(stream, limits.idle, limits.stalled);
+        // The thread of the connection registers it with its own runtime.
+        let (Ok(stream), Some(place)) = (stream.into_std(), threads.place()) else { continue };
         let service = TowerToHyperService::new(router.clone());
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-        let connection = graceful.watch(connection);
-        tokio::spawn(async move {
-            // A connection that breaks concerns its client alone.
-            let _ = connection.await;
-            drop(counted);
+        let (builder, watcher, limits) = (builder.clone(), graceful.watcher(), limits.clone());
+        place.runtime.clone().spawn(async move {
+            let _held = (counted, place);
+            let Ok(stream) = TcpStream::from_std(stream) else { return };
+            let stream = Timed::new(stream, limits.idle, limits.stalled);
+            let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+            // A connection that breaks affects its client alone.
+            let _ = watcher.watch(connection).await;
         });
     }
     drop(listener);

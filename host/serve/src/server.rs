@@ -7,6 +7,7 @@ use crate::log::{self, LogControl};
 use crate::options::Options;
 use crate::repository::Repository;
 use crate::shared_memory::Regions;
+use crate::threads::Threads;
 use crate::{grpc, http};
 use byoc_ir::diag::codes::{runtime, serving};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -24,7 +25,9 @@ const MAX_NETWORK_THREADS: usize = 4;
 /// Running server.
 pub struct Server {
     app: Arc<App>,
+    /// Accepts connections and waits for signals.
     runtime: Runtime,
+    threads: Arc<Threads>,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
     /// Address of HTTP.
@@ -79,14 +82,14 @@ impl Server {
             controls: Semaphore::new(4),
         });
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_NETWORK_THREADS);
+        let threads = Arc::new(Threads::start(threads)?);
         let runtime = Builder::new_multi_thread()
-            .worker_threads(threads)
-            .max_blocking_threads(16)
-            .thread_name("serve-net")
+            .worker_threads(1)
+            .thread_name("serve-accept")
             .enable_all()
             .build()
             .map_err(|error| {
-                let message = format!("cannot start the threads of the network: {error}");
+                let message = format!("cannot start the thread that accepts connections: {error}");
                 ServeError::new(Status::Internal, runtime::NO_THREADS, message)
             })?;
         let (stop, stopped) = watch::channel(false);
@@ -103,11 +106,12 @@ impl Server {
                 listeners.push((listener, router));
             }
         }
-        let serve =
-            |(listener, router)| runtime.spawn(listen::serve(listener, router, connections.clone(), stopped.clone()));
+        let serve = |(listener, router)| {
+            runtime.spawn(listen::serve(listener, router, connections.clone(), threads.clone(), stopped.clone()))
+        };
         let tasks = listeners.into_iter().map(serve).collect();
         let [http, grpc, metrics] = addresses;
-        let server = Server { app, runtime, stop, tasks, http, grpc, metrics };
+        let server = Server { app, runtime, threads, stop, tasks, http, grpc, metrics };
         let show =
             |address: Option<SocketAddr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
         tracing::info!(target: "byoc::serve", http = show(http), grpc = show(grpc), metrics = show(metrics), "listening");
@@ -150,6 +154,9 @@ impl Server {
         // What has not finished by now is cancelled.
         self.app.repository.engine().session.cancel.set(true);
         self.runtime.shutdown_timeout(Duration::from_secs(1));
+        if let Some(threads) = Arc::into_inner(self.threads) {
+            threads.stop();
+        }
         tracing::info!(target: "byoc::serve", "stopped");
     }
 }

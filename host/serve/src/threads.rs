@@ -1,0 +1,99 @@
+//! Threads of the network, each with a runtime of its own.
+//!
+//! A connection stays on one thread. A pool that shares its connections wakes a second thread for most requests, which
+//! takes longer than a small model runs.
+
+use crate::error::{Result, ServeError, Status};
+use byoc_ir::diag::codes::runtime::NO_THREADS;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+/// Threads that serve connections.
+#[derive(Debug)]
+pub struct Threads(Vec<Thread>);
+
+#[derive(Debug)]
+struct Thread {
+    runtime: Handle,
+    /// Number of connections.
+    load: Arc<AtomicUsize>,
+    /// Ends the thread when it is dropped.
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+/// Place of a connection on its thread.
+#[derive(Debug)]
+pub struct Place {
+    pub runtime: Handle,
+    load: Arc<AtomicUsize>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.load.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Threads {
+    /// Starts threads.
+    ///
+    /// # Errors
+    /// When the system cannot start a thread.
+    pub fn start(count: usize) -> Result<Threads> {
+        (0..count).map(|index| Thread::start(index, count)).collect::<Result<_>>().map(Threads)
+    }
+
+    /// Returns a place on the thread with the fewest connections; `None` if there are no threads.
+    pub fn place(&self) -> Option<Place> {
+        let thread = self.0.iter().min_by_key(|thread| thread.load.load(Ordering::Relaxed))?;
+        thread.load.fetch_add(1, Ordering::Relaxed);
+        Some(Place { runtime: thread.runtime.clone(), load: thread.load.clone() })
+    }
+
+    /// Ends the threads, whatever their connections do.
+    pub fn stop(self) {
+        let threads: Vec<JoinHandle<()>> = self
+            .0
+            .into_iter()
+            .map(|Thread { stop, thread, .. }| {
+                drop(stop);
+                thread
+            })
+            .collect();
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Thread {
+    fn start(index: usize, count: usize) -> Result<Thread> {
+        /// Threads for work that takes long, over all runtimes.
+        const BLOCKING: usize = 16;
+        let failed = |error: std::io::Error| {
+            let message = format!("cannot start thread {index} of the network: {error}");
+            ServeError::new(Status::Internal, NO_THREADS, message)
+        };
+        let runtime = Builder::new_current_thread()
+            .max_blocking_threads(BLOCKING.div_ceil(count))
+            .thread_name("serve-work")
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name(format!("serve-net-{index}"));
+        let thread = thread
+            .spawn(move || {
+                let _ = runtime.block_on(stopped);
+                runtime.shutdown_timeout(Duration::from_secs(1));
+            })
+            .map_err(failed)?;
+        Ok(Thread { runtime: handle, load: Arc::default(), stop, thread })
+    }
+}
