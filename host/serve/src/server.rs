@@ -83,15 +83,13 @@ impl Server {
         });
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_NETWORK_THREADS);
         let threads = Arc::new(Threads::start(threads)?);
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("serve-accept")
-            .enable_all()
-            .build()
-            .map_err(|error| {
-                let message = format!("cannot start the thread that accepts connections: {error}");
-                ServeError::new(Status::Internal, runtime::NO_THREADS, message)
-            })?;
+        let runtime =
+            Builder::new_multi_thread().worker_threads(1).thread_name("serve-accept").enable_all().build().map_err(
+                |error| {
+                    let message = format!("cannot start the thread that accepts connections: {error}");
+                    ServeError::new(Status::Internal, runtime::NO_THREADS, message)
+                },
+            )?;
         let (stop, stopped) = watch::channel(false);
         let routers = [
             ("http", &options.http, http::router(app.clone())),
