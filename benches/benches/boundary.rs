@@ -1,7 +1,7 @@
 //! Costs of the boundary between host and plugin, through the Rust entry and through the C entry: loading a library,
-//! judging a candidate, preparing and running a trivial region; and the cost of a parallel loop on the host's threads.
+//! judging a candidate, preparing and running a trivial region. Also measures a parallel loop on the host's threads.
 //!
-//! Targets: 2 ms per load, 10 ms for 10,000 candidates, 1 µs per call of a region in addition to the plugin's own work.
+//! Targets: 2 ms per load, 10 ms for 10,000 candidates, 1 µs per region call in addition to the plugin's work.
 
 use byoc::runtime::exec::Pool;
 use byoc::runtime::exec::region::{Prepared, Region as _, RegionCall};
@@ -73,7 +73,8 @@ fn conv2d(number: usize) -> Graph {
     graph
 }
 
-/// Benches loading, from a fresh copy in each iteration, as a library is mapped only once per process.
+/// Benches plugin loading, from a fresh copy of the library in each iteration, because a process maps a library only
+/// once.
 fn loading(criterion: &mut Criterion) {
     let session = Session::without_plugins(1).expect("cannot start threads");
     let mut group = criterion.benchmark_group("load");
@@ -103,13 +104,13 @@ fn loading(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Benches the same calls for a plugin in Rust and one in C, both of which support `nn.relu`.
+/// Benches the same calls to a Rust plugin and to a C plugin, both of which support `nn.relu`.
 fn regions(criterion: &mut Criterion) {
     region_calls(criterion, "rust", "minimal", &byoc_test_support::test_plugin("minimal"));
     region_calls(criterion, "c", "elementwise", &byoc_test_support::sample("elementwise"));
 }
 
-/// Benches `judge` with supported candidates only: the cost of a refusal depends on the plugin's message.
+/// Benches `judge` only with supported candidates, since the cost of a refusal depends on the plugin's message.
 fn judging(
     group: &mut BenchmarkGroup<'_, WallTime>,
     codegen: &dyn Codegen,
@@ -125,8 +126,7 @@ fn judging(
     group.throughput(Throughput::Elements(1));
 }
 
-/// Benches judging on the C++ sample, whose candidates have twice as much JSON. Batches are judged on the host's
-/// threads.
+/// Benches `judge` of the C++ sample, with candidates of twice the JSON size. Batches are judged on the host's threads.
 fn convolutions(criterion: &mut Criterion) {
     for threads in [1, 2] {
         let session = Session::without_plugins(threads).expect("cannot start threads");
@@ -164,7 +164,7 @@ fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Pa
         b.iter(|| loader.load(black_box(&request)).expect("cannot load the region"))
     });
 
-    // Calls the region the way the executor does.
+    // Calls the region as the executor does.
     let loaded = PluginRegion::new(loader.load(&request).expect("cannot load the region"), "region", "bench");
     let input = 1f32.to_ne_bytes();
     let mut output = [0u8; 4];

@@ -1,6 +1,6 @@
-//! Benches of the dnnl backend by operator family, by pattern and with whole models, of memory growth over many runs,
-//! and of the time until worker threads sleep. An element in a throughput is a floating-point operation; families that
-//! the backend refuses are marked.
+//! Benches of the dnnl backend by operator family, by pattern and by model, of memory growth over many runs, and of the
+//! time until worker threads sleep. Throughput elements are floating-point operations; families that the backend
+//! refuses are marked.
 
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -15,7 +15,7 @@ const MODELS: &[&str] = &["resnet18_w16", "mobilenet_v2_025", "bert_small", "vit
 const RUNS: usize = 10_000;
 const MAX_GROWTH: u64 = 8 << 20;
 
-/// Time after a run within which the workers of the library's pool must sleep.
+/// Time after a run within which the workers of the library's thread pool must sleep.
 const MAX_SPIN: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_millis(60);
 
@@ -68,9 +68,9 @@ fn check_memory_growth(session: &Session) {
     );
 }
 
-/// Measures how long the workers of the library's pool keep spinning after a run. The kernel updates the processor time
-/// of a running thread only occasionally, so times are read while the workers sleep: the cost of a single run and the
-/// pause after it, minus the cost per run of a series.
+/// Measures how long the workers of the library's thread pool spin after a run. The kernel updates the CPU time of a
+/// running thread only occasionally, so CPU times are read while the workers sleep. The result is the CPU time of a
+/// single run and the pause after it, minus the CPU time per run in a series of runs.
 fn measure_spin(session: &Session) {
     const SERIES: u32 = 10;
     let PreparedModel { model, inputs } = prepare(session, &file("resnet18_w16"), &["dnnl"]);
@@ -92,8 +92,7 @@ fn measure_spin(session: &Session) {
     assert!(median < MAX_SPIN, "expected workers to sleep within {MAX_SPIN:?} of a run, found {median:?}");
 }
 
-/// Returns the processor time of the workers: the other threads of this process that have the name of this thread,
-/// which created them.
+/// Returns the CPU time of the workers: the threads that have the same name as the current thread, which created them.
 fn worker_time() -> Duration {
     let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
     let this_task = std::fs::canonicalize("/proc/thread-self").unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Benches of the software device of nuc_fpga: each layer of ResNet-18 and the whole network in int8, with the time on
-//! this machine and the figures of the hardware model (cycles, utilization, bytes). An element in a throughput is a
-//! multiply-add.
+//! Benches of the software device of nuc_fpga on each layer of ResNet-18 and on the whole network in int8, with the
+//! wall-clock time and the metrics of the hardware model (cycles, utilization, bytes). Throughput elements are
+//! multiply-adds.
 
 use byoc::runtime::session::Session;
 use byoc_benches::models::{PreparedModel, prepare};
@@ -36,7 +36,7 @@ impl Layer {
     }
 }
 
-/// Module under construction: an int8 network whose weights are inputs and get random values at run time.
+/// Module under construction: an int8 network whose weights are inputs with random values at run time.
 #[derive(Default)]
 struct ProgramText {
     params: Vec<String>,
@@ -58,7 +58,7 @@ impl ProgramText {
         format!("%{}", self.values - 1)
     }
 
-    /// Adds a quantized convolution, optionally followed by a relu.
+    /// Adds a quantized convolution, optionally followed by a ReLU.
     fn conv(&mut self, x: &str, layer: &Layer, relu: bool) -> String {
         let Layer(_, channels, kernels, _, kernel, stride) = *layer;
         let w = self.param(&[kernels, channels, kernel, kernel]);
@@ -148,7 +148,7 @@ fn print_hardware_metrics(session: &Session, name: &str, run: impl FnOnce()) {
     let after = session.metrics.snapshot();
     let counter = |name: &str| (after.get(name).copied().unwrap_or(0) - before.get(name).copied().unwrap_or(0)) as f64;
     println!(
-        "{name}: {} calls, {} cycles ({:.3} ms at 200 MHz), utilisation {:.1} %, {:.2} MB moved",
+        "{name}: {} calls, {} cycles ({:.3} ms at 200 MHz), utilization {:.1} %, {:.2} MB moved",
         counter("nuc_fpga.calls"),
         counter("nuc_fpga.cycles"),
         counter("nuc_fpga.cycles") / 200e3,

@@ -1,14 +1,14 @@
 //! Benches of parsing, type inference and partitioning on synthetic modules of 1,000 to 1,000,000 operators.
 //!
 //! Criterion measures each stage separately up to 100,000 operators. The whole pipeline, from text to a module
-//! partitioned for three backends, runs once in a separate process for each module and size, so that its peak memory
-//! can be measured. Targets: 100,000 operators in 1 s; 1,000,000 at no more than 8 µs and 1.5 kB per operator.
+//! partitioned for three backends, runs once in a separate process for each module and size, to isolate its peak
+//! memory. Targets: 100,000 operators in 1 s; 1,000,000 at no more than 8 µs and 1.5 kB per operator.
 //!
 //! A separate table measures the four partitioning passes of Relay on a typed module, with 95 patterns. Targets:
 //! 100,000 operators within 0.5 s in total, 1,000,000 within 6 s.
 //!
-//! `cargo bench -p byoc-benches --bench passes -- --scale chain,wide 1000000` prints only the table of whole runs, for
-//! these modules and sizes; with `--four`, only the table of the four passes.
+//! `cargo bench -p byoc-benches --bench passes -- --scale chain,wide 1000000` prints only the pipeline table, for the
+//! given modules and sizes; with `--four`, only the table of the four passes.
 
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -42,7 +42,8 @@ fn main() {
     let mut criterion = byoc_benches::criterion();
     stages(&mut criterion);
     criterion.final_summary();
-    // `cargo test --benches` only checks that benches run, and a filter selects other benches.
+    // The tables are skipped under `cargo test --benches`, which only checks that benches run, and if a filter selects
+    // benches.
     if args.iter().any(|arg| arg == "--bench") && !args.iter().skip(1).any(|arg| !arg.starts_with('-')) {
         print_runs(&|_| true, &[1_000, 10_000, 100_000, 1_000_000]);
         print_passes_runs(&|_| true, &[100_000, 1_000_000]);
@@ -108,7 +109,7 @@ fn stages(criterion: &mut Criterion) {
     }
 }
 
-/// Prints the table of whole runs, each in a separate process; times are those of the only thread of the process.
+/// Prints the table of pipeline runs, each in a separate single-threaded process; times are CPU times.
 fn print_runs(selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
     println!(
         "\n{:<13} {:>9}  {:>8} {:>8} {:>9} {:>9}  {:>7} {:>7}  {:>8} {:>8} {:>8}",
@@ -127,7 +128,7 @@ fn print_runs(selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
     run_rows("--one", selected, sizes);
 }
 
-/// Prints the table of the four passes.
+/// Prints the table of the four partitioning passes.
 fn print_passes_runs(selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
     println!(
         "\n{:<13} {:>9}  {:>9} {:>9} {:>9} {:>9} {:>9}  {:>7} {:>9}",
@@ -157,7 +158,7 @@ fn milliseconds(time: Duration) -> String {
     format!("{:.1}ms", time.as_secs_f64() * 1e3)
 }
 
-/// Prints one row of the table of the four passes.
+/// Prints one row of the table of the four partitioning passes.
 fn print_passes_run(program: &str, size: usize) {
     let (text, operators) = (programs::find(program).expect("expected a program of that name").text)(size);
     let (table, rules) = (backends::table(), backends::rules());
@@ -185,7 +186,7 @@ fn print_passes_run(program: &str, size: usize) {
     );
 }
 
-/// Prints one row of the table of whole runs.
+/// Prints one row of the table of pipeline runs.
 fn print_run(program: &str, size: usize) {
     let (text, operators) = (programs::find(program).expect("expected a program of that name").text)(size);
     let table = backends::table();

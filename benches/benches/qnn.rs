@@ -1,6 +1,7 @@
-//! Benches of the host's quantized kernels against those in float32, on the layers of ResNet-50, on one thread and on
-//! two: a convolution with `int32` output, one fused with bias, requantization and clipping, and the float one; matrix
-//! products; and the operators between them. An element in a throughput is an operation; a multiply-add counts as two.
+//! Benches of the host's quantized kernels and their float32 counterparts on the layers of ResNet-50, on one thread and
+//! on two threads: convolutions with `int32` output, convolutions fused with bias, requantization and clipping, float
+//! convolutions, matrix products, and the operators between them. Throughput elements are operations; a multiply-add
+//! counts as two.
 
 use byoc_ir::ir::{AttrValue, Attrs, TensorType};
 use byoc_ir::op;
@@ -8,7 +9,7 @@ use byoc_ir::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
 use byoc_kernels::{self, Kernel, Spec};
 use criterion::{BenchmarkId, Criterion, Throughput};
 
-/// Name, input channels, output channels, width of the feature map, kernel size, stride.
+/// Convolution layers: name, input channels, output channels, width of the feature map, kernel size, stride.
 const LAYERS: [(&str, usize, usize, usize, usize, usize); 7] = [
     ("stem 7x7/2", 3, 64, 224, 7, 2),
     ("1x1 56", 64, 256, 56, 1, 1),
@@ -19,7 +20,7 @@ const LAYERS: [(&str, usize, usize, usize, usize, usize); 7] = [
     ("3x3 7", 512, 512, 7, 3, 1),
 ];
 
-/// Returns a tensor of pseudorandom elements; floats are small.
+/// Returns a tensor of pseudorandom elements; floats are in [-0.8, 0.88).
 fn random_tensor(dtype: DType, shape: &[usize]) -> Tensor {
     let count: usize = shape.iter().product();
     let bits = |i: usize| (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -33,7 +34,7 @@ fn random_tensor(dtype: DType, shape: &[usize]) -> Tensor {
     }
 }
 
-/// Kernel for a call, with the arguments.
+/// Kernel of a call, with the call's arguments.
 struct PreparedCall {
     kernel: Box<dyn Kernel>,
     args: Vec<Tensor>,
@@ -42,7 +43,7 @@ struct PreparedCall {
     operations: u64,
 }
 
-/// Creates the kernel for a call, in which all inputs but the first are constants.
+/// Creates the kernel of a call in which all inputs but the first are constants.
 fn prepare(name: &str, attrs: Attrs, args: Vec<Tensor>) -> PreparedCall {
     let id = op::lookup(name).expect("expected a known operator");
     let def = op::get(id);

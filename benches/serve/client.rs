@@ -1,5 +1,4 @@
-//! Clients of the measurements: HTTP/1.1 over a blocking socket, and gRPC over HTTP/2, each with one persistent
-//! connection.
+//! Measurement clients: HTTP/1.1 over a blocking socket, and gRPC over HTTP/2, each with one persistent connection.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -10,14 +9,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
-/// Connection for HTTP/1.1.
+/// HTTP/1.1 connection.
 pub struct Http {
     stream: TcpStream,
     buffer: Vec<u8>,
     filled: usize,
 }
 
-/// Response: status, and the ranges of head and body in the buffer.
+/// Response status, with the positions of the head and the body in the buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
     pub status: u16,
@@ -80,14 +79,14 @@ impl Http {
         &self.buffer[reply.head..reply.end]
     }
 
-    /// Returns the binary data of the last response.
+    /// Returns the binary tensor data of the last response, which follows the JSON.
     pub fn data(&self, reply: Reply) -> &[u8] {
         let head = std::str::from_utf8(&self.buffer[..reply.head]).unwrap_or_default();
         let json = header(head, "inference-header-content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
         &self.buffer[(reply.head + json).min(reply.end)..reply.end]
     }
 
-    /// Sends a GET and returns the status.
+    /// Sends a GET request and returns the status.
     pub fn get(&mut self, path: &str) -> io::Result<u16> {
         Ok(self.exchange(&request("GET", path, &[], b""))?.status)
     }
@@ -100,7 +99,7 @@ fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
         .map(|(_, v)| v.trim())
 }
 
-/// Returns the bytes of a request.
+/// Returns the bytes of an HTTP/1.1 request.
 pub fn request(method: &str, path: &str, headers: &[(&str, String)], body: &[u8]) -> Vec<u8> {
     let mut text = format!("{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Length: {}\r\n", body.len());
     for (name, value) in headers {
@@ -117,7 +116,7 @@ pub fn binary_request(model: &str, input: &str, shape: &[i64], data: &[u8]) -> V
     request("POST", &format!("/v2/models/{model}/infer"), &headers, &[json.as_bytes(), data].concat())
 }
 
-/// Returns the JSON before binary data.
+/// Returns the JSON that precedes the binary data of an inference request.
 pub fn binary_header(input: &str, shape: &[i64], size: usize) -> String {
     format!(
         "{{\"inputs\":[{{\"name\":\"{input}\",\"shape\":{shape:?},\"datatype\":\"FP32\",\"parameters\":{{\"binary_data_size\":{size}}}}}],\
@@ -125,17 +124,17 @@ pub fn binary_header(input: &str, shape: &[i64], size: usize) -> String {
     )
 }
 
-/// Connection for gRPC.
+/// gRPC connection.
 pub struct Grpc {
     runtime: Runtime,
     sender: http2::SendRequest<Full<Bytes>>,
     address: SocketAddr,
 }
 
-/// Method of an inference.
+/// gRPC method path of an inference.
 pub const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
-/// Prepends the compression flag and the length to a message.
+/// Serializes a message with the gRPC prefix: compression flag and length.
 pub fn frame(message: &impl prost::Message) -> Bytes {
     let mut framed = BytesMut::new();
     framed.put_u8(0);
@@ -160,7 +159,7 @@ impl Grpc {
         Ok(Grpc { runtime, sender: connected.map_err(|e| e.to_string())?, address })
     }
 
-    /// Calls a method; the error has the status and the message.
+    /// Calls a method. An error contains the gRPC status and message.
     pub fn exchange(&mut self, path: &str, body: Bytes) -> crate::Result<Bytes> {
         let request = hyper::Request::post(format!("http://{}{path}", self.address))
             .header("content-type", "application/grpc")

@@ -1,5 +1,5 @@
-//! Echo server on the libraries of the inference server: `axum` returns the body of a request, `tonic` its raw
-//! contents. Its latency is the lower bound for the server's.
+//! Echo server with the libraries of the inference server: `axum` returns the body of a request, `tonic` its raw
+//! contents. Its latency is a lower bound on the latency of the inference server.
 
 use crate::Result;
 use axum::Router;
@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tonic::server::{Grpc, UnaryService};
 use tonic_prost::ProstCodec;
 
-/// Runs until standard input ends.
+/// Runs the server until the end of standard input.
 pub fn run() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| e.to_string())?;
     runtime.block_on(async {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Request of a measurement, and the data with which its response must end.
+/// Measurement request, which a connection sends repeatedly.
 #[derive(Clone)]
 pub enum Exchange {
     Http { request: Bytes },
@@ -50,7 +50,7 @@ impl Connection {
         }
     }
 
-    /// Returns the binary data of one response.
+    /// Sends the request and returns the binary data of the response.
     pub fn answer(&mut self) -> Result<Vec<u8>> {
         match self {
             Connection::Http(client, request) => {
@@ -78,14 +78,14 @@ impl Connection {
     }
 }
 
-/// Result of several clients: responses per second, and latencies in microseconds.
+/// Result of concurrent clients: responses per second, and latencies in microseconds.
 pub struct Measured {
     pub rate: f64,
     pub latencies: Vec<f64>,
 }
 
-/// Runs clients for a given time; each sends its next request after the response, and no earlier than `interval` after
-/// the scheduled time of the last one.
+/// Runs `count` clients for the duration `time`. Each client sends a request after the response to its previous
+/// request, and no earlier than `interval` after the previous request's scheduled time.
 pub fn clients(
     server: &Server,
     exchange: &Exchange,
@@ -107,8 +107,9 @@ pub fn clients(
                     if interval.is_some() && due > now {
                         std::thread::sleep(due - now);
                     }
-                    // The latency of a client that woke late is measured from its send, that of a client that waited
-                    // for a response from the scheduled time.
+                    // If the client slept until the scheduled time, its latency is measured from the actual send,
+                    // because the client may wake late. If it was waiting for a response, the latency is measured from
+                    // the scheduled time.
                     let from = if due > now || interval.is_none() { Instant::now() } else { due };
                     connection.exchange()?;
                     latencies.push(micros(from.elapsed()));

@@ -1,8 +1,9 @@
-//! Measurements of the inference server: overhead over an echo server of the same libraries, processor time of a request,
-//! other servers, a start from the cache, and a long run. `cargo xtask bench serve` and `cargo xtask soak` build and start it.
+//! Measurements of the inference server: overhead over an echo server with the same libraries, CPU time per request,
+//! comparison with peer servers, start from the cache, and a long run. `cargo xtask bench serve` and `cargo xtask soak`
+//! build and start this executable.
 //!
 //! The server runs in a separate process, as in production; this process is the client. Rounds alternate between the
-//! compared servers, so that drift of the machine's speed affects all of them equally.
+//! compared servers, so drift in machine speed affects all servers equally.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
@@ -30,10 +31,10 @@ usage: byoc-bench-serve <measurement> [options]
   echo                        the echo server
 ";
 
-/// Result of a measurement; the error is a text.
+/// Result of a measurement, with a message as the error.
 type Result<T> = std::result::Result<T, String>;
 
-/// Options of a measurement by name.
+/// Measurement options, by name.
 struct Options(Vec<(String, String)>);
 
 impl Options {

@@ -1,11 +1,11 @@
-//! Models of the measurements, and their files.
+//! Models for the measurements, with their files.
 
 use crate::Result;
 use crate::processes::sibling;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Model with one input of float32.
+/// Model with one float32 input.
 pub struct Model {
     pub name: &'static str,
     pub file: PathBuf,
@@ -34,7 +34,7 @@ pub fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Returns two models of one relu each, with inputs of 16 bytes and of the size of an image for ResNet-50.
+/// Returns two models with a single ReLU each, for inputs of 16 bytes and of the size of a ResNet-50 image.
 pub fn relus() -> Result<Vec<Model>> {
     let folder = folder()?;
     let relu = |name: &'static str, shape: Vec<i64>| -> Result<Model> {
@@ -50,7 +50,7 @@ pub fn relus() -> Result<Vec<Model>> {
     Ok(vec![relu("small", vec![1, 4])?, relu("picture", vec![1, 3, 224, 224])?])
 }
 
-/// Returns ResNet-50 of `byoc zoo`, and the digits network.
+/// Returns ResNet-50 from `byoc zoo`, and the digits network.
 pub fn networks() -> Result<Vec<Model>> {
     let resnet = folder()?.join("resnet50.onnx");
     if !resnet.is_file() {
@@ -72,12 +72,12 @@ pub fn networks() -> Result<Vec<Model>> {
         .collect()
 }
 
-/// Returns the flags that serve models by these names.
+/// Returns the `NAME=FILE` arguments that serve each model under its name.
 pub fn named(models: &[Model]) -> Vec<String> {
     models.iter().map(|model| format!("{}={}", model.name, model.file.display())).collect()
 }
 
-/// Returns the flags of the backend that the measurements use: dnnl, from the folder of this program.
+/// Returns the flags that select the dnnl backend from the directory of the current executable.
 pub fn backend() -> Result<Vec<String>> {
     let plugin = sibling("libbyoc_dnnl.so")?;
     let folder = plugin.parent().ok_or("expected a folder")?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Returns a percentile of unsorted values; 0 if there are none.
+/// Returns a percentile of unsorted values; 0 if `values` is empty.
 pub fn percentile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -10,23 +10,23 @@ pub fn percentile(values: &[f64], share: f64) -> f64 {
     sorted.get(at).copied().unwrap_or_default()
 }
 
-/// Returns the median.
+/// Returns the median of unsorted values.
 pub fn median(values: &[f64]) -> f64 {
     percentile(values, 0.5)
 }
 
-/// Returns microseconds.
+/// Converts a duration to microseconds.
 pub fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Median, lowest and highest value of rounds.
+/// Formats the median, minimum and maximum of values, one per round.
 pub fn spread(values: &[f64], digits: usize) -> String {
     let (low, high) = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), &v| (l.min(v), h.max(v)));
     format!("{:.digits$} ({low:.digits$} to {high:.digits$})", median(values))
 }
 
-/// Verdict on a value with a limit.
+/// Returns the verdict for a value with a limit.
 pub fn verdict(is_met: bool) -> &'static str {
     if is_met { "met" } else { "missed" }
 }

@@ -1,4 +1,4 @@
-//! Latency of the server compared with an echo server: a program of one relu, one client, persistent connections.
+//! Server latency compared with an echo server: a model with a single ReLU, one client, persistent connections.
 
 use crate::client::{Http, binary_request, frame, request};
 use crate::load::{Connection, Exchange, clients};
@@ -11,15 +11,15 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Limits on the latency beyond that of the echo server, in microseconds.
+/// Limits on the latency in excess of the echo server's latency, in microseconds.
 const MAX_HTTP: f64 = 60.0;
 const MAX_GRPC: f64 = 100.0;
-/// Limit on the ratio to the latency of the echo server, for data of the size of an image.
+/// Limit on the ratio to the latency of the echo server, for data of image size.
 const MAX_RATIO: f64 = 1.3;
-/// Limit on the additional latency of an image in shared memory over 16 bytes, in microseconds.
+/// Limit on the additional latency of an image in shared memory compared with 16 bytes, in microseconds.
 const MAX_SHARED: f64 = 50.0;
 
-/// Kind of exchange on one model.
+/// Measured kind of exchange with one model.
 struct Case {
     label: &'static str,
     exchange: Exchange,
@@ -96,13 +96,13 @@ pub fn run(options: &Options) -> Result<()> {
             let has_echo = !label.starts_with("shared");
             let found = Connection::open(&server, &exchange)?.answer()?;
             if has_echo && found != relu(&data) {
-                return Err(format!("{label}: expected the positive part of the input, found another answer"));
+                return Err(format!("{label}: expected the positive part of the input, found different data"));
             }
             cases.push(Case { label, exchange, has_echo, count, echo: Vec::new(), own: Vec::new() });
         }
         let result = std::fs::read(&objects[objects.len() - 1].0).map_err(|e| e.to_string())?;
         if result[data.len()..] != relu(&data)[..] {
-            return Err("shared memory: expected the positive part of the input, found another result".into());
+            return Err("shared memory: expected the positive part of the input, found different data".into());
         }
     }
     for round in 0..rounds {
@@ -168,7 +168,7 @@ fn print_table(cases: &[Case], rounds: usize) {
     }
 }
 
-/// Measures p99 at 70 % of the rate that four clients reach.
+/// Measures the p99 latency at 70 % of the maximum rate of four clients.
 fn at_load(server: &Server, cases: &[Case]) -> Result<()> {
     const CLIENTS: usize = 4;
     const ROUNDS: usize = 3;
@@ -200,11 +200,11 @@ fn at_load(server: &Server, cases: &[Case]) -> Result<()> {
     Ok(())
 }
 
-/// Prints the figures of tritonclient, which the tests have installed.
+/// Prints latencies measured by tritonclient, which the tests of byoc-serve install.
 fn tritonclient(server: &Server, models: &[Model]) -> Result<()> {
     let packages = folder()?.join("../python/tritonclient");
     if !packages.join("ready").is_file() {
-        println!("\ntritonclient: not measured, as its packages are not there (the tests of byoc-serve fetch them)");
+        println!("\ntritonclient: not measured, because its packages are missing (the tests of byoc-serve fetch them)");
         return Ok(());
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/serve/peers/triton_latency.py");

@@ -1,4 +1,4 @@
-//! Servers in separate processes, with their memory and processor time.
+//! Servers in separate processes, with their memory usage and CPU time.
 
 use crate::Result;
 use crate::client::Http;
@@ -25,21 +25,21 @@ impl Drop for Server {
     }
 }
 
-/// Returns the path of a program in the directory of this one.
+/// Returns the path of an executable in the directory of the current executable.
 pub fn sibling(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let path = own.with_file_name(name);
     if path.is_file() { Ok(path) } else { Err(format!("expected {}, found none", path.display())) }
 }
 
-/// Starts the server with flags, and waits until it is ready.
+/// Starts the server with the given flags, and waits until it is ready.
 pub fn start_byoc(flags: &[&str]) -> Result<Server> {
     let server = start_byoc_early(flags)?;
     server.wait_until_ready()?;
     Ok(server)
 }
 
-/// Starts the server with flags, and waits until it listens.
+/// Starts the server with the given flags, and waits until it listens.
 pub fn start_byoc_early(flags: &[&str]) -> Result<Server> {
     let mut command = Command::new(sibling("byoc-serve")?);
     command.args(["--http", "0", "--grpc", "0", "--log-format", "json"]).args(flags).stderr(Stdio::piped());
@@ -56,7 +56,7 @@ pub fn start_byoc_early(flags: &[&str]) -> Result<Server> {
         let _ = child.wait();
         return Err(format!("the server did not start: {}", seen.join("\n")));
     };
-    // The log is drained, so that the server never blocks on the pipe.
+    // Drain the log, because the server would block on a full pipe.
     std::thread::spawn(move || lines.for_each(drop));
     Ok(Server { name: "byoc".into(), child, http: address(&listening, "http")?, grpc: address(&listening, "grpc")? })
 }
@@ -83,7 +83,7 @@ fn address(fields: &Value, name: &str) -> Result<SocketAddr> {
 }
 
 impl Server {
-    /// Waits for up to two minutes.
+    /// Waits up to two minutes until the server is ready.
     pub fn wait_until_ready(&self) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(120) {
@@ -96,7 +96,7 @@ impl Server {
         Err(format!("expected {} to be ready within two minutes", self.name))
     }
 
-    /// Returns the resident memory in bytes.
+    /// Returns the resident memory of the server in bytes.
     pub fn resident(&self) -> Result<u64> {
         let status = format!("/proc/{}/status", self.child.id());
         let text = std::fs::read_to_string(&status).map_err(|e| format!("{status}: {e}"))?;
@@ -106,13 +106,13 @@ impl Server {
         Ok(kilobytes * 1024)
     }
 
-    /// Returns the processor time of all threads.
+    /// Returns the CPU time of all threads of the server.
     pub fn processor_time(&self) -> Duration {
         processor_time(&self.child.id().to_string())
     }
 }
 
-/// Returns the processor time of the current threads of a process in nanoseconds, from the scheduler's statistics.
+/// Returns the total CPU time of the current threads of a process, from the scheduler's statistics.
 pub fn processor_time(process: &str) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let time = |task: std::fs::DirEntry| {
@@ -122,7 +122,7 @@ pub fn processor_time(process: &str) -> Duration {
     Duration::from_nanos(tasks.filter_map(time).sum())
 }
 
-/// Returns a request for gRPC with raw contents.
+/// Returns a gRPC inference request with raw contents.
 pub fn grpc_request(model: &str, input: &str, shape: &[i64], data: Vec<u8>) -> proto::ModelInferRequest {
     let tensor = proto::InferTensor {
         name: input.into(),

@@ -1,5 +1,5 @@
-//! Processor time of a request on one thread, compared with a run in process and with the echo server; resident memory;
-//! time to first response of a server with a warm cache.
+//! CPU time of a request on one thread, compared with an in-process run and with the echo server; resident memory; time
+//! to first response of a server with a warm cache.
 
 use crate::client::binary_request;
 use crate::load::{Connection, Exchange};
@@ -10,10 +10,10 @@ use crate::{Options, Result};
 use byoc::{CompileOptions, Session, Tensor};
 use std::time::{Duration, Instant};
 
-/// Limits relative to the sum of run and echo: a ratio for ResNet-50, microseconds for digits.
+/// Limits relative to the sum of the in-process run and the echo: a ratio for ResNet-50, microseconds for digits.
 const MAX_RATIO: f64 = 1.05;
 const MAX_ABOVE: f64 = 60.0;
-/// Limit on the resident memory in addition to the model's, in MB.
+/// Limit on the resident memory in excess of an in-process run of the model, in MB.
 const MAX_MEMORY: f64 = 10.0;
 /// Limit on the time to first response, in seconds.
 const MAX_START: f64 = 0.5;
@@ -54,7 +54,7 @@ fn start(model: &Model) -> Result<Server> {
     start_byoc(&flags.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Prints the row of a model. Returns the resident memory of this process with the model and of the server, in MB.
+/// Prints the row of a model, and returns the resident memory of an in-process run and of the server, in MB.
 fn compare(model: &Model, rounds: usize) -> Result<(f64, f64)> {
     let count = if model.name == "resnet50" { 10 } else { 500 };
     let session = Session::builder().threads(1).search_default_dirs();
@@ -70,7 +70,7 @@ fn compare(model: &Model, rounds: usize) -> Result<(f64, f64)> {
     let expected = alone.run(vec![input.clone()]).map_err(|e| e.to_string())?.into_tensors();
     let found = Connection::open(&server, &exchange)?.answer()?;
     if expected.first().map(Tensor::bytes) != Some(&found[..]) {
-        return Err(format!("{}: expected the answer of the run in this process, found another", model.name));
+        return Err(format!("{}: expected the result of the in-process run, found different data", model.name));
     }
     let (mut runs, mut echoes, mut served) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
@@ -162,7 +162,7 @@ fn restart(model: &Model) -> Result<()> {
     const STARTS: usize = 5;
     let data = model.data();
     let exchange = Exchange::Http { request: binary_request(model.name, &model.input, &model.shape, &data).into() };
-    // The first start fills the cache.
+    // The first start populates the cache.
     let before = Instant::now();
     drop(start(model)?);
     let first = before.elapsed().as_secs_f64();
@@ -175,7 +175,7 @@ fn restart(model: &Model) -> Result<()> {
         // The port is open before the model is loaded; until then requests are rejected with a hint.
         while Connection::open(&server, &exchange)?.exchange().is_err() {
             if before.elapsed() > Duration::from_secs(60) {
-                return Err("expected an answer within 60 s".into());
+                return Err("expected a response within 60 s".into());
             }
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,5 +1,5 @@
-//! Soak test: clients of several kinds that check every response, misbehaving clients, and models that are replaced.
-//! The resident memory in the last quarter is compared with that in the second.
+//! Soak test with clients of several kinds that check every response, misbehaving clients, and repeated model
+//! replacement. The mean resident memory in the last quarter is compared with the mean in the second quarter.
 
 use crate::client::{Grpc, Http, INFER, binary_request, frame, request};
 use crate::models::{folder, networks};
@@ -15,10 +15,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Limit on the growth of resident memory from the second quarter to the last.
+/// Limit on the relative growth of resident memory from the second quarter to the last.
 const MAX_GROWTH: f64 = 0.01;
 
-/// Kinds of clients, with the number of responses that each has checked.
+/// Number of checked responses by client kind, and the end flag.
 struct Counts {
     ended: AtomicBool,
     answers: [(&'static str, AtomicU64); 6],
@@ -114,7 +114,7 @@ fn write_model(repository: &Path, name: &str, body: &str) -> Result<()> {
         .map_err(|e| e.to_string())
 }
 
-/// Returns the resident memory in bytes, once a second.
+/// Samples the resident memory in bytes, once per second.
 fn sample(server: &Server, counts: &Counts, time: Duration) -> Result<Vec<f64>> {
     let start = Instant::now();
     let mut samples = Vec::new();
@@ -171,7 +171,7 @@ fn io(error: std::io::Error) -> String {
 fn binary(server: &Server, counts: &Counts, seed: u64, rows: u64) -> Result<()> {
     let mut random = Random::new(seed);
     while counts.goes_on() {
-        // Connections are replaced from time to time.
+        // Each connection is replaced after 200 requests.
         let mut client = Http::connect(server.http).map_err(io)?;
         for _ in 0..200 {
             let rows = 1 + random.next_u64() % rows;
@@ -273,7 +273,7 @@ fn reload(server: &Server, counts: &Counts, repository: &Path) -> Result<()> {
         let wanted = binary_request("changing", "x", &[1, 4], &bytes(&[1.0; 4]));
         let reply = client.exchange(&wanted).map_err(io)?;
         if client.data(reply) != bytes(&[value as f32 + 1.0; 4]) {
-            return Err(format!("changing: expected {}, found another answer", value + 1));
+            return Err(format!("changing: expected {}, found different data", value + 1));
         }
         counts.add("reloads");
         std::thread::sleep(Duration::from_millis(50));

@@ -7,8 +7,8 @@ use byoc_core::pattern::{Checks, Entry, parse_table};
 use byoc_ir::ir::{Module, Name};
 use std::fmt::Write;
 
-/// Returns a pattern table of 95 entries, as many as for a complete library: convolutions and matrix products, each
-/// with and without bias and with seven activations, long patterns first.
+/// Returns a pattern table of 95 entries, the size of a complete library's table: convolutions and matrix products,
+/// each with and without bias and with seven activations, long patterns first.
 pub fn table() -> Vec<Entry> {
     let mut text = String::new();
     let _ =
@@ -65,7 +65,7 @@ pub fn rules() -> Vec<TargetRule> {
     vec![rule("first", FIRST), rule("second", SECOND), rule("third", THIRD)]
 }
 
-/// Refuses every seventh single operator, so that reasons are recorded.
+/// Judge that refuses every seventh single operator, so reports contain refusals.
 struct RefusesSomeOperators;
 
 impl Judge for RefusesSomeOperators {
@@ -78,8 +78,8 @@ impl Judge for RefusesSomeOperators {
     }
 }
 
-/// Partitions for the three backends: one with a table of 95 entries, one that refuses some operators, one that
-/// supports the remaining ones.
+/// Partitions for the three backends: one with a table of 95 entries, one that refuses some operators, and one that
+/// supports the remaining operators.
 pub fn partition(module: &Module, table: &[Entry]) -> (Module, Report) {
     let names = |operators: &[&str]| operators.iter().map(|&op| op.to_owned()).collect::<Vec<String>>();
     let (first, second, third) = (names(FIRST), names(SECOND), names(THIRD));

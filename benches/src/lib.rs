@@ -1,7 +1,6 @@
-//! Shared parts of the benches: synthetic programs, backends that support their operators, and measurements of a
-//! process.
+//! Shared code of the benches: synthetic programs, backends that support their operators, and process measurements.
 //!
-//! `cargo xtask bench` runs all benches; `cargo bench -p byoc-benches --bench passes` runs one. A bench prints
+//! `cargo xtask bench` runs all benches; `cargo bench -p byoc-benches --bench passes` runs one bench. Benches print
 //! measurements next to their targets.
 
 pub mod backends;
@@ -14,7 +13,7 @@ pub mod programs;
 use criterion::Criterion;
 use std::time::Duration;
 
-/// Returns the settings of all benches: few samples, so that each file takes a minute or two.
+/// Returns the Criterion settings of all benches, with few samples to limit each file to a minute or two.
 pub fn criterion() -> Criterion {
     Criterion::default()
         .sample_size(10)

@@ -1,4 +1,4 @@
-//! Building of modules and models through the library, and benches of their runs.
+//! Loading and building of models through the library, and benches of their runs.
 
 use crate::families::{FAMILIES, Work};
 use byoc::build::{BuildOptions, build};
@@ -18,7 +18,7 @@ pub struct PreparedModel {
     pub inputs: Vec<Tensor>,
 }
 
-/// Builds the model of a file for these backends.
+/// Builds and loads the model of a file for `backends`.
 ///
 /// # Panics
 /// If the model does not build.

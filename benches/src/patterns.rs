@@ -1,6 +1,6 @@
-//! Patterns of the dnnl backend: each as a small program with constant weights, at the sizes of ResNet-50, MobileNetV2
-//! and BERT, and the steps of recurrent layers. If a backend does not match a pattern as a whole, the time of the
-//! pattern stands out against the time of the anchor operator alone.
+//! Patterns of the dnnl backend, each as a small program with constant weights, at the sizes of ResNet-50, MobileNetV2
+//! and BERT, and the steps of recurrent layers. If a backend does not match a whole pattern, the pattern takes
+//! noticeably longer than its anchor operator.
 
 use byoc::io::random;
 use byoc_ir::ir::{AttrValue, Attrs, ExprId, Module, Type};
@@ -52,7 +52,7 @@ impl NetBuilder {
         (0..count).map(|i| self.builder.project(all, i).expect("expected a part")).collect()
     }
 
-    /// Adds a convolution of a square image, without its bias.
+    /// Adds a convolution of a square image, without bias.
     fn conv(&mut self, x: ExprId, layer: &Layer) -> ExprId {
         let Layer { input, output, taps, stride, groups, .. } = *layer;
         let w = self.weight(&[output, input / groups, taps, taps]);
@@ -231,7 +231,7 @@ pub fn all() -> Vec<(String, Module)> {
     all
 }
 
-/// Returns a convolution; `parts` selects bias (1), relu (2) and residual (3).
+/// Returns a convolution; `parts` selects bias (1), ReLU (2) and residual (3).
 fn convolution(layer: &Layer, parts: usize) -> Module {
     let mut n = NetBuilder::default();
     let x = n.input(&[1, layer.input, layer.size, layer.size]);
@@ -256,7 +256,7 @@ fn dense(n: &mut NetBuilder, [rows, inner, columns]: [usize; 3]) -> ExprId {
     n.biased(y, columns, 1)
 }
 
-/// Adds the scores of attention; `parts` selects scale and mask (1), and softmax (3).
+/// Adds attention scores; `parts` selects scale and mask (1), and softmax (3).
 fn scores(n: &mut NetBuilder, parts: usize) -> ExprId {
     let (q, k) = (n.input(&[12, 128, 64]), n.input(&[12, 128, 64]));
     let mut y = n.op("nn.batch_matmul", &[q, k], &[("transpose_b", true.into())]);
@@ -271,22 +271,22 @@ fn scores(n: &mut NetBuilder, parts: usize) -> ExprId {
     y
 }
 
-/// Adds an operator on the output of a convolution, so that the operator sees the layout used inside a network.
+/// Adds an operator on the output of a convolution, to bench the operator in the layout used inside a network.
 fn pooled(n: &mut NetBuilder, [input, channels, size]: [usize; 3], name: &str, attrs: &[Attr]) -> ExprId {
     let x = n.input(&[1, input, size, size]);
     let y = n.conv(x, &layer("", [input, channels, size], [1, 1, 1]));
     n.op(name, &[y], attrs)
 }
 
-/// Step of a recurrent layer: from the projected input, the weights of the recurrent products and the state to the
-/// hidden state and the rest of the state.
+/// Step of a recurrent layer, which maps the projected input, the recurrent weights and the state to the hidden state
+/// and the rest of the state.
 type Step = fn(&mut NetBuilder, ExprId, &[ExprId], Option<[ExprId; 2]>) -> [ExprId; 2];
 
 const STEPS: usize = 16;
 const HIDDEN: usize = 512;
 
-/// Adds a recurrent layer over a sequence, without initial state. `gates` lists the number of gates in each recurrent
-/// product.
+/// Adds a recurrent layer over a sequence, without an initial state. `gates` lists the number of gates in each
+/// recurrent matrix product.
 fn recurrent(n: &mut NetBuilder, gates: &[usize], step: Step) -> ExprId {
     let x = n.input(&[STEPS, 256]);
     let columns = gates.iter().sum::<usize>() * HIDDEN;
@@ -328,7 +328,7 @@ fn lstm_step(n: &mut NetBuilder, projected: ExprId, weights: &[ExprId], state: O
     [n.op("multiply", &[o, curve], &[]), cell]
 }
 
-/// Computes `(1 - z) n + z h`.
+/// Adds `(1 - z) n + z h`.
 fn blend_states(n: &mut NetBuilder, update: ExprId, candidate: ExprId, state: Option<[ExprId; 2]>) -> [ExprId; 2] {
     let one = n.number(1.0);
     let rest = n.op("subtract", &[one, update], &[]);

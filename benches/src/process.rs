@@ -1,4 +1,4 @@
-//! Resource usage of this process and thread, from the kernel.
+//! Resource usage of the current process and thread, as reported by the kernel.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ fn status(field: &str) -> u64 {
     kilobytes.unwrap_or(0) * 1024
 }
 
-/// Returns the processor time of this thread, which, unlike wall-clock time, does not advance while other threads have
-/// the core. Falls back to wall-clock time if the kernel does not report processor time.
+/// Returns the CPU time of the current thread, which, unlike wall-clock time, does not advance while the thread is
+/// preempted. Falls back to wall-clock time if the kernel does not report CPU time.
 pub fn thread_time() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
     let start = START.get_or_init(Instant::now);

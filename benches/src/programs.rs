@@ -1,4 +1,4 @@
-//! Synthetic modules, generated as text. Each has a structure that could be slow in some pass.
+//! Synthetic modules, generated as text. Each has a structure that could make a pass slow.
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ pub const PROGRAMS: &[ProgramFamily] = &[
     ProgramFamily { name: "functions", text: functions },
 ];
 
-/// Returns the family with that name.
+/// Returns the family with the given name.
 pub fn find(name: &str) -> Option<ProgramFamily> {
     PROGRAMS.iter().copied().find(|program| program.name == name)
 }

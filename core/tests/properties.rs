@@ -1,4 +1,4 @@
-//! Properties of the text form over random programs, mutated texts and very deep ones.
+//! Property tests of the text format: random programs, mutated texts and deeply nested texts.
 
 use byoc_core::analysis::{structural_equal, verify};
 use byoc_core::pass::{infer_type, infer_type_in_place};
@@ -27,7 +27,7 @@ impl Generator<'_> {
         Type::tensor_of(DType::F32, [Dim::symbol("n"), Dim::Fixed(3)])
     }
 
-    /// Picks a value of a type from those in scope.
+    /// Picks a value of the given type among the values in scope.
     fn pick(&mut self, wanted: &Type) -> ExprId {
         let fitting: Vec<ExprId> =
             self.values.iter().copied().filter(|&v| self.builder.module.ty(v) == wanted).collect();
@@ -317,7 +317,7 @@ fn mutated_texts_never_panic() {
             continue;
         }
         read += 1;
-        // A text that parses may be wrong in other ways; then it is rejected, but can still be printed.
+        // A text that parses may still fail type inference or verification, but it can be printed.
         let roots: Vec<ExprId> = parsed.root.into_iter().collect();
         let typed = infer_type_in_place(&mut parsed.module, &roots).is_ok();
         let verified = verify(&parsed.module).is_ok();
@@ -327,7 +327,7 @@ fn mutated_texts_never_panic() {
             assert_eq!(again.diagnostics, [], "{}", printed.text);
         }
     }
-    assert!(read > 100 && refused > 1_000, "the mutations reach both ways: {read} read, {refused} refused");
+    assert!(read > 100 && refused > 1_000, "expected both outcomes, found {read} accepted, {refused} rejected");
 }
 
 /// Parses, types, verifies and prints a module; asserts that the printed text parses to an equal module.

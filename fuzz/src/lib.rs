@@ -1,4 +1,4 @@
-//! libFuzzer entry points of a target.
+//! libFuzzer entry points of the fuzz targets.
 
 use byoc::io::random::Random;
 use byoc_fuzz::driver::execute;
@@ -15,12 +15,12 @@ pub fn run(name: &str, bytes: &[u8]) {
     }
 }
 
-/// Mutates an input in place, with the format-specific mutation of the target, and returns the new length.
+/// Mutates an input in place, with the target's format-specific mutation, and returns the new length.
 pub fn mutate(name: &str, data: &mut [u8], size: usize, seed: u32) -> usize {
     let target = byoc_fuzz::target(name).expect("expected a target of the table");
     let mut random = Random::new(u64::from(seed));
-    // With an empty corpus, libFuzzer starts with a line feed, which is replaced with a seed here. The corpora of
-    // artifacts, which must be compiled, and of inputs that encode random choices contain no seeds.
+    // With an empty corpus, libFuzzer starts with a line feed, which is replaced with a seed here. There are no seeds
+    // in the corpora of artifacts, which must be compiled, and of inputs that encode random choices.
     let seeded = size < 8;
     let input = if seeded {
         let mut seeds = (target.seeds)();

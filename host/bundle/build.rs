@@ -1,4 +1,4 @@
-//! Strips the runner: a bundle holds it as it was linked.
+//! Strips the runner at link time, as bundles contain the linked file unchanged.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! Comparison of a model's outputs with recorded ones.
+//! Comparison of model outputs with recorded outputs.
 
 use byoc_ir::tensor::{Tensor, TensorView};
 
@@ -13,17 +13,17 @@ pub enum Tolerance {
         /// Absolute tolerance.
         atol: f64,
     },
-    /// Bound on max|a - b| / max|b| over the whole tensor. Suits the outputs of whole models, whose small elements
-    /// carry the rounding errors of large ones.
+    /// Bound on max|a - b| / max|b| over the whole tensor. Suitable for the outputs of whole models, whose small
+    /// elements contain the rounding errors of large elements.
     MaxRelative(f64),
 }
 
-/// Result of comparing an output with the recorded one.
+/// Result of comparing an output with a recorded output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// Largest |a - b|; infinite if an element is NaN or infinite and the other differs.
+    /// Largest |a - b|; infinite if two elements differ and one of them is NaN or infinite.
     pub max_abs_err: f64,
-    /// Largest |a - b| over the largest finite |b|.
+    /// Largest |a - b|, divided by the largest finite |b|.
     pub max_rel_err: f64,
     /// Description of the difference; `None` if it is within the tolerance.
     pub difference: Option<String>,

@@ -1,4 +1,4 @@
-//! Compilation of a model through the library's interface.
+//! Library interface for compiling models.
 
 use crate::build::explanation::Explanation;
 use crate::build::{self, BuildOptions, Compiled, Progress, Stage};
@@ -18,11 +18,11 @@ use std::sync::Arc;
 pub enum Source {
     /// File: `.onnx`, `.relay`, a folder in ONNX test-data layout, or `.byoc`.
     Path(PathBuf),
-    /// Bytes of an ONNX file or of an artifact. Tensor data in other files is read from `folder`.
+    /// Bytes of an ONNX file or of an artifact. External tensor data is read from `folder`.
     Bytes {
         /// Contents of the file.
         bytes: Bytes,
-        /// Folder of the other files of an ONNX model.
+        /// Folder with the external data files of an ONNX model.
         folder: Option<PathBuf>,
     },
 }
@@ -63,7 +63,7 @@ impl From<&[u8]> for Source {
     }
 }
 
-/// Options of a compilation.
+/// Compilation options.
 #[derive(Clone, Debug, Default)]
 pub struct CompileOptions {
     build: BuildOptions,
@@ -73,19 +73,19 @@ pub struct CompileOptions {
 }
 
 impl CompileOptions {
-    /// Returns the default options: everything runs on the host.
+    /// Returns the default options, with which everything runs on the host.
     pub fn new() -> CompileOptions {
         CompileOptions::default()
     }
 
-    /// Adds a backend, after those added before; `auto` stands for every backend found.
+    /// Appends a backend in priority order; `auto` stands for every backend found.
     #[must_use]
     pub fn backend(mut self, name: impl Into<String>) -> CompileOptions {
         self.build.backends.push(name.into());
         self
     }
 
-    /// Sets an option of a backend.
+    /// Sets a backend option.
     #[must_use]
     pub fn backend_option(
         mut self,
@@ -104,7 +104,7 @@ impl CompileOptions {
         self
     }
 
-    /// Leaves a dimension symbolic, so that every run may use a different size. A separate program is compiled for each
+    /// Leaves a dimension symbolic, which allows a different size in every run. A separate program is compiled for each
     /// size in `specialized`.
     #[must_use]
     pub fn open_dim(mut self, name: impl Into<String>, specialized: impl IntoIterator<Item = usize>) -> CompileOptions {
@@ -132,14 +132,14 @@ impl CompileOptions {
         self
     }
 
-    /// Sets a cancellation that another thread may request, in place of the session's.
+    /// Replaces the session's cancellation with `cancel`, which any thread may request.
     #[must_use]
     pub fn cancel(mut self, cancel: Cancel) -> CompileOptions {
         self.cancel = Some(cancel);
         self
     }
 
-    /// Returns the cancellation of a compilation with these options.
+    /// Returns the configured cancellation, by default that of the session.
     pub(crate) fn cancellation<'a>(&'a self, session: &'a Session) -> &'a Cancel {
         self.cancel.as_ref().unwrap_or(&session.cancel)
     }
@@ -152,7 +152,7 @@ impl CompileOptions {
     }
 }
 
-/// Compiled model: can be saved, explained, and loaded as a [`Model`](crate::Model). Cloning is cheap.
+/// Compiled model, which can be saved, explained, and loaded as a [`Model`](crate::Model). Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Compilation {
     pub(crate) compiled: Arc<Compiled>,
@@ -165,7 +165,7 @@ impl Compilation {
     /// Compiles a model.
     ///
     /// # Errors
-    /// A model that cannot be read or is unsupported, an unknown backend or option, or a cancelled compilation.
+    /// If the model cannot be read or is unsupported, a backend or option is unknown, or the compilation is cancelled.
     pub fn new(session: &Session, source: impl Into<Source>, options: &CompileOptions) -> Result<Compilation, Error> {
         let source = source.into();
         let mut build = options.build.clone();
@@ -192,10 +192,10 @@ impl Compilation {
         })
     }
 
-    /// Opens an artifact: a compilation that was saved.
+    /// Opens an artifact, which is a saved compilation.
     ///
     /// # Errors
-    /// A file that cannot be read, is not an artifact, or is damaged.
+    /// If the file cannot be read, is not an artifact, or is corrupt.
     pub fn open(source: impl Into<Source>) -> Result<Compilation, Error> {
         let artifact = match source.into() {
             Source::Path(path) => artifact::open(&path)?,
@@ -212,18 +212,18 @@ impl Compilation {
         })
     }
 
-    /// Writes an artifact; the file appears once it is complete.
+    /// Writes an artifact atomically: the file appears only once it is complete.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// If the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         Ok(artifact::write(path.as_ref(), &self.compiled)?)
     }
 
-    /// Returns the bytes of an artifact.
+    /// Serializes the compilation as an artifact.
     ///
     /// # Errors
-    /// Contents that cannot be encoded.
+    /// If the contents cannot be encoded.
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         Ok(artifact::to_bytes(&self.compiled)?)
     }
@@ -238,8 +238,8 @@ impl Compilation {
         &self.compiled.program.outputs
     }
 
-    /// Returns the placement of each operator, and the reasons of the backends that refused it.
-    /// Reasons name options of the command line; [`Explanation::in_interface`] names the functions of this library instead.
+    /// Returns the placement of each operator, and the reasons for refusals by backends. Reasons name command-line
+    /// options; [`Explanation::in_interface`] names the functions of this library instead.
     pub fn explanation(&self) -> &Explanation {
         &self.explanation
     }
@@ -261,8 +261,8 @@ impl Compilation {
         std::iter::once(&*self.compiled).chain(variants).map(bytes).sum()
     }
 
-    /// Returns the warnings of the compilation, which name options of the command line; [`Diagnostic::in_interface`] names
-    /// the functions of this library instead.
+    /// Returns the compilation warnings, which name command-line options; [`Diagnostic::in_interface`] names the
+    /// functions of this library instead.
     pub fn warnings(&self) -> &[Diagnostic] {
         &self.warnings
     }

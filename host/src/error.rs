@@ -1,4 +1,4 @@
-//! Errors of the library's interface.
+//! Errors of the library interface.
 
 use byoc_ir::diag::{Code, Diagnostic, Interface, codes};
 use byoc_runtime::Failure;
@@ -13,35 +13,35 @@ pub enum Error {
     Model(ErrorInfo),
     /// A backend is missing or misnamed, or its plugin failed.
     Backend(ErrorInfo),
-    /// An artifact cannot be read or written, is damaged, or was made for another machine.
+    /// An artifact cannot be read or written, is corrupt, or was built for a different machine.
     Artifact(ErrorInfo),
-    /// The inputs of a run, or the memory for its outputs, do not fit the model.
+    /// The inputs of a run, or the memory for its outputs, do not match the model.
     Input(ErrorInfo),
     /// A run failed.
     Run(ErrorInfo),
-    /// The memory limit was reached, or the system has no memory.
+    /// The memory limit was reached, or the system is out of memory.
     OutOfMemory(ErrorInfo),
     /// The work was cancelled.
     Cancelled(ErrorInfo),
-    /// The work did not end before its deadline.
+    /// The work did not finish before its deadline.
     TimedOut(ErrorInfo),
 }
 
-/// Contents of an [`Error`], which name the functions of this library. [`Error::in_interface`] names the options of the
-/// command line, or the functions of another interface.
+/// Contents of an [`Error`], which name the functions of this library. [`Error::in_interface`] converts them to the
+/// options of the command line or to the functions of a different interface.
 #[derive(Clone, Debug)]
 pub struct ErrorInfo {
-    /// Stable code, documented by a page of its own.
+    /// Stable code, documented on a separate page.
     pub code: Code,
-    /// Message: the expected and the found values, in one line.
+    /// One-line message with the expected and the found values.
     pub message: String,
-    /// Further facts, one line each.
+    /// Additional facts, one line each.
     pub context: Vec<String>,
-    /// Remedy.
+    /// Remedy, if known.
     pub help: Option<String>,
-    /// Errors that were found together with this one.
+    /// Additional errors of the same operation.
     pub others: Vec<Diagnostic>,
-    /// This error and the others, in the notation of the command line.
+    /// This error and the additional errors, with texts that name command-line options.
     diagnostics: Arc<(Diagnostic, Vec<Diagnostic>)>,
 }
 
@@ -54,7 +54,7 @@ impl ErrorInfo {
 }
 
 impl Error {
-    /// Returns the contents.
+    /// Returns the contents of the error.
     pub fn info(&self) -> &ErrorInfo {
         match self {
             Error::Model(info)
@@ -68,7 +68,7 @@ impl Error {
         }
     }
 
-    /// Returns the error with the options or functions of an interface in its texts.
+    /// Returns the error with texts that name the options or functions of `interface`.
     #[must_use]
     pub fn in_interface(mut self, interface: Interface) -> Error {
         let info = match &mut self {

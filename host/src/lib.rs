@@ -1,7 +1,7 @@
-//! byoc as a library: reads models, compiles them for the installed backends, and runs them.
+//! byoc as a library, which reads models, compiles them for the installed backends, and runs them.
 //!
-//! A [`Session`] holds the threads and the plugins. A [`Compilation`] is a compiled model as data, which can be saved and
-//! explained; a [`Model`] is loaded and ready to run, from any thread.
+//! A [`Session`] owns the threads and the plugins. A [`Compilation`] is a compiled model as data, which can be saved
+//! and explained; a [`Model`] is loaded and ready to run, from any thread.
 //!
 //! ```
 //! use byoc::{CompileOptions, Model, Session, Tensor};
@@ -23,8 +23,9 @@
 //!
 //! # Backends
 //!
-//! A session loads plugins from the folders that the program names, and from no others unless
-//! [`SessionBuilder::search_default_dirs`] asks for them. [`CompileOptions::backend`] chooses among them:
+//! A session loads plugins only from the folders that the program names, and from the default folders if
+//! [`SessionBuilder::search_default_dirs`] requests them. [`CompileOptions::backend`] selects backends from the loaded
+//! plugins:
 //!
 //! ```no_run
 //! # use byoc::{CompileOptions, Compilation, Model, Session};
@@ -41,7 +42,7 @@
 //! # }
 //! ```
 //!
-//! A program that only runs artifacts depends on the crate `byoc_runtime` alone, or calls [`Model::load`].
+//! A program that only runs artifacts depends only on the crate `byoc_runtime`, or calls [`Model::load`].
 //!
 //! # Results in the caller's memory, deadlines, futures
 //!
@@ -82,7 +83,7 @@
 //!
 //! # Logs
 //!
-//! Events and spans go to [`tracing`]; a program that installs no subscriber sees and pays nothing.
+//! Events and spans are emitted through [`tracing`]; without a subscriber, they are invisible and cost nothing.
 
 pub mod build;
 pub mod compare;
@@ -115,7 +116,7 @@ pub use values::{Input, Inputs, Outputs};
 
 use std::path::Path;
 
-/// Compiles a model for the host and runs it once on inputs in the order of the model.
+/// Compiles a model for the host and runs it once on `inputs`.
 ///
 /// # Errors
 /// Same as [`Model::compile`] and [`Model::run`].

@@ -1,4 +1,4 @@
-//! Models that are ready to run, through the library's interface.
+//! Library interface for loaded models.
 
 use crate::build::Stage;
 use crate::build::backend::check_run_option;
@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Model that is ready to run, from any thread. Cloning is cheap; clones share everything.
+/// Loaded model, which can be run from any thread. Cloning is cheap; clones share all state.
 #[derive(Clone)]
 pub struct Model(Arc<Inner>);
 
@@ -29,7 +29,7 @@ struct Inner {
     names: Arc<[String]>,
     explanation: Arc<Explanation>,
     warnings: Vec<Diagnostic>,
-    /// Same error in the notation of the command line.
+    /// Same warnings, with texts that name command-line options.
     plain_warnings: Vec<Diagnostic>,
     cancel: Cancel,
     executors: Executors,
@@ -37,26 +37,25 @@ struct Inner {
     staging: Mutex<Vec<Arc<AlignedBytes>>>,
 }
 
-/// Maximum number of free buffers.
+/// Maximum number of free staging buffers.
 const MAX_STAGED: usize = 32;
 
-/// Options of one run.
+/// Run options.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
     /// Time limit; a run that exceeds it ends with [`Error::TimedOut`].
     pub timeout: Option<Duration>,
-    /// Cancellation that another thread may request.
+    /// Cancellation that any thread may request.
     pub cancel: Option<Cancel>,
-    /// Options of backends, over those that the session sets for every run; see [`RunOptions::backend_option`].
+    /// Backend options, which override the session's backend options; see [`RunOptions::backend_option`].
     pub backend_options: BackendOptions,
 }
 
 impl RunOptions {
-    /// Sets an option of a backend for the run, if the backend describes it as one that may change from run to run.
+    /// Sets a backend option for the run, if the backend describes it as a run option.
     ///
     /// # Errors
-    /// No plugin that registers the backend, an option that it does not have, or a value that the option does not
-    /// accept.
+    /// If no plugin registers the backend, the backend has no such run option, or the option does not accept the value.
     pub fn backend_option(
         mut self,
         session: &Session,
@@ -69,12 +68,12 @@ impl RunOptions {
         Ok(self)
     }
 
-    /// Applies the options of backends to the runs of this thread.
+    /// Applies the backend options to the runs of this thread.
     fn enter(&self) -> Option<Scope> {
         (!self.backend_options.is_empty()).then(|| self.backend_options.clone().enter())
     }
 
-    /// Returns the cancellation of a run, unless it is that of the session.
+    /// Returns the cancellation of a run; `None` if the run uses the cancellation of the session.
     pub fn cancellation(&self, session: &Cancel) -> Option<Cancel> {
         match (&self.cancel, self.timeout) {
             (None, None) => None,
@@ -102,11 +101,11 @@ impl Model {
         Model::of(session, Compilation::open(source)?)
     }
 
-    /// Loads a compilation: each region goes to the loader of its backend. A region that its backend refuses runs on the
-    /// host; [`Model::warnings`] gives the reason.
+    /// Loads a compilation, with each region passed to the loader of its backend. A region that the loader refuses runs
+    /// on the host; [`Model::warnings`] contains the reason.
     ///
     /// # Errors
-    /// An operator that only the host could run and does not implement, or a cancelled load.
+    /// If an operator can run only on the host and has no host implementation, or the load is cancelled.
     pub fn of(session: &Session, compilation: Compilation) -> Result<Model, Error> {
         if let Some(progress) = &compilation.progress {
             progress.report(&Stage::Load);
@@ -134,32 +133,32 @@ impl Model {
         self.0.loaded.outputs()
     }
 
-    /// Returns the placement of each operator at compilation, and the reasons of the backends that refused it; see
+    /// Returns the placement of each operator at compilation, and the reasons for refusals by backends; see
     /// [`Compilation::explanation`].
     pub fn explanation(&self) -> &Explanation {
         &self.0.explanation
     }
 
-    /// Returns the warnings of the compilation and of the load.
+    /// Returns the warnings of compilation and loading.
     pub fn warnings(&self) -> &[Diagnostic] {
         &self.0.warnings
     }
 
-    /// Resets regions that keep state between runs to their state after loading. A model that is loaded twice has two
-    /// states; its clones share one.
+    /// Resets regions with state that persists between runs to their state after loading. Each loaded model has
+    /// separate state, which its clones share.
     ///
     /// # Errors
-    /// A backend that cannot do so.
+    /// If a backend cannot reset its state.
     pub fn reset_state(&self) -> Result<(), Error> {
         Ok(self.0.loaded.reset_state()?)
     }
 
-    /// Returns the warnings with the options or functions of an interface in their texts.
+    /// Returns the warnings with texts that name the options or functions of `interface`.
     pub fn warnings_in(&self, interface: Interface) -> Vec<Diagnostic> {
         self.0.plain_warnings.iter().map(|warning| warning.in_interface(interface)).collect()
     }
 
-    /// Returns the steps of a run.
+    /// Returns the plan of the model, with the steps of a run.
     pub fn plan(&self) -> Plan<'_> {
         let executor = self.0.loaded.executor();
         let program = executor.program();
@@ -168,7 +167,7 @@ impl Model {
         Plan { functions: executor.steps(), entry, arena_bytes, program }
     }
 
-    /// Returns the model of the runtime crate.
+    /// Returns the underlying model of the runtime crate.
     pub fn loaded(&self) -> &byoc_runtime::Model {
         &self.0.loaded
     }
@@ -176,7 +175,7 @@ impl Model {
     /// Runs the model.
     ///
     /// # Errors
-    /// Inputs that do not fit the model, a step that fails, a limit that is reached.
+    /// If the inputs do not match the model, a step fails, or a limit is reached.
     pub fn run<'a>(&self, inputs: impl Into<Inputs<'a>>) -> Result<Outputs, Error> {
         self.run_with(inputs, &RunOptions::default())
     }
@@ -184,7 +183,8 @@ impl Model {
     /// Runs the model with options.
     ///
     /// # Errors
-    /// Same as [`Model::run`], and [`Error::Cancelled`] and [`Error::TimedOut`].
+    /// Same as [`Model::run`], and [`Error::Cancelled`] if the run is cancelled or [`Error::TimedOut`] if it exceeds
+    /// its time limit.
     pub fn run_with<'a>(&self, inputs: impl Into<Inputs<'a>>, options: &RunOptions) -> Result<Outputs, Error> {
         let bound = self.bind(inputs.into())?;
         let cancel = options.cancellation(&self.0.cancel);
@@ -221,11 +221,11 @@ impl Model {
         Ok(Outputs { names: self.0.names.clone(), tensors })
     }
 
-    /// Runs the model and writes the results to memory of the caller, in the order of the outputs. From the second run
-    /// on, a model with known dimensions and without control flow allocates nothing on the host.
+    /// Runs the model and writes the results to caller-provided memory, in the order of the outputs. From the second
+    /// run on, a model with known dimensions and without control flow allocates nothing on the host.
     ///
     /// # Errors
-    /// Same as [`Model::run`], and memory that does not have the type of its output. After an error the contents of
+    /// Same as [`Model::run`], and if the memory for an output does not match its type. After an error, the contents of
     /// `outputs` are unspecified.
     pub fn run_into<'a>(
         &self,
@@ -239,10 +239,10 @@ impl Model {
         Ok(self.0.loaded.run_into(&bound, outputs, cancel.as_ref().unwrap_or(&self.0.cancel))?)
     }
 
-    /// Starts a run on another thread. The future works with any executor; dropping it cancels the run.
+    /// Starts a run on a separate thread. The future works with any executor; dropping it cancels the run.
     ///
     /// # Errors
-    /// Inputs that do not fit the model.
+    /// If the inputs do not match the model.
     pub fn run_async<'a>(&self, inputs: impl Into<Inputs<'a>>, options: &RunOptions) -> Result<RunFuture, Error> {
         let bound = self.bind(inputs.into())?;
         let cancel = options.cancellation(&self.0.cancel).unwrap_or_else(|| self.0.cancel.part(None));
@@ -254,7 +254,7 @@ impl Model {
         }))
     }
 
-    /// Sorts the inputs into the order of the model, and copies borrowed ones.
+    /// Reorders the inputs to match the model, and copies borrowed inputs.
     fn bind(&self, inputs: Inputs<'_>) -> Result<SmallVec<[Tensor; 4]>, Error> {
         let mut given = inputs.0;
         if given.iter().all(|(name, _)| name.is_none()) {
@@ -301,7 +301,7 @@ impl Model {
         })
     }
 
-    /// Takes a free buffer of the given size; `None` if there is none.
+    /// Removes and returns a free buffer of `bytes` bytes; `None` if there is none.
     fn spare(&self, bytes: usize) -> Option<Arc<AlignedBytes>> {
         let mut staging = self.0.staging.lock().unwrap_or_else(PoisonError::into_inner);
         let fits =

@@ -1,20 +1,20 @@
-//! Plan of a loaded model as data: the functions of its program, with their steps, registers and arenas.
+//! Plan of a loaded model as structured data: the functions of its program, with their steps, registers and arenas.
 
 use byoc_ir::ir::TensorType;
 use byoc_runtime::exec::program::{Function, Place, Program, Register};
 use byoc_runtime::exec::trace::{StepInfo, StepKind};
 use serde_json::{Value, json};
 
-/// Steps of a loaded model.
+/// Execution plan of a loaded model.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
-    /// Steps of each function, in the order of its code; the entry is [`Plan::entry`].
+    /// Steps of each function, in code order; the entry is [`Plan::entry`].
     pub functions: &'a [Vec<StepInfo>],
-    /// Index of the function where a run begins.
+    /// Index of the function with which a run begins.
     pub entry: usize,
-    /// Size of the entry's arena in bytes, which holds its intermediate tensors.
+    /// Size in bytes of the entry function's arena, which holds the function's intermediate tensors.
     pub arena_bytes: usize,
-    /// Program of the steps: registers, instructions, and the operators of the model.
+    /// Program that the steps execute: registers, instructions, and the operators of the model.
     pub program: &'a Program,
 }
 

@@ -1,4 +1,4 @@
-//! Runs that do not block their caller.
+//! Runs that do not block their callers.
 
 use crate::error::Error;
 use crate::values::Outputs;
@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that execute runs. They belong to a model, are started on demand, and end with the model.
+/// Threads that execute runs. They belong to a model, are started on demand, and terminate with the model.
 pub(crate) struct Executors {
     shared: Arc<Shared>,
     limit: usize,
@@ -34,7 +34,7 @@ struct Queue {
 }
 
 impl Executors {
-    /// Creates executors of up to `limit` threads.
+    /// Creates executors with up to `limit` threads.
     pub(crate) fn new(limit: usize) -> Executors {
         Executors { shared: Arc::default(), limit }
     }
@@ -50,7 +50,7 @@ impl Executors {
         let job = Box::new(move || {
             // A run whose future was dropped while queued does not start.
             let begun = token.check(|| "the run had not started".to_owned()).map_err(Error::from);
-            // A panic must not end the thread: the future's waiter has to be woken, and other runs are queued.
+            // A panic must not end the thread: the future's waiter has to be woken, and more runs may be queued.
             let outcome = begun.and_then(|()| catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panicked())));
             // The waker is called without the lock, as it may wait for a thread that polls.
             let state = std::mem::replace(&mut *lock(&result), State::Done(Some(outcome)));
@@ -121,7 +121,7 @@ enum State {
     Done(Option<Result<Outputs, Error>>),
 }
 
-/// Future of a run on another thread. Dropping it cancels the run.
+/// Future of a run on a separate thread. Dropping it cancels the run.
 #[must_use = "dropping a future cancels its run"]
 pub struct RunFuture {
     state: Arc<Mutex<State>>,

@@ -1,5 +1,5 @@
-//! Tracing of runs: `-v` logs each region call; `--trace` writes every step, and the events and counters of plugins, in
-//! the format of Perfetto and chrome://tracing.
+//! Run tracing: `-v` logs each region call; `--trace` writes every step, and the events and counters of plugins, in the
+//! format of Perfetto and chrome://tracing.
 
 use crate::io;
 use byoc_ir::tensor::{DType, Shape};
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Collects the steps of runs.
+/// Collector of run steps and plugin events.
 pub struct Trace {
     start: Instant,
     events: Mutex<Vec<Value>>,
@@ -30,7 +30,7 @@ impl Trace {
         Trace { start: Instant::now(), events: Mutex::default(), record_steps }
     }
 
-    /// Returns true if the events are recorded or logged. Otherwise a run needs no observer.
+    /// Returns true if steps are recorded or region calls are logged; otherwise, a run needs no observer.
     pub fn is_enabled(&self) -> bool {
         self.record_steps || tracing::enabled!(target: "byoc::region", tracing::Level::INFO)
     }
@@ -63,7 +63,7 @@ impl Trace {
     /// Writes the recorded events to a file.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Failure> {
         Ok(io::write_atomically(path, |file| self.write_to(file))?)
     }
@@ -71,7 +71,7 @@ impl Trace {
     /// Writes the recorded events to an open file.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn write_to(&self, file: &mut File) -> std::io::Result<()> {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let document = json!({"displayTimeUnit": "ms", "traceEvents": *events});
@@ -116,15 +116,15 @@ impl Observer for Trace {
     }
 }
 
-/// Tracks of devices, by the numbers of their threads in the trace.
+/// Thread numbers of device tracks in the trace, by track.
 #[derive(Default)]
 struct Tracks(BTreeMap<String, usize>);
 
 impl Tracks {
-    /// Thread number of the first track; the host's is 1.
+    /// Thread number of the first device track; the host has thread number 1.
     const FIRST: usize = 2;
 
-    /// Returns the thread of a track and, the first time, the event that names it.
+    /// Returns the thread number of a track and, on its first use, the event that names it.
     fn of(&mut self, track: &str) -> (usize, Option<Value>) {
         if let Some(thread) = self.0.get(track) {
             return (*thread, None);
@@ -136,7 +136,7 @@ impl Tracks {
     }
 }
 
-/// Returns the event of a device's work. At the host's time `ts` the device's clock showed `now`.
+/// Converts a span of device work to an event. At host time `ts`, the device clock read the span's `now`.
 fn span(name: &str, fields: &Value, ts: f64, thread: usize) -> Value {
     let time = |key: &str| fields[Span::KEY][key].as_u64().unwrap_or(0);
     let (begin, end, now) = (time("begin"), time("end"), time("now"));

@@ -1,4 +1,4 @@
-//! Inputs and outputs of a run through the library's interface.
+//! Run inputs and outputs of the library interface.
 
 use byoc_ir::tensor::{Tensor, TensorView};
 use smallvec::SmallVec;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Value of one input.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
-    /// Tensor, whose bytes the run shares.
+    /// Tensor whose bytes the run shares.
     Tensor(Tensor),
     /// Borrowed elements, which are copied to memory that later runs reuse.
     View(TensorView<'a>),
@@ -32,7 +32,7 @@ impl<'a> From<TensorView<'a>> for Input<'a> {
     }
 }
 
-/// Inputs of a run: values in the order of the model's inputs, or pairs of name and value in any order.
+/// Run inputs: values in the order of the model's inputs, or (name, value) pairs in any order.
 #[derive(Clone, Debug)]
 pub struct Inputs<'a>(pub(crate) SmallVec<[(Option<&'a str>, Input<'a>); 4]>);
 
@@ -78,7 +78,7 @@ impl From<Vec<Tensor>> for Inputs<'_> {
     }
 }
 
-/// Results of a run: one tensor per output, accessible by position and by name.
+/// Run results: one tensor per output, accessible by position and by name.
 #[derive(Clone, Debug)]
 pub struct Outputs {
     pub(crate) names: Arc<[String]>,
@@ -86,7 +86,7 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Returns the output of a name.
+    /// Returns the output with the given name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.tensors.get(self.names.iter().position(|known| known == name)?)
     }
@@ -123,7 +123,7 @@ impl Index<usize> for Outputs {
 impl Index<&str> for Outputs {
     type Output = Tensor;
 
-    /// Returns the output of a name.
+    /// Returns the output with the given name.
     ///
     /// # Panics
     /// If the model has no output of that name; [`Outputs::get`] returns `None` instead.

@@ -1,4 +1,4 @@
-//! Artifacts round-trip, and corrupted or inconsistent ones are rejected.
+//! Artifact round trips, and rejection of corrupt or inconsistent artifacts.
 
 use byoc::build::plan::plan;
 use byoc::build::{Compiled, CompiledRegion, PluginId, RegionSource};
@@ -11,7 +11,7 @@ use byoc_ir::typing::Builder;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Number of hexadecimal digits of the digest at the end of a file.
+/// Number of hexadecimal digits in the digest at the end of an artifact.
 const DIGITS: usize = 64;
 
 /// Builds a model with constants of several sizes and types, and a region with a blob and source.
@@ -85,7 +85,7 @@ fn is_refusal(result: &Result<Artifact, Diagnostic>) -> bool {
     result.as_ref().is_err_and(|error| (701..800).contains(&error.code.0))
 }
 
-/// Updates the digest at the end, so that the checks that follow the check of the digest are reached.
+/// Updates the digest at the end of an artifact, so parsing continues past the digest check.
 fn reseal(bytes: &mut [u8]) {
     if let Some(covered) = bytes.len().checked_sub(DIGITS) {
         let digest = blake3::hash(&bytes[..covered]).to_hex();
@@ -226,7 +226,7 @@ fn mutated_programs_are_rejected_or_run_safely() {
         }
         let Ok(program) = serde_json::from_slice(&changed) else { continue };
         if let Ok(executor) = Executor::new(program, compiled.constants.clone(), vec![None], pool.clone()) {
-            // A run may fail or succeed, but must return.
+            // A run may fail or succeed, but must terminate.
             ran += usize::from(executor.run(&input).is_ok());
         }
     }

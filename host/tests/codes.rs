@@ -1,4 +1,4 @@
-//! Errors that no operator of the table can cause, provoked by operators that the tests define.
+//! Errors that no operator of the operator table can cause, triggered by test-defined operators.
 
 use byoc::build::plan::plan;
 use byoc::runtime::exec::constants::needed_constants;

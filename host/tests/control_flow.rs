@@ -1,4 +1,4 @@
-//! Control flow from text to results: data types and `match`, polymorphic functions, recursion, references.
+//! Control flow from Relay text to results: data types and `match`, polymorphic functions, recursion, references.
 
 use byoc::build::plan::plan;
 use byoc::runtime::exec::{Executor, Pool};
@@ -53,7 +53,7 @@ fn module(text: &str) -> Module {
     module
 }
 
-/// Creates the executor of a module on the host alone.
+/// Creates a host-only executor for a module.
 fn executor(module: &Module) -> Executor {
     let planned = plan(module, &[], &[]).unwrap();
     Executor::new(planned.program, planned.constants, Vec::new(), Arc::new(Pool::new(1).unwrap())).unwrap()
@@ -63,7 +63,7 @@ fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic> {
     executor(module).run(inputs)
 }
 
-/// Runs `@main` of a module with the list library prepended.
+/// Prepends the list library to a module and runs `@main`.
 fn ints(main: &str, inputs: &[i32]) -> Vec<i32> {
     let inputs: Vec<Tensor> = inputs.iter().map(|&i| Tensor::scalar(i)).collect();
     let results = run(&module(&format!("{LIST}{main}")), &inputs).unwrap();
@@ -122,7 +122,7 @@ fn runs_options_trees_and_constructor_values() {
     assert_eq!(ints(text, &[4]), [10, 100, 10]);
 }
 
-/// Returns the diagnostic for functions with type parameters that cannot be instantiated.
+/// Returns the diagnostic for a module whose type parameters cannot be instantiated.
 fn refusal(main: &str) -> String {
     let parsed = parse(&format!("{LIST}{main}"), &ParseOptions::default());
     assert_eq!(parsed.diagnostics, [], "{main}");
@@ -142,7 +142,7 @@ fn instantiates_closures_at_several_types() {
   (%id(%n), %f, %s.0.0 + %s.1, (fn [A](%x: A) -> A { %x })(%n), @length(%id(Cons(%s, Nil))))
 }";
     assert_eq!(ints(text, &[7]), [7, 1, 14, 7, 1]);
-    // A recursive closure that captures a parameter and is passed on.
+    // A recursive polymorphic closure, applied to a closure that captures a parameter.
     let text = "def @main(%n: int32) {
   let %repeat = fn [A](%f: fn (A) -> A, %x: A, %i: int32) -> A { if (%i < 1) { %x } else { %repeat(%f, %f(%x), %i - 1) } };
   let %add = fn (%x: int32) { %x + %n };
@@ -150,7 +150,7 @@ fn instantiates_closures_at_several_types() {
   (%repeat(%add, 0, %n), %pair.0, cast(%pair.1, dtype=\"int32\"))
 }";
     assert_eq!(ints(text, &[5]), [25, 32, 5]);
-    // Nested closures with their own type parameters, which capture enclosing variables.
+    // Nested closures with separate type parameters, which capture enclosing variables.
     let text = "def @twice[T](%x: T) -> (T, T) {
   let %outer = fn [A](%a: A) -> (A, (T, T)) {
     let %inner = fn [B](%b: B) -> (B, (A, T)) { (%b, (%a, %x)) };
@@ -163,7 +163,7 @@ fn instantiates_closures_at_several_types() {
 }
 def @main(%n: int32) { (@twice(%n), @twice(Cons(%n, Nil)).0, 3).0 }";
     assert_eq!(ints(text, &[9]), [9, 9]);
-    // A polymorphic closure as a value: as an argument, as the result of an if, under another name.
+    // A polymorphic closure as a value: as an argument, as the result of an `if`, and under a second name.
     let text = "def @main(%n: int32) {
   let %wrap = fn [A](%x: A) -> Option[A] { Some(%x) };
   let %again = %wrap;
@@ -177,7 +177,7 @@ def @main(%n: int32) { (@twice(%n), @twice(Cons(%n, Nil)).0, 3).0 }";
 
 #[test]
 fn instantiates_polymorphic_recursion_of_closure() {
-    // Two alternating types: each instance is in the scope of the other.
+    // The types alternate, so each of the two instances must be in the scope of the other instance.
     let text = "def @main(%n: int32) {
   let %down = fn [A, B](%a: A, %b: B, %i: int32) -> int32 { if (%i < 1) { 0 } else { 1 + %down(%b, %a, %i - 1) } };
   %down(1, 2f, %n)
@@ -202,7 +202,7 @@ fn rejects_type_parameters_at_run_time() {
 
 #[test]
 fn runs_loop_over_data_type_in_constant_memory() {
-    // A counter inside an option, a million times.
+    // A loop of a million iterations over a counter inside an option.
     let text = "def @count(%o: Option[(int32, int32)]) -> int32 {
   match (%o) { Some((%i, %sum)) => if (%i < 1) { %sum } else { @count(Some((%i - 1, %sum + 1))) }, No => 0 }
 }

@@ -1,4 +1,4 @@
-//! A language model with a cache of keys and values: one program for the prompt and for every step after it.
+//! Language model with a key-value cache: one program processes the prompt and every subsequent step.
 
 mod support;
 
@@ -9,7 +9,7 @@ use byoc::runtime::session::Session;
 use byoc_ir::tensor::Tensor;
 use support::{max_rel_err, test_data};
 
-/// Number of tokens of the prompt.
+/// Number of prompt tokens.
 const PROMPT: usize = 8;
 
 #[test]

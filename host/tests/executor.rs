@@ -14,7 +14,7 @@ use common::{Random, executor, floats, naive, run};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Operator defined by the tests: x + 1, with a kernel that works in-place.
+/// Test-defined operator x + 1, with a kernel that works in place.
 mod plus_one {
     use byoc_ir::op::{Arity, OpDef, OpPattern};
     use byoc_ir::tensor::{TensorView, TensorViewMut};
@@ -99,7 +99,7 @@ fn random_graph(seed: u64, size: usize) -> (Module, Vec<Tensor>) {
         b.op("reshape", &[x], Attrs::new([("newshape", dims.into())])).unwrap()
     };
     for _ in 0..size {
-        // Picks mostly recent values, for chains of in-place steps, and sometimes old ones, for long live ranges.
+        // Picks mostly recent values, for chains of in-place steps, and sometimes old values, for long live ranges.
         let pick = |random: &mut Random| match random.below(4) {
             0 => values[random.below(values.len())],
             _ => values[values.len() - 1 - random.below(values.len().min(4))],
@@ -188,7 +188,7 @@ fn plans_and_runs_long_chain_without_recursion() {
     assert_eq!(results, [Tensor::from_slice(&[2], &[0.0f32, 2.0])]);
 }
 
-/// `fn (n, total) { if (n <= 0) { total } else { f(n - 1, total + n) } }`, as a let-bound closure.
+/// Builds `fn (n, total) { if (n <= 0) { total } else { f(n - 1, total + n) } }` as a let-bound closure.
 fn loop_module(captured: bool) -> Module {
     let mut b = Builder::default();
     let i32s = Type::scalar(DType::I32);
@@ -317,7 +317,7 @@ fn closures_capture_and_are_selected_at_run_time() {
 
 #[test]
 fn nested_closure_calls_outer_closure() {
-    // let f = fn (n) { let g = fn (m) { f(m - 1) + k }; if (n <= 0) { 0 } else { g(n) } }; f(x)   (k from outside)
+    // let f = fn (n) { let g = fn (m) { f(m - 1) + k }; if (n <= 0) { 0 } else { g(n) } }; f(x), which captures k
     let mut b = Builder::default();
     let f32 = Type::scalar(DType::F32);
     let (x, k) = (b.var("x", f32.clone()), b.var("k", f32.clone()));
@@ -351,7 +351,7 @@ fn handles_deep_ifs_lets_and_tuples_without_recursion() {
         let more = op(&mut b, "add", &[y, one]);
         y = push(&mut b, Expr::If { cond: c, then: more, otherwise: y });
     }
-    // Ifs that are nested as well as in sequence: each one is in a branch of the next.
+    // Each `if` is in a branch of the next, in addition to the sequence above.
     let mut nested = y;
     for _ in 0..10_000 {
         nested = push(&mut b, Expr::If { cond: c, then: nested, otherwise: x });
@@ -376,7 +376,7 @@ fn handles_deep_ifs_lets_and_tuples_without_recursion() {
 
 #[test]
 fn runs_with_sizes_known_only_at_run_time() {
-    // relu(x) + x, concatenated with itself, reshaped to one row: x is Tensor[(?, 3)].
+    // Concatenates relu(x) + x with relu(x) and reshapes the result to one row, for x of type Tensor[(?, 3)].
     let mut b = Builder::default();
     let x = b.var("x", Type::tensor_of(DType::F32, [Dim::Any, Dim::Fixed(3)]));
     let y = op(&mut b, "nn.relu", &[x]);
@@ -411,7 +411,7 @@ fn concurrent_runs_are_independent() {
     });
 }
 
-/// Region that adds one, or that refuses every preparation.
+/// Region that adds 1, or fails every preparation.
 struct AddOne {
     calls: AtomicUsize,
     takes: bool,
@@ -440,8 +440,8 @@ impl Region for AddOne {
     }
 }
 
-/// `@main(x) = relu(@region(relu(x)))`. The fallback of the region adds a hundred, so results reveal where the region
-/// ran.
+/// Builds `@main(x) = relu(@region(relu(x)))`. The region's fallback adds 100, so results show whether the region or
+/// its fallback ran.
 fn region_module(dims: Type) -> Module {
     let mut b = Builder::default();
     let x = b.var("x", dims.clone());
@@ -561,7 +561,7 @@ fn returns_ids_of_constants() {
     assert_eq!(planned.constants[0].bytes().as_ptr(), bytes, "expected the constant to be shared, found a copy");
 }
 
-/// Compares a block of a network in blocked layouts with the same block in plain layouts, with the fast kernels and
+/// Compares a network block in blocked layouts with the same block in plain layouts, both with the fast kernels and
 /// with the references.
 #[test]
 fn blocked_layouts_match_plain_ones() {
@@ -614,7 +614,7 @@ def @main(%x: Tensor[(2, 8, 9, 7), float32], %w: Tensor[(16, 8, 3, 3), float32],
     }
 }
 
-/// Creates a loop that counts down from its input, one call per iteration.
+/// Creates an executor of a loop that counts down from its input, with one call per iteration.
 fn count_down() -> Executor {
     let text = "#[version = \"0.0.5\"]
         def @count(%n: int64) -> int64 { if (greater(%n, 0i64)) { @count(subtract(%n, 1i64)) } else { %n } }

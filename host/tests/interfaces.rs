@@ -1,10 +1,10 @@
-//! Options of the command line in messages: each has a name in the other interfaces.
+//! Command-line options in messages: each option must have an equivalent in every interface.
 
 use byoc::{CompileOptions, Error, Interface, Model, Session};
 use byoc_test_support::workspace;
 use std::path::{Path, PathBuf};
 
-/// Crates whose messages users of the library meet.
+/// Crates with messages that are visible to library users.
 const CRATES: [&str; 9] = [
     "core",
     "host/src",
@@ -17,7 +17,7 @@ const CRATES: [&str; 9] = [
     "plugins",
 ];
 
-/// Texts that name options of programs other than byoc, or of `byoc opt`, which the library does not have.
+/// Texts that name options of third-party programs, or of `byoc opt`, which has no library equivalent.
 const OTHERS: [&str; 5] = ["--version", "--layout", "-- --ignored", "--build-id", "--set-section-alignment"];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -32,7 +32,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the string literals of a source file outside of comments and of its module `tests`.
+/// Returns the string literals of a source file, except those in comments and in the module `tests`.
 fn literals(text: &str) -> Vec<String> {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let code: String =
@@ -42,7 +42,7 @@ fn literals(text: &str) -> Vec<String> {
     while let Some(at) = left.find(['"', '\'']) {
         let (before, rest) = left.split_at(at);
         if let Some(after) = rest.strip_prefix("'\"'").or_else(|| rest.strip_prefix("'\\\"'")) {
-            // A quotation mark as a character.
+            // Character literal of a quotation mark.
             left = after;
         } else if let Some(after) = rest.strip_prefix('\'') {
             left = after;
@@ -57,14 +57,14 @@ fn literals(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns the rest of a raw literal, and what follows it.
+/// Splits text that begins inside a raw literal into the rest of the literal and the text after it.
 fn raw(text: &str, hashes: usize) -> (String, &str) {
     let end = format!("\"{}", "#".repeat(hashes));
     let (literal, after) = text.split_once(&end).unwrap_or((text, ""));
     (literal.to_owned(), after)
 }
 
-/// Returns the rest of a literal, and what follows it.
+/// Splits text that begins inside a literal into the rest of the literal and the text after it.
 fn escaped(text: &str) -> (String, &str) {
     let mut literal = String::new();
     let mut chars = text.chars();
@@ -82,7 +82,7 @@ fn escaped(text: &str) -> (String, &str) {
     (literal, chars.as_str())
 }
 
-/// Returns true if a text names an option.
+/// Returns true if a text names a command-line option.
 fn names_an_option(text: &str) -> bool {
     let mut left = text;
     while let Some(at) = left.find("--") {
@@ -113,7 +113,7 @@ fn every_option_in_a_message_has_a_name_in_each_interface() {
                 continue;
             }
             seen += 1;
-            // The library has no function for quantization, and names the command.
+            // The library has no quantization function, so messages name the command.
             let words = Interface::Python.words(&text).replace("`byoc compile --emit", "");
             if names_an_option(&words) && !words.starts_with("arguments=") && !words.contains("arguments=[") {
                 left.push(format!("{}: {text}: {words}", file.display()));
@@ -135,7 +135,7 @@ fn errors_name_the_calls_of_the_interface() {
     assert!(help(unbound(), Interface::C).contains("byoc_dim{\"batch\", N}"));
     assert!(help(unbound(), Interface::Python).contains("dims={\"batch\": N}"));
     assert!(help(unbound(), Interface::CommandLine).contains("--dim batch=N"));
-    // There and back again.
+    // A conversion to the C interface and back restores the original texts.
     let back = unbound().in_interface(Interface::C).in_interface(Interface::Rust);
     assert_eq!(back.to_string(), unbound().to_string());
 

@@ -1,4 +1,4 @@
-//! The library's interface: models from files and bytes, inputs by name and order, results in the caller's memory,
+//! Library interface: models from files and bytes, inputs by name and order, results in caller-provided memory,
 //! futures, errors.
 
 use byoc::runtime::tensor::random;
@@ -24,16 +24,18 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every method forwards its arguments unchanged to the system allocator, which satisfies the contract of
+// `GlobalAlloc`.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of the method.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`, which is also that of `System::alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of the method.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`, and `System` allocated `memory` in
+        // `alloc`.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -63,7 +65,7 @@ fn digits() -> PathBuf {
     byoc_test_support::workspace().join("tests/digits/digits.onnx")
 }
 
-/// Waits for a future on this thread.
+/// Polls a future to completion on the current thread.
 fn block_on<F: Future>(future: F) -> F::Output {
     #[derive(Default)]
     struct Signal(Mutex<bool>, Condvar);
@@ -123,7 +125,7 @@ fn an_output_that_is_an_input_survives_the_next_run() {
 fn digits_allocate_nothing_after_the_first_runs() {
     let options = CompileOptions::new().dim("batch", 1);
     let model = Model::compile(&session(), digits(), &options).unwrap();
-    let [port] = model.inputs() else { panic!("digits have one input") };
+    let [port] = model.inputs() else { panic!("expected one input of the digits network") };
     let shape = port.ty.shape().unwrap();
     let x = random::tensor(DType::F32, &shape, 1);
     let expected = model.run([&x]).unwrap();
@@ -137,7 +139,7 @@ fn digits_allocate_nothing_after_the_first_runs() {
     (0..3).for_each(|_| run());
     let before = ALLOCATIONS.get();
     (0..100).for_each(|_| run());
-    assert_eq!(ALLOCATIONS.get() - before, 0, "allocations of 100 runs");
+    assert_eq!(ALLOCATIONS.get() - before, 0, "expected no allocations in 100 runs");
     assert_eq!(result, expected[0].as_slice::<f32>());
 }
 
@@ -256,7 +258,7 @@ fn futures_end_with_the_result_and_cancel_when_they_are_dropped() {
     let future = endless.run_async([&one], &options).unwrap();
     drop(future);
     assert!(options.cancel.unwrap().is_set());
-    // The only thread for runs of this model is free again.
+    // The only executor thread of this model is free again.
     let options = RunOptions { timeout: Some(Duration::from_millis(20)), ..RunOptions::default() };
     let error = block_on(endless.run_async([&one], &options).unwrap()).unwrap_err();
     assert!(matches!(error, Error::TimedOut(_)), "{error}");
@@ -284,7 +286,8 @@ fn a_cancelled_compilation_leaves_the_session() {
     assert!(Model::compile(&session, digits(), &options).is_ok());
 }
 
-/// Waker that blocks until the woken future has been polled, like a waker that takes a lock of the polling thread.
+/// Waker that blocks until the woken future has been polled, like a waker that acquires a lock held by the polling
+/// thread.
 struct WaitingWaker {
     woken: Mutex<Sender<()>>,
     polled: Mutex<Receiver<()>>,
@@ -384,5 +387,5 @@ fn a_small_model_runs_on_the_calling_thread() {
     model.run([&x]).unwrap();
     let seen = Seen(AtomicBool::new(false), std::thread::current().id());
     model.run_observed([&x], &seen).unwrap();
-    assert!(seen.0.load(SeqCst), "the second run is on a thread of the pool");
+    assert!(seen.0.load(SeqCst), "expected the second run on a pool thread");
 }

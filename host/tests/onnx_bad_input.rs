@@ -1,4 +1,4 @@
-//! Corrupted and malicious model files cause a diagnostic with a code, never a panic or unbounded memory use.
+//! Corrupt and malicious model files cause a diagnostic with a code, never a panic or unbounded memory use.
 
 mod support;
 
@@ -161,7 +161,7 @@ fn rejects_values_that_are_not_constant() {
 
 #[test]
 fn does_not_fold_large_tensors() {
-    // Would be 2^38 bytes if folded.
+    // Folding would produce 2^38 bytes.
     let big = encode("big", &Tensor::from_slice(&[2], &[1i64 << 18, 1 << 18]));
     let fill = vec![node("ConstantOfShape", &["big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
     let loaded = convert_model(model(fill, vec![big.clone()]), &LoadOptions::default(), None).unwrap();
@@ -207,7 +207,7 @@ fn inlines_functions() {
     endless.functions.push(FunctionProto { node: vec![call("a", "b")], ..twice.clone() });
     assert_eq!(error(endless).code, frontends::BROKEN_MODEL);
 
-    // Twenty-three functions, each of which calls the previous one twice.
+    // Twenty-three functions, each of which calls its predecessor twice.
     let mut bomb = model(vec![NodeProto { domain: "own".into(), ..node("F23", &["x"], &["y"]) }], vec![]);
     bomb.functions.push(FunctionProto { name: "F0".into(), ..twice.clone() });
     for i in 1..24 {
@@ -260,7 +260,7 @@ fn restricts_external_data_to_folder_of_model() {
         assert_eq!(error.diagnostics[0].code, frontends::BAD_EXTERNAL_DATA, "{entries:?}");
     }
 
-    // Links are resolved before the location of the data is checked.
+    // Symlinks are resolved before the location of the data is checked.
     use std::os::unix::fs::symlink;
     symlink("w.bin", folder.join("inside.bin")).unwrap();
     load(&[("location", "inside.bin"), ("length", "8"), ("offset", "0")]).unwrap();
@@ -271,7 +271,7 @@ fn restricts_external_data_to_folder_of_model() {
         assert_eq!(error.diagnostics[0].code, frontends::BAD_EXTERNAL_DATA, "{location}");
         assert!(error.to_string().contains("expected a data file below the model's folder"), "{error}");
     }
-    // A folder of symbolic links into a file store is permitted.
+    // A folder of symlinks into a file store is permitted.
     let links = outer.path().join("links");
     std::fs::create_dir(&links).unwrap();
     load(&[("location", "w.bin"), ("length", "8"), ("offset", "0")]).unwrap();
@@ -280,7 +280,7 @@ fn restricts_external_data_to_folder_of_model() {
     frontend::load(&links.join("m.onnx"), &LoadOptions::default()).unwrap();
 }
 
-/// Returns the bytes of a model with a random mutation.
+/// Returns a randomly mutated copy of a model's bytes.
 fn mutated(original: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = original.to_vec();
     let place = |random: &mut Random, len: usize| (random.next_u64() % len.max(1) as u64) as usize;
@@ -306,12 +306,12 @@ fn mutated(original: &[u8], random: &mut Random) -> Vec<u8> {
 fn ten_thousand_mutations_never_panic() {
     let mut random = Random::new(7);
     let mut refused = 0;
-    // Small files are used, so that most mutations affect structure rather than weights.
+    // In small files, most mutations affect structure rather than weights.
     for (name, rounds) in
         [("models/unet_small/model.onnx", 5000), ("models/gru/model.onnx", 2500), ("models/vit_small/model.onnx", 2500)]
     {
         let mut stripped = ModelProto::decode(Bytes::from(std::fs::read(test_data(name)).unwrap())).unwrap();
-        // Only the first nodes and their inputs are kept, so that mutations affect structure.
+        // Only the first nodes and their inputs are kept, to concentrate the mutations on structure.
         let graph = stripped.graph.as_mut().unwrap();
         if name.contains("vit") {
             graph.node.truncate(60);

@@ -1,4 +1,4 @@
-//! Test models, imported, type-checked and evaluated with the naive references, compared with the outputs of PyTorch.
+//! Test models: import, type check and evaluation with the naive references, compared with the outputs of PyTorch.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Programs for fixed values of symbolic dimensions, in one artifact with the program for all values.
+//! Specialized programs for fixed values of symbolic dimensions, in one artifact with the symbolic program.
 
 mod support;
 
@@ -11,7 +11,7 @@ use byoc::runtime::session::Session;
 use std::collections::BTreeMap;
 use support::{max_rel_err, test_data};
 
-/// Builds the model with these values of its dimensions; the others stay symbolic.
+/// Builds the model with the dimensions in `dims` bound; the remaining dimensions stay symbolic.
 fn build(session: &Session, folder: &TestFolder, dims: &BTreeMap<String, usize>) -> Compiled {
     let open = ["batch", "sequence"].into_iter().filter(|name| !dims.contains_key(*name)).map(String::from).collect();
     let options = LoadOptions { dims: dims.clone(), open, ..LoadOptions::default() };

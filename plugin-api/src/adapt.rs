@@ -1,6 +1,7 @@
-//! Adapters between the plain traits of code generators and loaders and the objects that cross the boundary.
+//! Adapters between the plain code-generator and loader traits and the objects that cross the boundary.
 //!
-//! `export_*` wraps an implementation of a plain trait; `host/import.rs` implements the plain traits on the other side.
+//! `export_*` wraps an implementation of a plain trait; `host/import.rs` implements the plain traits on the importing
+//! side.
 
 use crate::backend::{Candidate, Codegen, CompiledRegion, LoadRequest, Loader, Region, Verdict};
 use crate::constant::Constant;

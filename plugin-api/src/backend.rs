@@ -19,16 +19,16 @@ pub trait Codegen: Send + Sync + 'static {
     /// If the backend cannot work on this machine; the message is shown to the user.
     fn describe(&self) -> Result<Description>;
 
-    /// Gives the verdict on a candidate. A refusal states a reason that the user can act on. `Supported` is binding:
+    /// Returns the verdict on a candidate. A refusal states a reason that the user can act on. `Supported` is binding:
     /// `compile` must generate code for the candidate.
     fn judge(&self, candidate: &Candidate) -> Verdict {
         let _ = candidate;
         Verdict::Supported
     }
 
-    /// Gives the verdict on a whole region after partitioning, a candidate of kind [`CandidateKind::Region`]. A region
-    /// of supported candidates may still be too small to be profitable, or need more buffers than the device has. The
-    /// default calls [`judge`](Codegen::judge).
+    /// Returns the verdict on a whole region after partitioning, a candidate of kind [`CandidateKind::Region`]. A
+    /// region of supported candidates may still be too small to be profitable, or need more buffers than the device
+    /// has. The default calls [`judge`](Codegen::judge).
     fn accept_region(&self, region: &Candidate) -> Verdict {
         self.judge(region)
     }
@@ -47,13 +47,13 @@ pub trait Codegen: Send + Sync + 'static {
         Ok(candidates.iter().map(verdict).collect())
     }
 
-    /// Generates code for a region. Must be deterministic: the same region and options give the same bytes.
+    /// Generates code for a region. Must be deterministic: the same region and options must yield the same bytes.
     ///
     /// # Errors
     /// If code generation fails; the region then runs on the host, and the message gives the reason.
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion>;
 
-    /// Answers the request `key`, which has no entry of its own. Returns `None` for an unknown key.
+    /// Handles the request `key`, for which the ABI has no dedicated entry. Returns `None` for an unknown key.
     ///
     /// # Errors
     /// If the key is known but the request fails.
@@ -71,15 +71,15 @@ pub struct Candidate {
     pub kind: CandidateKind,
     /// Name of the pattern (`dnnl.conv2d_relu`) or of the operator, or symbol of the region.
     pub name: RString,
-    /// Name of the check after `where` in the pattern's entry; empty if there is none.
+    /// Name of the check after `where` in the pattern's entry; empty if the entry has no check.
     pub check: RString,
-    /// Original operators with their types. The graph's inputs are the values that the candidate reads from outside.
+    /// Original operators with their types. The graph's inputs are the external values that the candidate reads.
     pub graph: Graph,
     /// Constants that the graph's nodes refer to.
     pub constants: RVec<Constant>,
     /// Number of expressions outside the candidate that use its result.
     pub outside_users: u32,
-    /// Reserved for further attributes.
+    /// Reserved for future attributes.
     pub attrs: RVec<Attr>,
 }
 
@@ -87,7 +87,7 @@ pub struct Candidate {
 #[repr(u8)]
 #[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CandidateKind {
-    /// A match of an entry of the backend's pattern table.
+    /// A match of a pattern in the backend's pattern table.
     Pattern,
     /// A single operator.
     Operator,
@@ -117,8 +117,8 @@ pub struct Region<'a> {
     pub graph: &'a Graph,
     /// Constants of the graph, in the order of its constant nodes.
     pub constants: &'a [Constant],
-    /// JSON object. The host sets `cache_dir` (a path, or null for no cache) and `source` (true if the user asks for the
-    /// generated source); further keys may be added.
+    /// JSON object. The host sets `cache_dir` (a path, or null for no cache) and `source` (true if the user requests
+    /// the generated source); later versions may add keys.
     pub options: &'a Value,
 }
 
@@ -141,7 +141,7 @@ pub struct CompiledRegion {
 }
 
 impl CompiledRegion {
-    /// Creates a compiled region whose blob is read by `loader` and defines no symbol other than `symbol`.
+    /// Creates a compiled region whose blob is read by `loader` and defines only `symbol`.
     pub fn new(symbol: &str, loader: &str, blob: impl Into<Vec<u8>>) -> CompiledRegion {
         CompiledRegion {
             blob: blob.into().into(),
@@ -182,10 +182,10 @@ pub enum Verdict {
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Name of a [`RefusalCode`]; [`Verdict::SPLIT`] with a number as `detail`; or [`Verdict::ESTIMATED`], which is no
-    /// refusal.
+    /// Name of a [`RefusalCode`]; [`Verdict::SPLIT`] with a number as `detail`; or [`Verdict::ESTIMATED`], which marks
+    /// a positive verdict.
     pub code: RString,
-    /// Expected and found value: `input 0: expected int8, found float32`.
+    /// Expected and found values: `input 0: expected int8, found float32`.
     pub detail: RString,
     /// Remedy for the user: `run "byoc quantize" first`. May be empty.
     pub hint: RString,
@@ -201,10 +201,11 @@ impl Verdict {
         })
     }
 
-    /// Code of a verdict on a region that asks for smaller ones.
+    /// Refusal code that requests smaller regions.
     pub const SPLIT: &'static str = "Split";
 
-    /// Asks the host to split a region into ones of at most `operators` operators and composites, and to ask again about each.
+    /// Requests that the host split the region into regions of at most `operators` operators and composites, and judge
+    /// each region.
     pub fn split(operators: usize) -> Verdict {
         let detail = operators.to_string().into();
         Verdict::Refused(Refusal { code: Verdict::SPLIT.into(), detail, hint: RString::new() })
@@ -248,15 +249,15 @@ refusal_codes! {
     UnsupportedAttr,
     /// The backend does not support a layout.
     UnsupportedLayout,
-    /// A dimension is not known before the run.
+    /// A dimension is unknown before the run.
     DynamicDim,
     /// The backend does not support a quantization scheme.
     QuantScheme,
-    /// An operand must be a constant and is not.
+    /// The backend requires a constant operand, but the operand is non-constant.
     NotConstant,
     /// The candidate needs more memory, buffers or channels than are available.
     ResourceLimit,
-    /// The backend requires something that is not on this machine.
+    /// Hardware or software that the backend requires is missing on this machine.
     Unavailable,
     /// The backend supports the candidate, but would be slower than the host.
     NotProfitable,
@@ -264,13 +265,13 @@ refusal_codes! {
 
 /// Run-time half of a backend: `loadbinary_<key>`.
 pub trait Loader: Send + Sync + 'static {
-    /// Turns a compiled region into an executable one.
+    /// Loads a compiled region.
     ///
     /// # Errors
     /// If loading fails; the region then runs on the host, and the message gives the reason.
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>>;
 
-    /// Answers the request `key`, which has no entry of its own. Returns `None` for an unknown key.
+    /// Handles the request `key`, for which the ABI has no dedicated entry. Returns `None` for an unknown key.
     ///
     /// # Errors
     /// If the key is known but the request fails.
@@ -285,12 +286,12 @@ pub trait Loader: Send + Sync + 'static {
 pub struct LoadRequest<'a> {
     /// The region's symbol.
     pub symbol: &'a str,
-    /// Blob made by `compile`. The memory may belong to a mapped file: copy whatever is needed after `load` returns.
+    /// Blob that `compile` returned. The memory may belong to a mapped file: copy any data needed after `load` returns.
     pub blob: &'a [u8],
     /// Constants that `compile` received, in the same order.
     pub constants: &'a [Constant],
     /// JSON object, as for [`Region::options`].
     pub options: &'a Value,
-    /// Services of the host; clone them to keep them.
+    /// Host services; clone them to retain them after `load` returns.
     pub services: &'a Services,
 }

@@ -1,8 +1,8 @@
 //! Forwards the `tracing` events of a plugin to the host.
 //!
 //! A plugin has its own copy of `tracing`, which the host's subscriber does not see. The first `init` installs a
-//! subscriber that forwards every event to the services of the latest `init`. Spans are not forwarded: the host has a
-//! span for each call of a region.
+//! subscriber that forwards every event to the services of the latest `init`. Spans are not forwarded: the host opens a
+//! span for each region call.
 
 use crate::services::Services;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 static SERVICES: RwLock<Option<Services>> = RwLock::new(None);
 
-/// Forwards events to `services` from now on.
+/// Forwards subsequent events to `services`.
 pub(crate) fn install(services: &Services) {
     *SERVICES.write().unwrap_or_else(PoisonError::into_inner) = Some(services.clone());
     // Fails if a subscriber is already installed: by an earlier `init`, or by the host if the plugin is linked into the
@@ -23,8 +23,7 @@ pub(crate) fn install(services: &Services) {
     let _ = tracing::subscriber::set_global_default(Bridge);
 }
 
-/// Returns a clone of the services, so that no lock is held during a call of the host, which may even load this plugin
-/// again.
+/// Returns a clone of the services, to release the lock before the call to the host, which may reload this plugin.
 fn services() -> Option<Services> {
     SERVICES.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
@@ -64,7 +63,7 @@ impl Subscriber for Bridge {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Collects the message and appends `key=value` for every other field.
+/// Text of an event: the message, then `key=value` for each remaining field.
 #[derive(Default)]
 struct EventText {
     message: String,

@@ -1,7 +1,7 @@
 //! Constants: reference-counted handles into the host's pool.
 //!
 //! Cloning a [`Constant`] increments its reference count; dropping it decrements the count. A backend that packs a
-//! weight keeps the packed copy and drops the handle, so that a weight has one resident copy per consumer.
+//! weight keeps the packed copy and drops the handle, which leaves one resident copy of the weight per consumer.
 #![expect(unused_qualifications, non_local_definitions, reason = "expansion of `sabi_trait`")]
 
 use crate::dtype::DType;
@@ -22,11 +22,11 @@ pub trait ConstantAbi: Send + Sync + 'static {
 
 type ConstantObject = ConstantAbi_TO<RBox<()>>;
 
-/// Source of the bytes of a constant, implemented by the host. No method may panic.
+/// Byte source of a constant, implemented by the host. No method may panic.
 pub trait ConstantSource: Send + Sync + 'static {
-    /// Returns the bytes: dense, row-major, aligned to 64 bytes, always the same.
+    /// Returns the bytes: dense, row-major, aligned to 64 bytes, identical on every call.
     fn bytes(&self) -> &[u8];
-    /// Returns the digest of dtype, shape and bytes, in lower-case hexadecimal. Computed on first use.
+    /// Returns the digest of dtype, shape and bytes, in lower-case hexadecimal. It is computed on first use.
     fn digest(&self) -> String;
 }
 
@@ -68,7 +68,7 @@ impl Constant {
         Constant { inner: RArc::new(Inner { name: name.into(), dtype, shape: shape.to_vec().into(), source }) }
     }
 
-    /// Returns the name in the model; may be empty.
+    /// Returns the constant's name in the model, possibly empty.
     pub fn name(&self) -> &str {
         &self.inner.name
     }

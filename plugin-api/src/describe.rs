@@ -22,10 +22,10 @@ pub struct Description {
     /// backend's name as a prefix (`dnnl.conv2d_relu`) or omit it. In the JSON form, the table may also be a list of
     /// lines.
     pub patterns: String,
-    /// Single operators on which the backend gives verdicts, in order of preference.
+    /// Single operators that the backend judges, in order of preference.
     pub operators: Vec<String>,
-    /// True if the backend supports dimensions that are not known before the run. Otherwise the host refuses candidates
-    /// with such dimensions without calling the backend.
+    /// True if the backend supports dimensions unknown before the run. Otherwise the host refuses candidates with such
+    /// dimensions without calling the backend.
     pub dynamic_dims: bool,
     /// Minimum cost of a region.
     pub cost: Cost,
@@ -43,23 +43,23 @@ pub struct Description {
     /// turn NaN into 0.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub finite_math: bool,
-    /// True if the backend's devices have memory of their own, in which the tensors between its regions stay: its loader
-    /// answers [`MEMORY_KEY`](crate::device::MEMORY_KEY).
+    /// True if the backend's devices have dedicated memory, which holds the tensors passed between its regions. The
+    /// loader must then support the query [`MEMORY_KEY`](crate::device::MEMORY_KEY).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub device_memory: bool,
-    /// True if each device of the backend is a backend of its own, `NAME@ID`: it gets a description, verdicts and
-    /// regions of its own, and one program may use several. The code generator lists the devices on the query
+    /// True if each device of the backend is a separate backend, `NAME@ID`, with its own description, verdicts and
+    /// regions; one program may use several devices. The code generator lists the devices in response to the query
     /// `byoc.devices.1`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub per_device: bool,
-    /// Options that the backend offers its users, by name. The host passes the values that the user sets to `compile`,
-    /// in the `backend_options` of its options.
+    /// User options of the backend, by name. The host passes user-set values to `compile`, as `backend_options` in its
+    /// options.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, BackendOption>,
     /// Fields of a later version, unchanged.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
-    /// Warnings of the parser, one line each. Valid fields are used regardless.
+    /// Parser warnings, one line each. Valid fields are used regardless.
     #[serde(skip)]
     pub problems: Vec<String>,
 }
@@ -97,7 +97,7 @@ pub struct Cost {
     pub min_region_operators: u32,
 }
 
-/// Option that a backend offers its users.
+/// User option of a backend.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BackendOption {
@@ -105,10 +105,10 @@ pub struct BackendOption {
     pub about: String,
     /// Accepted values; the first is the default. Any value is accepted if the list is empty.
     pub values: Vec<String>,
-    /// True if the option may be set when a compiled region is loaded, over what it was compiled with.
+    /// True if the option may be set when a compiled region is loaded, overriding the compile-time value.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub load: bool,
-    /// True if the option may be set for each run, over what the region was loaded with:
+    /// True if the option may be set for each run, overriding the load-time value:
     /// [`run_options`](crate::run_options::run_options).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub run: bool,
@@ -135,10 +135,10 @@ pub struct Quantization {
 impl Description {
     /// Returns the JSON form.
     pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("texts, numbers and maps with text keys serialize")
+        serde_json::to_string(self).expect("strings, numbers and string-keyed maps serialize")
     }
 
-    /// Reads the JSON form key by key: a value of the wrong kind is skipped, an unknown key is kept in `unknown`, and
+    /// Parses the JSON form key by key: a value of the wrong type is skipped, an unknown key is kept in `unknown`, and
     /// both are reported in `problems`.
     ///
     /// # Errors
@@ -237,7 +237,7 @@ impl FieldReader {
         }
     }
 
-    /// Reads an object field by field, passing the qualified name of each to `read`.
+    /// Reads an object field by field, passing each field's qualified name to `read`.
     fn fields(&mut self, name: &str, value: Value, mut read: impl FnMut(&mut FieldReader, &str, Value)) {
         match value {
             Value::Object(fields) => {

@@ -1,7 +1,7 @@
 //! Element types and devices, as defined by DLPack.
 //!
-//! Both sets are open: a code that has no name here keeps its meaning in DLPack, so that a new element type or kind of
-//! device does not change the layout of the boundary.
+//! Both sets are open: a code without a name in this module keeps its DLPack meaning, and a new element type or device
+//! type leaves the ABI layout unchanged.
 
 use abi_stable::StableAbi;
 use std::fmt;
@@ -14,7 +14,7 @@ pub struct DType {
     pub code: u8,
     /// Size of an element in bits.
     pub bits: u8,
-    /// Number of vector lanes; 1 for every type named here.
+    /// Number of vector lanes; 1 for every named type.
     pub lanes: u16,
 }
 
@@ -25,7 +25,7 @@ macro_rules! dtypes {
             /// Every named element type, in order of declaration.
             pub const ALL: &'static [(DType, &'static str)] = &[$((DType::$name, $text)),*];
 
-            /// Returns the type's name in Relay; `None` for a type that is not in [`DType::ALL`].
+            /// Returns the type's name in Relay; `None` for a type outside [`DType::ALL`].
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(DType::$name => Some($text),)*
@@ -104,7 +104,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Rust type that a tensor can be viewed as. Booleans are viewed as `u8`, 16-bit floats as `u16` (their bits).
+/// Rust type that a tensor can be viewed as. Booleans are viewed as `u8`, 16-bit floats as `u16` (their bit patterns).
 pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
     /// Returns true if a tensor of this element type can be viewed as `Self`.
     fn can_view(dtype: DType) -> bool;

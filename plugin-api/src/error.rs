@@ -1,11 +1,11 @@
-//! Error of the boundary: one type for failures on both sides.
+//! Error type of the boundary, for failures on both sides.
 
 use abi_stable::StableAbi;
 use abi_stable::std_types::{RBox, RString};
 use std::fmt;
 use std::ops::Deref;
 
-/// Error of an entry; its fields are those of [`ErrorData`].
+/// Error of an entry. Dereferences to [`ErrorData`].
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 pub struct Error {
@@ -13,8 +13,8 @@ pub struct Error {
     data: RBox<ErrorData>,
 }
 
-/// Fields of an error. Strings that are not known are empty. A backend fills in `message` and perhaps `hint`; the
-/// boundary adds the plugin, the entry and, for a panic, the location.
+/// Fields of an error. Unknown strings are empty. A backend fills in `message` and optionally `hint`; the boundary adds
+/// the plugin, the entry and, for a panic, the location.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorData {
@@ -42,12 +42,12 @@ impl Error {
     /// [`code`](ErrorData::code) of work that was cancelled by the host.
     pub const CANCELLED: &str = "Cancelled";
 
-    /// Creates an error with this message.
+    /// Creates an error with the given message.
     pub fn new(message: impl Into<String>) -> Error {
         Error { data: RBox::new(ErrorData { message: RString::from(message.into()), ..ErrorData::default() }) }
     }
 
-    /// Creates the error of a panic.
+    /// Creates an error for a panic.
     pub(crate) fn panic(message: String, location: String) -> Error {
         let mut error = Error::new(message);
         error.data.location = location.into();
@@ -67,8 +67,8 @@ impl Error {
         self
     }
 
-    /// Creates the error of cancelled work, for use after [`Services::cancelled`](crate::Services::cancelled) returned
-    /// true.
+    /// Creates the error that reports a cancellation, for use after [`Services::cancelled`](crate::Services::cancelled)
+    /// returned true.
     pub fn cancelled() -> Error {
         Error::new("cancelled by the host").code(Error::CANCELLED)
     }

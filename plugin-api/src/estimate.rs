@@ -1,4 +1,4 @@
-//! Estimate of the cost of a candidate, which may be part of the verdict on it.
+//! Cost estimate of a candidate, which its verdict may carry.
 
 use crate::backend::{Refusal, Verdict};
 use abi_stable::std_types::RString;
@@ -12,19 +12,20 @@ pub struct Estimate {
     /// Time in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nanoseconds: Option<u64>,
-    /// Memory of the device in bytes: weights, and intermediate results of a run.
+    /// Device memory in bytes: weights, and intermediate results of a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// Number of kernels, commands or transfers that a run starts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub launches: Option<u64>,
-    /// Further numbers of the backend, which are shown under their names.
+    /// Additional backend-specific numbers, shown under their names.
     #[serde(flatten)]
     pub further: Map<String, Value>,
 }
 
 impl Estimate {
-    /// Returns the sum of two estimates. A field that either lacks is unknown in the sum; further numbers are left out.
+    /// Returns the sum of two estimates. A field missing from either operand is missing from the sum; `further` is
+    /// dropped.
     pub fn plus(&self, other: &Estimate) -> Estimate {
         let sum = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
         Estimate {
@@ -35,7 +36,7 @@ impl Estimate {
         }
     }
 
-    /// Returns true if the estimate says nothing.
+    /// Returns true if no field is set.
     pub fn is_empty(&self) -> bool {
         *self == Estimate::default()
     }
@@ -45,13 +46,13 @@ impl Verdict {
     /// Code of a positive verdict with an estimate as its detail.
     pub const ESTIMATED: &'static str = "Supported";
 
-    /// Supports a candidate, and states what a run of it costs.
+    /// Creates a positive verdict that carries a cost estimate.
     pub fn estimated(estimate: &Estimate) -> Verdict {
         let detail = serde_json::to_string(estimate).map_or_else(|_| "{}".into(), RString::from);
         Verdict::Refused(Refusal { code: Verdict::ESTIMATED.into(), detail, hint: RString::new() })
     }
 
-    /// Returns the estimate of a positive verdict; `None` if the verdict is a refusal, or has none.
+    /// Returns the estimate of a positive verdict; `None` for a refusal and for a verdict without an estimate.
     pub fn estimate(&self) -> Option<Estimate> {
         match self {
             Verdict::Refused(refusal) if refusal.code == Verdict::ESTIMATED => {

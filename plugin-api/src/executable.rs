@@ -6,7 +6,7 @@ use crate::tensor::{TensorMut, TensorRef};
 use abi_stable::StableAbi;
 use abi_stable::std_types::RVec;
 
-/// Loaded region. Several threads may run it at once.
+/// Loaded region. Several threads may run it concurrently.
 pub trait Executable: Send + Sync + 'static {
     /// Creates a plan for the input dimensions `inputs`. The host caches the plans of recently used dimensions, and
     /// announces each evicted plan with `query("plan.release", {"plan": 7})`.
@@ -15,13 +15,13 @@ pub trait Executable: Send + Sync + 'static {
     /// If the region does not support these dimensions.
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared>;
 
-    /// Computes the outputs. Must not keep a reference to anything in the call, and should not allocate.
+    /// Computes the outputs. Must not retain a reference to any part of `call`, and should not allocate.
     ///
     /// # Errors
     /// If execution fails; the run of the model then fails with this message.
     fn run(&self, call: Call<'_, '_>) -> Result<()>;
 
-    /// Answers the request `key`, which has no entry of its own. Returns `None` for an unknown key.
+    /// Handles the request `key`, for which the ABI has no dedicated entry. Returns `None` for an unknown key.
     ///
     /// # Errors
     /// If the key is known but the request fails.
@@ -39,9 +39,10 @@ pub struct Prepared {
     pub outputs: RVec<OutputDims>,
     /// Size of the workspace in bytes.
     pub workspace: usize,
-    /// Number that identifies the plan, chosen by the backend and passed back in [`Call::plan`].
+    /// Plan ID, chosen by the backend and passed back in [`Call::plan`].
     pub plan: u64,
-    /// Further attributes. The host reads only `bytes`, the memory that the plan holds until it is released.
+    /// Additional attributes. The host reads only `bytes`, the size of the memory that the plan holds until its
+    /// release.
     pub attrs: RVec<Attr>,
 }
 
@@ -56,7 +57,7 @@ pub struct OutputDims {
 }
 
 impl Prepared {
-    /// Creates a plan with outputs of these exact dimensions, and without a workspace.
+    /// Creates a plan for outputs of exactly the given dimensions, without a workspace.
     pub fn exact<D: AsRef<[usize]>>(outputs: impl IntoIterator<Item = D>) -> Prepared {
         let outputs = outputs.into_iter().map(|dims| OutputDims { dims: dims.as_ref().to_vec().into(), exact: true });
         Prepared { outputs: outputs.collect(), ..Prepared::default() }
@@ -68,20 +69,20 @@ impl Prepared {
         self
     }
 
-    /// Sets the number of the plan.
+    /// Sets the plan ID.
     pub fn with_plan(mut self, plan: u64) -> Prepared {
         self.plan = plan;
         self
     }
 }
 
-/// One run. All memory belongs to the caller.
+/// Arguments of one run. The caller owns all memory.
 #[derive(Debug)]
 pub struct Call<'a, 't> {
     /// Inputs, in order.
     pub inputs: &'a [TensorRef<'t>],
     /// Outputs, with the dimensions that `prepare` returned. Their contents are undefined before the run; they never
-    /// overlap an input, but for the pairs that the region's metadata lists as `in_place`.
+    /// overlap an input, except for the pairs that the region's metadata lists as `in_place`.
     pub outputs: &'a mut [TensorMut<'t>],
     /// Workspace of the size that `prepare` returned, aligned to 64 bytes. Its contents are undefined before the run.
     pub workspace: &'a mut [u8],

@@ -1,8 +1,8 @@
 //! Loaded regions as objects of the stable ABI, and the guarded wrapper of every exported object.
 //!
-//! `Export` wraps an implementation of a plain trait in an object that may cross the boundary; every entry is guarded,
-//! so that a panic crosses as an error. `ImportedExecutable` implements the plain trait on the other side; it adds the
-//! plugin and the entry to an error.
+//! `Export` wraps an implementation of a plain trait in an object that may cross the boundary; every entry is guarded
+//! and returns a panic as an error. `ImportedExecutable` implements the plain trait on the importing side; it adds the
+//! plugin and the entry to errors.
 #![expect(unused_qualifications, non_local_definitions, reason = "expansion of `sabi_trait`")]
 
 use crate::error::{Error, Result};
@@ -49,7 +49,7 @@ impl<T> Export<T> {
 impl<T> Drop for Export<T> {
     fn drop(&mut self) {
         let dropped = guard(|| {
-            // SAFETY: `self.0` is not used after this destructor.
+            // SAFETY: a destructor runs at most once, and `self.0` is not used after this call.
             unsafe { ManuallyDrop::drop(&mut self.0) };
             Ok(())
         });
@@ -81,11 +81,13 @@ impl ExecutableAbi for Export<Box<dyn Executable>> {
         plan: u64,
     ) -> RResult<(), Error> {
         guard(|| {
-            // SAFETY: a `TensorRef` is a `Tensor` with a lifetime; `ImportedExecutable::run` borrows both for the call.
+            // SAFETY: `TensorRef` is a transparent wrapper around `Tensor`; `ImportedExecutable::run` borrows the
+            // inputs for the call.
             let inputs = unsafe { std::slice::from_raw_parts(inputs.as_ptr().cast::<TensorRef<'_>>(), inputs.len()) };
             let count = outputs.len();
             let outputs = outputs.into_mut_slice().as_mut_ptr().cast::<TensorMut<'_>>();
-            // SAFETY: as above, for a `TensorMut`.
+            // SAFETY: `TensorMut` is a transparent wrapper around `Tensor`; `ImportedExecutable::run` mutably borrows
+            // the outputs for the call.
             let outputs = unsafe { std::slice::from_raw_parts_mut(outputs, count) };
             self.0.run(Call { inputs, outputs, workspace: workspace.into_mut_slice(), plan })
         })
@@ -105,7 +107,7 @@ pub(crate) fn import_query_result(answer: QueryResult) -> Result<Option<Vec<u8>>
     Ok(answer.into_result()?.into_option().map(RVec::into_vec))
 }
 
-/// Loaded region of a plugin as the host sees it, or reference executable of the host as a plugin sees it.
+/// Loaded region of a plugin, called by the host, or reference executable of the host, called by a plugin.
 pub(crate) struct ImportedExecutable {
     plugin: &'static str,
     object: ExecutableObject,
@@ -129,10 +131,10 @@ impl Executable for ImportedExecutable {
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         let Call { inputs, outputs, workspace, plan } = call;
-        // SAFETY: a `TensorRef` is a `Tensor` with a lifetime.
+        // SAFETY: `TensorRef` is a transparent wrapper around `Tensor`, and the slice is borrowed for the call.
         let inputs = unsafe { std::slice::from_raw_parts(inputs.as_ptr().cast::<Tensor>(), inputs.len()) };
-        // SAFETY: as above, for a `TensorMut`; `Export::run` casts them back to `TensorMut`s before anything is
-        // written.
+        // SAFETY: `TensorMut` is a transparent wrapper around `Tensor`, and the slice is mutably borrowed for the call.
+        // `Export::run` casts the elements back to `TensorMut` before any write.
         let outputs = unsafe { std::slice::from_raw_parts_mut(outputs.as_mut_ptr().cast::<Tensor>(), outputs.len()) };
         self.object
             .run(inputs.into(), outputs.into(), workspace.into(), plan)

@@ -1,4 +1,4 @@
-//! Graphs: the form in which regions, candidates and composite bodies cross the boundary.
+//! Graphs: representation of regions, candidates and composite bodies at the boundary.
 //!
 //! A graph is a list of nodes in topological order: a node reads only values of earlier nodes. A value is one tensor,
 //! identified by a node and the index of one of its outputs. There are no tuples: an operator that returns a tuple has
@@ -58,7 +58,7 @@ pub struct Node {
 pub enum NodeKind {
     /// Input of the graph with this index.
     Input(u32),
-    /// Constant with this index in the table that comes with the graph. A composite's body uses the same table.
+    /// Constant with this index in the graph's constant table. A composite's body uses the same table.
     Constant(u32),
     /// Operator, under Relay's name.
     Op(RString),
@@ -109,8 +109,8 @@ pub struct TensorType {
 pub enum Dim {
     /// Known dimension.
     Known(usize),
-    /// Dimension that is not known before the run: the name of a symbolic dimension, or empty for `?`. Dimensions of
-    /// the same name are equal. The name of a computed dimension is an expression that `byoc-plugin-support` evaluates:
+    /// Dimension unknown before the run: the name of a symbolic dimension, or empty for `?`. Dimensions with the same
+    /// name are equal. The name of a computed dimension is an expression that `byoc-plugin-support` evaluates:
     /// `12*batch`, `floordiv(n + 1, 2)`.
     Unknown(RString),
 }
@@ -129,15 +129,15 @@ pub struct Attr {
 #[repr(u8)]
 #[derive(StableAbi, Clone, Debug, PartialEq)]
 pub enum AttrValue {
-    /// Unset.
+    /// Absent value.
     None,
-    /// Boolean.
+    /// Boolean value.
     Bool(bool),
-    /// Integer.
+    /// Integer value.
     Int(i64),
-    /// Float.
+    /// Floating-point value.
     Float(f64),
-    /// String; element types cross as their names.
+    /// String value; element types cross as their names.
     Str(RString),
     /// List of values.
     List(RVec<AttrValue>),
@@ -167,7 +167,7 @@ impl Graph {
         self.push(Node::new(NodeKind::Constant(index), [], [ty]))
     }
 
-    /// Adds a call of an operator, and returns the node's index.
+    /// Adds an operator call, and returns the node's index.
     pub fn push_op(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! JSON form of a graph. Writing a graph and reading it back gives an equal graph.
+//! JSON form of a graph. A graph that is written and read back is equal to the original.
 //!
 //! ```json
 //! {"version": 1, "symbol": "f",
@@ -12,8 +12,9 @@
 //! JSON representation are `{"float": "nan"}`, `"inf"` or `"-inf"`; every other float is written with a decimal point
 //! or an exponent.
 //!
-//! All attributes are present. The attribute `padding` has one form in the graphs of the host: two integers per spatial
-//! axis, those before all axes and then those after all axes, `[top, left, bottom, right]` for an image.
+//! All attributes are present. In graphs from the host, the attribute `padding` is normalized to two integers per
+//! spatial axis: the padding before each axis, then the padding after each axis, `[top, left, bottom, right]` for an
+//! image.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -41,11 +42,11 @@ impl Graph {
         });
     }
 
-    /// Reads the JSON form. Indices of nodes, outputs and inputs are checked; indices of constants are not, as the
-    /// table is not part of the text (see [`Graph::check`]).
+    /// Parses the JSON form. Checks the indices of nodes, outputs and inputs, but not those of constants, because the
+    /// text does not contain the constant table (see [`Graph::check`]).
     ///
     /// # Errors
-    /// If the text is not JSON, has a later version, or is not a graph; the message gives the place.
+    /// If the text is not JSON, has a different version, or does not describe a valid graph.
     pub fn from_json(text: &str) -> Result<Graph> {
         let value: Value = serde_json::from_str(text)?;
         match value.get("version").and_then(Value::as_u64) {
@@ -65,15 +66,15 @@ pub(crate) fn write_attrs(list: &[Attr], out: &mut Vec<u8>) {
     write(out, 2 + 32 * list.len(), |buffer| attrs(buffer, list));
 }
 
-/// Remaining part of the output buffer. Each function below writes at the beginning of it and returns the rest, or
-/// `None` if the space is insufficient.
+/// Unwritten rest of the output buffer. Each writer function writes to its beginning and returns the rest, or `None` if
+/// the space is insufficient.
 ///
-/// A C backend receives every candidate in this form, which may be thousands per model. The functions pass only the
+/// A C backend receives every candidate in this form, possibly thousands per model. The writer functions pass only the
 /// slice, which stays in registers; the length of a vector would be loaded and stored for each of the hundred pieces of
 /// a candidate.
 type Buffer<'o> = &'o mut [u8];
 
-/// Appends to `out`. If `guess` bytes are too few, starts again with twice as many.
+/// Appends the output of `write` to `out`. Reserves `guess` bytes, and doubles the size until the output fits.
 fn write(out: &mut Vec<u8>, guess: usize, write: impl Fn(Buffer<'_>) -> Option<Buffer<'_>>) {
     let start = out.len();
     let mut end = start + guess;
@@ -145,11 +146,10 @@ fn list<'o, T>(
 
 /// Writes the fields of a graph, without the braces.
 ///
-/// The nesting of composite bodies and of lists is bounded by the JSON reader, at 128 levels.
+/// The JSON parser limits the nesting of composite bodies and lists to 128 levels.
 fn graph<'o>(buffer: Buffer<'o>, graph: &Graph) -> Option<Buffer<'o>> {
     let buffer = string(text(buffer, "\"symbol\":")?, &graph.symbol)?;
-    // Nodes come before inputs, so that many readers can stop after the nodes, which contain everything except the
-    // names of the inputs.
+    // Nodes precede inputs, so that a reader can stop after the nodes, which contain everything except the input names.
     let buffer = list(text(buffer, ",\"nodes\":")?, &graph.nodes, node)?;
     let buffer = list(text(buffer, ",\"inputs\":")?, &graph.inputs, |buffer, input| {
         let buffer = string(text(buffer, "{\"name\":")?, &input.name)?;
@@ -239,7 +239,7 @@ fn attr<'o>(mut buffer: Buffer<'o>, value: &AttrValue) -> Option<Buffer<'o>> {
 }
 
 /// Returns true if `text` contains a byte that JSON escapes: a quotation mark, a backslash or a control character.
-/// Tests eight bytes at a time, because most texts are short names of operators and attributes.
+/// Tests eight bytes at a time, because most texts are short operator and attribute names.
 fn is_escaped(text: &[u8]) -> bool {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let any = |letters: u64| {
@@ -251,7 +251,7 @@ fn is_escaped(text: &[u8]) -> bool {
         found & (ONES << 7) != 0
     };
     match text.last_chunk() {
-        // The last chunk may overlap the one before it.
+        // The last chunk may overlap its predecessor.
         Some(last) => {
             any(u64::from_le_bytes(*last)) || text.as_chunks().0.iter().any(|word| any(u64::from_le_bytes(*word)))
         }
@@ -428,7 +428,7 @@ mod tests {
     }
 
     fn attrs() -> impl Strategy<Value = RVec<Attr>> {
-        // Generated as a map, so that keys are distinct as in an operator's schema.
+        // Generated as a map to make the keys distinct, as in an operator's schema.
         prop::collection::btree_map("[a-z_]{1,8}", value(), 0..4)
             .prop_map(|map| map.into_iter().map(|(key, value)| Attr { key: key.into(), value }).collect())
     }

@@ -1,8 +1,8 @@
 //! Conversion of panics into errors before they reach the boundary: a panic that crosses it aborts the process.
 //!
-//! Every library has its own copy of the standard library, so the panic hook that is set here belongs to this library
-//! alone. Inside a guarded entry the hook records the location and stays silent; everywhere else it calls the previous
-//! hook.
+//! Every library has its own copy of the standard library, so the panic hook that is set here affects only this
+//! library. Inside a guarded entry, the hook records the location and prints nothing; everywhere else, it calls the
+//! previous hook.
 
 use crate::error::{Error, Result};
 use std::cell::{Cell, RefCell};
@@ -14,7 +14,7 @@ thread_local! {
     static LOCATION: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Runs `body`; a panic in it becomes an error with its message and its location.
+/// Runs `body`, and returns a panic as an error with the panic's message and location.
 pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     install_hook();
     DEPTH.set(DEPTH.get() + 1);
@@ -51,7 +51,7 @@ fn install_hook() {
     });
 }
 
-/// Returns true for panics that abort the process even inside `catch_unwind`, whose messages must not be suppressed.
+/// Returns true for panics that abort the process even inside `catch_unwind`; their messages must not be suppressed.
 /// The standard library does not expose this property.
 fn is_fatal(message: &str) -> bool {
     const FATAL: [&str; 5] = [

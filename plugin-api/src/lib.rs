@@ -2,9 +2,9 @@
 //!
 //! A plugin is a `cdylib` with one [`declare_plugin!`] line. It registers backends, which implement two plain traits:
 //!
-//! * [`Codegen`], found as `relay.ext.<name>`, at compile time: describes the backend, judges candidates, compiles
+//! * [`Codegen`], registered as `relay.ext.<name>`, at compile time: describes the backend, judges candidates, compiles
 //!   regions;
-//! * [`Loader`], found as `loadbinary_<key>`, at run time: turns a compiled region into an [`Executable`].
+//! * [`Loader`], registered as `loadbinary_<key>`, at run time: turns a compiled region into an [`Executable`].
 //!
 //! ```no_run
 //! use byoc_plugin_api::*;
@@ -73,30 +73,30 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `backend`, `executable` | the traits of a backend, their arguments and results |
-//! | `services` | services of the host for a backend |
+//! | `backend`, `executable` | backend traits, their arguments and results |
+//! | `services` | host services for backends |
 //! | `graph`, `graph_json` | graphs, and their JSON form |
-//! | `tensor`, `dtype`, `constant` | DLPack descriptors and views, element types, handles to constants |
-//! | `signature` | comparison of the types that a region was compiled for with those at run time |
+//! | `tensor`, `dtype`, `constant` | DLPack descriptors and views, element types, constant handles |
+//! | `signature` | comparison of a region's compile-time and run-time tensor types |
 //! | `describe` | description of a backend, as versioned JSON |
 //! | [`program`] | regions as C, for exported programs |
-//! | `estimate` | estimate of the cost of a candidate |
-//! | [`run_options`] | options of one run |
-//! | [`link`] | link step of the regions of a model |
-//! | [`device`] | memory of devices, and runs that go on after `run` has returned |
+//! | `estimate` | cost estimate of a candidate |
+//! | [`run_options`] | run options |
+//! | [`link`] | link step over all regions of a model |
+//! | [`device`] | device memory, and runs that continue after `run` has returned |
 //! | `executable_object`, `wire`, `adapt` | the stable-ABI objects, and the adapters between them and the plain traits |
-//! | `entries` | record of the entries that threads are in, and protection of the process from plugins |
+//! | `entries` | record of the entry that each thread executes, and protection of the process from plugins |
 //! | `plugin` | the root module and the macros that make a library a plugin |
-//! | `guard`, `bridge` | panics become errors; `tracing` events reach the host |
-//! | `host` | inspection and loading of files |
+//! | `guard`, `bridge` | conversion of panics into errors; forwarding of `tracing` events to the host |
+//! | `host` | inspection and loading of plugin files |
 //!
 //! The data types of this crate ([`Graph`], [`CompiledRegion`], [`Verdict`], ...) have the same layout with every
 //! compiler, and therefore contain [`RVec`] and [`RString`], which are used like `Vec` and `String` and converted with
 //! `into()`. The layout is checked, field by field, when a plugin is loaded: **an additional field or method makes the
-//! host reject every plugin built before.** Entries are therefore few and data is extensible: attributes by name,
+//! host reject every plugin built earlier.** Entries are therefore few and data is extensible: attributes by name,
 //! descriptions as JSON, `query` and `get_service` by key.
 
-/// Guide for authors, included so that its examples are compiled.
+/// Guide for backend authors, included to compile its examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/writing-a-backend.md")]
 pub struct Guide;

@@ -1,12 +1,12 @@
-//! Link step: one request to a code generator with all regions of a model that it compiled, which may move what they
-//! share to shared data of the model, and change their blobs.
+//! Link step: a single request to a code generator, with all regions that it compiled for a model. The code generator
+//! may move data common to the regions into shared data of the model, and change the blobs.
 //!
-//! Request and answer have the same form: the size of a JSON text as 8 bytes, little-endian, the text, and data. A blob
-//! is a pair of offset and size in the data.
+//! Request and response have the same format: the size of a JSON text as 8 bytes, little-endian, the text, and data. A
+//! blob is a pair of offset and size in the data.
 //!
 //! ```text
 //! request  {"options": {...}, "regions": [{"symbol": "r0", "loader": "mine", "metadata": {...}, "blob": [0, 64]}]}
-//! answer   {"shared": [0, 4096], "regions": [{"symbol": "r0", "blob": [4096, 16]}], "notes": ["..."]}
+//! response {"shared": [0, 4096], "regions": [{"symbol": "r0", "blob": [4096, 16]}], "notes": ["..."]}
 //! ```
 
 use crate::error::{Error, Result};
@@ -15,10 +15,11 @@ use crate::{Constant, LoadRequest};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Key of a code generator's `query` for the link step of a model. `None` as the answer: the blobs stay as they are.
+/// Key of a code generator's `query` for the link step of a model. If the query returns `None`, the blobs stay
+/// unchanged.
 pub const LINK_KEY: &str = "byoc.link.1";
 
-/// Field of `options.region` at `load` with the index of the constant that holds the shared data.
+/// Field of `options.region` in a load request: the index of the constant that holds the shared data.
 const SHARED: &str = "shared";
 
 /// Request of the link step: all regions of a model that one backend compiled.
@@ -26,7 +27,7 @@ const SHARED: &str = "shared";
 pub struct LinkRequest<'a> {
     /// JSON object, as for `compile`.
     pub options: Value,
-    /// Regions, in the order of the program.
+    /// Regions, in program order.
     pub regions: Vec<LinkRegion<'a>>,
 }
 
@@ -35,18 +36,19 @@ pub struct LinkRequest<'a> {
 pub struct LinkRegion<'a> {
     /// Symbol of the region.
     pub symbol: String,
-    /// Key of its loader.
+    /// Key of the region's loader.
     pub loader: String,
     /// Metadata that `compile` recorded.
     pub metadata: Map<String, Value>,
-    /// Blob that `compile` made.
+    /// Blob that `compile` returned.
     pub blob: &'a [u8],
 }
 
-/// Answer of the link step. Regions that it does not list keep their blobs.
+/// Response of the link step. Regions without an entry in `blobs` keep their blobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Linked {
-    /// Data of all regions of the backend, which the artifact holds once: `load` gets them as a further constant.
+    /// Data shared by all regions of the backend. The artifact holds it once, and `load` receives it as an additional
+    /// constant.
     pub shared: Option<Vec<u8>>,
     /// New blobs by symbol.
     pub blobs: BTreeMap<String, Vec<u8>>,
@@ -55,10 +57,10 @@ pub struct Linked {
 }
 
 impl<'a> LinkRequest<'a> {
-    /// Reads the data of a query with the key [`LINK_KEY`].
+    /// Parses the data of a query with the key [`LINK_KEY`].
     ///
     /// # Errors
-    /// If the data is not such a request.
+    /// If the data is not a well-formed link request.
     pub fn parse(data: &'a [u8]) -> Result<LinkRequest<'a>> {
         let (mut head, data) = split(data)?;
         let mut regions = Vec::new();
@@ -73,7 +75,7 @@ impl<'a> LinkRequest<'a> {
         Ok(LinkRequest { options: head["options"].take(), regions })
     }
 
-    /// Returns the data of the query.
+    /// Serializes the request as query data.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut data = Data::default();
         let regions: Vec<Value> = self
@@ -89,10 +91,10 @@ impl<'a> LinkRequest<'a> {
 }
 
 impl Linked {
-    /// Reads the answer of a code generator.
+    /// Parses a code generator's response.
     ///
     /// # Errors
-    /// If the bytes are not such an answer.
+    /// If the bytes are not a well-formed link response, or name a region twice.
     pub fn parse(answer: &[u8]) -> Result<Linked> {
         let (head, data) = split(answer)?;
         let mut linked = Linked::default();
@@ -113,7 +115,7 @@ impl Linked {
         Ok(linked)
     }
 
-    /// Returns the answer to the query.
+    /// Serializes the response.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut data = Data::default();
         let shared = self.shared.as_ref().map(|shared| data.add(shared));
@@ -124,15 +126,15 @@ impl Linked {
 }
 
 impl LoadRequest<'_> {
-    /// Returns the shared data that the link step made, a constant of bytes after those that `compile` received. Its
-    /// digest tells the shared data of models apart: an engine that serves all regions of a model is found by it.
+    /// Returns the shared data from the link step, a byte constant that follows the constants passed to `compile`. Its
+    /// digest identifies the shared data, and can serve as the key of an engine that all regions of a model share.
     pub fn shared(&self) -> Option<&Constant> {
         let index = self.options.get(REGION)?.get(SHARED)?.as_u64()?;
         self.constants.get(usize::try_from(index).ok()?)
     }
 }
 
-/// Data part of a message.
+/// Data section of a message.
 #[derive(Default)]
 struct Data(Vec<u8>);
 
@@ -176,7 +178,7 @@ fn slice<'a>(data: &'a [u8], range: &Value) -> Result<&'a [u8]> {
     part.ok_or_else(|| invalid(format!("expected offset and size in {} bytes of data, found {range}", data.len())))
 }
 
-/// Returns a list; a missing one is empty.
+/// Returns the list at `key`, or an empty list if the key is missing.
 fn array<'a>(object: &'a Value, key: &str) -> Result<&'a [Value]> {
     match &object[key] {
         Value::Null => Ok(&[]),

@@ -16,14 +16,14 @@ use abi_stable::std_types::{RBoxError, RResult, RString, RVec};
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// Root module of a plugin: two functions, which return all other data and objects.
+/// Root module of a plugin: two functions, through which the host obtains all other data and objects.
 #[repr(C)]
 #[derive(StableAbi)]
 #[sabi(kind(Prefix(prefix_ref = PluginModuleRef, prefix_fields = PluginModuleFields)))]
 #[sabi(missing_field(panic))]
 #[doc(hidden)]
 pub struct PluginModule {
-    /// Returns the name and the version, without running code of the plugin's author.
+    /// Returns the name and the version, without running the plugin author's code.
     pub info: extern "C" fn() -> Info,
     /// Creates the plugin's objects. May be called more than once; the calls are independent.
     #[sabi(last_prefix_field)]
@@ -55,7 +55,7 @@ pub struct Info {
 pub struct InitArguments {
     /// File that the plugin was loaded from.
     pub path: RString,
-    /// Services of the host.
+    /// Host services.
     pub services: Services,
     /// JSON object, as in [`Context::options`].
     pub options: RString,
@@ -77,20 +77,20 @@ pub struct Initialised {
 #[derive(StableAbi)]
 #[doc(hidden)]
 pub struct Registration {
-    /// `relay.ext.<name>`, `loadbinary_<key>`.
+    /// Name of the object, such as `relay.ext.<name>` or `loadbinary_<key>`.
     pub name: RString,
-    /// Registered object.
+    /// Code generator, loader or data.
     pub object: Object,
 }
 
-/// Kind of a registered object.
+/// Registered object, by kind.
 #[repr(u8)]
 #[derive(StableAbi)]
 #[doc(hidden)]
 pub enum Object {
     /// Code generator.
     Codegen(CodegenObject),
-    /// Loader.
+    /// Loader of compiled regions.
     Loader(LoaderObject),
     /// JSON text, for future extensions; a host ignores unknown names.
     Data(RString),
@@ -99,16 +99,16 @@ pub enum Object {
 /// Identity and environment of a plugin during registration.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// Name of the plugin, as declared. A plugin that takes its name from a file sets it here.
+    /// Name of the plugin, as declared. A plugin that reads its name from a file sets it here.
     pub name: String,
     /// Version of the plugin, as declared.
     pub version: String,
     /// File that the plugin was loaded from.
     pub path: PathBuf,
-    /// Services of the host.
+    /// Host services.
     pub services: Services,
-    /// JSON object: `host_api_version` is the version of the boundary that the host was built with; further keys may be
-    /// added.
+    /// JSON object: `host_api_version` is the version of the boundary that the host was built with; later versions may
+    /// add keys.
     pub options: Value,
 }
 
@@ -131,7 +131,7 @@ impl Registry {
         self.entries.push(Registration { name: format!("{LOADER_PREFIX}{key}").into(), object });
     }
 
-    /// Registers data under a name; a host ignores names that it does not know.
+    /// Registers data under a name; a host ignores unknown names.
     pub fn data(&mut self, name: &str, data: &Value) {
         self.entries.push(Registration { name: name.into(), object: Object::Data(data.to_string().into()) });
     }
@@ -172,7 +172,7 @@ pub fn initialize(info: Info, arguments: InitArguments) -> InitResult {
     .into()
 }
 
-/// Result of the constructor of a library's module.
+/// Result of a library's module constructor.
 #[doc(hidden)]
 pub type ModuleResult = RootModuleResult;
 /// Result of `init`.
@@ -182,12 +182,12 @@ pub type InitResult = RResult<Initialised, Error>;
 #[doc(hidden)]
 pub type Header = LibHeader;
 
-/// Creates the module; a panic becomes an error.
+/// Creates the module, and returns a panic as an error.
 #[doc(hidden)]
 pub fn module(make: fn() -> PluginModule) -> ModuleResult {
     match guard(|| Ok(make().leak_into_prefix())) {
         Ok(module) => {
-            // SAFETY: a `PluginModuleRef` is a transparent `PrefixRef`, and `header` declares that very type.
+            // SAFETY: `PluginModuleRef` is a transparent wrapper around `PrefixRef`, and `header` declares this type.
             RResult::ROk(unsafe { module.to_prefix_ref().cast() })
         }
         Err(error) => RResult::RErr(RootModuleError::Returned(RBoxError::new(error))),
@@ -197,14 +197,14 @@ pub fn module(make: fn() -> PluginModule) -> ModuleResult {
 /// Returns the header that a plugin library exports.
 #[doc(hidden)]
 pub const fn header(constructor: extern "C" fn() -> ModuleResult) -> Header {
-    // SAFETY: the constructor is the one of `declare_plugin!`, whose module is a `PluginModuleRef`.
+    // SAFETY: `declare_plugin!`, the only caller, passes a constructor whose module is a `PluginModuleRef`.
     unsafe { LibHeader::from_constructor::<PluginModuleRef>(constructor, CheckTypeLayout::Yes) }
 }
 
 /// Registers code generators and loaders. The closure receives a [`Context`] and a [`Registry`] and returns a
 /// [`Result`](crate::Result). May be used several times in a plugin; the order of the calls is unspecified.
 ///
-/// The documentation of the crate shows a complete plugin.
+/// The crate documentation shows a complete plugin.
 #[macro_export]
 macro_rules! register {
     ($register:expr) => {
@@ -212,8 +212,8 @@ macro_rules! register {
     };
 }
 
-/// Turns a `cdylib` crate into a plugin with this name and version. Must be used exactly once: `declare_plugin!("mine",
-/// env!("CARGO_PKG_VERSION"))`.
+/// Turns a `cdylib` crate into a plugin with the given name and version. Must be used exactly once:
+/// `declare_plugin!("mine", env!("CARGO_PKG_VERSION"))`.
 #[macro_export]
 macro_rules! declare_plugin {
     ($name:expr, $version:expr $(,)?) => {

@@ -1,13 +1,13 @@
-//! Regions as C: the query by which a code generator takes part in a program that is exported (`byoc export`).
+//! Regions as C: the query through which a code generator contributes to an exported program (`byoc export`).
 //!
-//! The host sends [`KEY`] to the code generator of each region of an export. The data is a JSON object and a NUL, and after
-//! them the bytes of the constants, one after another in order:
+//! The host sends [`KEY`] to the code generator of each region of an export. The data is a JSON object, a NUL, and the
+//! concatenated bytes of the constants, in order:
 //!
 //! ```json
 //! {"version": 1, "language": "c99", "symbol": "f", "graph": {...},
 //!  "constants": [{"dtype": "float32", "dims": [16, 3], "size": 192, "digest": "..."}], "options": {...}}
 //! ```
-//! The answer is a JSON object, a [`Program`] or a refusal with its reason:
+//! The response is a JSON object, either a [`Program`] or a refusal with its reason:
 //!
 //! ```json
 //! {"source": "...", "workspace": 4096, "status": false, "constant_bytes": 0}
@@ -22,27 +22,27 @@ use crate::error::{Error, Result};
 use crate::graph::Graph;
 use serde_json::{Value, json};
 
-/// Key of the query.
+/// Query key for regions as C.
 pub const KEY: &str = "byoc.program.1";
 
 /// Version of the JSON forms.
 const VERSION: u64 = 1;
 
-/// Alignment in bytes of the constants of a request.
+/// Alignment of a request's constants in bytes.
 const ALIGN: usize = 64;
 
-/// Region that a code generator is asked for.
+/// Request for the C code of a region.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Operators and composites, as in `compile`; the region's symbol is `graph.symbol`.
     pub graph: Graph,
     /// Constants of the graph.
     pub constants: Vec<Constant>,
-    /// Options of `compile`.
+    /// Options, as in `compile`.
     pub options: Value,
 }
 
-/// Bytes of a constant at an aligned address.
+/// Constant data at an aligned address.
 struct Held {
     memory: Vec<u8>,
     start: usize,
@@ -70,7 +70,7 @@ impl ConstantSource for Held {
 }
 
 impl Request {
-    /// Returns the data of the query for a region.
+    /// Serializes the request for a region as query data.
     pub fn write(graph: &Graph, constants: &[Constant], options: &Value) -> Vec<u8> {
         let rows: Vec<Value> = constants
             .iter()
@@ -90,10 +90,10 @@ impl Request {
         data
     }
 
-    /// Reads the data of the query.
+    /// Parses query data.
     ///
     /// # Errors
-    /// If the data is not a request of this version.
+    /// If the data is malformed, or has a different version.
     pub fn read(data: &[u8]) -> Result<Request> {
         let end = data.iter().position(|&byte| byte == 0).ok_or("expected a NUL after the JSON of a request")?;
         let (text, mut rest) = (&data[..end], &data[end + 1..]);
@@ -112,7 +112,7 @@ impl Request {
     }
 }
 
-/// Reads a constant, whose bytes are the first of `rest`.
+/// Parses the constant that `row` describes, and removes its bytes from the front of `rest`.
 fn constant(row: &Value, rest: &mut &[u8]) -> Result<Constant> {
     let dtype = row["dtype"].as_str().and_then(DType::parse).ok_or("expected the element type of a constant")?;
     let dims = row["dims"].as_array().ok_or("expected the dimensions of a constant")?;
@@ -128,10 +128,10 @@ fn constant(row: &Value, rest: &mut &[u8]) -> Result<Constant> {
     Ok(Constant::new("", dtype, &dims, Held::new(bytes, row["digest"].as_str().unwrap_or_default())))
 }
 
-/// Region in C99.
+/// Region as C99 code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// Text of a C file, which is compiled alone.
+    /// Text of a C file that is compiled as a separate translation unit.
     pub source: String,
     /// Size in bytes of the workspace, which is aligned to 64 bytes.
     pub workspace: u64,
@@ -141,14 +141,14 @@ pub struct Program {
     pub constant_bytes: u64,
 }
 
-/// Answer of a code generator.
+/// Response of a code generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The region in C.
+    /// Region as C code.
     Program(Program),
-    /// There is no C code for the region.
+    /// The code generator cannot generate C code for the region.
     Refused {
-        /// Expected and found value.
+        /// Expected and found values.
         reason: String,
         /// Remedy for the user; may be empty.
         hint: String,
@@ -156,7 +156,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Returns the answer as JSON, the result of the query.
+    /// Serializes the response as JSON, the query result.
     pub fn to_json(&self) -> Vec<u8> {
         let value = match self {
             Answer::Program(program) => {
@@ -168,10 +168,10 @@ impl Answer {
         value.to_string().into_bytes()
     }
 
-    /// Reads an answer. Missing keys have the values of an empty [`Program`], except for the source.
+    /// Parses a response. Missing keys, except for `source`, have the values of an empty [`Program`].
     ///
     /// # Errors
-    /// If the data is not JSON, or has neither a source nor a reason.
+    /// If the data is not JSON, has neither a source nor a reason, or has a size that is not an unsigned integer.
     pub fn read(data: &[u8]) -> Result<Answer> {
         let value: Value = serde_json::from_slice(data)?;
         let text = |key: &str| value[key].as_str().map(str::to_owned);

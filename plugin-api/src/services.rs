@@ -1,4 +1,4 @@
-//! Services of the host for its plugins.
+//! Host services for plugins.
 //!
 //! [`HostServices`] is the plain trait that the host implements; [`Services`] is the handle that crosses the boundary
 //! and that plugins call. Panics on either side become errors.
@@ -24,8 +24,8 @@ use tracing::Level;
 
 /// Services that the host implements.
 pub trait HostServices: Send + Sync + 'static {
-    /// Number of threads that `parallel_for` uses, including the calling one. A library with its own thread pool should
-    /// use this size.
+    /// Number of threads that `parallel_for` uses, including the calling thread. A library with its own thread pool
+    /// should use this size.
     fn num_threads(&self) -> usize;
 
     /// Calls `task` with every index below `count`, on several threads, and returns when all calls have returned. Runs
@@ -39,7 +39,7 @@ pub trait HostServices: Send + Sync + 'static {
     /// metrics of a benchmark.
     fn counter(&self, name: &str, amount: u64);
 
-    /// Most verbose level that is enabled; `None` if logging is disabled.
+    /// Most verbose enabled level; `None` if logging is disabled.
     fn log_level(&self) -> Option<Level>;
 
     /// Writes a log message. `target` is the plugin's name or a path of one of its modules.
@@ -51,7 +51,7 @@ pub trait HostServices: Send + Sync + 'static {
     /// If the host has no kernel for an operator.
     fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>>;
 
-    /// Returns true if the current work, usually a compilation, was cancelled. Long work polls this and returns
+    /// Returns true if the current work, usually a compilation, was cancelled. Long-running work polls this and returns
     /// [`Error::cancelled`].
     fn cancelled(&self) -> bool {
         false
@@ -65,25 +65,25 @@ pub trait HostServices: Send + Sync + 'static {
     }
 }
 
-/// Work of a device, in nanoseconds of the device's clock.
+/// Time span of device work, in nanoseconds of the device clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span<'a> {
-    /// Device, or a queue of it: works of one track follow each other.
+    /// Device or device queue; spans of one track do not overlap.
     pub track: &'a str,
     /// Start of the work.
     pub begin: u64,
     /// End of the work.
     pub end: u64,
-    /// Time at the call, by which the host finds the work on its own clock.
+    /// Device time of the call, from which the host converts the span to its own clock.
     pub now: u64,
 }
 
 impl Span<'_> {
-    /// Field of an event that makes it a span: an object with `track`, `begin`, `end` and `now`.
+    /// Event field that marks a span: an object with `track`, `begin`, `end` and `now`.
     pub const KEY: &'static str = "span";
 }
 
-/// Task of a `parallel_for` in the form that crosses the boundary. `call` catches panics.
+/// ABI representation of a `parallel_for` task. `call` catches panics.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct Task {
@@ -93,9 +93,9 @@ pub struct Task {
     pub call: unsafe extern "C" fn(*const u8, usize),
 }
 
-// SAFETY: `context` points at a `TaskState`, which is `Sync`.
+// SAFETY: `Services::try_parallel_for` sets `context` to a `TaskState`, which is `Sync`.
 unsafe impl Send for Task {}
-// SAFETY: as above.
+// SAFETY: `Services::try_parallel_for` sets `context` to a `TaskState`, which is `Sync`.
 unsafe impl Sync for Task {}
 
 #[sabi_trait]
@@ -128,7 +128,7 @@ impl Services {
         Services { object: RArc::new(object) }
     }
 
-    /// Number of threads that [`parallel_for`](Services::parallel_for) uses, including the calling one.
+    /// Number of threads that [`parallel_for`](Services::parallel_for) uses, including the calling thread.
     pub fn num_threads(&self) -> usize {
         self.object.num_threads()
     }
@@ -160,17 +160,17 @@ impl Services {
         }
     }
 
-    /// Variant of [`parallel_for`](Services::parallel_for) whose task also gets the number of the worker that calls it,
-    /// below [`num_threads`](Services::num_threads). No two calls of one loop with the same worker
-    /// overlap, so that a worker may own a part of the workspace.
+    /// Variant of [`parallel_for`](Services::parallel_for) whose task also receives the index of the calling worker,
+    /// below [`num_threads`](Services::num_threads). Calls of one loop with the same worker index never overlap, so
+    /// that a worker may own a part of the workspace.
     ///
     /// # Errors
     /// As for [`parallel_for`](Services::parallel_for).
     pub fn parallel_for_workers(&self, count: usize, task: impl Fn(usize, usize) + Sync) -> Result<()> {
         let next = AtomicUsize::new(0);
         let failed = AtomicBool::new(false);
-        // A worker is a task of `parallel_for` that takes indices until none is left; a host that runs the tasks one
-        // after the other leaves all indices to the first.
+        // A worker is a `parallel_for` task that claims indices until none is left. If the host runs the tasks
+        // sequentially, the first worker claims all indices.
         self.try_parallel_for(self.num_threads().max(1).min(count), |worker| {
             while !failed.load(Ordering::Relaxed) {
                 let index = next.fetch_add(1, Ordering::Relaxed);
@@ -192,7 +192,7 @@ impl Services {
         self.object.event(name.into(), fields.to_string().as_str().into());
     }
 
-    /// Records work of a device in the trace, on a track of its own. `fields` is a JSON object.
+    /// Records a span of device work in the trace, on a separate track. `fields` is a JSON object.
     pub fn span(&self, name: &str, span: &Span<'_>, mut fields: Value) {
         if let Some(fields) = fields.as_object_mut() {
             let Span { track, begin, end, now } = *span;
@@ -208,12 +208,12 @@ impl Services {
         self.object.counter(name.into(), amount);
     }
 
-    /// Most verbose level that is enabled.
+    /// Most verbose enabled level; `None` if logging is disabled.
     pub fn log_level(&self) -> Option<Level> {
         level_from_number(self.object.log_level())
     }
 
-    /// Returns [`log_level`](Services::log_level) as a number: 0 for none, 1 for errors, up to 5.
+    /// Returns [`log_level`](Services::log_level) as a number: 0 if logging is disabled, 1 for errors, up to 5.
     #[cfg(feature = "host")]
     pub(crate) fn level_number(&self) -> i32 {
         self.object.log_level().into()
@@ -227,8 +227,7 @@ impl Services {
         }
     }
 
-    /// Writes a log message. Events that a plugin emits with `tracing` are forwarded to the host without a call of
-    /// this.
+    /// Writes a log message. Events that a plugin emits with `tracing` are forwarded to the host automatically.
     pub fn log(&self, level: Level, target: &str, message: &str) {
         self.object.log(level_number(level), target.into(), message.into());
     }
@@ -242,7 +241,7 @@ impl Services {
         Ok(Box::new(ImportedExecutable::new("host", object)))
     }
 
-    /// Runs a graph once with the host's reference kernels. To run it several times, keep the result of
+    /// Runs a graph once with the host's reference kernels. To run a graph several times, keep the result of
     /// [`reference`](Services::reference).
     ///
     /// # Errors
@@ -259,19 +258,19 @@ impl Services {
         let prepared = executable.prepare(&dims)?;
         // A vector of cache lines aligns the workspace to 64 bytes.
         let mut workspace = vec![CacheLine([0; 64]); prepared.workspace.div_ceil(64)];
-        // SAFETY: the lines are plain bytes, at least `prepared.workspace` of them.
+        // SAFETY: the vector outlives the slice, and holds at least `prepared.workspace` initialized bytes.
         let workspace =
             unsafe { std::slice::from_raw_parts_mut(workspace.as_mut_ptr().cast::<u8>(), prepared.workspace) };
         executable.run(Call { inputs, outputs, workspace, plan: prepared.plan })
     }
 
-    /// Returns true if the current work was cancelled. Long work, such as a search over tilings or a wait for a
+    /// Returns true if the current work was cancelled. Long-running work, such as a search over tilings or a wait for a
     /// compiler process, polls this and returns [`Error::cancelled`].
     pub fn cancelled(&self) -> bool {
         self.object.cancelled()
     }
 
-    /// Returns a service that was added after the boundary was frozen; `None` if this host does not have it.
+    /// Returns a service that was added after the boundary was frozen; `None` if the host does not provide it.
     pub fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {
         self.object.get_service(name.into()).into_option().map(NonNull::cast)
     }
@@ -295,7 +294,8 @@ struct TaskState<F> {
 
 fn call_task<F: Fn(usize) -> Result<()> + Sync>(_: &TaskState<F>) -> unsafe extern "C" fn(*const u8, usize) {
     unsafe extern "C" fn call<F: Fn(usize) -> Result<()> + Sync>(context: *const u8, index: usize) {
-        // SAFETY: `context` is the `TaskState<F>` that lives until `parallel_for` has returned.
+        // SAFETY: `try_parallel_for` passes its `TaskState<F>` as `context` and keeps it alive until `parallel_for` has
+        // returned.
         let state = unsafe { &*context.cast::<TaskState<F>>() };
         if state.failed.load(Ordering::Relaxed) {
             return;
@@ -347,7 +347,7 @@ impl<H: HostServices> ServicesAbi for ExportedServices<H> {
     }
 
     fn counter(&self, name: RStr<'_>, amount: u64) {
-        // As in `event`.
+        // As in `event`, a failure must not reach the plugin.
         let _ = guard(|| {
             self.0.counter(name.as_str(), amount);
             Ok(())
@@ -359,7 +359,7 @@ impl<H: HostServices> ServicesAbi for ExportedServices<H> {
     }
 
     fn log(&self, level: u8, target: RStr<'_>, message: RStr<'_>) {
-        // As in `event`.
+        // As in `event`, a failure must not reach the plugin.
         let _ = guard(|| {
             if let Some(level) = level_from_number(level) {
                 self.0.log(level, target.as_str(), message.as_str());

@@ -1,9 +1,9 @@
 //! Signature of a region: the types of its input and output tensors.
 //!
 //! A blob may be paired with a model that it was not compiled for, because a file was edited by hand or a tool mixed up
-//! two blobs. The host checks the types that it knows. A loader also compares the types that its blob was compiled for
-//! with those of the model ([`LoadRequest::check_signature`]); `prepare` cannot, because it receives dimensions but no
-//! element types.
+//! two blobs. The host checks only the types known to it. A loader should also compare the types that its blob was
+//! compiled for with the model's types ([`LoadRequest::check_signature`]); `prepare` cannot, because it receives
+//! dimensions but no element types.
 
 use crate::backend::LoadRequest;
 use crate::error::{Error, Result};
@@ -82,7 +82,7 @@ impl LoadRequest<'_> {
         self.options.get(REGION).map(Signature::from_json).transpose()
     }
 
-    /// Compares the types that a blob was compiled for with those of the tensors that the region will be run on.
+    /// Compares a blob's compile-time types with the types of the tensors that the region will be run on.
     ///
     /// # Errors
     /// If a tensor differs; the message describes the first difference.

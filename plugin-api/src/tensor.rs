@@ -1,7 +1,7 @@
 //! Tensor descriptors over borrowed memory, laid out as DLPack's `DLTensor`.
 //!
 //! The host passes tensors in its own memory, dense and row-major, aligned to 64 bytes. A descriptor may also describe
-//! strided memory or memory of another device; the safe views return no slices of such tensors.
+//! strided memory or memory of a different device; the safe views panic rather than return slices of such tensors.
 
 use crate::dtype::{DType, Device, Element};
 use abi_stable::StableAbi;
@@ -17,7 +17,7 @@ const _: () = assert!(size_of::<usize>() == 8, "byoc plugins require a 64-bit ta
 pub struct Tensor {
     /// Base address, to which `byte_offset` is added.
     pub data: *mut u8,
-    /// Device that the memory belongs to.
+    /// Device that owns the memory.
     pub device: Device,
     /// Number of dimensions.
     pub ndim: i32,
@@ -37,8 +37,8 @@ impl Tensor {
         if self.ndim <= 0 {
             return &[];
         }
-        // SAFETY: a descriptor's shape has `ndim` entries for as long as the descriptor lives; i64 and usize have
-        // the same size and alignment, and a dimension is never negative.
+        // SAFETY: the creator of a descriptor guarantees `ndim` non-negative dimensions for the descriptor's lifetime;
+        // i64 and usize have the same size and alignment.
         unsafe { std::slice::from_raw_parts(self.shape.cast::<usize>(), self.ndim as usize) }
     }
 
@@ -47,7 +47,8 @@ impl Tensor {
         if self.strides.is_null() {
             return None;
         }
-        // SAFETY: non-null strides have `ndim` entries for as long as the descriptor lives.
+        // SAFETY: the creator of a descriptor guarantees that non-null strides have `ndim` entries for the descriptor's
+        // lifetime.
         Some(unsafe { std::slice::from_raw_parts(self.strides, self.ndim.max(0) as usize) })
     }
 
@@ -92,7 +93,7 @@ pub struct TensorRef<'a> {
 
 // SAFETY: a `TensorRef` is a shared borrow of plain bytes.
 unsafe impl Send for TensorRef<'_> {}
-// SAFETY: as above.
+// SAFETY: a `TensorRef` is a shared borrow of plain bytes.
 unsafe impl Sync for TensorRef<'_> {}
 
 /// Mutable view of a tensor.
@@ -104,11 +105,11 @@ pub struct TensorMut<'a> {
 
 // SAFETY: a `TensorMut` is an exclusive borrow of plain bytes.
 unsafe impl Send for TensorMut<'_> {}
-// SAFETY: as above; writing needs `&mut`.
+// SAFETY: a `TensorMut` is an exclusive borrow of plain bytes, and writing requires `&mut`.
 unsafe impl Sync for TensorMut<'_> {}
 
 impl<'a> TensorRef<'a> {
-    /// Creates a dense tensor over `bytes`.
+    /// Creates a view of `bytes` as a dense tensor.
     ///
     /// # Panics
     /// If the number of bytes does not match the shape.
@@ -147,7 +148,7 @@ impl<'a> TensorRef<'a> {
         self.shape().iter().product()
     }
 
-    /// Returns true if there are no elements.
+    /// Returns true if the tensor has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -162,27 +163,29 @@ impl<'a> TensorRef<'a> {
         if len == 0 {
             return &[];
         }
-        // SAFETY: by the constructor's contract, `byte_len` bytes from `start` on are readable for `'a`.
+        // SAFETY: the constructor's contract guarantees that `byte_len` bytes starting at `start` are readable for
+        // `'a`.
         unsafe { std::slice::from_raw_parts(self.raw.start(), len) }
     }
 
     /// Returns the elements. Booleans are `u8`, 16-bit floats are `u16`.
     ///
     /// # Panics
-    /// If the tensor is not dense, is not in host memory, or has another element type.
+    /// If the tensor is not dense, is not in host memory, or has an element type that cannot be viewed as `T`.
     pub fn as_slice<T: Element>(&self) -> &'a [T] {
         let bytes = self.bytes();
         check::<T>(self.raw.dtype, bytes);
         if bytes.is_empty() {
             return &[];
         }
-        // SAFETY: length and alignment were checked; every bit pattern of an `Element` is valid.
+        // SAFETY: `check` verified the alignment, the length is at most that of `bytes`, and every bit pattern of an
+        // `Element` is valid.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<T>()) }
     }
 }
 
 impl<'a> TensorMut<'a> {
-    /// Creates a dense tensor over `bytes`.
+    /// Creates a mutable view of `bytes` as a dense tensor.
     ///
     /// # Panics
     /// If the number of bytes does not match the shape.
@@ -196,8 +199,8 @@ impl<'a> TensorMut<'a> {
     /// Creates a view of the tensor that `raw` describes.
     ///
     /// # Safety
-    /// The memory, the shape and the strides that the descriptor points to must stay valid, and must not be accessed
-    /// otherwise, for `'a`.
+    /// The memory, the shape and the strides that the descriptor points to must stay valid for `'a`, and must not be
+    /// accessed through other pointers.
     pub unsafe fn from_raw(raw: Tensor) -> TensorMut<'a> {
         TensorMut { raw, memory: PhantomData }
     }
@@ -226,7 +229,7 @@ impl<'a> TensorMut<'a> {
         let fits = shape.len() == self.shape().len() && shape.iter().zip(self.shape()).all(|(new, bound)| new <= bound);
         assert!(fits, "shape {shape:?} exceeds the bound {:?}", self.shape());
         for (axis, &dim) in shape.iter().enumerate() {
-            // SAFETY: `axis < ndim`, and the shape is borrowed exclusively.
+            // SAFETY: `axis < ndim` because the ranks are equal, and `self` borrows the shape exclusively.
             unsafe { self.raw.shape.add(axis).write(dim as i64) };
         }
     }
@@ -236,7 +239,7 @@ impl<'a> TensorMut<'a> {
         self.shape().iter().product()
     }
 
-    /// Returns true if there are no elements.
+    /// Returns true if the tensor has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -256,14 +259,15 @@ impl<'a> TensorMut<'a> {
         if len == 0 {
             return &mut [];
         }
-        // SAFETY: by the constructor's contract, `byte_len` bytes from `start` on are exclusively borrowed for `'a`.
+        // SAFETY: the constructor's contract guarantees that `byte_len` bytes starting at `start` are exclusively
+        // borrowed for `'a`.
         unsafe { std::slice::from_raw_parts_mut(self.raw.start(), len) }
     }
 
     /// Returns the elements. Booleans are `u8`, 16-bit floats are `u16`.
     ///
     /// # Panics
-    /// If the tensor is not dense, is not in host memory, or has another element type.
+    /// If the tensor is not dense, is not in host memory, or has an element type that cannot be viewed as `T`.
     pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
         let dtype = self.raw.dtype;
         let bytes = self.bytes_mut();
@@ -271,7 +275,8 @@ impl<'a> TensorMut<'a> {
         if bytes.is_empty() {
             return &mut [];
         }
-        // SAFETY: length and alignment were checked; every bit pattern of an `Element` is valid.
+        // SAFETY: `check` verified the alignment, the length is at most that of `bytes`, and every bit pattern of an
+        // `Element` is valid.
         unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len() / size_of::<T>()) }
     }
 }
@@ -343,19 +348,19 @@ mod tests {
         let (shape, strides) = ([2usize, 3], [6i64, 2]);
         let bytes = memory.as_ptr().cast::<u8>();
         let raw = Tensor { byte_offset: 8, ..describe(DType::I32, shape.as_ptr(), 2, bytes) };
-        // SAFETY: the memory has twelve elements, of which the views see six.
+        // SAFETY: `memory` and `shape` outlive the view, which covers six of the twelve elements.
         let view = unsafe { TensorRef::from_raw(raw) };
         assert_eq!(view.as_slice::<i32>(), [2, 3, 4, 5, 6, 7]);
         assert!(panic_message(|| view.as_slice::<f32>()).contains("cannot view a tensor of int32 as f32"));
 
-        // SAFETY: as above.
+        // SAFETY: `memory`, `shape` and `strides` outlive the view, and `bytes` rejects the strides before any access.
         let strided = unsafe { TensorRef::from_raw(Tensor { strides: strides.as_ptr().cast_mut(), ..raw }) };
         assert!(panic_message(|| strided.bytes()).contains("found strides"));
         let dense = [3i64, 1];
-        // SAFETY: as above.
+        // SAFETY: `memory`, `shape` and the strides outlive the view, which covers six of the twelve elements.
         let dense = unsafe { TensorRef::from_raw(Tensor { strides: dense.as_ptr().cast_mut(), ..raw }) };
         assert_eq!(dense.len(), dense.as_slice::<i32>().len());
-        // SAFETY: nothing reads the memory.
+        // SAFETY: `bytes` rejects the device before any access to the memory.
         let foreign = unsafe { TensorRef::from_raw(Tensor { device: Device { kind: 2, id: 0 }, ..raw }) };
         assert!(panic_message(|| foreign.bytes()).contains("device"));
     }

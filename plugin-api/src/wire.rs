@@ -1,9 +1,8 @@
-//! Code generators and loaders as objects that cross the boundary, in traits of the stable ABI that only `adapt`
-//! implements. The objects of loaded regions, constants and services are in `executable_object`, `constant` and
-//! `services`.
+//! Stable-ABI traits of the code-generator and loader objects that cross the boundary. Only `adapt` implements them.
+//! The objects of loaded regions, constants and services are in `executable_object`, `constant` and `services`.
 //!
 //! Method names, their order and every type in them are checked when a plugin is loaded. Adding a method makes the host
-//! reject every plugin built before: extensions go through `query` and `get_service`.
+//! reject every plugin built earlier: extensions go through `query` and `get_service`.
 #![expect(unused_qualifications, non_local_definitions, reason = "expansion of `sabi_trait`")]
 
 use crate::backend::{Candidate, CompiledRegion, Verdict};

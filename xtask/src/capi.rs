@@ -1,4 +1,4 @@
-//! Installation of the C interface: headers, libraries, and a file for pkg-config.
+//! Installation of the C interface: headers, libraries, and a pkg-config file.
 
 use crate::process::{cargo, root, run, target_dir};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub fn install(prefix: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies headers and libraries below a prefix, and writes the file for pkg-config, in which the prefix is `named`.
+/// Copies headers and libraries below `prefix`, and writes the pkg-config file, which names the prefix as `named`.
 pub fn place(built: &Path, prefix: &Path, named: &str) -> Result<Vec<PathBuf>, String> {
     let sources = root().join("host/capi");
     let mut files = Vec::new();

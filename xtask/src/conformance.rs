@@ -1,5 +1,5 @@
-//! `cargo xtask conformance`: the conformance run of the plugins of this repository at its default number of cases, in
-//! minutes. The tests run it with fewer cases.
+//! `cargo xtask conformance`: the conformance run of this repository's plugins with the default number of cases, which
+//! takes minutes. The tests run fewer cases.
 
 use crate::process::{cargo, run, target_dir};
 use crate::{onednn, opencl};
@@ -9,7 +9,7 @@ use std::time::Instant;
 /// Plugins of this repository.
 const PLUGINS: [&str; 6] = ["template", "ccompiler", "nuc_fpga", "vta", "opencl", "dnnl"];
 
-/// Builds and tests the named plugins, or all of them, without waiving a claim.
+/// Builds and tests the named plugins, by default all plugins, without waiving a claim.
 pub fn conformance(names: &[&str]) -> Result<(), String> {
     if let Some(unknown) = names.iter().find(|name| !PLUGINS.contains(name)) {
         return Err(format!("expected {}, found \"{unknown}\"", PLUGINS.join(", ")));

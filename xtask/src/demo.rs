@@ -1,4 +1,4 @@
-//! Demo: runs a trained model on a backend that is dropped into a directory, then the same model in int8 on two
+//! Demo, which runs a trained model on a backend that is dropped into a directory, then the same model in int8 on two
 //! accelerators.
 
 use crate::onednn;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 const BACKEND: &str = "ccompiler";
 
-/// `cargo xtask demo`.
+/// Runs `cargo xtask demo`.
 pub fn run() -> Result<(), String> {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     if !exists(&compiler) && !Path::new(&compiler).is_file() {
@@ -119,7 +119,7 @@ fn step(title: &str) {
     println!("\n==> {title}");
 }
 
-/// Copies a library to a temporary name and renames it, so that processes that have the old file mapped keep it.
+/// Copies a library to a temporary name and renames it, so processes that have mapped the old file keep it.
 fn drop_in(from: &Path, to: &Path) -> Result<(), String> {
     let part = to.with_extension("part");
     std::fs::copy(from, &part)

@@ -1,7 +1,7 @@
-//! Release archives in `target/dist`: the command line with the plugins, the library for C, and the server.
+//! Release archives in `target/dist`: the command-line tool with the plugins, the C library, and the server.
 //!
-//! Archives are reproducible: the sources have the same paths in every checkout, entries are sorted, and their times and
-//! owners are fixed.
+//! Archives are reproducible: the sources have the same paths in every checkout, entries are sorted, and their times
+//! and owners are fixed.
 
 use crate::process::{self, cargo, root, target_dir};
 use crate::wheel::{PLUGINS, place_plugins};
@@ -10,18 +10,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Target in the words of rustc, and in those of the archives.
+/// Target triple, and target name in archive names.
 const TARGET: (&str, &str) = if cfg!(target_arch = "aarch64") {
     ("aarch64-unknown-linux-gnu", "aarch64-linux")
 } else {
     ("x86_64-unknown-linux-gnu", "x86_64-linux")
 };
 
-/// Maximum size in bytes of the archive with the command line.
+/// Maximum size in bytes of the archive of the command-line tool.
 const MAX_SIZE: u64 = 12_000_000;
 
-/// Script that packs folders: arguments are the folder of the archives, then the folders to pack. All times are 1980-01-01,
-/// as in artifacts. Each folder gets a list of digests, and so do the archives.
+/// Script that packs folders. Its arguments are the archive folder, then the folders to pack. All times are 1980-01-01,
+/// as in artifacts. Digest lists are written to each folder and to the archive folder.
 const PACK: &str = r#"
 import hashlib, io, lzma, os, sys, tarfile
 def sums(folder, names):
@@ -52,10 +52,10 @@ for folder in folders:
 sums(target, archives)
 "#;
 
-/// Text of the list of crates.
+/// File name of the list of third-party crates.
 const CRATES: &str = "THIRD-PARTY.txt";
 
-/// Builds the archives, and tries them.
+/// Builds and tests the archives.
 pub fn run() -> Result<(), String> {
     let mut build = cargo(&["build", "--profile", "dist"]);
     let programs = ["byoc-cli", "byoc-bundle", "byoc-serve", "byoc-capi"];
@@ -63,7 +63,7 @@ pub fn run() -> Result<(), String> {
         build.args(["--package", package]);
     }
     process::run(build.env("RUSTFLAGS", stable_paths()?))?;
-    // The folder of the profile is that of the archives too.
+    // The profile folder is also the archive folder.
     let dist = target_dir().join("dist");
     let built = dist.clone();
     let staged = dist.join("archives");
@@ -109,7 +109,7 @@ pub fn run() -> Result<(), String> {
     process::run(test.env("BYOC_DIST", &dist))
 }
 
-/// Returns the flags by which no path of this machine is in a program.
+/// Returns compiler flags that keep local paths out of the executables.
 fn stable_paths() -> Result<String, String> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));

@@ -1,4 +1,4 @@
-//! Builds the book from `docs/`, and next to it the API documentation of the crates.
+//! Builds the book from `docs/`, with the API documentation of the crates beside it.
 
 use crate::process::{self, cargo, root, target_dir};
 use std::path::Path;

@@ -1,14 +1,14 @@
-//! Times of exported programs beside those of the backend `ccompiler`.
+//! Latency of exported programs compared with the backend `ccompiler`.
 
 use crate::process::{self, cargo, output, root, target_dir};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Rounds; the least median of them counts, because other work on the machine only adds time.
+/// Number of rounds; the smallest median counts, because interference on the machine only adds time.
 const ROUNDS: usize = 3;
 
-/// Runs `cargo xtask export --times [MODEL..]`: a table of medians in milliseconds, on one thread.
+/// Runs `cargo xtask export --times [MODEL..]`, which prints a table of medians in milliseconds on one thread.
 pub fn run(names: &[&str]) -> Result<(), String> {
     process::run(&mut cargo(&["build", "--package", "byoc-cli", "--package", "byoc-ccompiler"]))?;
     let target = machine();
@@ -36,7 +36,7 @@ pub fn run(names: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the target that fits this processor best.
+/// Returns the export target that best fits the current CPU.
 fn machine() -> &'static str {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     match () {
@@ -47,10 +47,10 @@ fn machine() -> &'static str {
     }
 }
 
-/// Model, its path, and options that bind its dimensions.
+/// Model name, path, and options that bind the model's dimensions.
 type Row = (String, PathBuf, Vec<&'static str>);
 
-/// Returns the models of `tests/models` and digits, or those of these names.
+/// Returns the models of `tests/models` and digits, limited to `names` if any.
 fn models(names: &[&str]) -> Result<Vec<Row>, String> {
     let folder = root().join("tests").join("models");
     let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -74,7 +74,7 @@ fn byoc(arguments: &[&str], model: &Path, dims: &[&str]) -> Command {
     command
 }
 
-/// Returns the median of the backend on one thread.
+/// Returns the median latency of `ccompiler` on one thread, in milliseconds.
 fn ccompiler(model: &Path, dims: &[&str]) -> Result<f64, String> {
     let plugins = target_dir().join("debug").display().to_string();
     let arguments =
@@ -84,7 +84,7 @@ fn ccompiler(model: &Path, dims: &[&str]) -> Result<f64, String> {
     json["median_ms"].as_f64().ok_or_else(|| "expected median_ms from byoc bench".into())
 }
 
-/// Exports a model and compiles it with the flags of its Makefile and `tests/export/bench.c`; returns the program.
+/// Exports a model and compiles it with the flags of its Makefile and `tests/export/bench.c`; returns the executable.
 fn program(name: &str, model: &Path, dims: &[&str], target: &str) -> Result<PathBuf, String> {
     let dir = target_dir().join("export-times").join(format!("{name}-{target}"));
     let text = dir.display().to_string();
@@ -111,7 +111,7 @@ fn program(name: &str, model: &Path, dims: &[&str], target: &str) -> Result<Path
     Ok(dir.join("timed"))
 }
 
-/// Runs a program, and returns the median that it prints.
+/// Runs an executable, and returns the median that it prints.
 fn median(program: &Path) -> Result<f64, String> {
     let text = output(&mut Command::new(program))?;
     let line = text.lines().find_map(|line| line.strip_prefix("median_ms "));

@@ -1,9 +1,9 @@
-//! Exports of known architectures by PyTorch, verified on byoc at several sizes.
+//! PyTorch exports of known architectures, verified on byoc at several sizes.
 
 use crate::process::{self, cargo, root, target_dir};
 use std::process::Command;
 
-/// Packages of the exporters and of the reference.
+/// Python packages for the exporters and the reference.
 const PACKAGES: &[&str] =
     &["torch", "torchvision", "transformers", "onnx==1.23.2", "onnxscript", "onnxruntime==1.32.*", "numpy"];
 

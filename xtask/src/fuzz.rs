@@ -7,15 +7,16 @@ use crate::onednn;
 use crate::process::{self, cargo, root};
 use std::process::Command;
 
-/// Target triple with sanitizer support; passed explicitly, so that the flags do not apply to build scripts and
-/// procedural macros.
+/// Target triple with sanitizer support. Passing it explicitly keeps the flags away from build scripts and procedural
+/// macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Flags of an instrumented build. Plugins call functions of the sanitizer runtime, which is linked into the program
-/// that loads them.
+/// Flags of an instrumented build. Plugins call functions of the sanitizer runtime, which is linked into the executable
+/// that loads the plugins.
 const FLAGS: &str = "-Zsanitizer=address -Clink-arg=-rdynamic";
 
-/// Runs `cargo xtask fuzz TARGET [--minutes N]`: with coverage if cargo-fuzz is installed, otherwise with the driver.
+/// Runs `cargo xtask fuzz TARGET [--minutes N]`, guided by coverage if cargo-fuzz is installed, otherwise with the
+/// driver.
 pub fn fuzz(args: &[&str]) -> Result<(), String> {
     let [target, rest @ ..] = args else { return Err("expected a target: cargo xtask fuzz TARGET --minutes N".into()) };
     let seconds = match rest {
@@ -80,8 +81,8 @@ fn driver(target: &str, seconds: u64) -> Command {
     command
 }
 
-/// Sets the environment of every run of a target. Leak detection is off, as plugins are never unmapped and statics
-/// never dropped.
+/// Sets the environment for a run of a target. Leak detection is off, because plugins are never unmapped and statics
+/// are never dropped.
 fn set_environment(command: &mut Command) -> &mut Command {
     command
         .env("RUSTC_BOOTSTRAP", "1")

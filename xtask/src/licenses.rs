@@ -1,4 +1,4 @@
-//! Licenses of the crates that a program is built from, gathered from their packages.
+//! Licenses of the crates linked into an executable, collected from the crates' packages.
 
 use crate::process::{cargo, output};
 use serde_json::Value;
@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Beginnings of the names of files with licenses, in upper case.
+/// Upper-case prefixes of license file names.
 const NAMES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE"];
 
-/// Returns one text about all crates of other authors that these packages of the workspace are built from: a list, then
-/// each text once, with the crates that it belongs to.
+/// Returns the license report of workspace packages: a list of their third-party crates, followed by each distinct
+/// license text with its crates.
 pub fn third_party(packages: &[&str], target: &str) -> Result<String, String> {
     let text = output(&mut cargo(&["metadata", "--format-version", "1", "--locked", "--filter-platform", target]))?;
     let metadata: Value = serde_json::from_str(&text).map_err(|error| format!("cargo metadata: {error}"))?;
@@ -40,8 +40,8 @@ fn text_of(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Returns the crates from elsewhere in the dependency graph of the packages, sorted by name and version. Crates that only
-/// builds and tests use are left out.
+/// Returns the third-party crates in the dependency graph of the packages, sorted by name and version, without build
+/// dependencies and dev-dependencies.
 fn dependencies<'a>(metadata: &'a Value, packages: &[&str]) -> Result<Vec<&'a Value>, String> {
     let of = |list: &'a Value| list.as_array().map(Vec::as_slice).unwrap_or_default();
     let all: BTreeMap<&str, &Value> = of(&metadata["packages"]).iter().map(|p| (text_of(&p["id"]), p)).collect();
@@ -69,7 +69,7 @@ fn dependencies<'a>(metadata: &'a Value, packages: &[&str]) -> Result<Vec<&'a Va
     Ok(crates)
 }
 
-/// Returns the texts of the licenses in the folder of a crate.
+/// Returns the license texts in a crate's folder.
 fn license_texts(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_license = |path: &Path| {

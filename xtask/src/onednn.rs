@@ -1,13 +1,12 @@
 //! `cargo xtask fetch-onednn`: fetches oneDNN from its Python wheels, pinned by name, version and hash.
 //!
-//! A wheel is a ZIP file. The library and the directory of headers are extracted into the checkout; nothing is
-//! installed.
+//! A wheel is a ZIP file. The library and the header directory are extracted into the checkout; nothing is installed.
 
 use crate::process::{root, run, target_dir};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Wheels, in the format of pip's requirements. The second one contains the headers, against which a test checks the
+/// Wheels, in the format of pip's requirements. The second wheel contains the headers, against which a test checks the
 /// bindings.
 const WHEELS: &str = "\
 onednn-cpu-gomp==2023.2.0 --hash=sha256:2f22a54d6a890ed14bfa185d42a4be65d8b5b1df85dc1f0f3a9abe31620416fb
@@ -37,7 +36,7 @@ for wheel in sorted(os.listdir(wheels)):
             os.replace(to + ".part", to)
 "#;
 
-/// Returns the path of the library in this checkout, whether the file exists or not.
+/// Returns the library path in this checkout, whether or not the file exists.
 pub fn library() -> PathBuf {
     root().join("vendor").join("onednn").join("libdnnl.so.3")
 }
@@ -61,7 +60,7 @@ pub fn fetch() -> Result<PathBuf, String> {
     if library.is_file() { Ok(library) } else { Err(fail(&"expected lib/libdnnl.so.3.2 in the wheel")) }
 }
 
-/// Fetches the library if it is missing, and returns its path; prints the reason if that fails.
+/// Fetches the library if it is missing, and returns its path. On failure, prints the reason and returns `None`.
 pub fn fetch_if_possible() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
         return Some(PathBuf::from(named));

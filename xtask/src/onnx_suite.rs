@@ -1,5 +1,5 @@
-//! The ONNX backend suite: writes its cases out, runs them through `byoc verify`, and compares the verdicts with those
-//! recorded in `tests/onnx-suite.txt`, which may only get better.
+//! ONNX backend suite: writes the cases to files, runs them through `byoc verify`, and compares the verdicts with the
+//! recorded verdicts in `tests/onnx-suite.txt`, which may only improve.
 
 use crate::process::{self, cargo, root, target_dir};
 use serde_json::Value;
@@ -8,13 +8,13 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Version of the package `onnx` whose cases are recorded.
+/// Version of the package `onnx` from which the recorded cases originate.
 const ONNX: &str = "onnx==1.23.2";
 
-/// Share of the cases that CI runs on `ccompiler`, which calls the C compiler for each of them.
+/// Stride of the cases that CI runs on `ccompiler`, which invokes the C compiler for each case.
 const CCOMPILER_SHARE: usize = 10;
 
-/// Verdicts of the cases by name: `pass`, or the status with its reason.
+/// Verdicts by case name: `pass`, or the status with its reason.
 type Verdicts = BTreeMap<String, String>;
 
 /// Runs `cargo xtask onnx-suite [--backend NAME,...] [--every N] [--bless]`.
@@ -47,7 +47,8 @@ pub fn run(args: &[&str]) -> Result<(), String> {
     compare(&verdicts)
 }
 
-/// Runs what belongs to CI: all cases on the host and on `dnnl` if there is its library, a part of them on `ccompiler`.
+/// Runs the CI part of the suite: all cases on the host, all cases on `dnnl` if its library is available, and a
+/// fraction of the cases on `ccompiler`.
 pub fn run_in_ci(dnnl: bool) -> Result<(), String> {
     let cases = match cases() {
         Ok(cases) => cases,
@@ -68,7 +69,7 @@ pub fn run_in_ci(dnnl: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the folder of the cases, which are written once.
+/// Returns the folder of the cases, which are written once per version of `onnx`.
 fn cases() -> Result<PathBuf, String> {
     let folder = target_dir().join("onnx-suite");
     let ready = folder.join("ready");
@@ -87,7 +88,7 @@ fn cases() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Runs every n-th case, by name, and returns the verdicts.
+/// Runs every n-th case in name order, with n = `every`, and returns the verdicts.
 fn verify(cases: &Path, backend: Option<&str>, every: usize) -> Result<Verdicts, String> {
     let entries = std::fs::read_dir(cases).map_err(|e| format!("{}: {e}", cases.display()))?;
     let mut folders: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
@@ -97,7 +98,7 @@ fn verify(cases: &Path, backend: Option<&str>, every: usize) -> Result<Verdicts,
     if let Some(backend) = backend {
         byoc.args(["--backend", backend]);
     }
-    // The exit status says that a case did not pass, which the verdicts say in more detail.
+    // The exit status is ignored, because the verdicts describe the failures in more detail.
     let done = byoc.output().map_err(|e| format!("byoc verify cannot be started: {e}"))?;
     let mut verdicts = Verdicts::new();
     for line in String::from_utf8_lossy(&done.stdout).lines() {
@@ -131,7 +132,8 @@ fn recorded_file() -> PathBuf {
     root().join("tests").join("onnx-suite.txt")
 }
 
-/// Compares with the recorded verdicts: a case that passed has to pass. Those that pass for the first time are listed.
+/// Compares the verdicts with the recorded verdicts: a case recorded as passing must pass. Newly passing cases are
+/// listed.
 fn compare(verdicts: &Verdicts) -> Result<(), String> {
     let text = std::fs::read_to_string(recorded_file()).map_err(|e| format!("{}: {e}", recorded_file().display()))?;
     let passed = |case: &str| text.lines().any(|line| line.strip_suffix(" pass") == Some(case));
@@ -151,7 +153,7 @@ fn compare(verdicts: &Verdicts) -> Result<(), String> {
     if lost.is_empty() { Ok(()) } else { Err(format!("cases that are recorded as passing do not pass:\n{lost}")) }
 }
 
-/// Records the verdicts. None may get worse.
+/// Records the verdicts, none of which may be worse than before.
 fn write_recorded(verdicts: &Verdicts) -> Result<(), String> {
     let file = recorded_file();
     let before = std::fs::read_to_string(&file).unwrap_or_default();

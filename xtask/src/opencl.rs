@@ -1,4 +1,4 @@
-//! The OpenCL device of the tests: PoCL, from the package of the system.
+//! OpenCL device of the tests: PoCL, from the system package.
 
 use crate::process::run;
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::process::Command;
 /// Command that installs PoCL.
 pub const INSTALL: &str = "apt-get install -y pocl-opencl-icd";
 
-/// Folder in which drivers register.
+/// Directory in which OpenCL drivers register.
 const DRIVERS: &str = "/etc/OpenCL/vendors";
 
-/// Tests whether a driver is registered.
+/// Returns true if a driver is registered.
 fn is_installed() -> bool {
     std::fs::read_dir(Path::new(DRIVERS)).is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// Returns true if a driver is installed, and installs PoCL if there is none and the user may do so.
+/// Returns true if a driver is available. If no driver is installed and the user is root, installs PoCL first.
 pub fn install_if_possible() -> bool {
     if is_installed() {
         return true;

@@ -1,19 +1,19 @@
 //! Packing of the crates for a registry. Nothing is uploaded.
 //!
-//! Crates without `publish = false` may be published: the boundary, its helpers, and the libraries of the host. The others
-//! are packed as well, because their manifests name versions of those.
+//! Crates without `publish = false` may be published: the boundary, its helpers, and the host libraries. The remaining
+//! crates are packed as well, because their manifests name versions of the published crates.
 
 use crate::process::{self, cargo};
 
-/// Packs every crate without building it: fails for manifests that a registry would refuse, such as dependencies
+/// Packs every crate without building it. Fails for manifests that a registry would reject, such as dependencies
 /// without a version. Takes seconds, and needs no network after a build.
 pub fn run() -> Result<(), String> {
-    // The Python extension and the benches use the command line and the server, which no registry has.
+    // The Python extension and the benches use the command-line tool and the server, which are not in a registry.
     let others = ["--workspace", "--exclude", "byoc-python", "--exclude", "byoc-benches"];
     process::run(cargo(&["package", "--no-verify", "--allow-dirty", "--offline", "--quiet"]).args(others))
 }
 
-/// Packs the boundary and its helpers, and builds them from the packed files alone.
+/// Packs the boundary and its helpers, and builds them only from the packed files.
 pub fn verify() -> Result<(), String> {
     process::run(&mut cargo(&["package", "--allow-dirty", "-p", "byoc-plugin-api", "-p", "byoc-plugin-support"]))
 }

@@ -1,9 +1,9 @@
 //! `cargo xtask bench peers`: compares the latency of models on ONNX Runtime, OpenVINO and byoc.
 //!
 //! The runtimes run in separate processes with the same number of threads, one after the other in each of several
-//! rounds, so that drift of the machine's speed affects all of them equally. The ratio of a round is the median latency
-//! of a runtime divided by that of the fastest peer in the same round; the table shows the median of the ratios and
-//! their spread. A failure counts as [`FAILED`].
+//! rounds, so drift in machine speed affects all runtimes equally. The ratio of a round is the median latency of a
+//! runtime divided by that of the fastest peer in the same round; the table shows the median of the ratios and their
+//! spread. A failure counts as [`FAILED`].
 
 use crate::onednn;
 use crate::process::{self, cargo, environment, output, root, target_dir};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Ratio that stands for a failure.
+/// Ratio that represents a failure.
 const FAILED: f64 = 10.0;
 const PEERS: [&str; 2] = ["onnxruntime", "openvino"];
 
@@ -69,7 +69,7 @@ pub fn run(args: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// One runtime on one model: a median latency or an error for each round.
+/// Measurements of one runtime on one model: a median latency or an error for each round.
 struct Measurements {
     label: String,
     times: Vec<Result<f64, String>>,
@@ -140,7 +140,7 @@ fn models(options: &Options, byoc: &Path) -> Result<Vec<(String, PathBuf)>, Stri
     Ok(listed.lines().map(|name| (name.to_owned(), folder.join(name).join("model.onnx"))).collect())
 }
 
-/// Returns the file of a model: an existing file, or one written by `byoc zoo`.
+/// Returns the file of a model: an existing file, or a file written by `byoc zoo`.
 fn model_file(name: &str, byoc: &Path) -> Result<PathBuf, String> {
     if name.ends_with(".onnx") {
         return Ok(PathBuf::from(name));

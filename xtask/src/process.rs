@@ -1,4 +1,4 @@
-//! Execution of other programs.
+//! Execution of external commands.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -36,8 +36,8 @@ pub fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|_| format!("{}: expected UTF-8 on standard output", name(command)))
 }
 
-/// Installs Python packages into a folder, unless it has them already. (A virtual environment needs one more package of
-/// Debian.)
+/// Installs Python packages into a folder, unless they are already installed there. (A virtual environment would
+/// require an additional Debian package.)
 pub fn install_packages(folder: &Path, packages: &[&str]) -> Result<(), String> {
     let (ready, wanted) = (folder.join("ready"), packages.join(" "));
     if std::fs::read_to_string(&ready).is_ok_and(|installed| installed == wanted) {
@@ -63,7 +63,7 @@ pub fn environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, String> 
     Ok(python)
 }
 
-/// Returns true if a program is on the search path.
+/// Returns true if an executable is on the search path.
 pub fn exists(program: &str) -> bool {
     let Some(path) = std::env::var_os("PATH") else { return false };
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())

@@ -1,4 +1,4 @@
-//! Tests of the Python package, from the files of the checkout and what cargo built.
+//! Tests of the Python package, assembled from the checkout and the cargo build.
 
 use crate::process::{self, cargo, environment, install_packages, root, target_dir};
 use crate::wheel;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Packages of the tests, by version.
+/// Python packages for the tests, with their versions.
 const PACKAGES: [&str; 8] = [
     "jsonschema==4.26.0",
     "ml_dtypes==0.5.4",
@@ -18,17 +18,17 @@ const PACKAGES: [&str; 8] = [
     "pyyaml==6.0.4",
 ];
 
-/// Further packages of the tests that `cargo xtask test` leaves out.
+/// Additional Python packages for the tests with PyTorch, which `cargo xtask test` skips.
 const TORCH: [&str; 3] = ["torch==2.15.0", "transformers", "torchvision"];
 
-/// Further packages of the tests with Ray, and with the classes of KServe.
+/// Additional Python packages for the tests with Ray and with the classes of KServe.
 const RAY: [&str; 2] = ["ray[data,serve]==2.60.0", "kserve==0.21.0"];
 
-/// Remedy where the tests are left out.
+/// Command that installs the requirements of the tests.
 pub const INSTALL: &str = "apt-get install python3 python3-pip";
 
-/// Runs the tests of the package, whose extension and plugins have been built. Returns false if there is no Python for
-/// them.
+/// Runs the tests of the package, whose extension and plugins have been built. Returns false if Python or the packages
+/// are unavailable.
 pub fn test(library: Option<&Path>) -> Result<bool, String> {
     if !has_python() {
         return Ok(false);
@@ -63,8 +63,8 @@ pub fn test_ray(library: Option<&Path>) -> Result<(), String> {
     run(&ray_environment()?, &[], &["-m", "ray"], library)
 }
 
-/// Runs `cargo xtask bench scaling` and `cargo xtask bench ray`: measurements of the package as a release. Further
-/// arguments go to the script.
+/// Runs `cargo xtask bench scaling` and `cargo xtask bench ray`: measurements of the release build of the package. The
+/// remaining arguments are passed to the script.
 pub fn bench(script: &str, args: &[&str], library: Option<&Path>) -> Result<(), String> {
     let mut build = cargo(&["build", "--release", "--quiet", "--package", "byoc-python"]);
     process::run(build.args(wheel::PLUGINS.iter().flat_map(|(package, _)| ["--package", *package])))?;
@@ -76,7 +76,7 @@ pub fn bench(script: &str, args: &[&str], library: Option<&Path>) -> Result<(), 
     process::run(with_library(&mut python, library))
 }
 
-/// Returns the interpreter of the environment with Ray.
+/// Returns the Python interpreter of the Ray environment.
 fn ray_environment() -> Result<PathBuf, String> {
     environment(&target_dir().join("python-ray"), &[&PACKAGES[..], &RAY].concat())
 }
@@ -90,7 +90,7 @@ fn build() -> Result<(), String> {
     process::run(&mut build)
 }
 
-/// Returns true if there is an interpreter that the package supports.
+/// Returns true if a Python version that the package supports is installed, with pip.
 fn has_python() -> bool {
     let mut version = Command::new("python3");
     version.args(["-c", "import sys, pip; sys.exit(sys.version_info < (3, 10))"]);
@@ -116,7 +116,7 @@ fn with_library<'a>(command: &'a mut Command, library: Option<&Path>) -> &'a mut
     }
 }
 
-/// Puts the package together as the wheel has it, from what cargo built in a profile.
+/// Assembles the package with the layout of the wheel, from the build of a cargo profile.
 fn assemble(folder: &Path, profile: &str) -> Result<(), String> {
     let package = folder.join("byoc");
     let _ = fs::remove_dir_all(&package);
@@ -128,7 +128,7 @@ fn assemble(folder: &Path, profile: &str) -> Result<(), String> {
     wheel::place_plugins(&built, &package.join("plugins"))
 }
 
-/// Writes the metadata by which PyTorch finds the backend.
+/// Writes the metadata through which PyTorch finds the backend.
 fn describe(folder: &Path) -> Result<(), String> {
     let version = env!("CARGO_PKG_VERSION");
     let info = folder.join(format!("byoc_ml-{version}.dist-info"));

@@ -9,11 +9,11 @@ use std::process::Command;
 /// Backends of the accelerators.
 pub const BACKENDS: [&str; 2] = ["nuc_fpga", "vta"];
 
-/// Minimum number of correct answers out of 360; the float model has 357.
+/// Minimum number of correct classifications out of 360; the float model has 357.
 const MIN_CORRECT: usize = 355;
 
-/// Classifies all test pictures with a quantized model in one run, prints the number of correct answers, and lists the
-/// device calls recorded in the trace.
+/// Classifies all test pictures with a quantized model in one run, prints the number of correct classifications, and
+/// lists the device calls recorded in the trace.
 pub fn classify(
     byoc: impl Fn(&[&str]) -> Command,
     model: &str,
@@ -29,12 +29,12 @@ pub fn classify(
     let labels = labels(pictures)?;
     let rows: Vec<Value> = stdout.lines().map(parse).collect::<Result<_, _>>()?;
     if rows.len() != labels.len() {
-        return Err(format!("expected one answer per picture, found {} for {} pictures", rows.len(), labels.len()));
+        return Err(format!("expected one result per picture, found {} for {} pictures", rows.len(), labels.len()));
     }
     let correct = rows.iter().zip(&labels).filter(|(row, label)| row["top"][0]["label"] == label.to_string()).count();
     println!("  {correct} of {} correct", labels.len());
     if correct < MIN_CORRECT {
-        return Err(format!("expected at least {MIN_CORRECT} of {} correct answers, found {correct}", labels.len()));
+        return Err(format!("expected at least {MIN_CORRECT} of {} correct results, found {correct}", labels.len()));
     }
     let text = std::fs::read_to_string(trace).map_err(|e| format!("{}: {e}", trace.display()))?;
     let trace = parse(&text)?;
@@ -45,7 +45,8 @@ pub fn classify(
         let (name, fields) = (event["name"].as_str().unwrap_or_default(), &event["args"]);
         let number = |key: &str| fields[key].as_f64().unwrap_or(f64::NAN);
         let (share, megabytes) = (100.0 * number("utilisation"), number("bytes") / 1e6);
-        // An event of a layer with several operators has the names of all.
+        // The event of a layer with several operators contains the names of all operators; only the first name is
+        // printed.
         let name = name.split([',', ' ']).next().unwrap_or_default();
         let arguments = fields["arguments"].to_string();
         println!("  {name:<16} {:>10} {share:>10.1} % {megabytes:>8.2}  {arguments}", fields["cycles"].to_string());
@@ -62,7 +63,7 @@ fn parse(text: &str) -> Result<Value, String> {
         .map_err(|e| format!("output of byoc: {e}: {}", text.chars().take(80).collect::<String>()))
 }
 
-/// Returns the correct answers: the entry `label` of the archive of pictures, 64-bit integers in NumPy format.
+/// Returns the correct classes: the entry `label` of the picture archive, 64-bit integers in NumPy format.
 fn labels(archive: &Path) -> Result<Vec<i64>, String> {
     let error = |reason: String| format!("{}: {reason}", archive.display());
     let file = std::fs::File::open(archive).map_err(|e| error(e.to_string()))?;

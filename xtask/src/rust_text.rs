@@ -1,23 +1,23 @@
-//! Comments, messages and names of Rust source, found by a scanner that knows literals and comments and nothing else of the
-//! language.
+//! Comments, messages and names in Rust source, found by a scanner that recognizes literals, comments, attributes and
+//! declaring keywords, but does not parse the language.
 
-/// Piece of source text with its place.
+/// Text from a source file, with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Line of its first character, from 1.
     pub line: usize,
-    /// Text without the marks of a comment or the quotes of a literal.
+    /// Text without comment markers or quotes.
     pub text: String,
 }
 
 /// Texts of one source file.
 #[derive(Debug, Default)]
 pub struct Texts {
-    /// Doc comments: adjacent lines with the same mark are one comment.
+    /// Doc comments; adjacent lines with the same marker form one comment.
     pub doc_comments: Vec<Piece>,
-    /// Other comments; those on adjacent lines of their own are one comment.
+    /// Non-doc comments; adjacent comment-only lines form one comment.
     pub comments: Vec<Piece>,
-    /// String literals that read as sentences, outside of attributes and of a file's tests.
+    /// String literals that read as sentences, except those in attributes and in a file's tests.
     pub messages: Vec<Piece>,
     /// Declared names: functions, types, constants, variables, public fields.
     pub names: Vec<Piece>,
@@ -51,7 +51,7 @@ struct Scanner<'a> {
     at: usize,
     line: usize,
     texts: Texts,
-    /// Mark and last line of the comment that an adjacent line continues.
+    /// Marker and last line of the comment that an adjacent line continues.
     open: Option<(Mark, usize)>,
     /// True after a declaring keyword.
     declaring: bool,
@@ -124,7 +124,7 @@ impl Scanner<'_> {
 
     fn word(&mut self, word: &str, after: &str) {
         let is_name = self.declaring && !MODIFIERS.contains(&word) && !DECLARING.contains(&word);
-        // A path, or the constructor of a pattern as in `let Some(x)`.
+        // A path, or a pattern constructor as in `let Some(x)`, is not a declaration.
         let is_use = after.starts_with("::") || word.starts_with(char::is_uppercase) && after.starts_with('(');
         if is_name && !is_use && !["_", "self", "crate"].contains(&word) {
             self.texts.names.push(Piece { line: self.line, text: word.to_owned() });
@@ -137,7 +137,7 @@ fn word_len(text: &str) -> usize {
     text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len())
 }
 
-/// Returns the length of a block comment, in which others may be nested.
+/// Returns the length of a block comment, which may contain nested block comments.
 fn block_comment_len(text: &str) -> usize {
     let (mut depth, mut at) = (0usize, 0);
     loop {
@@ -203,7 +203,7 @@ fn literal(text: &str) -> Option<(usize, Option<&str>)> {
     Some((text.len(), None))
 }
 
-/// Returns the length of a character literal; none for a lifetime.
+/// Returns the length of a character literal; `None` for a lifetime.
 fn character_len(text: &str) -> Option<usize> {
     let mut chars = text.char_indices().skip(1);
     let (_, first) = chars.next()?;
@@ -214,7 +214,8 @@ fn character_len(text: &str) -> Option<usize> {
     chars.next().filter(|(_, c)| *c == '\'').map(|(i, _)| i + 1)
 }
 
-/// Tests for a sentence: several words, two of them in letters alone, and no mark of generated code at either end.
+/// Returns true for a sentence: several words, two of which contain only letters, and no sign of generated code at
+/// either end.
 fn is_message(text: &str) -> bool {
     let letters = |word: &&str| word.chars().filter(|c| c.is_alphabetic()).count() >= 2;
     let is_plain = |word: &&str| word.trim_end_matches([',', ':', '.']).chars().all(char::is_alphabetic);
@@ -225,7 +226,7 @@ fn is_message(text: &str) -> bool {
     words.len() >= MIN_MESSAGE_WORDS && words.into_iter().filter(is_plain).count() >= 2 && !is_code
 }
 
-/// Replaces the escape of a continued line, and shows the others as they are written.
+/// Removes line continuations, and leaves the remaining escapes unchanged.
 fn unescape(text: &str) -> String {
     let mut lines = text.split("\\\n");
     let first = lines.next().unwrap_or_default().to_owned();

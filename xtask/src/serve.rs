@@ -1,14 +1,15 @@
-//! `cargo xtask bench serve`, `cargo xtask soak` and `cargo xtask test-serve`: what needs minutes of the inference server.
+//! `cargo xtask bench serve`, `cargo xtask soak` and `cargo xtask test-serve`: long-running tests and measurements of
+//! the inference server.
 
 use crate::onednn;
 use crate::process::{self, cargo, environment, target_dir};
 use std::process::Command;
 
-/// Packages of the servers that are compared.
+/// Python packages of the compared servers.
 const KSERVE: [&str; 2] = ["kserve==0.21.0", "onnxruntime==1.32.0"];
 const MLSERVER: [&str; 2] = ["mlserver==1.7.1", "onnxruntime==1.32.0"];
 
-/// Builds the server, its client and the backend, and returns a command of the measurements.
+/// Builds the server, its client and the backend, and returns a measurement command.
 fn measurement(arguments: &[&str]) -> Result<Command, String> {
     let library = onednn::fetch_if_possible();
     let mut build = cargo(&["build", "--release", "--quiet"]);
@@ -52,7 +53,7 @@ pub fn soak(arguments: &[&str]) -> Result<(), String> {
     process::run(measurement(&["soak"])?.args(arguments))
 }
 
-/// Runs `cargo xtask test-serve`: every test of the server, at full counts, with kserve's client, which is fetched.
+/// Runs `cargo xtask test-serve`: all server tests, with full case counts and with the KServe client, which is fetched.
 pub fn test() -> Result<(), String> {
     let mut test = cargo(&["test", "--package", "byoc-serve", "--", "--include-ignored"]);
     process::run(test.env("BYOC_SERVE_FULL", "1"))

@@ -7,7 +7,7 @@ use crate::{onednn, onnx_suite, opencl, package, python};
 fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
     let library = onednn::fetch_if_possible();
     let device = opencl::install_if_possible();
-    // Everything is built first, as no test links the plugins, and the end-to-end tests start the binary.
+    // Everything is built first, because no test links the plugins, and the end-to-end tests start the binary.
     process::run(&mut cargo(&["build", "--workspace", "--all-targets"]))?;
     let mut test = cargo(&["test", "--workspace"]);
     test.args(args).env("BYOC_TEST_BUILT", process::target_dir().join("debug"));
@@ -73,7 +73,7 @@ pub fn export_random(seeds: &str) -> Result<(), String> {
     process::run(command.env("BYOC_EXPORT_SEEDS", seeds))
 }
 
-/// Runs `cargo xtask vta`: the tests of vta that need minutes.
+/// Runs `cargo xtask vta`: the vta tests that take minutes.
 pub fn vta() -> Result<(), String> {
     const END: [&str; 3] = ["--", "--ignored", "--nocapture"];
     let streams = ["test", "--release", "--package", "byoc-vta-program", "--test", "layers", "whole_resnet"];

@@ -1,4 +1,5 @@
-//! `cargo xtask test-arm`: the command line and a backend with native code, built for aarch64 and run under an emulator.
+//! `cargo xtask test-arm`: the command-line tool and a native-code backend, built for aarch64 and run under an
+//! emulator.
 
 use crate::process::{self, cargo, exists, output, root, target_dir};
 use std::fs;
@@ -6,18 +7,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Target in the words of rustc.
+/// Target triple.
 const TARGET: &str = "aarch64-unknown-linux-gnu";
-/// Compiler and emulator, in the packages of Debian.
+/// Cross compiler and emulator, from Debian packages.
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64";
 const INSTALL: &str = "apt-get install -y gcc-aarch64-linux-gnu qemu-user";
-/// Root of the C library for aarch64.
+/// Sysroot for aarch64.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 /// Number of recorded models.
 const MODELS: usize = 15;
 
-/// Script that takes the place of the native compiler: a cross compiler does not know the processor that it runs on.
+/// Wrapper that replaces the native compiler and removes `-march=native`, because a cross compiler does not know the
+/// CPU on which its output runs.
 const NATIVE: &str = r#"#!/bin/sh
 for word; do
     shift
@@ -52,7 +54,7 @@ pub fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// Returns an error that names everything that is missing, with the line that installs it.
+/// Returns an error that lists all missing tools, with the commands that install them.
 fn check_tools() -> Result<(), String> {
     let mut missing = Vec::new();
     if !exists(COMPILER) || !exists(EMULATOR) || !Path::new(LIBRARIES).is_dir() {

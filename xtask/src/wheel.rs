@@ -1,11 +1,11 @@
-//! The Python wheel: built for old systems, with the plugins inside, and checked.
+//! Python wheel, built for old systems with the plugins inside, and checked.
 
 use crate::process::{self, cargo, install_packages, root, target_dir};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Tools of the build, by version.
+/// Python packages of the build tools, with their versions.
 const TOOLS: [&str; 6] = [
     "maturin==1.16.0",
     "ziglang==0.17.1",
@@ -17,9 +17,9 @@ const TOOLS: [&str; 6] = [
 
 /// Platform of the wheel: systems with glibc 2.28 or later.
 const PLATFORM: &str = "manylinux_2_28";
-/// Target with the version of glibc, in the words of cargo-zigbuild.
+/// Target triple with the glibc version, in the syntax of cargo-zigbuild.
 const TARGET: &str = "x86_64-unknown-linux-gnu.2.28";
-/// Target in the words of rustc.
+/// Target triple in the syntax of rustc.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
 /// Packages and libraries of the plugins inside the wheel.
@@ -59,7 +59,7 @@ pub fn build() -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the plugins, and puts them into the package.
+/// Builds the plugins, and copies them into the package.
 fn build_plugins(tools: &Path) -> Result<(), String> {
     let mut build = cargo(&["zigbuild", "--quiet", "--profile", "dist", "--target", TARGET]);
     for (package, _) in PLUGINS {
@@ -97,7 +97,7 @@ fn only_file(folder: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Checks the platform of everything inside, the stable interface of Python, and the size.
+/// Checks the platform of all binaries in the wheel, the use of Python's stable ABI, and the size.
 fn check(tools: &Path, wheel: &Path) -> Result<(), String> {
     let mut audit = Command::new("python3");
     let shown = process::output(with_tools(audit.args(["-m", "auditwheel", "show"]).arg(wheel), tools))?;

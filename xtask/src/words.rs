@@ -1,5 +1,5 @@
-//! Samples of the project's words: comments, messages and names drawn by a seed, to be judged by `docs/style.md` and
-//! `docs/glossary.md`; and the share of doc comments that open with a relative clause.
+//! Random samples of the project's comments, messages and names, to be judged by `docs/style.md` and
+//! `docs/glossary.md`, and the share of doc comments that open with a relative clause.
 
 use crate::rust_text::{self, Piece, Texts};
 use std::collections::BTreeMap;
@@ -14,13 +14,13 @@ const MAX_SHARE: f64 = 0.02;
 /// First words of a relative clause.
 const RELATIVE: [&str; 10] = ["what", "whether", "how", "which", "that", "where", "who", "whose", "whom", "why"];
 
-/// Folders without source of the current version: output of builds, and crates of earlier releases.
+/// Folders without source of the current version: build output, and crates of earlier releases.
 const SKIPPED: [&str; 5] = ["target", "vendor", "abi_0_1", "abi_first", "node_modules"];
 
 /// Prints the share of relative clauses by crate, and a sample.
 ///
 /// # Errors
-/// An argument is not known, a file cannot be read, or the share reaches [`MAX_SHARE`].
+/// If an argument is unknown, a file cannot be read, or the share reaches [`MAX_SHARE`].
 pub fn run(args: &[&str]) -> Result<(), String> {
     let seed = match args {
         [] => None,
@@ -37,10 +37,10 @@ pub fn run(args: &[&str]) -> Result<(), String> {
     check(&counts)
 }
 
-/// Texts of a file, by its path from the root of the project.
+/// Texts of each file, by path relative to the project root.
 type Files = BTreeMap<String, Texts>;
 
-/// Number of doc comments, and of those that open with a relative clause, by crate.
+/// Number of doc comments, and of doc comments that open with a relative clause, by crate.
 type Counts = BTreeMap<String, (usize, usize)>;
 
 fn files(root: &Path) -> Result<Files, String> {
@@ -112,7 +112,7 @@ fn check(counts: &Counts) -> Result<(), String> {
     ))
 }
 
-/// Draws comments, messages and names, each with its place.
+/// Draws comments, messages and names, each with its path and line.
 fn sample(files: &Files, seed: u64) -> String {
     let list = |select: fn(&Texts) -> Vec<&Piece>| -> Vec<(String, &Piece)> {
         let all =

@@ -1,5 +1,5 @@
-//! Tries the release archives that `cargo xtask dist` has written: each is unpacked, and its programs run with an empty
-//! environment in another folder.
+//! Tests the release archives written by `cargo xtask dist`: unpacks each archive, and runs its executables with an
+//! empty environment in a different folder.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Unpacks an archive below a folder; returns its only folder.
+/// Unpacks an archive below a folder, and returns its only top-level folder.
 fn unpacked(product: &str, folder: &Path) -> PathBuf {
     let dist = std::env::var_os("BYOC_DIST").map_or_else(|| root().join("target/dist"), PathBuf::from);
     let start = format!("{product}-{}-", env!("CARGO_PKG_VERSION"));
@@ -35,7 +35,7 @@ fn unpacked(product: &str, folder: &Path) -> PathBuf {
     let name = archive.file_name().unwrap().to_str().unwrap().strip_suffix(".tar.xz").unwrap();
     let unpacked = folder.join(name);
     for file in ["licenses/LICENSE-MIT", "licenses/LICENSE-APACHE", "licenses/THIRD-PARTY.txt", "CHANGELOG.md"] {
-        assert!(unpacked.join(file).is_file(), "{file} of {product}");
+        assert!(unpacked.join(file).is_file(), "expected {file} in {product}");
     }
     ok(Command::new("sha256sum").args(["--check", "--strict", "--quiet", "SHA256SUMS"]).current_dir(&unpacked));
     unpacked
@@ -49,7 +49,7 @@ fn ok(command: &mut Command) -> String {
     out
 }
 
-/// Returns the sections of an ELF file that a stripped one does not have.
+/// Returns the symbol and debug sections of an ELF file, which stripping removes.
 fn symbols(file: &Path) -> String {
     ok(Command::new("readelf").args(["--sections", "--wide"]).arg(file))
         .lines()
@@ -86,7 +86,7 @@ fn command_line_runs_from_its_archive() {
     let artifact = elsewhere.path().join("digits.byoc").display().to_string();
     byoc(&[&["compile", &model, "-o", &artifact], &on[..]].concat());
     assert!(classified(&byoc(&["run", &artifact, "--image", &sample, "--labels", &labels])));
-    // The archive has the program of bundles, and the licenses that go into them.
+    // The archive contains the bundle runner, and the licenses that are copied into bundles.
     let bundle = elsewhere.path().join("bundle");
     byoc(&["bundle", &artifact, "-o", &bundle.display().to_string()]);
     assert!(bundle.join("licenses/THIRD-PARTY.txt").is_file());

@@ -1,5 +1,5 @@
-//! Checks that the dependencies between crates and between modules are those in `docs/architecture.md`, and that
-//! modules have no cyclic dependencies.
+//! Checks that the dependencies between crates and between modules match `docs/architecture.md`, and that modules have
+//! no cyclic dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,11 +22,11 @@ fn block(name: &str) -> Vec<String> {
 
 fn members() -> Vec<String> {
     let manifest = read("Cargo.toml");
-    let line = manifest.lines().find_map(|line| line.strip_prefix("members = ")).expect("expected a line of members");
+    let line = manifest.lines().find_map(|line| line.strip_prefix("members = ")).expect("expected a `members` line");
     line.trim_matches(['[', ']']).split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect()
 }
 
-/// Returns the name of a crate, and the crates of this workspace that it depends on outside of tests.
+/// Returns the name of a crate, and its dependencies on workspace crates, without dev-dependencies.
 fn manifest(folder: &str, names: &BTreeSet<String>) -> (String, BTreeSet<String>) {
     let text = read(Path::new(folder).join("Cargo.toml"));
     let name = text.lines().find_map(|line| line.strip_prefix("name = ")).unwrap().trim_matches('"').to_owned();
@@ -61,7 +61,7 @@ fn crates_use_each_other_as_drawn() {
         }
     }
     for name in drawn.keys().filter(|name| !found.contains_key(*name)) {
-        let _ = writeln!(errors, "{name} is drawn, and no crate");
+        let _ = writeln!(errors, "{name} is on the page but not a crate");
     }
     assert!(errors.is_empty(), "docs/architecture.md and the manifests disagree:\n{errors}");
 }
@@ -140,7 +140,7 @@ fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
     }
 }
 
-/// Returns the paths in `use` declarations, and the paths elsewhere in the code that begin with `crate` or `super`.
+/// Returns the paths in `use` declarations, and all remaining paths in the code that begin with `crate` or `super`.
 fn paths(code: &str) -> Vec<String> {
     let mut paths = Vec::new();
     let mut rest = code;
@@ -203,7 +203,7 @@ fn target(module: &ModulePath, path: &str, files: &BTreeMap<ModulePath, PathBuf>
 /// Dependencies between sibling modules by parent, each with a path in the code that causes it.
 type Arrows = BTreeMap<ModulePath, BTreeMap<(String, String), String>>;
 
-/// Returns the dependencies between siblings by parent. A dependency between two modules counts for their first
+/// Returns the dependencies between siblings by parent. A dependency between two modules is attributed to their topmost
 /// ancestors that differ.
 fn arrows(files: &BTreeMap<ModulePath, PathBuf>) -> Arrows {
     let mut arrows = Arrows::new();
@@ -221,7 +221,8 @@ fn arrows(files: &BTreeMap<ModulePath, PathBuf>) -> Arrows {
     arrows
 }
 
-/// Repeatedly removes modules that depend on no remaining one. The dependencies left are on a cycle or lead to one.
+/// Repeatedly removes dependencies on modules without dependencies. The remaining dependencies are on a cycle or lead
+/// to a cycle.
 fn cyclic(arrows: &BTreeMap<(String, String), String>) -> BTreeSet<(String, String)> {
     let mut left: BTreeSet<(String, String)> = arrows.keys().cloned().collect();
     loop {

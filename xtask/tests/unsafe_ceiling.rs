@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 fn crates(root: &Path) -> Vec<String> {
     let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
     let members =
-        manifest.lines().find_map(|line| line.strip_prefix("members = ")).expect("expected a line of members");
+        manifest.lines().find_map(|line| line.strip_prefix("members = ")).expect("expected a `members = ` line");
     members.trim_matches(['[', ']']).split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect()
 }
 
@@ -31,7 +31,7 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
 }
 
 /// Counts the constructs that begin with `unsafe`: blocks, functions, implementations. Unsafe function types (`unsafe
-/// extern "C" fn(..)` without a name) have no contract of their own and are not counted, nor are comments.
+/// extern "C" fn(..)` without a name) have no separate contract and are not counted, and neither are comments.
 fn count(text: &str) -> usize {
     let code = text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
     let mut total = 0;

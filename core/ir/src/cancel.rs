@@ -1,4 +1,4 @@
-//! Cancellation of work: a flag that is set from outside, and a deadline.
+//! Cancellation tokens: a flag that is set from outside, and a deadline.
 //!
 //! Long work polls a [`Cancel`] often and cheaply: the executor between the steps of a run, kernels between the blocks
 //! of their work, the pass manager between passes. Kernels and references have no parameter for a token, so a thread
@@ -22,12 +22,12 @@ struct State {
     flag: Arc<AtomicBool>,
     /// Deadline in nanoseconds since the [`epoch`]; 0 for none.
     deadline: AtomicU64,
-    /// Time limit in nanoseconds that set the deadline, for messages.
+    /// Time limit in nanoseconds from which the deadline was computed, for messages.
     limit: AtomicU64,
     parent: Option<Cancel>,
 }
 
-/// Reason why work ends early.
+/// Reason for a cancellation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CancelReason {
     /// Cancellation was requested.
@@ -36,7 +36,7 @@ pub enum CancelReason {
     TimedOut(Duration),
 }
 
-/// Returns the instant that deadlines are counted from.
+/// Returns the instant from which deadlines are measured.
 fn epoch() -> Instant {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     *EPOCH.get_or_init(Instant::now)
@@ -99,7 +99,7 @@ impl Cancel {
         own.into_iter().chain(whole).min()
     }
 
-    /// Fails if the work is cancelled. `at` describes the progress of the work, for the note of the error.
+    /// Fails if the work is cancelled. `at` describes the progress, for the note of the diagnostic.
     ///
     /// # Errors
     /// If cancellation was requested (E0617) or the deadline has passed (E0618).
@@ -118,17 +118,17 @@ impl Cancel {
         Err(diagnostic.note(at()))
     }
 
-    /// Returns the flag itself, for a signal handler.
+    /// Returns the shared flag, for a signal handler.
     pub fn flag(&self) -> &Arc<AtomicBool> {
         &self.0.flag
     }
 
-    /// Makes this token the current one of the thread until the returned [`Scope`] is dropped.
+    /// Makes this token the current token of the thread until the returned [`Scope`] is dropped.
     pub fn enter(&self) -> Scope {
         Scope { before: CURRENT.replace(Some(self.clone())), _here: std::marker::PhantomData }
     }
 
-    /// Runs `body` with this token as the current one of the thread.
+    /// Runs `body` with this token as the current token of the thread.
     pub fn within<R>(&self, body: impl FnOnce() -> R) -> R {
         let here = CURRENT.with_borrow(|current| current.as_ref().is_some_and(|other| Arc::ptr_eq(&self.0, &other.0)));
         let _scope = if here { None } else { Some(self.enter()) };
@@ -180,7 +180,7 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// Number of simple operations between two polls: about ten microseconds.
+    /// Number of simple operations between two polls; they take about ten microseconds.
     const WORK_PER_POLL: usize = 1 << 14;
 
     /// Creates a counter for iterations of about `work` simple operations.

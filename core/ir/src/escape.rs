@@ -14,8 +14,8 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| matches!(c, '\n' | '\t'))
 }
 
-/// Escapes text that passed through neither [`line`] nor [`lines`], such as JSON. The escapes are those of JSON, so a
-/// JSON value stays the same.
+/// Escapes text that passed through neither [`line`] nor [`lines`], such as JSON. Uses JSON escapes, so a JSON value
+/// keeps its meaning.
 pub fn escape_json(text: &str) -> Cow<'_, str> {
     let shown = |c: char| is_plain(c) || matches!(c, '\n' | '\t');
     if text.chars().all(shown) {

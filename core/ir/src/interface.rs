@@ -1,8 +1,8 @@
 //! Common part of the frontends: inputs and outputs as a model file declares them, and the binding of their dimensions.
 //!
 //! The dimensions of the inputs are bound before a model is imported (by name, or by the shapes of given inputs), so
-//! that the shape arithmetic in exported models folds to constants during import. A dimension that is to stay symbolic
-//! has to be named explicitly, so that no module is compiled for arbitrary dimensions by accident.
+//! that the shape arithmetic in exported models folds to constants during import. A dimension stays symbolic only on
+//! explicit request, so that no module is compiled for arbitrary dimensions by accident.
 
 use crate::diag::{Diagnostic, codes, nearest};
 use crate::ir::{Dim, Module, Type};
@@ -10,27 +10,27 @@ use crate::tensor::DType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Bindings of the inputs, given before the model is read.
+/// Input bindings, specified before the model is read.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     /// Values of symbolic dimensions, by name.
     pub dims: BTreeMap<String, usize>,
     /// Names of dimensions that stay symbolic, regardless of `dims` and `input_shapes`.
     pub open: BTreeSet<String>,
-    /// True to leave every symbolic dimension symbolic that neither `dims` nor `input_shapes` binds.
+    /// True to keep every dimension symbolic that neither `dims` nor `input_shapes` binds.
     pub open_unbound: bool,
-    /// Shapes of given inputs, by input name.
+    /// Input shapes, by input name.
     pub input_shapes: BTreeMap<String, Vec<usize>>,
 }
 
-/// Input or output as the file declares it.
+/// Input or output of a model, as the file declares it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortInfo {
-    /// Name in the file.
+    /// Name of the input or output in the file.
     pub name: String,
     /// Element type of the input or output.
     pub dtype: DType,
-    /// Dimensions; symbolic ones by name. `None` if the file does not specify the rank.
+    /// Dimensions, fixed or symbolic. `None` if the file does not specify the rank.
     pub dims: Option<Vec<Dim>>,
 }
 
@@ -39,7 +39,7 @@ pub struct PortInfo {
 pub struct Signature {
     /// Inputs, in the order of the parameters of `@main`.
     pub inputs: Vec<PortInfo>,
-    /// Outputs, in the order of the fields of the result. Their dimensions are not binding.
+    /// Outputs, in the order of the result fields. Their dimensions are not binding.
     pub outputs: Vec<PortInfo>,
 }
 
@@ -74,15 +74,15 @@ pub struct Loaded {
     pub digest: String,
 }
 
-/// Diagnostic for a model file that cannot be read.
+/// Creates the diagnostic for an unreadable model file.
 pub fn unreadable(path: &Path, error: impl std::fmt::Display) -> Diagnostic {
     Diagnostic::error(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {error}", path.display()))
 }
 
-/// Binds the dimensions of the inputs, and returns the types of the parameters of `@main`.
+/// Binds the input dimensions. Returns the parameter types of `@main` and the values of the bound dimensions.
 ///
 /// # Errors
-/// A binding for a name that the model does not have, a shape that does not match, or an unbound dimension.
+/// If a binding names an unknown input or dimension, a shape does not match, or a dimension or rank remains unbound.
 pub fn bind(
     signature: &Signature,
     options: &LoadOptions,
@@ -205,14 +205,14 @@ pub fn bind(
     if errors.is_empty() { Ok((types, bound)) } else { Err(errors) }
 }
 
-/// Generator of unique identifiers for the text format, which consist of letters, digits and underscores.
+/// Generator of unique text-format identifiers, which consist of letters, digits and underscores.
 #[derive(Default)]
 pub struct Identifiers {
     used: std::collections::HashSet<String>,
 }
 
 impl Identifiers {
-    /// Returns `name` as an identifier, with a numeric suffix if it is already in use.
+    /// Returns `name` as an identifier, with a numeric suffix if the identifier is taken.
     pub fn unique(&mut self, name: &str) -> String {
         let mut clean: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();

@@ -9,11 +9,11 @@ use byoc_ir::tensor::{DType, Shape, Tensor, TensorView, TensorViewMut};
 
 /// Preparation of an input for the kernel of the plain layout.
 enum Input {
-    /// Input that is passed on unchanged.
+    /// Input passed through unchanged.
     Unchanged,
     /// Constant that was transformed when the kernel was created.
     Constant(Tensor),
-    /// Input in another layout, transformed in every run.
+    /// Input in a blocked layout, transformed in every run.
     Transformed { transform: Box<dyn Kernel>, shape: Shape, bytes: usize },
 }
 

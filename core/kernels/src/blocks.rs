@@ -12,13 +12,13 @@ inventory::submit! { Offer { op: "stack", make: make_concat } }
 inventory::submit! { Offer { op: "split", make: make_split } }
 inventory::submit! { Offer { op: "take", make: make_take } }
 
-/// Returns the product of the dimensions before the axis given by the attribute.
+/// Returns the product of the dimensions before the axis in attribute `axis`.
 fn outer(spec: &Spec<'_>, shape: &[usize]) -> Option<usize> {
     let axis = spec.params().int("axis").rem_euclid(i64::try_from(shape.len()).ok()?) as usize;
     Some(shape[..axis].iter().product())
 }
 
-/// Concatenation: rows of the output consist of a piece of every input in turn.
+/// Concatenation: each row of the output consists of one piece of every input, in order.
 struct Concat {
     outer: usize,
 }
@@ -44,7 +44,7 @@ impl Kernel for Concat {
     }
 }
 
-/// Split: rows of the input are cut into a piece for every output.
+/// Split: each row of the input is cut into one piece per output.
 struct Split {
     outer: usize,
 }

@@ -6,7 +6,7 @@ use super::{Kernel, Offer, Spec, split};
 use byoc_ir::tensor::{DType, Element, Shape, TensorView, TensorViewMut};
 use smallvec::SmallVec;
 
-/// Maximum number of elements per call of an inner loop.
+/// Maximum number of elements per call to an inner loop.
 const CHUNK: usize = 4096;
 
 /// Traversal of `N` operands in output order: each merged dimension with the strides of the operands.
@@ -19,7 +19,7 @@ pub(super) struct Walk<const N: usize> {
 }
 
 impl<const N: usize> Walk<N> {
-    /// Creates the walk for operands of these shapes, which broadcast to `out`.
+    /// Creates the walk over operands whose shapes broadcast to `out`.
     pub fn new(shapes: [&[usize]; N], out: &[usize]) -> Walk<N> {
         let strides: [Shape; N] = shapes.map(|shape| {
             let mut strides: Shape = smallvec::smallvec![0; out.len()];
@@ -88,7 +88,7 @@ struct Loops<O: 'static> {
     left: fn(f32, &[f32], &mut [O]),
 }
 
-/// In-place loops: the output holds the left operand, or the right one.
+/// In-place loops: the output already holds the left operand, or the right operand.
 struct InPlace {
     left_slice: fn(&mut [f32], &[f32]),
     left_number: fn(&mut [f32], f32),
@@ -100,7 +100,7 @@ struct Binary<O: 'static> {
     walk: Walk<2>,
     loops: &'static Loops<O>,
     in_place: Option<&'static InPlace>,
-    /// Operand that has the output's shape, preferably the left one.
+    /// Index of the operand with the output's shape, 0 if both have it.
     whole: Option<usize>,
 }
 

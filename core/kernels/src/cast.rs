@@ -1,10 +1,10 @@
-//! Conversions between common element types; the others use the reference.
+//! Conversions between common element types; the reference performs all other conversions.
 
 use super::{Kernel, Offer, Spec, split};
 use byoc_ir::tensor::{DType, Element, TensorView, TensorViewMut};
 use half::f16;
 
-/// Number of elements per call of a loop.
+/// Number of elements per call to a loop.
 const CHUNK: usize = 4096;
 
 struct Cast<S, D> {

@@ -24,7 +24,7 @@ inventory::submit! { Offer { op: "nn.conv2d", make } }
 /// Size in bytes of gathered columns that stay in the second-level cache while they are multiplied.
 const COLUMN_BYTES: usize = 384 << 10;
 
-/// Maximum number of threads that gather at a time, each into its own scratch memory. Not derived from the number of
+/// Maximum number of threads that gather concurrently, each into its own scratch memory. Independent of the number of
 /// threads of the machine: a plan must not depend on the machine that prepares it.
 const SLOTS: usize = 16;
 
@@ -121,8 +121,9 @@ fn each_run(
     let shared = Shared::new(scratch);
     let available = scratch.len();
     split::each_part(parts, |part| {
-        assert!((part + 1) * slot <= available, "a slot for each part");
-        // SAFETY: slot `part` lies inside the scratch memory and belongs to this part alone.
+        assert!((part + 1) * slot <= available, "the scratch memory has a slot for each part");
+        // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once, so no
+        // other thread accesses the slot.
         let columns = unsafe { std::slice::from_raw_parts_mut(shared.get().add(part * slot), slot) };
         split::part(runs, 1, part, parts).for_each(|i| run(1, i, columns));
     });
@@ -207,8 +208,8 @@ impl Kernel for ChannelsFirst {
             let first = index * group_out + run.start;
             assert!(first + (p.out_channels - 1) * positions + run.len() <= total, "the result holds every run");
             let size = (p.out_channels, run.len(), terms);
-            // SAFETY: the rectangle lies inside the result (asserted): it consists of this run's positions of this
-            // group's channels, which no other run accesses.
+            // SAFETY: the assertion keeps the rectangle inside the result, and `each_run` passes each run of positions
+            // to one call, so no other thread accesses the rectangle.
             unsafe { gemm_at(threads, size, weight, columns, shared.get().add(first), positions) };
         });
         Ok(())
@@ -279,8 +280,8 @@ impl Kernel for ChannelsLast {
             let first = (image * positions + run.start) * p.out_channels;
             assert!(first + run.len() * p.out_channels <= total, "the result holds every run");
             let size = (run.len(), p.out_channels, terms);
-            // SAFETY: the rows of this run's positions lie inside the result (asserted), and no other run accesses
-            // them.
+            // SAFETY: the assertion keeps the rows inside the result, and `each_run` passes each run of positions to
+            // one call, so no other thread accesses the rows.
             unsafe { gemm_at(threads, size, columns, weight, shared.get().add(first), p.out_channels) };
         });
         Ok(())

@@ -17,11 +17,11 @@ inventory::submit! { Offer { op: "nn.conv2d_transpose", make } }
 /// Maximum size in bytes of the contributions of a block.
 const BLOCK_BYTES: usize = 512 << 10;
 
-/// Maximum number of blocks computed at a time.
+/// Maximum number of blocks computed concurrently.
 const SLOTS: usize = 16;
 
 struct Transposed {
-    /// Convolution that this one transposes: its `out` is the data here, its `size` the result.
+    /// Convolution being transposed: its `out` is the data here, its `size` the result.
     plane: Plane,
     /// Output channels per block.
     block: usize,
@@ -103,11 +103,12 @@ impl Kernel for Transposed {
         let parts = split::threads(work).min(SLOTS).min(runs);
         assert!(
             parts * slot <= scratch.len() && p.batch * p.groups * p.channels * size <= out.len(),
-            "everything fits"
+            "the scratch memory and the result hold every run"
         );
         let (scratch, out) = (Shared::new(scratch), Shared::new(out));
         split::each_part(parts, |part| {
-            // SAFETY: slot `part` lies inside the scratch memory (asserted) and belongs to this part alone.
+            // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once,
+            // so no other thread accesses the slot.
             let contributions = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
             for run in split::part(runs, 1, part, parts) {
                 let (index, first) = (run / blocks, run % blocks * self.block);
@@ -116,7 +117,8 @@ impl Kernel for Transposed {
                 let weight = Matrix { data: weight, row: 1, col: p.channels * taps };
                 let data = Matrix { data: &x[index * p.out_channels * positions..], row: positions, col: 1 };
                 gemm(1, (channels * taps, positions, p.out_channels), weight, data, contributions, positions);
-                // SAFETY: these channels of this image lie inside the result (asserted) and are this part's alone.
+                // SAFETY: the assertion keeps the channels of this run inside the result, and `split::part` assigns
+                // each run to one part, so no other thread accesses them.
                 let out = unsafe {
                     let first = out.get().add((index * p.channels + first) * size);
                     std::slice::from_raw_parts_mut(first, channels * size)

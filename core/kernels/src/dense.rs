@@ -1,4 +1,4 @@
-//! Matrix products and the addition of a bias.
+//! Matrix products and bias addition.
 
 use super::gemm::{Matrix, gemm};
 use super::simd::multiversion;

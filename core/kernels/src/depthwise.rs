@@ -93,16 +93,18 @@ impl Kernel for Depthwise {
         let per_channel = p.out_channels * positions;
         let parts = split::threads(out.len() * taps / 8).min(SLOTS).min(channels);
         let slot = self.slot();
-        assert!(parts * slot <= scratch.len() && channels * per_channel <= out.len(), "a slot for each part");
+        assert!(parts * slot <= scratch.len() && channels * per_channel <= out.len(), "the buffers hold every part");
         let (scratch, out) = (Shared::new(scratch), Shared::new(out));
         split::each_part(parts, |part| {
-            // SAFETY: slot `part` lies inside the scratch memory (asserted) and belongs to this part alone.
+            // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once,
+            // so no other thread accesses the slot.
             let planes = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
             for channel in split::part(channels, 1, part, parts) {
                 let size = p.size[0] * p.size[1];
                 self.pad_and_deinterleave(&x[channel * size..][..size], planes);
                 let first = channel % p.groups * p.out_channels;
-                // SAFETY: the results of one channel lie inside the result (asserted) and belong to this part alone.
+                // SAFETY: the assertion keeps the results of the channel inside the output, and `split::part` assigns
+                // each channel to one part, so no other thread accesses them.
                 let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(channel * per_channel), per_channel) };
                 for (i, out) in out.chunks_mut(positions).enumerate() {
                     let weight = &w[(first + i) * taps..][..taps];

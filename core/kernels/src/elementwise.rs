@@ -6,7 +6,7 @@ use super::simd::{exp, multiversion};
 use super::{Kernel, Offer, Spec, split};
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 
-/// Number of elements per call of a loop: 16 KiB in, 16 KiB out.
+/// Number of elements per call to a loop: 16 KiB in, 16 KiB out.
 const CHUNK: usize = 4096;
 
 /// Loop of an operator, out of place and in place, and its cost per element in units of an addition.

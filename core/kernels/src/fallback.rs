@@ -12,7 +12,7 @@ struct Fallback {
     scratch: usize,
 }
 
-/// Wraps the reference as a kernel; `None` if the operator has none.
+/// Wraps the reference as a kernel; `None` if the operator has no reference.
 pub(super) fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let reference = spec.def.reference?;
     let elements = spec.inputs.iter().chain(spec.outputs).map(|ty| ty.len().unwrap_or(usize::MAX));

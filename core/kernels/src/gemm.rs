@@ -1,5 +1,6 @@
-//! Matrix products of `f32`: the crates `gemm` and, for small products, `nano-gemm`, split over the pool's threads, and hand-written dot products for
-//! results with few rows (a product that reads each weight once is bound by memory, not by arithmetic).
+//! Matrix products of `f32`: the crates `gemm` and, for small products, `nano-gemm`, split over the pool's threads, and
+//! hand-written dot products for results with few rows (a product that reads each weight once is bound by memory, not
+//! by arithmetic).
 
 use super::simd::{mul_add, multiversion};
 use super::split::{self, Shared};
@@ -8,7 +9,7 @@ use byoc_ir::cancel;
 /// Matrix in memory: elements, row stride and column stride.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<'a> {
-    /// Elements, beginning with the first of the matrix.
+    /// Elements of the matrix, beginning with element (0, 0).
     pub data: &'a [f32],
     /// Stride between rows, in elements.
     pub row: usize,
@@ -24,7 +25,7 @@ impl Matrix<'_> {
 }
 
 /// Maximum number of multiply-adds of a product that is computed without packing its operands, which needs no memory.
-/// Up to this size both ways take the same time.
+/// Up to this size both methods take the same time.
 const MAX_UNPACKED_PRODUCTS: usize = 1 << 20;
 
 /// Maximum number of rows of a result for which dot products beat the blocked product.
@@ -34,7 +35,7 @@ const MAX_DOT_ROWS: usize = 4;
 /// 1 means the calling thread.
 ///
 /// # Panics
-/// An operand is smaller than the sizes require, which is a bug in the kernel.
+/// If an operand or `out` is smaller than the sizes require, which is a bug in the kernel.
 pub(super) fn gemm(
     threads: usize,
     (m, n, k): (usize, usize, usize),
@@ -43,8 +44,9 @@ pub(super) fn gemm(
     out: &mut [f32],
     out_row: usize,
 ) {
-    assert!(m == 0 || n == 0 || out_row >= n && (m - 1) * out_row + n <= out.len(), "the result fits");
-    // SAFETY: m rows of n elements lie inside `out` (asserted), which is borrowed for this call alone.
+    assert!(m == 0 || n == 0 || out_row >= n && (m - 1) * out_row + n <= out.len(), "`out` holds the result");
+    // SAFETY: the assertion keeps the m rows of n elements inside `out`, whose exclusive borrow rules out other
+    // accesses.
     unsafe { gemm_at(threads, (m, n, k), a, b, out.as_mut_ptr(), out_row) };
 }
 
@@ -52,10 +54,10 @@ pub(super) fn gemm(
 /// elements between the rows.
 ///
 /// # Panics
-/// An operand is smaller than the sizes require.
+/// If an operand is smaller than the sizes require, which is a bug in the kernel.
 ///
 /// # Safety
-/// `out` points to `m` rows of `n` elements, `out_row` apart, that nothing else accesses.
+/// The caller guarantees that `out` points to `m` rows of `n` elements, `out_row` apart, that nothing else accesses.
 pub(super) unsafe fn gemm_at(
     threads: usize,
     (m, n, k): (usize, usize, usize),
@@ -64,10 +66,10 @@ pub(super) unsafe fn gemm_at(
     out: *mut f32,
     out_row: usize,
 ) {
-    assert!(a.holds(m, k) && b.holds(k, n), "the operands fit");
+    assert!(a.holds(m, k) && b.holds(k, n), "the operands have the required sizes");
     if k == 0 {
         for i in 0..m {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees `m` rows of `n` elements at `out` that nothing else accesses, and i < m.
             unsafe { std::slice::from_raw_parts_mut(out.add(i * out_row), n) }.fill(0.0);
         }
         return;
@@ -88,7 +90,8 @@ pub(super) unsafe fn gemm_at(
                 return;
             }
             let a = Matrix { data: &a.data[piece.start * a.row..], ..a };
-            // SAFETY: the rectangle `rows` x `cols` is the caller's to write, and belongs to this part alone.
+            // SAFETY: the caller guarantees exclusive access to the m x n result, `split::part` assigns the rectangle
+            // `rows` x `cols` to this part alone, and the assertion keeps the reads inside the operands.
             unsafe {
                 let first = shared.get().add((rows.start + piece.start) * out_row + cols.start);
                 block((piece.len(), cols.len(), k), a, b, first, out_row);
@@ -107,25 +110,27 @@ fn pieces(m: usize, n: usize, k: usize) -> impl Iterator<Item = std::ops::Range<
 /// Computes one part of the product.
 ///
 /// # Safety
-/// `out` points to `m` rows of `n` elements, `out_row` apart, that nothing else accesses; `a` holds `m` x `k` elements
-/// and `b` holds `k` x `n`.
+/// The caller guarantees that `out` points to `m` rows of `n` elements, `out_row` apart, that nothing else accesses,
+/// and that `a` holds `m` x `k` elements and `b` holds `k` x `n`.
 unsafe fn block((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, out: *mut f32, out_row: usize) {
     if m <= MAX_DOT_ROWS && a.col == 1 && b.row == 1 && k >= 16 {
         for j in 0..n {
             let column = &b.data[j * b.col..][..k];
             for i in 0..m {
-                // SAFETY: i < m and j < n.
+                // SAFETY: i < m and j < n, so the caller guarantees that the element is valid and accessed by nothing
+                // else.
                 unsafe { *out.add(i * out_row + j) = dot(&a.data[i * a.row..][..k], column) };
             }
         }
         return;
     }
-    // The library of small products stores results by columns, so it computes the transposed product.
+    // `nano-gemm` stores results by columns, so it computes the transposed product.
     let unpacked = (b.col == 1 && m.saturating_mul(n).saturating_mul(k) <= MAX_UNPACKED_PRODUCTS)
         .then(|| nano_gemm::Plan::new_colmajor_lhs_and_dst_f32(n, m, k));
     let (a_row, a_col, b_row, b_col) = (a.row as isize, a.col as isize, b.row as isize, b.col as isize);
     let (a, b, out_row) = (a.data.as_ptr(), b.data.as_ptr(), out_row as isize);
-    // SAFETY: guaranteed by the caller; the result is written, never read (its factor is 0, or `read_dst` is false).
+    // SAFETY: the caller guarantees the sizes of the operands and exclusive access to the result, which is written,
+    // never read (its factor is 0, or `read_dst` is false).
     unsafe {
         match unpacked {
             Some(plan) => {

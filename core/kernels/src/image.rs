@@ -104,15 +104,17 @@ impl Kernel for Resize {
         let scratch = split::scratch(workspace);
         let (lines, width, slot) = (self.planes * self.out[0], self.out[1], self.size[1]);
         let parts = split::threads(out.len() * self.rows.per_index).min(SLOTS).min(lines);
-        assert!(parts * slot <= scratch.len() && lines * width <= out.len(), "a slot for each part");
+        assert!(parts * slot <= scratch.len() && lines * width <= out.len(), "the buffers hold every part");
         let (scratch, out) = (Shared::new(scratch), Shared::new(out));
         split::each_part(parts, |part| {
-            // SAFETY: slot `part` lies inside the scratch memory (asserted) and belongs to this part alone.
+            // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once,
+            // so no other thread accesses the slot.
             let blended = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
             for line in split::part(lines, 1, part, parts) {
                 let (plane, h) = (line / self.out[0], line % self.out[0]);
                 let size = self.size[0] * self.size[1];
-                // SAFETY: the line lies inside the result (asserted) and belongs to this part alone.
+                // SAFETY: the assertion keeps the line inside the result, and `split::part` assigns each line to one
+                // part, so no other thread accesses it.
                 let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(line * width), width) };
                 self.row(&x[plane * size..][..size], h, blended, out);
             }

@@ -1,9 +1,9 @@
-//! Fast host kernels, one file per operator family. A kernel is created once for a call with known types, and runs
-//! many times; without a fast kernel the operator's naive reference is used ([`make`] hides the difference).
+//! Fast host kernels, one file per operator family. A kernel is created once for a call with known types, and runs many
+//! times; without a fast kernel the operator's naive reference runs ([`make`] hides the difference).
 //!
-//! Kernels split their work over the rayon pool in which they are called, allocate nothing while running (memory that
-//! they need is requested as workspace), and are never the reference of a test. Between the pieces of their work they
-//! check for [cancellation](byoc_ir::cancel): results are valid only if the caller finds none.
+//! Kernels split their work over the rayon pool in which they are called, allocate nothing while running (their scratch
+//! memory is requested as workspace), and are never the reference of a test. Between the pieces of their work they
+//! check for [cancellation](byoc_ir::cancel): results are valid only if the caller then finds the work not cancelled.
 
 mod blocked;
 mod blocks;
@@ -31,7 +31,7 @@ use byoc_ir::ir::{Attrs, OpId, TensorType};
 use byoc_ir::op::{self, OpDef, Params};
 use byoc_ir::tensor::{Tensor, TensorView, TensorViewMut};
 
-/// Call of an operator with what is known before the run: attributes, types and constants.
+/// Operator call with the facts known before the run: attributes, types and constants.
 #[derive(Clone, Copy)]
 pub struct Spec<'a> {
     /// Entry of the operator table.
@@ -75,7 +75,7 @@ pub trait Kernel: Send + Sync {
     /// computes in place on its first input can keep the default, which runs it on a copy of that input.
     ///
     /// # Errors
-    /// Invalid values, such as an index out of bounds.
+    /// If a value is invalid, such as an index out of bounds.
     fn run(
         &self,
         inputs: &[TensorView<'_>],
@@ -87,10 +87,10 @@ pub trait Kernel: Send + Sync {
     }
 
     /// Variant of [`Kernel::run`] where `outputs[0]` already holds the input that [`Kernel::in_place`] names, and
-    /// that input is left out of `inputs`.
+    /// `inputs` omits that input.
     ///
     /// # Errors
-    /// Errors of [`Kernel::run`]; a kernel that does not compute in place.
+    /// If [`Kernel::run`] would fail, or the kernel does not compute in place.
     fn run_in_place(&self, _inputs: &[TensorView<'_>], _outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
         Err("this kernel does not compute in place".into())
     }
@@ -106,11 +106,11 @@ pub struct Offer {
 
 inventory::collect!(Offer);
 
-/// Creates the kernel for a call: a fast one if there is one, otherwise the reference. `None` if the operator has no
-/// host implementation at all.
+/// Creates the kernel for a call: a fast kernel that covers the call, otherwise the reference. `None` if the operator
+/// has no host implementation at all.
 pub fn make(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
-    // If one dimension of the result is 0, the others may be arbitrarily large, and a fast kernel could build tables of
-    // that length.
+    // If one dimension of the result is 0, the remaining dimensions may be arbitrarily large, and a fast kernel could
+    // build tables of that length.
     if !spec.outputs.is_empty() && spec.outputs.iter().all(|ty| ty.len() == Some(0)) {
         return fallback::make(spec);
     }

@@ -59,7 +59,7 @@ fn make_batch(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 }
 
 impl BatchNorm {
-    /// Computes the factors, followed by the addends.
+    /// Computes the factors of all channels, followed by their addends.
     fn fold(&self, [gamma, beta, mean, var]: &[&[f32]; 4], folded: &mut [f32]) {
         let (factors, addends) = folded.split_at_mut(self.view.len);
         for c in 0..self.view.len {
@@ -184,10 +184,10 @@ impl Kernel for LayerNorm {
 
 /// Group normalization; instance normalization has one channel per group.
 struct GroupNorm {
-    /// Channels in total, and channels per group.
+    /// Number of channels in total, and per group.
     channels: usize,
     per_group: usize,
-    /// Elements of a channel.
+    /// Number of elements of a channel.
     inner: usize,
     affine: Affine,
 }

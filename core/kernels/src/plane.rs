@@ -54,7 +54,7 @@ impl Plane {
         self.channels * self.kernel[0] * self.kernel[1]
     }
 
-    /// Returns true if the columns are the data itself.
+    /// Returns true if the columns are the data itself, so that nothing is gathered.
     pub fn direct(&self) -> bool {
         self.kernel == [1, 1] && self.stride == [1, 1] && self.before == [0, 0] && self.out == self.size
     }

@@ -12,9 +12,9 @@ type Axis = (usize, usize);
 
 /// Axes of the input after merging.
 struct Shape {
-    /// Kept axes except an innermost one; outermost first.
+    /// Kept axes without the innermost axis, outermost first.
     kept: SmallVec<[Axis; 4]>,
-    /// Reduced axes except an innermost one; outermost first.
+    /// Reduced axes without the innermost axis, outermost first.
     folded: SmallVec<[Axis; 4]>,
     /// Dimension of the innermost axis, and true if that axis is reduced.
     inner: (usize, bool),
@@ -61,7 +61,7 @@ fn offset(axes: &[Axis], mut index: usize) -> usize {
     at
 }
 
-/// Number of partial results per row, so that no step depends on the preceding one.
+/// Number of independent partial results per row, so that no step waits for the result of the preceding step.
 const LANES: usize = 32;
 
 /// Folds a row into lanes, and the lanes into the total.

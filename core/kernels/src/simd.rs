@@ -65,9 +65,9 @@ macro_rules! multiversion {
                     body::<true>($($arg),*)
                 }
                 match $crate::simd::level() {
-                    // SAFETY: `level` has found every feature that the function is compiled for.
+                    // SAFETY: `level` detected every feature for which `avx512` is compiled.
                     $crate::simd::Level::Avx512 => return unsafe { avx512($($arg),*) },
-                    // SAFETY: as above.
+                    // SAFETY: `level` detected every feature for which `avx2` is compiled.
                     $crate::simd::Level::Avx2 => return unsafe { avx2($($arg),*) },
                     $crate::simd::Level::Baseline => {}
                 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 thread_local! {
-    /// True while the kernels of this thread are to run on it alone.
+    /// True while kernels called on this thread must not use other threads.
     static INLINE: Cell<bool> = const { Cell::new(false) };
     /// True if a kernel of this thread has split its work.
     static HAS_SPLIT: Cell<bool> = const { Cell::new(false) };
@@ -63,7 +63,7 @@ pub(super) fn part(total: usize, unit: usize, i: usize, parts: usize) -> Range<u
     (units * i / parts * unit).min(total)..(units * (i + 1) / parts * unit).min(total)
 }
 
-/// Calls `f(i)` for every i below `parts`, on up to that many threads.
+/// Calls `f(i)` for every i below `parts`, on at most `parts` threads.
 pub(super) fn each_part(parts: usize, f: impl Fn(usize) + Send + Sync) {
     if parts <= 1 {
         (0..parts).for_each(f);
@@ -119,14 +119,13 @@ fn within(cancel: Option<&Cancel>, piece: impl FnOnce()) {
     }
 }
 
-/// Pointer shared between threads, each of which accesses elements that no other does.
+/// Pointer shared between threads that access disjoint elements.
 #[derive(Clone, Copy)]
 pub(super) struct Shared<T>(*mut T);
 
-// SAFETY: whoever dereferences the pointer (in its own unsafe block) guarantees that no other thread accesses the
-// same elements.
+// SAFETY: every unsafe block that dereferences the pointer guarantees that no other thread accesses the same elements.
 unsafe impl<T: Send> Send for Shared<T> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`, the dereferencing blocks guarantee disjoint accesses.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {

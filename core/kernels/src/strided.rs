@@ -51,7 +51,8 @@ impl Strided {
         Strided { start, dims: merged, element }
     }
 
-    /// Returns the input element at the start of an output row; a row consists of the last `tail` dimensions.
+    /// Returns the index of the input element at the start of an output row; a row consists of the last `tail`
+    /// dimensions.
     fn row_start(&self, mut row: usize, tail: usize) -> isize {
         let mut at = self.start;
         for step in self.dims[..self.dims.len() - tail].iter().rev() {

@@ -20,14 +20,14 @@ fn random(shape: &[usize], seed: u64) -> Tensor {
     Tensor::from_slice(shape, &values)
 }
 
-/// Runs the fast kernel of `name` on a fresh workspace full of NaN; panics if none is offered.
+/// Runs the fast kernel of `name` on a fresh workspace full of NaN; panics if no kernel covers the call.
 fn fast(name: &str, attrs: &Attrs, args: &[Tensor], constants: &[Option<&Tensor>], want: &[Tensor]) -> Vec<Tensor> {
-    let def = op::get(op::lookup(name).expect("an operator"));
+    let def = op::get(op::lookup(name).expect("a known operator"));
     let of = |t: &Tensor| TensorType::fixed(t.dtype(), t.shape());
     let (inputs, outputs): (Vec<_>, Vec<_>) = (args.iter().map(of).collect(), want.iter().map(of).collect());
     let spec = Spec { def, attrs, inputs: &inputs, outputs: &outputs, constants };
     let offers = || inventory::iter::<Offer>.into_iter().filter(|o| o.op == name);
-    let kernel: Box<dyn Kernel> = offers().find_map(|o| (o.make)(&spec)).unwrap_or_else(|| panic!("{name} is offered"));
+    let kernel: Box<dyn Kernel> = offers().find_map(|o| (o.make)(&spec)).unwrap_or_else(|| panic!("{name}: no kernel"));
     let mut workspace = AlignedBytes::zeroed(kernel.workspace()).unwrap();
     workspace.as_mut().fill(0xff);
     let views: Vec<TensorView<'_>> = args.iter().map(Tensor::view).collect();
@@ -69,13 +69,13 @@ fn close(name: &str, case: &str, got: &[Tensor], want: &[Tensor]) {
     }
 }
 
-/// Checks a call on one thread and on two, with the inputs after the first constant and not.
+/// Checks a call on one thread and on two, with all inputs after the first as constants.
 #[track_caller]
 fn check_values(name: &str, pairs: &[(&str, AttrValue)], args: &[Tensor]) {
     let attrs = Attrs::new(pairs.iter().map(|(k, v)| (*k, v.clone())));
     let case = format!("{:?} {attrs:?}", args.iter().map(|t| t.shape().to_vec()).collect::<Vec<_>>());
     let values: Vec<Value> = args.iter().cloned().map(Value::Tensor).collect();
-    let want = op::evaluate(op::lookup(name).expect("an operator"), &attrs, &values, 1 << 26)
+    let want = op::evaluate(op::lookup(name).expect("a known operator"), &attrs, &values, 1 << 26)
         .unwrap_or_else(|e| panic!("{name} {case}: {e}"));
     let constants: Vec<Option<&Tensor>> = args.iter().enumerate().map(|(i, t)| (i > 0).then_some(t)).collect();
     for threads in [1, 2] {

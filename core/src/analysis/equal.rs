@@ -41,7 +41,7 @@ impl fmt::Display for Difference {
 /// Compares two modules.
 ///
 /// # Errors
-/// The modules differ; returns the first difference.
+/// If the modules differ; the error is the first difference.
 pub fn structural_equal(a: &Module, b: &Module) -> Result<(), Difference> {
     let of_modules = |message| Difference { function: None, left: None, right: None, message };
     for name in a.globals.keys() {
@@ -94,7 +94,7 @@ fn compare_types(a: &Module, b: &Module) -> Result<(), String> {
 /// Compares two expressions.
 ///
 /// # Errors
-/// The expressions differ; returns the first difference.
+/// If the expressions differ; the error is the first difference.
 pub fn structural_equal_exprs(a: (&Module, ExprId), b: (&Module, ExprId)) -> Result<(), Difference> {
     Comparison::new(a.0, b.0).run(a.1, b.1)
 }
@@ -102,15 +102,15 @@ pub fn structural_equal_exprs(a: (&Module, ExprId), b: (&Module, ExprId)) -> Res
 struct Comparison<'a> {
     a: &'a Module,
     b: &'a Module,
-    /// Counterpart of each expression of `a` in `b`.
+    /// Maps each expression of `a` to its counterpart in `b`.
     left: IndexVec<ExprId, Option<ExprId>>,
-    /// Counterpart of each expression of `b` in `a`.
+    /// Maps each expression of `b` to its counterpart in `a`.
     right: IndexVec<ExprId, Option<ExprId>>,
-    /// Pairs of constants already found equal, so that large constants are compared only once.
+    /// Pairs of constants found equal; large constants are thus compared only once.
     constants: HashSet<(*const Tensor, *const Tensor)>,
     function: Option<Name>,
     stack: Vec<(ExprId, ExprId)>,
-    /// Type parameters of the enclosing functions, from the left side to the right side.
+    /// Maps the type parameters of the enclosing functions on the left side to their counterparts on the right side.
     params: HashMap<Name, Name>,
 }
 
@@ -151,7 +151,7 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// Compares two expressions without their operands, and pushes the pairs of operands on the stack.
+    /// Compares two expressions without their operands, and pushes the operand pairs onto the stack.
     fn compare_pair(&mut self, left: ExprId, right: ExprId) -> Result<(), String> {
         let (x, y) = (self.a.expr(left), self.b.expr(right));
         let differ = || Err(format!("{} vs. {}", describe(x), describe(y)));
@@ -260,7 +260,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Returns the annotated type, or else the inferred one.
+/// Returns the annotated type if there is an annotation, otherwise the inferred type.
 fn known<'t>(written: &'t Type, inferred: &'t Type) -> &'t Type {
     if *written == Type::Unknown { inferred } else { written }
 }

@@ -13,9 +13,9 @@ pub(crate) enum Purity {
     Effect,
 }
 
-/// Purity of the expressions of a growing module. The purity of an expression includes the effects of every expression
-/// that it evaluates. Creating a closure does not evaluate its body. The effects of a call are known if the callee is
-/// an operator, a constructor or a function literal; any other call counts as [`Purity::Effect`].
+/// Cache of expression purities for a growing module. The purity of an expression includes the effects of every
+/// expression that it evaluates. Creating a closure does not evaluate its body. The effects of a call are known if the
+/// callee is an operator, a constructor or a function literal; any other call counts as [`Purity::Effect`].
 #[derive(Default)]
 pub(crate) struct Purities {
     known: IndexVec<ExprId, Purity>,

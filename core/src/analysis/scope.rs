@@ -49,15 +49,15 @@ pub(crate) struct Captures<'m> {
     scopes: OnceCell<Scopes>,
     /// Number of uses of each expression as an operand of live expressions.
     uses: IndexVec<ExprId, u32>,
-    /// Number of the last walk, counted from 1, that reached the expression, and how often that walk reached it.
+    /// 1-based number of the last walk that reached each expression, and the number of times that walk reached it.
     reached: IndexVec<ExprId, (u32, u32)>,
-    /// Number of the last walk that reached the binder of the variable.
+    /// Number of the last walk that reached the binder of each variable.
     bound: IndexVec<ExprId, u32>,
     walks: u32,
 }
 
 impl<'m> Captures<'m> {
-    /// Creates the analysis of the functions in a module's expressions.
+    /// Creates the capture analysis of a module.
     pub fn of(module: &'m Module) -> Captures<'m> {
         let count = module.nodes.len();
         let mut uses = IndexVec::filled(0u32, count);

@@ -16,7 +16,7 @@
 //! 8. `Compiler`, `Composite`, `PartitionedFromPattern` and `global_symbol` are strings; `Primitive`, `Inline`,
 //!    `Extern`, `SkipOptimization` and `Closure` are integers.
 //! 9. Names and strings contain no double quote: the text format has no escapes.
-//! 10. Every constructor that is named is defined, and a pattern has as many fields as its constructor.
+//! 10. Every referenced constructor is defined, and a pattern has as many fields as its constructor.
 //! 11. An annotated type refers to defined types only, with the right number of type arguments; a type parameter is
 //!     used only in the function or type definition that binds it, and the type parameters of one function or type
 //!     definition have distinct names.
@@ -38,13 +38,13 @@ use byoc_ir::ir::{
 use byoc_ir::op;
 use byoc_ir::typing::{infer_expr, unify};
 
-/// Maximum number of violations that are reported.
+/// Maximum number of reported violations.
 const MAX_FAULTS: usize = 100;
 
 /// Checks every rule.
 ///
 /// # Errors
-/// A rule is violated; returns all violations, each with the function that contains it.
+/// If a rule is violated; the error lists all violations, each with the function that contains it.
 pub fn verify(module: &Module) -> Result<(), Vec<Diagnostic>> {
     let faults = faults(module);
     if faults.is_empty() {
@@ -429,7 +429,7 @@ fn is_identifier(name: &str) -> bool {
     name.chars().all(part) && name.starts_with(|c: char| !c.is_ascii_digit())
 }
 
-/// Returns a description of the first type parameter that has the same name as an earlier one.
+/// Describes the first type parameter that has the same name as an earlier type parameter.
 fn find_duplicate(params: &[Name]) -> Option<String> {
     let again = params.iter().enumerate().find(|(at, name)| params[..*at].contains(name));
     again.map(|(_, name)| format!("two type parameters are named {name}"))

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// Infers the types of a module; the expressions keep their ids.
 ///
 /// # Errors
-/// An expression has a type error (every such expression is reported), or its type cannot be inferred without more
+/// If an expression has a type error (every such expression is reported), or its type cannot be inferred without more
 /// annotations.
 pub fn infer_type(module: &Module) -> Result<Module, Vec<Fault>> {
     let mut typed = module.clone();
@@ -30,7 +30,7 @@ pub fn infer_type(module: &Module) -> Result<Module, Vec<Fault>> {
 /// function.
 ///
 /// # Errors
-/// Errors of [`infer_type`]; the module is then partially typed.
+/// See [`infer_type`]. On an error, the module is left partially typed.
 pub fn infer_type_in_place(module: &mut Module, roots: &[ExprId]) -> Result<(), Vec<Fault>> {
     let mut inference = Inference::new(module, roots);
     inference.declare();
@@ -45,14 +45,14 @@ pub fn infer_type_in_place(module: &mut Module, roots: &[ExprId]) -> Result<(), 
     Ok(())
 }
 
-/// Maximum number of times that an expression is typed before its type is assumed not to converge.
+/// Maximum number of inference rounds per expression. A type that still changes is assumed not to converge.
 const MAX_ROUNDS: u8 = 200;
 
-/// Maximum length of a chain of let-bound variables that is followed to a value.
+/// Maximum number of let-bound variables that are followed to resolve an alias chain to its value.
 const MAX_ALIASES: usize = 100;
 
 /// Let bindings of a module: the value of each variable, and the variables bound to each value as a linked list in
-/// reverse order of binding. The tables are empty in a module without lets.
+/// reverse binding order. The tables are empty in a module without lets.
 #[derive(Default)]
 struct Lets {
     value: IndexVec<ExprId, Option<ExprId>>,
@@ -129,8 +129,8 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Initializes the type of every expression: variables with the annotation, functions with the signature, others
-    /// with an unknown type.
+    /// Initializes the type of every expression: variables with the annotation, functions with the signature, all other
+    /// expressions with an unknown type.
     fn declare(&mut self) {
         for id in self.module.nodes.ids() {
             if !self.live[id] {
@@ -187,7 +187,7 @@ impl<'a> Inference<'a> {
                 if !ty.is_complete()
                     && let Some(both) = unify(&ty, &node.ty)
                 {
-                    // Keeps what earlier uses implied about the type.
+                    // Keep the type information from earlier uses.
                     ty = both;
                 }
                 let changed = ty != node.ty;
@@ -243,7 +243,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Propagates the type of a value to the variables that lets bind to it.
+    /// Propagates the type of a value to the let variables bound to it.
     fn flow_to_variables(&mut self, value: ExprId) {
         let mut next = self.lets.first(value);
         while let Some(var) = next {
@@ -254,7 +254,7 @@ impl<'a> Inference<'a> {
     }
 
     /// Refines the type of a variable without a complete annotation, or of an expression with an incomplete type. A
-    /// conflict is not reported here, but by the expression in which the two types meet.
+    /// conflict is reported not here but at the expression where the two types meet.
     fn refine(&mut self, id: ExprId, ty: &Type) {
         // Variables may be bound to variables, in a chain.
         let mut todo = vec![(id, ty.clone())];
@@ -264,7 +264,7 @@ impl<'a> Inference<'a> {
                 Expr::Var(var) => !var.annotation.is_complete(),
                 _ => !node.ty.is_complete(),
             };
-            // A generic type stays generic, so that each use can instantiate it with other types.
+            // A generic type stays generic, so that each use can instantiate it with different types.
             let is_generic = matches!(&node.ty, Type::Func(func) if !func.type_params.is_empty());
             if !open || ty == Type::Unknown || is_generic && node.ty.is_complete() {
                 continue;

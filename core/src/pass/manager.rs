@@ -1,4 +1,4 @@
-//! Table of passes, and the loop that runs, times, observes and verifies them.
+//! Pass table, and the loop that runs, times, observes and verifies the passes.
 
 use super::{AcceptAll, PassOptions};
 use crate::analysis::verify;
@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 /// Function that transforms a module. Warnings are appended to the list.
 pub type PassFn = fn(&Module, &PassOptions, &mut Vec<Diagnostic>) -> Result<Module, Box<Diagnostic>>;
 
-/// Entry of the table of passes.
+/// Entry of the pass table.
 #[derive(Clone, Copy)]
 pub struct Pass {
     /// Name on the command line.
     pub name: &'static str,
     /// One-line description.
     pub doc: &'static str,
-    /// Function that runs the pass.
+    /// Implementation of the pass.
     pub run: PassFn,
 }
 
-/// All passes, by name.
+/// All passes, sorted by name.
 pub const PASSES: &[Pass] = &[
     Pass {
         name: "annotate_target",
@@ -155,7 +155,7 @@ pub const PASSES: &[Pass] = &[
     },
 ];
 
-/// Reduces the faults of a pass to one diagnostic: that of the first fault, with the number of others.
+/// Reduces the faults of a pass to the diagnostic of the first fault, with a note that counts the remaining faults.
 fn first_fault(faults: Vec<Fault>) -> Box<Diagnostic> {
     let more = faults.len().saturating_sub(1);
     let first = faults.into_iter().next().map(|fault| fault.diagnostic);
@@ -167,7 +167,7 @@ fn first_fault(faults: Vec<Fault>) -> Box<Diagnostic> {
 /// Returns the pass named `name`.
 ///
 /// # Errors
-/// `name` is not the name of a pass; the diagnostic suggests the nearest name.
+/// If `name` is not the name of a pass; the diagnostic suggests the nearest name.
 pub fn find(name: &str) -> Result<&'static Pass, Box<Diagnostic>> {
     PASSES.iter().find(|pass| pass.name == name).ok_or_else(|| {
         let diagnostic = Diagnostic::error(codes::passes::UNKNOWN_PASS, format!("no pass \"{name}\""));
@@ -181,12 +181,12 @@ pub fn find(name: &str) -> Result<&'static Pass, Box<Diagnostic>> {
     })
 }
 
-/// Options of a run of passes.
+/// Options for running a list of passes.
 #[derive(Default)]
 pub struct RunOptions<'a> {
     /// True if the module is verified before the first pass and after each pass; a failure is attributed to the pass.
     pub verify_each: bool,
-    /// Maximum number of passes to run, by which a bisection can find the pass that breaks a module.
+    /// Maximum number of passes to run. Bisecting this limit finds the pass that breaks a module.
     pub step_limit: Option<usize>,
     /// Callback after each pass, with its name and the resulting module.
     pub after: Option<&'a mut dyn FnMut(&str, &Module)>,
@@ -217,7 +217,7 @@ pub struct PassRun {
 pub struct PassError {
     /// Name of the pass, or `the input` if the verification before the first pass failed.
     pub pass: String,
-    /// Errors of the pass or of the verifier.
+    /// Errors reported by the pass or the verifier.
     pub diagnostics: Vec<Diagnostic>,
 }
 
@@ -236,7 +236,7 @@ impl fmt::Display for PassError {
 
 impl std::error::Error for PassError {}
 
-/// Step of a pipeline: a pass of the table, or a transformation with state of its own.
+/// Pipeline step: a pass from the table, or a stateful transformation.
 pub struct Step<'a> {
     /// Name of the pass.
     name: &'static str,
@@ -246,16 +246,16 @@ pub struct Step<'a> {
 type StepFn<'a> = dyn FnMut(&Module, &PassOptions, &mut Vec<Diagnostic>) -> Result<Module, Box<Diagnostic>> + 'a;
 
 impl<'a> Step<'a> {
-    /// Creates the step of a pass of the table.
+    /// Creates a step that runs the pass named `name`.
     ///
     /// # Errors
-    /// No pass has that name.
+    /// If no pass is named `name`.
     pub fn pass(name: &str) -> Result<Step<'a>, Box<Diagnostic>> {
         let pass = find(name)?;
         Ok(Step { name: pass.name, run: Box::new(pass.run) })
     }
 
-    /// Creates a step from a function, for transformations that need more than options: the verdicts of backends.
+    /// Creates a step from a closure, for transformations that need more than the options, such as backend verdicts.
     pub fn new(
         name: &'static str,
         run: impl FnMut(&Module, &PassOptions, &mut Vec<Diagnostic>) -> Result<Module, Box<Diagnostic>> + 'a,
@@ -267,7 +267,7 @@ impl<'a> Step<'a> {
 /// Runs passes by name, in order. All names are looked up before the first pass runs.
 ///
 /// # Errors
-/// A name is unknown, or a pass fails as in [`run_steps`].
+/// If a name is unknown, or a pass fails as in [`run_steps`].
 pub fn run(
     module: Module,
     names: &[&str],
@@ -281,8 +281,8 @@ pub fn run(
 /// Runs steps in order.
 ///
 /// # Errors
-/// A pass fails, or a module does not verify; the error names the pass. The code is E0617 or E0618 if this thread was
-/// [cancelled](cancel).
+/// If a pass fails, or a module does not verify; the error names the pass. The code is E0617 or E0618 if this thread
+/// was [cancelled](cancel).
 pub fn run_steps(
     mut module: Cow<'_, Module>,
     steps: Vec<Step<'_>>,

@@ -8,7 +8,7 @@
 //! | `quantize` | passes on quantized modules |
 //! | `partition` | partitioning into regions for backends |
 //! | [`rewrite()`] | matching, partitioning and rewriting by pattern, as an API |
-//! | [`manager`] | table of passes; runs passes by name, times and verifies them |
+//! | [`manager`] | pass table; runs, times and verifies passes by name |
 
 mod infer_type;
 pub mod manager;

@@ -8,7 +8,7 @@ use byoc_ir::ir::Name;
 pub struct TargetRule {
     /// Name of the target. Composites named `<target>.x` belong to the target without being listed.
     pub target: Name,
-    /// Names of operators of the operator table.
+    /// Operator names, as in the operator table.
     pub operators: Vec<Name>,
 }
 

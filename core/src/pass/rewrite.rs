@@ -8,7 +8,7 @@ use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Attrs, Callee, ExprId, Module, Name};
 use byoc_ir::typing::{Builder, Rebuild};
 
-/// Maximum number of rounds of rewriting.
+/// Maximum number of rewriting rounds.
 pub const MAX_ROUNDS: usize = 100;
 
 /// A rewritten module may have at most [`GROWTH_FACTOR`] times the original number of expressions plus
@@ -31,13 +31,13 @@ impl Pattern {
         Matcher::new(&Graph::of(module, [at])).match_at(self, at)
     }
 
-    /// Replaces each match by a call of a new function with the attributes `attrs` and `PartitionedFromPattern`. A
+    /// Replaces each match with a call to a new function with the attributes `attrs` and `PartitionedFromPattern`. A
     /// match stays unchanged if `check` returns false for its root in `module`.
     ///
     /// A pattern that is a bare function forms no groups: the module is returned unchanged, with a warning.
     ///
     /// # Errors
-    /// None for a well-typed module.
+    /// If the module is ill-typed.
     pub fn partition(
         &self,
         module: &Module,
@@ -80,7 +80,7 @@ pub struct Site<'s> {
     pub module: &'s Module,
     /// Root of the match in `module`.
     pub before: ExprId,
-    /// Builder of the new module. The expressions that it appends get the origin of the match.
+    /// Builder of the new module. Appended expressions receive the origin of the match.
     pub builder: &'s mut Builder,
     /// Root of the match in the builder's module, with operands already rewritten.
     pub after: ExprId,
@@ -89,7 +89,7 @@ pub struct Site<'s> {
 }
 
 impl Site<'_> {
-    /// Returns the first expression that a pattern node matched; `None` if there is none, or if it is an operator.
+    /// Returns the first expression that a pattern node matched; `None` if the node matched nothing or an operator.
     pub fn get(&self, id: PatternId) -> Option<ExprId> {
         match self.matched.get(id)? {
             Callee::Expr(id) => Some(id),
@@ -102,8 +102,8 @@ impl Site<'_> {
 /// overlap, or whose inner expressions are used outside, are skipped as in [`Pattern::partition`].
 ///
 /// # Errors
-/// A callback fails, the types no longer agree, or the callbacks still change the module after [`MAX_ROUNDS`] or let it
-/// grow without bound.
+/// If a callback fails, the types no longer agree, or the callbacks still change the module after [`MAX_ROUNDS`] or let
+/// it grow without bound.
 pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module, Box<Diagnostic>> {
     let mut done = vec![false; callbacks.len()];
     let mut current = module.clone();

@@ -1,4 +1,4 @@
-//! Copying of functions: inlines the body in place of a call, or copies a whole function, also into another module.
+//! Copies functions: inlines the body in place of a call, or copies a whole function, possibly into another module.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Call, Expr, ExprId, Module, OriginId, Origins};
@@ -13,17 +13,17 @@ const GROWTH_FACTOR: usize = 16;
 /// Copies the body of a function of the new module, with the arguments of `call` in place of the parameters.
 ///
 /// # Errors
-/// The module becomes too large: in a chain of functions that each call the next one twice, the size doubles at every
-/// level.
+/// If the module becomes too large: in a chain of functions that each call the next function twice, the size doubles at
+/// every level.
 pub(super) fn splice(rebuild: &mut Rebuild<'_>, function: ExprId, call: &Call) -> Result<ExprId, Box<Diagnostic>> {
     splice_around(rebuild, function, call, &[])
 }
 
-/// Variant of [`splice`] for a call of a function literal. The values that the literal captures, given as expressions
+/// Variant of [`splice`] for a call to a function literal. The values that the literal captures, given as expressions
 /// of the old module, are not copied.
 ///
 /// # Errors
-/// Errors of [`splice`].
+/// See [`splice`].
 pub(super) fn splice_around(
     rebuild: &mut Rebuild<'_>,
     function: ExprId,
@@ -40,7 +40,7 @@ pub(super) fn splice_around(
 /// Copies a whole function of the new module.
 ///
 /// # Errors
-/// Errors of [`splice`].
+/// See [`splice`].
 pub(super) fn copy_function(rebuild: &mut Rebuild<'_>, function: ExprId) -> Result<ExprId, Box<Diagnostic>> {
     copy(rebuild, function, HashMap::new())
 }
@@ -48,7 +48,7 @@ pub(super) fn copy_function(rebuild: &mut Rebuild<'_>, function: ExprId) -> Resu
 /// Copies a function literal of the new module, replacing its captured values.
 ///
 /// # Errors
-/// Errors of [`splice`].
+/// See [`splice`].
 pub(super) fn copy_literal(
     rebuild: &mut Rebuild<'_>,
     function: ExprId,

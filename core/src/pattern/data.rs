@@ -77,12 +77,12 @@ pub enum PatternNode {
         /// Pattern of the body.
         body: PatternId,
     },
-    /// Ordered choice: the left pattern, or else the right one. The choice is final: a later failure does not backtrack
-    /// to the right side.
+    /// Ordered choice: the left pattern, otherwise the right pattern. The choice is final: a later failure does not
+    /// backtrack to the right side.
     Alt(PatternId, PatternId),
-    /// `child` at the root, such that every path from the root through its operands ends at the same `parent`, and
-    /// every expression in between matches `path`. With `free`, only paths that lead to the parent count: the child
-    /// post-dominates the parent, and operands off those paths are free.
+    /// Subgraph with `child` at the root, such that every path from the root through its operands ends at the same
+    /// `parent`, and every expression in between matches `path`. With `free`, only paths that lead to the parent count:
+    /// the child post-dominates the parent, and operands off those paths are unconstrained.
     Dominates {
         /// Pattern of the expression at which all paths end.
         parent: PatternId,
@@ -90,7 +90,7 @@ pub enum PatternNode {
         path: PatternId,
         /// Pattern of the root, at which all paths begin.
         child: PatternId,
-        /// True for `post_dominates`, where operands off the paths are free.
+        /// True for `post_dominates`, where operands off the paths are unconstrained.
         free: bool,
     },
     /// Reference to another node. A reference to an enclosing node makes the pattern recursive.
@@ -108,7 +108,7 @@ pub enum PatternNode {
 /// Operators whose calls can be the root of a match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootOps {
-    /// Only calls of the listed operators.
+    /// Only calls to the listed operators.
     These(BTreeSet<OpId>),
     /// Any expression.
     Any,
@@ -153,7 +153,7 @@ impl Pattern {
         }
     }
 
-    /// Returns true if a node refers to an enclosing one, so that a match may be as deep as the module.
+    /// Returns true if a node refers to an enclosing node, so that a match may be as deep as the module.
     pub fn is_recursive(&self) -> bool {
         self.nodes.iter().any(|(id, node)| matches!(node, PatternNode::Redirect(to) if *to >= id))
     }
@@ -262,7 +262,7 @@ impl Pattern {
                 PatternNode::Alt(left, right) => required[*left].intersection(&required[*right]).copied().collect(),
                 node => {
                     let operands = Pattern::operands(node);
-                    // The operators of a graph do not include those inside functions.
+                    // The operators of a graph do not include operators inside functions.
                     if matches!(node, PatternNode::Function { .. }) {
                         BTreeSet::new()
                     } else {
@@ -316,7 +316,8 @@ impl Pattern {
         true
     }
 
-    /// Returns the operators that the pattern names, ascending, for the message that no pattern contains an operator.
+    /// Returns the operators that the pattern names, in ascending order, for the message that no pattern contains an
+    /// operator.
     pub fn named_ops(&self) -> BTreeSet<OpId> {
         let ops = self.post_order().into_iter().filter_map(|id| match self.nodes[id] {
             PatternNode::Op(op) => Some(op),

@@ -1,6 +1,6 @@
 //! View of a module for pattern matching: the users of each expression, and the groups collapsed into composites.
 //!
-//! Collapsing a group turns its root into a call of an opaque function with the inputs of the group as arguments, and
+//! Collapsing a group turns its root into a call to an opaque function with the inputs of the group as arguments, and
 //! removes the expressions that have no other users. Later patterns match as they would on a rewritten module. A whole
 //! table is therefore matched on one graph, and the module is rebuilt once at the end.
 
@@ -20,7 +20,7 @@ pub struct Graph<'m> {
     more_users: HashMap<ExprId, Vec<ExprId>>,
     /// Number of uses of each expression as an operand; unused expressions are dead.
     uses: IndexVec<ExprId, u32>,
-    /// Index into `groups` of the group with each expression as its root, counted from 1; 0 for none.
+    /// 1-based index into `groups` of the group rooted at each expression; 0 for none.
     collapsed: IndexVec<ExprId, u32>,
     groups: Vec<Collapsed>,
 }
@@ -107,7 +107,7 @@ impl<'m> Graph<'m> {
             .filter(move |&user| self.is_live(user) && self.collapsed(user).is_none_or(|inputs| inputs.contains(&id)))
     }
 
-    /// Collapses the group with the given root into a call of an opaque function on `inputs`.
+    /// Collapses the group with the given root into a call to an opaque function on `inputs`.
     pub fn collapse(&mut self, root: ExprId, inputs: Collapsed) {
         for &input in &inputs {
             self.more_users.entry(input).or_default().push(root);
@@ -120,7 +120,7 @@ impl<'m> Graph<'m> {
         self.release(released);
     }
 
-    /// Drops the table of users; operands remain available.
+    /// Drops the user table; operands remain available.
     pub fn forget_users(&mut self) {
         (self.first_user, self.users, self.more_users) = (Vec::new(), Vec::new(), HashMap::new());
         self.uses = IndexVec::new();
@@ -143,7 +143,7 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// Returns true if every use of `id` flows into `root`, so that nothing else depends on `id` except through `root`.
+    /// Returns true if every use of `id` flows into `root`: the value of `id` is used only through `root`.
     ///
     /// Users have larger ids than their operands, so the search ends at the first user with a larger id than `root`,
     /// and only visits expressions with ids between `id` and `root`.
@@ -168,8 +168,8 @@ impl<'m> Graph<'m> {
         true
     }
 
-    /// Returns the expressions through which the value of `id` flows into `root`, ascending and without both ends; `None`
-    /// if the value also flows elsewhere, or through an expression that `allowed` does not contain.
+    /// Returns the expressions through which the value of `id` flows into `root`, in ascending order and without `id`
+    /// and `root`; `None` if the value also flows elsewhere, or through an expression that `allowed` does not contain.
     pub fn between(&self, id: ExprId, root: ExprId, allowed: impl Fn(ExprId) -> bool) -> Option<Vec<ExprId>> {
         let mut seen = BTreeSet::new();
         let mut stack = vec![id];

@@ -13,7 +13,7 @@ pub(super) enum Token<'a> {
     Str(&'a str),
     /// One of `( ) { } [ ] , ; : = | ? * . %`.
     Mark(char),
-    /// `..`, which stands for any arguments or fields.
+    /// `..`, which matches arbitrary arguments or fields.
     Any,
     /// Character that begins no token.
     Bad(char),
@@ -120,8 +120,8 @@ fn begins_number(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(u8::is_ascii_digit) || bytes.starts_with(b"inf") || bytes.starts_with(b"nan")
 }
 
-/// Returns the byte ranges of the entries of a table: an entry begins at a line that is not indented, and includes the
-/// indented lines that follow.
+/// Returns the byte ranges of the entries of a table: an entry begins at an unindented line, and includes the indented
+/// lines that follow.
 pub(super) fn entries(text: &str) -> Vec<(usize, usize)> {
     let mut entries: Vec<(usize, usize)> = Vec::new();
     let mut at = 0;

@@ -2,7 +2,7 @@
 //!
 //! Each pattern node is bound to the expression that it matched; if the node is visited again, it must match the same
 //! expression. When a part fails, its bindings are undone. A choice commits to the left side if that matches, without
-//! backtracking. Calls of `add` and `multiply` match with their arguments in either order, and the patterns
+//! backtracking. Calls to `add` and `multiply` match with their arguments in either order, and the patterns
 //! `(a * b) / c` and `b * (a / c)` each match expressions of both forms.
 //!
 //! A match of a recursive pattern can be as deep as the module, so the matcher keeps an explicit stack: a [`Frame`] for
@@ -45,8 +45,7 @@ pub struct Matcher<'g, 'm> {
     bindings: Vec<Binding>,
     /// Position in `bindings` of the latest match of each pattern node, counted from 1.
     latest: Vec<u32>,
-    /// Calls synthesized for the two forms of divide and multiply. The ids of these calls follow those of the nodes of
-    /// the pattern.
+    /// Calls synthesized for the two forms of divide and multiply. Their ids follow the ids of the pattern's nodes.
     extra: Vec<(PatternId, [PatternId; 2])>,
     frames: Vec<Frame>,
     memoize: bool,
@@ -101,7 +100,8 @@ enum State {
 /// Walk from the child of a `dominates` pattern through its operands to the parent.
 struct Walk {
     on_path: HashSet<ExprId>,
-    /// Expressions inside of the child, which need not match the path; empty unless operands off the path are free.
+    /// Expressions inside the child, which need not match the path; empty unless operands off the path are
+    /// unconstrained.
     in_child: HashSet<ExprId>,
     stack: Vec<ExprId>,
     at: ExprId,
@@ -301,8 +301,8 @@ impl<'g, 'm> Matcher<'g, 'm> {
             State::Path(mut walk) => {
                 self.memoize = true;
                 if !yes {
-                    // An operand off the paths is free: the value of the parent may not flow through it, which is
-                    // checked when the walk is over.
+                    // An operand off the paths is unconstrained, but the value of the parent must not flow through it,
+                    // which is checked at the end of the walk.
                     return if is_free(node) { self.walk_on(frame, node, walk) } else { Next::Answer(false) };
                 }
                 walk.on_path.insert(walk.at);
@@ -443,7 +443,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         PatternId::new(pattern.nodes.len() + self.extra.len() - 1)
     }
 
-    /// Pushes the operands of the current expression of a walk on its stack, and continues the walk.
+    /// Pushes the operands of a walk's current expression onto the walk's stack, and continues the walk.
     fn walk_up(&mut self, frame: &mut Frame, node: NodeRef<'_>, mut walk: Box<Walk>) -> Next {
         if !self.push_operands(walk.at, &mut walk.stack) && !is_free(node) {
             return Next::Answer(false);
@@ -477,8 +477,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         })
     }
 
-    /// Returns the expressions besides the root that the child of a `post_dominates` pattern matched with more than a
-    /// leaf.
+    /// Returns the non-root expressions that the non-leaf nodes in the child of a `post_dominates` pattern matched.
     fn inside_child(&self, pattern: &Pattern, frame: &Frame, node: NodeRef<'_>) -> HashSet<ExprId> {
         if !is_free(node) {
             return HashSet::new();
@@ -491,7 +490,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         inner.filter_map(|binding| if let Callee::Expr(id) = binding.at { Some(id) } else { None }).collect()
     }
 
-    /// Pushes the operands of an expression except its callee, last first; returns false if there are none.
+    /// Pushes the operands of an expression except its callee, last first; returns false if nothing was pushed.
     fn push_operands(&self, id: ExprId, stack: &mut Vec<ExprId>) -> bool {
         let callee = self.graph.expr(id).and_then(Expr::as_call).map(|call| call.callee);
         let first = stack.len();
@@ -543,7 +542,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
             (Callee::Expr(_), Some(Expr::Function(function))) => {
                 wanted.iter().all(|(key, value)| function.attrs.get(key) == Some(value))
             }
-            // Other expressions have no attributes, nor does the root of a collapsed group.
+            // Expressions of all other kinds, and roots of collapsed groups, have no attributes.
             _ => wanted.is_empty(),
         }
     }

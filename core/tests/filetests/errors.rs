@@ -1,4 +1,4 @@
-//! Kinds `error` and `verifier`: the expectation is a comment on the line of the error.
+//! File tests of the kinds `error` and `verifier`: the expectation is a comment on the line of the error.
 
 use crate::{Outcome, constants, headers};
 use byoc_core::analysis::verifier;
@@ -26,7 +26,7 @@ pub fn error_case(case: &str) -> Outcome {
         diagnostics = faults.into_iter().map(|fault| fault.located(&parsed.spans)).collect();
     }
     if diagnostics.is_empty() {
-        return Err(Failed::from("no error was found"));
+        return Err(Failed::from("expected an error, found none"));
     }
     Ok(annotated(case, &diagnostics))
 }
@@ -42,14 +42,14 @@ pub fn verifier_case(case: &str) -> Outcome {
         return Err(format!("does not type: {faults:?}").into());
     }
     for line in headers(case, "break") {
-        damage(&mut parsed.module, line).ok_or_else(|| format!("cannot be done: {line}"))?;
+        damage(&mut parsed.module, line).ok_or_else(|| format!("invalid break line: {line}"))?;
     }
     let module = &parsed.module;
     let faults = if typed { verifier::faults(module) } else { verifier::structure_faults(module) };
     if faults.is_empty() {
-        return Err(Failed::from("no fault was found"));
+        return Err(Failed::from("expected a violation, found none"));
     }
-    // Any module can be printed, however broken it is.
+    // Printing must succeed on every module, however invalid.
     let shown = print_faults(module, &faults);
     if let Some(fault) = faults.iter().find(|fault| !shown.contains(&fault.diagnostic.message)) {
         return Err(format!("not shown: {}\n{shown}", fault.diagnostic.message).into());
@@ -66,7 +66,7 @@ fn damage(module: &mut Module, line: &str) -> Option<()> {
         ["drop", name] => {
             module.globals.remove(name.strip_prefix('@')?)?;
         }
-        // Makes one global refer to the function of another one, or to an expression inside it.
+        // Makes one global refer to another global's function, or to an expression inside that function.
         ["let", name, "be", other] => {
             let id = match other.strip_prefix('@') {
                 Some(other) => *module.globals.get(other)?,
@@ -74,7 +74,7 @@ fn damage(module: &mut Module, line: &str) -> Option<()> {
             };
             module.globals.insert(name.strip_prefix('@')?.into(), id);
         }
-        // Replaces an operand of an expression: a name is the variable or the global, an operator its last call.
+        // Replaces an operand of an expression. A name denotes the variable or the global, an operator its last call.
         ["give", user, "operand", at, operand] => {
             let (user, operand) = (named(module, user)?, named(module, operand)?);
             let (wanted, mut place) = (at.parse::<usize>().ok()?, 0);
@@ -143,7 +143,7 @@ fn named(module: &Module, name: &str) -> Option<ExprId> {
     }
 }
 
-/// Returns the case with exactly these errors in its comments.
+/// Returns the case with exactly the given diagnostics in its comments.
 fn annotated(case: &str, diagnostics: &[Diagnostic]) -> String {
     let mut lines: Vec<String> =
         case.lines().map(|line| line.split_once(MARK).map_or(line, |(code, _)| code.trim_end()).to_owned()).collect();

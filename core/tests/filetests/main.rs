@@ -4,11 +4,11 @@
 //! A file holds one case, or several cases separated by lines `// ====`. The kinds:
 //!
 //! * `parse`: the program parses without errors, and the printed text parses to the same program.
-//! * `error`: parsing or type inference gives exactly the errors in the comments, each `// error: E0101 message` at the
-//!   end of the line of the error.
+//! * `error`: parsing or type inference produces exactly the errors in the comments, each `// error: E0101 message` at
+//!   the end of the line of the error.
 //! * `print`: the printed text follows a line `// ----`. With `// types` above, the program is typed first and printed
 //!   with its types.
-//! * `verifier`: the program parses without errors, and verification gives exactly the violations in the comments,
+//! * `verifier`: the program parses without errors, and verification produces exactly the violations in the comments,
 //!   written as in `error`. Where no text can break the rule, `// break: ...` changes the module as a faulty pass would
 //!   (see `errors::damage`); with `// typed:`, the module is typed first, and the rules about types are checked, too.
 //! * `pass`: `// pass: a, b` above the program, the expected program below a line `// ----`. Both are typed, and

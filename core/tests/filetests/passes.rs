@@ -1,4 +1,4 @@
-//! Kind `pass`.
+//! File tests of the kind `pass`.
 
 use crate::shorthand::expand;
 use crate::texts::{check_round_trip, read};
@@ -50,7 +50,7 @@ pub fn pass_case(case: &str) -> Outcome {
         Err(failed) => failed.message().map(str::to_owned),
     };
     match difference {
-        // Keeps the expected text if it is the same program in another notation.
+        // Keep the expected text if it is the same program in a different notation.
         None => Ok(case.to_owned()),
         Some(_) if empty => {
             let text = if structural_equal(&result, &module).is_ok() { "// unchanged\n".to_owned() } else { text };
@@ -60,7 +60,7 @@ pub fn pass_case(case: &str) -> Outcome {
     }
 }
 
-/// Parses the expected program, which has its own constants or those of the input.
+/// Parses the expected program, with its own constants if it declares any, otherwise with the constants of the input.
 fn program(text: &str, types: &[(&str, &str)], constants: &[Arc<Tensor>]) -> Result<Module, Failed> {
     let own = crate::constants(text)?;
     typed(&expand(text, types), if own.is_empty() { constants } else { &own })
@@ -95,7 +95,7 @@ struct Checking<'a> {
 impl Judge for Checking<'_> {
     fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
         let Question::Pattern(entry) = question else { return Vec::new() };
-        let refusal = || Refusal::new(RefusalCode::UnsupportedAttr, "the check says no");
+        let refusal = || Refusal::new(RefusalCode::UnsupportedAttr, "the check does not match");
         let verdict = |candidate: &Candidate| match self.checks.get(&entry.name) {
             Some(check) if check.matches(module, candidate.outputs[0]).is_none() => Verdict::Refused(refusal()),
             _ => Verdict::Supported,
@@ -114,10 +114,10 @@ fn checks(input: &str) -> Result<BTreeMap<Name, Pattern>, Failed> {
 
 fn types(input: &str) -> Result<Vec<(&str, &str)>, Failed> {
     let pairs = headers(input, "type").into_iter().map(|line| line.split_once(" = "));
-    pairs.map(|pair| pair.ok_or_else(|| Failed::from("type: NAME = type"))).collect()
+    pairs.map(|pair| pair.ok_or_else(|| Failed::from("expected the line type: NAME = type"))).collect()
 }
 
-/// Returns the line that declares a constant, if it is short.
+/// Returns the line that declares a constant, if the constant has at most 64 elements.
 fn declared(tensor: &Tensor) -> Option<String> {
     let shape: Vec<String> = tensor.shape().iter().map(usize::to_string).collect();
     let values: Vec<String> = tensor.view().to_f64s().iter().map(f64::to_string).collect();

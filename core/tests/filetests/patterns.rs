@@ -1,4 +1,4 @@
-//! Kinds `match` and `patterns`.
+//! File tests of the kinds `match` and `patterns`.
 
 use crate::texts::read;
 use crate::{Outcome, constants};
@@ -9,7 +9,7 @@ use byoc_ir::diag::Severity;
 pub fn match_case(case: &str) -> Outcome {
     let constants = constants(case)?;
     let mut parsed = read(case, &constants)?;
-    let root = parsed.root.ok_or("an expression to match")?;
+    let root = parsed.root.ok_or("expected an expression to match, found a module")?;
     infer_type_in_place(&mut parsed.module, &[root]).map_err(|faults| format!("does not type: {faults:?}"))?;
     let line = |line: &str| -> Result<String, String> {
         let Some(text) = line.strip_prefix("// yes: ").or_else(|| line.strip_prefix("// no: ")) else {

@@ -1,4 +1,4 @@
-//! Kinds `parse` and `print`.
+//! File tests of the kinds `parse` and `print`.
 
 use crate::{Outcome, constants};
 use byoc_core::analysis::{structural_equal, structural_equal_exprs};
@@ -9,7 +9,7 @@ use byoc_ir::text::{ParseOptions, Parsed, PrintOptions, Printed, parse, print, p
 use libtest_mimic::Failed;
 use std::sync::Arc;
 
-/// Parses a text without errors.
+/// Parses a text that must not contain errors.
 pub fn read(source: &str, constants: &[Arc<Tensor>]) -> Result<Parsed, Failed> {
     let parsed = parse(source, &ParseOptions { constants });
     match parsed.diagnostics.first() {
@@ -18,7 +18,7 @@ pub fn read(source: &str, constants: &[Arc<Tensor>]) -> Result<Parsed, Failed> {
     }
 }
 
-/// Prints the expression of the text, or the module if there is none.
+/// Prints the expression of the text, or the module if the text has no expression.
 fn printed(module: &Module, root: Option<ExprId>, options: &PrintOptions<'_>) -> Printed {
     match root {
         Some(root) => print_expr(module, root, options),
@@ -33,7 +33,7 @@ pub fn parse_case(case: &str) -> Outcome {
     Ok(case.to_owned())
 }
 
-/// Checks that the printed text parses to an equal module, which is printed as the same text again.
+/// Checks that the printed text parses to an equal module, and that this module is printed as the same text.
 pub fn check_round_trip(module: &Module, root: Option<ExprId>) -> Result<(), Failed> {
     let text = printed(module, root, &PrintOptions::default());
     let again = read(&text.text, &text.constants)?;

@@ -242,7 +242,7 @@ fn operators_keep_their_origins() {
     assert_eq!(after.origins.get(after.nodes[call].origin).len(), 2);
 }
 
-/// Reassembles a partitioned program: functions inlined, projections of tuples resolved.
+/// Reassembles a partitioned program: inlines functions, and resolves tuple projections.
 fn undo(module: &Module) -> Module {
     let names: Vec<String> =
         module.globals.keys().filter(|name| ***name != *"main").map(|name| name.to_string()).collect();

@@ -1,4 +1,4 @@
-//! Invariants of all programs: random data flow inside branches, lets, closures and loops, with references, over
+//! Property tests of the passes: random data flow inside branches, lets, closures and loops, with references, over
 //! random targets.
 
 use super::evaluate::{Evaluator, Value, tensors};
@@ -50,7 +50,7 @@ impl Generator<'_> {
         usize::from(*self.choices.next().unwrap_or(&0)) % n.max(1)
     }
 
-    /// Picks one of the values, mostly a recent one.
+    /// Picks a tensor in scope, preferring recent tensors.
     fn pick(&mut self) -> ExprId {
         let back = self.choose(self.tensors.len().min(if self.choices.len().is_multiple_of(3) { 40 } else { 4 }));
         self.tensors[self.tensors.len() - 1 - back]
@@ -267,7 +267,7 @@ impl Generator<'_> {
     }
 }
 
-/// Generates a module of two functions; `main` calls the other one.
+/// Generates a module of two functions; `main` calls `helper`.
 fn program(choices: &[u8]) -> Module {
     let mut builder = Builder::default();
     let nothing = builder.constant(Tensor::from_bools(&[], &[true]));
@@ -307,7 +307,7 @@ fn program(choices: &[u8]) -> Module {
     infer_type(&generator.builder.module).unwrap_or_else(|faults| panic!("{faults:?}"))
 }
 
-/// Returns the bits of the results of `main`.
+/// Returns the bit patterns of the results of `main`.
 fn outcome(module: &Module, cond: bool) -> Vec<Vec<u32>> {
     let x: Vec<f32> = (0..8).map(|i| i as f32 * 0.25 - 1.0).collect();
     let y: Vec<f32> = (0..8).map(|i| 0.75 - i as f32 * 0.125).collect();

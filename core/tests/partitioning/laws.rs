@@ -1,4 +1,4 @@
-//! Invariants of all programs: random data flow with tuples, splits and concatenations, over random targets.
+//! Property tests of the passes: random data flow with tuples, splits and concatenations, over random targets.
 
 use super::{same, show};
 use byoc_core::analysis::{structural_equal, verify};
@@ -34,7 +34,7 @@ impl Generator<'_> {
         usize::from(*self.choices.next().unwrap_or(&0)) % n.max(1)
     }
 
-    /// Picks one of the values, mostly a recent one.
+    /// Picks a tensor, preferring recent tensors.
     fn pick(&mut self) -> ExprId {
         let back = self.choose(self.tensors.len().min(if self.choices.len().is_multiple_of(3) { 40 } else { 4 }));
         self.tensors[self.tensors.len() - 1 - back]
@@ -166,12 +166,12 @@ pub fn regions_need_each_other(module: &Module) -> bool {
     calls.values().any(|&count| count > 1) || !inside.is_empty()
 }
 
-/// Returns the number of programs per law, which `PROPTEST_CASES` overrides.
+/// Returns the number of programs per law; `PROPTEST_CASES` overrides the default of 2000.
 pub fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2_000)
 }
 
-/// Replaces projections of tuples by the fields.
+/// Replaces projections of tuple expressions with the fields.
 fn resolved(module: &Module) -> Module {
     let resolved = Rebuild::run(module, |rebuild, _, expr| {
         let Expr::Project { tuple, index } = expr else { return Ok(None) };
@@ -222,7 +222,7 @@ pub fn twice_is_once_of(module: &Module, passes: &[(&str, Pass)]) -> Result<(), 
     Ok(())
 }
 
-/// Runs a pass; on failure, the message shows the program that it failed on.
+/// Runs a pass. On failure, the message shows the input program.
 pub fn step(name: &str, before: &Module, pass: impl FnOnce(&Module) -> Result<Module, Box<Diagnostic>>) -> Module {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pass(before))) {
         Ok(Ok(module)) => verified(Ok(module)),

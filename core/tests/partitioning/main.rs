@@ -33,7 +33,7 @@ fn expand(text: &str) -> String {
     shorthand::expand(text, &[("T", "Tensor[(10, 10), float32]")])
 }
 
-/// Parses and types a module; `meta[relay.Constant][i]` are the constants given.
+/// Parses and types a module; `meta[relay.Constant][i]` refers to `constants[i]`.
 fn module_with(text: &str, constants: &[Arc<byoc_ir::tensor::Tensor>]) -> Module {
     let source = format!("#[version = \"0.0.5\"]\n{}", expand(text));
     let parsed = parse(&source, &ParseOptions { constants });

@@ -186,7 +186,7 @@ fn dominators() {
     for (body, expected) in [
         ("%0 = abs(%a); add(nn.relu(%0), exp(nn.relu(%0)))", true),
         ("%0 = abs(%a); add(%0, exp(%0))", true),
-        // One path ends in another parent.
+        // One path ends in a different parent.
         ("add(nn.relu(abs(%a)), exp(abs(%b)))", false),
         // One path runs into an input.
         ("%0 = abs(%a); add(nn.relu(%0), exp(%b))", false),
@@ -200,10 +200,10 @@ fn dominators() {
         .map(byoc_ir::ir::Id::new)
         .find(|&id: &ExprId| escaping.expr(id).as_op_call().is_some_and(|(op, _)| byoc_ir::op::get(op).name == "add"))
         .unwrap();
-    assert!(!matches_in(pattern, &escaping, add), "the parent's value leaves past the child");
+    assert!(!matches_in(pattern, &escaping, add), "the parent's value escapes");
 }
 
-/// Tests `post_dominates`: operands off the paths are free, but the parent's value may take no other way.
+/// Tests `post_dominates`: operands off the paths are unconstrained, but the parent's value must not leave the paths.
 #[test]
 fn post_dominators() {
     let pattern = "post_dominates(abs(*), op{TOpPattern=0} | subtract(*, *), add(*, *))";
@@ -215,7 +215,7 @@ fn post_dominators() {
         ("%0 = abs(%a); add(nn.relu(%0), exp(%b))", true),
         ("%0 = abs(%a); add(subtract(%0, %b), %0)", true),
         ("%0 = abs(%a); add(%b, subtract(%c, nn.relu(%0)))", true),
-        // The parent's value takes a way that does not match the path.
+        // The parent's value flows through an expression that does not match the path.
         ("%0 = abs(%a); add(nn.relu(%0), multiply(%0, %b))", false),
         ("%0 = abs(%a); add(nn.relu(%0), multiply(%b, exp(%0)))", false),
         // No parent.
@@ -223,7 +223,7 @@ fn post_dominators() {
     ] {
         assert_eq!(matches(pattern, body), expected, "{body}");
     }
-    // The expressions inside of the child need not match the path.
+    // The expressions inside the child need not match the path.
     let nested = "post_dominates(abs(*), nn.relu(*), tanh(multiply(add(*, *), *)))";
     assert!(matches(nested, "%0 = abs(%a); tanh(multiply(add(nn.relu(%0), %0), %b))"));
     assert!(!matches(nested, "%0 = abs(%a); tanh(multiply(add(exp(%0), %0), %b))"));
@@ -232,7 +232,7 @@ fn post_dominators() {
         .map(byoc_ir::ir::Id::new)
         .find(|&id: &ExprId| escaping.expr(id).as_op_call().is_some_and(|(op, _)| byoc_ir::op::get(op).name == "add"))
         .unwrap();
-    assert!(!matches_in(pattern, &escaping, add), "the parent's value leaves past the child");
+    assert!(!matches_in(pattern, &escaping, add), "the parent's value escapes");
 }
 
 /// Tests that the help of a mistake shows a form that parses.
@@ -340,7 +340,7 @@ fn reports_every_error_of_a_file_with_its_place() {
         ]
     );
     let names: Vec<_> = parsed.entries.iter().map(|entry| &*entry.name).collect();
-    assert_eq!(names, ["d", "g"], "warnings leave an entry in the table, mistakes do not");
+    assert_eq!(names, ["d", "g"], "entries with warnings stay in the table, entries with errors do not");
     assert_eq!(parsed.diagnostics[1].help.as_deref(), Some("did you mean \"nn.conv2d\"?"));
 }
 

@@ -56,8 +56,8 @@ fn no_cycle_through_a_branch() {
 
 #[test]
 fn no_cycle_through_a_region_that_grew_later() {
-    // Three targets: p feeds both x and r, q feeds both r and y. r merges with p; then y must not merge with q,
-    // because y depends on x, x on the merged region of r and p, and that on q.
+    // Three targets: p feeds both x and r, q feeds both r and y. r merges with p; then y must not merge with q, because
+    // y depends on x, x depends on the merged region of r and p, and the merged region depends on q.
     merge(
         "def @main(%a: T, %b: T) {
             %0 = abs(B[t](%a));
@@ -103,7 +103,7 @@ fn rejects_inconsistent_annotations() {
     }
 }
 
-/// Spec 1.8: no merge may create a cycle, not even through the unused value of a let.
+/// Tests that no merge creates a cycle, not even through the unused value of a let (spec 1.8).
 #[test]
 fn unused_let_value_precedes_its_result() {
     let options = targets(&[("t", &["tanh", "add", "nn.relu"])], true);

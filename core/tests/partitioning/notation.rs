@@ -1,4 +1,4 @@
-//! Examples of `docs/patterns.md`: every block of matches has the stated results, and the table parses.
+//! Tests the examples of `docs/patterns.md`: every block of matches has the stated results, and the table parses.
 
 use super::module_with;
 use byoc_core::pattern::{Checks, Graph, Matcher, parse_pattern, parse_table};
@@ -15,7 +15,7 @@ fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
     page.split(open.as_str()).skip(1).map(|part| part.split("```").next().unwrap_or_default()).collect()
 }
 
-/// Returns true if a pattern matches a body with the names of the page.
+/// Returns true if a pattern matches a body written with the names of `docs/patterns.md`.
 fn matches(pattern: &str, body: &str) -> bool {
     let (pattern, warnings) = parse_pattern(pattern).unwrap_or_else(|errors| panic!("{pattern}: {errors:?}"));
     assert!(warnings.is_empty(), "{warnings:?}");
@@ -34,15 +34,15 @@ fn examples_of_the_page_match_as_they_say() {
     let mut answers = 0;
     for block in blocks(&page, "match") {
         let (first, rest) = block.split_once('\n').unwrap();
-        let pattern = first.strip_prefix("pattern: ").unwrap_or_else(|| panic!("expected a pattern: {block}"));
+        let pattern = first.strip_prefix("pattern: ").unwrap_or_else(|| panic!("expected a pattern, found {block}"));
         for line in rest.lines() {
-            let (answer, body) = line.split_once(": ").unwrap_or_else(|| panic!("expected yes or no: {line}"));
+            let (answer, body) = line.split_once(": ").unwrap_or_else(|| panic!("expected yes or no, found {line}"));
             assert!(["yes", "no"].contains(&answer), "{line}");
             assert_eq!(matches(pattern, body), answer == "yes", "{pattern} on {body}");
             answers += 1;
         }
     }
-    assert!(answers >= 60, "expected at least 60 answers, found {answers}");
+    assert!(answers >= 60, "expected at least 60 results, found {answers}");
     for table in blocks(&page, "patterns") {
         let parsed = parse_table(table, Checks::Allowed);
         assert!(parsed.diagnostics.is_empty() && parsed.entries.len() == 2, "{:?}", parsed.diagnostics);

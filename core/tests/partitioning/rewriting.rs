@@ -1,4 +1,4 @@
-//! Patterns as an API: match, partition, rewrite.
+//! Tests of the pattern API: match, partition, rewrite.
 
 use super::{module, same, show};
 use byoc_core::pass::defuse_ops;
@@ -145,21 +145,21 @@ fn partition_calls_check_and_sets_attributes() {
 fn recursive_pattern_matches_a_chain_of_100_000() {
     let mut builder = Builder::default();
     let x = builder.var("x", Type::tensor(DType::F32, &[2]));
-    let mut last = builder.op("exp", &[x], Attrs::none()).expect("it types");
+    let mut last = builder.op("exp", &[x], Attrs::none()).expect("the program is well typed");
     for _ in 0..100_000 {
-        last = builder.op("nn.relu", &[last], Attrs::none()).expect("it types");
+        last = builder.op("nn.relu", &[last], Attrs::none()).expect("the program is well typed");
     }
-    let last = builder.op("tanh", &[last], Attrs::none()).expect("it types");
-    builder.define("main", &[x], last).expect("it types");
+    let last = builder.op("tanh", &[last], Attrs::none()).expect("the program is well typed");
+    builder.define("main", &[x], last).expect("the program is well typed");
     let chain = pattern("let c = nn.relu(c | *); c");
     let result = chain
         .partition(&builder.module, &Attrs::none(), &mut |_, _| true, &mut Vec::new())
         .unwrap_or_else(|d| panic!("{d}"));
     let calls = |module: &Module| {
-        let main = module.main().expect("it has a main");
+        let main = module.main().expect("the module has a main");
         module.post_order(main.body, |_, expr| expr.as_function().is_none()).len()
     };
-    // The five expressions are the variable, exp, the function, the call of the function, and tanh.
+    // The five expressions are the variable, exp, the function, the call to the function, and tanh.
     assert_eq!(calls(&result), 5);
 }
 
@@ -168,12 +168,12 @@ fn rejects_duplicate_parameters_of_a_fused_function() {
     let mut builder = Builder::default();
     let ty = Type::tensor(DType::F32, &[2]);
     let (a, b) = (builder.var("p0", ty.clone()), builder.var("p0", ty.clone()));
-    let sum = builder.op("add", &[a, b], Attrs::none()).expect("it types");
+    let sum = builder.op("add", &[a, b], Attrs::none()).expect("the program is well typed");
     let attrs = Attrs::new([("Primitive", AttrValue::Int(1))]);
-    let fused = builder.function(&[a, b], sum, Type::Unknown, attrs).expect("it types");
+    let fused = builder.function(&[a, b], sum, Type::Unknown, attrs).expect("the program is well typed");
     let x = builder.var("x", ty);
     let call = builder.module.push_typed(Expr::call(fused, [x, x]), builder.module.ty(sum).clone(), Origins::none());
-    builder.define("main", &[x], call).expect("it types");
+    builder.define("main", &[x], call).expect("the program is well typed");
     let error = defuse_ops(&builder.module).expect_err("two parameters of one name");
     assert_eq!((error.code.to_string().as_str(), error.message.contains("%p0")), ("E0345", true));
 }

@@ -1,5 +1,5 @@
-//! Large synthetic graphs through the passes: results must be correct, without deep recursion. `--nocapture` prints
-//! the times; nothing here depends on them.
+//! Large synthetic graphs through the passes: results must be correct, without deep recursion. `--nocapture` prints the
+//! times; no assertion depends on them.
 
 #![expect(clippy::print_stdout, reason = "the times are for whoever runs the test by hand")]
 

@@ -48,7 +48,7 @@ const PASSES: [&str; 6] = [
     "simplify_inference",
 ];
 
-/// Runs every pass, and returns the number of live expressions that each leaves.
+/// Runs every pass, and returns the number of live expressions after each pass.
 fn live(module: &Module) -> Vec<usize> {
     assert_eq!(verify(module), Ok(()));
     PASSES.iter().map(|pass| count(&super::run(module, pass))).collect()
@@ -85,7 +85,7 @@ fn equal_expressions() {
     assert_eq!(live(&module), [all, all, 4, all, all, all]);
     let merged = super::run(&module, "eliminate_common_subexpr");
     let origin = origin(&merged, |expr| expr.as_op_call().is_some());
-    assert_eq!(merged.origins.get(origin).len(), WIDTH, "one call has the origins of all merged ones");
+    assert_eq!(merged.origins.get(origin).len(), WIDTH, "one call has the origins of all merged calls");
 }
 
 #[test]

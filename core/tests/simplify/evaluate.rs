@@ -1,4 +1,4 @@
-//! Evaluator of whole programs by the naive references of the operators.
+//! Evaluates whole programs with the naive operator references.
 //!
 //! An expression is evaluated once per activation of its scope, when it is first needed there.
 
@@ -164,7 +164,7 @@ impl<'m> Evaluator<'m> {
     }
 }
 
-/// Returns true if a value matches a pattern, and binds its variables.
+/// Returns true if a value matches a pattern, and binds the variables of the pattern.
 fn fits(pattern: &ClausePattern, value: &Value, vars: &mut HashMap<ExprId, Value>) -> bool {
     match (pattern, value) {
         (ClausePattern::Any, _) => true,
@@ -178,11 +178,11 @@ fn fits(pattern: &ClausePattern, value: &Value, vars: &mut HashMap<ExprId, Value
         (ClausePattern::Tuple(fields), Value::Tuple(values)) => {
             fields.iter().zip(values).all(|(p, v)| fits(p, v, vars))
         }
-        _ => panic!("pattern of another type"),
+        _ => panic!("expected a pattern of the type of the value"),
     }
 }
 
-/// Returns the scope at an offset from `first`: an if opens one for each branch.
+/// Returns the scope at an offset from `first`: an if opens one scope per branch.
 fn nth(first: ScopeId, many: u32) -> ScopeId {
     use byoc_ir::ir::Id;
     ScopeId::new(first.index() + many as usize)

@@ -1,4 +1,4 @@
-//! Random programs of the constructs that the simplifying passes rewrite: constants, convolutions and dense layers
+//! Random programs of the constructs that the simplification passes rewrite: constants, convolutions and dense layers
 //! with scales and biases, batch norms, equal expressions, lets, branches, functions, tuples, and references.
 //!
 //! References are only accessed in the values of lets, where their order is defined: a branch or a function that
@@ -87,7 +87,7 @@ impl Generator<'_> {
         made
     }
 
-    /// Generates an expression; one with effects may access the reference in its lets.
+    /// Generates an expression. If `effects` is true, its lets may access the reference.
     fn block(&mut self, depth: usize, effects: bool) -> ExprId {
         self.scope(|g| {
             for _ in 0..g.choose(5) {

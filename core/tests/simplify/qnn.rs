@@ -1,4 +1,4 @@
-//! Operators of the QNN dialect and the plain operators that they are lowered to give the same bits.
+//! Tests that QNN operators and the plain operators that they are lowered to produce bit-identical results.
 
 use super::evaluate::{Evaluator, Value, tensors};
 use byoc_ir::ir::{AttrValue, Attrs, Expr, ExprId, Module, Type};
@@ -57,7 +57,7 @@ impl Random {
         Tensor::from_slice(shape, &values)
     }
 
-    /// Returns a random zero point, mostly within one byte, occasionally any integer.
+    /// Returns a random zero point, mostly within one byte, occasionally an arbitrary integer.
     fn zero_points(&mut self, shape: &[usize]) -> Tensor {
         match self.below(8) {
             0..3 => Tensor::zeros(DType::I32, shape).unwrap(),
@@ -83,7 +83,7 @@ impl Random {
     }
 }
 
-/// Call of an operator; every argument is a constant or a parameter of `@main`.
+/// Operator call; every argument is a constant or a parameter of `@main`.
 struct Case {
     builder: Builder,
     args: Vec<ExprId>,
@@ -338,7 +338,7 @@ fn ints(values: &[i64]) -> AttrValue {
     AttrValue::from(values)
 }
 
-/// A small network as exporters write it: every value is quantized and dequantized again.
+/// Tests a small network as exporters write it: every value is quantized and dequantized again.
 #[test]
 fn float_network_becomes_an_integer_one() {
     let mut random = Random(0x1029_3847_5665_4738);
@@ -395,7 +395,7 @@ fn float_network_becomes_an_integer_one() {
         ];
         let mut left: Vec<_> = names.iter().filter(|name| !wanted.contains(name)).collect();
         left.retain(|name| **name != "clip");
-        assert!(left.is_empty(), "all of it is computed in integers: {names:?}");
+        assert!(left.is_empty(), "expected only integer operators, found {names:?}");
         assert!(wanted.iter().all(|name| names.contains(name)), "{names:?}");
         let value =
             |module: &Module| tensors(&Evaluator::new(module).run("main", &case.given)).remove(0).view().to_f64s();

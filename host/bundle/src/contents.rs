@@ -1,53 +1,53 @@
-//! Names in a bundle, its description, and its list of digests.
+//! File names, description and digest list of a bundle.
 
 use serde::{Deserialize, Serialize};
 use std::path::{Component, Path};
 
-/// Version of the layout. A runner rejects every other version.
+/// Version of the bundle layout. A runner rejects all versions except its own.
 pub const FORMAT: u32 = 1;
 
-/// Description of the bundle, [`Description`] as JSON.
+/// Name of the description file, which contains [`Description`] as JSON.
 pub const DESCRIPTION: &str = "bundle.json";
-/// Digests of all other files, in the format of `b3sum`.
+/// Name of the list with the digests of all files except itself, in the format of `b3sum`.
 pub const CHECKSUMS: &str = "checksums.b3";
-/// Artifact.
+/// Name of the artifact.
 pub const MODEL: &str = "model.byoc";
-/// Program that runs the artifact.
+/// Path of the runner, the executable that runs the artifact.
 pub const RUNNER: &str = "bin/byoc-run";
-/// Script that starts the runner through the loader of the bundle.
+/// Name of the script that starts the runner through the dynamic loader of the bundle.
 pub const START: &str = "run";
-/// Folder of the plugins, and of files that they find beside themselves.
+/// Folder of the plugins and their accompanying files.
 pub const PLUGINS: &str = "plugins";
 /// Folder of the regions that are shared libraries.
 pub const REGIONS: &str = "regions";
-/// Folder of the C library, its loader, and all other libraries.
+/// Folder of the dynamic loader and all shared libraries, including the C library.
 pub const LIBRARIES: &str = "lib";
 /// Folder of the licenses.
 pub const LICENSES: &str = "licenses";
 
-/// Contents of a bundle. Paths are relative to the bundle.
+/// Description of a bundle's contents. Paths are relative to the bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
-    /// Version of the layout, [`FORMAT`].
+    /// Version of the bundle layout, [`FORMAT`].
     pub format: u32,
     /// Name and version of the program that wrote the bundle.
     pub producer: String,
-    /// Processor, in the words of Rust: `x86_64`.
+    /// Processor architecture in Rust's spelling, such as `x86_64`.
     pub processor: String,
-    /// CPU features that regions require. A region that requires more than a machine has runs on the host there.
+    /// CPU features that regions require. On a machine without a required feature, the region falls back to the host.
     pub cpu_features: Vec<String>,
-    /// Loader of the C library.
+    /// Path of the dynamic loader.
     pub loader: String,
-    /// Plugins.
+    /// Plugins of the bundle.
     pub plugins: Vec<Plugin>,
-    /// Files of the regions, in the order of the artifact; `null` for a region that is not a library.
+    /// Paths of the region libraries, in the order of the artifact; `null` for a region that is not a library.
     pub regions: Vec<Option<String>>,
-    /// Libraries, sorted by file.
+    /// Shared libraries, sorted by path.
     pub libraries: Vec<Library>,
 }
 
-/// Plugin of a bundle.
+/// Plugin in a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plugin {
@@ -55,41 +55,41 @@ pub struct Plugin {
     pub name: String,
     /// Version of the plugin.
     pub version: String,
-    /// Library of the plugin.
+    /// Path of the plugin's shared library.
     pub file: String,
-    /// Files that the plugin finds beside itself.
+    /// Paths of the files that the plugin opens in its own folder.
     pub files: Vec<String>,
 }
 
-/// Library of a bundle.
+/// Shared library in a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Library {
-    /// File of the library.
+    /// Path of the library.
     pub file: String,
-    /// License: a file of the bundle, or an SPDX expression; `null` if unknown.
+    /// License: the path of a file in the bundle, or an SPDX expression; `null` if unknown.
     pub license: Option<String>,
 }
 
-/// Tests for a relative path that stays below its folder, with `/` between names.
+/// Tests for a relative path without `.` and `..` components, which stays inside the folder to which it is relative.
 pub fn is_inside(path: &str) -> bool {
     !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Tests for the name of a file, without a folder.
+/// Tests for a file name without a folder.
 pub fn is_file_name(name: &str) -> bool {
     is_inside(name) && !name.contains('/')
 }
 
-/// Returns the list of digests as text: a line for each file, with its digest in hexadecimal, two spaces, and its path.
+/// Formats the digest list: one line per file, with the hexadecimal digest, two spaces, and the path.
 pub fn checksums<'a>(files: impl IntoIterator<Item = (&'a str, blake3::Hash)>) -> String {
     files.into_iter().map(|(path, digest)| format!("{}  {path}\n", digest.to_hex())).collect()
 }
 
-/// Returns the digests by path.
+/// Parses a digest list to pairs of path and digest.
 ///
 /// # Errors
-/// A malformed line, which the message names.
+/// If a line has no valid digest, or a path outside the bundle. The message contains the line number.
 pub fn parse_checksums(text: &str) -> Result<Vec<(String, blake3::Hash)>, String> {
     let mut files = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {

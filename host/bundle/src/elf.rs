@@ -9,20 +9,20 @@ use std::path::Path;
 /// Properties of an ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elf {
-    /// Number of the processor, as in the header.
+    /// Processor architecture, as the ELF code `e_machine`.
     pub machine: u16,
-    /// Path of the loader that starts the program; `None` for a library.
+    /// Path of the dynamic loader of an executable; `None` for a library.
     pub interpreter: Option<String>,
-    /// Names of the libraries that the file depends on (`DT_NEEDED`).
+    /// Names of the required libraries (`DT_NEEDED`).
     pub needed: Vec<String>,
-    /// Search path of the file itself (`DT_RUNPATH`, or else `DT_RPATH`), which may contain `$ORIGIN`.
+    /// Library search path in the file (`DT_RUNPATH`, or else `DT_RPATH`), which may contain `$ORIGIN`.
     pub search_path: Vec<String>,
 }
 
-/// Reads the properties of a 64-bit ELF file; `None` if the file is something else.
+/// Reads the properties of a 64-bit ELF file; `None` if the file has a different format.
 ///
 /// # Errors
-/// When the file cannot be read, or its headers are malformed.
+/// If the file cannot be opened, or its headers are malformed.
 pub fn read(path: &Path) -> Result<Option<Elf>> {
     let file = ReadCache::new(byoc_files::open_regular(path)?);
     let Ok(header) = elf::FileHeader64::<Endianness>::parse(&file) else { return Ok(None) };

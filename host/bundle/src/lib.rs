@@ -1,19 +1,19 @@
-//! Bundles: folders that hold an artifact and everything that runs it. `docs/bundle.md` describes the folder.
+//! Bundles: folders with an artifact and everything needed to run it. `docs/bundle.md` describes the layout.
 //!
-//! A bundle is assembled on a machine where the artifact runs: every region is loaded there once, so that a bundle that
-//! could not run is refused by the name of what is missing. The library side ([`write()`]) reads ELF files and asks
-//! plugins for what they open at run time; it knows no backend by name. The runner's side ([`runner`]) checks every file
-//! against the list of digests, opens regions in place, and writes nothing but the outputs.
+//! A bundle is assembled on a machine where the artifact runs: every region is loaded there once, so a bundle that
+//! could not run is refused with an error that names the missing part. The assembly ([`write()`]) reads ELF files and
+//! queries plugins for the files that they open at run time; it does not depend on specific backends. The runner
+//! ([`runner`]) checks every file against the digest list, opens regions in place, and writes nothing but the outputs.
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`contents`] | names in the folder, its description, its list of digests |
-//! | [`elf`] | dependencies of libraries and programs |
-//! | [`system`] | search for libraries as the dynamic loader does it; licenses of the packages that they are from |
+//! | [`contents`] | file names, description and digest list |
+//! | [`elf`] | dependencies of libraries and executables |
+//! | [`system`] | library search in the order of the dynamic loader; licenses of the installed packages |
 //! | [`required`] | files that plugins and regions need at run time |
 //! | [`mod@write`] | assembly of a bundle |
-//! | [`verify`] | a bundle on disk, checked |
-//! | [`options`], [`runner`] | the program `byoc-run` |
+//! | [`verify`] | verification of a bundle on disk |
+//! | [`options`], [`runner`] | executable `byoc-run` |
 
 pub mod contents;
 pub mod elf;

@@ -1,4 +1,5 @@
-//! The program of a bundle. It prints its outputs, its warnings, and the error with which it ends.
+//! Runner of a bundle, `byoc-run`. Prints the outputs on standard output, and warnings and the final error on standard
+//! error.
 
 use byoc_bundle::options::{Command, USAGE, parse};
 use byoc_bundle::runner;
@@ -9,7 +10,7 @@ use byoc_runtime::Failure;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Exit codes: 0 success, 1 error of the user (a diagnostic with a code), 2 wrong usage.
+/// Runs the command of the process. Exit codes: 0 success, 1 user error (a diagnostic with a code), 2 wrong usage.
 #[expect(clippy::print_stderr, reason = "warnings and errors of the program")]
 fn main() -> ExitCode {
     let command = match parse(std::env::args_os().skip(1)) {
@@ -32,7 +33,7 @@ fn main() -> ExitCode {
 
 fn start(command: &Command, warn: &mut dyn FnMut(&Diagnostic)) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::new(codes::frontends::STDOUT_FAILED, error.to_string());
-    // What a plugin prints must not end up in the outputs.
+    // Text printed by a plugin must not end up in the outputs.
     let mut stdout = entries::own_process().map_err(failed)?;
     match command {
         Command::Help => stdout.write_all(USAGE.as_bytes()).map_err(failed),
@@ -41,7 +42,7 @@ fn start(command: &Command, warn: &mut dyn FnMut(&Diagnostic)) -> Result<(), Fai
     }
 }
 
-/// Returns a diagnostic as text for a terminal.
+/// Formats a diagnostic for standard error.
 fn shown(diagnostic: &Diagnostic) -> String {
     let severity = match diagnostic.severity {
         Severity::Error => "error",

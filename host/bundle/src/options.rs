@@ -1,10 +1,10 @@
-//! Options of the runner.
+//! Command-line options of the runner.
 
 use byoc_runtime::limits::parse_size;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Help of the runner.
+/// Help text of the runner.
 pub const USAGE: &str = "\
 Run the model of a bundle and print its outputs
 
@@ -24,42 +24,42 @@ Options:
   -V, --version             Version
 ";
 
-/// Options of a run.
+/// Options of the runner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Values of inputs by name, as the user wrote them.
+    /// Names and values of inputs, exactly as given on the command line.
     pub inputs: Vec<(String, String)>,
-    /// File for the outputs.
+    /// File for the outputs; `-` is standard output.
     pub output: Option<PathBuf>,
-    /// True if the inputs and outputs are described instead of a run.
+    /// True if the runner describes the inputs and outputs instead of running the model.
     pub describe: bool,
-    /// True if the bundle is checked instead of a run.
+    /// True if the runner checks the bundle instead of running the model.
     pub check: bool,
-    /// True for output as JSON.
+    /// True if the output is JSON.
     pub json: bool,
-    /// Number of threads; 0 for the number of processors.
+    /// Number of threads; 0 selects the number of processors.
     pub threads: usize,
     /// Memory limit in bytes.
     pub max_memory: Option<usize>,
-    /// Folder of the bundle.
+    /// Folder of the bundle; by default the parent of the runner's folder.
     pub bundle: Option<PathBuf>,
 }
 
-/// Request of the user.
+/// Command given by the arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Run, check or description.
+    /// Runs, checks or describes the model.
     Run(Box<Options>),
-    /// Help.
+    /// Prints the help text.
     Help,
-    /// Version.
+    /// Prints the version.
     Version,
 }
 
-/// Parses the arguments, without the name of the program.
+/// Parses the arguments, excluding the executable name.
 ///
 /// # Errors
-/// Wrong usage, as a message.
+/// If an argument is unknown, or a value is missing or invalid.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, String> {
     let mut options = Options::default();
     if let Some(threads) = std::env::var_os("BYOC_THREADS").filter(|value| !value.is_empty()) {

@@ -1,4 +1,4 @@
-//! Files that plugins and regions need at run time, as their loaders state them.
+//! Files that plugins and regions need at run time, as reported by their loaders.
 
 use crate::contents;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -11,18 +11,18 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Key of a loader's query for the files that it needs at run time besides the plugin.
+/// Loader query key for the files that a loader needs at run time besides its plugin.
 const FILES: &str = "byoc.files.1";
 
-/// Key of a loader's query for the shared library in a blob.
+/// Loader query key for the shared library in a blob.
 const LIBRARY: &str = "blob.library";
 
 /// File that a plugin opens at run time.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct RequiredFile {
-    /// File on this machine.
+    /// Path on this machine.
     pub path: PathBuf,
-    /// Name under which the plugin finds the file in its own folder; by default that of the file.
+    /// Name under which the plugin opens the file in its own folder; by default the file name of `path`.
     #[serde(default)]
     pub name: String,
     /// License, as an SPDX expression.
@@ -30,32 +30,32 @@ pub struct RequiredFile {
     pub license: Option<String>,
 }
 
-/// Plugin that an artifact needs.
+/// Plugin required by an artifact.
 #[derive(Clone, Debug)]
 pub struct RequiredPlugin {
     /// Name of the plugin.
     pub name: String,
     /// Version of the plugin.
     pub version: String,
-    /// Library of the plugin.
+    /// Path of the plugin's shared library.
     pub path: PathBuf,
-    /// Files that it finds in its folder.
+    /// Files that the plugin opens in its own folder.
     pub files: Vec<RequiredFile>,
 }
 
-/// Plugins and files of an artifact.
+/// Plugins and region libraries required by an artifact.
 #[derive(Clone, Debug, Default)]
 pub struct Required {
     /// Plugins, sorted by path.
     pub plugins: Vec<RequiredPlugin>,
-    /// Shared libraries of the regions, in order; `None` for a region that is something else.
+    /// Shared libraries of the regions, in order; `None` for a region whose blob contains no library.
     pub regions: Vec<Option<Vec<u8>>>,
 }
 
-/// Returns what the regions need.
+/// Returns the plugins, files and libraries required by the regions.
 ///
 /// # Errors
-/// E0709 when a plugin is missing, or states that it cannot be part of a bundle, or answers nonsense.
+/// E0709 if a plugin is missing, reports that it cannot be part of a bundle, or returns an invalid response.
 pub fn required<'a>(
     session: &Session,
     regions: impl IntoIterator<Item = &'a CompiledRegion>,
@@ -75,7 +75,7 @@ pub fn required<'a>(
         let file = session.registry.loader_file(&region.loader, &region.plugin.name).ok_or_else(missing)?;
         let plugin = file.plugin().ok_or_else(missing)?;
         let loader: Arc<dyn Loader> = plugin.loader(&region.loader).ok_or_else(missing)?;
-        // A plugin may have several loaders, each with files of its own.
+        // A plugin may have several loaders, each with its own files.
         if asked.insert((file.path.as_path(), region.loader.as_str())) {
             let files = files(loader.as_ref(), &file.path, &plugin.name)?;
             match required.plugins.iter_mut().find(|known| known.path == file.path) {
@@ -96,8 +96,8 @@ pub fn required<'a>(
     Ok(required)
 }
 
-/// Returns the files that a plugin needs in its folder: those that the loader names, and the configuration with the name of
-/// the plugin's library.
+/// Returns the files that a plugin needs in its folder: the files named by the loader, and the configuration file with
+/// the base name of the plugin's library.
 fn files(loader: &dyn Loader, plugin: &Path, name: &str) -> Result<Vec<RequiredFile>, Diagnostic> {
     let answer = loader.query(FILES, &[]).map_err(|error| refused(name, &fault(&error)))?;
     let invalid = |why: String| refusal(format!("plugin {name}: {FILES}: {why}"));
@@ -124,7 +124,7 @@ fn files(loader: &dyn Loader, plugin: &Path, name: &str) -> Result<Vec<RequiredF
     Ok(files)
 }
 
-/// Returns the libraries that are mapped into this process; empty if the system does not tell.
+/// Returns the libraries that are mapped into this process; empty if the system does not report mappings.
 pub fn mapped_libraries() -> BTreeSet<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
@@ -132,12 +132,12 @@ pub fn mapped_libraries() -> BTreeSet<PathBuf> {
     paths.filter(is_library).map(PathBuf::from).collect()
 }
 
-/// Returns an error for an artifact that cannot be bundled.
+/// Returns the diagnostic for an artifact that cannot be bundled.
 pub fn refusal(message: impl Into<String>) -> Diagnostic {
     Diagnostic::error(codes::artifacts::NOT_BUNDLABLE, message)
 }
 
-/// Returns the refusal for the reason that a plugin gives.
+/// Returns the diagnostic for a plugin that cannot be bundled, with the plugin's reason.
 fn refused(plugin: &str, reason: &Diagnostic) -> Diagnostic {
     let refusal = refusal(format!("plugin {plugin} cannot be part of a bundle: {}", reason.message));
     match &reason.help {

@@ -1,4 +1,4 @@
-//! Run of the model of a bundle. Regions are opened in place; the only files that are written are the outputs.
+//! Execution of the model in a bundle. Regions are opened in place; the outputs are the only files written.
 
 use crate::contents;
 use crate::options::Options;
@@ -22,10 +22,10 @@ use std::sync::Arc;
 /// Value of `--input` and `--output` for the standard streams.
 const STREAM: &str = "-";
 
-/// Runs, checks or describes the model. `warn` gets each warning.
+/// Runs, checks or describes the model. `warn` receives each warning.
 ///
 /// # Errors
-/// A damaged bundle, unsuitable inputs, or a failed run.
+/// If the bundle is corrupt, an input is unsuitable, the run fails, or an output cannot be written.
 pub fn run(options: &Options, stdout: &mut dyn Write, warn: &mut dyn FnMut(&Diagnostic)) -> Result<(), Failure> {
     let root = root(options)?;
     program::set(Program { command: Vec::new(), arguments: Vec::new(), folder: root.clone() });
@@ -68,13 +68,13 @@ pub fn run(options: &Options, stdout: &mut dyn Write, warn: &mut dyn FnMut(&Diag
     Ok(())
 }
 
-/// Returns the folder of the bundle: the one named, or the one above that of the program.
+/// Returns the folder of the bundle: the value of `--bundle`, or the parent of the folder with the runner.
 fn root(options: &Options) -> Result<PathBuf, Diagnostic> {
     if let Some(named) = &options.bundle {
         return Ok(named.clone());
     }
-    // Under the loader of a bundle, the executable of the process is that loader; the program is its argument. A bare name
-    // was found by a search, of which only the executable is known.
+    // When the bundle's dynamic loader starts the runner, the executable of the process is the loader, and the first
+    // argument is the path of the runner. A bare name comes from a `PATH` search, so only the executable path is known.
     let started = std::env::args_os().next().map(PathBuf::from).filter(|path| path.components().count() > 1);
     let program = started.and_then(|path| std::path::absolute(path).ok()).or_else(|| std::env::current_exe().ok());
     let root = program.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_owned);
@@ -98,11 +98,11 @@ fn describe(ports: &[(&str, &Vec<Port>)], json: bool, stdout: &mut dyn Write) ->
     Ok(())
 }
 
-/// Returns the inputs in the order of the model.
+/// Returns the input tensors in the order of the model.
 fn inputs(model: &Model, given: &[(String, String)]) -> Result<Vec<Tensor>, Failure> {
     let mut named = Vec::with_capacity(given.len());
     for (name, value) in given {
-        // An unknown name is reported by `bind`, with those that the model has.
+        // `bind` reports an unknown name together with the names of the model's inputs.
         let position = model.inputs().iter().position(|port| port.name == *name);
         let tensor = match position {
             Some(at) => input(&model.inputs()[at], at, value)?,
@@ -141,7 +141,7 @@ fn input(port: &Port, number: usize, value: &str) -> Result<Tensor, Diagnostic> 
     }
 }
 
-/// Reads a tensor of the input's type. The header is compared with it before the elements are read.
+/// Reads a tensor for an input from a stream. The type is checked before the elements are read.
 fn from_stream(port: &Port, stream: &mut impl Read) -> Result<Tensor, ReadError> {
     let header = npy::Header::read(stream).map_err(ReadError::File)?;
     check_type(port, header.dtype, &header.shape).map_err(|error| ReadError::File(error.message))?;

@@ -1,24 +1,25 @@
-//! Libraries of the system: search as the dynamic loader does it, and licenses of the packages that they are from.
+//! System libraries: search in the order of the dynamic loader, and licenses of the installed packages.
 
 use crate::elf::{self, Elf};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Configuration of the dynamic loader.
+/// Configuration file of the dynamic loader.
 const CONFIGURATION: &str = "/etc/ld.so.conf";
 
-/// Maximum number of files that the configuration may include.
+/// Maximum number of configuration files that are read, including the first.
 const MAX_INCLUDED: usize = 256;
 
-/// Folders searched for libraries, in order.
+/// Library search path.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// Folders that apply to every library.
+    /// Folders searched for every library, in order.
     pub dirs: Vec<PathBuf>,
 }
 
 impl Search {
-    /// Returns the folders of this machine: `LD_LIBRARY_PATH`, the configuration of the dynamic loader, its defaults.
+    /// Returns the search path of this machine: `LD_LIBRARY_PATH`, the configuration of the dynamic loader, its
+    /// defaults.
     pub fn of_system() -> Search {
         let mut dirs = Vec::new();
         if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
@@ -32,8 +33,8 @@ impl Search {
         Search { dirs }
     }
 
-    /// Returns the file of a library that `by`, with the properties `of`, depends on: the first of its name for the same
-    /// processor.
+    /// Finds a library required by the file `by` with the properties `of`: the first file of this name for the same
+    /// processor architecture.
     pub fn find(&self, name: &str, by: &Path, of: &Elf) -> Option<PathBuf> {
         let fits = |path: &PathBuf| matches!(elf::read(path), Ok(Some(found)) if found.machine == of.machine);
         if name.contains('/') {
@@ -46,7 +47,7 @@ impl Search {
     }
 }
 
-/// Returns the folders in a configuration file and in those that it includes, in order.
+/// Returns the folders listed in a configuration file and its included files, in order.
 fn configured(file: &Path) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     let mut pending = vec![file.to_owned()];
@@ -70,7 +71,7 @@ fn configured(file: &Path) -> Vec<PathBuf> {
     dirs
 }
 
-/// Returns the files of a pattern whose only wildcard is a `*` in the name, sorted.
+/// Expands a pattern whose only wildcard is one `*` in the file name; returns the matching files, sorted.
 fn included(pattern: &str) -> Vec<PathBuf> {
     let path = Path::new(pattern);
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
@@ -86,24 +87,24 @@ fn included(pattern: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Package of a library.
+/// System package that contains a library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Package {
     /// Name of the package.
     pub name: String,
-    /// File with its copyright and its licenses.
+    /// Path of the file with the copyright and the licenses of the package.
     pub copyright: PathBuf,
 }
 
-/// Packages of the system by the files that they installed, as far as `dpkg` keeps such lists.
+/// Installed packages by the files that they contain; empty on systems without `dpkg`.
 #[derive(Debug, Default)]
 pub struct Packages {
-    /// Package by the name of a library's file, with the full path that the list gives.
+    /// Listed paths and their packages, by file name.
     by_name: BTreeMap<String, Vec<(String, String)>>,
 }
 
 impl Packages {
-    /// Reads the lists of this machine for the libraries of these names.
+    /// Reads the package lists of this machine for libraries with the given file names.
     pub fn of_system<'a>(names: impl IntoIterator<Item = &'a str>) -> Packages {
         let mut by_name: BTreeMap<String, Vec<(String, String)>> =
             names.into_iter().map(|name| (name.to_owned(), Vec::new())).collect();
@@ -124,11 +125,11 @@ impl Packages {
         Packages { by_name }
     }
 
-    /// Returns the package that installed a library under this path.
+    /// Returns the package that installed the library at this path.
     pub fn package(&self, path: &Path) -> Option<Package> {
         let wanted = path.canonicalize().ok()?;
         let name = path.file_name()?.to_str()?;
-        // The list may name the folder `/lib`, which is a link to `/usr/lib`.
+        // The list may contain paths in `/lib`, which is a symlink to `/usr/lib`.
         let same = |listed: &str| Path::new(listed).canonicalize().is_ok_and(|listed| listed == wanted);
         let (_, package) = self.by_name.get(name)?.iter().find(|(listed, _)| same(listed))?;
         let copyright = Path::new("/usr/share/doc").join(package).join("copyright");
@@ -151,7 +152,7 @@ mod tests {
         file("c.other", "/none\n");
         let dirs = configured(&folder.path().join("ld.so.conf.main"));
         assert_eq!(dirs, ["/first", "/second", "/third"].map(PathBuf::from));
-        // A file that includes itself ends.
+        // A configuration file that includes itself does not loop forever.
         file("loop.conf", &format!("include {}/loop.conf\n/x\n", folder.path().display()));
         assert_eq!(configured(&folder.path().join("loop.conf")).len(), MAX_INCLUDED);
     }

@@ -1,4 +1,4 @@
-//! A bundle on disk, checked: every file has the digest of the list, and only files of the list are used.
+//! Verification of a bundle on disk: every listed file matches its digest, and only listed files are used.
 
 use crate::contents::{self, Description, FORMAT};
 use byoc_files::{map_file, mapped, read_text};
@@ -7,12 +7,12 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Bundle whose files have been checked.
+/// Bundle whose files have been verified.
 #[derive(Clone, Debug)]
 pub struct Bundle {
     /// Folder of the bundle.
     pub root: PathBuf,
-    /// Contents.
+    /// Description of the contents.
     pub description: Description,
     listed: BTreeSet<String>,
 }
@@ -21,7 +21,7 @@ impl Bundle {
     /// Opens a bundle and checks the digests of all of its files.
     ///
     /// # Errors
-    /// E0710 when the folder is not a bundle, E0711 when a file is damaged or missing.
+    /// E0710 if the folder is not a bundle, E0711 if a file is corrupt or missing, or a plugin file is not listed.
     pub fn open(root: &Path) -> Result<Bundle, Diagnostic> {
         let list = root.join(contents::CHECKSUMS);
         let text = read_text(&list).map_err(|error| not_a_bundle(format!("{}: {error}", list.display())))?;
@@ -33,7 +33,7 @@ impl Bundle {
             }
         }
         let listed: BTreeSet<String> = files.into_iter().map(|(path, _)| path).collect();
-        // A loader is searched for in all plugins of the folder.
+        // The session searches for loaders in every plugin of this folder.
         for entry in std::fs::read_dir(root.join(contents::PLUGINS)).into_iter().flatten().flatten() {
             let path = format!("{}/{}", contents::PLUGINS, entry.file_name().to_string_lossy());
             if !listed.contains(&path) {
@@ -48,10 +48,10 @@ impl Bundle {
         Ok(bundle)
     }
 
-    /// Returns the path of a file of the bundle.
+    /// Returns the path of a listed file, including the folder of the bundle.
     ///
     /// # Errors
-    /// E0711 when the list of digests does not have the file.
+    /// E0711 if the digest list does not contain the file.
     pub fn file(&self, path: &str) -> Result<PathBuf, Diagnostic> {
         if self.listed.contains(path) {
             return Ok(self.root.join(path));

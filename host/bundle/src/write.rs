@@ -1,4 +1,5 @@
-//! Assembly of a bundle: everything is gathered in a folder beside the target, which is renamed when it is complete.
+//! Assembly of a bundle: all files are gathered in a temporary folder next to the target, which then replaces the
+//! target.
 
 use crate::contents::{self, Description, FORMAT, Library, Plugin};
 use crate::elf::{self, Elf};
@@ -16,43 +17,43 @@ use std::io::{Error, Write};
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Licenses of byoc.
+/// Names and texts of byoc's licenses.
 const OWN_LICENSES: [(&str, &[u8]); 2] = [
     ("LICENSE-APACHE", include_bytes!("../../../LICENSE-APACHE")),
     ("LICENSE-MIT", include_bytes!("../../../LICENSE-MIT")),
 ];
 
-/// Inputs of a bundle.
+/// Parameters of bundle assembly.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// Session with the plugins; its cache is not used.
     pub session: &'a Session,
-    /// Artifact.
+    /// Path of the artifact.
     pub artifact: &'a Path,
-    /// Program `byoc-run`.
+    /// Path of the executable `byoc-run`.
     pub runner: &'a Path,
-    /// Folder with licenses of what the runner and the plugins consist of, if there is one.
+    /// Folder with the licenses of the components of the runner and the plugins, if any.
     pub licenses: Option<&'a Path>,
     /// Folder to write: new, empty, or an earlier bundle.
     pub output: &'a Path,
 }
 
-/// Figures of a written bundle.
+/// Contents and size of a written bundle.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Contents of the bundle.
+    /// Description of the bundle's contents.
     pub description: Description,
     /// Number of files.
     pub files: usize,
-    /// Size of all files in bytes.
+    /// Total size of all files in bytes.
     pub bytes: u64,
 }
 
 /// Writes a bundle.
 ///
 /// # Errors
-/// E0709 when the artifact cannot be bundled, E0513 when the folder cannot be written, and the errors of the artifact.
-/// Nothing has been written then.
+/// E0709 if the artifact cannot be bundled, E0708 if the runner is unsuitable, E0513 if the folder cannot be written,
+/// and the errors of opening the artifact. On error the target is unchanged.
 pub fn write(request: &Request<'_>) -> Result<Report, Failure> {
     let Request { session, artifact, runner, output, .. } = *request;
     let pending = PendingDirectory::begin(output, |folder| folder.join(contents::DESCRIPTION).is_file())?;
@@ -96,24 +97,24 @@ pub fn write(request: &Request<'_>) -> Result<Report, Failure> {
     Ok(Report { description, files: staging.files.len(), bytes })
 }
 
-/// Reads the headers of the runner, which has to be a program for this machine.
+/// Reads the ELF properties of the runner, which must be a dynamically linked executable.
 fn program(runner: &Path) -> Result<Elf, Diagnostic> {
     let cannot = |why: String| {
         Diagnostic::error(codes::artifacts::NO_RUNNER, format!("{}: {why}", runner.display()))
-            .help("name the program byoc-run of this byoc")
+            .help("name the executable byoc-run of this byoc release")
     };
     let elf = elf::read(runner).map_err(|error| cannot(error.to_string()))?;
-    let elf = elf.ok_or_else(|| cannot("expected an ELF program, found another file".into()))?;
+    let elf = elf.ok_or_else(|| cannot("expected an ELF executable, found a different file format".into()))?;
     match &elf.interpreter {
         Some(path) if contents::is_inside(path.trim_start_matches('/')) => Ok(elf),
-        _ => Err(cannot("expected a program that is linked dynamically, as plugins are loaded at run time".into())),
+        _ => Err(cannot("expected a dynamically linked executable, as plugins are loaded at run time".into())),
     }
 }
 
-/// Loads every region from the files of the bundle, as the runner will.
+/// Loads every region from the files of the bundle, in the same way as the runner.
 ///
 /// # Errors
-/// E0709 with the reasons of all regions that cannot be loaded.
+/// E0709 if a region cannot be loaded, with the reasons for all such regions.
 fn check_loading(
     session: &Session,
     mut compiled: Compiled,
@@ -134,7 +135,7 @@ fn check_loading(
     Err(refusal.into())
 }
 
-/// Checks that plugins opened no library that the bundle does not have.
+/// Checks that plugins opened only libraries that are part of the bundle or no longer exist.
 fn check_opened(
     opened: &[PathBuf],
     required: &Required,
@@ -151,8 +152,8 @@ fn check_opened(
     match opened.iter().find(|path| !is_known(path)) {
         None => Ok(()),
         Some(path) => Err(refusal(format!("a plugin opened {}, and does not name it among its files", path.display()))
-            .note("a loader names its files in the answer to the query byoc.files.1")
-            .help("ask the author of the plugin for that answer")),
+            .note("a loader names its files in the response to the query byoc.files.1")
+            .help("ask the plugin author to add this file to the response")),
     }
 }
 
@@ -160,7 +161,7 @@ fn file_name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
-/// Returns the script that starts the runner.
+/// Returns the shell script that starts the runner.
 fn start_script(loader: &str) -> String {
     format!(
         "#!/bin/sh
@@ -176,7 +177,7 @@ exec \"$here/{loader}\" --inhibit-cache --library-path \"$here/{libraries}\" \"$
     )
 }
 
-/// Folder that is being filled.
+/// Bundle folder under construction.
 struct Staging {
     root: PathBuf,
     /// Digest and size of each file, by path.
@@ -184,7 +185,7 @@ struct Staging {
 }
 
 impl Staging {
-    /// Adds a file with these contents.
+    /// Adds a file with the given contents.
     fn add(&mut self, path: &str, bytes: &[u8], mode: u32) -> Result<(), Diagnostic> {
         self.create(path, mode, |file| file.write_all(bytes).map(|()| (blake3::hash(bytes), bytes.len() as u64)))
     }
@@ -211,7 +212,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Adds the regions that are libraries, and returns their paths.
+    /// Adds the regions that are shared libraries; returns a path per region, `None` for a region of a different kind.
     fn regions(&mut self, compiled: &Compiled, required: &Required) -> Result<Vec<Option<String>>, Diagnostic> {
         let mut paths = Vec::with_capacity(required.regions.len());
         for (number, (region, library)) in compiled.all_regions().zip(&required.regions).enumerate() {
@@ -228,7 +229,7 @@ impl Staging {
         Ok(paths)
     }
 
-    /// Adds the plugins and their files.
+    /// Adds the plugins and their files; returns their descriptions.
     fn plugins(&mut self, required: &Required) -> Result<Vec<Plugin>, Diagnostic> {
         let mut plugins = Vec::new();
         for RequiredPlugin { name, version, path, files } in &required.plugins {
@@ -239,7 +240,7 @@ impl Staging {
         Ok(plugins)
     }
 
-    /// Adds a file to the folder of the plugins. Two plugins may need the same file.
+    /// Adds a file to the plugin folder. Two plugins may share a file if its contents are identical.
     fn beside_plugins(&mut self, from: &Path, name: &str) -> Result<String, Diagnostic> {
         let path = format!("{}/{name}", contents::PLUGINS);
         let Some((known, _)) = self.files.get(&path) else {
@@ -254,8 +255,8 @@ impl Staging {
         Ok(path)
     }
 
-    /// Adds the loader of the C library, and all libraries that the files of the bundle depend on. Returns the copied files
-    /// by name.
+    /// Adds the dynamic loader, and all libraries on which the files of the bundle depend, directly or indirectly.
+    /// Returns the original paths by file name.
     fn libraries(
         &mut self,
         interpreter: &str,
@@ -265,7 +266,7 @@ impl Staging {
         let search = Search::of_system();
         let mut found = BTreeMap::new();
         let mut pending: Vec<PathBuf> = vec![self.root.join(contents::RUNNER)];
-        // Where a library is from may be a part of its search path, so the originals are read.
+        // Search paths may be relative to the location of a file (`$ORIGIN`), so the original files are read.
         pending.extend(
             required.plugins.iter().flat_map(|p| p.files.iter().map(|file| &file.path).chain([&p.path])).cloned(),
         );
@@ -291,15 +292,15 @@ impl Staging {
             }
         }
         for (name, library) in &found {
-            // The loader is started like a program.
+            // The loader must be executable, as the start script executes it.
             let mode = if Path::new(interpreter) == library { 0o755 } else { 0o644 };
             self.copy(library, &format!("{}/{name}", contents::LIBRARIES), mode)?;
         }
         Ok(found)
     }
 
-    /// Links the folder that the runner names for its loader to that of the libraries, so that the bundle is a root folder
-    /// in which the runner starts by its name.
+    /// Creates a symlink from the folder of the runner's dynamic loader to the library folder, so that the runner can
+    /// be started directly in a chroot to the bundle.
     fn loader_folder(&self, interpreter: &str) -> Result<(), Diagnostic> {
         let folder = Path::new(interpreter.trim_start_matches('/')).parent().unwrap_or(Path::new(""));
         if folder == Path::new(contents::LIBRARIES) {
@@ -314,7 +315,7 @@ impl Staging {
         write().map_err(|error| cannot_write(&link, &error))
     }
 
-    /// Adds the licenses, and returns the libraries with theirs.
+    /// Adds the license files; returns the libraries with their licenses.
     fn licenses(
         &mut self,
         request: &Request<'_>,

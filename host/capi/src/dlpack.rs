@@ -1,6 +1,6 @@
-//! DLPack's managed tensors: results that other libraries keep, and tensors of other libraries.
+//! Managed DLPack tensors: results passed to other libraries, and tensors received from them.
 //!
-//! The structures are those of DLPack 1.1. A managed tensor has one owner, who calls its deleter once, from any thread.
+//! The structures match DLPack 1.1. A managed tensor has one owner, who calls its deleter once, from any thread.
 
 use crate::error::{Error, report};
 use crate::options::{give, object};
@@ -30,13 +30,13 @@ pub struct Versioned {
     view: View,
 }
 
-/// Version of the structures.
+/// DLPack version of the structures.
 const MAJOR: u32 = 1;
 const MINOR: u32 = 1;
-/// Flag of a tensor that may not be written.
+/// Flag of a read-only tensor.
 const READ_ONLY: u64 = 1;
 
-/// Managed tensor with what it refers to.
+/// Managed tensor together with the shape and the elements to which it points.
 struct Exported<M> {
     managed: M,
     _shape: Box<[i64]>,
@@ -46,22 +46,23 @@ struct Exported<M> {
 /// Frees an exported tensor.
 ///
 /// # Safety
-/// `managed` is NULL, or was made by [`export`] and is freed once.
+/// `managed` is NULL, or was returned by [`export`] and has not been freed.
 unsafe extern "C" fn delete<M: ManagedTensor>(managed: *mut M) {
     if !managed.is_null() {
-        // SAFETY: `export` put the address of its box into the context.
+        // SAFETY: `export` stored a pointer from `Box::into_raw` in the context, and the caller has not freed
+        // `managed`.
         drop(unsafe { Box::from_raw((*managed).context().cast::<Exported<M>>()) });
     }
 }
 
-/// Either structure.
+/// `DLManagedTensor` or `DLManagedTensorVersioned`.
 trait ManagedTensor: Sized + 'static {
     fn new(view: View, read_only: bool) -> Self;
     fn context(&self) -> *mut c_void;
     fn set_context(&mut self, context: *mut c_void);
     fn view(&self) -> &View;
     fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)>;
-    /// Checks the version.
+    /// Checks that the DLPack version is supported.
     fn check(&self) -> Result<(), Error>;
 }
 
@@ -112,8 +113,8 @@ impl ManagedTensor for Versioned {
     }
 }
 
-/// Exports a result. A tensor that others share, such as a constant of the model, is marked as read-only, or copied where
-/// there is no such mark.
+/// Exports a result. A shared tensor, such as a model constant, is marked as read-only, or copied if the structure has
+/// no read-only flag.
 fn export<M: ManagedTensor>(results: &Results, index: usize, can_mark: bool) -> Result<*mut M, Error> {
     let Some((tensor, shared)) = results.tensor(index) else {
         let found = format!("expected the index of one of {} results, found {index}", results.len());
@@ -128,28 +129,28 @@ fn export<M: ManagedTensor>(results: &Results, index: usize, can_mark: bool) -> 
     let mut shape: Box<[i64]> = tensor.shape().iter().map(|&dim| dim as i64).collect();
     let data = tensor.bytes().as_ptr().cast_mut().cast();
     let view = View::new(tensor.dtype(), data, shape.as_mut_ptr(), shape.len() as i32);
-    let view = view.ok_or_else(|| Error::argument(format!("{} has no element type of DLPack", tensor.dtype())))?;
+    let view = view.ok_or_else(|| Error::argument(format!("DLPack has no element type {}", tensor.dtype())))?;
     let exported = Box::new(Exported { managed: M::new(view, shared), _shape: shape, _tensor: tensor });
     let raw = Box::into_raw(exported);
-    // SAFETY: the box was just made, and nothing else refers to it.
+    // SAFETY: `raw` comes from `Box::into_raw` above, and nothing else refers to it.
     unsafe {
         (*raw).managed.set_context(raw.cast());
         Ok(&raw mut (*raw).managed)
     }
 }
 
-/// Memory of another library, which is given back when the last tensor over it goes.
+/// Memory of an external library, released when the last tensor over it is dropped.
 struct Imported<M: ManagedTensor> {
     managed: *mut M,
     data: *const u8,
     bytes: usize,
-    /// False while the tensor still belongs to the caller.
+    /// False while the caller still owns the managed tensor.
     owned: AtomicBool,
 }
 
-// SAFETY: DLPack allows any thread to call a deleter, and the elements are only read.
+// SAFETY: DLPack permits calling a deleter from any thread, and `Imported` only reads the elements.
 unsafe impl<M: ManagedTensor> Send for Imported<M> {}
-// SAFETY: as above.
+// SAFETY: shared access only reads the elements, and `owned` is atomic.
 unsafe impl<M: ManagedTensor> Sync for Imported<M> {}
 
 impl<M: ManagedTensor> AsRef<[u8]> for Imported<M> {
@@ -157,7 +158,8 @@ impl<M: ManagedTensor> AsRef<[u8]> for Imported<M> {
         if self.bytes == 0 {
             return &[];
         }
-        // SAFETY: the owner of the managed tensor, which is this object, may read its elements until it deletes it.
+        // SAFETY: `import` computed `bytes` from the tensor's shape, and the elements stay valid until `drop` calls the
+        // deleter, as DLPack requires of the exporter.
         unsafe { std::slice::from_raw_parts(self.data, self.bytes) }
     }
 }
@@ -167,7 +169,7 @@ impl<M: ManagedTensor> Drop for Imported<M> {
         if !*self.owned.get_mut() {
             return;
         }
-        // SAFETY: this object owns the managed tensor, and calls its deleter once.
+        // SAFETY: `self` owns the managed tensor, which is therefore valid, and calls its deleter only here.
         unsafe {
             if let Some(deleter) = (*self.managed).deleter() {
                 deleter(self.managed);
@@ -176,12 +178,12 @@ impl<M: ManagedTensor> Drop for Imported<M> {
     }
 }
 
-/// Takes over a managed tensor. After an error it still belongs to the caller.
+/// Takes ownership of a managed tensor. On error the caller keeps the ownership.
 ///
 /// # Safety
-/// `managed` is NULL, or a managed tensor that belongs to the caller.
+/// `managed` is NULL, or a valid managed tensor owned by the caller.
 unsafe fn import<M: ManagedTensor>(managed: *mut M) -> Result<Results, Error> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller passes NULL or a valid managed tensor, whose view and elements are readable.
     unsafe {
         let tensor = object(managed.cast_const(), "tensor")?;
         tensor.check()?;
@@ -192,7 +194,7 @@ unsafe fn import<M: ManagedTensor>(managed: *mut M) -> Result<Results, Error> {
         let full = || Error::argument("tensor: no memory for a copy of the elements");
         let owner = Arc::new(Imported { managed, data, bytes, owned: AtomicBool::new(false) });
         let made = match strides {
-            // Elements that are not aligned are copied.
+            // `from_storage` copies misaligned elements.
             None => Tensor::from_storage(dtype, &dims, owner.clone()).ok_or_else(full)?,
             Some(strides) => {
                 let fill = |to: &mut [u8]| copy_strided(data, &dims, &strides, dtype.size(), to);
@@ -208,12 +210,12 @@ unsafe fn import<M: ManagedTensor>(managed: *mut M) -> Result<Results, Error> {
 /// Copies strided elements to dense memory.
 ///
 /// # Safety
-/// `data` points to elements of that shape, with these distances in elements.
+/// `data` points to elements of `size` bytes with the given shape, and with `strides` in elements.
 unsafe fn copy_strided(data: *const u8, shape: &[usize], strides: &[i64], size: usize, to: &mut [u8]) {
     let mut index = vec![0usize; shape.len()];
     let mut offset = 0isize;
     for element in to.chunks_exact_mut(size) {
-        // SAFETY: `index` is within the shape, and `offset` is its distance.
+        // SAFETY: `index` is within `shape` and at the distance `offset`, where the caller guarantees an element.
         unsafe {
             let from = data.wrapping_offset(offset * size as isize);
             std::ptr::copy_nonoverlapping(from, element.as_mut_ptr(), size);
@@ -230,21 +232,21 @@ unsafe fn copy_strided(data: *const u8, shape: &[usize], strides: &[i64], size: 
     }
 }
 
-/// Writes the address of an exported tensor.
+/// Exports a result, and writes the address of the managed tensor to `to`.
 ///
 /// # Safety
-/// `to` is NULL or may be written to, and `results` is NULL or was not freed.
+/// `to` is NULL or writable, and `results` is NULL or has not been freed.
 unsafe fn export_to<M: ManagedTensor>(
     results: *const Results,
     index: usize,
     can_mark: bool,
     to: *mut *mut M,
 ) -> *mut Error {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller passes NULL or valid pointers in `results` and `to`.
     report(|| unsafe {
         let results = object(results, "byoc_results")?;
         if to.is_null() {
-            return Err(Error::argument("expected a place for the tensor, found NULL"));
+            return Err(Error::argument("expected an output pointer for the tensor, found NULL"));
         }
         to.write(export(results, index, can_mark)?);
         Ok(())
@@ -254,14 +256,14 @@ unsafe fn export_to<M: ManagedTensor>(
 /// Exports a result as a `DLManagedTensor`.
 ///
 /// # Safety
-/// The pointers are as the header says; this holds for all functions here.
+/// The pointers meet the requirements of `byoc.h`. The same applies to all functions of this module.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_results_to_dlpack(
     results: *const Results,
     index: usize,
     tensor: *mut *mut Managed,
 ) -> *mut Error {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe { export_to(results, index, false, tensor) }
 }
 
@@ -275,21 +277,21 @@ pub unsafe extern "C" fn byoc_results_to_dlpack_versioned(
     index: usize,
     tensor: *mut *mut Versioned,
 ) -> *mut Error {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe { export_to(results, index, true, tensor) }
 }
 
-/// Takes over a `DLManagedTensor`.
+/// Takes ownership of a `DLManagedTensor`.
 ///
 /// # Safety
 /// See [`byoc_results_to_dlpack`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_results_from_dlpack(tensor: *mut Managed, results: *mut *mut Results) -> *mut Error {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe { give(results, || import(tensor)) })
 }
 
-/// Takes over a `DLManagedTensorVersioned`.
+/// Takes ownership of a `DLManagedTensorVersioned`.
 ///
 /// # Safety
 /// See [`byoc_results_to_dlpack`].
@@ -298,6 +300,6 @@ pub unsafe extern "C" fn byoc_results_from_dlpack_versioned(
     tensor: *mut Versioned,
     results: *mut *mut Results,
 ) -> *mut Error {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe { give(results, || import(tensor)) })
 }

@@ -1,11 +1,11 @@
-//! Errors as objects for C.
+//! Error objects for C.
 
 use crate::c_text;
 use byoc::Interface;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Error with its parts as texts for C.
+/// Error with its fields as C strings.
 pub struct Error {
     kind: c_int,
     code: CString,
@@ -42,7 +42,7 @@ impl From<byoc::Error> for Error {
             byoc::Error::OutOfMemory(_) => 6,
             byoc::Error::Cancelled(_) => 7,
             byoc::Error::TimedOut(_) => 8,
-            // `Run`, and kinds that this interface does not tell apart.
+            // `Run`, and kinds that this interface does not distinguish.
             _ => 5,
         };
         let info = error.info();
@@ -58,7 +58,7 @@ impl From<byoc::Error> for Error {
     }
 }
 
-/// Runs the body of a function; returns NULL, or an error that belongs to the caller.
+/// Runs the body of a C function; returns NULL, or an error owned by the caller.
 pub fn report(body: impl FnOnce() -> Result<(), Error>) -> *mut Error {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -71,7 +71,7 @@ pub fn report(body: impl FnOnce() -> Result<(), Error>) -> *mut Error {
     }
 }
 
-/// Returns a part of an error; "" for NULL.
+/// Returns a text field of an error; "" for NULL.
 fn part(error: *const Error, part: impl Fn(&Error) -> &CStr) -> *const c_char {
     // SAFETY: the caller passes NULL or an error of this library that it has not freed.
     unsafe { error.as_ref() }.map_or(c"".as_ptr(), |error| part(error).as_ptr())
@@ -80,10 +80,10 @@ fn part(error: *const Error, part: impl Fn(&Error) -> &CStr) -> *const c_char {
 /// Returns the kind of an error; 0 for NULL.
 ///
 /// # Safety
-/// `error` is NULL, or an error that was not freed. The same holds for the other functions of errors.
+/// `error` is NULL, or an error that has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_error_kind(error: *const Error) -> c_int {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe { error.as_ref() }.map_or(0, |error| error.kind)
 }
 
@@ -93,7 +93,7 @@ macro_rules! parts {
             #[doc = $doc]
             ///
             /// # Safety
-            /// `error` is NULL, or an error that was not freed.
+            /// `error` is NULL, or an error that has not been freed.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $function(error: *const Error) -> *const c_char {
                 part(error, |error| &error.$field)
@@ -113,16 +113,17 @@ parts! {
 /// Frees an error.
 ///
 /// # Safety
-/// `error` is NULL, or an error that was not freed.
+/// `error` is NULL, or an error that has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_error_free(error: *mut Error) {
     free(error);
 }
 
-/// Frees an object that was made by `Box::into_raw`; NULL is accepted.
+/// Frees an object from `Box::into_raw`; accepts NULL.
 pub fn free<T>(object: *mut T) {
     if !object.is_null() {
-        // SAFETY: the functions of this library hand out pointers of boxes, and callers free each of them once.
+        // SAFETY: this library creates its objects with `Box::into_raw`, and the header requires callers to free each
+        // only once.
         drop(unsafe { Box::from_raw(object) });
     }
 }

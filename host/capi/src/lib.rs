@@ -1,7 +1,7 @@
-//! C interface of byoc: the functions of `include/byoc.h`, over the crate `byoc`.
+//! C interface of byoc: the functions of `include/byoc.h`, implemented on the crate `byoc`.
 //!
-//! No panic leaves a function: it becomes an error of the kind `BYOC_ERROR_INTERNAL`. Pointers are checked for NULL;
-//! everything else that a pointer has to be is stated in the header.
+//! No panic unwinds into C: it becomes an error of the kind `BYOC_ERROR_INTERNAL`. Pointers are checked for NULL; the
+//! header states all other requirements on pointers.
 
 mod dlpack;
 mod error;
@@ -23,7 +23,7 @@ pub extern "C" fn byoc_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// Converts a text for C; a NUL inside ends it.
+/// Converts text to a C string, truncated at the first NUL.
 fn c_text(text: impl Into<String>) -> CString {
     let mut bytes = text.into().into_bytes();
     if let Some(end) = bytes.iter().position(|byte| *byte == 0) {

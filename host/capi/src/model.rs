@@ -1,4 +1,4 @@
-//! Models: compilation, artifacts, inputs and outputs, explanation.
+//! Models: compilation, artifacts, inputs and outputs, explanation, plan.
 
 use crate::c_text;
 use crate::error::{Error, free, report};
@@ -10,7 +10,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// Model for C.
+/// Model object for C.
 pub struct Model {
     pub model: byoc::Model,
     pub slots: Slots,
@@ -19,25 +19,25 @@ pub struct Model {
     compilation: Compilation,
     inputs: Vec<PortTexts>,
     outputs: Vec<PortTexts>,
-    /// Texts that few programs ask for, made when they are.
+    /// Explanation as JSON, created on first request, like `plan`.
     explanation: OnceLock<CString>,
     plan: OnceLock<CString>,
     warnings: CString,
 }
 
-/// Input or output, with its texts for C.
+/// Input or output with its names as C strings.
 struct PortTexts {
     name: CString,
     dtype: CString,
     dims: Vec<i64>,
     _dim_names: Vec<Option<CString>>,
-    /// Addresses of the names of dimensions.
+    /// Addresses of the dimension names; NULL for a fixed dimension.
     pointers: Vec<*const c_char>,
 }
 
-// SAFETY: the pointers point into `_dim_names`, which nothing changes.
+// SAFETY: `pointers` refer to heap memory owned by `_dim_names`, which is never modified.
 unsafe impl Send for PortTexts {}
-// SAFETY: as above.
+// SAFETY: shared access only reads the texts.
 unsafe impl Sync for PortTexts {}
 
 impl PortTexts {
@@ -60,7 +60,7 @@ impl PortTexts {
     }
 }
 
-/// Input or output of a model.
+/// Model input or output, as in `byoc.h`.
 #[repr(C)]
 pub struct Port {
     struct_size: usize,
@@ -71,14 +71,14 @@ pub struct Port {
     dim_names: *const *const c_char,
 }
 
-/// Dimension by name.
+/// Named dimension with its size.
 #[repr(C)]
 struct Dim {
     name: *const c_char,
     size: i64,
 }
 
-/// Options of a compilation.
+/// Compilation options.
 #[repr(C)]
 pub struct Options {
     struct_size: usize,
@@ -94,7 +94,7 @@ pub struct Options {
     input_shape_count: usize,
 }
 
-/// Shape of an input by name.
+/// Shape of a named input.
 #[repr(C)]
 struct InputShape {
     name: *const c_char,
@@ -102,23 +102,25 @@ struct InputShape {
     rank: usize,
 }
 
-// SAFETY: `repr(C)`, begins with its size, and holds integers, pointers and a function that may be NULL.
+// SAFETY: the structure is `repr(C)`, begins with its size, and holds only integers, pointers and a nullable function
+// pointer.
 unsafe impl Growing for Options {}
 
-/// Context of a callback, which its owner may use from any thread.
+/// Context pointer of the progress callback.
 struct Context(*mut c_void);
 
-// SAFETY: the header says that functions may be called from several threads, and so is the callback.
+// SAFETY: byoc does not dereference the pointer. It passes the pointer only to the callback, and the header states that
+// every function may be called from several threads.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: sharing a `Context` exposes only the pointer value.
 unsafe impl Sync for Context {}
 
-/// Reads the options of a compilation.
+/// Reads the compilation options.
 ///
 /// # Safety
-/// The pointers are as the header says.
+/// The pointers meet the requirements of `byoc.h`.
 unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Error> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe {
         let given = read(options, "byoc_compile_options")?;
         let mut options = CompileOptions::new();
@@ -188,7 +190,7 @@ impl Model {
 /// Compiles and loads a model.
 ///
 /// # Safety
-/// The pointers are as the header says; this holds for all functions here.
+/// The pointers meet the requirements of `byoc.h`. The same applies to all functions of this module.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_compile(
     session: *const Session,
@@ -196,7 +198,7 @@ pub unsafe extern "C" fn byoc_model_compile(
     options: *const Options,
     model: *mut *mut Model,
 ) -> *mut Error {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe {
         let session = &object(session, "session")?.0;
         let path = PathBuf::from(text(path, "path")?);
@@ -217,7 +219,7 @@ pub unsafe extern "C" fn byoc_model_compile_bytes(
     options: *const Options,
     model: *mut *mut Model,
 ) -> *mut Error {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe {
         let session = &object(session, "session")?.0;
         let source = Source::from(array(bytes, size, "bytes")?);
@@ -236,7 +238,7 @@ pub unsafe extern "C" fn byoc_model_load(
     path: *const c_char,
     model: *mut *mut Model,
 ) -> *mut Error {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe {
         let session = &object(session, "session")?.0;
         let path = PathBuf::from(text(path, "path")?);
@@ -244,7 +246,7 @@ pub unsafe extern "C" fn byoc_model_load(
     })
 }
 
-/// Loads an artifact from its bytes.
+/// Loads an artifact from the bytes of its file.
 ///
 /// # Safety
 /// See [`byoc_model_compile`].
@@ -255,7 +257,7 @@ pub unsafe extern "C" fn byoc_model_load_bytes(
     size: usize,
     model: *mut *mut Model,
 ) -> *mut Error {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe {
         let session = &object(session, "session")?.0;
         let source = Source::from(array(bytes, size, "bytes")?);
@@ -263,20 +265,20 @@ pub unsafe extern "C" fn byoc_model_load_bytes(
     })
 }
 
-/// Writes an artifact.
+/// Writes the artifact of a model.
 ///
 /// # Safety
 /// See [`byoc_model_compile`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_save(model: *const Model, path: *const c_char) -> *mut Error {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe { Ok(object(model, "model")?.compilation.save(text(path, "path")?)?) })
 }
 
 /// Frees a model.
 ///
 /// # Safety
-/// `model` is NULL, or a model that was not freed.
+/// `model` is NULL, or a model that has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_free(model: *mut Model) {
     free(model);
@@ -288,7 +290,7 @@ pub unsafe extern "C" fn byoc_model_free(model: *mut Model) {
 /// See [`byoc_model_compile`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_explanation(model: *const Model) -> *const c_char {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe { model.as_ref() }.map_or(c"".as_ptr(), |model| {
         let text = || {
             let explanation = model.compilation.explanation().in_interface(Interface::C);
@@ -304,19 +306,19 @@ pub unsafe extern "C" fn byoc_model_explanation(model: *const Model) -> *const c
 /// See [`byoc_model_compile`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_plan(model: *const Model) -> *const c_char {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe { model.as_ref() }.map_or(c"".as_ptr(), |model| {
         model.plan.get_or_init(|| c_text(model.model.plan().to_json().to_string())).as_ptr()
     })
 }
 
-/// Returns the warnings, a line each; "" for NULL.
+/// Returns the warnings, one per line; "" for NULL.
 ///
 /// # Safety
 /// See [`byoc_model_compile`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_warnings(model: *const Model) -> *const c_char {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe { model.as_ref() }.map_or(c"".as_ptr(), |model| model.warnings.as_ptr())
 }
 
@@ -326,7 +328,7 @@ pub unsafe extern "C" fn byoc_model_warnings(model: *const Model) -> *const c_ch
 /// See [`byoc_model_compile`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_input_count(model: *const Model) -> usize {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe { model.as_ref() }.map_or(0, |model| model.inputs.len())
 }
 
@@ -336,37 +338,38 @@ pub unsafe extern "C" fn byoc_model_input_count(model: *const Model) -> usize {
 /// See [`byoc_model_compile`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_output_count(model: *const Model) -> usize {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe { model.as_ref() }.map_or(0, |model| model.outputs.len())
 }
 
-/// Describes an input.
+/// Describes an input; returns -1 if it does not exist or `port` is NULL.
 ///
 /// # Safety
 /// See [`byoc_model_compile`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_input(model: *const Model, index: usize, port: *mut Port) -> c_int {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe { describe(model.as_ref().and_then(|model| model.inputs.get(index)), port) }
 }
 
-/// Describes an output.
+/// Describes an output; returns -1 if it does not exist or `port` is NULL.
 ///
 /// # Safety
 /// See [`byoc_model_compile`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_output(model: *const Model, index: usize, port: *mut Port) -> c_int {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe { describe(model.as_ref().and_then(|model| model.outputs.get(index)), port) }
 }
 
-/// Writes as much of a description as the caller's structure has room for.
+/// Writes the fields of a description that fit into the caller's structure; returns 0, or -1 if `port` is `None` or
+/// `to` is NULL.
 ///
 /// # Safety
-/// `to` is NULL, or has as many bytes as its first field says.
+/// `to` is NULL, or points to at least as many writable bytes as its first field states.
 unsafe fn describe(port: Option<&PortTexts>, to: *mut Port) -> c_int {
     let Some(port) = port.filter(|_| !to.is_null()) else { return -1 };
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: `to` is not NULL here, and the caller guarantees as many bytes as its first field states.
     unsafe {
         let struct_size = *to.cast::<usize>();
         let full = Port {

@@ -1,4 +1,4 @@
-//! Arguments from C: structures that may be shorter than here, texts, arrays.
+//! Arguments from C: structures of an older, shorter version, texts, arrays.
 
 use crate::error::Error;
 use std::ffi::{CStr, c_char};
@@ -11,17 +11,18 @@ use std::mem::MaybeUninit;
 /// Implemented by `repr(C)` structures that begin with a `usize`, and whose fields may all be zero.
 pub unsafe trait Growing {}
 
-/// Reads a structure that may be NULL or shorter than `T`: what is missing is zero.
+/// Reads a structure that may be NULL or shorter than `T`; missing fields are zero.
 ///
 /// # Errors
-/// A size that does not hold the size itself.
+/// If the size in the first field is smaller than that field.
 ///
 /// # Safety
-/// `pointer` is NULL, or points to as many bytes as its first field says.
+/// `pointer` is NULL, or points to at least as many bytes as its first field states.
 pub unsafe fn read<T: Growing>(pointer: *const T, name: &str) -> Result<T, Error> {
     let mut value = MaybeUninit::<T>::zeroed();
     if !pointer.is_null() {
-        // SAFETY: the structure begins with its size, which is at most the bytes that are there.
+        // SAFETY: the caller guarantees that `pointer` is readable for the number of bytes in its first field, and
+        // `known` exceeds neither that number nor the size of `value`.
         unsafe {
             let size = *pointer.cast::<usize>();
             if size < size_of::<usize>() {
@@ -31,67 +32,67 @@ pub unsafe fn read<T: Growing>(pointer: *const T, name: &str) -> Result<T, Error
             std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), known);
         }
     }
-    // SAFETY: zero bytes are valid for every field.
+    // SAFETY: implementors of `Growing` guarantee that zero bytes are valid for every field.
     Ok(unsafe { value.assume_init() })
 }
 
 /// Returns the elements of an array.
 ///
 /// # Errors
-/// NULL with a count other than 0.
+/// If `first` is NULL and `count` is nonzero.
 ///
 /// # Safety
-/// `first` points to `count` elements that live as long as the result, unless `count` is 0.
+/// If `count` is nonzero, `first` is NULL or points to `count` elements that outlive the result.
 pub unsafe fn array<'a, T>(first: *const T, count: usize, name: impl Display) -> Result<&'a [T], Error> {
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Error::argument(format!("{name}: expected an array of {count} elements, found NULL"))),
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that `first` points to `count` elements that outlive the result.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
     }
 }
 
-/// Returns a text.
+/// Converts a C string to a `str`.
 ///
 /// # Errors
-/// NULL, or a text that is not UTF-8.
+/// If `text` is NULL or not UTF-8.
 ///
 /// # Safety
-/// `text` is NULL, or ends with a NUL and lives as long as the result.
+/// `text` is NULL, or points to NUL-terminated text that outlives the result.
 pub unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str, Error> {
     if text.is_null() {
         return Err(Error::argument(format!("{name}: expected a text, found NULL")));
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `text` is NUL-terminated and outlives the result.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map_err(|_| Error::argument(format!("{name}: expected UTF-8, found {text:?}")))
 }
 
-/// Returns the object behind a pointer.
+/// Returns the object to which a pointer points.
 ///
 /// # Errors
-/// NULL.
+/// If `object` is NULL.
 ///
 /// # Safety
-/// `object` is NULL, or points to an object that lives as long as the result.
+/// `object` is NULL, or points to an object that outlives the result.
 pub unsafe fn object<'a, T>(object: *const T, name: &str) -> Result<&'a T, Error> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `object` is NULL or points to an object that outlives the result.
     unsafe { object.as_ref() }.ok_or_else(|| Error::argument(format!("expected a {name}, found NULL")))
 }
 
-/// Writes a result to a pointer of the caller.
+/// Allocates a result, and writes its address to the caller's output pointer.
 ///
 /// # Errors
-/// NULL.
+/// If `to` is NULL or `make` fails.
 ///
 /// # Safety
-/// `to` is NULL or may be written to.
+/// `to` is NULL or writable.
 pub unsafe fn give<T>(to: *mut *mut T, make: impl FnOnce() -> Result<T, Error>) -> Result<(), Error> {
     if to.is_null() {
-        return Err(Error::argument("expected a place for the result, found NULL"));
+        return Err(Error::argument("expected an output pointer for the result, found NULL"));
     }
     let object = Box::into_raw(Box::new(make()?));
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that `to`, which is not NULL here, is writable.
     unsafe { to.write(object) };
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Runs.
+//! Model runs and their cancellation.
 
 use crate::error::{Error, report};
 use crate::model::Model;
@@ -9,10 +9,10 @@ use smallvec::SmallVec;
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
-/// Cancellation for C.
+/// Cancellation object for C.
 pub struct CancelObject(Cancel);
 
-/// Options of a run.
+/// Run options.
 #[repr(C)]
 pub struct Options {
     struct_size: usize,
@@ -21,21 +21,21 @@ pub struct Options {
     cancel: *const CancelObject,
 }
 
-// SAFETY: `repr(C)`, begins with its size, and holds numbers and pointers alone.
+// SAFETY: the structure is `repr(C)`, begins with its size, and holds only numbers and pointers.
 unsafe impl Growing for Options {}
 
 impl Options {
-    /// Returns the options of the library.
+    /// Converts the options to the library's run options.
     ///
     /// # Safety
-    /// `cancel` is NULL, or was not freed.
+    /// `cancel` is NULL, or a cancellation that has not been freed.
     unsafe fn run_options(&self) -> Result<RunOptions, Error> {
         let seconds = self.timeout_seconds;
         let timeout = match Duration::try_from_secs_f64(seconds) {
             Ok(limit) => (seconds > 0.0).then_some(limit),
             Err(_) => return Err(Error::argument(format!("timeout_seconds: expected 0 or more, found {seconds}"))),
         };
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that `self.cancel` is NULL or has not been freed.
         let cancel = unsafe { self.cancel.as_ref() }.map(|cancel| cancel.0.clone());
         Ok(RunOptions { timeout, cancel, ..RunOptions::default() })
     }
@@ -43,26 +43,26 @@ impl Options {
     /// Returns the inputs of a run, by name if names are given.
     ///
     /// # Safety
-    /// `input_names` is NULL, or points to a text for each input.
+    /// `input_names` is NULL, or points to one NUL-terminated text per input; the texts outlive the result.
     unsafe fn inputs<'a>(&self, borrowed: &'a Borrowed<'_>) -> Result<Inputs<'a>, Error> {
         if self.input_names.is_null() {
             return Ok(Inputs::ordered(&borrowed.tensors));
         }
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees one name per input.
         let names = unsafe { array(self.input_names, borrowed.tensors.len(), "input_names")? };
         let mut named: SmallVec<[(&str, &byoc::Tensor); 4]> = SmallVec::new();
         for (name, tensor) in names.iter().zip(&borrowed.tensors) {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that each name is NUL-terminated and outlives the result.
             named.push((unsafe { text(*name, "input_names")? }, tensor));
         }
         Ok(Inputs::named(named))
     }
 }
 
-/// Runs a model, and writes the results to memory of the caller.
+/// Runs a model, and writes the results to caller-provided memory.
 ///
 /// # Safety
-/// The pointers are as the header says.
+/// The pointers meet the requirements of `byoc.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_run(
     model: *const Model,
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn byoc_model_run(
     output_count: usize,
     options: *const Options,
 ) -> *mut Error {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe {
         let model = object(model, "model")?;
         let options = read(options, "byoc_run_options")?;
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn byoc_model_run(
 /// Runs a model, and allocates memory for the results.
 ///
 /// # Safety
-/// The pointers are as the header says.
+/// The pointers meet the requirements of `byoc.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_run_alloc(
     model: *const Model,
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn byoc_model_run_alloc(
     options: *const Options,
     results: *mut *mut Results,
 ) -> *mut Error {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe {
         let model = object(model, "model")?;
         let options = read(options, "byoc_run_options")?;
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn byoc_model_run_alloc(
     })
 }
 
-/// Creates a cancellation.
+/// Creates a cancellation object.
 #[unsafe(no_mangle)]
 pub extern "C" fn byoc_cancel_create() -> *mut CancelObject {
     Box::into_raw(Box::new(CancelObject(Cancel::default())))
@@ -127,19 +127,19 @@ pub extern "C" fn byoc_cancel_create() -> *mut CancelObject {
 /// Requests or resets cancellation.
 ///
 /// # Safety
-/// `cancel` is NULL, or was not freed.
+/// `cancel` is NULL, or a cancellation that has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_cancel_set(cancel: *const CancelObject, cancelled: c_int) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     if let Some(cancel) = unsafe { cancel.as_ref() } {
         cancel.0.set(cancelled != 0);
     }
 }
 
-/// Frees a cancellation.
+/// Frees a cancellation object.
 ///
 /// # Safety
-/// `cancel` is NULL, or was not freed.
+/// `cancel` is NULL, or a cancellation that has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_cancel_free(cancel: *mut CancelObject) {
     crate::error::free(cancel);

@@ -4,10 +4,10 @@ use crate::error::{Error, free, report};
 use crate::options::{Growing, array, give, read, text};
 use std::ffi::{c_char, c_int};
 
-/// Session for C.
+/// Session object for C.
 pub struct Session(pub byoc::Session);
 
-/// Name and value.
+/// Pair of a name and a value.
 #[repr(C)]
 pub struct Pair {
     name: *const c_char,
@@ -15,17 +15,17 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Returns name and value.
+    /// Returns the name and the value.
     ///
     /// # Safety
-    /// Both texts live as long as the result.
+    /// Both pointers are NULL, or point to NUL-terminated text that outlives the result.
     pub unsafe fn texts<'a>(&self, what: &str) -> Result<(&'a str, &'a str), Error> {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that both texts are NUL-terminated and outlive the result.
         Ok(unsafe { (text(self.name, what)?, text(self.value, what)?) })
     }
 }
 
-/// Options of a session.
+/// Session options.
 #[repr(C)]
 pub struct SessionOptions {
     struct_size: usize,
@@ -40,16 +40,16 @@ pub struct SessionOptions {
     device_count: usize,
 }
 
-// SAFETY: `repr(C)`, begins with its size, and holds integers and pointers alone.
+// SAFETY: the structure is `repr(C)`, begins with its size, and holds only integers and pointers.
 unsafe impl Growing for SessionOptions {}
 
 /// Creates a session.
 ///
 /// # Safety
-/// The pointers are as the header says.
+/// The pointers meet the requirements of `byoc.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_session_create(options: *const SessionOptions, session: *mut *mut Session) -> *mut Error {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe {
         let options = read(options, "byoc_session_options")?;
         let mut builder =
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn byoc_session_create(options: *const SessionOptions, ses
 /// Frees a session.
 ///
 /// # Safety
-/// `session` is NULL, or a session that was not freed.
+/// `session` is NULL, or a session that has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_session_free(session: *mut Session) {
     free(session);

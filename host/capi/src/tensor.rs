@@ -1,4 +1,4 @@
-//! Tensors over memory of the caller.
+//! Tensors over caller-provided memory.
 
 use crate::error::Error;
 use crate::options::{array, text};
@@ -31,10 +31,10 @@ pub struct View {
 /// Dimensions of a view.
 pub type Dims = SmallVec<[usize; 6]>;
 
-/// Kind of the host's memory in DLPack.
+/// DLPack device type of host memory (`kDLCPU`).
 const HOST: i32 = 1;
 
-/// Element types, with their type codes in DLPack.
+/// Element types and their DLPack type codes.
 const DTYPES: [(DType, u8); 13] = [
     (DType::F64, 2),
     (DType::F32, 2),
@@ -51,14 +51,14 @@ const DTYPES: [(DType, u8); 13] = [
     (DType::Bool, 6),
 ];
 
-/// Tensor in messages.
+/// Designation of a tensor in error messages.
 #[derive(Clone, Copy)]
 pub enum Operand {
     /// Input of a run, by number.
     Input(usize),
     /// Output of a run, by number.
     Output(usize),
-    /// Tensor of another library.
+    /// Tensor of an external library.
     Tensor,
 }
 
@@ -72,20 +72,18 @@ impl fmt::Display for Operand {
     }
 }
 
-/// Contents of a view.
+/// Decoded contents of a view.
 pub struct Layout {
-    /// Element type.
     pub dtype: DType,
-    /// Dimensions.
     pub dims: Dims,
     /// Address of the first element.
     pub data: *mut u8,
-    /// Distances between neighbors in elements; `None` for dense row-major elements.
+    /// Distance between adjacent elements per axis, in elements; `None` for dense row-major elements.
     pub strides: Option<SmallVec<[i64; 6]>>,
 }
 
 impl View {
-    /// Returns a view of dense elements. `shape` has to outlive it.
+    /// Creates a view of dense elements; `None` if DLPack lacks the element type. `shape` must outlive the view.
     pub fn new(dtype: DType, data: *mut c_void, shape: *mut i64, ndim: i32) -> Option<View> {
         let (_, code) = *DTYPES.iter().find(|(known, _)| *known == dtype)?;
         let bits = u8::try_from(dtype.bits()).ok()?;
@@ -93,15 +91,15 @@ impl View {
         Some(View { data, device_kind: HOST, device_id: 0, ndim, code, bits, lanes: 1, shape, strides, byte_offset: 0 })
     }
 
-    /// Returns element type, dimensions and the address of the first element.
+    /// Returns the element type, the dimensions and the address of the first element.
     ///
     /// # Errors
-    /// Same as [`View::layout`], and elements that are not dense and row-major.
+    /// As [`View::layout`], and if the elements are not dense and row-major.
     ///
     /// # Safety
-    /// Same as [`View::layout`].
+    /// As [`View::layout`].
     unsafe fn parts(&self, what: Operand) -> Result<(DType, Dims, *mut u8), Error> {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller meets the requirements of `layout`.
         let Layout { dtype, dims, data, strides } = unsafe { self.layout(what)? };
         match strides {
             None => Ok((dtype, dims, data)),
@@ -112,13 +110,14 @@ impl View {
         }
     }
 
-    /// Returns the contents.
+    /// Decodes the view.
     ///
     /// # Errors
-    /// Another device, an unknown element type, or NULL.
+    /// If the tensor is not in host memory, the element type is unknown, the rank or a dimension is negative, or
+    /// `shape` or `data` is NULL but required.
     ///
     /// # Safety
-    /// `shape` and `strides` point to `ndim` numbers each, if they are not NULL.
+    /// `shape` and `strides` are each NULL or point to `ndim` numbers.
     pub unsafe fn layout(&self, what: Operand) -> Result<Layout, Error> {
         let wrong = |message: String| Err(Error::argument(format!("{what}: {message}")));
         if self.device_kind != HOST {
@@ -134,7 +133,7 @@ impl View {
         let Ok(rank) = usize::try_from(self.ndim) else {
             return wrong(format!("expected 0 or more dimensions, found {}", self.ndim));
         };
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees that `shape` is NULL or points to `rank` numbers.
         let given = unsafe { array(self.shape, rank, what)? };
         let mut dims = Dims::new();
         for &dim in given {
@@ -145,7 +144,7 @@ impl View {
         }
         let mut strides = None;
         if !self.strides.is_null() {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that `strides`, which is not NULL here, points to `rank` numbers.
             let given_strides = unsafe { array(self.strides, rank, what)? };
             let mut dense = 1i64;
             for (&dim, &stride) in given.iter().zip(given_strides).rev() {
@@ -163,27 +162,28 @@ impl View {
         Ok(Layout { dtype: *dtype, dims, data, strides })
     }
 
-    /// Returns the memory for an output.
+    /// Returns the memory of an output.
     ///
     /// # Safety
-    /// As for [`View::parts`], and `data` points to the elements, which nothing else accesses while the result lives.
+    /// As [`View::parts`], and `data` points to writable elements that nothing else accesses during the lifetime of the
+    /// result.
     pub unsafe fn output<'a>(&self, number: usize) -> Result<Output<'a>, Error> {
         let what = Operand::Output(number);
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller meets the requirements of `parts`.
         let (dtype, dims, data) = unsafe { self.parts(what)? };
         let Some(bytes) = byoc_ir::tensor::byte_count(dtype, &dims) else {
             return Err(Error::argument(format!("{what}: the dimensions exceed the address space")));
         };
         let data = match bytes {
             0 => &mut [],
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that `data` points to `bytes` writable bytes without concurrent access.
             _ => unsafe { std::slice::from_raw_parts_mut(data, bytes) },
         };
         Ok(Output { dtype, dims, data })
     }
 }
 
-/// Memory of the caller for an output.
+/// Caller-provided memory of an output.
 pub struct Output<'a> {
     dtype: DType,
     dims: Dims,
@@ -197,7 +197,7 @@ impl Output<'_> {
     }
 }
 
-/// Bytes of the caller. They are there during one call; after it, the slot is empty.
+/// Caller-provided bytes, valid during one call; afterwards the slot is empty.
 #[derive(Default)]
 struct Slot {
     data: AtomicPtr<u8>,
@@ -208,37 +208,36 @@ impl AsRef<[u8]> for Slot {
     fn as_ref(&self) -> &[u8] {
         match self.bytes.load(Acquire) {
             0 => &[],
-            // SAFETY: the caller of the interface lends that many bytes until its call returns, and the slot is
-            // emptied before that.
+            // SAFETY: the C caller provides `bytes` bytes until its call returns, and `Borrowed::drop` empties the slot
+            // before that.
             bytes => unsafe { std::slice::from_raw_parts(self.data.load(Acquire), bytes) },
         }
     }
 }
 
-/// Slots that no run uses.
+/// Pool of unused slots.
 #[derive(Default)]
 pub struct Slots(Mutex<Vec<Arc<Slot>>>);
 
-/// Maximum number of slots that are kept.
+/// Maximum number of pooled slots.
 const MAX_SLOTS: usize = 64;
 
-/// Inputs of one call, which borrow the memory of the caller.
+/// Inputs of one call, which borrow caller-provided memory.
 pub struct Borrowed<'s> {
     slots: &'s Slots,
     used: SmallVec<[Arc<Slot>; 4]>,
-    /// Tensors over the caller's memory.
     pub tensors: SmallVec<[Tensor; 4]>,
 }
 
 impl Slots {
-    /// Makes tensors over the memory of views. It must not be used after the result is dropped.
+    /// Creates tensors over the memory of views. The tensors must not be used after the result is dropped.
     ///
     /// # Safety
-    /// `views` are as the header says, and live until the result is dropped.
+    /// `views` meet the requirements of `byoc.h`, and their memory stays valid until the result is dropped.
     pub unsafe fn borrow(&self, views: &[View]) -> Result<Borrowed<'_>, Error> {
         let mut borrowed = Borrowed { slots: self, used: SmallVec::new(), tensors: SmallVec::new() };
         for (number, view) in views.iter().enumerate() {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees that the views meet the requirements of `byoc.h`.
             let (dtype, dims, data) = unsafe { view.parts(Operand::Input(number))? };
             let Some(bytes) = byoc_ir::tensor::byte_count(dtype, &dims) else {
                 return Err(Error::argument(format!("input {number}: the dimensions exceed the address space")));
@@ -265,7 +264,7 @@ impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
         self.tensors.clear();
         for slot in self.used.drain(..) {
-            // Whatever still refers to the slot sees no bytes from here on.
+            // Remaining references to the slot see no bytes from here on.
             slot.bytes.store(0, Release);
             let mut slots = self.slots.lock();
             if Arc::strong_count(&slot) == 1 && slots.len() < MAX_SLOTS {
@@ -276,7 +275,7 @@ impl Drop for Borrowed<'_> {
 }
 
 impl Borrowed<'_> {
-    /// Checks that no output overlaps an input or another output.
+    /// Checks that outputs overlap neither inputs nor each other.
     pub fn check_apart(&self, outputs: &[Output<'_>]) -> Result<(), Error> {
         let apart = |a: Range<*const u8>, b: Range<*const u8>| {
             a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start
@@ -290,14 +289,14 @@ impl Borrowed<'_> {
             let others = outputs[..number].iter().map(|other| other.data.as_ptr_range());
             if !inputs.chain(others).all(|other| apart(memory.clone(), other)) {
                 let message =
-                    format!("output {number}: expected memory of its own, found that of an input or another output");
+                    format!("output {number}: expected separate memory, found an overlap with an input or output");
                 return Err(Error::argument(message));
             }
         }
         Ok(())
     }
 
-    /// Returns a tensor that does not refer to the memory of the caller.
+    /// Returns the tensor, copied if it refers to caller-provided memory.
     pub fn detach(&self, tensor: Tensor) -> Result<Tensor, Error> {
         let address = tensor.bytes().as_ptr();
         let inside = |slot: &Arc<Slot>| (**slot).as_ref().as_ptr_range().contains(&address);
@@ -309,21 +308,24 @@ impl Borrowed<'_> {
     }
 }
 
-/// Results with memory of their own.
+/// Results that own their memory.
 pub struct Results {
     views: Vec<View>,
     _shapes: Vec<Box<[i64]>>,
-    /// Tensors, and whether others shared their memory when they were made.
+    /// Tensors, each with a flag that is true if its memory was shared when the results were created.
     tensors: Vec<(Tensor, bool)>,
 }
 
-// SAFETY: the views point into the tensors and shapes, which nothing changes.
+// SAFETY: the views point to heap memory owned by `tensors` and `_shapes`, which are never modified.
 unsafe impl Send for Results {}
-// SAFETY: as above.
+// SAFETY: shared access only reads the views, the shapes and the tensors.
 unsafe impl Sync for Results {}
 
 impl Results {
-    /// Wraps tensors.
+    /// Wraps tensors and creates their views.
+    ///
+    /// # Errors
+    /// If DLPack lacks the element type of a tensor.
     pub fn new(tensors: Vec<Tensor>) -> Result<Results, Error> {
         let mut shapes: Vec<Box<[i64]>> =
             tensors.iter().map(|tensor| tensor.shape().iter().map(|&dim| dim as i64).collect()).collect();
@@ -332,7 +334,7 @@ impl Results {
             let (data, rank) = (tensor.bytes().as_ptr().cast_mut().cast(), tensor.shape().len() as i32);
             let view = View::new(tensor.dtype(), data, shape.as_mut_ptr(), rank);
             views.push(view.ok_or_else(|| {
-                Error::argument(format!("output {number}: {} has no element type of DLPack", tensor.dtype()))
+                Error::argument(format!("output {number}: DLPack has no element type {}", tensor.dtype()))
             })?);
         }
         let shared = |tensor: &Tensor| !tensor.is_exclusive();
@@ -346,19 +348,19 @@ impl Results {
         self.tensors.len()
     }
 
-    /// Returns a result, and whether others share its memory.
+    /// Returns a result, and true if its memory is shared.
     pub fn tensor(&self, index: usize) -> Option<(&Tensor, bool)> {
         self.tensors.get(index).map(|(tensor, shared)| (tensor, *shared))
     }
 }
 
-/// Returns the view of a result; NULL if there is no such one.
+/// Returns the view of a result; NULL if `index` is out of range or `results` is NULL.
 ///
 /// # Safety
-/// `results` is NULL, or results that were not freed.
+/// `results` is NULL, or results that have not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_results_get(results: *const Results, index: usize) -> *const View {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     let view = unsafe { results.as_ref() }.and_then(|results| results.views.get(index));
     view.map_or(std::ptr::null(), std::ptr::from_ref)
 }
@@ -366,16 +368,16 @@ pub unsafe extern "C" fn byoc_results_get(results: *const Results, index: usize)
 /// Frees results.
 ///
 /// # Safety
-/// `results` is NULL, or results that were not freed.
+/// `results` is NULL, or results that have not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_results_free(results: *mut Results) {
     crate::error::free(results);
 }
 
-/// Fills a view of dense elements.
+/// Initializes a view of dense elements; returns 0, or -1 if the element type is unknown or `view` is NULL.
 ///
 /// # Safety
-/// `view` may be written to, and `dtype` is a text.
+/// `view` is NULL or writable, and `dtype` is NULL or NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_view(
     view: *mut View,
@@ -384,11 +386,11 @@ pub unsafe extern "C" fn byoc_view(
     shape: *const i64,
     ndim: i32,
 ) -> c_int {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     let dtype = unsafe { text(dtype, "dtype") }.ok().and_then(DType::parse);
     match dtype.and_then(|dtype| View::new(dtype, data, shape.cast_mut(), ndim)).filter(|_| !view.is_null()) {
         Some(made) => {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller meets the pointer requirements of `byoc.h`.
             unsafe { view.write(made) };
             0
         }

@@ -1,4 +1,4 @@
-//! Programs in C and C++ on the installed library: examples, wrong calls, allocations.
+//! C and C++ programs that use the installed library: examples, invalid calls, allocations.
 
 use byoc::runtime::tensor::Tensor;
 use byoc::{CompileOptions, Model, Session, io};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const STRICT: [&str; 5] = ["-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-/// Libraries that the static library needs, as `byoc.pc` says.
+/// Libraries required by the static library, as listed in `byoc.pc`.
 const STATIC_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lutil", "-lpthread", "-lm", "-ldl"];
 
 fn source(path: &str) -> PathBuf {
@@ -21,7 +21,7 @@ fn digits() -> PathBuf {
     workspace().join("tests/digits/digits.onnx")
 }
 
-/// Returns a folder with the library as it is installed.
+/// Creates a folder with the library in its installed layout.
 fn installed() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let library = c_library();
@@ -33,7 +33,7 @@ fn installed() -> TempDir {
     folder
 }
 
-/// Compiles a program against the library in `folder`.
+/// Compiles a source file against the library in `folder`; returns the path of the executable.
 fn build(folder: &TempDir, compiler: &[&str], file: &str, shared: bool) -> PathBuf {
     let program = folder.path().join(if shared { "shared" } else { "static" });
     let lib = folder.path().join("lib");
@@ -49,7 +49,7 @@ fn build(folder: &TempDir, compiler: &[&str], file: &str, shared: bool) -> PathB
     if shared {
         command.arg("-L").arg(&lib).arg("-lbyoc").arg(format!("-Wl,-rpath,{}", lib.display()));
     } else {
-        // Nothing refers to the tables of operators and kernels, which register themselves.
+        // Nothing references the operator and kernel tables, which register themselves.
         command
             .arg("-Wl,--whole-archive")
             .arg(lib.join("libbyoc.a"))
@@ -61,14 +61,14 @@ fn build(folder: &TempDir, compiler: &[&str], file: &str, shared: bool) -> PathB
     program
 }
 
-/// Runs a program with a text on its standard input.
+/// Runs a command with `input` on its standard input.
 fn run(program: &mut Command, input: &str) -> Output {
     let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     child.wait_with_output().unwrap()
 }
 
-/// Returns pictures as texts, and the digit that the library finds in each of them.
+/// Returns images as text, each with the digit that the Rust library recognizes in it.
 fn pictures() -> Vec<(String, String)> {
     let images = io::npz::read_entry(&workspace().join("tests/digits/test.npz"), Some("image")).unwrap();
     let session = Session::builder().threads(1).build().unwrap();
@@ -141,7 +141,7 @@ fn runs_allocate_nothing() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// Model whose second result is a constant.
+/// Writes a model whose second result is a constant; returns its path.
 fn constant(folder: &TempDir) -> PathBuf {
     let file = folder.path().join("constant.relay");
     let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, 3), float32]) { (nn.relu(%x), 2.5f) }\n";
@@ -160,7 +160,7 @@ fn tensors_of_dlpack_go_in_and_out() {
     assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
 }
 
-/// Returns the commands of a block of the document, without those of `cargo`.
+/// Returns the commands in a block of `docs/c-api.md`, without the `cargo` commands.
 fn documented(block: usize) -> String {
     let page = std::fs::read_to_string(workspace().join("docs/c-api.md")).unwrap();
     let commands = page.split("```sh\n").nth(block + 1).and_then(|rest| rest.split("```").next()).unwrap();
@@ -202,7 +202,7 @@ fn the_commands_of_the_document_build_the_example() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), *digit, "{}", String::from_utf8_lossy(&output.stderr));
         std::fs::remove_file(home.path().join("digits")).unwrap();
     }
-    // The versions of the file and of the library agree.
+    // `byoc.pc` and the library have the same version.
     let version = Command::new("pkg-config")
         .args(["--modversion", "byoc"])
         .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
@@ -211,7 +211,7 @@ fn the_commands_of_the_document_build_the_example() {
     assert_eq!(String::from_utf8_lossy(&version.stdout).trim(), env!("CARGO_PKG_VERSION"));
 }
 
-/// Returns valgrind with its options; `None` where it is not installed.
+/// Returns the valgrind command with its options; `None` if valgrind is not installed.
 #[expect(clippy::print_stderr, reason = "reports a skipped test")]
 fn valgrind() -> Option<Command> {
     if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {

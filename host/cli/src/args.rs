@@ -23,9 +23,9 @@ pub enum Command {
     Run(RunArgs),
     /// Build an artifact, or print a stage of the compilation.
     Compile(CompileArgs),
-    /// Show where each operator of the model runs, and why not elsewhere.
+    /// Show where each operator of the model runs, and the reasons of the backends that refused it.
     Explain(ExplainArgs),
-    /// Write an artifact together with everything that is needed to run it.
+    /// Write an artifact together with everything needed to run it.
     Bundle(BundleArgs),
     /// Export a model as a C program.
     Export(ExportArgs),
@@ -53,7 +53,7 @@ pub enum Command {
     Serve(ServeArgs),
 }
 
-/// Directories that are searched for plugins.
+/// Directories searched for plugins.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PluginDirArgs {
     /// Plugin search path, searched first (may be repeated).
@@ -61,7 +61,7 @@ pub struct PluginDirArgs {
     pub plugin_dirs: Vec<PathBuf>,
 }
 
-/// Options of diagnostic output.
+/// Diagnostic output options.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DiagnosticArgs {
     /// Verbose output: each region call; twice for everything.
@@ -84,7 +84,7 @@ pub struct LimitArgs {
     pub max_memory: Option<usize>,
 }
 
-/// Options of compilation.
+/// Compilation options.
 #[derive(Args, Clone, Debug, Default)]
 pub struct BuildArgs {
     /// True if the command prints the source of the regions.
@@ -98,8 +98,8 @@ pub struct BuildArgs {
     /// host, and an artifact on the plugins it was compiled for.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub backend: Vec<String>,
-    /// Option of a backend that --backend names, such as mychip.half=true; "byoc plugins show mychip" lists its options
-    /// with their values. For an artifact, an option that applies when its regions are loaded (may be repeated).
+    /// Option for a backend named by --backend, such as mychip.half=true; "byoc plugins show mychip" lists its options
+    /// with their values. For an artifact, a load-time or run-time option (may be repeated).
     #[arg(long = "backend-option", value_name = "NAME.OPTION=VALUE", value_parser = parse_backend_option)]
     pub backend_options: Vec<(String, String, String)>,
     /// Device of a backend, such as mychip=1; "byoc plugins show mychip" lists its devices (may be repeated).
@@ -112,12 +112,11 @@ pub struct BuildArgs {
     /// suffices.
     #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any", value_parser = parse_share)]
     pub require_offload: Option<String>,
-    /// Fixed value for a symbolic dimension, or ? to keep the dimension symbolic, so that any value is accepted at run
-    /// time, or several values: the dimension stays symbolic, and inputs of these sizes run on programs of their own
-    /// (may be repeated).
+    /// Fixed value for a symbolic dimension, or ? to keep the dimension symbolic and accept any value at run time, or
+    /// several values to keep the dimension symbolic and add a specialized program per value (may be repeated).
     #[arg(long = "dim", value_name = "NAME=N|N,N..|?", value_parser = parse_named_dim)]
     pub dims: Vec<(String, DimChoice)>,
-    /// Permission for regions of an artifact to contain native code, which runs with the privileges of this process.
+    /// Permission to load artifact regions with native code, which runs with the privileges of this process.
     #[arg(long, value_name = "yes|no", env = "BYOC_ALLOW_NATIVE", default_value = "yes", action = clap::ArgAction::Set, value_parser = parse_yes_or_no)]
     pub allow_native: bool,
     /// Number of threads.
@@ -138,15 +137,15 @@ pub struct BuildArgs {
     /// Limits on time and memory.
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// Directories that are searched for plugins.
+    /// Directories searched for plugins.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
-    /// Options of diagnostic output.
+    /// Diagnostic output options.
     #[command(flatten)]
     pub talk: DiagnosticArgs,
 }
 
-/// Sources of the input values of a run.
+/// Input value sources for a run.
 #[derive(Args, Clone, Debug, Default)]
 pub struct InputArgs {
     /// Value of a model input: a .npy, .npz or .pb file, random[:seed], ones or zeros (may be repeated).
@@ -174,16 +173,16 @@ pub struct RunArgs {
     /// Class names, one per line; the five most probable classes are printed.
     #[arg(long, value_name = "FILE")]
     pub labels: Option<PathBuf>,
-    /// File for the outputs: .npz, or .npy for a single one; - is standard output.
+    /// File for the outputs: .npz, or .npy for a single output; - is standard output.
     #[arg(long, value_name = "FILE.npz")]
     pub output: Option<PathBuf>,
     /// Description of the model's inputs and outputs; the model is not run.
     #[arg(long)]
     pub describe: bool,
-    /// File for a trace of the run in the format of Perfetto; - is standard output.
+    /// File for a trace of the run in Perfetto format; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Options of compilation.
+    /// Compilation options.
     #[command(flatten)]
     pub build: BuildArgs,
 }
@@ -200,7 +199,7 @@ pub struct CompileArgs {
     /// Stage of the compilation to print instead of writing an artifact.
     #[arg(long, value_enum)]
     pub emit: Option<Stage>,
-    /// Options of compilation.
+    /// Compilation options.
     #[command(flatten)]
     pub build: BuildArgs,
 }
@@ -220,7 +219,7 @@ pub enum Stage {
     Source,
 }
 
-/// Arguments of `byoc serve`, which are those of the program `byoc-serve`.
+/// Arguments of `byoc serve`, passed on to the `byoc-serve` executable.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub struct ServeArgs {
@@ -238,16 +237,16 @@ pub struct BundleArgs {
     /// Directory for the bundle: new, empty, or an earlier bundle.
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// Program that runs the artifact in the bundle [default: byoc-run in the folder of byoc].
+    /// Executable that runs the artifact in the bundle [default: byoc-run in the folder of byoc].
     #[arg(long, value_name = "FILE")]
     pub runner: Option<PathBuf>,
     /// Limits on time and memory.
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// Directories that are searched for plugins.
+    /// Directories searched for plugins.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
-    /// Options of diagnostic output.
+    /// Diagnostic output options.
     #[command(flatten)]
     pub talk: DiagnosticArgs,
 }
@@ -267,26 +266,26 @@ pub struct ExportArgs {
     /// with the layout of its weights (may be repeated).
     #[arg(long = "extern", value_name = "OP[:LAYOUT]=FUNCTION(HEADER)")]
     pub externs: Vec<String>,
-    /// Form of the weights: arrays in the source, or a file that the program is given.
+    /// Weight storage: arrays in the source, or a separate file.
     #[arg(long, value_name = "FORM", value_enum, default_value_t = WeightsForm::Source)]
     pub weights: WeightsForm,
     /// Storage of the weights of convolutions, dense layers, matrix products and tables as float16 instead of float32.
     #[arg(long)]
     pub half_weights: bool,
-    /// Values of the inputs that the program is checked with.
+    /// Input values for checking the program.
     #[command(flatten)]
     pub input: InputArgs,
-    /// Options of compilation.
+    /// Compilation options.
     #[command(flatten)]
     pub build: BuildArgs,
 }
 
-/// Form of the weights of an exported program.
+/// Weight storage of an exported program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum WeightsForm {
     /// Arrays in the C source.
     Source,
-    /// A file that the program links, maps or reads.
+    /// Separate file that the program links, maps or reads.
     File,
 }
 
@@ -298,10 +297,10 @@ pub struct ExplainArgs {
     /// File for an HTML page with the graph colored by region; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Complete output: rows with their reasons spelled out, no truncation, and the types of the regions.
+    /// Complete output: reasons spelled out in each row, no truncation, and the types of the regions.
     #[arg(long)]
     pub full: bool,
-    /// Options of compilation.
+    /// Compilation options.
     #[command(flatten)]
     pub build: BuildArgs,
 }
@@ -327,7 +326,7 @@ pub struct VerifyArgs {
     /// Index of the case that a process of --isolate-cases runs.
     #[arg(long, value_name = "N", hide = true)]
     pub only_case: Option<usize>,
-    /// Options of compilation.
+    /// Compilation options.
     #[command(flatten)]
     pub build: BuildArgs,
 }
@@ -343,10 +342,10 @@ pub struct BenchArgs {
     /// Sources of the input values; random by default.
     #[command(flatten)]
     pub input: InputArgs,
-    /// File for a trace of one run in the format of Perfetto; - is standard output.
+    /// File for a trace of one run in Perfetto format; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Options of compilation.
+    /// Compilation options.
     #[command(flatten)]
     pub build: BuildArgs,
 }
@@ -366,7 +365,7 @@ pub struct OptArgs {
     /// own composites, named `T.x`.
     #[arg(long, value_name = "T=OP,...", value_parser = parse_annotation)]
     pub annotate: Vec<(String, String)>,
-    /// Desired layouts of an operator's data and of its kernel, for convert_layout (may be repeated).
+    /// Desired data and kernel layouts of an operator, for convert_layout (may be repeated).
     #[arg(long = "layout", value_name = "OP=DATA[,KERNEL]", value_parser = parse_named_text)]
     pub layouts: Vec<(String, String)>,
     /// Annotation of tuples and references by annotate_target.
@@ -399,7 +398,7 @@ pub struct OptArgs {
     /// Limits on time and memory.
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// Options of diagnostic output.
+    /// Diagnostic output options.
     #[command(flatten)]
     pub talk: DiagnosticArgs,
 }
@@ -412,7 +411,7 @@ pub struct SourceArgs {
     /// Symbol of the region to print; all regions by default.
     #[arg(long, value_name = "S")]
     pub symbol: Option<String>,
-    /// Options of compilation.
+    /// Compilation options.
     #[command(flatten)]
     pub build: BuildArgs,
 }
@@ -423,16 +422,16 @@ pub struct InspectArgs {
     /// Artifact to inspect.
     #[arg(value_name = "FILE.byoc")]
     pub file: PathBuf,
-    /// Complete listings of the regions, such as every instruction of a device's program; by default the summaries.
+    /// Complete listings of the regions, such as every instruction of a device program, instead of summaries.
     #[arg(long)]
     pub listing: bool,
     /// Limits on time and memory.
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// Search path of the plugins that print the regions.
+    /// Search path for the plugins that print the regions.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
-    /// Options of diagnostic output.
+    /// Diagnostic output options.
     #[command(flatten)]
     pub talk: DiagnosticArgs,
 }
@@ -443,10 +442,10 @@ pub struct PluginsArgs {
     /// Subcommand; `list` by default.
     #[command(subcommand)]
     pub command: Option<PluginsCommand>,
-    /// Directories that are searched for plugins.
+    /// Directories searched for plugins.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
-    /// Options of diagnostic output.
+    /// Diagnostic output options.
     #[command(flatten)]
     pub talk: DiagnosticArgs,
 }
@@ -462,7 +461,7 @@ pub enum PluginsCommand {
     Check(PluginsCheckArgs),
     /// Create a directory with a new plugin that builds and runs unchanged.
     New(PluginsNewArgs),
-    /// Test what a plugin claims: generated cases against the reference.
+    /// Test the claims of a plugin with generated cases against the reference.
     Test(PluginsTestArgs),
     /// Run the worker process of `test`.
     #[command(hide = true)]
@@ -472,10 +471,10 @@ pub enum PluginsCommand {
 /// Arguments of `byoc plugins list`.
 #[derive(Args, Debug)]
 pub struct PluginsListArgs {
-    /// Directories that are searched for plugins.
+    /// Directories searched for plugins.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
-    /// Options of diagnostic output.
+    /// Diagnostic output options.
     #[command(flatten)]
     pub talk: DiagnosticArgs,
 }
@@ -485,10 +484,10 @@ pub struct PluginsListArgs {
 pub struct PluginsShowArgs {
     /// Name of the backend.
     pub name: String,
-    /// Directories that are searched for plugins.
+    /// Directories searched for plugins.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
-    /// Options of diagnostic output.
+    /// Diagnostic output options.
     #[command(flatten)]
     pub talk: DiagnosticArgs,
 }
@@ -498,7 +497,7 @@ pub struct PluginsShowArgs {
 pub struct PluginsCheckArgs {
     /// Shared library.
     pub file: PathBuf,
-    /// Options of diagnostic output.
+    /// Diagnostic output options.
     #[command(flatten)]
     pub talk: DiagnosticArgs,
 }
@@ -522,7 +521,7 @@ pub struct PluginsTestArgs {
     /// Shared library, or name of a backend.
     #[arg(value_name = "FILE|NAME")]
     pub plugin: PathBuf,
-    /// Seed of the cases: the same seed gives the same cases.
+    /// Seed of the cases; the same seed produces the same cases.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Number of cases for each operator and each pattern.
@@ -546,10 +545,10 @@ pub struct PluginsTestArgs {
     /// Maximum number of threads for the plugin, which is also tested with one thread.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub threads: usize,
-    /// Directories that are searched for plugins.
+    /// Directories searched for plugins.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
-    /// Options of diagnostic output.
+    /// Diagnostic output options.
     #[command(flatten)]
     pub talk: DiagnosticArgs,
 }
@@ -562,7 +561,7 @@ pub struct TestWorkerArgs {
     /// Maximum number of threads for the plugin.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub threads: usize,
-    /// Directories that are searched for plugins.
+    /// Directories searched for plugins.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
 }
@@ -572,7 +571,7 @@ pub struct TestWorkerArgs {
 pub struct OpsArgs {
     /// Operator; all by default.
     pub name: Option<String>,
-    /// Options of diagnostic output.
+    /// Diagnostic output options.
     #[command(flatten)]
     pub talk: DiagnosticArgs,
 }
@@ -589,7 +588,7 @@ pub struct ErrorArgs {
 pub struct QuantizeArgs {
     /// Float model: a .onnx or .relay file, or a directory in ONNX test-data layout.
     pub model: PathBuf,
-    /// Samples of the model's inputs: an .npz with an entry for each input, a directory of images, or random[:seed].
+    /// Samples of the model's inputs: an .npz file with an entry per input, an image directory, or random[:seed].
     #[arg(long, value_name = "DATA")]
     pub calibrate: String,
     /// File for the quantized model, with its weights in a file next to it; - is standard output, with the weights in
@@ -624,7 +623,7 @@ pub struct QuantizeArgs {
     /// Standard deviation of each channel, by which an image is divided after the mean is subtracted.
     #[arg(long, value_name = "S,...", value_delimiter = ',')]
     pub std: Vec<f64>,
-    /// Fixed value for a symbolic dimension (may be repeated); other dimensions stay symbolic where the model allows
+    /// Fixed value for a symbolic dimension (may be repeated); unnamed dimensions stay symbolic where the model allows
     /// it.
     #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_named_number)]
     pub dims: Vec<(String, usize)>,
@@ -634,10 +633,10 @@ pub struct QuantizeArgs {
     /// Limits on time and memory.
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// Directories that are searched for plugins.
+    /// Directories searched for plugins.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
-    /// Options of diagnostic output.
+    /// Diagnostic output options.
     #[command(flatten)]
     pub talk: DiagnosticArgs,
 }
@@ -656,7 +655,7 @@ pub struct ZooArgs {
 }
 
 impl Command {
-    /// Returns the limits of the command, or the defaults if it has no such options.
+    /// Returns the limits of the command, or the defaults if the command has no limit options.
     pub fn limits(&self) -> LimitArgs {
         match self {
             Command::Run(args) => args.build.limits,
@@ -748,9 +747,9 @@ fn parse_share(text: &str) -> Result<String, String> {
 /// Values of a symbolic dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DimChoice {
-    /// Bound to one value.
+    /// Binds the dimension to one value.
     Fixed(usize),
-    /// Symbolic, with specialized programs for these values.
+    /// Keeps the dimension symbolic and adds a specialized program for each of these values.
     Open(Vec<usize>),
 }
 
@@ -759,7 +758,7 @@ fn parse_named_dim(text: &str) -> Result<(String, DimChoice), String> {
         return Ok((name.to_owned(), DimChoice::Open(Vec::new())));
     }
     let (name, value) = parse_named_text(text)?;
-    // A dimension with several values stays symbolic anyway, so that ? adds nothing to them.
+    // A dimension with several values stays symbolic, so an additional ? is redundant.
     let sizes: Result<Vec<usize>, String> = value
         .split(',')
         .filter(|size| size.trim() != "?")

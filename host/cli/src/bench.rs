@@ -78,8 +78,8 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the counters of the plugins per run. A pair of counters `x.used` and `x.available` also yields
-/// `x.utilisation`, the ratio of their sums, as ratios themselves cannot be summed.
+/// Returns the plugin counters per run. A pair of counters `x.used` and `x.available` also yields `x.utilisation`, the
+/// ratio of their sums, as ratios themselves cannot be summed.
 fn metrics(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, runs: u32) -> Map<String, Value> {
     let counted = |name: &str| {
         after.get(name).map_or(0, |count| count - before.get(name).copied().unwrap_or(0)) as f64 / f64::from(runs)
@@ -94,7 +94,7 @@ fn metrics(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, runs: 
     metrics
 }
 
-/// Returns the peak resident memory of the process, where the system reports it.
+/// Returns the peak resident memory of the process in bytes; `None` if the system does not report it.
 fn peak_rss_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;

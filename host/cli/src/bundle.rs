@@ -1,4 +1,4 @@
-//! `byoc bundle`: writes an artifact together with everything that is needed to run it.
+//! `byoc bundle`: writes an artifact together with everything needed to run it.
 
 use super::args::BundleArgs;
 use super::{escape, ready};
@@ -11,7 +11,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Name of the program of bundles.
+/// File name of the bundle runner.
 const RUNNER: &str = "byoc-run";
 
 /// Runs the command.
@@ -53,7 +53,7 @@ pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the program for bundles: the given one, or the one in the folder of this program.
+/// Returns the path of the runner: the value of `--runner`, or [`RUNNER`] in the directory of this executable.
 fn runner(args: &BundleArgs) -> Result<PathBuf, Failure> {
     if let Some(named) = &args.runner {
         return Ok(named.clone());

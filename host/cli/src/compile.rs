@@ -56,8 +56,7 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a note if an artifact cannot run without its plugins, because they packed constants that it does not contain
-/// otherwise.
+/// Warns if an artifact cannot run without its plugins because some constants exist only in packed form in their blobs.
 fn report_packed_constants(compiled: &Compiled) {
     let constants = compiled.only_in_blobs();
     if constants.is_empty() {
@@ -95,7 +94,7 @@ fn compile_or_open(model: &Path, build: &BuildArgs) -> Result<Compiled, Failure>
     Ok(ready::build(model, &build, &session, &given)?.compiled)
 }
 
-/// Prints the source of the region `symbol`, or of all regions. A region without source is noted on standard error.
+/// Prints the source of the region `symbol`, or of all regions. Regions without source are reported on standard error.
 fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure> {
     let regions: Vec<_> = compiled.regions.iter().flatten().collect();
     let wanted: Vec<_> = regions.iter().filter(|r| symbol.is_none_or(|s| s == r.symbol)).collect();

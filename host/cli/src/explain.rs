@@ -72,7 +72,7 @@ pub(crate) fn print(explanation: &Explanation, full: bool) {
         let place = match &places(node)[..] {
             [one] => one.clone(),
             [first, second] => format!("{first}, {second}"),
-            // The host is always named, as it is the place of interest; other places are reduced to a count.
+            // The host is always named, as it matters most to the reader; the remaining placements are only counted.
             [first, rest @ ..] if rest.iter().any(|place| place == "host") => {
                 format!("{first}, host and {} more", rest.len() - 1)
             }
@@ -136,7 +136,7 @@ fn print_operator_types(explanation: &Explanation) {
     println!();
 }
 
-/// Formats an estimate, like `1.5 ms, 3 launches, 4,096 bytes`.
+/// Formats an estimate, as in `1.5 ms, 3 launches, 4096 bytes`.
 fn estimate_text(estimate: &Estimate) -> String {
     let mut parts = Vec::new();
     if let Some(nanoseconds) = estimate.nanoseconds {
@@ -175,7 +175,7 @@ fn print_regions(explanation: &Explanation, full: bool) {
     println!();
 }
 
-/// Prints a note for each backend with a region that gives no guarantees for NaN and infinity.
+/// Prints a note for each backend that has regions and does not guarantee results for NaN and infinity.
 fn print_guarantees(explanation: &Explanation, registry: &Registry) -> Result<(), Failure> {
     let backends: BTreeSet<&str> = explanation.regions.iter().map(|region| &*region.backend).collect();
     let mut notes = Vec::new();
@@ -191,7 +191,7 @@ fn print_guarantees(explanation: &Explanation, registry: &Registry) -> Result<()
     Ok(())
 }
 
-/// Distinct reasons, the most frequent first.
+/// Distinct refusal reasons, most frequent first.
 struct Reasons<'a> {
     by_number: Vec<(&'a RefusalRow, usize)>,
     number_of: BTreeMap<&'a RefusalRow, usize>,
@@ -219,7 +219,7 @@ impl<'a> Reasons<'a> {
     }
 }
 
-/// Returns the places of an operator, the main one first.
+/// Returns the placements of an operator, the main placement first.
 fn places(node: &NodeRow) -> Vec<String> {
     let others = node.parts.iter().filter(|part| **part != node.placement);
     std::iter::once(&node.placement).chain(others).map(place).collect()

@@ -58,7 +58,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the functions of `--extern`.
+/// Parses the values of `--extern`.
 fn externs(texts: &[String]) -> Result<Vec<Extern>, Failure> {
     let mut externs: Vec<Extern> = Vec::new();
     for text in texts {
@@ -85,7 +85,8 @@ fn machine(target: Option<&str>) -> Result<Machine, Failure> {
     })
 }
 
-/// Returns the outputs of the first data set of a folder, unless other inputs are given.
+/// Returns the recorded outputs of the first data set of a test-data directory; `None` for a model file or with
+/// user-supplied inputs.
 fn recorded_outputs(
     args: &ExportArgs,
     signature: &byoc::frontend::Signature,
@@ -100,7 +101,7 @@ fn recorded_outputs(
 /// Returns the files of an earlier export in the directory.
 ///
 /// # Errors
-/// E0513 if the directory holds anything else.
+/// E0513 if the directory cannot be read, or is neither empty nor an earlier export.
 fn previous_files(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     let refuse = |message: String| {
         Failure::from(
@@ -124,7 +125,7 @@ fn previous_files(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files.iter().filter_map(Value::as_str).filter(|name| plain(name)).map(|name| dir.join(name)).collect())
 }
 
-/// Writes the files of a project together, and removes the other files of an earlier export.
+/// Writes all files of a project or none, then removes the stale files of an earlier export.
 fn write(dir: &Path, project: &Project, previous: &[PathBuf]) -> Result<(), Failure> {
     let new = !dir.exists();
     let cannot = |error: std::io::Error| {

@@ -15,22 +15,21 @@ use std::path::{Path, PathBuf};
 
 /// Source of an input value.
 enum Origin {
-    /// File whose header alone has been read.
+    /// File of which only the header has been read.
     File(PathBuf, npy::Header),
     Tensor(Tensor),
     Random(u64),
     Filled(f64),
 }
 
-/// Inputs that the user specified. The shapes of files are already known, as they bind symbolic dimensions before the
-/// model is read.
+/// User-supplied inputs. File shapes are read up front, as they bind symbolic dimensions before the model is read.
 pub struct InputSources {
     values: BTreeMap<String, Origin>,
     image: Option<(PathBuf, image::Normalization)>,
 }
 
 impl InputSources {
-    /// Reads the files named by the options, or only the header of a file where that suffices.
+    /// Reads the files named by the options; of a `.npy` or `.npz` file only the header.
     pub fn read(args: &InputArgs) -> Result<InputSources, Failure> {
         let mut values = BTreeMap::new();
         for (name, spec) in &args.inputs {
@@ -76,13 +75,13 @@ impl InputSources {
         known.collect()
     }
 
-    /// Returns true if an image was given.
+    /// Returns true if the inputs include an image.
     pub fn has_image(&self) -> bool {
         self.image.is_some()
     }
 
-    /// Returns the dimension that an image binds. An image is a single sample, so a symbolic first dimension of the
-    /// input is 1.
+    /// Returns the symbolic dimension that an image binds, and its size: an image is a single sample, so a symbolic
+    /// first dimension of the input is 1.
     pub fn image_dims(&self, inputs: &[PortInfo]) -> Option<(String, usize)> {
         let mut open = inputs.iter().filter(|port| !self.values.contains_key(&port.name));
         let image_port = open.find(|port| accepts_image(port.dims.as_ref().map_or(0, Vec::len), inputs.len()))?;

@@ -10,12 +10,13 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-/// Query keys for which a loader returns the text of a blob: a summary, and everything.
+/// Loader query key for the summary of a blob.
 const SUMMARY: &str = "blob.summary";
+/// Loader query key for the complete listing of a blob.
 const LISTING: &str = "blob.listing";
 
-/// Prints the text of each region whose loader has one. Loaders that are not installed are skipped: the rest of the
-/// artifact can be inspected without them.
+/// Prints the blob summary or listing of each region whose loader provides one. Loaders that are not installed are
+/// skipped: the rest of the artifact can be inspected without them.
 fn print_listings(args: &InspectArgs, compiled: &Compiled) -> Result<(), Failure> {
     let session = Session::new(&args.plugins.plugin_dirs, 1)?;
     let key = if args.listing { LISTING } else { SUMMARY };
@@ -37,7 +38,7 @@ fn print_listings(args: &InspectArgs, compiled: &Compiled) -> Result<(), Failure
     Ok(())
 }
 
-/// Returns the number and the size of constants that are only in blobs.
+/// Returns the number and the total size in bytes of the constants stored only in blobs.
 pub fn only_in_blobs(compiled: &Compiled, constants: &BTreeSet<u32>) -> (usize, usize) {
     let ports = constants.iter().filter_map(|&index| compiled.program.constants.get(index as usize));
     let bytes = ports.filter_map(|port| port.ty.len()?.checked_mul(port.ty.dtype.size()));

@@ -9,10 +9,10 @@ use signal_hook::{SigId, flag, low_level};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Guard during whose lifetime Ctrl-C cancels the work.
+/// Guard that makes Ctrl-C cancel the work while the guard exists.
 pub struct Interruptible {
     handlers: Vec<SigId>,
-    /// True for a nested guard, which an outer guard outlives.
+    /// True if an enclosing guard already exists, which outlives this guard.
     inner: bool,
 }
 
@@ -39,7 +39,7 @@ pub fn report_plugin_on_interrupt() {
 /// Makes Ctrl-C trigger `cancel` for the lifetime of the returned guard.
 pub fn cancel_on_interrupt(cancel: &Cancel) -> Interruptible {
     let exit_flag = exit_flag();
-    // Handlers run in the order of registration. The one that reads `exit_flag` is registered first, so only a second
+    // Handlers run in registration order. The handler that reads `exit_flag` is registered first, so only a second
     // Ctrl-C finds the flag set.
     let handlers = [cancel.flag(), exit_flag].map(|set| flag::register(SIGINT, set.clone()));
     let inner = !exit_flag.swap(false, Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! Command line: one file per command, and the only part of the host that prints. Results go to standard output,
 //! diagnostics to standard error.
 
-// Declared first, as the other modules print with its macros.
+// Declared first, as all modules below print with its macros.
 #[macro_use]
 mod out;
 
@@ -51,13 +51,13 @@ use std::time::{Duration, Instant};
 
 /// Runs the command of the process.
 ///
-/// Exit codes: 0 success, 1 error of the user (a diagnostic with a code), 2 wrong usage, 101 bug of byoc.
+/// Exit codes: 0 success, 1 user error (a diagnostic with a code), 2 wrong usage, 101 bug in byoc.
 pub fn main() -> ExitCode {
     main_with(|args| serve::run(args).unwrap_or_else(|failure| report_failure(&failure)))
 }
 
-/// Same as [`main`] for a program that is not the executable of its process, and returns the number of the exit code.
-/// `serve` is the inference server of that program: it gets the arguments of `byoc serve`.
+/// Variant of [`main`] for a host process such as the Python interpreter; returns the exit code as a number. `serve`
+/// is the inference server linked into that process and receives the arguments of `byoc serve`.
 pub fn main_number(serve: impl FnOnce(&[OsString]) -> u8) -> u8 {
     let code = main_with(|args| ExitCode::from(serve(&args.arguments)));
     (0..=u8::MAX).find(|number| ExitCode::from(*number) == code).unwrap_or(101)
@@ -90,7 +90,7 @@ fn main_with(serve: impl FnOnce(&ServeArgs) -> ExitCode) -> ExitCode {
         byoc::runtime::limits::set_max_memory(bytes);
     }
     byoc::runtime::limits::default_memory();
-    // Token that every part of the command checks and that its sessions inherit.
+    // Every part of the command checks this token, and its sessions inherit it.
     let cancel = Cancel::default();
     cancel.set_timeout(timeout);
     let _scope = cancel.enter();
@@ -110,7 +110,8 @@ fn main_with(serve: impl FnOnce(&ServeArgs) -> ExitCode) -> ExitCode {
     code
 }
 
-/// Reserves standard output for the product and reports plugins that end the process.
+/// Reserves standard output for command results, and installs the reporters for plugins that end the process or change
+/// its state.
 fn reserve_process() -> Result<(), Failure> {
     let stdout = entries::own_process().map_err(|error| {
         Failure::new(codes::plugins::PROCESS_STATE, format!("cannot reserve standard output: {error}"))
@@ -123,7 +124,7 @@ fn reserve_process() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Enforces the limits on time and memory for plugins, which cannot be stopped from outside.
+/// Starts the watchdog that enforces the time and memory limits on plugins, whose calls cannot be interrupted.
 fn watch(timeout: Option<Duration>) -> Result<Watchdog, Failure> {
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let limits = Limits { deadline, resident: Some(byoc::runtime::limits::max_memory() as u64), ..Limits::default() };

@@ -12,7 +12,7 @@ pub fn to_stderr(verbose: u8) {
     };
     let filter = EnvFilter::builder().with_env_var("BYOC_LOG").try_from_env().unwrap_or_else(|_| EnvFilter::new(level));
     let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-    // A second command in one process keeps the subscriber of the first one.
+    // A second command in one process keeps the subscriber of the first command.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -1,4 +1,4 @@
-//! `byoc opt`: runs passes on Relay text and prints the result, or compares the result with another module.
+//! `byoc opt`: runs passes on Relay text and prints the result, or compares the result with an expected module.
 
 use super::args::OptArgs;
 use super::{escape, render};
@@ -63,7 +63,7 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
             let diff = similar::TextDiff::from_lines(&want, &got);
             print!("{}", diff.unified_diff().header(&expected.display().to_string(), &args.file.display().to_string()));
             let message = format!(
-                "{} after the passes: expected the module in {}, found another",
+                "{} after the passes: expected the module in {}, found a different module",
                 args.file.display(),
                 expected.display()
             );

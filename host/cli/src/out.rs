@@ -1,8 +1,8 @@
-//! Standard output, which carries the result of a command, and the macros that all commands print with.
+//! Standard output, which carries the result of a command, and the print macros of all commands.
 //!
 //! The process reserves standard output for itself (`entries::own_process`); the output of plugins goes to standard
-//! error. In this crate `println!` and the like are the macros below. A failed write ends the command: silently if the
-//! reader closed the pipe, otherwise (for example if the disk is full) with an error.
+//! error. In this crate `println!` and its relatives expand to the macros below. A failed write ends the command:
+//! silently if the reader closed the pipe, otherwise (for example if the disk is full) with an error.
 
 use super::escape;
 use byoc::runtime::error::Failure;
@@ -20,8 +20,8 @@ static STDOUT: Mutex<Option<LineWriter<ReservedStdout>>> = Mutex::new(None);
 /// True if standard output is reserved for a file.
 static RESERVED: AtomicBool = AtomicBool::new(false);
 
-/// Reserves standard output for a file: prints go to standard error from now on. Returns false if it is already
-/// reserved.
+/// Reserves standard output for a file: from now on all prints go to standard error. Returns false if standard output
+/// is already reserved.
 pub fn reserve() -> bool {
     !RESERVED.swap(true, Ordering::Relaxed)
 }
@@ -47,7 +47,7 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::out::write_stderr(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Error of a write to standard output, with which [`OutputError::end`] unwinds to the start of the command.
+/// Failed write to standard output; the payload with which [`OutputError::end`] unwinds to the start of the command.
 pub struct OutputError(io::Error);
 
 impl From<io::Error> for OutputError {
@@ -144,8 +144,8 @@ fn write_shown(to: &mut dyn Write, text: Arguments<'_>) -> io::Result<()> {
         }
     }
     let mut shown = EscapingWriter { to, outcome: Ok(()) };
-    // Write errors are in `outcome`; a further error could only come from a failing `Display`, which no printed value
-    // has.
+    // Write errors are in `outcome`; `write_fmt` itself fails only if a `Display` implementation does, and those of
+    // the printed values never fail.
     let _ = std::fmt::Write::write_fmt(&mut shown, text);
     shown.outcome
 }

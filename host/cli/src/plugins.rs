@@ -80,7 +80,7 @@ fn show(name: &str, plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a pattern table. A line with an error is followed by the error and the remedy, as the entry is not used.
+/// Prints a pattern table. Each line with a diagnostic is followed by the diagnostic and its remedy.
 fn print_table(table: &str) {
     let parsed = parse_table(table, Checks::Allowed);
     let mut start = 0;

@@ -1,7 +1,7 @@
 //! `byoc plugins check`: reports the errors of a plugin file that can be detected without a model.
 //!
-//! For a file that cannot be loaded, the steps of loading are printed up to the one that fails. For a file that loads,
-//! every error in the description of each of its backends is printed.
+//! For a file that cannot be loaded, the loading steps are printed up to the failing step. For a file that loads, all
+//! errors in the backend descriptions are printed.
 
 use super::args::PluginsCheckArgs;
 use super::{plugins_list, render};
@@ -69,8 +69,8 @@ fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<BackendCheck> {
             Err(failure) => about(failure.diagnostics),
             Ok(backend) => {
                 let description = &backend.description;
-                // Commands that run a model report these as warnings, as the rest of the backend works; for the author
-                // of the plugin they are errors.
+                // Commands that run a model report these problems as warnings, as the rest of the backend works; for
+                // the plugin author they are errors.
                 let as_error = |warning: Diagnostic| Diagnostic { severity: Severity::Error, ..warning };
                 BackendCheck {
                     about: description.about.clone(),

@@ -1,6 +1,6 @@
 //! `byoc plugins new`: creates a directory with a new plugin that builds and runs unchanged.
 //!
-//! The templates are two plugins that this project tests and documents: the smallest one in Rust, and the sample in C.
+//! The templates are two plugins that this project tests and documents: the minimal Rust plugin and the C sample.
 
 use super::args::PluginsNewArgs;
 use byoc::runtime::error::Failure;
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// Name of the Rust plugin in the template.
 const RUST_NAME: &str = "minimal";
 const RUST_SOURCE: &str = include_str!("../../../tests/plugins/examples/minimal.rs");
-/// Sources of `byoc-plugin-support`, which are written next to a new plugin in Rust.
+/// Sources of `byoc-plugin-support`, written next to a new Rust plugin.
 const SUPPORT: [(&str, &str); 9] = [
     ("attributes.rs", include_str!("../../../plugin-api/support/src/attributes.rs")),
     ("cache.rs", include_str!("../../../plugin-api/support/src/cache.rs")),
@@ -25,7 +25,7 @@ const SUPPORT: [(&str, &str); 9] = [
     ("region.rs", include_str!("../../../plugin-api/support/src/region.rs")),
     ("view.rs", include_str!("../../../plugin-api/support/src/view.rs")),
 ];
-/// Licenses of the boundary, its helpers and the templates, which a new directory holds copies of.
+/// Licenses of the boundary, its helpers and the templates, copied into every new directory.
 const LICENSES: [(&str, &str); 2] = [
     ("LICENSE-MIT", include_str!("../../../LICENSE-MIT")),
     ("LICENSE-APACHE", include_str!("../../../LICENSE-APACHE")),
@@ -64,7 +64,7 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes files into a temporary directory, which is renamed to `folder` when it is complete.
+/// Writes files into a temporary directory and renames it to `folder` once it is complete.
 fn write_folder(folder: &Path, files: Files) -> std::io::Result<()> {
     // An existing empty directory is replaced, even if `folder` is a symbolic link to the directory.
     let folder = if folder.exists() { folder.canonicalize()? } else { folder.to_owned() };
@@ -126,12 +126,12 @@ fn fill_template(template: &str, name: &str) -> String {
     template.replace("@NAME@", name).replace("@ABI@", host::C_ABI_TEXT)
 }
 
-/// Returns the files of the crate, including copies of byoc-plugin-api and byoc-plugin-support unless `api` gives the
-/// directory of the former.
+/// Returns the files of the crate, including copies of byoc-plugin-api and byoc-plugin-support unless `api` names the
+/// source directory of byoc-plugin-api.
 fn rust_files(name: &str, api: Option<&Path>) -> Files {
     const API: &str = "byoc-plugin-api";
     const HELPERS: &str = "byoc-plugin-support";
-    // The type is named after the plugin: `my_chip` has a `MyChip`.
+    // The type is named after the plugin: `my_chip` defines `MyChip`.
     let words = name.split('_').filter(|word| !word.is_empty());
     let title: String = words.map(|word| word[..1].to_ascii_uppercase() + &word[1..]).collect();
     // The template already defines a type `Relu`.
@@ -204,7 +204,7 @@ mod tests {
         }
         let lib = &rust_files("my_chip", None)[1].1;
         assert!(lib.contains("struct MyChip;") && lib.contains("declare_plugin!(\"my_chip\","), "{lib}");
-        // The sample also uses the word `elementwise` in other places, which must stay unchanged.
+        // The sample also contains the word `elementwise` outside the plugin name, where it must stay unchanged.
         assert!(c_files("my_chip")[0].1.contains("#define NAME \"my_chip\""));
     }
 }

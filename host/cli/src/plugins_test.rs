@@ -68,7 +68,7 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     if wrong.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(wrong.into()) }
 }
 
-/// Returns the file to test: the path itself, or the file that registers the backend of that name.
+/// Returns the file to test: the argument itself if it is a path, or the file that registers the backend it names.
 fn plugin_file(args: &PluginsTestArgs) -> Result<PathBuf, Failure> {
     let named = &args.plugin;
     if named.exists() {
@@ -83,7 +83,7 @@ fn plugin_file(args: &PluginsTestArgs) -> Result<PathBuf, Failure> {
     session.registry.codegen(&name).map(|(_, found)| found.path.clone())
 }
 
-/// Creates the command that starts this program as the worker. A shell sets the memory limit, for which the standard
+/// Creates the command that starts this executable as the worker. A shell sets the memory limit, for which the standard
 /// library has no function.
 fn worker_command(program: &[OsString], file: &Path, args: &PluginsTestArgs, memory: Option<u64>) -> Command {
     let mut command = match memory {
@@ -106,8 +106,8 @@ fn start_error(error: &std::io::Error) -> Failure {
     Failure::new(codes::plugins::NOT_CONFORMING, format!("cannot start the conformance run: {error}"))
 }
 
-/// Returns the error for a worker that terminated. If the worker exited with code 1, loading the plugin in this process
-/// may reveal why it is rejected; otherwise only the fault is known.
+/// Returns the error for a terminated worker. If the worker exited with code 1, the plugin is loaded in this process,
+/// which may reveal why it is rejected; otherwise only the fault is reported.
 fn worker_error(file: &Path, fault: &Fault) -> Failure {
     if fault.kind == Kind::Crash && fault.exit_code == Some(1) {
         let registry =

@@ -70,7 +70,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the scheme given by `--scheme`, or that of the first backend that declares one.
+/// Returns the scheme named by `--scheme`, or the scheme of the first backend that declares one.
 fn scheme(args: &QuantizeArgs, session: &Session) -> Result<Scheme, Failure> {
     let mut backends = Vec::new();
     for name in &args.backend {

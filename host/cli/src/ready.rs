@@ -19,13 +19,12 @@ use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Value of `--backend` that selects the host alone.
+/// Value of `--backend` that selects only the host.
 const HOST_ONLY: &str = "none";
 
-/// Model that is ready to run, with the inputs given for it.
+/// Model that is ready to run, with its user-supplied inputs.
 pub struct PreparedModel {
     pub model: Model,
-    /// Inputs specified by the user.
     pub given: InputSources,
     /// Time to read and compile the model; zero for an artifact.
     pub compile: Duration,
@@ -36,7 +35,7 @@ pub struct PreparedModel {
 /// Starts logging, threads and plugins according to the options.
 ///
 /// # Errors
-/// E0403 when `--target` is given.
+/// E0403 if `--target` is given, or `--backend` names a backend besides `none`.
 pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
     if let Some(name) = &args.target {
         let message = format!("unsupported option --target {name}");
@@ -58,7 +57,7 @@ pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
 /// Returns true if everything runs on the host: `--backend none`.
 ///
 /// # Errors
-/// E0403 when another backend is named as well.
+/// E0403 if a backend is named besides `none`.
 fn is_host_only(args: &BuildArgs) -> Result<bool, Failure> {
     let names: Vec<&str> = names(args).collect();
     match names.iter().position(|name| *name == HOST_ONLY) {
@@ -97,15 +96,14 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
     }
 }
 
-/// Reads and builds a model that is not an artifact, and prints the warnings.
+/// Reads and builds a model, but not an artifact, and prints the warnings.
 pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &InputSources) -> Result<BuildOutput, Failure> {
     let built = compile(path, args, session, given)?;
     built.warnings.iter().for_each(render::diagnostic);
     Ok(built)
 }
 
-/// Reads and builds a model that is not an artifact. Leaves the warnings for the caller to print, unless an error
-/// follows.
+/// Reads and builds a model, but not an artifact. The caller prints the warnings, unless an error is returned.
 pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &InputSources) -> Result<BuildOutput, Failure> {
     if is_artifact(path) {
         return Err(Diagnostic::error(
@@ -164,7 +162,7 @@ pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &InputSo
         )
     });
     if offload.is_err() {
-        // Warnings with this code are left out, as the error gives the same reasons.
+        // Warnings with the code of the error are omitted, as the error lists the same reasons.
         let others = built.warnings.iter().filter(|warning| warning.code != codes::plugins::TOOK_NOTHING);
         others.for_each(render::diagnostic);
     }
@@ -179,7 +177,7 @@ pub fn spinner(message: String) -> ProgressBar {
 }
 
 /// Returns an error if the share of the FLOPs on backends is below `--require-offload`. `reasons` returns a summary for
-/// the message and the notes.
+/// the message, and the notes of the error.
 fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String, Vec<String>)) -> Result<(), Failure> {
     let Some(wanted) = &args.require_offload else { return Ok(()) };
     let (enough, words) = match wanted.as_str() {
@@ -210,7 +208,8 @@ pub fn is_artifact(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "byoc")
 }
 
-/// Returns the inputs given by `args`. For a directory in test-data layout, missing ones come from its first data set.
+/// Returns the inputs given by `args`. For a directory in test-data layout, missing inputs come from its first data
+/// set.
 pub fn given(path: &Path, args: &InputArgs) -> Result<InputSources, Failure> {
     let given = InputSources::read(args)?;
     if !path.is_dir() {
@@ -223,15 +222,15 @@ pub fn given(path: &Path, args: &InputArgs) -> Result<InputSources, Failure> {
     }
 }
 
-/// Returns `given`, with missing inputs taken from a data set.
+/// Returns `given`, with missing inputs read from a data set.
 pub fn recorded(folder: &TestFolder, set: &TestSet, given: InputSources) -> Result<InputSources, Failure> {
     let ports = frontend::signature(&folder.model)?.inputs;
     let names = ports.iter().map(|p| p.name.clone());
     Ok(given.with_recorded(names.zip(set.read_inputs(&ports)?)))
 }
 
-/// Sets those options of backends that apply to every run of a model. Other options, and unknown ones, are left to the
-/// build.
+/// Sets the backend options that apply to every run of a model. Compile-time, load-time and unknown options are left to
+/// the build.
 fn choose_run_options(args: &BuildArgs, session: &mut Session) {
     for (name, option, value) in &args.backend_options {
         if check_run_option(&session.registry, name, option, value).is_ok() {
@@ -240,7 +239,10 @@ fn choose_run_options(args: &BuildArgs, session: &mut Session) {
     }
 }
 
-/// Sets the options for the backends of an artifact, all of which have to apply when regions are loaded, or to a run.
+/// Sets the backend options for an artifact.
+///
+/// # Errors
+/// If a backend or an option is unknown, or an option applies neither at load time nor at run time.
 fn choose_load_options(path: &Path, args: &BuildArgs, session: &mut Session) -> Result<(), Failure> {
     for (name, option, value) in &args.backend_options {
         let mut backend = Backend::find(&session.registry, name)?;
@@ -297,7 +299,7 @@ pub fn prepare(
     Ok(PreparedModel { model, given, compile, load: start.elapsed() })
 }
 
-/// Returns the last component of a path, or the whole path if there is none, for messages and names of cases.
+/// Returns the last component of a path, or the whole path if it has no file name, for messages and case names.
 pub fn name_of(path: &Path) -> String {
     let path: PathBuf = path.components().collect();
     path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())

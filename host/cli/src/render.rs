@@ -27,7 +27,7 @@ pub fn color(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
-/// Formats a diagnostic; `source` is the name and the text that its labels refer to.
+/// Formats a diagnostic; `source` is the name and the text of the source that the diagnostic's labels refer to.
 pub fn text(diagnostic: &Diagnostic, source: Option<(&str, &str)>, color: bool) -> String {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,
@@ -63,7 +63,7 @@ pub fn type_text(ty: &TensorType) -> String {
     Type::Tensor(Arc::new(ty.clone())).to_string()
 }
 
-/// Formats a number of things, as in `1 region` and `2 regions`.
+/// Formats a count and a noun, as in `1 region` and `2 regions`.
 pub fn plural(n: usize, thing: &str) -> String {
     format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }

@@ -1,5 +1,5 @@
-//! `byoc serve`: executes the program `byoc-serve` in the directory of this one, so that the server's libraries are not
-//! part of the command line. The Python package contains the server and does not come here.
+//! `byoc serve`: executes `byoc-serve` from the directory of this executable, so that the command line does not link
+//! the server's dependencies. The Python package links the server and does not use this module.
 
 use super::args::ServeArgs;
 use byoc::runtime::error::Failure;
@@ -9,10 +9,10 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-/// Name of the server's program.
+/// File name of the server executable.
 const PROGRAM: &str = "byoc-serve";
 
-/// Runs the command: replaces this process by the server.
+/// Runs the command: replaces this process with the server.
 pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let server = server()?;
     let error = Command::new(&server).args(&args.arguments).exec();
@@ -20,7 +20,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     Err(Failure::new(codes::serving::SERVE_OPTIONS, message))
 }
 
-/// Returns the path of the server's program.
+/// Returns the path of the server executable.
 fn server() -> Result<PathBuf, Failure> {
     let beside = program::folder().map(|folder| folder.join(PROGRAM));
     beside.filter(|path| path.is_file()).ok_or_else(|| {

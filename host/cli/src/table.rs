@@ -1,4 +1,4 @@
-//! Tables on standard output: aligned columns without frames, readable and easy to cut with other programs.
+//! Tables on standard output: aligned columns without frames, readable and easy to process with tools such as `cut`.
 
 use super::{escape, out};
 use comfy_table::{Cell, ContentArrangement, presets};
@@ -12,8 +12,8 @@ impl Table {
     }
 }
 
-/// Creates a table with a header row. On a terminal, long cells wrap so that the table fits its width; elsewhere lines
-/// are not wrapped.
+/// Creates a table with a header row. On a terminal, long cells wrap so that the table fits the terminal width;
+/// elsewhere lines are not wrapped.
 pub fn new(header: &[&str]) -> Table {
     let mut table = comfy_table::Table::new();
     table.load_style(presets::NOTHING);
@@ -34,8 +34,7 @@ pub fn print(table: &Table) {
 /// Minimum width to which a column is narrowed.
 const MIN_COLUMN: usize = 12;
 
-/// Prints rows of one line each under a header. On a terminal the columns in `shorten` are narrowed so that each line
-/// fits.
+/// Prints a header and single-line rows. On a terminal the columns in `shorten` are narrowed so that each line fits.
 pub fn print_lines(header: &[&str], rows: &[Vec<String>], shorten: &[usize]) {
     let mut lines = vec![header.iter().map(|name| name.to_uppercase()).collect::<Vec<_>>()];
     lines.extend(rows.iter().map(|row| row.iter().map(|text| escape::line(text).into_owned()).collect()));
@@ -69,7 +68,7 @@ fn fit(widths: &mut [usize], width: usize, shorten: &[usize]) {
     }
 }
 
-/// Truncates a text to `width` characters in the middle, the least specific part.
+/// Shortens text to `width` characters by replacing its center, the least specific part, with an ellipsis.
 fn shorten_cell(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {

@@ -101,7 +101,8 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<FolderResu
     for (number, set) in folder.sets.iter().enumerate() {
         let inputs = set.read_inputs(&ports.inputs)?;
         let got = match model.run(&inputs) {
-            // The model is built for the dimensions of one data set; another data set may have different dimensions.
+            // The model is built for the dimensions of the first data set; later data sets may have different
+            // dimensions.
             Err(failure) if number > 0 && failure.diagnostics.iter().any(is_of_another_shape) => {
                 (model, ports) = load(set)?;
                 result.offload = result.offload.min(model.offload_share);

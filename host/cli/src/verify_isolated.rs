@@ -1,4 +1,4 @@
-//! `byoc verify --isolate-cases`: runs each case in a process of its own, so that a crash ends that case alone.
+//! `byoc verify --isolate-cases`: runs each case in a separate process, so that a crash fails only that case.
 
 use super::verify_result::FolderResult;
 use byoc::runtime::cancel::Cancel;
@@ -11,11 +11,11 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Interval between two checks for the end of the process.
+/// Polling interval for the exit of a process.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Runs this command in a new process for the directory with the given index only, and returns the result of the
-/// directory. A process that prints no result counts as an error.
+/// Verifies the directory with the given index in a new process of this command, and returns the result. A process that
+/// prints no result counts as an error.
 ///
 /// # Errors
 /// If the process cannot be started, or the command is cancelled.
@@ -87,8 +87,8 @@ fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// Creates the result for a process that printed none, from the first error that the process printed or else from its
-/// exit status.
+/// Creates the result for a process that printed no result: from the first error on its standard error, or else from
+/// its exit status.
 fn failed(errors: &str, status: ExitStatus) -> FolderResult {
     let first = errors.lines().find_map(|line| line.strip_prefix("error[")?.split_once("]: "));
     match first {

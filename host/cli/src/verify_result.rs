@@ -36,7 +36,7 @@ const UNSUPPORTED: [Code; 4] = [
     codes::frontends::NOT_CONSTANT,
 ];
 
-/// Outcome of a directory.
+/// Verification outcome of one directory.
 #[derive(Serialize, Deserialize)]
 pub struct FolderResult {
     pub status: Status,
@@ -54,7 +54,7 @@ pub struct FolderResult {
 }
 
 impl FolderResult {
-    /// Creates the result of a directory that could not be built or run.
+    /// Creates the result of a directory whose model could not be built or run.
     pub fn from_failure(failure: &Failure) -> FolderResult {
         let code = failure.diagnostics.first().map(|d| d.code);
         // A model that the frontend does not cover counts as unsupported, not as an error.

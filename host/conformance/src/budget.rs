@@ -1,22 +1,22 @@
-//! Error budgets: the permitted distance of a result from the reference, by operator and element type.
+//! Error budgets: the permitted deviation of a result from the reference, per operator and element type.
 //!
-//! The reference sums in binary64 and rounds once. A backend may use the arithmetic of the element type for single
-//! operations, and binary32 for the sums of 16-bit floats; nothing narrower. Each operator has an [`ErrorModel`]:
+//! The reference accumulates in binary64 and rounds once. A backend may compute single operations in the element type,
+//! but must accumulate 16-bit floats in binary32 or wider. Each operator has an [`ErrorModel`]:
 //!
-//! * **Exact**: data movement, comparisons, selections, and everything on integers. Bit for bit, except that NaN equals
-//!   NaN and 0 equals -0. Subnormal numbers must be preserved: flushing them to zero is an error.
-//! * **Ulps**: functions of single elements, in units in the last place. IEEE 754 rounds `+ - * /` and the square root
-//!   correctly; for the others the operator's definition states the bound.
+//! * **Exact**: data movement, comparisons, selections, and all integer operations. Results match bit for bit, except
+//!   that NaN equals NaN and 0 equals -0. Subnormal numbers must be preserved: flushing them to zero is an error.
+//! * **Ulps**: elementwise functions, with a bound in units in the last place. IEEE 754 rounds `+ - * /` and the square
+//!   root correctly; for every other function, the operator's definition states the bound.
 //! * **Sum**: `gamma(n) * sum |terms|` with `gamma(n) = n u / (1 - n u)`, which holds for every order of summation
-//!   (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., SIAM 2002, sections 3.1 and 4.2), and one
-//!   least subnormal number for every term, whose product may underflow (ibid., equation 2.8).
+//!   (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., SIAM 2002, sections 3.1 and 4.2), plus the
+//!   smallest subnormal number per term, because each product may underflow (ibid., equation 2.8).
 //! * **Stable**: normalizations and other compositions: the error of a backward stable computation, that is, the change
-//!   of the result when every input changes by `gamma(n + 8)` of itself (ibid., section 1.5), found by perturbing the
-//!   inputs.
+//!   of the result under a relative change of every input by `gamma(n + 8)` (ibid., section 1.5), estimated by
+//!   perturbing the inputs.
 //! * **Logarithm**: `nn.log_softmax`, whose logarithm is near 0 if the sum is near 1: the bound of **Stable** plus
 //!   `gamma(n + 8) (1 + |y|)` (P. Blanchard, D. J. Higham and N. J. Higham, Accurately computing the log-sum-exp and
 //!   softmax functions, IMA J. Numer. Anal. 41, 2021).
-//! * **Interpolation**: sums with weights that are computed from rounded coordinates: `16 u * size * max |x|`.
+//! * **Interpolation**: weighted sums whose weights are computed from rounded coordinates: `16 u * size * max |x|`.
 //!
 //! Errors propagate from one operator to the next: see [`super::reference`].
 
@@ -32,8 +32,7 @@ pub fn error_model(def: &OpDef, params: &Params<'_>) -> ErrorModel {
     }
 }
 
-/// Returns the number of terms that are accumulated in an element of the result; 1 for operators that neither sum nor
-/// reduce.
+/// Returns the number of terms accumulated per result element; 1 for operators that neither sum nor reduce.
 pub fn term_count(def: &OpDef, params: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -> usize {
     match def.facts.error {
         ErrorModel::Sum(terms) | ErrorModel::Stable(terms) | ErrorModel::Logarithm(terms) => {
@@ -54,7 +53,7 @@ pub fn gamma(n: usize, dtype: DType) -> f64 {
     nu / (1.0 - nu).max(f64::EPSILON)
 }
 
-/// Returns the distance from `value` to the next number of a float type; 0 for other types and non-finite values.
+/// Returns the unit in the last place of `value` in `dtype`; 0 for non-float types and non-finite values.
 pub fn ulp(value: f64, dtype: DType) -> f64 {
     let (digits, least) = match dtype {
         DType::F64 => (52, -1022),

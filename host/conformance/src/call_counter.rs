@@ -1,4 +1,4 @@
-//! Services of the host that count the calls made by a plugin.
+//! Host services that count the calls by a plugin.
 
 use byoc_plugin_api::{Constant, Executable, Graph, HostServices, Result, Services};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tracing::Level;
 
-/// Counter of calls by plugins.
+/// Counter of service calls by plugins.
 #[derive(Debug, Default)]
 pub struct CallCounter {
     calls: AtomicU64,

@@ -1,6 +1,6 @@
-//! A case: a small module, its inputs, and the claim of a backend under test. On disk, a case is a `.relay` file that
-//! any `byoc` command accepts, with a comment that states its purpose, and with constants and inputs in files beside
-//! it.
+//! Test cases: each has a small module, its inputs, and the backend claim under test. On disk, a case is a `.relay`
+//! file that any `byoc` command accepts, with a comment that states its purpose, and with constants and inputs in
+//! adjacent files.
 
 use byoc::frontend::{LoadOptions, relay};
 use byoc::io;
@@ -11,10 +11,10 @@ use byoc_ir::tensor::{DType, Tensor};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Claim of a backend that a case tests.
+/// Backend claim under test.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// Entry of the backend's pattern table, by full name.
+    /// Pattern-table entry of the backend, by full name.
     Pattern(String),
     /// One of the backend's single operators.
     Operator(String),
@@ -44,7 +44,7 @@ impl Subject {
     }
 }
 
-/// Dimensions of the parameters that a case leaves open.
+/// Parameter dimensions that a case leaves open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Open {
     /// The first dimension of each parameter, as in a model with an open batch size.
@@ -54,8 +54,8 @@ pub enum Open {
 }
 
 impl Open {
-    /// Returns the type of a parameter. Equal sizes have equal names, as the operators of the case may need them equal;
-    /// a size of 1 stays known, because it is broadcast.
+    /// Returns the type of a parameter with its open dimensions as symbols. Equal sizes share a symbol, because the
+    /// operators of the case may require equal dimensions; a size of 1 stays fixed, because it broadcasts.
     pub fn parameter_type(self, dtype: DType, shape: &[usize]) -> Type {
         let dims = shape.iter().enumerate().map(|(axis, &size)| match (self, axis) {
             _ if size == 1 => Dim::Fixed(size),
@@ -66,35 +66,35 @@ impl Open {
     }
 }
 
-/// Circumstances of a case besides its program and inputs.
+/// Test conditions of a case besides its module and inputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
-    /// Claims whose operators stand beside that of the subject.
+    /// Claims whose operators are in the same module as the subject's operator.
     pub context: Vec<Subject>,
     /// Dimensions that are known only at run time.
     pub open: Option<Open>,
     /// Option of the backend, with its value.
     pub option: Option<(String, String)>,
-    /// True if the option is set when a region is loaded, and not when it is compiled.
+    /// True if the option is set only at load, not at compilation.
     pub at_load: bool,
     /// Device of the backend.
     pub device: Option<String>,
-    /// True if the tensors are in the memory of the device.
+    /// True if the tensors are in device memory.
     pub on_device: bool,
-    /// Address space that is left to the plugin, in KiB.
+    /// Address-space headroom of the plugin in KiB.
     pub memory: Option<u64>,
 }
 
 const SETTING: &str = "// with ";
 
 impl Setting {
-    /// Returns true if there are no circumstances besides neighbors of the subject.
+    /// Returns true if the setting has no conditions besides neighboring claims.
     pub fn is_plain(&self) -> bool {
         let Setting { context: _, open, option, at_load: _, device, on_device, memory } = self;
         open.is_none() && option.is_none() && device.is_none() && !on_device && memory.is_none()
     }
 
-    /// Returns the settings as lines of a case file.
+    /// Formats the setting as the lines of a case file.
     fn lines(&self) -> String {
         let mut lines = String::new();
         let open = self.open.map(|open| if open == Open::All { "all" } else { "first" });
@@ -111,7 +111,7 @@ impl Setting {
         lines
     }
 
-    /// Reads the settings of a case file.
+    /// Parses the setting of a case file.
     fn parse(text: &str) -> Setting {
         let mut setting = Setting::default();
         for line in text.lines().map_while(|line| line.starts_with("//").then_some(line)) {
@@ -135,25 +135,25 @@ impl Setting {
     }
 }
 
-/// A case.
+/// Test case: a module, its inputs, and the claim under test.
 #[derive(Clone)]
 pub struct Case {
     /// Claim under test.
     pub subject: Subject,
-    /// Description that distinguishes the case from others of its subject.
+    /// Description that distinguishes the case from other cases of its subject.
     pub about: String,
-    /// Circumstances.
+    /// Test conditions.
     pub setting: Setting,
     /// Module, with a `@main` over tensors.
     pub module: Module,
-    /// Values of the parameters.
+    /// Parameter values.
     pub inputs: Vec<Tensor>,
 }
 
 const MARK: &str = "// byoc plugins test: ";
 
 impl Case {
-    /// Writes the case to `path`, and its tensors to files beside it.
+    /// Writes the case to `path`, and its tensors to adjacent files.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -174,7 +174,7 @@ impl Case {
     /// Reads a case.
     ///
     /// # Errors
-    /// If the file is not a case, or is damaged.
+    /// If the file cannot be read, is not a case, or is corrupt.
     pub fn read(path: &Path) -> Result<Case, Failure> {
         let loaded = relay::load(path, &LoadOptions::default())?;
         let text = io::read_text(path).unwrap_or_default();
@@ -193,13 +193,13 @@ impl Case {
         let inputs: Vec<Tensor> = (0..stored.len()).map_while(|i| stored.remove(&i.to_string())).collect();
         let case = Case { subject, about, setting: Setting::parse(&text), module: loaded.module, inputs };
         if !case.inputs_fit() {
-            let message = format!("{}: expected inputs of the types of the module's parameters", file.display());
+            let message = format!("{}: expected inputs that match the module's parameter types", file.display());
             return Err(Diagnostic::error(codes::plugins::BAD_CASE, message).into());
         }
         Ok(case)
     }
 
-    /// Returns true if there is an input for each parameter, of its type; open dimensions take any size.
+    /// Returns true if each parameter has an input of its type; an open dimension accepts any size.
     fn inputs_fit(&self) -> bool {
         let params = self.module.main().map(|main| main.params.clone()).unwrap_or_default();
         params.len() == self.inputs.len()

@@ -1,4 +1,4 @@
-//! Claims of a backend besides its patterns and operators, and the cases that tested them.
+//! Backend claims other than patterns and operators, with their case counts.
 
 use super::case::Case;
 use super::generate::draw::Layouts;
@@ -9,43 +9,44 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Name of the claim that dimensions may be unknown until the run.
+/// Name of the claim that dimensions may be known only at run time.
 pub const OPEN_DIMS: &str = "open dimensions";
 
-/// Name of the claim that tensors may be in the memory of a device.
+/// Name of the claim that tensors may be in device memory.
 pub const DEVICE_MEMORY: &str = "device memory";
 
-/// Name of the claim that a run may return before its work is done. A backend makes it by handing over such work.
+/// Name of the claim that a run may return before its work is complete. A backend makes the claim by submitting
+/// unfinished work.
 pub const STREAMS: &str = "unfinished runs";
 
-/// Claims and their counts.
+/// Claims and their case counts.
 pub(super) struct Claims {
-    /// True if the backend takes open dimensions.
+    /// True if the backend accepts open dimensions.
     pub open_dims: bool,
-    /// True if the backend has devices with memory of their own.
+    /// True if the backend has devices with separate memory.
     pub device_memory: bool,
-    /// Options that have a list of values: the name, the values, and true if the option may be set at load.
+    /// Options with a list of values: name, values, and true if the option may be set at load.
     pub options: Vec<(String, Vec<String>, bool)>,
     /// Devices that the backend lists.
     pub devices: Vec<String>,
     layouts: Layouts,
-    /// Counts, by the name of the claim.
+    /// Case counts per claim.
     pub reports: Vec<ClaimReport>,
 }
 
-/// Option in the description that the worker sends.
+/// Backend option in the description sent by the worker.
 #[derive(Deserialize)]
 struct OptionValues {
     values: Vec<String>,
     load: bool,
 }
 
-/// Returns the name of the claim that a device computes.
+/// Returns the name of the claim to support a device.
 pub(super) fn device_claim(device: &str) -> String {
     format!("device {device}")
 }
 
-/// Returns the name of the claim that an option has a value.
+/// Returns the name of the claim to support a value of an option.
 pub(super) fn option_claim(option: &str, value: &str) -> String {
     format!("option {option}={value}")
 }
@@ -76,7 +77,7 @@ impl Claims {
         Claims { open_dims, device_memory, options, devices, layouts: layouts.clone(), reports }
     }
 
-    /// Counts the outcome of a case of a claim that the description does not contain.
+    /// Counts a case outcome for a claim that the description does not contain.
     pub fn count_discovered(&mut self, claim: &str, outcome: &CaseReply) {
         if !self.reports.iter().any(|report| report.claim == claim) {
             self.reports.push(ClaimReport { claim: claim.to_owned(), cases: 0, tested: 0 });
@@ -84,7 +85,7 @@ impl Claims {
         self.count(claim, outcome);
     }
 
-    /// Counts the outcome of a case of a claim.
+    /// Counts a case outcome for a claim.
     pub fn count(&mut self, claim: &str, outcome: &CaseReply) {
         if let Some(report) = self.reports.iter_mut().find(|report| report.claim == claim) {
             report.cases += usize::from(!matches!(outcome, CaseReply::Invalid));
@@ -92,7 +93,7 @@ impl Claims {
         }
     }
 
-    /// Counts the outcome of a case for each operator in it that has its declared layout.
+    /// Counts a case outcome for each operator of the case in its declared layout.
     pub fn count_layouts(&mut self, case: &Case, outcome: &CaseReply) {
         if self.layouts.is_empty() {
             return;

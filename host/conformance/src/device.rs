@@ -1,5 +1,5 @@
-//! Runs of a region with its tensors in the memory of a device: one tensor in the host's, runs that go on after they have
-//! returned, runs that have to wait for others, runs of several threads.
+//! Runs of a region with its tensors in device memory: runs with one host tensor, runs that return before their work is
+//! complete, dependent runs, concurrent runs.
 
 use super::execute::check_outputs;
 use super::fault::{CaseResult, Fault, Kind};
@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Number of threads that run the region at once, and of runs on each of them.
+/// Number of threads that run the region concurrently, and number of runs per thread.
 const THREADS: usize = 4;
 const RUNS_PER_THREAD: usize = 6;
 
-/// Time between two looks at unfinished work. The supervisor limits how long it may take.
+/// Interval between two polls of unfinished work. The supervisor limits the total time.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Byte between the tensors of a buffer, which no run may change.
+/// Guard byte between the tensors of a buffer; no run may change it.
 const GUARD: u8 = 0xa5;
 
 /// Region with the device that runs it.
@@ -37,18 +37,18 @@ struct Device<'a> {
     plugin: &'a str,
     /// Lock of a device that serves one run at a time.
     one_run: Option<Mutex<()>>,
-    /// Number of runs that went on after they had returned.
+    /// Number of runs that returned before their work was complete.
     unfinished: AtomicUsize,
 }
 
-/// Run that has been started, with the tensors that it uses.
+/// Started run: its output shapes, workspace, and completion event.
 struct Started {
     shapes: Vec<Vec<usize>>,
     _workspace: GuardedBuffer,
     event: Option<Event>,
 }
 
-/// Tensors in one buffer: inputs of runs, then outputs, at aligned offsets with guards between.
+/// Tensors in one buffer: inputs of one or more runs, then outputs, at aligned offsets separated by guard bytes.
 struct Tensors<'t> {
     buffer: Buffer,
     bytes: usize,
@@ -56,10 +56,11 @@ struct Tensors<'t> {
     outputs: Vec<usize>,
 }
 
-/// Tests a region on a device. Returns the number of runs that went on after they had returned.
+/// Tests a region on a device. Returns the number of runs that returned before their work was complete.
 ///
 /// # Errors
-/// A refusal if the loader has no memory of a device, or the region needs the host's; a fault.
+/// If the loader provides no device memory or an output size depends on values (a refusal), or if an entry fails or a
+/// result is wrong (a fault).
 pub(super) fn try_region(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
@@ -76,11 +77,11 @@ pub(super) fn try_region(
         .map_err(|error| fault(Fault::of_error(Kind::LoadFailed, "query", &error)))?;
     let refuse = |code, detail: &str| CaseResult::Refused(Refusal::new(code, detail));
     let Some(memory) = memory else {
-        return Err(refuse(RefusalCode::Unavailable, "the loader does not answer byoc.memory.1"));
+        return Err(refuse(RefusalCode::Unavailable, "the loader does not support the query byoc.memory.1"));
     };
     let prepared = harness.prepare(test_region, &*executable).map_err(fault)?;
     if prepared.outputs.iter().any(|output| !output.exact) {
-        return Err(refuse(RefusalCode::DynamicDim, "dimensions that depend on values are in the host's memory"));
+        return Err(refuse(RefusalCode::DynamicDim, "value-dependent dimensions are in host memory"));
     }
     let one_run = memory.serves_one_run() || harness.serves_one_run(compiled);
     let device = Device {
@@ -102,10 +103,10 @@ impl Device<'_> {
         let expected = &self.test_region.expected;
         let tensors = self.tensors(self.test_region.inputs.iter())?;
         (harness.at)("run on the device", symbol);
-        let what = "tensors in the memory of the device";
+        let what = "tensors in device memory";
         self.run_and_check(&tensors, &[], expected, Kind::WrongResult, what)?;
         (harness.at)("run with a tensor of the host", symbol);
-        let what = "input 0 in the memory of the host, the others in that of the device";
+        let what = "input 0 in host memory, all other inputs in device memory";
         self.run_and_check(&tensors, &[0], expected, Kind::WrongResult, what)?;
         let second = second_inputs(self.test_region);
         (harness.at)("run after an unfinished run", symbol);
@@ -114,7 +115,7 @@ impl Device<'_> {
         self.run_concurrently(second.as_ref())
     }
 
-    /// Places inputs and the outputs of a run in a new buffer, and copies the inputs into it.
+    /// Allocates a buffer for `inputs` and the outputs of one run, and copies the inputs into it.
     fn tensors<'t>(&self, inputs: impl Iterator<Item = &'t Tensor>) -> Result<Tensors<'t>, Fault> {
         let failed = |entry: &'static str| move |error: Error| Fault::of_error(Kind::RunFailed, entry, &error);
         let mut bytes = MAX_ALIGNMENT;
@@ -133,14 +134,15 @@ impl Device<'_> {
         Ok(Tensors { buffer, bytes, inputs, outputs })
     }
 
-    /// Returns the sizes of the outputs in bytes.
+    /// Returns the output sizes in bytes.
     fn sizes(&self) -> Vec<usize> {
         let expected = self.test_region.expected.iter().map(|want| want.value.dtype());
         let sizes = self.prepared.outputs.iter().zip(expected).map(|(output, dtype)| byte_count(dtype, &output.dims));
         sizes.map(|bytes| bytes.unwrap_or(0)).collect()
     }
 
-    /// Starts a run on the inputs from number `first` on; those in `on_host` are in the host's memory.
+    /// Starts a run on the inputs that begin at index `first` of `tensors`. Inputs listed in `on_host` (relative to
+    /// `first`) are in host memory.
     fn start(
         &self,
         tensors: &Tensors<'_>,
@@ -172,7 +174,7 @@ impl Device<'_> {
             .collect();
         let call =
             Call { inputs: &views, outputs: &mut targets, workspace: workspace.bytes_mut(), plan: self.prepared.plan };
-        // As the host does: a run with a tensor of the host is complete when it returns.
+        // As in the host, a run with a host tensor is complete when it returns.
         let (ran, event) = match on_host {
             [] => submitting(self.plugin, dependencies, || self.executable.run(call)),
             _ => (self.executable.run(call), None),
@@ -182,14 +184,14 @@ impl Device<'_> {
         Ok(Started { shapes, _workspace: workspace, event })
     }
 
-    /// Waits for the work of a run.
+    /// Waits until the work of a run is complete.
     fn finish(&self, started: &Started) -> Result<(), Fault> {
         let Some(event) = &started.event else { return Ok(()) };
         while !event.wait(POLL).map_err(|error| Fault::of_error(Kind::RunFailed, "wait", &error))? {}
         Ok(())
     }
 
-    /// Runs on the first inputs, and checks the results and the bytes around all tensors.
+    /// Runs on the first set of inputs, and checks the results and the guard bytes.
     fn run_and_check(
         &self,
         tensors: &Tensors<'_>,
@@ -237,7 +239,7 @@ impl Device<'_> {
         check_outputs(&results, expected, kind, "run", description)
     }
 
-    /// Runs twice with the same outputs: the second run has to wait for the first.
+    /// Runs twice with the same output buffers, so that the second run must wait for the first run.
     fn run_in_sequence(&self, second: Option<&SecondInputs>) -> Result<(), Fault> {
         let (inputs, expected) = (&self.test_region.inputs, &self.test_region.expected);
         let (others, expected) = second.map_or((inputs, expected), |second| (&second.inputs, &second.expected));
@@ -252,10 +254,10 @@ impl Device<'_> {
         self.finish(&first)?;
         let next = next?;
         self.finish(&next)?;
-        self.check(&tensors, &next, expected, Kind::NotRepeatable, "a run after another with the same outputs")
+        self.check(&tensors, &next, expected, Kind::NotRepeatable, "second of two runs with the same output buffers")
     }
 
-    /// Runs in several threads, each with its own tensors.
+    /// Runs on several threads, each with its own tensors.
     fn run_concurrently(&self, second: Option<&SecondInputs>) -> Result<(), Fault> {
         let barrier = Barrier::new(THREADS);
         let worker = |worker: usize| -> Result<(), Fault> {

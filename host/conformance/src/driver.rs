@@ -1,4 +1,4 @@
-//! Driver of the worker: sends cases, tells outcomes, minimizes failing cases and writes them to files.
+//! Driver of the worker process: sends cases, reports outcomes, shrinks failing cases and writes them to files.
 
 use super::case::{Case, Setting};
 use super::fault::{Fault, Kind};
@@ -14,15 +14,15 @@ use std::time::Duration;
 /// Options of a conformance run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Seed of the cases.
+    /// Seed for case generation.
     pub seed: u64,
-    /// Number of cases for each operator and each pattern.
+    /// Number of cases per operator and per pattern.
     pub cases: usize,
-    /// Filter: only subjects whose name contains this text are tested.
+    /// Substring that the name of a tested subject must contain; `None` selects all subjects.
     pub only: Option<String>,
-    /// Time limit for an entry.
+    /// Time limit per call to an entry.
     pub limit: Duration,
-    /// Names of claims and checks whose lack of cases, or whose fault, is accepted.
+    /// Names of claims and checks whose faults, or missing cases, are accepted.
     pub waived: Vec<String>,
     /// Folder for failing cases.
     pub out: PathBuf,
@@ -33,18 +33,18 @@ pub struct Options {
 /// Maximum number of attempts to shrink a case.
 const MAX_SHRINK_ATTEMPTS: usize = 120;
 
-/// Number of times that a case with little memory is repeated until its fault appears. What the threads of a process
-/// have reserved differs from run to run, and with it the allocation that fails.
+/// Maximum number of runs of a low-memory case until its fault appears. The address space that the threads of a process
+/// reserve differs from run to run, and with it the allocation that fails.
 const MEMORY_ATTEMPTS: usize = 4;
 
 /// Conformance run of a plugin, in the process that survives the plugin's crashes.
 pub struct Run<'a> {
-    /// Creates the command that starts a worker for the plugin's file. The argument limits the memory of the worker, in
+    /// Creates the command that starts a worker for the plugin file. The argument limits the worker's address space, in
     /// KiB.
     pub command: &'a dyn Fn(Option<u64>) -> Command,
-    /// Options.
+    /// Options of the run.
     pub options: &'a Options,
-    /// Called with a description of the test in progress.
+    /// Callback that receives a description of the current test.
     pub progress: &'a dyn Fn(&str),
     /// Folder for cases that are passed to the worker.
     pub scratch: &'a Path,
@@ -67,7 +67,7 @@ impl Run<'_> {
         self.options.waived.iter().any(|waived| waived == name)
     }
 
-    /// Adds a failure of a claim or a check, unless it is waived by its name.
+    /// Adds a failure of a claim or a check to the failures, or to the waived failures if its subject is waived.
     pub(super) fn report_failure(&self, report: &mut BackendReport, failure: FailedCase) {
         match self.is_waived(&failure.subject) {
             true => report.waived.push(failure),
@@ -162,12 +162,12 @@ impl Run<'_> {
                 None => return Err("the system does not limit the address space of a process".to_owned()),
                 Some((_, Some(fault))) => json!({ "fault": fault }),
                 Some((Reply::Done(done), None)) if done.get("fault").is_none() => done,
-                // An error or an orderly exit is what too little memory should lead to.
+                // Too little memory should lead to an error or an orderly exit.
                 Some(_) => json!({ "passed": 0.0 }),
             });
         }
         let mut worker = self.supervisor(None);
-        // The circumstances of a case are tested once, without what concerns the backend as a whole.
+        // Only a case without special conditions is tested thoroughly.
         let request = self.request(backend, case, case.setting.is_plain(), None)?;
         Ok(match worker.send(&request) {
             Reply::Done(done) => done,

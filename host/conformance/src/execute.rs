@@ -8,12 +8,12 @@ use byoc::runtime::plugin::guard::{GuardedBuffer, first_damage};
 use byoc_ir::tensor::{OutOfMemory, Tensor, byte_count};
 use byoc_plugin_api::{Call, Executable, Prepared, TensorMut, TensorRef};
 
-/// Fill bytes of the memory of a run.
+/// Fill bytes for the buffers of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct FillPattern {
     /// Initial bytes of outputs and workspace.
     pub initial: u8,
-    /// Bytes of the guards around every buffer.
+    /// Guard bytes around every buffer.
     pub guard: u8,
 }
 
@@ -22,7 +22,7 @@ impl FillPattern {
     pub const NAN: FillPattern = FillPattern { initial: 0xff, guard: 0xff };
 }
 
-/// Runs once in guarded memory.
+/// Runs a region once in guarded memory.
 pub fn run(
     test_region: &TestRegion,
     executable: &dyn Executable,
@@ -44,7 +44,7 @@ fn no_memory(error: &OutOfMemory) -> Fault {
     Fault::new(Kind::Memory, "run", error.to_string())
 }
 
-/// Runs once with input `i` in `memory[of[i]]`; inputs may share memory.
+/// Runs a region once with input `i` in `memory[of[i]]`; inputs may share memory.
 pub fn run_on(
     test_region: &TestRegion,
     executable: &dyn Executable,
@@ -103,7 +103,7 @@ pub fn run_on(
 /// Compares all outputs with the reference; returns the largest fraction of an error bound that any element used.
 ///
 /// # Errors
-/// If an output is outside its bounds: the index of the first such output, with its worst element.
+/// If an output is outside its bounds. The error holds the index of the first such output and its worst element.
 pub fn judge_outputs(outputs: &[Tensor], expected: &[BoundedTensor]) -> Result<f64, (usize, Mismatch)> {
     let mut share = 0.0f64;
     for (i, (output, want)) in outputs.iter().zip(expected).enumerate() {
@@ -115,7 +115,7 @@ pub fn judge_outputs(outputs: &[Tensor], expected: &[BoundedTensor]) -> Result<f
 /// Checks all outputs against the reference. The message of a fault names the output, and the run by its `description`.
 ///
 /// # Errors
-/// If an output is outside its bounds: a fault of `kind` in `entry`.
+/// If an output is outside its bounds. The fault has the given kind and entry.
 pub fn check_outputs(
     outputs: &[Tensor],
     expected: &[BoundedTensor],

@@ -7,20 +7,20 @@ use std::fmt;
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])* $variant:ident $name:literal;)*) => {
-        /// A kind of fault.
+        /// Kind of fault.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Kind { $($(#[doc = $doc])* #[serde(rename = $name)] $variant),* }
 
         impl Kind {
-            /// Every kind.
+            /// All kinds.
             pub const ALL: &'static [Kind] = &[$(Kind::$variant),*];
 
-            /// Returns the name.
+            /// Returns the name in reports and JSON.
             pub const fn name(self) -> &'static str {
                 match self { $(Kind::$variant => $name),* }
             }
 
-            /// Returns a description for the report.
+            /// Returns the description in reports.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Kind::$variant => concat!($($doc),*).trim_ascii()),* }
             }
@@ -31,7 +31,7 @@ macro_rules! kinds {
 kinds! {
     /// A result is outside its error budget.
     WrongResult "wrong-result";
-    /// `prepare` returned outputs that differ from those of the region.
+    /// `prepare` returned outputs that do not match the region's outputs.
     WrongShape "wrong-shape";
     /// The backend supported the region, and `compile` failed.
     ClaimNotKept "claim-not-kept";
@@ -63,19 +63,19 @@ kinds! {
     ReadsOutside "reads-outside";
     /// The result depends on the initial contents of an output or the workspace.
     ReadsUnset "reads-unset";
-    /// Two inputs in the same memory give a wrong result.
+    /// Two inputs in the same memory produce a wrong result.
     Aliasing "aliasing";
     /// The result is correct with one number of threads and wrong with another.
     Threads "threads";
     /// Concurrent runs interfere with each other.
     NotReentrant "not-reentrant";
-    /// A later run, or a second load, gives a wrong result after the first gave a correct one.
+    /// A later run, or a second load, produces a wrong result after a correct first run.
     NotRepeatable "not-repeatable";
-    /// A region with other constants gives the results of the first one.
+    /// A region with different constants produces the results of an earlier region.
     StaleConstants "stale-constants";
-    /// A damaged blob terminated the process, or ran with a wrong result.
+    /// A corrupt blob terminated the process, or ran with a wrong result.
     DamagedBlob "damaged-blob";
-    /// A query with an unknown key was not answered with "unknown".
+    /// A query with an unknown key was not reported as unknown.
     Query "query";
     /// A cancelled compilation failed without reporting the cancellation, or the next compilation failed.
     Cancelled "cancelled";
@@ -97,7 +97,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A violation of the contract by a plugin.
+/// Violation of the contract by a plugin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
     /// Kind of the fault.
@@ -120,13 +120,13 @@ impl Fault {
         Fault { kind, entry: entry.to_owned(), region: String::new(), message: message.into(), exit_code: None }
     }
 
-    /// Names the region that the entry worked on.
+    /// Sets the region that the entry worked on.
     pub fn in_region(mut self, region: &str) -> Fault {
         self.region = region.to_owned();
         self
     }
 
-    /// Converts an error of `entry` to a fault of the given kind; a panic or a cancellation gets its own kind instead.
+    /// Converts an error of `entry` to a fault of the given kind. A panic or a cancellation overrides the kind.
     pub fn of_error(kind: Kind, entry: &str, error: &Error) -> Fault {
         let kind = match () {
             () if error.panicked => Kind::Panic,
@@ -157,7 +157,7 @@ pub enum CaseResult {
     Passed {
         /// Largest fraction of its error budget that any element used.
         share: f64,
-        /// Number of runs that went on after they had returned.
+        /// Number of runs that returned before their work was complete.
         unfinished: usize,
     },
     /// The backend refused the case.

@@ -1,4 +1,4 @@
-//! Entries of a backend, each with a check of its result.
+//! Calls to the entries of a backend, each with a check of its result.
 
 use super::case::{Case, Setting, Subject};
 use super::execute::{self, FillPattern, check_outputs};
@@ -25,7 +25,7 @@ const ONE_AT_A_TIME: &str = "one_at_a_time";
 pub struct Harness<'b, 'r> {
     /// Backend under test.
     pub backend: &'b Backend<'r>,
-    /// Finds a loader by its key.
+    /// Callback that finds a loader by its key.
     pub find_loader: &'b dyn Fn(&str) -> Option<Arc<dyn Loader>>,
     /// Services with several threads.
     pub services: &'b Services,
@@ -33,9 +33,9 @@ pub struct Harness<'b, 'r> {
     pub single_threaded: &'b Services,
     /// Cache folder for the backend.
     pub cache_dir: Option<&'b Path>,
-    /// Circumstances of the case.
+    /// Test conditions of the case.
     pub setting: &'b Setting,
-    /// Called with the name of each entry, and of the region that it works on, before its call.
+    /// Callback invoked before each call to an entry, with the names of the entry and the region.
     pub at: &'b dyn Fn(&str, &str),
 }
 
@@ -50,7 +50,7 @@ impl Harness<'_, '_> {
         let pattern = |entry: &&Entry| has(Subject::Pattern(entry.name.to_string()));
         let table: Vec<Entry> = self.backend.table.iter().filter(pattern).cloned().collect();
         let operators: Vec<String> = match &case.subject {
-            // A description under an option need not list it.
+            // The description under an option may omit the operator.
             Subject::Operator(name) if named.len() == 1 => vec![name.clone()],
             _ => {
                 let operator = |name: &&String| has(Subject::Operator(name.to_string()));
@@ -79,7 +79,7 @@ impl Harness<'_, '_> {
         test_regions.map_err(CaseResult::Invalid)
     }
 
-    /// Adds the choices of the case to the options of an entry.
+    /// Adds the backend option and the device of the case to the options of an entry.
     fn add_choices(&self, options: &mut Value, load: bool) {
         if let Some((name, value)) = self.setting.option.as_ref().filter(|_| load || !self.setting.at_load) {
             options["backend_options"] = json!({ name: value });
@@ -128,7 +128,7 @@ impl Harness<'_, '_> {
         })
     }
 
-    /// Returns true if the backend serves one run of its regions at a time, as it declares with each of them.
+    /// Returns true if the metadata of the region declares that the backend serves one run at a time.
     pub fn serves_one_run(&self, compiled: &CompiledRegion) -> bool {
         compiled.metadata.iter().any(|attr| attr.key == ONE_AT_A_TIME && attr.value == AttrValue::Bool(true))
     }
@@ -153,7 +153,7 @@ impl Harness<'_, '_> {
         loader.load(&request).map_err(|error| Fault::of_error(Kind::LoadFailed, "load", &error))
     }
 
-    /// Calls `prepare`, and checks the prepared outputs against those of the region.
+    /// Calls `prepare`, and checks the prepared outputs against the region's outputs.
     pub fn prepare(&self, test_region: &TestRegion, executable: &dyn Executable) -> Result<Prepared, Fault> {
         (self.at)("prepare", &test_region.graph.symbol);
         let dims: Vec<&[usize]> = test_region.inputs.iter().map(Tensor::shape).collect();
@@ -174,7 +174,7 @@ impl Harness<'_, '_> {
         Ok(prepared)
     }
 
-    /// Runs once in guarded memory.
+    /// Runs a region once in guarded memory.
     pub fn run(
         &self,
         test_region: &TestRegion,
@@ -187,8 +187,8 @@ impl Harness<'_, '_> {
         execute::run(test_region, executable, prepared, fill, inputs)
     }
 
-    /// Prepares and runs a region on its own inputs. A wrong result is a fault of `kind` in `entry`, whose message
-    /// begins with `description`.
+    /// Prepares and runs a region on its inputs from the case. A wrong result is a fault of `kind` in `entry`, with a
+    /// message that begins with `description`.
     pub fn rerun(
         &self,
         test_region: &TestRegion,
@@ -201,7 +201,7 @@ impl Harness<'_, '_> {
     }
 }
 
-/// Returns true if a region contains what the case is about: a match of its pattern, or its operator by itself.
+/// Returns true if a region contains the subject: a match of the pattern, or the operator outside any composite.
 fn is_taken(module: &Module, region: &RegionReport, subject: &Subject) -> bool {
     match subject {
         Subject::Pattern(name) => region.composites.iter().any(|composite| *composite.name == **name),
@@ -213,7 +213,7 @@ fn is_taken(module: &Module, region: &RegionReport, subject: &Subject) -> bool {
     }
 }
 
-/// Returns why a case was refused. The refusal of a region is more specific than that of a pattern that did not match.
+/// Returns the most specific refusal of a case: an unmatched pattern only if there is no refusal with another code.
 fn reason(report: &Report) -> Refusal {
     let left = report.operators.iter().filter(|operator| operator.region.is_none());
     let refusals = left.flat_map(|operator| operator.refusals.iter());

@@ -1,10 +1,11 @@
-//! Conformance run: trial of everything a backend claims, from outside (`docs/conformance.md`).
+//! Conformance run: black-box trial of everything a backend claims (`docs/conformance.md`).
 //!
-//! Two processes take part. The one that the user started ([`run`]) generates cases ([`generate`]), alone or beside
-//! operators of other claims, counts, shrinks failing cases and reports; it knows the plugin only by its description. The other ([`worker`]) loads the plugin and
-//! tries cases on it ([`trial`], through the entries of [`harness`]); if it crashes or hangs, that is a finding, and
-//! [`supervise`] starts another. The worker reads a case from the same file that later reproduces it ([`case`]), so the
-//! reported case is the one that ran.
+//! A conformance run has two processes. The driver ([`run`]), started by the user, generates cases ([`generate`]) of
+//! one claim or of several combined claims, counts outcomes, shrinks failing cases and reports; it knows the plugin
+//! only by its description. The worker ([`worker`]) loads the plugin and tests cases on it ([`trial`], through the
+//! entries of [`harness`]); a crash or a hang of the worker is a finding, after which [`supervise`] starts a new
+//! worker. The worker reads a case from the same file that later reproduces it ([`case`]), so the reported case is
+//! identical to the tested case.
 //!
 //! Results are compared with the naive reference, never with a fast kernel, within bounds that follow from rounding
 //! ([`budget`], [`reference`](mod@reference)).

@@ -1,5 +1,5 @@
-//! Checks of the plugin as a whole, with one case that passes: cancelled and killed compilations, an unusable cache, little
-//! memory, silence after the last region was dropped.
+//! Plugin-wide checks on one passing case: cancelled and killed compilations, an unusable cache, low memory, no calls
+//! to services after the last region is dropped.
 
 use super::case::{Case, Setting};
 use super::driver::Run;
@@ -9,7 +9,7 @@ use super::report::{BackendReport, FailedCase};
 use std::time::Duration;
 
 impl Run<'_> {
-    /// Tests the plugin as a whole, once, with a case that passes.
+    /// Runs the plugin-wide checks once, on a passing case.
     pub(super) fn lifecycle(&self, report: &mut BackendReport, case: &Case) {
         let backend = report.backend.clone();
         let mut check = |name: &str, fault: Option<Fault>, setting: Setting| {
@@ -44,7 +44,7 @@ impl Run<'_> {
         check("silence after the last region was dropped", unloaded, Setting::default());
     }
 
-    /// Checks that killed compilations leave nothing in the cache that breaks a later one.
+    /// Checks that killed compilations leave nothing in the cache that breaks a later compilation.
     pub(super) fn check_interrupted(&self, backend: &str, case: &Case) -> Option<Fault> {
         let cache = self.scratch.join("interrupted");
         for milliseconds in [2, 10, 25, 60, 120] {
@@ -76,8 +76,8 @@ impl Run<'_> {
         ))
     }
 
-    /// Checks that a small address space is tolerated: an error or an orderly exit is permitted. Returns the fault, and
-    /// how many KiB were left.
+    /// Checks that a small address space is tolerated: an error or an orderly exit is permitted. Returns the fault and
+    /// the headroom in KiB.
     pub(super) fn check_low_memory(&self, backend: &str, case: &Case) -> Option<(Fault, u64)> {
         [1 << 10, 8 << 10, 64 << 10].into_iter().find_map(|headroom| {
             let (_, fault) = self.run_in_memory(backend, case, headroom)?;

@@ -1,4 +1,4 @@
-//! Compiled region of a case, after the link step of a model that has no other region.
+//! Compiled region of a case, linked as the only region of a model.
 
 use byoc::runtime::compiled::{HOST_FALLBACK, PACKED_CONSTANTS};
 use byoc::runtime::linking::{self, LINK};
@@ -10,14 +10,14 @@ use serde_json::{Map, Value, json};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Compiled region, with the data that it would share with others.
+/// Compiled region after the link step, with the shared data of that step.
 #[derive(Debug)]
 pub struct CompiledRegion {
     region: api::CompiledRegion,
     shared: Option<Arc<Tensor>>,
 }
 
-/// Returns true if the metadata of a region asks for the link step.
+/// Returns true if the metadata of a region requests the link step.
 pub fn takes_part(region: &api::CompiledRegion) -> bool {
     bridge::metadata(region).iter().any(|(key, value)| key == LINK && *value == json!(true))
 }
@@ -31,10 +31,10 @@ impl Deref for CompiledRegion {
 }
 
 impl CompiledRegion {
-    /// Links a region if its metadata asks for it.
+    /// Links a region if its metadata requests the link step.
     ///
     /// # Errors
-    /// The message of the backend, or what is wrong with its answer.
+    /// If the backend fails to link the region, or returns an invalid link result.
     pub fn link(
         mut region: api::CompiledRegion,
         symbol: &str,
@@ -54,8 +54,9 @@ impl CompiledRegion {
         Ok(CompiledRegion { region, shared: linked.shared.map(Arc::new) })
     }
 
-    /// Returns the constants that the loader gets, given those of `compile`, and adds what it has to know of them to
-    /// the object `region` of its options.
+    /// Returns the constants for the loader, based on the constants for `compile`: without packed elements, and with
+    /// the shared data appended. Adds the metadata and the index of the shared data to `about`, the object `region` of
+    /// the loader's options.
     pub fn constants(&self, compiled_with: &[Constant], about: &mut Value) -> Vec<Constant> {
         let metadata: Map<String, Value> = bridge::metadata(&self.region).into_iter().collect();
         let mut constants = compiled_with.to_vec();

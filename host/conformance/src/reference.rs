@@ -16,10 +16,10 @@ use std::collections::HashMap;
 /// Maximum size of a value in bytes.
 const MAX_VALUE_BYTES: usize = 1 << 30;
 
-/// A value with an error bound per element.
+/// Tensor with an error bound per element.
 #[derive(Clone, Debug)]
 pub struct BoundedTensor {
-    /// Value of the reference.
+    /// Reference value.
     pub value: Tensor,
     /// Error bound of each element; empty if the value is exact.
     pub error: Vec<f64>,
@@ -31,7 +31,8 @@ pub type Values = HashMap<ExprId, Vec<BoundedTensor>>;
 /// Computes every value of `@main`.
 ///
 /// # Errors
-/// If the reference rejects a value (an index out of bounds), or an expression is not data flow.
+/// If there is no `@main`, the number of inputs is wrong, the reference rejects a value (for example, an out-of-bounds
+/// index), or an expression is not data flow.
 pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
     let main = module.main().ok_or("the module has no @main")?;
     if main.params.len() != inputs.len() {
@@ -53,7 +54,7 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
             Expr::Project { tuple, index } => of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
             expr => {
                 let (operator, call) =
-                    expr.as_op_call().ok_or("expected a data-flow module, found another expression")?;
+                    expr.as_op_call().ok_or("expected data flow, found an expression other than an operator call")?;
                 let args: Vec<(bool, Vec<BoundedTensor>)> =
                     call.args.iter().map(|&arg| (matches!(module.ty(arg), Type::Tuple(_)), of(arg))).collect();
                 call_with_bounds(operator, &call.attrs, &args)?
@@ -192,8 +193,8 @@ fn operator_error(
     }
 }
 
-/// Returns twice the largest change of each element of the results when the operands are perturbed by their error
-/// bounds plus a relative `gamma(backward)`.
+/// Returns, per result element, twice the largest change when the operands are perturbed by their error bounds plus a
+/// relative `gamma(backward)`.
 fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Vec<Vec<f64>> {
     const PERTURBATIONS: u64 = 10;
     let Ok(baseline) = apply(operator, attrs, args, |_, b| map_binary64(&b.value, |_, v| v)) else { return Vec::new() };
@@ -236,14 +237,14 @@ fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backwar
     largest
 }
 
-/// An element outside its bounds.
+/// Element outside its error bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
-    /// Index of the element, row-major.
+    /// Row-major index of the element.
     pub element: usize,
     /// Computed value.
     pub found: f64,
-    /// Value of the reference.
+    /// Reference value.
     pub expected: f64,
     /// Error bound.
     pub bound: f64,
@@ -315,7 +316,7 @@ mod tests {
         let x = builder.var("x", ty.clone());
         let w = builder.constant(Tensor::from_slice(&[2, 2], &[1.0f32, -1.0, 1.0, 1.0]));
         let op = |builder: &mut Builder, name, args: &[ExprId]| builder.op(name, args, Attrs::default()).unwrap();
-        // The first sum is close to 0, where one more rounding makes the root NaN.
+        // The first sum is close to 0, where an additional rounding makes the root NaN.
         let sums = op(&mut builder, "nn.dense", &[x, w]);
         let roots = op(&mut builder, "rsqrt", &[sums]);
         let turned = op(&mut builder, "transpose", &[roots]);

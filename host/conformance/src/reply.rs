@@ -1,4 +1,4 @@
-//! Replies of the worker, as outcomes of cases and as faults.
+//! Conversion of worker replies to case outcomes and faults.
 
 use super::fault::{Fault, Kind};
 use super::supervise::{Reply, Termination};
@@ -26,7 +26,7 @@ impl CaseReply {
     }
 }
 
-/// Returns the number of runs in a case that went on after they had returned.
+/// Returns the number of runs in a case that returned before their work was complete.
 pub(super) fn unfinished_runs(reply: &Reply) -> u64 {
     match reply {
         Reply::Done(done) => done["unfinished"].as_u64().unwrap_or(0),
@@ -42,12 +42,12 @@ pub(super) fn fault_in(reply: &Reply) -> Option<Fault> {
     }
 }
 
-/// Returns the fault in an answer of the worker.
+/// Returns the fault in a worker response.
 pub(super) fn fault_of(done: &Value) -> Option<Fault> {
     serde_json::from_value(done.get("fault")?.clone()).ok()
 }
 
-/// Converts a reply without a result to a fault of the entry that the worker was in.
+/// Converts a reply without a result to a fault of the entry that the worker was executing.
 pub(super) fn fault_of_reply(reply: &Reply, entry: &str) -> Fault {
     let place = |at: &str| if at == "start" && !entry.is_empty() { entry.to_owned() } else { at.to_owned() };
     match reply {
@@ -61,7 +61,7 @@ pub(super) fn fault_of_reply(reply: &Reply, entry: &str) -> Fault {
             Fault::new(Kind::TimeLimit, &place(at), "the entry did not return within the time limit").in_region(region)
         }
         Reply::Done(done) => {
-            Fault::new(Kind::BadDescription, entry, format!("unexpected answer of the worker: {done}"))
+            Fault::new(Kind::BadDescription, entry, format!("expected a worker response with a result, found: {done}"))
         }
     }
 }

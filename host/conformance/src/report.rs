@@ -22,7 +22,7 @@ pub struct SubjectReport {
     pub failed: usize,
     /// Largest fraction of its error budget that any element used.
     pub share: f64,
-    /// Number of refused cases for each reason.
+    /// Number of refused cases per reason.
     pub reasons: BTreeMap<String, usize>,
 }
 
@@ -38,7 +38,7 @@ impl SubjectReport {
         self.passed + self.failed
     }
 
-    /// Adds the outcomes of further cases.
+    /// Adds the outcomes in `other`.
     pub fn add(&mut self, other: SubjectReport) {
         self.cases += other.cases;
         self.passed += other.passed;
@@ -51,7 +51,7 @@ impl SubjectReport {
     }
 }
 
-/// Number of cases of a claim besides patterns and operators: `layout nn.conv2d`, `open dimensions`, `option half=true`.
+/// Case counts of a claim other than a pattern or operator: `layout nn.conv2d`, `open dimensions`, `option half=true`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClaimReport {
     /// Name of the claim.
@@ -62,7 +62,7 @@ pub struct ClaimReport {
     pub tested: usize,
 }
 
-/// A failure, and the case that reproduces it.
+/// Failure, with the case that reproduces it.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailedCase {
     /// Subject of the case, or name of the check.
@@ -86,7 +86,7 @@ pub struct BackendReport {
     pub plugin: String,
     /// Version of the plugin.
     pub version: String,
-    /// True if the backend gives no guarantee for non-finite values, which were therefore not tested.
+    /// True if the backend makes no guarantee for non-finite values, which were therefore not tested.
     pub finite_math: bool,
     /// Faults that do not belong to a case.
     pub faults: Vec<Fault>,
@@ -94,7 +94,7 @@ pub struct BackendReport {
     pub subjects: Vec<SubjectReport>,
     /// Claims besides patterns and operators.
     pub claims: Vec<ClaimReport>,
-    /// Checks of the plugin as a whole: the name of each, and true if it passed.
+    /// Plugin-wide checks: name, and true if the check passed.
     pub checks: Vec<(String, bool)>,
     /// Failures, one per subject and kind.
     pub failures: Vec<FailedCase>,
@@ -119,7 +119,7 @@ impl BackendReport {
         }
     }
 
-    /// Returns true if there are no faults and no failures.
+    /// Returns true if the report contains no faults and no failures.
     pub fn has_passed(&self) -> bool {
         self.faults.is_empty() && self.failures.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The conformance run: claims of a backend, cases for them, and checks of the plugin as a whole.
+//! Conformance run of a backend: tests its claims with generated cases, then runs the plugin-wide checks.
 
 use super::case::{Case, Setting, Subject};
 use super::claims::{Claims, device_claim, option_claim};
@@ -17,17 +17,17 @@ use serde_json::{Value, json};
 
 pub use super::driver::{Options, Run};
 
-/// Maximum number of cases that are tried with each value of an option, and on each device.
+/// Maximum number of cases per option value, and per device.
 const MAX_OPTION_CASES: usize = 32;
 const MAX_CASES_PER_DEVICE: usize = 8;
 
-/// Maximum number of claims that a claim is drawn beside, each beside the next.
+/// Maximum number of rounds that combine untested claims with neighbors; each round adds a neighbor to the cases.
 const MAX_NEIGHBORS: usize = 2;
 
-/// Number of cases from which the sample of a claim that is not selected is taken.
+/// Maximum number of cases drawn to find a passing sample of an unselected claim.
 const MAX_DRAWN_NEIGHBORS: usize = 6;
 
-/// Returns the quantization scheme of a description.
+/// Parses the declared quantization scheme of a description.
 fn scheme_of(declared: &Value) -> Option<Scheme> {
     let declared: Quantization = serde_json::from_value(declared.clone()).ok()?;
     let activation = if declared.activation == "uint8" { DType::U8 } else { DType::I8 };
@@ -88,7 +88,7 @@ impl Run<'_> {
         report
     }
 
-    /// Tries every pattern and operator, and regions of several operators. Returns a case that passed for each.
+    /// Tests every pattern and operator, and regions with several operators. Returns one passed case per subject.
     fn try_subjects(&self, progress: &mut Progress, table: &[Entry], operators: &[&'static OpDef]) -> Vec<Case> {
         let claims = table.iter().map(Claim::Pattern).chain(operators.iter().map(|&def| Claim::Operator(def)));
         let claims: Vec<Claim<'_>> = claims.filter(|claim| self.is_selected(&claim.subject())).collect();
@@ -127,7 +127,7 @@ impl Run<'_> {
         samples
     }
 
-    /// Returns the claims that are not selected, each with a case that passes, as neighbors of those that are.
+    /// Returns the unselected claims, each with a passing case, as neighbors for the selected claims.
     fn unselected<'c>(
         &self,
         progress: &mut Progress,
@@ -150,7 +150,7 @@ impl Run<'_> {
             .collect()
     }
 
-    /// Tries every value of every option: on cases that passed without it, and on the claims that it adds.
+    /// Tests every value of every option, on cases that passed without the option and on claims that need it.
     fn try_options(&self, progress: &mut Progress, samples: &[Case], known: (&[Entry], &[&'static OpDef])) {
         for (option, values, load) in progress.claims.options.clone() {
             for value in values {
@@ -177,8 +177,8 @@ impl Run<'_> {
         }
     }
 
-    /// Tries the claims that need an option: those that only the description under it has, and those of which no case was
-    /// supported without it.
+    /// Tests the claims that need an option: claims that appear only in the description under the option, and claims
+    /// without a supported case in the default configuration.
     fn try_claims_under(
         &self,
         progress: &mut Progress,
@@ -219,7 +219,7 @@ impl Run<'_> {
         }
     }
 
-    /// Tries cases that passed on every device that the backend lists.
+    /// Tests passed cases again on every device that the backend lists.
     fn try_devices(&self, progress: &mut Progress, samples: &[Case]) {
         for device in progress.claims.devices.clone() {
             let name = device_claim(&device);
@@ -243,7 +243,7 @@ impl Run<'_> {
         }
     }
 
-    /// Adds a fault for each claim without a tested case, unless only some claims were to be tested, or none was.
+    /// Adds a fault for each claim without a tested case, unless the run has a filter or tested no claim at all.
     fn report_untested(&self, report: &mut BackendReport) {
         let subjects = report.subjects.iter().map(|s| (&s.subject, s.tested(), s.cases));
         let claims = report.claims.iter().map(|claim| (&claim.claim, claim.tested, claim.cases));
@@ -255,7 +255,7 @@ impl Run<'_> {
         for (name, _, cases) in all.into_iter().filter(|(_, tested, _)| *tested == 0) {
             let message = match cases {
                 0 => "expected a tested case, found none: no valid case was generated".to_owned(),
-                n => format!("expected a tested case, found {n} that were refused"),
+                n => format!("expected a tested case, found only {n} refused cases"),
             };
             let fault = Fault::new(Kind::NotTested, "", message);
             let failure = FailedCase { subject: name, fault, case: String::new(), file: None, command: None };
@@ -271,7 +271,7 @@ fn subjects_of(backend: &str, description: &Value) -> (Vec<Entry>, Vec<&'static 
     (qualified_pattern_table(backend, description["patterns"].as_str().unwrap_or_default()), operators)
 }
 
-/// Parses a pattern table, and prefixes the names of its entries with the backend, as partitioning does.
+/// Parses a pattern table, and prefixes its entry names with the backend name, as partitioning does.
 fn qualified_pattern_table(backend: &str, text: &str) -> Vec<Entry> {
     let mut table = parse_table(text, Checks::Allowed).entries;
     let prefix = format!("{backend}.");

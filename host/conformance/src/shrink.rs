@@ -9,7 +9,7 @@ use byoc_ir::typing::Builder;
 use byoc_ir::with_dtype;
 use std::collections::{BTreeSet, HashMap};
 
-/// Returns the smallest case that still `fails`, found with at most `attempts` attempts.
+/// Returns the smallest case for which `fails` returns true, found with at most `attempts` attempts.
 pub fn shrink(case: &Case, attempts: usize, mut fails: impl FnMut(&Case) -> bool) -> Case {
     let mut best = case.clone();
     let mut attempts_left = attempts;
@@ -29,7 +29,8 @@ pub fn shrink(case: &Case, attempts: usize, mut fails: impl FnMut(&Case) -> bool
     }
 }
 
-/// Returns the case with these dimensions open; `None` if its operators need them, or if none is left to open.
+/// Returns the case with the dimensions selected by `open` unknown; `None` if its operators need known dimensions, or
+/// if no dimension can be opened.
 pub fn with_open_dims(case: &Case, open: Open) -> Option<Case> {
     let setting = Setting { open: Some(open), ..case.setting.clone() };
     let opened = apply(&Case { setting, ..case.clone() }, &Edit::Nothing)?;
@@ -37,7 +38,7 @@ pub fn with_open_dims(case: &Case, open: Open) -> Option<Case> {
     opened.module.main()?.params.iter().any(is_open).then_some(opened)
 }
 
-/// A simplification step.
+/// Simplification step.
 #[derive(Clone, Debug, PartialEq)]
 enum Edit {
     /// Changes no value and no attribute.
@@ -54,7 +55,7 @@ enum Edit {
     Simple(usize),
 }
 
-/// Returns parameters and constants, in the order of the module.
+/// Returns the parameters and constants with their tensors, in module order.
 fn operands(case: &Case) -> Vec<(ExprId, Tensor)> {
     let Some(main) = case.module.main() else { return Vec::new() };
     let mut found: Vec<(ExprId, Tensor)> = main.params.iter().copied().zip(case.inputs.iter().cloned()).collect();
@@ -195,7 +196,7 @@ fn replace_dim(value: &AttrValue, from: i64, to: i64) -> AttrValue {
     }
 }
 
-/// Returns the corner of `tensor` that has this shape: the first elements along every axis.
+/// Returns the leading subtensor of this shape: the first elements along every axis.
 fn corner(tensor: &Tensor, shape: &[usize]) -> Tensor {
     Tensor::build(tensor.dtype(), shape, |bytes| {
         let size = tensor.dtype().size();

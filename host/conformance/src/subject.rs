@@ -1,5 +1,5 @@
-//! Cases of one claim, an operator or a pattern: drawn alone, with the restrictions that refusals suggest, or beside operators
-//! of other claims.
+//! Cases of one claim (an operator or a pattern), drawn alone, with restrictions derived from refusals, or combined
+//! with operators of other claims.
 
 use super::case::{Case, Open, Setting, Subject};
 use super::claims::{Claims, DEVICE_MEMORY, OPEN_DIMS, STREAMS};
@@ -15,54 +15,52 @@ use byoc_ir::tensor::DType;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-/// Number of cases of a subject that are tested thoroughly.
+/// Number of thoroughly tested cases per subject.
 const MAX_THOROUGH_CASES: usize = 2;
 
-/// Number of faults of one kind in a subject after which the subject is abandoned.
+/// Number of faults of one kind after which a subject is abandoned.
 const MAX_FAULTS_PER_KIND: usize = 3;
 
-/// Maximum number of cases that are drawn if few are supported, as a multiple of the requested number.
+/// Maximum number of drawn cases if few are supported, as a multiple of the requested number.
 const MAX_DRAW_FACTOR: usize = 8;
 
-/// Maximum number of cases of a subject that are tried with open dimensions, and in the memory of a device.
+/// Maximum number of cases per subject with open dimensions, and in device memory.
 const MAX_OPEN_CASES: usize = 4;
 const MAX_DEVICE_CASES: usize = 2;
 
-/// Maximum number of cases of a subject that other claims are drawn beside.
+/// Maximum number of passed cases per subject that are kept for combination with other claims.
 const MAX_SAMPLES: usize = 4;
 
-/// Test of a backend in progress.
+/// State of a backend test.
 pub(super) struct Progress {
     /// Worker process.
     pub worker: Supervisor,
-    /// Findings.
     pub report: BackendReport,
     /// Claims besides patterns and operators.
     pub claims: Claims,
-    /// Source of cases.
+    /// Case generator.
     pub cases: Cases,
 }
 
-/// Cases of one subject so far.
+/// Outcomes and samples of one subject.
 pub(super) struct Tally {
-    /// Outcomes.
     pub report: SubjectReport,
-    /// Cases that passed.
+    /// Passed cases.
     pub samples: Vec<Case>,
     opened: usize,
     on_device: usize,
-    /// Faults by kind, and their number.
+    /// Number of faults per kind.
     faults: Vec<(Kind, usize)>,
-    /// Element types, and true if a case of this type was supported.
+    /// Tested element types; true if a case of the type was supported.
     dtypes: BTreeMap<DType, bool>,
-    /// Number of refusals by code.
+    /// Number of refusals per code.
     codes: BTreeMap<String, usize>,
-    /// Restrictions of cases that were supported.
+    /// Restrictions of supported cases.
     helpful: Vec<Restrictions>,
 }
 
 impl Tally {
-    /// Starts counting.
+    /// Creates an empty tally.
     pub fn new(subject: &Subject) -> Tally {
         Tally {
             report: SubjectReport::new(&subject.to_string()),
@@ -81,8 +79,8 @@ impl Tally {
         self.report.tested()
     }
 
-    /// Returns the restrictions of case `number`: those that helped; while no case was supported, one after the other those
-    /// against the refusals so far.
+    /// Returns the restrictions of case `number`. Cases cycle through no restrictions and the restrictions of supported
+    /// cases or, if no case was supported, the restrictions against earlier refusals.
     fn restrictions(&self, number: usize) -> Restrictions {
         let mut choices = vec![Restrictions::default()];
         if self.tested() > 0 {
@@ -96,7 +94,7 @@ impl Tally {
                 }
             }
         }
-        // Each theme is drawn with other restrictions in each round.
+        // Each theme is drawn with different restrictions in each round.
         choices[(number + number / THEMES.len()) % choices.len()]
     }
 
@@ -107,7 +105,8 @@ impl Tally {
         }
     }
 
-    /// Returns true if other operands or attributes would not help: the operator alone is not worth a region.
+    /// Returns true if no case was supported, mostly because the operator alone is not worth a region. Different
+    /// operands or attributes do not change this verdict.
     fn needs_neighbors(&self) -> bool {
         let most = self.codes.iter().filter(|(code, _)| *code != "UnsupportedDtype").max_by_key(|(_, count)| **count);
         self.tested() == 0 && most.is_some_and(|(code, _)| code == "NotProfitable")
@@ -115,12 +114,12 @@ impl Tally {
 }
 
 impl Run<'_> {
-    /// Returns true if a subject is to be tested.
+    /// Returns true if the filter of the run selects a subject.
     pub(super) fn is_selected(&self, subject: &Subject) -> bool {
         self.options.only.as_ref().is_none_or(|only| subject.to_string().contains(only.as_str()))
     }
 
-    /// Tries cases of a subject, which `make` draws, on the backend.
+    /// Tests the backend on cases of a subject, drawn by `make`.
     pub(super) fn try_alone(
         &self,
         progress: &mut Progress,
@@ -133,7 +132,7 @@ impl Run<'_> {
             let dtype = progress.cases.theme(number).dtype;
             let mut restrictions = Restrictions::default();
             if number >= self.options.cases {
-                // A backend that supports little gets more cases of the element types that it supports.
+                // If few cases were supported, more cases of the supported element types are drawn.
                 if tally.tested() >= self.options.cases / 2 || tally.needs_neighbors() {
                     break;
                 }
@@ -154,7 +153,7 @@ impl Run<'_> {
         tally
     }
 
-    /// Tries cases of a claim beside operators of other claims.
+    /// Tests cases that combine a claim with operators of other claims.
     pub(super) fn try_beside(
         &self,
         progress: &mut Progress,
@@ -191,7 +190,7 @@ impl Run<'_> {
         }
     }
 
-    /// Tries a case, and counts its outcome. Breaks if there are enough faults.
+    /// Tests a case, and counts its outcome. Breaks if the subject has enough faults.
     fn try_case(&self, progress: &mut Progress, tally: &mut Tally, case: Case, dtype: DType) -> ControlFlow<()> {
         let thorough = tally.report.passed < MAX_THOROUGH_CASES;
         let backend = progress.report.backend.clone();
@@ -248,7 +247,7 @@ impl Run<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Tries a case that passed with some of its dimensions open; returns false if that reveals a fault.
+    /// Retests a passed case with some of its dimensions open; returns false if this reveals a fault.
     fn try_open(&self, progress: &mut Progress, case: &Case, open: Open) -> bool {
         match with_open_dims(case, open) {
             Some(case) => self.try_variant(progress, case, OPEN_DIMS),
@@ -256,13 +255,13 @@ impl Run<'_> {
         }
     }
 
-    /// Tries a case that passed with its tensors in the memory of the device; returns false if that reveals a fault.
+    /// Retests a passed case with its tensors in device memory; returns false if this reveals a fault.
     fn try_on_device(&self, progress: &mut Progress, case: &Case) -> bool {
         let setting = Setting { on_device: true, ..case.setting.clone() };
         self.try_variant(progress, Case { setting, ..case.clone() }, DEVICE_MEMORY)
     }
 
-    /// Tries a case that passed under another setting, as a case of `claim`; returns false if that reveals a fault.
+    /// Tests a variant of a passed case, as a case of `claim`; returns false if this reveals a fault.
     pub(super) fn try_variant(&self, progress: &mut Progress, case: Case, claim: &str) -> bool {
         let backend = progress.report.backend.clone();
         let reply = self.run_case(&mut progress.worker, &backend, &case, false);

@@ -1,5 +1,5 @@
-//! Supervisor of the worker in a conformance run: starts the worker, sends requests to it, and if it crashes or hangs,
-//! reports the current entry and starts another worker.
+//! Supervisor of the worker in a conformance run: starts the worker, sends requests to it, and after a crash or a hang,
+//! reports the current entry and starts a new worker.
 
 use serde_json::Value;
 use std::fmt;
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 /// Outcome of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
-    /// The worker answered.
+    /// The worker responded.
     Done(Value),
-    /// The worker's process terminated.
+    /// The worker process terminated.
     Died {
         /// Entry that the worker was in.
         at: String,
@@ -25,7 +25,7 @@ pub enum Reply {
         /// Last line of the worker's standard error, or the reason for an unknown status.
         last_line: Option<String>,
     },
-    /// The worker did not answer in time, and was killed.
+    /// The worker did not respond in time, and was killed.
     Late {
         /// Entry that the worker was in.
         at: String,
@@ -34,7 +34,7 @@ pub enum Reply {
     },
 }
 
-/// Termination of a worker's process.
+/// Termination status of a worker process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Termination {
     /// Exited with this code.
@@ -49,7 +49,7 @@ impl Termination {
     /// Abort, for example after a failed allocation.
     pub const ABORTED: Termination = Termination::Killed(6);
 
-    /// Interprets the status of a process that has ended.
+    /// Converts the exit status of a process.
     pub fn of(status: ExitStatus) -> Termination {
         match (signal(status), status.code()) {
             (Some(signal), _) => Termination::Killed(signal),
@@ -75,9 +75,9 @@ impl fmt::Display for Termination {
     }
 }
 
-/// Starts and supervises workers.
+/// Supervisor of worker processes.
 pub struct Supervisor {
-    /// Creates the command that serves requests.
+    /// Callback that creates the command for a worker.
     command: Box<dyn Fn() -> Command>,
     /// Time limit for an entry.
     pub limit: Duration,
@@ -92,18 +92,18 @@ struct Running {
 }
 
 impl Supervisor {
-    /// Creates a supervisor of workers that `command` starts. A worker that sends no message for `limit` counts as
+    /// Creates a supervisor for workers that `command` starts. A worker that sends no message for `limit` counts as
     /// hung.
     pub fn new(command: Box<dyn Fn() -> Command>, limit: Duration) -> Supervisor {
         Supervisor { command, limit, running: None }
     }
 
-    /// Sends a request to the worker, and starts one if there is none.
+    /// Sends a request to the worker, after starting a worker if none is running.
     pub fn send(&mut self, request: &Value) -> Reply {
         self.send_until(request, None)
     }
 
-    /// Sends a request to the worker, and kills the worker after at most `patience`, in whatever entry.
+    /// Sends a request to the worker, and kills the worker after at most `patience`, regardless of its current entry.
     pub fn interrupt(&mut self, request: &Value, patience: Duration) {
         self.send_until(request, Some(Instant::now() + patience));
         self.stop();
@@ -118,10 +118,10 @@ impl Supervisor {
         if self.running.is_none() {
             match start(&mut (self.command)()) {
                 Ok(running) => self.running = Some(running),
-                Err(error) => return died(at, format!("the worker cannot be started: {error}")),
+                Err(error) => return died(at, format!("cannot start the worker: {error}")),
             }
         }
-        let Some(running) = &mut self.running else { return died(at, "there is no worker".into()) };
+        let Some(running) = &mut self.running else { return died(at, "expected a running worker, found none".into()) };
         let line = format!("{request}\n");
         let sent = running.requests.as_mut().is_some_and(|pipe| pipe.write_all(line.as_bytes()).is_ok());
         if !sent {
@@ -132,7 +132,7 @@ impl Supervisor {
                 until.map_or(self.limit, |until| until.saturating_duration_since(Instant::now()).min(self.limit));
             match running.responses.recv_timeout(wait) {
                 Ok(line) => {
-                    // Other lines are output of the plugin, and ignored.
+                    // Lines without JSON are plugin output, and are ignored.
                     let Ok(mut value) = serde_json::from_str::<Value>(&line) else { continue };
                     if let Some(done) = value.get_mut("done") {
                         return Reply::Done(done.take());

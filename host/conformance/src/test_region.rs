@@ -1,4 +1,4 @@
-//! A region of a case as a backend receives it, with the expected results.
+//! Region of a case as a backend receives it, with the expected results.
 
 use super::reference::{self, BoundedTensor, Values};
 use byoc::runtime::plugin::bridge::{ConstantTable, function_graph, module_of};
@@ -8,7 +8,7 @@ use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{Constant, Graph};
 use std::sync::Arc;
 
-/// A region of a case, its inputs, and the expected results.
+/// Region of a case, with its inputs and the expected results.
 pub struct TestRegion {
     /// Graph of the region.
     pub graph: Graph,
@@ -20,17 +20,18 @@ pub struct TestRegion {
     pub inputs: Vec<Tensor>,
     /// Expected outputs.
     pub expected: Vec<BoundedTensor>,
-    /// True if the backend gives no guarantee for non-finite values.
+    /// True if the backend makes no guarantee for non-finite values.
     finite_math: bool,
     sources: Vec<ExprId>,
     results: Vec<ExprId>,
 }
 
 impl TestRegion {
-    /// Creates the test of a region that partitioning formed, with the values of the reference.
+    /// Creates the test of a partitioned region, with inputs and expected results from the reference values.
     ///
     /// # Errors
-    /// If the region cannot run on its own.
+    /// If `module` has no function for the region, the function cannot be converted to a graph, or `values` lacks an
+    /// input or output of the region.
     pub fn of(
         module: &Module,
         region: &RegionReport,
@@ -69,10 +70,11 @@ impl TestRegion {
         if whole { Ok(()) } else { Err("expected as many inputs and outputs as in the region's graph".into()) }
     }
 
-    /// Evaluates the region on `inputs`, and returns these with the results of the reference.
+    /// Evaluates the region on `inputs`, and returns the inputs with the reference results.
     ///
     /// # Errors
-    /// If the reference rejects the inputs, or the backend gives no guarantee for them.
+    /// If the reference rejects the inputs, or a value is non-finite and the backend makes no guarantee for non-finite
+    /// values.
     pub fn with_inputs(&self, inputs: Vec<Tensor>) -> Result<(Vec<Tensor>, Vec<BoundedTensor>), String> {
         let module = module_of(&self.graph, &self.constants).map_err(|d| d.to_string())?;
         let main = module.main().ok_or("expected a graph with outputs")?;

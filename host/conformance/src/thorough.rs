@@ -12,7 +12,7 @@ use byoc_ir::with_dtype;
 use byoc_plugin_api::{Executable, Prepared};
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 
-/// Number of concurrent threads, and of runs on each of them.
+/// Number of concurrent threads, and of runs per thread.
 const THREADS: usize = 4;
 const RUNS_PER_THREAD: usize = 24;
 
@@ -58,14 +58,13 @@ fn reproducible_bytes(
     Err(Fault::new(Kind::NotDeterministic, "compile", message))
 }
 
-/// Returns inputs with their elements in reverse order, and the expected results. Reversed elements are valid inputs
-/// even if they are indices.
+/// Returns the inputs with their elements in reverse order, and the expected results. Reversal keeps indices in bounds.
 pub(super) fn second_inputs(test_region: &TestRegion) -> Option<SecondInputs> {
     let inputs: Vec<Tensor> = test_region.inputs.iter().map(reverse).collect();
     test_region.with_inputs(inputs).ok().map(|(inputs, expected)| SecondInputs { inputs, expected })
 }
 
-/// Other inputs of a region, with the results of the reference.
+/// Second set of inputs of a region, with the reference results.
 pub(super) struct SecondInputs {
     /// Inputs.
     pub inputs: Vec<Tensor>,
@@ -81,7 +80,7 @@ fn reverse(tensor: &Tensor) -> Tensor {
     .expect("a case exceeds the memory limit")
 }
 
-/// Checks that another run in between does not change the result.
+/// Checks that an intervening run on different inputs does not change the result.
 fn check_repeated_runs(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
@@ -120,8 +119,8 @@ fn aliased_inputs(
     check_outputs(&outputs, &expected, Kind::Aliasing, "run", &format!("inputs 0 and {second} in the same memory"))
 }
 
-/// Checks concurrent runs of one executable and of another one of the same blob, on alternating inputs. A backend that
-/// serves one run at a time gets them one by one, as from the host.
+/// Checks concurrent runs of two executables from the same blob, on alternating inputs. For a backend that serves one
+/// run at a time, the runs are serialized, as in the host.
 fn concurrent_runs(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
@@ -173,17 +172,17 @@ fn single_thread(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: 
     harness.rerun(test_region, &*executable, (Kind::Threads, "run", "with one thread"))
 }
 
-/// Checks the result of an executable that is loaded a second time from the blob, after the first one is dropped.
+/// Checks the result of a second executable from the same blob, after the first executable is dropped.
 fn second_load(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &CompiledRegion) -> Result<(), Fault> {
     let (first, second) = (
         harness.load(test_region, compiled, &compiled.blob, harness.services)?,
         harness.load(test_region, compiled, &compiled.blob, harness.services)?,
     );
     drop(first);
-    harness.rerun(test_region, &*second, (Kind::NotRepeatable, "load", "loaded again, after the first was dropped"))
+    harness.rerun(test_region, &*second, (Kind::NotRepeatable, "load", "second load, after the first was dropped"))
 }
 
-/// Checks that a region of the same shapes with other constants has its own results.
+/// Checks that a region with the same shapes but different constants does not produce stale results.
 fn other_constants(harness: &Harness<'_, '_>, case: &Case) -> Result<(), Fault> {
     let weights = |tensor: &Tensor| tensor.len() > 1 && (tensor.dtype().is_float() || tensor.dtype().size() == 1);
     let other = case.with_constants(|tensor| if weights(tensor) { reverse(tensor) } else { tensor.clone() });
@@ -200,7 +199,7 @@ fn other_constants(harness: &Harness<'_, '_>, case: &Case) -> Result<(), Fault> 
     Ok(())
 }
 
-/// Checks that code generator, loader and executable answer an unknown key with "unknown".
+/// Checks that code generator, loader and executable report an unknown query key as unknown.
 fn unknown_query(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
@@ -219,11 +218,11 @@ fn unknown_query(
         match answer {
             Ok(None) => {}
             Ok(Some(bytes)) => {
-                let message = format!("{responder}: expected no answer to an unknown key, found {} bytes", bytes.len());
+                let message = format!("{responder}: expected no reply to an unknown key, found {} bytes", bytes.len());
                 return Err(Fault::new(Kind::Query, "query", message));
             }
             Err(error) => {
-                let message = format!("{responder}: expected no answer to an unknown key, found an error: {error}");
+                let message = format!("{responder}: expected no reply to an unknown key, found an error: {error}");
                 return Err(Fault::new(if error.panicked { Kind::Panic } else { Kind::Query }, "query", message));
             }
         }
@@ -231,7 +230,7 @@ fn unknown_query(
     Ok(())
 }
 
-/// Checks damaged blobs. A truncated blob must be rejected, or run correctly if nothing essential was cut off. A blob
+/// Checks corrupt blobs. A truncated blob must be rejected, or run correctly if nothing essential was cut off. A blob
 /// with a changed byte may load, because the digest in an artifact detects it earlier, but must not terminate the
 /// process.
 fn check_damaged_blobs(

@@ -1,4 +1,5 @@
-//! Trial of a case on a backend: judges, compiles, loads, and runs each region in guarded memory against the reference.
+//! Trial of a case on a backend: each region is judged, compiled, loaded, run in guarded memory, and compared with the
+//! reference.
 
 use super::case::Case;
 use super::execute::{FillPattern, judge_outputs};
@@ -12,7 +13,7 @@ use byoc_plugin_api::{Executable, Prepared};
 
 impl Harness<'_, '_> {
     /// Tests a case. `thorough` includes the tests that concern the backend rather than the case: threads, repetition,
-    /// concurrency, other constants, damaged blobs.
+    /// concurrency, different constants, corrupt blobs.
     pub fn try_case(&self, case: &Case, thorough: bool) -> CaseResult {
         let test_regions = match self.partition(case) {
             Ok(test_regions) => test_regions,
@@ -52,8 +53,8 @@ impl Harness<'_, '_> {
         Ok((compiled, share))
     }
 
-    /// Runs twice with different fill bytes and compares the results. The fault for a wrong result states on what the
-    /// result depends.
+    /// Runs a region twice with different fill bytes and compares the results. The fault for a wrong result names the
+    /// condition that the result depends on.
     pub fn check_run(
         &self,
         test_region: &TestRegion,

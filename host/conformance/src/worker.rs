@@ -1,6 +1,6 @@
 //! Worker process of a conformance run, which loads the plugin. The process is separate, so that a crash or an infinite
-//! loop is a finding and does not end the run. The worker reads requests, one JSON object per line, and answers each
-//! with lines that name the current entry (`{"at": "compile"}`) and one line with the outcome (`{"done": ...}`).
+//! loop is a finding and does not end the run. The worker reads requests, one JSON object per line, and responds to
+//! each with lines that name the current entry (`{"at": "compile"}`) and one line with the outcome (`{"done": ...}`).
 
 use super::call_counter::{CallCounter, counting_services};
 use super::case::{Case, Setting};
@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A plugin under test.
+/// Worker with the plugin under test.
 pub struct Worker {
     registry: Registry,
-    /// Other plugins, searched for a loader that the plugin under test does not register.
+    /// Additional plugins, searched for a loader that the plugin under test does not register.
     others: Registry,
     services: Services,
     single_threaded: Services,
@@ -51,7 +51,7 @@ impl Worker {
         Ok(Worker { registry, others, services: several, single_threaded, call_counter, cancel })
     }
 
-    /// Answers requests until the input ends.
+    /// Serves requests until end of input.
     pub fn serve(self, requests: impl BufRead, send: &dyn Fn(&Value)) {
         for line in requests.lines() {
             let Ok(line) = line else { return };
@@ -74,7 +74,8 @@ impl Worker {
         }
     }
 
-    /// Calls `describe` twice, and compares the results. With an option, returns the description under it.
+    /// Calls `describe` twice, and compares the results. For a request with an option, returns the description under
+    /// that option.
     fn describe(&self, request: &Value, at: &dyn Fn(&str, &str)) -> Value {
         let name = request["backend"].as_str().unwrap_or_default();
         at("describe", "");
@@ -83,7 +84,7 @@ impl Worker {
         let backend = match self.backend(name, &setting) {
             Ok(backend) => backend,
             Err(failure) => {
-                // The failure may be that of the entry itself, or of the host in processing its result.
+                // Either the entry failed, or the host failed to process its result.
                 let described = self.registry.codegen(name).ok().map(|(codegen, _)| codegen.describe());
                 let panicked = matches!(described, Some(Err(error)) if error.panicked);
                 let kind = if panicked { Kind::Panic } else { Kind::BadDescription };
@@ -134,7 +135,7 @@ impl Worker {
         }
     }
 
-    /// Runs a case, drops everything, and counts later calls of services.
+    /// Runs a case, drops its regions, and counts subsequent service calls.
     fn unload(&self, request: &Value, at: &dyn Fn(&str, &str)) -> Value {
         let done = self.case(request, at);
         if done.get("passed").is_none() {
@@ -148,7 +149,7 @@ impl Worker {
             return done;
         }
         let message = format!(
-            "expected no calls of host services after the last region was dropped, found {calls} within 250 ms"
+            "expected no calls to host services after the last region was dropped, found {calls} within 250 ms"
         );
         json!({ "fault": Fault::new(Kind::WorksAfterUnload, "run", message) })
     }
@@ -183,7 +184,7 @@ impl Worker {
         }
     }
 
-    /// Returns a backend, with its description under the option and on the device of a case.
+    /// Returns a backend, with its description for the option and device of a case.
     fn backend(&self, name: &str, setting: &Setting) -> Result<Backend<'_>, Failure> {
         let mut backend = Backend::find(&self.registry, name)?;
         if let Some((option, value)) = setting.option.as_ref().filter(|_| !setting.at_load) {
@@ -201,7 +202,7 @@ impl Worker {
         body: impl FnOnce(&Harness<'_, '_>) -> R,
     ) -> Result<R, Failure> {
         let mut backend = self.backend(request["backend"].as_str().unwrap_or_default(), setting)?;
-        // The bounds say what is worth a region, not what is right; a case is smaller than what is worth one.
+        // Cost bounds concern profitability, not correctness; a case is smaller than any profitable region.
         backend.description.cost = Cost::default();
         let plugin_name = &backend.plugin.name;
         let loader = |key: &str| -> Option<Arc<dyn Loader>> {

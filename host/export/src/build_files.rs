@@ -1,4 +1,4 @@
-//! Build files of a project.
+//! Build files of an exported project.
 
 use crate::exported::Exported;
 
@@ -36,7 +36,7 @@ pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
     )
 }
 
-/// Rules for weights that are linked instead of read.
+/// Makefile rules for linking the weights instead of reading them.
 const LINKED: &str = include_str!("linked.mk");
 
 /// Returns the CMakeLists.txt; `sources` are the C files of the model.
@@ -64,7 +64,8 @@ pub fn cmake(e: &Exported<'_>, sources: &[String]) -> String {
     )
 }
 
-/// Returns the flags of the target. Products and sums are contracted, and errno is not set, where the target has vectors.
+/// Returns the compiler flags of the target. On targets with vectors, multiply-adds are contracted and errno is not
+/// set.
 fn flags(e: &Exported<'_>) -> String {
     let machine = e.options.machine;
     let more = if machine.vectors { " -ffp-contract=fast -fno-math-errno -fno-trapping-math" } else { "" };

@@ -1,4 +1,4 @@
-//! The program that runs recorded inputs and checks the outputs.
+//! Checking program, which runs recorded inputs and compares the outputs.
 
 use crate::code::heading;
 use crate::exported::{Exported, Port, Recorded};
@@ -7,7 +7,7 @@ use byoc_emit_c::single_file::definition;
 use byoc_plugin_api::DType;
 use std::fmt::Write;
 
-/// Returns the recorded values as a header of the checking program.
+/// Returns the header of the checking program with the recorded values.
 pub fn recorded(e: &Exported<'_>, recorded: &Recorded) -> String {
     let mut text = heading(e, "recorded inputs and outputs");
     let capital = e.options.prefix.to_uppercase();
@@ -30,8 +30,8 @@ pub fn recorded(e: &Exported<'_>, recorded: &Recorded) -> String {
     text
 }
 
-/// Returns the relative error up to which an output passes: max |a - b| / max |b|. Results of float16 are rounded to 11 bits,
-/// and may differ in the last of them; weights that were rounded give other results than those recorded.
+/// Returns the maximum relative error of a passing output, max |a - b| / max |b|. Float16 results are rounded to 11
+/// bits and may differ in the last bit; rounded weights produce results that differ from the recorded ones.
 fn tolerance(dtype: DType, half_weights: bool) -> &'static str {
     match dtype {
         _ if half_weights => "1e-2",
@@ -40,7 +40,7 @@ fn tolerance(dtype: DType, half_weights: bool) -> &'static str {
     }
 }
 
-/// Returns true for the floating-point types of outputs.
+/// Tests for a floating-point output type.
 fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::F32 | DType::F64)
 }
@@ -73,7 +73,7 @@ static int report_exact(const char *name, long differing) {
 }
 ";
 
-/// Access to the weights: linked, or read from a file.
+/// C code that provides the weights, linked or read from a file.
 const WEIGHTS: &str = "
 #ifdef MODEL_WEIGHTS_LINKED
 extern const unsigned char _binary_@PREFIX@_weights_bin_start[];
@@ -101,7 +101,7 @@ static const void *weights(int argc, char **argv) {
 #endif
 ";
 
-/// Returns the program that runs the recorded inputs and checks the outputs.
+/// Returns the source of the checking program.
 pub fn main(e: &Exported<'_>) -> String {
     let prefix = &e.options.prefix;
     let capital = prefix.to_uppercase();

@@ -1,4 +1,4 @@
-//! Data of an export: options, interface, functions from outside.
+//! Data of an export: options, interface, external functions.
 
 use byoc_emit_c::externals::Region;
 use byoc_emit_c::form::Machine;
@@ -7,34 +7,34 @@ use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::DType;
 
-/// Options of an export.
+/// Export options.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Prefix of all names and files.
     pub prefix: String,
     /// Name of the model, for comments.
     pub title: String,
-    /// Processor that the code is generated for.
+    /// Target processor.
     pub machine: Machine,
-    /// Functions of the user.
+    /// User-supplied functions.
     pub externs: Vec<Extern>,
-    /// Form of the constants.
+    /// Storage of the constants.
     pub weights: Weights,
-    /// Stores weights of float32 as float16.
+    /// True if float32 weights are stored as float16.
     pub half_weights: bool,
 }
 
-/// Form of the constants of a project.
+/// Storage of the constants of a project.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Weights {
     /// `const` arrays in a C file.
     #[default]
     Source,
-    /// A file beside the sources, which the caller of the program links, maps or reads.
+    /// File beside the sources, which the caller of the program links, maps or reads.
     File,
 }
 
-/// Inputs of a run and the outputs that the program is checked against.
+/// Inputs of a run, and the expected outputs for checking the program.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     /// Values of the inputs.
@@ -48,7 +48,7 @@ pub struct Recorded {
 pub struct Port {
     /// Name in the model.
     pub name: String,
-    /// Name in C.
+    /// C identifier.
     pub identifier: String,
     /// Element type.
     pub dtype: DType,
@@ -57,12 +57,12 @@ pub struct Port {
 }
 
 impl Exported<'_> {
-    /// Returns true if the constants are in a file of their own.
+    /// Returns true if the constants are in a separate file.
     pub fn has_weights_file(&self) -> bool {
         self.options.weights == Weights::File
     }
 
-    /// Returns true if a region of a backend reports failures.
+    /// Returns true if a backend region reports failures.
     pub fn has_status(&self) -> bool {
         self.regions.iter().any(|region| region.call.status)
     }
@@ -80,43 +80,40 @@ impl Port {
     }
 }
 
-/// Exported model: the program, and the names of its interface.
+/// Exported model: the program and its interface.
 pub struct Exported<'a> {
-    /// Options of the export.
     pub options: &'a Options,
     /// Functions, constants and arena.
     pub program: Program,
-    /// Inputs.
     pub inputs: Vec<Port>,
-    /// Outputs.
     pub outputs: Vec<Port>,
-    /// Regions of backends.
+    /// Backend regions.
     pub regions: Vec<RegionCode>,
-    /// Headers of functions from outside.
+    /// Headers of external functions.
     pub includes: Vec<String>,
 }
 
-/// Function of the user that computes an operator.
+/// User-supplied function that computes an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extern {
     /// Relay name of the operator.
     pub operator: String,
-    /// Layout of constant weights; empty for that of the model.
+    /// Layout of constant weights; empty for the layout in the model.
     pub kernel_layout: String,
     /// Name of the function.
     pub function: String,
-    /// Header that declares it.
+    /// Header that declares the function.
     pub header: String,
 }
 
-/// Region of a backend as C.
+/// Backend region as C code.
 #[derive(Clone, Debug)]
 pub struct RegionCode {
-    /// Function of the region.
+    /// Name of the region's function.
     pub symbol: String,
     /// Name of the backend.
     pub backend: String,
-    /// C file.
+    /// Contents of the C file.
     pub source: String,
     /// Workspace and constants of the function.
     pub call: Region,
@@ -126,7 +123,7 @@ pub struct RegionCode {
     pub constant_bytes: i64,
 }
 
-/// Returns the diagnostic of a model that has no C program.
+/// Returns the diagnostic for a model that cannot be exported.
 pub(crate) fn not_exportable(reason: String) -> Diagnostic {
     Diagnostic::error(codes::frontends::NOT_EXPORTABLE, format!("the model cannot be exported: {reason}"))
 }

@@ -1,4 +1,4 @@
-//! Functions from outside: those of the user (`--extern`), and the regions of backends.
+//! External functions: user-supplied functions (`--extern`) and backend regions.
 
 use crate::exported::{Extern, RegionCode, not_exportable};
 use crate::names::is_identifier;
@@ -13,7 +13,7 @@ use byoc_plugin_api::program::KEY;
 use serde_json::Value;
 use std::str::FromStr;
 
-/// Name of the header with the types of calls.
+/// Name of the header that declares the argument types of external functions.
 pub const EXTERN_HEADER: &str = "byoc_extern.h";
 
 impl FromStr for Extern {
@@ -35,10 +35,10 @@ impl FromStr for Extern {
     }
 }
 
-/// Returns the regions of a model as C.
+/// Returns the regions of a model as C code.
 ///
 /// # Errors
-/// E0519 if a backend has no C program of its region.
+/// E0519 if a backend did not compile its region, or has no C program for it.
 pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Failure> {
     let mut found = Vec::new();
     for (declared, region) in compiled.program.regions.iter().zip(&compiled.regions) {
@@ -85,7 +85,7 @@ pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Fai
     Ok(found)
 }
 
-/// Returns true if the C text of a region may read constant `i`: by its number, or by an index that is computed.
+/// Returns true if the C code of a region may read constant `i`: by its number, or through a computed index.
 fn reads(text: &str, i: usize) -> bool {
     text.match_indices("constants[").any(|(at, name)| {
         let rest = &text[at + name.len()..];
@@ -94,7 +94,7 @@ fn reads(text: &str, i: usize) -> bool {
     })
 }
 
-/// Returns the functions from outside as the emitter takes them.
+/// Converts the external functions to the input of the emitter.
 pub fn externals(externs: &[Extern], regions: &[RegionCode]) -> Externals {
     let function = |e: &Extern| Function { name: e.function.clone(), kernel_layout: e.kernel_layout.clone() };
     Externals {
@@ -103,7 +103,7 @@ pub fn externals(externs: &[Extern], regions: &[RegionCode]) -> Externals {
     }
 }
 
-/// Returns the header with the types of calls.
+/// Returns the header that declares the argument types of external functions.
 pub fn header() -> String {
     include_str!("extern.h").to_owned()
 }

@@ -1,10 +1,11 @@
-//! Weights of float32 that are stored as float16: half the flash, at a relative error of 2^-11 for each weight.
+//! Storage of float32 weights as float16: half the flash, at a relative error of up to 2^-11 per weight.
 
 use byoc_plugin_api::{Constant, ConstantSource, DType, Graph, NodeKind};
 use half::f16;
 use std::collections::BTreeMap;
 
-/// Operators with weights, and the operand that holds them. Their code reads weights of another type than the data.
+/// Operators with weights, and the index of the weight operand. Their code supports weights and data of different
+/// types.
 const WEIGHTS: &[(&str, usize)] = &[
     ("nn.conv1d", 1),
     ("nn.conv2d", 1),
@@ -15,7 +16,7 @@ const WEIGHTS: &[(&str, usize)] = &[
     ("take", 0),
 ];
 
-/// Bytes of a rounded constant.
+/// Bytes and digest of a rounded constant.
 struct Rounded {
     bytes: Vec<u8>,
     digest: String,
@@ -31,8 +32,8 @@ impl ConstantSource for Rounded {
     }
 }
 
-/// Rounds the constants of float32 that are weights and nothing else. Operators of functions from outside, for which
-/// `is_external` is true, keep theirs, and so does a weight that float16 cannot hold.
+/// Rounds the float32 constants that are used only as weights. The weights of external operators, for which
+/// `is_external` returns true, and weights beyond the range of float16 are unchanged.
 pub fn round(graph: &mut Graph, constants: &mut [Constant], is_external: impl Fn(&str) -> bool) {
     let mut eligible: BTreeMap<u32, bool> = BTreeMap::new();
     let constant_of = |graph: &Graph, node: u32| match graph.nodes.get(node as usize).map(|node| &node.kind) {
@@ -72,7 +73,7 @@ pub fn round(graph: &mut Graph, constants: &mut [Constant], is_external: impl Fn
     }
 }
 
-/// Returns a constant as float16; `None` if a finite element would become infinite.
+/// Converts a constant to float16; `None` if a finite element would become infinite.
 fn rounded(constant: &Constant) -> Option<Constant> {
     let mut bytes = Vec::with_capacity(constant.bytes().len() / 2);
     for &x in constant.tensor().as_slice::<f32>() {

@@ -1,9 +1,9 @@
-//! C identifiers from names of the model.
+//! C identifiers from model names.
 
 use std::collections::BTreeSet;
 
-/// Words that no identifier of the interface may be: keywords of C and C++, which may include the header, and macros of the
-/// headers that the project includes.
+/// Words reserved in the interface: keywords of C and of C++, which may include the header, and macros of the included
+/// headers.
 const RESERVED: &str = "
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const const_cast consteval
 constexpr constinit continue decltype default delete do double dynamic_cast else enum explicit export extern false float for
@@ -13,14 +13,14 @@ this thread_local throw true try typedef typeid typename typeof union unsigned u
 xor_eq EOF HUGE_VAL INFINITY NAN NULL linux main stderr stdin stdout unix
 ";
 
-/// Returns true if `name` is a C identifier that the project may use.
+/// Returns true if `name` is a valid, unreserved C identifier that begins with a letter.
 pub fn is_identifier(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         && RESERVED.split_whitespace().all(|word| word != name)
 }
 
-/// Returns a different C identifier for each name.
+/// Returns a unique C identifier for each name.
 pub fn identifiers<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut used: BTreeSet<String> = BTreeSet::new();
     let mut found = Vec::new();
@@ -31,7 +31,7 @@ pub fn identifiers<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> 
         }
         let mut unique = text.clone();
         let mut number = 2;
-        // Macros are the names in capitals, so that names that differ in case only would collide there.
+        // Macro names are uppercase, so names that differ only in case would collide there.
         while !used.insert(unique.to_uppercase()) {
             unique = format!("{text}_{number}");
             number += 1;

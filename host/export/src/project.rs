@@ -1,4 +1,4 @@
-//! From a built model to the files of a C project.
+//! Conversion of a built model to the files of a C project.
 
 use crate::exported::{Exported, Options, Port, Recorded, not_exportable};
 use crate::externs::{self, EXTERN_HEADER};
@@ -22,14 +22,15 @@ pub struct Project {
     pub arena: i64,
     /// Size in bytes of the constants.
     pub weights: i64,
-    /// Multiply-add operations of a run.
+    /// Number of multiply-adds per run.
     pub macs: i64,
 }
 
 /// Exports a built model.
 ///
 /// # Errors
-/// E0504 for an open dimension. E0519 for operators without C code generation, and a prefix that is no C identifier.
+/// E0504 if a dimension is open. E0519 if the model has branches or loops, an operator has no C code generation, a
+/// region has no C program, the prefix is not a C identifier, or a recorded value does not match the interface.
 pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> Result<Project, Failure> {
     if !is_identifier(&options.prefix) {
         let message = format!("prefix \"{}\": expected a C identifier that begins with a letter", options.prefix);
@@ -103,10 +104,10 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
     Ok(Project { files, arena: exported.program.arena, weights: report.weights, macs: report.macs })
 }
 
-/// Name of the file with the metadata of a project.
+/// Name of the metadata file of a project.
 pub const METADATA: &str = "model.json";
 
-/// Checks that every dimension of the interface is known.
+/// Checks that every input dimension is known.
 fn check_dimensions(built: &BuildOutput) -> Result<(), Failure> {
     for port in &built.compiled.program.inputs {
         for (at, dim) in port.ty.dims.iter().enumerate() {
@@ -142,7 +143,7 @@ fn check_recorded(ports: &[Port], values: &[Tensor]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the diagnostic that names every operator without code generation.
+/// Returns the error that names every operator without C code generation.
 fn refusal(refused: &[Unsupported]) -> Failure {
     let mut names: Vec<&str> = refused.iter().map(|r| r.operator.as_str()).filter(|name| !name.is_empty()).collect();
     names.sort_unstable();

@@ -1,4 +1,4 @@
-//! Report of a project: flash, RAM over time, operations and stack.
+//! Report of a project: flash, RAM per step, operations and stack.
 
 use crate::exported::{Exported, Port};
 use serde_json::{Value, json};
@@ -9,11 +9,11 @@ pub struct Report<'e, 'a> {
     exported: &'e Exported<'a>,
     /// Size in bytes of the constants.
     pub weights: i64,
-    /// Size in bytes of the constant arrays in the sources of regions, as their backends declare it.
+    /// Size in bytes of the constant arrays in the region sources, as declared by the backends.
     pub region_constants: i64,
-    /// Multiply-add operations of a run.
+    /// Number of multiply-adds per run.
     pub macs: i64,
-    /// Size in bytes of the largest local arrays of a function.
+    /// Maximum size in bytes of the local arrays of a function.
     pub stack: i64,
 }
 
@@ -22,7 +22,7 @@ fn bytes(ports: &[Port]) -> i64 {
 }
 
 impl<'e, 'a> Report<'e, 'a> {
-    /// Adds up the sizes of an exported program.
+    /// Computes the sizes and operations of an exported program.
     pub fn new(exported: &'e Exported<'a>) -> Report<'e, 'a> {
         let program = &exported.program;
         Report {
@@ -63,7 +63,7 @@ impl<'e, 'a> Report<'e, 'a> {
         text
     }
 
-    /// Returns the metadata of the project; `files` are its files.
+    /// Returns the metadata of the project as JSON; `files` are the names of its files.
     pub fn json(&self, files: &[String]) -> String {
         let e = self.exported;
         let ports = |ports: &[Port]| -> Value {

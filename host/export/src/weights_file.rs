@@ -1,7 +1,7 @@
-//! Constants as a file, which the program is given when it runs.
+//! Constants as a file, which is passed to the program at run time.
 //!
-//! The file begins with [`HEADER`] bytes: a mark, and a hash of the rest, by which the program refuses the file of another
-//! model. The arrays follow, little-endian, each at a multiple of [`ALIGN`].
+//! The file begins with [`HEADER`] bytes: a magic number, and a hash of the rest, by which the program rejects the
+//! weights of a different model. The arrays follow, little-endian, each at a multiple of [`ALIGN`].
 
 use byoc_emit_c::program::Array;
 
@@ -11,13 +11,13 @@ pub const HEADER: usize = 16;
 /// Alignment in bytes of each array in the file.
 pub const ALIGN: usize = 16;
 
-/// Alignment in bytes of the file in memory, which is that of its widest elements.
+/// Alignment in bytes of the file in memory, which is the alignment of the widest element type.
 pub const FILE_ALIGN: usize = 8;
 
-/// First bytes of the file.
+/// Magic number at the start of the file.
 const MARK: &[u8; 8] = b"BYOCWTS1";
 
-/// Returns the offset of each array.
+/// Returns the offset of each array in the file.
 pub fn offsets(arrays: &[Array]) -> Vec<usize> {
     let mut end = HEADER;
     let place = |array: &Array| {

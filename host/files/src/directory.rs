@@ -1,4 +1,4 @@
-//! Output directories: a reader sees either all of the new files or all of the old ones.
+//! Output directories: a reader sees either only the new files or only the old files.
 
 use crate::output::cannot_write;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -6,22 +6,22 @@ use std::io::{ErrorKind, Result};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Names inside the temporary directory.
+/// Names of the subdirectories for the new and the old files in the temporary directory.
 const NEW: &str = "new";
 const OLD: &str = "old";
 
-/// Directory under construction next to its target, which it replaces when it is complete. If it is dropped before,
-/// nothing has changed.
+/// Directory under construction next to its target, which it replaces on commit. Dropping it before leaves the target
+/// unchanged.
 pub struct PendingDirectory {
     temporary: TempDir,
     target: PathBuf,
 }
 
 impl PendingDirectory {
-    /// Creates the directory. The target may be missing or empty, or a directory that `is_replaceable`.
+    /// Creates the directory. The target may be missing, empty, or a directory for which `is_replaceable` returns true.
     ///
     /// # Errors
-    /// E0513 when the target is something else, or its parent is missing or not writable.
+    /// E0513 if the target is a file or a directory that may not be replaced, or its parent is missing or not writable.
     pub fn begin(
         target: &Path,
         is_replaceable: impl FnOnce(&Path) -> bool,
@@ -43,7 +43,7 @@ impl PendingDirectory {
             Err(error) => return Err(cannot_write(target, &error)),
         }
         let create = || {
-            // `..` and links are followed now, so that the renaming stays within one directory.
+            // `..` and symlinks are resolved first, so that the rename stays within one directory.
             let target = match target.canonicalize() {
                 Ok(found) => found,
                 Err(_) => std::path::absolute(target)?,
@@ -64,7 +64,7 @@ impl PendingDirectory {
     /// Replaces the target with the directory.
     ///
     /// # Errors
-    /// E0513 when the system cannot rename the directories; the target is as before then.
+    /// E0513 if the system cannot rename the directories, in which case the target is unchanged.
     pub fn commit(self) -> std::result::Result<(), Diagnostic> {
         self.replace().map_err(|error| cannot_write(&self.target, &error))
     }
@@ -104,7 +104,7 @@ mod tests {
         assert!(!target.exists());
         pending.commit().unwrap();
         assert_eq!((names(&target), names(folder.path())), (vec!["a".to_owned()], vec!["out".to_owned()]));
-        // Another folder is not replaced; a dropped directory changes nothing.
+        // A directory that may not be replaced is refused; a dropped directory changes nothing.
         let error = PendingDirectory::begin(&target, |_| false).err().unwrap();
         assert_eq!(error.code, codes::frontends::CANNOT_WRITE);
         drop(PendingDirectory::begin(&target, |found| found.join("a").is_file()).unwrap());

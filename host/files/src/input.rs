@@ -1,4 +1,4 @@
-//! Input files. An input is a regular file: a FIFO would block, and a device may have no end.
+//! Input files. An input must be a regular file: a FIFO would block, and a device may be endless.
 
 use super::mapped::MappedFile;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -9,12 +9,12 @@ use std::io::{Error, Read, Result};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Opens a regular file without ever blocking; the kind of file is checked again once it is open.
+/// Opens a regular file without ever blocking. The kind of file is checked before and after opening.
 ///
 /// # Errors
-/// When the file cannot be opened, or is not a regular file.
+/// If the file cannot be opened, or is not a regular file.
 pub fn open_regular(path: &Path) -> Result<File> {
-    // Opening a device or a FIFO may have side effects, so the kind of file is also checked before it is opened.
+    // Opening a device or a FIFO may have side effects, so the kind of file is also checked before opening.
     expect_regular(std::fs::metadata(path)?.file_type())?;
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     expect_regular(file.metadata()?.file_type())?;
@@ -34,13 +34,14 @@ fn expect_regular(found: FileType) -> Result<()> {
     Err(Error::other(format!("expected a regular file, found {kind}")))
 }
 
-/// Maximum length of a text in bytes. A module exceeds it only with inline weights that belong in a separate file.
+/// Maximum size of a text file in bytes. Only a module with inline weights, which belong in a separate file, exceeds
+/// it.
 pub const MAX_TEXT: usize = 256 << 20;
 
 /// Reads a regular UTF-8 file of at most [`MAX_TEXT`] bytes.
 ///
 /// # Errors
-/// As [`open_regular`], and when the file is longer or not UTF-8.
+/// As [`open_regular`], and if the file is longer or not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(MAX_TEXT as u64 + 1).read_to_end(&mut bytes)?;
@@ -53,7 +54,7 @@ pub fn read_text(path: &Path) -> Result<String> {
 /// Maps a regular file into memory.
 ///
 /// # Errors
-/// As [`open_regular`], and when the file cannot be mapped.
+/// As [`open_regular`], and if the file cannot be mapped.
 pub fn map_file(path: &Path) -> Result<Bytes> {
     let file = open_regular(path)?;
     if file.metadata()?.len() == 0 {

@@ -1,5 +1,5 @@
-//! Files as byoc reads and writes them. Inputs are regular files that are mapped or read within bounds; outputs appear
-//! whole or not at all. Tensors are read from NumPy's files.
+//! File input and output. Inputs are regular files that are mapped or read within bounds; outputs appear complete or
+//! not at all. Tensors are read from and written to NumPy files.
 
 pub mod directory;
 pub mod input;

@@ -1,8 +1,8 @@
 //! Memory-mapped files whose pages can be released.
 //!
 //! A mapped weight occupies memory from its first access until its file is unmapped. Code that has packed or replaced a
-//! weight releases the pages earlier; the next access reads them from the file again, at the cost of time only. A byte
-//! slice does not show whether it belongs to a mapped file, so the mappings are recorded here.
+//! weight releases the pages earlier; the next access reads them from the file again, which only costs time. A byte
+//! slice does not reveal whether it belongs to a mapped file, so this module records the mappings.
 
 use byoc_ir::tensor::{AlignedBytes, OutOfMemory};
 use bytes::Bytes;
@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Existing mappings, by their start address.
+/// Live mappings by start address.
 static MAPPINGS: Mutex<BTreeMap<usize, Weak<Mmap>>> = Mutex::new(BTreeMap::new());
 
-/// Size in bytes of the system's fault-around window: the pages that are mapped together with an accessed page.
+/// Size in bytes of the kernel's fault-around window: the pages that are mapped together with an accessed page.
 const FAULT_AROUND: usize = 64 << 10;
 
-/// Maximum number of bytes that [`digest`] keeps in memory at once.
+/// Maximum number of bytes that [`digest`] keeps in memory at a time.
 const WINDOW: usize = 4 << 20;
 
 /// File mapped into memory.
@@ -27,11 +27,11 @@ impl MappedFile {
     /// Maps an open file.
     ///
     /// # Errors
-    /// When the file cannot be mapped.
+    /// If the file cannot be mapped.
     pub fn of(file: &File) -> std::io::Result<MappedFile> {
-        // SAFETY: the mapping is read-only and private to this process. The file must not be truncated while it is
-        // mapped; like every program that maps its inputs, byoc relies on its users for that. Its own writers never
-        // truncate such a file, but rename a new file over the old one.
+        // SAFETY: the mapping is read-only. The file must not be modified or truncated while it is mapped; like every
+        // program that maps its inputs, byoc relies on its users for that. Its own writers never truncate such a file,
+        // but rename a new file over the old one.
         let map = Arc::new(unsafe { Mmap::map(file)? });
         let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
         mappings.retain(|_, map| map.strong_count() > 0);
@@ -75,20 +75,20 @@ pub fn release_pages(bytes: &[u8]) {
         && let Some(offset) = start.checked_sub(map.as_ptr() as usize)
         && offset + bytes.len() <= map.len()
     {
-        // A system that ignores the advice keeps the pages, which only costs memory.
+        // If the system ignores the advice, the pages stay resident, which only costs memory.
         let end = (offset + bytes.len() + FAULT_AROUND).min(map.len());
         let offset = offset.saturating_sub(FAULT_AROUND);
-        // SAFETY: the mapping is of a file and never written to, so a released page holds the same bytes when it is
-        // accessed again.
+        // SAFETY: `MAPPINGS` contains only read-only file mappings, so the next access to a released page reads the
+        // same bytes from the file.
         let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, end - offset) };
     }
 }
 
-/// Copies bytes to memory with the alignment of a tensor. A large copy gets pages of its own, which are returned to the
+/// Copies bytes to memory with tensor alignment. A large copy is allocated in separate pages, which are returned to the
 /// system as soon as the copy is dropped.
 ///
 /// # Errors
-/// When the memory cannot be allocated.
+/// If the memory cannot be allocated.
 pub fn aligned(bytes: &[u8]) -> Result<Arc<dyn AsRef<[u8]> + Send + Sync>, OutOfMemory> {
     const LARGE: usize = 128 << 10;
     if bytes.len() >= LARGE
@@ -100,8 +100,8 @@ pub fn aligned(bytes: &[u8]) -> Result<Arc<dyn AsRef<[u8]> + Send + Sync>, OutOf
     Ok(Arc::new(AlignedBytes::copy_of(bytes)?))
 }
 
-/// Returns the BLAKE3 digest of bytes. Pages of a mapped file are released once they have been hashed, so that few are
-/// in memory at once.
+/// Returns the BLAKE3 digest of bytes. Pages of a mapped file are released once they have been hashed, which bounds the
+/// resident memory.
 pub fn digest(bytes: &[u8]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     for window in bytes.chunks(WINDOW) {

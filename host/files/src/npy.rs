@@ -31,13 +31,13 @@ impl Header {
     /// Reads the header at the beginning of a `.npy` file, and nothing after it.
     ///
     /// # Errors
-    /// An invalid header; the message describes the error.
+    /// If the header is truncated or invalid.
     pub fn read(file: &mut impl Read) -> Result<Header, String> {
         let cut = |_| "the header is truncated".to_owned();
         let mut start = [0; 8];
         file.read_exact(&mut start).map_err(cut)?;
         if start[..6] != *MAGIC {
-            return Err("expected a .npy file, found another magic number".into());
+            return Err("expected a .npy file, found an unknown magic number".into());
         }
         let mut length = [0; 4];
         let bytes = match start[6] {
@@ -65,7 +65,7 @@ impl Header {
     /// Returns the total size of the elements in bytes.
     ///
     /// # Errors
-    /// When the size overflows.
+    /// If the size overflows.
     pub fn size(&self) -> Result<usize, String> {
         let Header { dtype, shape, .. } = self;
         byte_count(*dtype, shape).ok_or_else(|| format!("the shape {shape:?} of {dtype} is too large"))
@@ -74,8 +74,8 @@ impl Header {
     /// Reads the tensor. Its elements are the remaining `size` bytes of the file.
     ///
     /// # Errors
-    /// When `size` is not the size of the tensor (nothing is read then), the file has fewer or more bytes, or the
-    /// allocation fails.
+    /// If `size` is not the size of the tensor (in which case nothing is read), the file has fewer or more bytes, or
+    /// the allocation fails.
     pub fn read_elements(&self, file: &mut impl Read, size: u64) -> Result<Tensor, ReadError> {
         let Header { dtype, ref shape, .. } = *self;
         let misfit =
@@ -108,7 +108,7 @@ impl Header {
 /// Reason why an array cannot be read.
 #[derive(Debug)]
 pub enum ReadError {
-    /// Description of the error in the file.
+    /// Invalid or unreadable file, with a description.
     File(String),
     /// Out of memory.
     Memory(OutOfMemory),
@@ -123,7 +123,7 @@ impl ReadError {
         }
     }
 
-    /// Prepends a place within the file to the message.
+    /// Prepends a location within the file to the message.
     pub fn within(self, place: &str) -> ReadError {
         match self {
             ReadError::File(why) => ReadError::File(format!("{place}: {why}")),
@@ -141,7 +141,7 @@ impl From<OutOfMemory> for ReadError {
 /// Reads the tensor in a `.npy` file.
 ///
 /// # Errors
-/// When the file cannot be read or is not a tensor, or the allocation fails.
+/// If the file cannot be read or is not a tensor, or the allocation fails.
 pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
     decode(&bytes).map_err(|error| error.of(path))
@@ -150,7 +150,7 @@ pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
 /// Reads the header of a `.npy` file.
 ///
 /// # Errors
-/// When the file cannot be read or is not a tensor.
+/// If the file cannot be read or is not a tensor.
 pub fn header_of(path: &Path) -> Result<Header, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
     Header::read(&mut &bytes[..]).map_err(|why| bad_file(path, why))
@@ -159,7 +159,7 @@ pub fn header_of(path: &Path) -> Result<Header, Diagnostic> {
 /// Writes a tensor to a `.npy` file.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write(path: &Path, tensor: &Tensor) -> Result<(), Diagnostic> {
     write_atomically(path, |file| {
         file.write_all(&header(tensor))?;
@@ -167,10 +167,10 @@ pub fn write(path: &Path, tensor: &Tensor) -> Result<(), Diagnostic> {
     })
 }
 
-/// Reads the tensor in the bytes of a `.npy` file.
+/// Decodes the tensor in the bytes of a `.npy` file.
 ///
 /// # Errors
-/// Invalid bytes; the message describes the error.
+/// If the bytes are not a `.npy` file of a supported type, or the allocation fails.
 pub fn decode(mut bytes: &[u8]) -> Result<Tensor, ReadError> {
     let header = Header::read(&mut bytes).map_err(ReadError::File)?;
     let size = bytes.len() as u64;
@@ -182,7 +182,7 @@ pub fn encode(tensor: &Tensor) -> Vec<u8> {
     [header(tensor).as_slice(), &data(tensor)].concat()
 }
 
-/// Returns the data of a tensor in the element type of the file: small floats, which NumPy does not have, are float32.
+/// Returns the data of a tensor in the element type of the file: small floats, which NumPy lacks, become float32.
 fn data(tensor: &Tensor) -> Cow<'_, [u8]> {
     if !tensor.dtype().is_small_float() {
         return tensor.bytes().into();
@@ -210,7 +210,7 @@ fn header(tensor: &Tensor) -> Vec<u8> {
     out
 }
 
-/// Returns the text of a field of the header, which is a Python dictionary.
+/// Returns the value of a field in the header, a Python dictionary literal, as text.
 fn field<'a>(header: &'a str, name: &str) -> Result<&'a str, String> {
     let missing = || format!("the header has no {name}");
     let at = header.find(&format!("'{name}'")).ok_or_else(missing)?;
@@ -219,7 +219,7 @@ fn field<'a>(header: &'a str, name: &str) -> Result<&'a str, String> {
     Ok(rest[..end.unwrap_or(rest.len())].trim_end())
 }
 
-/// Parses a type string; returns the element type and whether the bytes of each element must be swapped.
+/// Parses a type string; returns the element type, and true if the elements are big-endian.
 fn element_type(descr: &str) -> Result<(DType, bool), String> {
     let unknown = || format!("unsupported element type '{descr}'");
     let (order, kind) = match descr.chars().next() {
@@ -296,7 +296,7 @@ fn row_major(data: &[u8], shape: &[usize], size: usize, out: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// Builds a file like the one that NumPy writes for `np.save(f, np.arange(6, dtype="<i2").reshape(2, 3))`.
+    /// Builds a file byte by byte as NumPy does, for example for `np.arange(6, dtype="<i2").reshape(2, 3)`.
     fn numpy_file(descr: &str, order: &str, shape: &str, data: &[u8]) -> Vec<u8> {
         let mut text = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}");
         text.extend(std::iter::repeat_n(' ', 117 - text.len()));

@@ -12,8 +12,8 @@ use zip::read::ZipFile;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-/// Archive whose arrays are read one by one. Headers can be read separately, so that unsuitable arrays are not
-/// decompressed.
+/// Open archive, from which arrays are read individually. Headers can be read separately, so that unsuitable arrays are
+/// not decompressed.
 pub struct Npz<'p> {
     path: &'p Path,
     archive: ZipArchive<Cursor<Bytes>>,
@@ -24,7 +24,7 @@ impl<'p> Npz<'p> {
     /// Opens an `.npz` file.
     ///
     /// # Errors
-    /// When the file cannot be read or is not a ZIP archive.
+    /// If the file cannot be read or is not a ZIP archive.
     pub fn open(path: &'p Path) -> Result<Npz<'p>, Diagnostic> {
         let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
         let archive = ZipArchive::new(Cursor::new(bytes)).map_err(|e| bad_file(path, e))?;
@@ -41,7 +41,7 @@ impl<'p> Npz<'p> {
     /// Returns the index of the array `name`, or of the only array in the file.
     ///
     /// # Errors
-    /// When the file has no such entry.
+    /// If the file has no such entry.
     pub fn find(&self, name: Option<&str>) -> Result<usize, Diagnostic> {
         let names = &self.names;
         let index = match name.and_then(|name| names.iter().position(|n| n == name)) {
@@ -64,16 +64,16 @@ impl<'p> Npz<'p> {
     /// Reads the header of an array.
     ///
     /// # Errors
-    /// When the entry is not an array.
+    /// If the entry is not an array.
     pub fn header(&mut self, index: usize) -> Result<Header, Diagnostic> {
         let read = |file: &mut ZipFile<'_, Cursor<Bytes>>| Header::read(file).map_err(ReadError::File);
         self.entry(index, read)
     }
 
-    /// Reads an array. The directory of the archive gives the size before decompression, and no more bytes are read.
+    /// Reads an array. The size is known before decompression from the directory of the archive, and bounds the read.
     ///
     /// # Errors
-    /// When the entry is not an array, or the allocation fails.
+    /// If the entry is not an array, or the allocation fails.
     pub fn read(&mut self, index: usize) -> Result<Tensor, Diagnostic> {
         self.entry(index, |file| {
             let mut counted = CountingReader { file, bytes: 0 };
@@ -112,7 +112,7 @@ impl<R: Read> Read for CountingReader<R> {
 /// Reads every array, in the order of the file.
 ///
 /// # Errors
-/// When the file cannot be read, or an entry is not an array.
+/// If the file cannot be read, or an entry is not an array.
 pub fn read(path: &Path) -> Result<Vec<(String, Tensor)>, Diagnostic> {
     let mut file = Npz::open(path)?;
     (0..file.names.len()).map(|i| Ok((file.names[i].clone(), file.read(i)?))).collect()
@@ -121,7 +121,7 @@ pub fn read(path: &Path) -> Result<Vec<(String, Tensor)>, Diagnostic> {
 /// Reads the array `name`, or the only array in the file.
 ///
 /// # Errors
-/// When the file cannot be read, or has no such entry.
+/// If the file cannot be read, or has no such entry, or the entry is not an array.
 pub fn read_entry(path: &Path, name: Option<&str>) -> Result<Tensor, Diagnostic> {
     let mut file = Npz::open(path)?;
     let index = file.find(name)?;
@@ -131,7 +131,7 @@ pub fn read_entry(path: &Path, name: Option<&str>) -> Result<Tensor, Diagnostic>
 /// Reads the header of the array `name`, or of the only array in the file.
 ///
 /// # Errors
-/// Same as [`read_entry`].
+/// As [`read_entry`].
 pub fn header_of(path: &Path, name: Option<&str>) -> Result<Header, Diagnostic> {
     let mut file = Npz::open(path)?;
     let index = file.find(name)?;
@@ -141,7 +141,7 @@ pub fn header_of(path: &Path, name: Option<&str>) -> Result<Header, Diagnostic> 
 /// Writes arrays to an `.npz` file without compression.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write<'a>(path: &Path, arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<(), Diagnostic> {
     write_atomically(path, |file| write_to(file, arrays))
 }
@@ -149,13 +149,13 @@ pub fn write<'a>(path: &Path, arrays: impl IntoIterator<Item = (&'a str, &'a Ten
 /// Writes arrays to an empty file, or to memory, without compression.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write_to<'a>(
     file: &mut (impl Write + Seek),
     arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
 ) -> std::io::Result<()> {
     let mut zip = ZipWriter::new(file);
-    // The time stamp is fixed, so that the same arrays give the same bytes.
+    // The time stamp is fixed, so that the same arrays produce the same bytes.
     let options = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Stored)
         .last_modified_time(zip::DateTime::default())

@@ -1,13 +1,13 @@
-//! Output files: a reader never sees a partial file, and only regular files are ever replaced.
+//! Output files: readers never see a partial file, and only regular files are ever replaced.
 //!
 //! | at the path | action |
 //! |---|---|
 //! | nothing, or a regular file | a temporary file in the same directory is completed, then renamed |
-//! | a symbolic link | the same for its target, which need not exist yet |
+//! | a symbolic link | the link's target, which need not exist yet, is created or replaced in the same way |
 //! | a device, a FIFO, a socket | opened and written once the content is complete |
 //! | a directory | an error |
 //!
-//! A new file has the permissions that the umask allows; a replacement has those of the file it replaces.
+//! A new file has the permissions allowed by the umask; a replacement keeps the permissions of the replaced file.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -19,15 +19,15 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Maximum number of symbolic links in a chain, the same as in Linux.
+/// Maximum number of symbolic links in a chain, as in Linux.
 const MAX_LINKS: usize = 40;
 
-/// Writes a file atomically: a reader of `path` sees the old file or the whole new one. A device, a FIFO or a socket
-/// receives the content once all of it has been produced.
+/// Writes a file atomically: a reader of `path` sees either the old file or the complete new file. A device, a FIFO or
+/// a socket receives the content only after all of it has been produced.
 ///
 /// # Errors
-/// E0513 when `path` is a directory, its directory is missing or not writable, or `fill` fails. No temporary file
-/// remains then.
+/// E0513 if `path` is a directory, its directory is missing or not writable, or `fill` fails. No temporary file
+/// remains.
 pub fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut File) -> Result<()>,
@@ -40,11 +40,11 @@ pub fn write_atomically(
     write().map_err(|e| cannot_write(path, &e))
 }
 
-/// Writes files that belong together: all of them to temporary files, which are renamed in the given order only if all
-/// writes succeeded. The file that readers look for should be the last.
+/// Writes a group of files. All are written to temporary files, which are renamed in the given order only if every
+/// write succeeds. The file by which readers detect the group should be last.
 ///
 /// # Errors
-/// As [`write_atomically`]; nothing has changed then, unless the system fails between two renames.
+/// As [`write_atomically`]. On error no file has changed, unless a rename fails after an earlier rename succeeded.
 pub fn write_together(files: &[(&Path, &[u8])]) -> std::result::Result<(), Diagnostic> {
     let mut written = Vec::with_capacity(files.len());
     for (path, bytes) in files {
@@ -61,11 +61,11 @@ pub fn write_together(files: &[(&Path, &[u8])]) -> std::result::Result<(), Diagn
     Ok(())
 }
 
-/// Writes to `out` what `fill` writes to an unnamed temporary file. Content that needs seeking, such as an archive, is
-/// written to a pipe this way.
+/// Lets `fill` write to an unnamed temporary file, and copies the content to `out`. Content that needs seeking, such as
+/// an archive, is written to a pipe this way.
 ///
 /// # Errors
-/// When `fill` fails, in which case nothing has been written to `out`, or when `out` cannot be written.
+/// If `fill` fails, in which case nothing has been written to `out`, or `out` cannot be written.
 pub fn write_through(out: &mut dyn Write, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let mut buffer = tempfile::tempfile()?;
     fill(&mut buffer)?;
@@ -75,7 +75,7 @@ pub fn write_through(out: &mut dyn Write, fill: impl FnOnce(&mut File) -> Result
 /// Checks in advance whether [`write_atomically`] is likely to succeed, before long work starts.
 ///
 /// # Errors
-/// E0513 when the directory is missing or not writable, or `path` is a directory.
+/// E0513 if the directory is missing or not writable, or `path` is a directory.
 pub fn check_writable(path: &Path) -> std::result::Result<(), Diagnostic> {
     let check = || match Target::of(path)? {
         Target::Regular { path, .. } => adjacent_temporary(&path).map(drop),
@@ -88,7 +88,7 @@ pub fn check_writable(path: &Path) -> std::result::Result<(), Diagnostic> {
     check().map_err(|e| cannot_write(path, &e))
 }
 
-/// File that is being written.
+/// Output file under construction.
 pub struct Pending(Destination);
 
 enum Destination {
@@ -102,7 +102,7 @@ impl Pending {
     /// Determines the kind of file at `path` and opens a temporary file for the content.
     ///
     /// # Errors
-    /// When `path` is a directory, or its directory is missing or not writable.
+    /// If `path` is a directory, or its directory is missing or not writable.
     pub fn begin(path: &Path) -> Result<Pending> {
         Ok(Pending(match Target::of(path)? {
             Target::Regular { path, replaced } => {
@@ -125,7 +125,7 @@ impl Pending {
     /// Moves or copies the content to its target.
     ///
     /// # Errors
-    /// When the target cannot be replaced or written.
+    /// If the target cannot be replaced or written.
     pub fn commit(self) -> Result<()> {
         match self.0 {
             Destination::Adjacent { temporary, target, replaced } => {
@@ -138,7 +138,8 @@ impl Pending {
             Destination::Unnamed { mut buffer, target, socket: true } => {
                 copy(&mut buffer, &mut UnixStream::connect(target)?)
             }
-            // Truncation applies if the path is the descriptor of a regular file; devices and FIFOs have no length.
+            // Truncation matters if the path denotes the descriptor of a regular file; devices and FIFOs have no
+            // length.
             Destination::Unnamed { mut buffer, target, socket: false } => {
                 copy(&mut buffer, &mut OpenOptions::new().write(true).truncate(true).open(target)?)
             }
@@ -163,7 +164,7 @@ impl FileOwnership {
         let new = FileOwnership::of(&file.metadata()?);
         let other = (new.user, new.group) != (self.user, self.group);
         let mode = match other && fchown(file, Some(self.user), Some(self.group)).is_err() {
-            // Permissions of the old group must not extend to another group.
+            // The permissions of the old group must not extend to a different group.
             true => self.mode & 0o707,
             false => self.mode,
         };
@@ -177,9 +178,9 @@ fn copy(content: &mut File, out: &mut dyn Write) -> Result<()> {
     out.flush()
 }
 
-/// Kind of file at a path, which determines how it is written.
+/// Kind of the file at a path, which determines the method of writing.
 enum Target {
-    /// Regular file, or nothing yet, at the end of all links.
+    /// Regular or missing file at the end of all symlinks.
     Regular { path: PathBuf, replaced: Option<FileOwnership> },
     /// Device, FIFO, socket or descriptor: opened and written.
     Special { socket: bool },
@@ -187,7 +188,7 @@ enum Target {
 
 impl Target {
     fn of(path: &Path) -> Result<Target> {
-        // Let the system follow the links first, so that it can deny access according to its policy
+        // The system follows the symlinks first, so that it can deny access according to its policy
         // (`fs.protected_symlinks`).
         let found = match std::fs::metadata(path) {
             Ok(metadata) => Some(metadata),
@@ -209,8 +210,8 @@ impl Target {
     }
 }
 
-/// Returns the path at the end of a chain of links; `None` if one of them is a file descriptor of a process, such as
-/// `/dev/stderr`: replacing the file behind it would leave the descriptor open on the old file.
+/// Returns the path at the end of a chain of symlinks; `None` if the chain contains a file descriptor of a process,
+/// such as `/dev/stderr`: replacing the file would leave the descriptor open on the old file.
 fn follow(path: &Path) -> Result<Option<PathBuf>> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -274,7 +275,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (a, b) = (folder.path().join("a"), folder.path().join("b"));
         write_together(&[(&a, b"1"), (&b, b"2")]).unwrap();
-        // The second target is a directory: the first file is unchanged.
+        // The second target is a directory, so the first file must stay unchanged.
         std::fs::remove_file(&b).unwrap();
         std::fs::create_dir(&b).unwrap();
         assert_eq!(write_together(&[(&a, b"new"), (&b, b"new")]).unwrap_err().code, codes::frontends::CANNOT_WRITE);

@@ -1,8 +1,9 @@
 //! Tensor data in files next to the model.
 //!
 //! The file names come from the model and are untrusted: only files below the model's folder are read, after resolving
-//! links, and every range is checked against the file. If the model itself is a link, the folder of its target is
-//! permitted as well, because model stores keep files named by digest, and folders of links to those files.
+//! symlinks, and every range is checked against the file size. If the model itself is a symlink, the folder of its
+//! target is permitted as well, because model stores keep files named by digest, and folders of symlinks to those
+//! files.
 
 use super::proto::{Bytes, TensorProto, external_entries};
 use std::cell::RefCell;
@@ -12,13 +13,13 @@ use std::path::{Component, Path, PathBuf};
 /// Files next to a model, mapped at first use.
 pub struct ExternalFiles {
     folder: PathBuf,
-    /// Permitted folders, with links resolved.
+    /// Permitted folders, with symlinks resolved.
     allowed: Vec<PathBuf>,
     files: RefCell<BTreeMap<String, Bytes>>,
 }
 
 impl ExternalFiles {
-    /// Returns the files below the folder of a model. No file is mapped yet.
+    /// Creates the set of files below the model's folder, without mapping any file.
     pub fn beside(model: &Path) -> ExternalFiles {
         let folder = match model.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -32,7 +33,8 @@ impl ExternalFiles {
     /// Reads the data of a tensor of `size` bytes.
     ///
     /// # Errors
-    /// A path outside the permitted folders, a missing file, or a range outside the file.
+    /// If the path is outside the permitted folders, the file cannot be read, or the range exceeds the file or differs
+    /// from `size`.
     pub fn read(&self, tensor: &TensorProto, size: usize) -> Result<Bytes, String> {
         let entries = external_entries(tensor);
         let location = *entries.get("location").ok_or("missing location of the external data")?;

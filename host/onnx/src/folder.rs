@@ -25,17 +25,17 @@ pub struct TestFolder {
 /// Recorded inputs and outputs, by position. A position without a file is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TestSet {
-    /// Files of inputs.
+    /// Input files.
     pub inputs: Vec<Option<PathBuf>>,
-    /// Files of outputs.
+    /// Output files.
     pub outputs: Vec<Option<PathBuf>>,
 }
 
 impl TestFolder {
-    /// Opens a folder. No data is read yet.
+    /// Opens a folder, without reading tensor data.
     ///
     /// # Errors
-    /// A folder that cannot be listed, has no `model.onnx`, or has an invalid `data.json`.
+    /// If the folder cannot be listed, has no `model.onnx`, or has an invalid `data.json`.
     pub fn open(path: &Path) -> Result<TestFolder, Diagnostic> {
         let bad = |why: String| {
             Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, format!("{}: {why}", path.display()))
@@ -78,7 +78,7 @@ impl TestFolder {
     /// Reads the inputs recorded in the first data set, by name.
     ///
     /// # Errors
-    /// A model or a data file that cannot be read.
+    /// If the model or a data file cannot be read.
     pub fn recorded_inputs(&self) -> Result<Vec<(String, Tensor)>, Vec<Diagnostic>> {
         let Some(set) = self.sets.first() else { return Ok(Vec::new()) };
         let signature = crate::signature(&self.model)?;
@@ -86,10 +86,10 @@ impl TestFolder {
         recorded.map(|(port, file)| Ok((port.name.clone(), pb::read(file).map_err(|e| vec![e])?))).collect()
     }
 
-    /// Imports the model with the input shapes of the first data set for inputs that `options` does not contain.
+    /// Imports the model. For inputs without a shape in `options`, the shapes of the first data set are used.
     ///
     /// # Errors
-    /// Same as [`crate::load`], and a data file that cannot be read.
+    /// Same as [`crate::load`], or if a data file cannot be read.
     pub fn load(&self, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
         let mut options = options.clone();
         for (name, tensor) in self.recorded_inputs()? {
@@ -100,18 +100,18 @@ impl TestFolder {
 }
 
 impl TestSet {
-    /// Reads the recorded inputs, one for each input of the model.
+    /// Reads the recorded inputs, one per model input.
     ///
     /// # Errors
-    /// A file that is missing or not a tensor.
+    /// If a file is missing or is not a tensor.
     pub fn read_inputs(&self, ports: &[PortInfo]) -> Result<Vec<Tensor>, Diagnostic> {
         read(&self.inputs, ports, "input")
     }
 
-    /// Reads the recorded outputs, one for each output of the model.
+    /// Reads the recorded outputs, one per model output.
     ///
     /// # Errors
-    /// A file that is missing or not a tensor.
+    /// If a file is missing or is not a tensor.
     pub fn read_outputs(&self, ports: &[PortInfo]) -> Result<Vec<Tensor>, Diagnostic> {
         read(&self.outputs, ports, "output")
     }

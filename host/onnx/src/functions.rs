@@ -1,4 +1,4 @@
-//! Functions defined by the model (`ModelProto.functions`): a node with a function's name and domain is replaced by the
+//! Model-defined functions (`ModelProto.functions`): a node with a function's name and domain is replaced by the
 //! function's nodes, with unique names and resolved attribute references.
 
 use super::invalid_model;
@@ -14,9 +14,9 @@ use std::rc::Rc;
 
 /// Node with the version of its opset.
 pub struct FlatNode {
-    /// Node, with names that are unique in the graph.
+    /// Node with unique names in the graph.
     pub proto: NodeProto,
-    /// Version of the opset of the node's domain; `None` if the model does not import it.
+    /// Opset version of the node's domain; `None` if the model does not import the domain.
     pub opset: Option<i64>,
 }
 
@@ -24,7 +24,8 @@ pub struct FlatNode {
 const MAX_DEPTH: usize = 64;
 /// Maximum number of expanded nodes; guards against functions whose expansion grows exponentially.
 const MAX_NODES: usize = 500_000;
-/// Maximum total size in bytes of names and attributes of the expanded nodes, for the same reason.
+/// Maximum total size of the names and attributes of the expanded nodes, in bytes; also guards against exponential
+/// growth.
 const MAX_BYTES: usize = 512 << 20;
 
 type Functions<'m> = HashMap<(&'m str, &'m str), &'m FunctionProto>;
@@ -59,7 +60,7 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
     let mut known: HashMap<*const FunctionProto, Option<ExpansionSize>> = HashMap::new();
     let mut total = ExpansionSize::default();
     for function in nodes.iter().filter_map(callee) {
-        // Stack of the functions whose nodes are being counted: the next node, and the sum so far.
+        // Stack of functions whose nodes are being counted, each with its next node and its partial sum.
         let mut open: Vec<(&FunctionProto, usize, ExpansionSize)> = Vec::new();
         if let Entry::Vacant(slot) = known.entry(key(function)) {
             slot.insert(None);
@@ -106,7 +107,7 @@ fn calls_itself(function: &FunctionProto) -> Diagnostic {
     invalid_model(format!("function \"{}\" of the model calls itself", function.name))
 }
 
-/// Versions of opsets, by domain.
+/// Opset versions by domain.
 type Opsets = BTreeMap<String, i64>;
 
 fn opsets(imports: &[OperatorSetIdProto]) -> Opsets {
@@ -124,10 +125,10 @@ struct PendingNode {
     depth: usize,
 }
 
-/// Returns the nodes of the graph with all calls of functions expanded, each with the version of its opset.
+/// Returns the nodes of the graph with all function calls expanded, each with its opset version.
 ///
 /// # Errors
-/// When a function calls itself, or the expansion exceeds `MAX_NODES` or `MAX_BYTES`.
+/// If a function calls itself, a call does not match its function, or the expansion exceeds `MAX_NODES` or `MAX_BYTES`.
 pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
     let functions: Functions<'_> = model.functions.iter().map(|f| ((f.domain.as_str(), f.name.as_str()), f)).collect();
     let main = Rc::new(opsets(&model.opset_import));
@@ -184,7 +185,7 @@ fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<V
             names.insert(formal, actual);
         }
     }
-    // A result that is also an input is copied by an Identity node, which gives it the caller's name.
+    // A result that is also an input is copied by an Identity node, whose output has the caller's name.
     let mut nodes = Vec::with_capacity(function.node.len());
     for (formal, actual) in function.output.iter().zip(&call.output) {
         if let Some(at) = function.input.iter().position(|input| input == formal) {
@@ -221,8 +222,7 @@ fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<V
     Ok(nodes)
 }
 
-/// Resolves the reference of an attribute; `None` if the call does not give the referenced attribute and it has no
-/// default.
+/// Resolves an attribute reference; `None` if the call omits the referenced attribute and the attribute has no default.
 fn attribute(attribute: &AttributeProto, call: &NodeProto, function: &FunctionProto) -> Option<AttributeProto> {
     let wanted = &attribute.ref_attr_name;
     if wanted.is_empty() {

@@ -63,7 +63,7 @@ pub fn run(
     Ok(Loaded { module: builder.module, signature, bound, warnings, digest: String::new() })
 }
 
-/// Checks that the opsets are supported; a newer one is only a warning.
+/// Checks that the opsets are supported; an opset newer than the supported range only causes a warning.
 fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let standard = nodes.iter().filter(|n| is_standard_domain(&n.proto.domain));
     let versions: std::collections::BTreeSet<Option<i64>> = standard.map(|n| n.opset).collect();
@@ -101,7 +101,7 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
     Ok(warnings)
 }
 
-/// Checks that every operator has a converter; all missing ones are reported at once.
+/// Checks that every operator has a converter; all operators without one are reported together.
 fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     let mut missing: BTreeMap<(&str, &str, i64), usize> = BTreeMap::new();
     let mut pending: Vec<(&NodeProto, i64)> = nodes.iter().map(|node| (&node.proto, node.opset.unwrap_or(0))).collect();
@@ -185,8 +185,8 @@ fn convert(importer: &mut ConversionState<'_>, flat: &FlatNode, position: usize)
     Ok(())
 }
 
-/// Prefixes a diagnostic with the node. An error from the type relation of a Relay operator gets a code of the
-/// frontend.
+/// Prefixes a diagnostic with the node. An error from the type relation of a Relay operator is mapped to a frontend
+/// code.
 fn at_node(mut error: Diagnostic, label: &str, op: &str) -> Error {
     let of_the_process = [codes::runtime::OUT_OF_MEMORY, codes::runtime::CANCELLED, codes::runtime::TIMED_OUT];
     if !(500..600).contains(&error.code.0) && !of_the_process.contains(&error.code) {

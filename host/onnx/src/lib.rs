@@ -4,15 +4,15 @@
 //! |---|---|
 //! | [`proto`] | messages of `onnx.proto` |
 //! | [`folder`], [`pb`] | folders in ONNX test-data layout, and tensors in `.pb` files |
-//! | [`tensor`], [`external`] | tensors, and tensor data in other files |
-//! | `functions` | inlines functions that the model defines |
-//! | `import` | checks of a model, and conversion of the graph node by node |
+//! | [`tensor`], [`external`] | tensors, and tensor data in external files |
+//! | `functions` | inlining of model-defined functions |
+//! | `import` | model checks, and conversion of the graph node by node |
 //! | `state` | state of the conversion: values by name, constants, folding |
 //! | `node` | view of a node for converters: inputs, attributes, creation of Relay calls |
 //! | `size`, `open` | numbers computed from symbolic dimensions, and calls that use them |
 //! | `ops` | converters, one file per operator family, and their table |
 //!
-//! A call with constant arguments is folded immediately if that is cheap, which removes the arithmetic on shapes that
+//! A call with constant arguments is folded immediately if that is cheap; this removes the shape arithmetic that
 //! exporters emit.
 
 pub mod external;
@@ -50,7 +50,7 @@ pub const NEWEST_OPSET: i64 = 28;
 /// Reads a model file.
 ///
 /// # Errors
-/// An invalid model; all errors that can be detected at once are reported.
+/// If the model is invalid or unsupported; independent errors are reported together.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
     let bytes = read_model(path)?;
     let digest = mapped::digest(&bytes).to_hex().to_string();
@@ -58,11 +58,11 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic
     Ok(Loaded { digest, ..loaded })
 }
 
-/// Reads a model from the bytes of its file. Tensor data in other files is read from `folder`; without a folder, a model
-/// that has such data is an error.
+/// Reads a model from the bytes of its file. External tensor data is read from `folder`; without a folder, external
+/// data is an error.
 ///
 /// # Errors
-/// An invalid model; all errors that can be detected at once are reported.
+/// If the model is invalid or unsupported; independent errors are reported together.
 pub fn load_bytes(bytes: Bytes, folder: Option<&Path>, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
     let digest = mapped::digest(&bytes).to_hex().to_string();
     let external = folder.map(|folder| ExternalFiles::beside(&folder.join(IN_MEMORY)));
@@ -70,31 +70,31 @@ pub fn load_bytes(bytes: Bytes, folder: Option<&Path>, options: &LoadOptions) ->
     Ok(Loaded { digest, ..loaded })
 }
 
-/// Reads the inputs and outputs of a model from the bytes of its file.
+/// Reads the signature of a model from the bytes of its file.
 ///
 /// # Errors
-/// An invalid model.
+/// If the model is invalid.
 pub fn signature_of_bytes(bytes: Bytes) -> Result<Signature, Vec<Diagnostic>> {
     let model = decode(Path::new(IN_MEMORY), bytes)?;
     graph_signature(model.graph.as_ref().unwrap_or(&GraphProto::default()))
 }
 
-/// Name of a model without a file, for messages.
+/// Name for a model without a file in messages.
 const IN_MEMORY: &str = "the model in memory";
 
-/// Reads the inputs and outputs of a model file.
+/// Reads the signature of a model file.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// If the file cannot be read, or the model is invalid.
 pub fn signature(path: &Path) -> Result<Signature, Vec<Diagnostic>> {
     let model = decode(path, read_model(path)?)?;
     graph_signature(model.graph.as_ref().unwrap_or(&GraphProto::default()))
 }
 
-/// Converts a decoded model to a module. Tensor data in other files is read through `external`.
+/// Converts a decoded model to a module. External tensor data is read through `external`.
 ///
 /// # Errors
-/// An invalid model; all errors that can be detected at once are reported.
+/// If the model is invalid or unsupported; independent errors are reported together.
 pub fn convert_model(
     model: ModelProto,
     options: &LoadOptions,

@@ -1,9 +1,9 @@
 //! Names of dimensions that are known only at run time.
 //!
-//! Relay types such a dimension as `?`. The conversion needs more: whether two values have the same length, and how to
-//! compute the length. Each unknown dimension therefore gets a name at its first use, with the value and the axis that
-//! provide it; the dimensions of results are derived from the named dimensions of their arguments. Names do not occur
-//! in the types of the module.
+//! Relay types such a dimension as `?`. The conversion needs more information: equality of unknown lengths, and a way
+//! to compute each length. Each unknown dimension is therefore named at its first use, and the name is recorded with
+//! the value and the axis that provide the dimension; result dimensions are derived from the named dimensions of the
+//! arguments. Names do not occur in the types of the module.
 
 use byoc_ir::ir::{Callee, Dim, DimExpr, Expr, ExprId, Module, Name, TensorType, Type};
 use byoc_ir::op;
@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub struct Names {
     by_value: HashMap<ExprId, Vec<Dim>>,
     sources: BTreeMap<Name, Source>,
-    /// Names of dimensions of the inputs.
+    /// Names of input dimensions.
     reserved: BTreeSet<Name>,
 }
 
-/// Place that a named dimension is read from.
+/// Value and axis that provide a named dimension.
 #[derive(Clone, Copy)]
 pub struct Source {
     pub value: ExprId,
@@ -28,12 +28,12 @@ pub struct Source {
 }
 
 impl Names {
-    /// Excludes a name that a dimension of an input has.
+    /// Reserves the name of an input dimension, so that no unknown dimension is given this name.
     pub fn reserve(&mut self, name: &Name) {
         self.reserved.insert(name.clone());
     }
 
-    /// Returns the dimensions of a value of type `ty` inside `depth` functions; those that are unknown get names.
+    /// Returns the dimensions of a value of type `ty` inside `depth` functions, after naming the unknown dimensions.
     pub fn dims(&mut self, value: ExprId, ty: &TensorType, depth: usize) -> Vec<Dim> {
         if !ty.dims.contains(&Dim::Any) {
             return ty.dims.to_vec();
@@ -61,14 +61,15 @@ impl Names {
         }
     }
 
-    /// Gives a variable the named dimensions of the value that it stands for.
+    /// Copies the named dimensions of a value to the variable that represents it.
     pub fn copy(&mut self, from: ExprId, to: ExprId) {
         if let Some(dims) = self.by_value.get(&from) {
             self.by_value.insert(to, dims.clone());
         }
     }
 
-    /// Derives the dimensions of an operator call, or of a field of one, from the named dimensions of the arguments.
+    /// Derives the dimensions of an operator call, or of a field of its result, from the named dimensions of the
+    /// arguments.
     pub fn derive(&mut self, module: &Module, value: ExprId, depth: usize) {
         if !matches!(module.ty(value), Type::Tensor(ty) if ty.dims.contains(&Dim::Any)) {
             return;
@@ -82,7 +83,7 @@ impl Names {
         let types: Vec<Type> = call.args.iter().map(|&arg| self.named_type(module, arg, depth)).collect();
         let values: Vec<_> = call.args.iter().map(|&arg| module.expr(arg).as_constant().map(|t| &**t)).collect();
         // The type relation may accept unknown dimensions and reject the same dimensions with names; the result then
-        // gets no names.
+        // has no names.
         let Ok(result) = op::get(id).infer(&call.attrs, &types, &values) else { return };
         let result = match (&result, field) {
             (Type::Tuple(fields), Some(index)) => fields.get(index),
@@ -111,7 +112,7 @@ impl Names {
         }
     }
 
-    /// Returns the place that a named dimension is read from; `None` for a dimension of an input.
+    /// Returns the value and axis that provide a named dimension; `None` for an input dimension.
     pub fn source(&self, name: &str) -> Option<Source> {
         self.sources.get(name).copied()
     }

@@ -10,7 +10,7 @@ use byoc_ir::tensor::{DType, Element, Shape, Tensor};
 use byoc_ir::typing::Builder;
 use std::sync::Arc;
 
-/// Outputs of a node; optional outputs at the end may be omitted.
+/// Outputs of a node; trailing optional outputs may be omitted.
 pub type Outputs = Vec<ExprId>;
 
 /// Attributes of a Relay call: `attrs![axis: 1, keepdims: true]`.
@@ -21,7 +21,7 @@ macro_rules! attrs {
 }
 pub(super) use attrs;
 
-/// Node that is being converted.
+/// Node under conversion.
 pub struct Node<'a, 'm> {
     importer: &'a mut ConversionState<'m>,
     proto: &'a NodeProto,
@@ -44,7 +44,7 @@ impl<'a, 'm> Node<'a, 'm> {
 
     // Inputs.
 
-    /// Returns input `i`, if it is given.
+    /// Returns input `i`, if present.
     pub fn optional_input(&self, i: usize) -> Option<ExprId> {
         self.inputs.get(i).copied().flatten()
     }
@@ -53,18 +53,18 @@ impl<'a, 'm> Node<'a, 'm> {
         self.optional_input(i).ok_or_else(|| self.invalid_node(format!("input {i} is missing")))
     }
 
-    /// Returns input `i`, if it is given and not a constant.
+    /// Returns input `i`, if present and non-constant.
     pub fn computed_input(&mut self, i: usize) -> Option<ExprId> {
         let value = self.optional_input(i)?;
         if self.constant_value(value).is_some() { None } else { Some(value) }
     }
 
-    /// Returns the number of inputs, given or not.
+    /// Returns the number of inputs, including absent inputs.
     pub fn input_count(&self) -> usize {
         self.inputs.len()
     }
 
-    /// Returns all inputs; a missing one is an error.
+    /// Returns all inputs; a missing input is an error.
     pub fn all_inputs(&self) -> Result<Vec<ExprId>> {
         (0..self.inputs.len()).map(|i| self.input(i)).collect()
     }
@@ -74,7 +74,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.proto.output.len()
     }
 
-    /// Returns true if output `i` is used.
+    /// Returns true if the node names output `i`.
     pub fn has_output(&self, i: usize) -> bool {
         self.proto.output.get(i).is_some_and(|name| !name.is_empty())
     }
@@ -94,7 +94,7 @@ impl<'a, 'm> Node<'a, 'm> {
         ty.shape().ok_or_else(|| self.unknown_dims_error(&ty))
     }
 
-    /// Creates the error for a value whose dimensions are unknown although this node needs them.
+    /// Creates the error for a value with unknown dimensions that this node requires to be known.
     pub fn unknown_dims_error(&self, ty: &TensorType) -> Error {
         let mut names: Vec<_> = ty.dims.iter().flat_map(Dim::symbols).collect();
         names.sort_unstable();
@@ -108,7 +108,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.ty(value).map(|t| t.dims.len())
     }
 
-    /// Returns the tensor of a constant, and adds the origins of the constant to those of this node.
+    /// Returns the tensor of a constant, and adds the constant's origins to the origins of this node.
     pub fn constant_value(&mut self, value: ExprId) -> Option<Arc<Tensor>> {
         let tensor = self.importer.builder.module.expr(value).as_constant()?.clone();
         let from = self.importer.builder.module.nodes[value].origin;
@@ -116,17 +116,17 @@ impl<'a, 'm> Node<'a, 'm> {
         Some(tensor)
     }
 
-    /// Returns the known elements of a small integer tensor.
+    /// Returns the tracked elements of a small integer tensor; `None` for each unknown element.
     pub fn tracked_elements(&self, value: ExprId) -> Option<Vec<Option<Size>>> {
         self.importer.sizes.get(&self.importer.builder.module, value)
     }
 
-    /// Records the known elements of a small integer tensor.
+    /// Records the elements of a small integer tensor; `None` for each unknown element.
     pub fn track_elements(&mut self, value: ExprId, sizes: Vec<Option<Size>>) {
         self.importer.sizes.set(value, sizes);
     }
 
-    /// Returns the dimensions of a value; those known only at run time have names.
+    /// Returns the dimensions of a value; dimensions known only at run time have names.
     pub fn dims(&mut self, value: ExprId) -> Result<Vec<Dim>> {
         let ty = self.ty(value)?;
         Ok(self.importer.named_dims(value, &ty))
@@ -152,17 +152,17 @@ impl<'a, 'm> Node<'a, 'm> {
         self.importer.symbolic_dims.get(name).copied()
     }
 
-    /// Returns the cached vector of zeros whose length is the symbolic dimension `name`, if there is one.
+    /// Returns the cached zero vector whose length is the symbolic dimension `name`, if any.
     pub fn cached_zeros(&self, name: &str) -> Option<ExprId> {
         self.importer.dim_zeros.get(name).copied()
     }
 
-    /// Records the vector of zeros for the symbolic dimension `name`.
+    /// Caches the zero vector for the symbolic dimension `name`.
     pub fn cache_zeros(&mut self, name: &str, lane: ExprId) {
         self.importer.dim_zeros.insert(name.into(), lane);
     }
 
-    /// Returns the constant of input `i`, if the input is given.
+    /// Returns the constant tensor of input `i`, if the input is present. A non-constant input is an error.
     pub fn constant(&mut self, i: usize, role: &str) -> Result<Option<Arc<Tensor>>> {
         let Some(value) = self.optional_input(i) else { return Ok(None) };
         match self.constant_value(value) {
@@ -179,7 +179,7 @@ impl<'a, 'm> Node<'a, 'm> {
         }
     }
 
-    /// Returns the integers of input `i`, if the input is given.
+    /// Returns the integers of the constant input `i`, if the input is present.
     pub fn ints(&mut self, i: usize, role: &str) -> Result<Option<Vec<i64>>> {
         let Some(tensor) = self.constant(i, role)? else { return Ok(None) };
         let values = tensor.view().to_i64s();
@@ -188,7 +188,7 @@ impl<'a, 'm> Node<'a, 'm> {
         })
     }
 
-    /// Returns the single integer of input `i`, if the input is given.
+    /// Returns the single integer of the constant input `i`, if the input is present.
     pub fn int(&mut self, i: usize, role: &str) -> Result<Option<i64>> {
         match self.ints(i, role)?.as_deref() {
             None => Ok(None),
@@ -216,7 +216,7 @@ impl<'a, 'm> Node<'a, 'm> {
         }
     }
 
-    /// Returns true if the attribute is given.
+    /// Returns true if the attribute is present.
     pub fn has(&self, name: &str) -> bool {
         self.attribute(name).is_some()
     }
@@ -236,36 +236,36 @@ impl<'a, 'm> Node<'a, 'm> {
         String::from_utf8(bytes.to_vec()).map_err(|_| self.invalid_node(format!("attribute {name} is not UTF-8")))
     }
 
-    /// Returns a list of integers, if it is given.
+    /// Returns an integer-list attribute, if present.
     pub fn ints_attr(&self, name: &str) -> Result<Option<Vec<i64>>> {
         Ok(self.attribute_of(name, AttributeType::Ints)?.map(|a| a.ints.clone()))
     }
 
-    /// Returns a list of floating-point numbers, if it is given.
+    /// Returns a float-list attribute, if present.
     pub fn floats_attr(&self, name: &str) -> Result<Option<Vec<f64>>> {
         Ok(self.attribute_of(name, AttributeType::Floats)?.map(|a| a.floats.iter().map(|&v| f64::from(v)).collect()))
     }
 
-    /// Returns a list of strings, if it is given.
+    /// Returns a string-list attribute, if present.
     pub fn strings_attr(&self, name: &str) -> Result<Option<Vec<String>>> {
         let attribute = self.attribute_of(name, AttributeType::Strings)?;
         Ok(attribute.map(|a| a.strings.iter().map(|s| String::from_utf8_lossy(s).into_owned()).collect()))
     }
 
-    /// Returns a tensor attribute, if it is given.
+    /// Returns a tensor attribute, if present.
     pub fn tensor_attr(&self, name: &str) -> Result<Option<Tensor>> {
         let Some(attribute) = self.attribute_of(name, AttributeType::Tensor)? else { return Ok(None) };
         let proto = attribute.t.clone().unwrap_or_else(TensorProto::default);
         self.importer.decode(&proto).map(Some)
     }
 
-    /// Returns a subgraph.
+    /// Returns a subgraph attribute.
     pub fn graph_attr(&self, name: &str) -> Result<&'a GraphProto> {
         let graph = self.attribute_of(name, AttributeType::Graph)?.and_then(|attribute| attribute.g.as_ref());
         graph.ok_or_else(|| self.invalid_node(format!("attribute {name} is missing")))
     }
 
-    /// Resolves an axis, counted from the end if negative.
+    /// Resolves an axis; a negative axis counts from the end.
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
         let resolved = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
         if (0..rank as i64).contains(&resolved) {
@@ -286,20 +286,20 @@ impl<'a, 'm> Node<'a, 'm> {
         Box::new(self.error(codes::frontends::BAD_NODE, message))
     }
 
-    // Creation of calls.
+    // Call creation.
 
-    /// Creates a call of a Relay operator, or a constant if the call can be folded.
+    /// Creates a call to a Relay operator, or a constant if the call can be folded.
     pub fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId> {
         self.importer.call(name, args, attrs, self.origin)
     }
 
-    /// Creates a call of a Relay operator, even if it could be folded.
+    /// Creates a call to a Relay operator, without folding.
     pub fn op_unfolded(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId> {
         self.importer.builder.origin = Some(self.origin);
         self.importer.builder.op(name, args, attrs)
     }
 
-    /// Creates a call without attributes.
+    /// Creates a call to a Relay operator without attributes.
     pub fn op_without_attrs(&mut self, name: &str, args: &[ExprId]) -> Result<ExprId> {
         self.op(name, args, Attrs::none())
     }
@@ -324,17 +324,17 @@ impl<'a, 'm> Node<'a, 'm> {
 
     // Control flow.
 
-    /// Converts a subgraph whose inputs have the given values, and returns its outputs.
+    /// Converts a subgraph with the given input values, and returns its outputs.
     pub fn subgraph(&mut self, graph: &GraphProto, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
         self.importer.subgraph(graph, self.opset, inputs)
     }
 
-    /// Starts a function: outer values that subgraphs read from now on are captured.
+    /// Starts a function: until it is closed, outer values that subgraphs read are captured.
     pub fn open_function(&mut self) {
         self.importer.open_function();
     }
 
-    /// Returns the expression in the innermost function for an outer value, which is computed once.
+    /// Returns the expression in the innermost function for an outer value, which is computed only once.
     pub fn capture(&mut self, value: ExprId) -> ExprId {
         self.importer.capture_value(value)
     }
@@ -349,7 +349,7 @@ impl<'a, 'm> Node<'a, 'm> {
         &mut self.importer.builder
     }
 
-    /// Returns the type of a value, which need not be a tensor.
+    /// Returns the type of a value of any kind, including non-tensors.
     pub fn value_type(&self, value: ExprId) -> Type {
         self.importer.builder.module.ty(value).clone()
     }
@@ -390,7 +390,7 @@ impl<'a, 'm> Node<'a, 'm> {
     /// Reserves steps of the unrolling budget, which all layers and directions of the model share.
     ///
     /// # Errors
-    /// `steps` exceeds the rest of the budget.
+    /// If `steps` exceeds the remaining budget.
     pub fn reserve_steps(&mut self, steps: usize) -> Result<()> {
         let left = self.importer.steps_left;
         self.importer.steps_left = left.checked_sub(steps).ok_or_else(|| {
@@ -401,14 +401,14 @@ impl<'a, 'm> Node<'a, 'm> {
         Ok(())
     }
 
-    /// Creates a tensor filled with one value: a constant, or a call of `full` if the tensor is large.
+    /// Creates a tensor filled with one value: a constant, or a call to `full` if the tensor is large.
     pub fn filled(&mut self, dtype: DType, shape: &[usize], value: f64) -> Result<ExprId> {
         let value = self.scalar(dtype, value);
         let wanted = AttrValue::ints(shape.iter().map(|&d| d as i64));
         self.op("full", &[value], attrs![shape: wanted, dtype: dtype])
     }
 
-    /// Creates a tensor of zeros, like [`Node::filled`].
+    /// Creates a zero tensor, as [`Node::filled`] does.
     pub fn zeros(&mut self, dtype: DType, shape: &[usize]) -> Result<ExprId> {
         self.filled(dtype, shape, 0.0)
     }
@@ -418,7 +418,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.tensor(Tensor::from_slice(&[values.len()], values))
     }
 
-    /// Returns `value` with this node added to its origins, for nodes that change nothing.
+    /// Returns `value` with this node added to its origins, for identity nodes.
     pub fn forward(&mut self, value: ExprId) -> ExprId {
         let from = self.importer.builder.module.nodes[value].origin;
         let union = self.importer.union(from, self.origin);
@@ -446,7 +446,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.op("cast", &[value], attrs![dtype: dtype])
     }
 
-    /// Casts 16-bit floats to float32, for conversions that consist of several calls and round once, at the end.
+    /// Casts 16-bit floats to float32, for conversions that consist of several calls and round only the final result.
     pub fn widen(&mut self, value: ExprId) -> Result<ExprId> {
         match self.dtype(value)? {
             DType::F16 | DType::BF16 => self.cast(value, DType::F32),
@@ -469,7 +469,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.op("concatenate", &[tuple], attrs![axis: axis])
     }
 
-    /// Creates `a op scalar`, with the scalar in the element type of `a`.
+    /// Creates `a op scalar`, where the scalar has the element type of `a`.
     pub fn with_scalar(&mut self, op: &str, a: ExprId, value: f64) -> Result<ExprId> {
         let scalar = self.scalar(self.dtype(a)?, value);
         self.op_without_attrs(op, &[a, scalar])

@@ -1,9 +1,8 @@
-//! Conversion of operators on symbolic dimensions.
+//! Operator conversion for symbolic dimensions.
 //!
-//! Relay operators that take a shape as an attribute keep the names of dimensions in the result type; the `dyn.*`
-//! operators, which take shapes computed at run time, do not. The former are therefore used wherever they can express
-//! the operation: `reshape` with its codes, and the `*_like` operators with a tensor of the required dimensions as
-//! operand.
+//! Relay operators with a shape attribute keep dimension names in the result type; the `dyn.*` operators, whose shapes
+//! are computed at run time, do not. Operators with shape attributes are therefore used wherever they can express the
+//! operation: `reshape` with its codes, and the `*_like` operators with a tensor of the required dimensions as operand.
 
 use super::node::{Node, attrs};
 use super::size::Size;
@@ -13,10 +12,10 @@ use byoc_ir::ir::{AttrValue, Dim, DimExpr, DimOp, DimOps, ExprId, Name};
 use byoc_ir::tensor::DType;
 
 impl Node<'_, '_> {
-    /// Returns the known elements of input `i`, a vector or a scalar, if the input is given.
+    /// Returns the elements of input `i`, a vector or a scalar, if the input is present.
     ///
     /// # Errors
-    /// An input with an unknown element, or with elements that are not integers.
+    /// If an element is unknown or non-integer.
     pub fn sizes(&mut self, i: usize, role: &str) -> Result<Option<Vec<Size>>> {
         let Some(value) = self.optional_input(i) else { return Ok(None) };
         match self.tracked_elements(value).and_then(|sizes| sizes.into_iter().collect::<Option<Vec<Size>>>()) {
@@ -28,7 +27,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// Returns input `i` if it is given, has a known shape, and has an unknown element.
+    /// Returns input `i` if it is present and has a known shape and an unknown element.
     pub fn untracked_input(&mut self, i: usize) -> Option<ExprId> {
         let value = self.computed_input(i)?;
         let known = self.tracked_elements(value).is_some_and(|sizes| !sizes.contains(&None));
@@ -36,7 +35,7 @@ impl Node<'_, '_> {
         if !known && sized { Some(value) } else { None }
     }
 
-    /// Returns the dimensions of `value` in `range` as a vector of `int64`.
+    /// Returns the dimensions of `value` in `range` as an `int64` vector.
     pub fn shape_vector(&mut self, value: ExprId, range: std::ops::Range<usize>) -> Result<ExprId> {
         let dims = self.dims(value)?;
         let dims = dims.get(range.clone()).unwrap_or_default();
@@ -51,7 +50,7 @@ impl Node<'_, '_> {
         if range.len() == self.rank(value)? { Ok(all) } else { self.slice(all, 0, range.start, range.end) }
     }
 
-    /// Builds a vector of `int64` from `sizes`.
+    /// Builds an `int64` vector from `sizes`.
     pub fn size_vector(&mut self, sizes: &[Size]) -> Result<ExprId> {
         let parts = sizes.iter().map(|size| size.fold(self)).collect::<Result<Vec<_>>>()?;
         let vector = self.concatenate(&parts, 0)?;
@@ -61,7 +60,7 @@ impl Node<'_, '_> {
         Ok(vector)
     }
 
-    /// Builds a vector of `int64` from `dims`. One of them may be unknown and becomes -1.
+    /// Builds an `int64` vector from `dims`. One dimension may be unknown; it becomes -1.
     fn dims_vector(&mut self, dims: &[Dim]) -> Result<ExprId> {
         let mut parts = Vec::with_capacity(dims.len());
         for dim in dims {
@@ -74,7 +73,7 @@ impl Node<'_, '_> {
         self.concatenate(&parts, 0)
     }
 
-    /// Reshapes `value` to the dimensions `wanted`, one of which may be unknown.
+    /// Reshapes `value` to the dimensions `wanted`; one dimension may be unknown.
     pub fn reshape_to(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId> {
         let dims = self.dims(value)?;
         if dims == wanted && !wanted.contains(&Dim::Any) {
@@ -96,13 +95,13 @@ impl Node<'_, '_> {
         Ok(result)
     }
 
-    /// Returns true if a dimension is 0 or may turn out to be 0 in a run, so that -1 in a new shape is ambiguous.
+    /// Returns true if a dimension is 0 or may be 0 at run time, which makes -1 in a new shape ambiguous.
     fn may_be_empty(&self, wanted: &[Dim]) -> bool {
         let computed = |dim: &Dim| dim.symbols().iter().any(|name| self.is_computed_dim(name));
         !wanted.contains(&Dim::Any) && wanted.iter().any(|dim| dim.fixed() == Some(0) || computed(dim))
     }
 
-    /// Returns the product of the dimensions before `axis`, and the product of those from `axis` on.
+    /// Returns the product of the dimensions before `axis`, and the product of the remaining dimensions.
     pub fn flatten_at(&self, dims: &[Dim], axis: usize) -> Result<[Dim; 2]> {
         let half = |dims: &[Dim]| {
             Dim::product(dims).ok_or_else(|| self.invalid_node("the product of the dimensions overflows"))
@@ -128,7 +127,8 @@ impl Node<'_, '_> {
         }
     }
 
-    /// Returns the indices along an axis of `value`, as a tensor of the same rank whose other dimensions are 1.
+    /// Returns the indices along an axis of `value`, as a tensor of the same rank with 1 as the size of every other
+    /// axis.
     pub fn indices_along(&mut self, value: ExprId, axis: usize) -> Result<ExprId> {
         let size = self.shape_vector(value, axis..axis + 1)?;
         let size = self.reshape(size, &[])?;
@@ -157,7 +157,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// Builds a tensor with the dimensions `wanted`; `None` if a dimension is neither fixed nor a symbol of the inputs.
+    /// Builds a tensor with the dimensions `wanted`; `None` if a dimension is neither fixed nor an input symbol.
     fn tensor_with_dims(&mut self, wanted: &[Dim]) -> Result<Option<ExprId>> {
         let is_symbol = |dim: &Dim| dim.name().is_some_and(|name| !self.is_computed_dim(name));
         if !wanted.iter().all(|dim| dim.fixed().is_some() || is_symbol(dim)) {
@@ -176,8 +176,8 @@ impl Node<'_, '_> {
         Ok(Some(like))
     }
 
-    /// Returns a vector of zeros whose length is the symbolic dimension `name`. For a dimension of the model's inputs,
-    /// the vector is derived from an input with this dimension.
+    /// Returns a zero vector whose length is the symbolic dimension `name`. For an input dimension of the model, the
+    /// vector is derived from an input with this dimension.
     pub fn zeros_of_dim(&mut self, name: &str) -> Result<ExprId> {
         if let Some(lane) = self.cached_zeros(name) {
             return Ok(lane);
@@ -212,7 +212,7 @@ impl Node<'_, '_> {
     }
 }
 
-/// Computes dimensions at run time, each as a vector of one `int64`.
+/// Computes dimensions at run time, each as an `int64` vector with one element.
 impl DimOps<ExprId, Error> for Node<'_, '_> {
     fn constant(&mut self, value: i64) -> Result<ExprId> {
         Ok(self.vector(&[value]))
@@ -238,14 +238,14 @@ impl DimOps<ExprId, Error> for Node<'_, '_> {
     }
 }
 
-/// Returns the codes of Relay's `reshape` from `dims` to `wanted`, and whether 0 is a dimension (`allowzero`) and not a
-/// copy; `None` if no codes express it.
+/// Returns the codes for Relay's `reshape` from `dims` to `wanted`, and true if 0 is a dimension (`allowzero`) rather
+/// than a copy; `None` if no codes express the reshape.
 fn reshape_codes(dims: &[Dim], wanted: &[Dim]) -> Option<(Vec<i64>, bool)> {
     let by_index = codes_by_index(dims, wanted).map(|codes| (codes, wanted.contains(&Dim::Fixed(0))));
     by_index.or_else(|| codes_by_factors(dims, wanted).map(|codes| (codes, false)))
 }
 
-/// Encodes a reshape by numbers, copies of the dimension at the same index (0), and at most one -1.
+/// Encodes a reshape with fixed sizes, copies of the dimension at the same index (0), and at most one -1.
 fn codes_by_index(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
     let mut left = false;
     let zero = wanted.contains(&Dim::Fixed(0));
@@ -260,7 +260,7 @@ fn codes_by_index(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
         .collect()
 }
 
-/// Encodes a reshape by copied dimensions (0), merges of two dimensions (-3), and splits of one dimension (-4).
+/// Encodes a reshape with copied dimensions (0), merges of two dimensions (-3), and splits of one dimension (-4).
 fn codes_by_factors(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
     let mut codes = Vec::new();
     let (mut i, mut j) = (0, 0);

@@ -1,4 +1,4 @@
-//! A single tensor as an ONNX `TensorProto`, the format of data sets in test folders.
+//! Files with a single ONNX `TensorProto`, the format of data sets in test folders.
 
 use crate::proto::TensorProto;
 use crate::tensor;
@@ -12,17 +12,17 @@ use std::path::Path;
 /// Reads a tensor from a `.pb` file.
 ///
 /// # Errors
-/// When the file cannot be read or is not a tensor.
+/// If the file cannot be read or is not a tensor.
 pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
     let proto = TensorProto::decode(bytes).map_err(|e| bad_file(path, format!("expected a TensorProto: {e}")))?;
     tensor::decode(&proto, None).map_err(|why| bad_file(path, why))
 }
 
-/// Writes a tensor to a `.pb` file, with the name `name`.
+/// Writes a tensor named `name` to a `.pb` file.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write(path: &Path, name: &str, value: &Tensor) -> Result<(), Diagnostic> {
     write_atomically(path, |file| file.write_all(&tensor::encode(name, value).encode_to_vec()))
 }

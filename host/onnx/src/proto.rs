@@ -1,6 +1,6 @@
-//! Messages of `onnx.proto` (IR version 10) that inference models use, as `prost` structs.
+//! Messages of `onnx.proto` (IR version 10) used by inference models, as `prost` structs.
 //!
-//! Field numbers and names are those of the published schema. Fields used only for training (`TrainingInfoProto`,
+//! Field numbers and names follow the published schema. Fields used only for training (`TrainingInfoProto`,
 //! quantization annotations) are omitted: unknown fields are skipped when a file is read. Weights are [`Bytes`], so a
 //! model decoded from a mapped file does not copy them.
 
@@ -9,7 +9,7 @@
 pub use prost::bytes::Bytes;
 use std::collections::HashMap;
 
-/// Model: a graph and the opsets that the graph was written against.
+/// Model: a graph and the opsets that it uses.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ModelProto {
     #[prost(int64, tag = "1")]
@@ -43,7 +43,7 @@ pub struct OperatorSetIdProto {
     pub version: i64,
 }
 
-/// A key and a value.
+/// Key-value pair of strings.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StringStringEntryProto {
     #[prost(string, tag = "1")]
@@ -52,7 +52,7 @@ pub struct StringStringEntryProto {
     pub value: String,
 }
 
-/// A graph: nodes in evaluation order, initializers, inputs and outputs.
+/// Graph: nodes in evaluation order, initializers, inputs and outputs.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct GraphProto {
     #[prost(message, repeated, tag = "1")]
@@ -73,7 +73,7 @@ pub struct GraphProto {
     pub value_info: Vec<ValueInfoProto>,
 }
 
-/// An application of an operator to named values.
+/// Application of an operator to named values.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NodeProto {
     #[prost(string, repeated, tag = "1")]
@@ -92,7 +92,7 @@ pub struct NodeProto {
     pub doc_string: String,
 }
 
-/// Function defined by the model; a node with the name and domain of the function is a call.
+/// Model-defined function; a node with the name and domain of the function is a call to it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FunctionProto {
     #[prost(string, tag = "1")]
@@ -115,7 +115,7 @@ pub struct FunctionProto {
     pub domain: String,
 }
 
-/// A named attribute. `r#type` selects the value field.
+/// Named attribute. `r#type` selects the value field.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AttributeProto {
     #[prost(string, tag = "1")]
@@ -169,7 +169,7 @@ pub enum AttributeType {
     TypeProtos = 14,
 }
 
-/// A named value with its type.
+/// Named value with its type.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ValueInfoProto {
     #[prost(string, tag = "1")]
@@ -180,7 +180,8 @@ pub struct ValueInfoProto {
     pub doc_string: String,
 }
 
-/// A type. Models are compiled if their inputs and outputs are tensors; the other types are read to describe a model.
+/// Type of a value. Only models whose inputs and outputs are tensors are compiled; non-tensor types are read to
+/// describe a model.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TypeProto {
     #[prost(message, optional, tag = "1")]
@@ -195,14 +196,14 @@ pub struct TypeProto {
     pub sparse_tensor_type: Option<TensorTypeProto>,
 }
 
-/// Type of the elements of a sequence, or of an optional value.
+/// Element type of a sequence or an optional value.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ElementTypeProto {
     #[prost(message, optional, tag = "1")]
     pub elem_type: Option<TypeProto>,
 }
 
-/// A map type.
+/// Map type.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct MapTypeProto {
     #[prost(int32, tag = "1")]
@@ -211,7 +212,7 @@ pub struct MapTypeProto {
     pub value_type: Option<TypeProto>,
 }
 
-/// A tensor type.
+/// Tensor type.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TensorTypeProto {
     #[prost(int32, tag = "1")]
@@ -227,7 +228,7 @@ pub struct TensorShapeProto {
     pub dim: Vec<DimensionProto>,
 }
 
-/// A dimension: a number, a name, or neither.
+/// Dimension: a number, a name, or neither.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DimensionProto {
     #[prost(oneof = "DimensionValue", tags = "1, 2")]
@@ -245,7 +246,7 @@ pub enum DimensionValue {
     DimParam(String),
 }
 
-/// A tensor. Its elements are in `raw_data`, in the field of their type, or in another file.
+/// Tensor whose elements are in `raw_data`, in a type-specific field, or in an external file.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TensorProto {
     #[prost(int64, repeated, tag = "1")]
@@ -276,7 +277,7 @@ pub struct TensorProto {
     pub uint64_data: Vec<u64>,
 }
 
-/// A sparse tensor in coordinate form.
+/// Sparse tensor in coordinate format.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SparseTensorProto {
     #[prost(message, optional, tag = "1")]
@@ -287,10 +288,10 @@ pub struct SparseTensorProto {
     pub dims: Vec<i64>,
 }
 
-/// Value `EXTERNAL` of `TensorProto.DataLocation`: the data is in another file.
+/// Value `EXTERNAL` of `TensorProto.DataLocation`: the data is in an external file.
 pub const LOCATION_EXTERNAL: i32 = 1;
 
-/// Name of the standard domain; the empty name means the same.
+/// Name of the standard domain; the empty name is equivalent.
 pub const STANDARD_DOMAIN: &str = "ai.onnx";
 
 /// Returns true for both names of the standard domain.

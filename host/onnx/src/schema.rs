@@ -1,10 +1,11 @@
-//! Element types that the operators of the standard domain take, in all their versions.
+//! Element types that the operators of the standard domain accept, across all opset versions.
 
 use byoc_ir::tensor::DType;
 
-/// Classes of element types of each input: `f` for floating-point types, `i` for integers, `b` for Booleans. Inputs
-/// after the last one take any type; `..` repeats the one before it. Types of fewer than 8 bits and 8-bit floats are
-/// not restricted here: converters accept them where the operator defines them.
+/// Accepted element type classes per input: `f` for floating-point types, `i` for integers, `b` for Booleans. `..`
+/// repeats the preceding entry for all remaining inputs; otherwise, inputs without an entry accept any type. 8-bit
+/// floats and types of fewer than 8 bits are not restricted here: converters accept them where the operator defines
+/// them.
 const INPUTS: &[(&str, &[&str])] = &[
     ("Abs", &["fi"]),
     ("Acos", &["f"]),
@@ -173,7 +174,7 @@ const INPUTS: &[(&str, &[&str])] = &[
 /// Checks the element type of input `i` of an operator.
 ///
 /// # Errors
-/// The types that are expected, if the operator does not take this one.
+/// If the operator does not accept this type. The message states the accepted types.
 pub fn check_input(op: &str, i: usize, dtype: DType) -> Result<(), String> {
     let Ok(row) = INPUTS.binary_search_by_key(&op, |(name, _)| name) else { return Ok(()) };
     let inputs = INPUTS[row].1;

@@ -1,8 +1,8 @@
-//! Numbers that are computed from the dimensions of tensors.
+//! Numbers computed from tensor dimensions.
 //!
 //! If dimensions are symbolic, the arithmetic that exporters emit around `Shape` nodes cannot be folded into constants,
-//! although most results are known expressions: the batch, the sequence length, or a number. Therefore the elements of
-//! small integer tensors are tracked as expressions over symbolic dimensions.
+//! although most results are known expressions: the batch size, the sequence length, or a number. Therefore the
+//! elements of small integer tensors are tracked as expressions over symbolic dimensions.
 
 use byoc_ir::ir::{Attrs, DimExpr, Expr, ExprId, Module, OpId, TensorType};
 use byoc_ir::op::{self, Value};
@@ -15,14 +15,14 @@ const MAX_ELEMENTS: usize = 64;
 /// Number computed from dimensions; a boolean is 0 or 1.
 pub type Size = DimExpr;
 
-/// Elements of the tracked tensors, in row-major order; `None` for an unknown element.
+/// Elements of tracked tensors, in row-major order; `None` for each unknown element.
 #[derive(Default)]
 pub struct Sizes {
     by_value: HashMap<ExprId, Vec<Option<Size>>>,
 }
 
 impl Sizes {
-    /// Returns the known elements of a value.
+    /// Returns the tracked elements of a value.
     pub fn get(&self, module: &Module, value: ExprId) -> Option<Vec<Option<Size>>> {
         if let Some(sizes) = self.by_value.get(&value) {
             return Some(sizes.clone());
@@ -37,7 +37,7 @@ impl Sizes {
         self.by_value.insert(value, sizes);
     }
 
-    /// Derives the known elements of the result of a call from those of its arguments.
+    /// Derives the tracked elements of a call's result from the tracked elements of its arguments.
     pub fn of_call(
         &self,
         module: &Module,
@@ -68,7 +68,7 @@ impl Sizes {
         }
     }
 
-    /// Evaluates an operator that only moves elements by running it on the indices of the elements.
+    /// Evaluates an element-moving operator by running it on the indices of the elements.
     fn move_elements(&self, module: &Module, op: OpId, attrs: &Attrs, args: &[ExprId]) -> Option<Vec<Option<Size>>> {
         let mut all = Vec::new();
         let mut places = |value: ExprId| -> Option<Tensor> {
@@ -82,7 +82,7 @@ impl Sizes {
         for (i, &arg) in args.iter().enumerate() {
             values.push(match module.expr(arg) {
                 Expr::Tuple(fields) => Value::Tuple(fields.iter().map(|&field| places(field)).collect::<Option<_>>()?),
-                // A constant argument such as indices determines where the elements move.
+                // A constant argument (for example, indices) determines how the elements move.
                 Expr::Constant(tensor) if i > 0 => Value::Tensor((**tensor).clone()),
                 _ if i > 0 => return None,
                 _ => Value::Tensor(places(arg)?),
@@ -120,7 +120,7 @@ impl Sizes {
     }
 }
 
-/// Returns the index of the operand's element that broadcasts to element `i` of the result.
+/// Returns the index of the operand element that broadcasts to result element `i`.
 fn broadcast_index(mut i: usize, shape: &[usize], operand_shape: &[usize]) -> usize {
     let lead = shape.len() - operand_shape.len().min(shape.len());
     let (mut at, mut step) = (0, 1);
@@ -181,7 +181,7 @@ fn binary(name: &str, a: &Size, b: &Size) -> Option<Size> {
         ("subtract", _) => a.sub(b),
         ("multiply", _) => a.mul(b),
         ("floor_divide", _) if b.is_non_negative() => a.floor_div(b),
-        // Division that rounds towards zero equals floor division if no operand is negative.
+        // Truncating division equals floor division if neither operand is negative.
         ("divide" | "trunc_divide", _) => {
             a.div_exact(b).or_else(|| (a.is_non_negative() && b.is_non_negative()).then(|| a.floor_div(b))?)
         }

@@ -1,4 +1,4 @@
-//! State of a conversion: the module so far, values by name, and folded constants.
+//! Conversion state: the module under construction, values by name, and folded constants.
 
 use super::external::ExternalFiles;
 use super::functions::FlatNode;
@@ -16,26 +16,26 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// Error of a converter.
 pub type Error = Box<Diagnostic>;
 
-/// Result of a step of the conversion.
+/// Result of a conversion step.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Maximum size of a folded constant in bytes, unless its operands are larger.
 const MAX_FOLD_BYTES: usize = 64 << 20;
-/// Maximum size of all folded constants in bytes, in addition to twice the weights.
+/// Maximum total size of all folded constants in bytes, in addition to twice the size of the weights.
 const MAX_TOTAL_FOLD_BYTES: usize = 256 << 20;
-/// Maximum FLOPs of a folded call; a more expensive call is executed at run time.
+/// Maximum number of FLOPs of a folded call; a more expensive call is executed at run time.
 const MAX_FOLD_FLOPS: u64 = 50_000_000;
-/// Maximum size of a set of origins; without a limit, a long chain of constants would have a quadratic cost.
+/// Maximum size of an origin set; without a limit, a long chain of constants would have quadratic cost.
 const MAX_ORIGINS: usize = 2048;
 
-/// Maximum number of steps that all recurrent layers of a model together are unrolled into. Each step has a dozen
-/// operators, so that a backend would need minutes for many more steps.
+/// Maximum total number of unrolled steps of all recurrent layers in a model. Each step has a dozen operators, so a
+/// backend would need minutes for many more steps.
 pub const MAX_STEPS: usize = 10_000;
 
 /// Converter of the node at a position of its graph.
 pub type ConvertNode = fn(&mut ConversionState<'_>, &FlatNode, usize) -> Result<()>;
 
-/// Value of a name.
+/// Value bound to a name.
 #[derive(Clone, Copy)]
 struct Binding {
     value: ExprId,
@@ -43,38 +43,38 @@ struct Binding {
     depth: usize,
 }
 
-/// Function that is being built from a subgraph, with the outer values that it reads.
+/// Captured outer values of a function under construction.
 #[derive(Default)]
 struct Captures {
-    /// Pairs of an outer value and the variable that stands for it in the function, in the order of their first use.
+    /// Pairs of an outer value and its variable in the function, in order of first use.
     variables: Vec<(ExprId, ExprId)>,
 }
 
 /// Maximum nesting of subgraphs.
 const MAX_NESTING: usize = 64;
 
-/// State of the conversion of a model.
+/// State of a model conversion.
 pub struct ConversionState<'m> {
-    /// Builder of the module.
+    /// Module builder.
     pub builder: Builder,
     /// Warnings so far.
     pub warnings: Vec<Diagnostic>,
-    /// Known elements of small integer tensors that were computed from dimensions.
+    /// Tracked elements of small integer tensors.
     pub sizes: Sizes,
     /// Named dimensions of values whose types have unknown dimensions.
     pub names: Names,
     /// Input and axis of each symbolic dimension.
     pub symbolic_dims: BTreeMap<Name, (ExprId, usize)>,
-    /// Vectors of zeros, each as long as a symbolic dimension.
+    /// Zero vectors by symbolic dimension, which is their length.
     pub dim_zeros: BTreeMap<Name, ExprId>,
-    /// Number of steps that recurrent layers may still be unrolled into.
+    /// Remaining unrolling budget of recurrent layers, in steps.
     pub steps_left: usize,
     values: HashMap<String, Binding>,
-    /// Bindings that names had before the innermost subgraph bound them.
+    /// Previous bindings of the names that the innermost subgraph has bound.
     shadowed: Vec<(String, Option<Binding>)>,
-    /// Functions that are being built, the innermost last.
+    /// Functions under construction, innermost last.
     functions: Vec<Captures>,
-    /// Number of subgraphs around the current node.
+    /// Number of subgraphs that enclose the current node.
     nesting: usize,
     convert: ConvertNode,
     initializers: HashMap<&'m str, Initializer<'m>>,
@@ -91,7 +91,7 @@ enum Initializer<'m> {
 }
 
 impl<'m> ConversionState<'m> {
-    /// Creates the state for a graph, without any values.
+    /// Creates the state for a graph, without bound values.
     pub fn new(
         graph: &'m GraphProto,
         external: Option<&'m ExternalFiles>,
@@ -130,7 +130,7 @@ impl<'m> ConversionState<'m> {
         })
     }
 
-    /// Returns the value `name`; an initializer is decoded at its first use.
+    /// Returns the value bound to `name`; an initializer is decoded at its first use.
     pub fn value(&mut self, name: &str) -> Result<Option<ExprId>> {
         if let Some(&Binding { value, depth }) = self.values.get(name) {
             return Ok(Some(self.capture_from(value, depth)));
@@ -149,8 +149,8 @@ impl<'m> ConversionState<'m> {
         Ok(Some(value))
     }
 
-    /// Returns the expression for an outer value in a function that is being built: the value itself if it is a
-    /// constant or a variable, otherwise a captured variable, so that the value is computed once and not in every call.
+    /// Returns the expression for an outer value in a function under construction: the value itself if it is a constant
+    /// or a variable, otherwise a captured variable, so that the value is computed once instead of in every call.
     fn capture(&mut self, value: ExprId, function: usize) -> ExprId {
         if matches!(self.builder.module.expr(value), Expr::Constant(_) | Expr::Var(_)) {
             return value;
@@ -174,22 +174,22 @@ impl<'m> ConversionState<'m> {
         (depth..self.functions.len()).fold(value, |value, function| self.capture(value, function))
     }
 
-    /// Returns the dimensions of a value of type `ty`; those that only a run determines have names.
+    /// Returns the dimensions of a value of type `ty`; dimensions known only at run time have names.
     pub fn named_dims(&mut self, value: ExprId, ty: &TensorType) -> Vec<Dim> {
         self.names.dims(value, ty, self.functions.len())
     }
 
-    /// Records the dimensions of a value, where its type does not have them.
+    /// Records the dimensions of a value whose type has unknown dimensions.
     pub fn name_dims(&mut self, value: ExprId, dims: &[Dim]) {
         self.names.set(&self.builder.module, value, dims);
     }
 
-    /// Derives the dimensions of a field of a call from the named dimensions of the arguments.
+    /// Derives the dimensions of a result field of a call from the named dimensions of the arguments.
     pub fn name_field(&mut self, field: ExprId) {
         self.names.derive(&self.builder.module, field, self.functions.len());
     }
 
-    /// Returns the value and the axis that a named dimension is read from, in the innermost function.
+    /// Returns the value, as an expression in the innermost function, and the axis that provide a named dimension.
     pub fn source_of_dim(&mut self, name: &str) -> Option<(ExprId, usize)> {
         let Source { value, axis, depth } = self.names.source(name)?;
         Some((self.capture_from(value, depth), axis))
@@ -216,7 +216,7 @@ impl<'m> ConversionState<'m> {
     /// Binds a name to a value.
     ///
     /// # Errors
-    /// A name that is already bound.
+    /// If the main graph binds the name twice. A subgraph may shadow names.
     pub fn bind_name(&mut self, name: &str, value: ExprId) -> Result<()> {
         let binding = Binding { value, depth: self.functions.len() };
         let before = self.values.insert(name.to_owned(), binding);
@@ -228,8 +228,8 @@ impl<'m> ConversionState<'m> {
         Ok(())
     }
 
-    /// Converts a subgraph whose inputs have the given values, and returns its outputs. Names of the enclosing graphs
-    /// are visible in the subgraph; names that the subgraph binds are not visible outside.
+    /// Converts a subgraph with the given input values, and returns its outputs. Names of the enclosing graphs are
+    /// visible in the subgraph; names that the subgraph binds are not visible outside.
     pub fn subgraph(&mut self, graph: &GraphProto, opset: i64, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
         if self.nesting == MAX_NESTING {
             return Err(Box::new(invalid_model(format!("subgraphs are nested more than {MAX_NESTING} deep"))));
@@ -271,9 +271,9 @@ impl<'m> ConversionState<'m> {
         graph.output.iter().map(output).collect()
     }
 
-    /// Releases large initializers that a node has folded into other constants (usually a transposed matrix), so that
-    /// not both are in memory. Expressions from `first` on belong to the node. An initializer that another node uses is
-    /// decoded again.
+    /// Releases large initializers that a node has folded into new constants (usually a transposed matrix), so that
+    /// only one copy is in memory. Expressions with ids >= `first` belong to the node. If a later node uses a released
+    /// initializer, it is decoded again.
     pub fn release_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first: usize) {
         const LARGE: usize = 64 << 10;
         for name in proto.input.iter().filter(|name| self.initializers.contains_key(name.as_str())) {
@@ -285,7 +285,7 @@ impl<'m> ConversionState<'m> {
                 node.expr.for_each_operand(|operand| read |= operand == id);
             }
             if read {
-                // This node still reads the initializer, so it must remain even if another node folds it.
+                // This node still reads the initializer, so it must remain even if a later node folds it.
                 self.retained_initializers.insert(id);
                 continue;
             }
@@ -296,7 +296,7 @@ impl<'m> ConversionState<'m> {
         }
     }
 
-    /// Decodes a tensor of this model.
+    /// Decodes a tensor of the model.
     pub fn decode(&self, proto: &TensorProto) -> Result<Tensor> {
         let external = proto.data_location == super::proto::LOCATION_EXTERNAL;
         let code = if external { codes::frontends::BAD_EXTERNAL_DATA } else { codes::frontends::BAD_TENSOR };
@@ -340,7 +340,7 @@ impl<'m> ConversionState<'m> {
         Ok(self.builder.constant(tensor))
     }
 
-    /// Returns the union of an origin with the origins of the arguments; for a tuple, those of its fields are included.
+    /// Returns the union of an origin with the origins of the arguments, including the fields of tuple arguments.
     fn union_with(&mut self, origin: OriginId, args: &[ExprId]) -> OriginId {
         let mut union = origin;
         for &arg in args {
@@ -399,7 +399,7 @@ impl<'m> ConversionState<'m> {
         })
     }
 
-    /// Returns the union of two sets of origins, or the first if the union would exceed [`MAX_ORIGINS`].
+    /// Returns the union of two origin sets, or `a` if the union could exceed [`MAX_ORIGINS`].
     pub fn union(&mut self, a: OriginId, b: OriginId) -> OriginId {
         let origins = &mut self.builder.module.origins;
         if origins.get(a).len() + origins.get(b).len() > MAX_ORIGINS { a } else { origins.union(a, b) }

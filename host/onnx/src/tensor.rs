@@ -7,7 +7,7 @@ use byoc_ir::tensor::{DType, Tensor, element_count};
 use byoc_ir::with_dtype;
 use std::sync::Arc;
 
-/// Returns the element type of an ONNX type number.
+/// Returns the element type for an ONNX type number; `None` if unsupported.
 pub fn dtype(number: i32) -> Option<DType> {
     Some(match number {
         1 => DType::F32,
@@ -66,7 +66,7 @@ pub fn type_number(dtype: DType) -> i32 {
     }
 }
 
-/// Returns the name of an ONNX type number, including types that are not supported.
+/// Returns the name of an ONNX type number, including unsupported types.
 pub fn type_name(number: i32) -> String {
     match number {
         8 => "string".into(),
@@ -79,17 +79,18 @@ pub fn type_name(number: i32) -> String {
 /// Converts the dimensions of a tensor.
 ///
 /// # Errors
-/// A negative dimension.
+/// If a dimension is negative.
 pub fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
     dims.iter()
         .map(|&d| usize::try_from(d).map_err(|_| format!("expected dimensions of at least 0, found {d}")))
         .collect()
 }
 
-/// Decodes a tensor. Data in other files is read through `external`.
+/// Decodes a tensor. External data is read through `external`.
 ///
 /// # Errors
-/// Unsupported element type, or data that does not match the type and the dimensions.
+/// If the element type is unsupported, the data does not match the type and the dimensions, or external data cannot be
+/// read.
 pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<Tensor, String> {
     let dtype =
         dtype(proto.data_type).ok_or_else(|| format!("unsupported element type {}", type_name(proto.data_type)))?;
@@ -155,7 +156,7 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
             .zip(&proto.uint64_data)
             .for_each(|(o, &v)| *o = v as u32),
         DType::Bool => bytes.iter_mut().zip(&proto.int32_data).for_each(|(o, &v)| *o = u8::from(v != 0)),
-        // Narrow integers are in the low bits of an int32; 16-bit floats are stored as their bit pattern.
+        // Narrow integers, and the bit patterns of 16-bit floats, are stored in the low bits of an int32.
         _ => {
             let size = dtype.size();
             for (out, value) in bytes.chunks_exact_mut(size).zip(&proto.int32_data) {
@@ -166,21 +167,21 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
     tensor.map_err(|e| e.to_string())
 }
 
-/// Converts packed elements of less than 8 bits, the first in the lowest bits, to a byte each.
+/// Unpacks elements of fewer than 8 bits, the first in the lowest bits, to one byte per element.
 fn unpacked(dtype: DType, shape: &[usize], packed: &[u8]) -> Result<Tensor, String> {
     let (bits, per_byte) = (dtype.bits(), 8 / dtype.bits());
     let signed = matches!(dtype, DType::I4 | DType::I2);
     let tensor = Tensor::build(dtype, shape, |bytes| {
         for (i, byte) in bytes.iter_mut().enumerate() {
             let high = packed[i / per_byte] << (8 - bits - i % per_byte * bits);
-            // The sign is extended by an arithmetic shift.
+            // An arithmetic shift extends the sign.
             *byte = if signed { (high as i8 >> (8 - bits)) as u8 } else { high >> (8 - bits) };
         }
     });
     tensor.map_err(|e| e.to_string())
 }
 
-/// Packs elements of less than 8 bits, the first into the lowest bits.
+/// Packs elements of fewer than 8 bits, the first into the lowest bits.
 fn packed(dtype: DType, bytes: &[u8]) -> Vec<u8> {
     let (bits, per_byte) = (dtype.bits(), 8 / dtype.bits());
     let pack = |chunk: &[u8]| {
@@ -190,10 +191,10 @@ fn packed(dtype: DType, bytes: &[u8]) -> Vec<u8> {
     bytes.chunks(per_byte).map(pack).collect()
 }
 
-/// Converts a sparse tensor to a dense one of at most `limit` bytes.
+/// Converts a sparse tensor to a dense tensor of at most `limit` bytes.
 ///
 /// # Errors
-/// Inconsistent indices and values, or a dense tensor larger than `limit`.
+/// If indices and values are inconsistent, or the dense tensor would exceed `limit`.
 pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, String> {
     let values = decode(proto.values.as_ref().ok_or("missing values of a sparse tensor")?, None)?;
     let indices = decode(proto.indices.as_ref().ok_or("missing indices of a sparse tensor")?, None)?;
@@ -253,7 +254,7 @@ pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
     }
 }
 
-/// Creates a tensor of an element type from `f64` values, for attributes that become operands.
+/// Creates a tensor from `f64` values converted to an element type, for attributes that become operands.
 ///
 /// # Panics
 /// If the number of values does not match the shape.

@@ -1,4 +1,4 @@
-//! Conversion between tensors and NumPy's arrays, without a copy where the memory allows.
+//! Conversion between tensors and NumPy arrays, without a copy where the memory layout allows.
 
 use crate::foreign::{Foreign, Layout};
 use crate::{dlpack, error};
@@ -14,7 +14,7 @@ use pyo3::types::{PyString, PyType};
 use smallvec::SmallVec;
 use std::ffi::c_int;
 
-/// Returns NumPy's class of arrays if NumPy has been imported; whoever has an array has imported it.
+/// Returns the class `numpy.ndarray` if NumPy has been imported. Otherwise no NumPy array can exist.
 fn array_class<'py>(py: Python<'py>) -> PyResult<Option<&'py Bound<'py, PyType>>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     if let Some(class) = CLASS.get(py) {
@@ -26,7 +26,10 @@ fn array_class<'py>(py: Python<'py>) -> PyResult<Option<&'py Bound<'py, PyType>>
     Ok(Some(CLASS.get_or_init(py, || class).bind(py)))
 }
 
-/// Imports NumPy, or says how to install it.
+/// Imports NumPy.
+///
+/// # Errors
+/// If NumPy cannot be imported; if it is not installed, the exception shows how to install it.
 pub fn import_numpy(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import("numpy").map_err(|cause| {
         if !cause.is_instance_of::<PyImportError>(py) {
@@ -37,25 +40,25 @@ pub fn import_numpy(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     })
 }
 
-/// Returns the exception for a package that is not installed.
+/// Creates the exception for a package that is not installed.
 fn missing(py: Python<'_>, message: String, help: &str) -> PyErr {
     error::new(py, "MissingDependency", Diagnostic::error(codes::runtime::MISSING_PACKAGE, message).help(help))
 }
 
-/// Returns the exception for a value that is no array of an element type of byoc.
+/// Creates the exception for a value that is not an array of a supported element type.
 fn wrong_type(py: Python<'_>, message: String, port: &Port) -> PyErr {
     let help = format!("convert it first: numpy.asarray(x, \"{}\")", port.ty.dtype);
     error::of(py, Diagnostic::error(codes::runtime::INPUT_DTYPE, message).help(help))
 }
 
-/// Converts the value of an input: an array of NumPy, a tensor of another library through DLPack, or numbers and nested
-/// lists of them.
+/// Converts an input value: a NumPy array, a tensor of an external library through DLPack, a number, or a nested list
+/// of numbers.
 pub fn tensor_of(value: &Bound<'_, PyAny>, port: &Port) -> PyResult<Tensor> {
     let py = value.py();
     if let Some(class) = array_class(py)?
         && (value.get_type().is(class) || value.is_instance(class)?)
     {
-        // SAFETY: the object is an instance of NumPy's class of arrays.
+        // SAFETY: the check above guarantees that `value` is an instance of `numpy.ndarray`.
         return of_array(unsafe { value.cast_unchecked::<PyUntypedArray>() }, port);
     }
     if let Some(tensor) = dlpack::tensor(value, &port.name)? {
@@ -95,14 +98,15 @@ fn of_array(array: &Bound<'_, PyUntypedArray>, port: &Port) -> PyResult<Tensor> 
 /// Returns a tensor over the memory of an array whose element type is `dtype`.
 fn of_memory(array: &Bound<'_, PyUntypedArray>, dtype: DType) -> PyResult<Tensor> {
     let layout = if array.is_c_contiguous() { Layout::Dense } else { Layout::Strided(array.strides().into()) };
-    // SAFETY: the array is alive; its data, shape and strides describe its memory, which it keeps.
+    // SAFETY: NumPy guarantees that data, shape and strides describe the array's memory, which lives as long as the
+    // array; `Foreign` holds a reference to the array.
     unsafe {
         let data = (*_PyArray_GET_ITEM_DATA(array.as_array_ptr())).data.cast::<u8>();
         Foreign::tensor(array.py(), dtype, array.shape(), &layout, data, array.as_any())
     }
 }
 
-/// Bytes that an array keeps.
+/// Tensor as an owner of bytes.
 struct Kept(Tensor);
 
 impl AsRef<[u8]> for Kept {
@@ -111,7 +115,7 @@ impl AsRef<[u8]> for Kept {
     }
 }
 
-/// Returns the elements of an array of uint8, without a copy if they are dense.
+/// Returns the elements of a one-dimensional uint8 array, without a copy if they are dense.
 pub fn bytes_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Bytes> {
     let descr = array.dtype();
     if dtype_of(&descr)? != Some(DType::U8) || array.ndim() != 1 {
@@ -121,7 +125,7 @@ pub fn bytes_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Bytes> {
     Ok(Bytes::from_owner(Kept(of_memory(array, DType::U8)?)))
 }
 
-/// Numbers of NumPy's built-in element types.
+/// NumPy type numbers of the built-in element types.
 const BUILT_IN: [(c_int, DType); 11] = [
     (0, DType::Bool),
     (1, DType::I8),
@@ -135,19 +139,19 @@ const BUILT_IN: [(c_int, DType); 11] = [
     (11, DType::F32),
     (12, DType::F64),
 ];
-/// Number of NumPy's binary16.
+/// NumPy type number of float16.
 const HALF: c_int = 23;
-/// First number of element types that other packages, such as ml_dtypes, register.
+/// First NumPy type number of element types registered by other packages, such as ml_dtypes.
 const FIRST_REGISTERED: c_int = 256;
 
-/// Returns the element type of an array; `None` for one that byoc does not have.
+/// Converts a NumPy element type; `None` if byoc does not support it.
 fn dtype_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
     let num = descr.num();
     let built_in = BUILT_IN.iter().find(|(known, _)| *known == num);
     Ok(match built_in {
         Some((_, dtype)) => Some(*dtype).filter(|dtype| dtype.size() == descr.itemsize()),
         None if num == HALF => Some(DType::F16),
-        // long long, where long has the same size
+        // `long long` on systems where `long` has the same size.
         None if num == 9 => Some(DType::I64),
         None if num == 10 => Some(DType::U64),
         None if num >= FIRST_REGISTERED => DType::parse(&descr.getattr("name")?.extract::<String>()?),
@@ -155,11 +159,11 @@ fn dtype_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
     })
 }
 
-/// Returns NumPy's element type.
+/// Converts an element type to NumPy's.
 fn descr_of(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     let num = BUILT_IN.iter().find(|(_, known)| *known == dtype).map(|(num, _)| *num);
     if let Some(num) = num.or((dtype == DType::F16).then_some(HALF)) {
-        // SAFETY: NumPy has been imported; the function returns a new reference for the numbers of built-in types.
+        // SAFETY: callers import NumPy first, and for the type number of a built-in type NumPy returns a new reference.
         return unsafe {
             let descr = PY_ARRAY_API.PyArray_DescrFromType(py, num);
             Ok(Bound::from_owned_ptr(py, descr.cast()).cast_into_unchecked())
@@ -172,14 +176,14 @@ fn descr_of(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     PyArrayDescr::new(py, types.getattr(dtype.name())?)
 }
 
-/// Memory of a result, which the arrays over it keep.
+/// Owner of the memory of a result, referenced by the arrays over that memory.
 #[pyclass(frozen, module = "byoc._byoc")]
 pub struct Memory {
     _tensor: Tensor,
 }
 
-/// Returns an array over the memory of a result. A result that shares its memory, with an input or a constant for
-/// example, is copied, as the array may be written.
+/// Returns an array over the memory of a result. A result whose memory is shared, for example with an input or a
+/// constant, is copied, as the array is writable.
 pub fn array_of<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
     import_numpy_once(py)?;
     let tensor = if tensor.is_exclusive() {
@@ -192,9 +196,9 @@ pub fn array_of<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyA
     let mut dims: SmallVec<[npy_intp; 6]> = tensor.shape().iter().map(|size| *size as npy_intp).collect();
     let data = tensor.bytes().as_ptr().cast_mut();
     let memory = Bound::new(py, Memory { _tensor: tensor })?;
-    // SAFETY: the data has the size of the shape and type, and is aligned; `memory` keeps it and becomes the base of the
-    // array. Nothing else refers to the bytes, so that the array may be writable. NumPy steals the references to the
-    // type and to the base.
+    // SAFETY: `tensor` guarantees that the data is aligned and has the size given by `dims` and `descr`. `memory` owns
+    // the data and becomes the base of the array. The check above guarantees that nothing else refers to the bytes, so
+    // the array may be writable. NumPy steals the references to the type and to the base.
     unsafe {
         let class = get_type_object(py, NpyTypes::PyArray_Type);
         let ndim = dims.len() as c_int;

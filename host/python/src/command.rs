@@ -1,12 +1,12 @@
-//! Command line inside the interpreter.
+//! `byoc` command line inside the Python interpreter.
 
 use byoc::runtime::program::{self, Program};
 use pyo3::prelude::*;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Runs the command line, and returns its exit code. `command` starts the interpreter with the package, `folder` holds
-/// the package's files.
+/// Runs the command line, and returns its exit code. `command` is the command that starts the interpreter with the
+/// package, `folder` is the folder of the package's files.
 #[pyfunction]
 pub fn main(py: Python<'_>, command: Vec<OsString>, arguments: Vec<OsString>, folder: PathBuf) -> u8 {
     program::set(Program { command, arguments, folder });

@@ -1,4 +1,4 @@
-//! Tensors of other libraries through DLPack, the structures of its version 1.
+//! Tensors of external libraries through DLPack, version 1.
 
 use crate::error;
 use crate::foreign::{Foreign, Layout};
@@ -56,14 +56,14 @@ const PLAIN: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 /// Version of the structures above.
 const MAJOR: u32 = 1;
-/// Devices whose memory the processor can read: the processor itself, and pinned memory of CUDA and ROCm.
+/// DLPack device types whose memory the CPU can read: the CPU itself, and pinned memory of CUDA and ROCm.
 const HOST_DEVICES: [i32; 3] = [1, 3, 11];
 
-/// Returns the tensor of an object that has `__dlpack__`, without a copy if it is dense; `None` if the object has no such
-/// method.
+/// Converts an object with a method `__dlpack__` to a tensor, without a copy if the elements are dense; `None` if the
+/// object lacks the method.
 ///
 /// # Errors
-/// A tensor in the memory of another device, or of an element type that byoc does not have.
+/// If the tensor is in the memory of a device or has an unsupported element type, or a method of the object fails.
 pub fn tensor(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<Tensor>> {
     let py = value.py();
     let Ok(export) = value.getattr("__dlpack__") else { return Ok(None) };
@@ -74,14 +74,14 @@ pub fn tensor(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<Tensor>> 
     let versioned = PyDict::new(py);
     versioned.set_item("max_version", (MAJOR, 0))?;
     let capsule = match export.call((), Some(&versioned)) {
-        // Libraries from before DLPack 1 do not know the argument.
+        // Libraries that predate DLPack 1 reject the argument.
         Err(error) if error.is_instance_of::<PyTypeError>(py) => export.call0()?,
         outcome => outcome?,
     };
     let capsule = capsule.cast::<PyCapsule>()?;
     let raw = capsule.as_ptr();
-    // SAFETY: the capsule is alive, and its name says what it points to. A capsule of one of these names is owned by
-    // nobody else, so that its content may be read and freed with the object that keeps it.
+    // SAFETY: `capsule` is alive, and by the DLPack protocol its name determines the type of its content. Under these
+    // two names the capsule has not been consumed, so it owns its content, which is valid as long as the capsule.
     unsafe {
         let view = if pyo3::ffi::PyCapsule_IsValid(raw, VERSIONED.as_ptr()) != 0 {
             let managed = pyo3::ffi::PyCapsule_GetPointer(raw, VERSIONED.as_ptr()).cast::<Versioned>();
@@ -93,9 +93,10 @@ pub fn tensor(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<Tensor>> 
         } else if pyo3::ffi::PyCapsule_IsValid(raw, PLAIN.as_ptr()) != 0 {
             &raw const (*pyo3::ffi::PyCapsule_GetPointer(raw, PLAIN.as_ptr()).cast::<Managed>()).view
         } else {
-            return Err(unreadable(py, format!("input \"{name}\": expected an unused DLPack capsule, found another")));
+            return Err(unreadable(py, format!("input \"{name}\": expected a fresh DLPack capsule, found a used one")));
         };
-        // The capsule stays unconsumed: its own destructor frees the tensor, once the last reference to it is gone.
+        // The capsule is not consumed: its destructor frees the tensor when the last reference to the capsule is
+        // dropped.
         read(py, name, &*view, capsule).map(Some)
     }
 }
@@ -114,7 +115,7 @@ fn unreadable(py: Python<'_>, message: String) -> PyErr {
     error::of(py, Diagnostic::error(codes::runtime::INPUT_MEMORY, message))
 }
 
-/// Reads a view whose memory `owner` keeps.
+/// Converts a view of memory that `owner` keeps alive.
 ///
 /// # Safety
 /// The view is valid as long as `owner` lives.
@@ -127,7 +128,8 @@ unsafe fn read(py: Python<'_>, name: &str, view: &View, owner: &Bound<'_, PyCaps
         error::of(py, Diagnostic::error(codes::runtime::INPUT_DTYPE, message))
     })?;
     let ndim = usize::try_from(view.ndim).unwrap_or(0);
-    // SAFETY: a valid view has `ndim` sizes, and as many strides unless the pointer is NULL.
+    // SAFETY: the caller guarantees a valid view, which has `ndim` sizes, and `ndim` strides unless the pointer is
+    // NULL.
     let (sizes, strides) = unsafe {
         let list = |from: *const i64| if ndim == 0 { &[][..] } else { std::slice::from_raw_parts(from, ndim) };
         (list(view.shape), if view.strides.is_null() { None } else { Some(list(view.strides)) })
@@ -140,11 +142,11 @@ unsafe fn read(py: Python<'_>, name: &str, view: &View, owner: &Bound<'_, PyCaps
         None => Layout::Dense,
     };
     let data = view.data.cast::<u8>().wrapping_add(view.byte_offset as usize);
-    // SAFETY: the view describes memory that lives as long as the capsule.
+    // SAFETY: the caller guarantees that the view describes memory that lives as long as `owner`.
     unsafe { Foreign::tensor(py, dtype, &shape, &layout, data, owner.as_any()) }
 }
 
-/// Returns the element type of a DLPack code.
+/// Converts a DLPack type code and bit width to an element type; `None` if it is unsupported.
 fn dtype(code: u8, bits: u8) -> Option<DType> {
     Some(match (code, bits) {
         (0, 8) => DType::I8,

@@ -1,16 +1,16 @@
-//! Exceptions: the classes of `byoc._errors`, made from the errors of the library.
+//! Exceptions: the classes of `byoc._errors`, created from the errors of the library.
 
 use byoc::{Diagnostic, Interface};
 use byoc_ir::diag::codes;
 use pyo3::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Creates an exception of a class that the library's errors do not have.
+/// Creates an exception of a class without a counterpart among the library's errors.
 pub fn new(py: Python<'_>, class: &str, diagnostic: Diagnostic) -> PyErr {
     make(py, class, diagnostic.into())
 }
 
-/// Converts an error of the library.
+/// Converts an error of the library to an exception.
 pub fn of(py: Python<'_>, error: impl Into<byoc::Error>) -> PyErr {
     let error = error.into();
     let class = match &error {
@@ -38,10 +38,10 @@ fn make(py: Python<'_>, class: &str, error: byoc::Error) -> PyErr {
     }
 }
 
-/// Result of work of the library; `Err` holds the message of a panic.
+/// Result of a call to the library; the outer `Err` holds the message of a panic.
 pub type Outcome<T> = Result<Result<T, byoc::Error>, String>;
 
-/// Runs work of the library, and catches its panics.
+/// Calls the library, and catches its panics.
 pub fn caught<T>(work: impl FnOnce() -> Result<T, byoc::Error>) -> Outcome<T> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -49,7 +49,7 @@ pub fn caught<T>(work: impl FnOnce() -> Result<T, byoc::Error>) -> Outcome<T> {
     })
 }
 
-/// Converts the result of [`caught`].
+/// Converts the result of [`caught`]; errors and panics become exceptions.
 pub fn result<T>(py: Python<'_>, outcome: Outcome<T>) -> PyResult<T> {
     match outcome {
         Ok(result) => result.map_err(|error| of(py, error)),
@@ -60,7 +60,7 @@ pub fn result<T>(py: Python<'_>, outcome: Outcome<T>) -> PyResult<T> {
     }
 }
 
-/// Returns a message of the command line in the words of this package.
+/// Rewords a message of the command line in terms of the Python package.
 #[pyfunction]
 pub fn in_python(text: &str) -> String {
     Interface::Python.words(text).into_owned()

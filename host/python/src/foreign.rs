@@ -1,4 +1,4 @@
-//! Memory of other libraries as tensors.
+//! Tensors over memory of external libraries.
 
 use crate::error;
 use byoc::{DType, Diagnostic, Tensor};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub enum Layout {
     /// Row-major without gaps.
     Dense,
-    /// Distance in bytes between neighbors of each dimension.
+    /// Distance in bytes between adjacent elements, per dimension.
     Strided(SmallVec<[isize; 6]>),
 }
 
@@ -30,17 +30,18 @@ impl Layout {
     }
 }
 
-/// Memory that an object of Python keeps.
+/// Memory kept alive by a Python object.
 pub struct Foreign {
     data: *const u8,
     bytes: usize,
     _owner: Py<PyAny>,
 }
 
-// SAFETY: the memory is only read, and its owner keeps it at its place. Code of Python that changes the elements during a
-// run breaks this, as it does for every library that takes arrays without a copy; the documentation forbids it.
+// SAFETY: `Foreign` only reads the memory, and `_owner` keeps it allocated at the same address. Python code that
+// modifies the elements during a run violates this, as with every library that uses arrays without a copy; the
+// documentation forbids it.
 unsafe impl Send for Foreign {}
-// SAFETY: as above.
+// SAFETY: shared access only reads the memory, under the same condition.
 unsafe impl Sync for Foreign {}
 
 impl AsRef<[u8]> for Foreign {
@@ -48,7 +49,7 @@ impl AsRef<[u8]> for Foreign {
         if self.bytes == 0 {
             return &[];
         }
-        // SAFETY: `Foreign::tensor` checked the size, and the owner keeps the memory.
+        // SAFETY: the caller of `Foreign::tensor` guarantees `bytes` readable bytes as long as `_owner` lives.
         unsafe { std::slice::from_raw_parts(self.data, self.bytes) }
     }
 }
@@ -57,7 +58,7 @@ impl Foreign {
     /// Returns a tensor over memory of `owner`, or over a copy if the elements are not dense.
     ///
     /// # Safety
-    /// `data` points to elements of that shape and layout as long as `owner` lives.
+    /// `data` points to elements of the given shape and layout that are readable as long as `owner` lives.
     pub unsafe fn tensor(
         py: Python<'_>,
         dtype: DType,
@@ -70,14 +71,14 @@ impl Foreign {
         let bytes = byte_count(dtype, shape).ok_or_else(too_large)?;
         let tensor = match layout {
             Layout::Strided(strides) if !layout.is_dense(shape, dtype.size()) => {
-                // SAFETY: guaranteed by the caller.
+                // SAFETY: the caller guarantees that `data` points to elements of this shape with these strides.
                 let copy = |to: &mut [u8]| unsafe { copy_strided(data, shape, strides, dtype.size(), to) };
                 let copied = Tensor::build(dtype, shape, copy);
                 Some(copied.map_err(|full| error::of(py, Diagnostic::from(full)))?)
             }
             _ => {
                 let memory = Foreign { data, bytes, _owner: owner.clone().unbind() };
-                // Elements that are not aligned are copied.
+                // `from_storage` copies misaligned elements.
                 Tensor::from_storage(dtype, shape, Arc::new(memory))
             }
         };
@@ -88,12 +89,12 @@ impl Foreign {
 /// Copies strided elements to dense memory.
 ///
 /// # Safety
-/// `data` points to elements of that shape, with these strides in bytes.
+/// `data` points to elements of `size` bytes with the given shape, and with `strides` in bytes.
 unsafe fn copy_strided(data: *const u8, shape: &[usize], strides: &[isize], size: usize, to: &mut [u8]) {
     let mut index: Shape = shape.iter().map(|_| 0).collect();
     let mut offset = 0isize;
     for element in to.chunks_exact_mut(size) {
-        // SAFETY: `index` is within the shape, and `offset` is its distance.
+        // SAFETY: `index` is within `shape` and at the distance `offset`, where the caller guarantees an element.
         unsafe { std::ptr::copy_nonoverlapping(data.wrapping_offset(offset), element.as_mut_ptr(), size) };
         for axis in (0..shape.len()).rev() {
             index[axis] += 1;

@@ -1,4 +1,4 @@
-//! Forked processes: the threads of a session do not exist in the child.
+//! Detection of forks: the threads of a session do not exist in the child process.
 
 use crate::error;
 use byoc::Diagnostic;
@@ -6,10 +6,10 @@ use byoc_ir::diag::codes;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Number of forks between the first process and this one.
+/// Number of forks between the initial process and this process.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Generation of the process in which an object was made.
+/// Generation of the process in which an object was created.
 #[derive(Clone, Copy)]
 pub struct Generation(u32);
 
@@ -19,7 +19,10 @@ impl Generation {
         Generation(GENERATION.load(Ordering::Relaxed))
     }
 
-    /// Fails for an object that was made before a fork.
+    /// Checks that the object was created in this process.
+    ///
+    /// # Errors
+    /// `ForkError` if the process has been forked since.
     pub fn check(self, py: Python<'_>) -> PyResult<()> {
         if self.0 == GENERATION.load(Ordering::Relaxed) {
             return Ok(());
@@ -31,7 +34,7 @@ impl Generation {
     }
 }
 
-/// Notes that this process is the child of a fork.
+/// Records that this process is the child of a fork.
 #[pyfunction]
 pub fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);

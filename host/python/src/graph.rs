@@ -1,5 +1,5 @@
-//! ONNX graphs node by node. `byoc.onnxruntime` runs operators on strings, sequences, maps and optional values itself, and
-//! compiles the parts of the graph between them.
+//! Node-by-node access to ONNX graphs. `byoc.onnxruntime` itself runs operators on strings, sequences, maps and
+//! optional values, and compiles the parts of the graph in between.
 
 use crate::array::array_of;
 use crate::error;
@@ -18,13 +18,13 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Number of the element type of strings.
+/// ONNX type code of strings.
 const STRING: i32 = 8;
 
-/// Graph of a model, or of an attribute. Constants are initializers here.
+/// Graph of a model or of an attribute. `Constant` nodes are converted to initializers.
 #[pyclass(frozen, module = "byoc._byoc")]
 pub struct Graph {
-    /// Model around the graph, with its operator sets and functions.
+    /// Enclosing model without its graph: operator sets and functions.
     model: ModelProto,
     graph: GraphProto,
 }
@@ -43,13 +43,13 @@ impl Graph {
     }
 }
 
-/// Node: operator, domain, name, inputs, outputs, attributes, and all names that its subgraphs read.
+/// Node: operator, domain, name, inputs, outputs, attributes, and all names read only by its subgraphs.
 type Node<'py, 'a> = (&'a str, &'a str, &'a str, &'a [String], &'a [String], Bound<'py, PyDict>, Vec<String>);
 
-/// Input of a part: name, number of the element type, and dimensions: a size, a name, or `None`.
+/// Input of a part: name, ONNX type code, and dimensions, each a size, a name, or `None`.
 type Fed = (String, i32, Option<Vec<Option<Size>>>);
 
-/// Dimension as Python passes it.
+/// Dimension passed from Python.
 #[derive(FromPyObject)]
 enum Size {
     Fixed(i64),
@@ -71,26 +71,26 @@ impl Graph {
         self.graph.node.iter().map(|node| self.node(py, node)).collect()
     }
 
-    /// Returns the inputs without a default value, as declared.
+    /// Returns the declarations of the inputs without a default value.
     #[getter]
     fn inputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Declared<'py, '_>>> {
         let initialized = self.initialized();
         ports(py, self.graph.input.iter().filter(|input| !initialized.contains(input.name.as_str())))
     }
 
-    /// Returns the outputs as declared.
+    /// Returns the declarations of the outputs.
     #[getter]
     fn outputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Declared<'py, '_>>> {
         ports(py, &self.graph.output)
     }
 
-    /// Returns the values between the nodes whose types the file declares.
+    /// Returns the declarations of intermediate values, as far as the file contains them.
     #[getter]
     fn values<'py>(&self, py: Python<'py>) -> PyResult<Vec<Declared<'py, '_>>> {
         ports(py, &self.graph.value_info)
     }
 
-    /// Returns the names of the initializers, and whether each is a tensor of strings.
+    /// Returns the names of the initializers, each with `true` for a string tensor.
     #[getter]
     fn initializers(&self) -> Vec<(&str, bool)> {
         let sparse = self.graph.sparse_initializer.iter().filter_map(|tensor| tensor.values.as_ref());
@@ -103,8 +103,8 @@ impl Graph {
             .collect()
     }
 
-    /// Returns the value of an initializer: an array, or the dimensions and elements of a tensor of strings. `folder`
-    /// holds the data that is in other files.
+    /// Returns the value of an initializer: an array, or the dimensions and elements of a string tensor. `folder`
+    /// contains the files with external data.
     #[pyo3(signature = (name, folder=None))]
     fn constant<'py>(&self, py: Python<'py>, name: &str, folder: Option<PathBuf>) -> PyResult<Bound<'py, PyAny>> {
         let found = self.graph.initializer.iter().find(|tensor| tensor.name == name);
@@ -112,8 +112,8 @@ impl Graph {
         tensor_value(py, tensor, folder)
     }
 
-    /// Returns a model of some of the nodes, by position, with these inputs and outputs. Sizes of outputs are not known,
-    /// and their element types do not matter.
+    /// Returns a model of the nodes at the given positions, with the given inputs and outputs. Outputs are declared
+    /// without dimensions, and with an arbitrary element type.
     fn part<'py>(
         &self,
         py: Python<'py>,
@@ -183,7 +183,7 @@ fn broken(py: Python<'_>, message: String) -> PyErr {
     error::of(py, Diagnostic::error(codes::frontends::BROKEN_MODEL, message))
 }
 
-/// Converts a tensor: an array, or the dimensions and elements of strings.
+/// Converts a tensor to an array, or a string tensor to its dimensions and elements.
 fn tensor_value<'py>(py: Python<'py>, proto: &TensorProto, folder: Option<PathBuf>) -> PyResult<Bound<'py, PyAny>> {
     if proto.data_type == STRING {
         let elements: Vec<String> = proto.string_data.iter().map(|value| text(Some(value))).collect();
@@ -199,7 +199,7 @@ fn is_constant(node: &NodeProto) -> bool {
     node.op_type == "Constant" && is_standard_domain(&node.domain) && node.attribute.iter().all(plain)
 }
 
-/// Returns the initializer for a node `Constant`.
+/// Converts a `Constant` node to an initializer; `None` if the attribute is not supported.
 fn constant(node: NodeProto) -> Option<TensorProto> {
     let name = node.output.into_iter().next()?;
     let attribute = node.attribute.into_iter().next()?;
@@ -226,7 +226,7 @@ fn constant(node: NodeProto) -> Option<TensorProto> {
     Some(TensorProto { name, ..tensor })
 }
 
-/// Returns all names that a node and its subgraphs read, among them names that the subgraphs define.
+/// Returns all names that a node and its subgraphs read, including names that the subgraphs define.
 fn names_read(node: &NodeProto) -> impl Iterator<Item = String> + use<> {
     let mut names = Vec::new();
     let mut left = vec![node];

@@ -1,28 +1,28 @@
-//! Compilations that models keep for saving and pickling, with their constants in memory or in a file.
+//! Compilations that models retain for saving and pickling, with their constants in memory or in a file.
 
 use byoc::Compilation;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Size of the constants of regions from which on they are kept in a file.
+/// Minimum total size of the region constants in bytes for which a compilation is kept in a file.
 const MIN_BYTES: usize = 16 << 20;
 
-/// Compilation of a model.
+/// Retained compilation of a model.
 pub struct Kept {
     compilation: Compilation,
     is_in_file: bool,
 }
 
 impl Kept {
-    /// Keeps a compilation as it is.
+    /// Keeps a compilation in memory.
     pub fn in_memory(compilation: Compilation) -> Kept {
         Kept { compilation, is_in_file: false }
     }
 
-    /// Keeps a compilation. Where backends take large constants, which they pack in a form of their own, it is written to a
-    /// file in one of the folders, whose pages leave memory while nobody reads them. Where none of them can be written to,
-    /// the constants stay in memory.
+    /// Keeps a compilation. If the region constants are large, the compilation is written to a file in the first
+    /// writable folder and mapped, as backends pack constants in their own format: unread pages of the file leave
+    /// memory. If no folder is writable, the constants stay in memory.
     pub fn new(compilation: &Compilation, folders: &[PathBuf]) -> Kept {
         let is_large = compilation.region_constant_bytes() >= MIN_BYTES;
         match folders.iter().filter(|_| is_large).find_map(|folder| spilled(compilation, folder)) {
@@ -31,7 +31,6 @@ impl Kept {
         }
     }
 
-    /// Returns the compilation.
     pub fn compilation(&self) -> &Compilation {
         &self.compilation
     }
@@ -42,7 +41,8 @@ impl Kept {
     }
 }
 
-/// Writes a compilation to a file and opens that. The file loses its name at once, and goes with its last mapping.
+/// Writes a compilation to a file, opens the file, and unlinks it; its storage is freed with the last mapping. Returns
+/// `None` if the file cannot be written or opened.
 fn spilled(compilation: &Compilation, folder: &Path) -> Option<Compilation> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     std::fs::create_dir_all(folder).ok()?;

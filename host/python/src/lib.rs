@@ -1,5 +1,5 @@
-//! Extension module of the Python package `byoc`: sessions, models, arrays and the command line. The package's Python
-//! files give it its shape; here are the parts that need the library.
+//! Extension module of the Python package `byoc`: sessions, models, arrays and the command line. The Python files of
+//! the package define its interface; this module implements the parts that need the library.
 
 mod array;
 mod command;
@@ -18,7 +18,7 @@ mod wait;
 
 use pyo3::prelude::*;
 
-/// Engine of the package `byoc`.
+/// Native module of the package `byoc`.
 #[pymodule(gil_used = false)]
 mod _byoc {
     #[pymodule_export]

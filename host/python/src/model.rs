@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Compiled model that is ready to run. Any number of threads may run it at the same time.
+/// Compiled model that is ready to run. Arbitrarily many threads may run it at the same time.
 #[pyclass(frozen, subclass, weakref, module = "byoc._byoc")]
 pub struct Model {
     /// `None` once the model is closed.
@@ -33,22 +33,22 @@ pub struct Model {
     generation: Generation,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
-    /// Duration of the last run in nanoseconds. A run that takes long lets Ctrl-C interrupt it.
+    /// Duration of the last run in nanoseconds. Ctrl-C can interrupt a run if the last run was long.
     last_run: AtomicU64,
 }
 
-/// Duration from which on a run can be interrupted, in nanoseconds.
+/// Minimum duration of the last run in nanoseconds for which the next run can be interrupted.
 const INTERRUPTIBLE: u64 = 20_000_000;
 
 type Bound1<'py> = Bound<'py, PyAny>;
 type Tensors = SmallVec<[Tensor; 4]>;
 
-/// Model or artifact as Python names it: a path, or bytes with the folder of further files.
+/// Model or artifact passed from Python: a path, or bytes with the folder of external files.
 #[derive(FromPyObject)]
 enum Given<'py> {
     Bytes(Bound<'py, PyBytes>),
     Path(PathBuf),
-    /// Bytes that are not copied.
+    /// Bytes as a uint8 array, which is not copied.
     Array(Bound<'py, PyUntypedArray>),
 }
 
@@ -62,7 +62,7 @@ impl Given<'_> {
     }
 }
 
-/// Choices of a compilation as Python passes them.
+/// Compilation options passed from Python.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Choices {
@@ -70,10 +70,10 @@ struct Choices {
     /// Backend, option, value.
     options: Vec<(String, String, String)>,
     fixed_dims: Vec<(String, usize)>,
-    /// Name, and the sizes that get programs of their own.
+    /// Names, each with the sizes for which specialized programs are compiled.
     open_dims: Vec<(String, Vec<usize>)>,
     input_shapes: Vec<(String, Vec<usize>)>,
-    /// Called with a description of each stage.
+    /// Python function called with a description of each stage.
     progress: Option<Py<PyAny>>,
 }
 
@@ -110,7 +110,7 @@ impl Choices {
 
 #[pymethods]
 impl Model {
-    /// Compiles and loads a model, or loads an artifact if there are no choices.
+    /// Compiles and loads a model, or loads an artifact if `choices` is `None`.
     #[new]
     #[pyo3(signature = (session, source, folder=None, choices=None))]
     fn new(
@@ -134,7 +134,7 @@ impl Model {
                 };
                 let kept = match &options {
                     Some(_) => Kept::new(&compilation, &session.spare_folders()),
-                    // The constants of an artifact are views of its file.
+                    // The constants of an artifact are views of its mapped file.
                     None => Kept::in_memory(compilation.clone()),
                 };
                 Ok((byoc::Model::of(&engine, compilation)?, kept))
@@ -148,8 +148,8 @@ impl Model {
         Ok(Model { model, kept, explanation, session: engine, generation, inputs, outputs, last_run })
     }
 
-    /// Runs the model on values in the order of its inputs, or by name. Returns the result, or a tuple if there are
-    /// several.
+    /// Runs the model on values in the order of its inputs, or by name. Returns the result, or a tuple of several
+    /// results.
     #[pyo3(signature = (*values, **named))]
     fn __call__<'py>(
         &self,
@@ -172,7 +172,7 @@ impl Model {
         }
     }
 
-    /// Runs the model on values by name, or in order, and returns its results as a list, in the order of the model.
+    /// Runs the model on values by name or in order. Returns the results as a list, in the order of the outputs.
     #[pyo3(signature = (feeds, timeout=None, cancel=None))]
     fn run_list<'py>(
         &self,
@@ -188,8 +188,8 @@ impl Model {
         outputs.into_tensors().into_iter().map(|tensor| array_of(py, tensor)).collect()
     }
 
-    /// Same as `run_list`, and returns an event for each step beside the results: name of the operator or region, backend
-    /// or `None`, operators of the model as pairs of name and type, start and duration in seconds.
+    /// Variant of `run_list` that also returns an event per step: name of the operator or region, backend or `None`,
+    /// operators of the model as pairs of name and type, start and duration in seconds.
     fn run_traced<'py>(&self, py: Python<'py>, feeds: &Bound1<'py>) -> PyResult<(Vec<Bound1<'py>>, Vec<trace::Event>)> {
         let tensors = self.feeds(py, feeds)?;
         let model = self.opened(py)?;
@@ -200,7 +200,7 @@ impl Model {
         Ok((arrays, events.into_list()))
     }
 
-    /// Same as `run_list`, and returns a dictionary by name.
+    /// Variant of `run_list` that returns a dictionary of the results by name.
     #[pyo3(signature = (feeds, *, timeout=None))]
     fn run<'py>(&self, py: Python<'py>, feeds: &Bound1<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyDict>> {
         let tensors = self.feeds(py, feeds)?;
@@ -214,8 +214,8 @@ impl Model {
         Ok(dict)
     }
 
-    /// Starts a run. `done` is called on another thread once it has ended, unless the second result is true: then it
-    /// has ended already.
+    /// Starts a run. `done` is called on a different thread when the run ends. If the second result is true, the run
+    /// has already ended, and `done` is not called.
     fn start<'py>(&self, py: Python<'py>, feeds: &Bound1<'py>, done: Py<PyAny>) -> PyResult<(Pending, bool)> {
         let tensors = self.feeds(py, feeds)?;
         let model = self.opened(py)?;
@@ -223,13 +223,13 @@ impl Model {
         Ok(Pending::new(future.map_err(|error| error::of(py, error))?, done))
     }
 
-    /// Returns name, element type and dimensions of each input; a dimension is a size, a name, or `None`.
+    /// Returns the name, element type and dimensions of each input; a dimension is a size, a name, or `None`.
     #[getter]
     fn input_ports<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, String, Bound<'py, PyList>)>> {
         self.inputs.iter().map(|port| describe(py, port)).collect()
     }
 
-    /// Same for the outputs.
+    /// Returns the name, element type and dimensions of each output; a dimension is a size, a name, or `None`.
     #[getter]
     fn output_ports<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, String, Bound<'py, PyList>)>> {
         self.outputs.iter().map(|port| describe(py, port)).collect()
@@ -245,42 +245,42 @@ impl Model {
         Ok(self.opened(py)?.plan().to_json().to_string())
     }
 
-    /// Returns the explanation as the text of the command line.
+    /// Returns the explanation as text, as printed by `byoc explain`.
     fn explanation_text(&self, full: bool) -> String {
         byoc_cli::report::explanation_text(&self.explanation, full)
     }
 
-    /// Returns the explanation as a page.
+    /// Returns the explanation as an HTML page.
     fn explanation_page(&self, title: &str) -> String {
         byoc_cli::report::explanation_page(title, &self.explanation)
     }
 
-    /// Returns the warnings of the compilation and of the load.
+    /// Returns the warnings from compiling and loading the model.
     #[getter]
     fn warnings(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let warnings = self.opened(py)?.warnings_in(Interface::Python);
         Ok(warnings.iter().map(|warning| format!("{}: {}", warning.code, warning.message)).collect())
     }
 
-    /// Writes an artifact.
+    /// Writes the model to an artifact.
     fn save_to(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let written = py.detach(|| error::caught(|| self.kept.compilation().save(path)));
         error::result(py, written)
     }
 
-    /// Returns the bytes of an artifact.
+    /// Returns the model as the bytes of an artifact.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = py.detach(|| error::caught(|| self.kept.compilation().to_bytes()));
         Ok(PyBytes::new(py, &error::result(py, bytes)?))
     }
 
-    /// Returns true if what saving needs is in a file, and not in memory.
+    /// Returns true if the compilation retained for saving is in a file instead of in memory.
     #[getter]
     fn is_kept_in_file(&self) -> bool {
         self.kept.is_in_file()
     }
 
-    /// Releases the model's memory. Runs in progress end first.
+    /// Releases the model's memory once the runs in progress have ended.
     fn close(&self, py: Python<'_>) {
         let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(model));
@@ -326,14 +326,14 @@ impl Model {
             tensors.push(tensor_of(&value, port)?);
         }
         if values.len() != self.inputs.len() || tensors.len() != self.inputs.len() {
-            // Names that differ: the library says which.
+            // The names do not match; the error of the library lists them.
             let names = values.keys().iter().map(|name| (name.to_string(), Tensor::empty()));
             order_inputs(&self.inputs, names).map_err(|error| error::of(values.py(), error))?;
         }
         Ok(tensors)
     }
 
-    /// Runs the model without the interpreter's lock.
+    /// Runs the model with the interpreter's lock released.
     fn run_tensors(&self, py: Python<'_>, tensors: &Tensors, options: RunOptions) -> PyResult<Outputs> {
         let model = self.opened(py)?;
         let run = |options: &RunOptions| {

@@ -1,4 +1,4 @@
-//! ONNX files as data: the metadata that compilation does not need, and models whose initializers a program replaces.
+//! ONNX files as data: metadata that compilation does not need, and models with replaced initializers.
 
 use crate::error;
 use byoc::Diagnostic;
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use std::collections::BTreeSet;
 
-/// Decodes a model.
+/// Decodes an ONNX model.
 pub fn decode(py: Python<'_>, bytes: &Bound<'_, PyBytes>) -> PyResult<ModelProto> {
     ModelProto::decode(bytes.as_bytes()).map_err(|cause| {
         let message = format!("expected an ONNX model, found bytes that cannot be decoded: {cause}");
@@ -17,8 +17,8 @@ pub fn decode(py: Python<'_>, bytes: &Bound<'_, PyBytes>) -> PyResult<ModelProto
     })
 }
 
-/// Decodes the metadata of an ONNX model: producer, names, versions, properties, inputs and outputs as declared, and the
-/// inputs with default values.
+/// Decodes the metadata of an ONNX model: producer, names, versions, properties, declarations of inputs and outputs,
+/// and the inputs with default values.
 #[pyfunction]
 pub fn onnx_metadata<'py>(py: Python<'py>, bytes: &Bound<'py, PyBytes>) -> PyResult<Bound<'py, PyDict>> {
     let model = decode(py, bytes)?;
@@ -55,10 +55,10 @@ pub fn onnx_metadata<'py>(py: Python<'py>, bytes: &Bound<'py, PyBytes>) -> PyRes
     Ok(dict)
 }
 
-/// Declared value: name, type as nested tuples, dimensions or `None`.
+/// Declaration of a value: name, type as nested tuples, dimensions or `None`.
 pub type Declared<'py, 'a> = (&'a str, Bound<'py, PyTuple>, Option<Bound<'py, PyList>>);
 
-/// Converts declared values.
+/// Converts declarations of values.
 pub fn ports<'py, 'a>(
     py: Python<'py>,
     values: impl IntoIterator<Item = &'a ValueInfoProto>,
@@ -66,7 +66,7 @@ pub fn ports<'py, 'a>(
     let port = |value: &'a ValueInfoProto| {
         let unknown = TypeProto::default();
         let ty = value.r#type.as_ref().unwrap_or(&unknown);
-        // An optional tensor has the dimensions of the tensor.
+        // The dimensions of an optional tensor are those of its element type.
         let inner = ty.optional_type.as_ref().and_then(|ty| ty.elem_type.as_ref()).unwrap_or(ty);
         let shape = inner.tensor_type.as_ref().and_then(|tensor| tensor.shape.as_ref());
         let dims = shape.map(|shape| {
@@ -85,10 +85,10 @@ pub fn ports<'py, 'a>(
     values.into_iter().map(port).collect()
 }
 
-/// Converts a type: ("tensor", number of the element type), ("seq", type), ("map", number of the key type, type),
-/// ("optional", type), ("sparse_tensor", number).
+/// Converts a type: ("tensor", type code), ("seq", type), ("map", type code of the keys, type), ("optional", type),
+/// ("sparse_tensor", type code).
 fn declared_type<'py>(py: Python<'py>, ty: &TypeProto) -> PyResult<Bound<'py, PyTuple>> {
-    // Outermost first. The decoder bounds the depth.
+    // Wrappers, outermost first. The decoder bounds the nesting depth.
     let mut wrappers: Vec<(&str, Option<i32>)> = Vec::new();
     let mut ty = Some(ty);
     let (kind, number) = loop {
@@ -120,8 +120,8 @@ fn declared_type<'py>(py: Python<'py>, ty: &TypeProto) -> PyResult<Bound<'py, Py
     Ok(made)
 }
 
-/// Replaces initializers of a model by tensors (name, number of the element type, dimensions, bytes), and turns those named
-/// in `inputs` into inputs without a default value. Returns the bytes of the changed model.
+/// Replaces initializers of a model with tensors (name, type code, dimensions, bytes), and turns the initializers named
+/// in `inputs` into inputs without a default value. Returns the bytes of the edited model.
 #[pyfunction]
 pub fn onnx_edited<'py>(
     py: Python<'py>,

@@ -1,4 +1,4 @@
-//! Runs that a Python program awaits or cancels.
+//! Asynchronous runs, which a Python program awaits or cancels.
 
 use crate::array::array_of;
 use crate::error;
@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Request to end runs early, which any thread may make.
+/// Cancellation of runs, which any thread may request.
 #[pyclass(frozen, module = "byoc._byoc")]
 pub struct Cancel(byoc::Cancel);
 
@@ -21,26 +21,26 @@ impl Cancel {
         Cancel(byoc::Cancel::default())
     }
 
-    /// Requests the end of runs, or withdraws the request.
+    /// Requests cancellation, or withdraws the request.
     #[pyo3(signature = (cancelled=true))]
     fn set(&self, cancelled: bool) {
         self.0.set(cancelled);
     }
 
-    /// Returns true if the end is requested.
+    /// Returns true if cancellation is requested.
     fn is_set(&self) -> bool {
         self.0.is_set()
     }
 }
 
 impl Cancel {
-    /// Returns the cancellation of the library.
+    /// Returns the library's cancellation token.
     pub fn token(&self) -> &byoc::Cancel {
         &self.0
     }
 }
 
-/// Run that goes on in another thread.
+/// Asynchronous run.
 #[pyclass(frozen, module = "byoc._byoc")]
 pub struct Pending {
     state: Mutex<State>,
@@ -52,12 +52,12 @@ enum State {
     Taken,
 }
 
-/// Calls a function of Python once the run has ended.
+/// Calls a Python function when the run has ended.
 struct Notify(Py<PyAny>);
 
 impl Wake for Notify {
     fn wake(self: Arc<Self>) {
-        // Nobody waits any more once the interpreter ends.
+        // When the interpreter is shutting down, nothing awaits the run any more.
         let _ = Python::try_attach(|py| {
             if let Err(error) = self.0.call0(py) {
                 error.write_unraisable(py, None);
@@ -67,7 +67,8 @@ impl Wake for Notify {
 }
 
 impl Pending {
-    /// Starts to wait for a run. Returns true beside the object if the run has already ended; then nothing calls `done`.
+    /// Polls a run for the first time. Returns true with the object if the run has already ended, in which case `done`
+    /// is never called.
     pub fn new(mut future: RunFuture, done: Py<PyAny>) -> (Pending, bool) {
         let waker = Waker::from(Arc::new(Notify(done)));
         let (state, ended) = match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
@@ -84,7 +85,7 @@ fn misused(py: Python<'_>, message: &str) -> PyErr {
 
 #[pymethods]
 impl Pending {
-    /// Returns the results, in the order of the model; to be called once, after the run has ended.
+    /// Returns the results in the order of the outputs. Must be called only once, after the run has ended.
     fn result<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = match std::mem::replace(&mut *state, State::Taken) {
@@ -97,7 +98,7 @@ impl Pending {
                 }
             },
             State::Taken => {
-                return Err(misused(py, "expected a run whose results remain, found one that gave them"));
+                return Err(misused(py, "expected a run with results, found one whose results were taken"));
             }
         };
         drop(state);

@@ -1,4 +1,4 @@
-//! Sessions: threads and plugins.
+//! Sessions: threads, plugins and limits that models share.
 
 use crate::error;
 use crate::fork::Generation;
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Names the folder of the package's files, where plugins are searched, and the words that start the command line.
+/// Sets the folder of the package's files, which is searched for plugins, and the command that starts the command line.
 #[pyfunction]
 pub fn set_folder(folder: PathBuf, command: Vec<std::ffi::OsString>) {
     program::set(Program { command, arguments: Vec::new(), folder });
@@ -21,7 +21,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Returns folders for files that last as long as a model: the cache, and that of the system.
+    /// Returns the folders for files with the lifetime of a model: the cache, and the system's temporary folder.
     pub fn spare_folders(&self) -> Vec<PathBuf> {
         let cache = self.session.cache_dir.as_deref().map(PathBuf::from);
         cache.into_iter().chain([std::env::temp_dir()]).collect()
@@ -68,7 +68,7 @@ impl Session {
         self.session.pool.threads()
     }
 
-    /// Loads all plugins, and describes each file in JSON.
+    /// Loads all plugins, and describes each plugin file as JSON.
     fn plugins(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.generation.check(py)?;
         let rows = py.detach(|| error::caught(|| Ok(byoc_cli::report::plugins(&self.session))));

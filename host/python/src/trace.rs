@@ -1,27 +1,27 @@
-//! Steps of a run as data.
+//! Recording of the steps of a run.
 
 use byoc::runtime::exec::Observer;
 use byoc::runtime::exec::trace::StepEvent;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Step of a run: name of the operator or region, backend, operators of the model as pairs of name and type, start and
+/// Executed step: name of the operator or region, backend, operators of the model as pairs of name and type, start and
 /// duration in seconds.
 pub type Event = (String, Option<String>, Vec<(String, String)>, f64, f64);
 
-/// Collects the steps of a run.
+/// Observer that collects the steps of a run.
 pub struct Events {
     start: Instant,
     list: Mutex<Vec<Event>>,
 }
 
 impl Events {
-    /// Returns a collection whose clock starts now.
+    /// Creates an empty collection; start times are relative to its creation.
     pub fn new() -> Events {
         Events { start: Instant::now(), list: Mutex::default() }
     }
 
-    /// Returns the events in the order in which the steps ended.
+    /// Returns the events, ordered by the end of their steps.
     pub fn into_list(self) -> Vec<Event> {
         self.list.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,16 +1,16 @@
-//! Work that Ctrl-C can interrupt. Python runs its signal handlers on the main thread, so that thread waits and lets
-//! another one do the work.
+//! Work that Ctrl-C can interrupt. Python runs its signal handlers on the main thread, so the main thread only waits,
+//! and a worker thread does the work.
 
 use byoc::Cancel;
 use pyo3::prelude::*;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// Interval between two checks for signals.
+/// Polling interval for signals.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Does `work` without the interpreter's lock. An exception of a signal handler, such as `KeyboardInterrupt`, cancels it
-/// through `cancel`, and is raised once it has ended.
+/// Does `work` with the interpreter's lock released. An exception in a signal handler, such as `KeyboardInterrupt`,
+/// cancels the work through `cancel`, and is raised when the work has ended.
 pub fn interruptible<T: Send>(py: Python<'_>, cancel: &Cancel, work: impl FnOnce() -> T + Send) -> PyResult<T> {
     if !on_main_thread(py)? {
         return Ok(py.detach(work));
@@ -22,7 +22,7 @@ pub fn interruptible<T: Send>(py: Python<'_>, cancel: &Cancel, work: impl FnOnce
             let job = move || {
                 let Ok(work) = take.recv() else { return };
                 let work: Box<dyn FnOnce() -> T + Send + '_> = work;
-                // The receiver is gone if a signal ended the wait.
+                // The receiver has been dropped if a signal ended the wait.
                 let _ = send.send(work());
             };
             let started = std::thread::Builder::new().name("byoc-python".into()).spawn_scoped(scope, job);

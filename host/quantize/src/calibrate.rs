@@ -1,4 +1,4 @@
-//! Calibration: distributions of the values in the float model, and means of the inputs of its layers.
+//! Calibration: value distributions in the float model, and channel means of the layer inputs.
 
 use super::histogram::Histogram;
 use super::layers::Layer;
@@ -14,17 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Statistics of the values in the float model.
 #[derive(Default)]
 pub struct Statistics {
-    /// Distribution of each value observed.
+    /// Distribution of each observed value.
     pub histograms: BTreeMap<ExprId, Histogram>,
-    /// Means of the channels of each layer's input, by the index of the layer.
+    /// Channel means of each layer's input, by layer index.
     pub means: BTreeMap<usize, ChannelMeans>,
 }
 
 /// Runs the float model over the calibration data and returns the histograms of the expressions `wanted`, which must be
-/// float32, and the means of the inputs of the layers `averaged`, given by their indices.
+/// float32, and the input means of the layers with the indices `averaged`.
 ///
 /// # Errors
-/// When the model cannot be run.
+/// If the model cannot be run.
 pub fn statistics(
     module: &Module,
     wanted: &[ExprId],

@@ -1,4 +1,4 @@
-//! Calibration data: samples of the model's inputs, read and checked before anything is computed.
+//! Calibration data: samples of the model inputs, read and validated before any computation.
 
 use super::labels;
 use super::source::Source;
@@ -13,14 +13,14 @@ use byoc_ir::with_dtype;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Samples of all inputs of a model.
+/// Samples for all model inputs.
 #[derive(Clone, Debug)]
 pub struct Samples {
-    /// Values in the order of the model's inputs.
+    /// Columns in the order of the model inputs.
     inputs: Vec<Column>,
     /// Number of samples.
     pub count: usize,
-    /// Batch size of the model, if it is fixed.
+    /// Batch size of the model, if fixed.
     pub fixed_batch: Option<usize>,
     /// Correct class of each sample, if the data has labels.
     pub labels: Option<Vec<i64>>,
@@ -40,13 +40,12 @@ enum Column {
 /// Default number of random samples.
 pub const RANDOM_SAMPLES: usize = 32;
 
-/// Reads samples for a model with the inputs of `signature`, at most `limit` of them if given. `weights` are inputs whose
-/// values have been read, and `dims` are dimensions
-/// that the user bound.
+/// Reads at most `limit` samples (all by default) for a model with the inputs of `signature`. `weights` are inputs
+/// whose values have already been read, and `dims` are the dimensions bound by the user.
 ///
 /// # Errors
-/// E0530 when names, types or shapes do not fit the model, E0531 for values that are not finite, E0532 when there are
-/// no samples, E0512 for a file that cannot be read.
+/// E0530 if names, types or shapes do not match the model, E0531 if a value is NaN or infinite, E0532 if there are no
+/// samples, E0512 if a file cannot be read.
 pub fn read(
     source: &Source,
     signature: &Signature,
@@ -63,7 +62,7 @@ pub fn read(
 }
 
 impl Samples {
-    /// Returns the shapes of the inputs for `batch` samples, in the order of the model's inputs.
+    /// Returns the input shapes for `batch` samples, in the order of the model inputs.
     pub fn shapes(&self, batch: usize) -> Vec<Vec<usize>> {
         let shape = |column: &Column| match column {
             Column::Rows(all) => std::iter::once(batch).chain(all.shape()[1..].iter().copied()).collect(),
@@ -72,7 +71,8 @@ impl Samples {
         self.inputs.iter().map(shape).collect()
     }
 
-    /// Returns the number of samples per run: the fixed batch size of the model, or one that keeps memory use small.
+    /// Returns the number of samples per run: the fixed batch size of the model, or at most 64 samples with about 2^20
+    /// input elements.
     pub fn batch(&self) -> usize {
         const TARGET_ELEMENTS: usize = 1 << 20;
         const MAX_BATCH: usize = 64;
@@ -83,7 +83,7 @@ impl Samples {
         })
     }
 
-    /// Returns the inputs of a run on the samples `first..first + batch`.
+    /// Returns the run inputs for the samples `first..first + batch`.
     pub fn rows(&self, first: usize, batch: usize) -> Vec<Tensor> {
         let slice = |column: &Column| match column {
             Column::Broadcast(value) => value.clone(),
@@ -107,7 +107,7 @@ fn bind_dims(port: &PortInfo, dims: &BTreeMap<String, usize>) -> PortInfo {
     port
 }
 
-/// Formats the type of an input for messages.
+/// Formats an input type for messages.
 fn expected_type(port: &PortInfo) -> String {
     match &port.dims {
         Some(dims) => Type::tensor_of(port.dtype, dims.iter().cloned()).to_string(),
@@ -137,7 +137,7 @@ fn read_arrays(
     let mut entries = Vec::with_capacity(names.len());
     let mut mismatches = Vec::new();
     for (at, name) in names.iter().enumerate() {
-        // Entries that do not fit are not decompressed.
+        // Mismatched entries are rejected by their header, without decompression.
         let header = file.header(at)?;
         let port = ports.iter().find(|port| port.name == *name);
         let place = format!("{}: the entry \"{name}\"", path.display());
@@ -195,8 +195,8 @@ fn read_arrays(
     Ok(samples)
 }
 
-/// Checks that a tensor with `dtype` and `shape` can hold samples of an input: its element type, and all its dimensions
-/// but the first.
+/// Checks the element type of an array, and all its dimensions but the first, against an input. A fixed batch size is
+/// the minimum of the first dimension.
 fn check_port(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
     let given = Type::tensor(dtype, shape);
     if dtype != port.dtype {
@@ -208,7 +208,7 @@ fn check_port(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Re
         let same_rank = dims.len() == shape.len();
         let rest = same_rank && dims.iter().zip(shape).skip(1).all(|(d, &size)| fits(d, size));
         if !rest {
-            let help = "the first dimension is the number of samples, the others are those of the input";
+            let help = "the first dimension is the number of samples, the remaining dimensions are those of the input";
             return Err(mismatch(format!("{place}: expected {}, found {given}", expected_type(port))).help(help));
         }
         if let (Some(Dim::Fixed(batch)), Some(&rows)) = (dims.first(), shape.first())
@@ -240,13 +240,13 @@ fn check_finite(place: &str, tensor: &Tensor) -> Result<(), Diagnostic> {
         .help("ranges are computed from the calibration data: remove or correct the sample"))
 }
 
-/// Combines the values of the inputs into samples.
+/// Combines the input values into samples.
 fn build_samples(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<usize>) -> Result<Samples, Failure> {
     let mut inputs = Vec::new();
     let mut count: Option<(usize, &str)> = None;
     let mut fixed_batch: Option<usize> = None;
-    // True if some input has a symbolic first dimension, or one that differs from that of its tensor. A tensor that
-    // matches the fixed first dimension of its input is then broadcast.
+    // True if the first dimension of some input is symbolic, or differs from the first dimension of its array. In that
+    // case, an array that matches the fixed first dimension of its input is broadcast.
     let any_open = values.iter().any(|(port, tensor)| match port.dims.as_deref().and_then(<[Dim]>::first) {
         Some(Dim::Fixed(n)) => tensor.shape().first().is_some_and(|rows| rows != n),
         Some(_) => true,

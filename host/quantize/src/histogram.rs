@@ -5,19 +5,19 @@ use super::range::Range;
 /// Number of bins on either side of 0.
 pub const HALF_BINS: usize = 4096;
 
-/// Counts of values in `2 * HALF_BINS` bins of equal width around 0. If a value lies outside, the width is doubled,
-/// merging pairs of bins, until the bins cover the value. The order of the values therefore affects only the initial
-/// width, which the largest magnitude in the first call of [`add`](Self::add) determines. Zeros are counted separately,
-/// as every scheme represents them exactly.
+/// Counts of values in `2 * HALF_BINS` bins of equal width around 0. For a value outside the bins, pairs of bins are
+/// merged, which doubles the width, until the bins cover it. The largest magnitude in the first call to
+/// [`add`](Self::add) determines the initial width; the order of the values has no other effect. Zeros are counted
+/// separately, since every scheme represents them exactly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
-    /// Bound of the bins, which cover `-limit` to `limit`.
+    /// Upper bound of the bins, which cover `-limit` to `limit`.
     limit: f64,
-    /// Counts of the bins, in ascending order of their values.
+    /// Bin counts, in ascending order of values.
     bins: Vec<u64>,
     /// Number of values that are exactly 0.
     zeros: u64,
-    /// Number of values that are NaN or infinite; they are counted nowhere else.
+    /// Number of NaN and infinite values, which no other count includes.
     not_finite: u64,
     min: f64,
     max: f64,
@@ -101,7 +101,7 @@ impl Histogram {
         self.limit / HALF_BINS as f64
     }
 
-    /// Returns the middle and count of each bin that is not empty, ascending; zeros are excluded.
+    /// Returns the center and count of each non-empty bin, in ascending order; zeros are excluded.
     pub fn filled(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let width = self.width();
         let bins = self.bins.iter().enumerate().filter(|(_, count)| **count > 0);
@@ -185,7 +185,7 @@ mod tests {
             let wanted = 2.0 * share - 1.0;
             assert!((h.quantile(share) - wanted).abs() < 1e-3, "{share}: {}", h.quantile(share));
         }
-        // Half of the values are 0 and the others 1: every quantile below a half is 0.
+        // Half of the values are 0 and half are 1, so every quantile below 0.5 is 0.
         let mut h = Histogram::default();
         h.add(&[0.0, 0.0, 1.0, 1.0]);
         assert_eq!(h.quantile(0.4), 0.0);

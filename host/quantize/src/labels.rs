@@ -1,4 +1,4 @@
-//! Labels of samples, and the number of samples that a model classifies correctly.
+//! Sample labels, and the number of samples that a model classifies correctly.
 
 use byoc::frontend::PortInfo;
 use byoc::io;
@@ -7,11 +7,11 @@ use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::Tensor;
 use std::path::Path;
 
-/// Names of the entry with labels in an `.npz` of samples.
+/// Accepted names of the label entry in an `.npz` of samples.
 const NAMES: &[&str] = &["label", "labels", "y"];
 
-/// Removes the entry with labels from the entries of a file and returns the labels. An entry that is an input of the
-/// model is not considered.
+/// Removes the label entry from the entries of a file and returns the labels. An entry that is a model input is never
+/// the label entry.
 pub fn take_entry(entries: &mut Vec<(String, Tensor)>, ports: &[PortInfo]) -> Option<Vec<i64>> {
     let at = entries.iter().position(|(name, tensor)| {
         NAMES.contains(&name.as_str())
@@ -22,11 +22,11 @@ pub fn take_entry(entries: &mut Vec<(String, Tensor)>, ports: &[PortInfo]) -> Op
     entries.swap_remove(at).1.view().to_i64s()
 }
 
-/// Reads labels: an array of integers (`.npy`, the entry `label` or the only one of an `.npz`), or a text file with one
-/// number per line.
+/// Reads labels from an integer array (`.npy`, `.pb`, or the entry `label` or the only entry of an `.npz`), or from a
+/// text file with one number per line.
 ///
 /// # Errors
-/// E0512 when the file cannot be read or contains anything but integers.
+/// E0512 if the file cannot be read or contains anything but integers.
 pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
     let bad = |why: String| Failure::from(io::bad_file(path, why));
     match path.extension().and_then(|e| e.to_str()) {
@@ -49,10 +49,10 @@ pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
     }
 }
 
-/// Checks that the number of labels is `samples`.
+/// Checks that there are `samples` labels.
 ///
 /// # Errors
-/// E0614 when the numbers of labels and samples differ.
+/// E0614 if the number of labels differs from `samples`.
 pub fn check(labels: &[i64], samples: usize) -> Result<(), Diagnostic> {
     if labels.len() == samples {
         return Ok(());
@@ -64,7 +64,7 @@ pub fn check(labels: &[i64], samples: usize) -> Result<(), Diagnostic> {
     .help("provide one label for each sample, in the same order"))
 }
 
-/// Returns the number of rows of `outputs` whose largest value is at the index given by their label.
+/// Counts the rows of `outputs` whose largest value is at the index of their label.
 pub fn count_correct(outputs: &[f64], labels: &[i64]) -> usize {
     let classes = outputs.len() / labels.len().max(1);
     let rows = outputs.chunks(classes.max(1)).zip(labels);

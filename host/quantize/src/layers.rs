@@ -1,12 +1,12 @@
-//! Layers of a model: the convolutions and matrix products that may be executed in int8.
+//! Model layers: convolutions and matrix products that may be executed in int8.
 
 use byoc_ir::ir::{ExprId, Id, Module};
 use byoc_ir::op::{self, Params};
 use byoc_ir::tensor::DType;
 use std::collections::BTreeSet;
 
-/// Maximum number of products that an int32 accumulator can hold: each product of an asymmetric activation and a weight
-/// is at most 255 * 127 in magnitude, and half of the range is left for the bias.
+/// Maximum number of products that an int32 accumulator can sum without overflow. The product of an asymmetric
+/// activation and a weight has a magnitude of at most 255 * 127, and half of the int32 range is reserved for the bias.
 const MAX_TERMS: usize = (1 << 30) / (255 * 127);
 
 /// Convolution or matrix product.
@@ -14,28 +14,28 @@ const MAX_TERMS: usize = (1 << 30) / (255 * 127);
 pub struct Layer {
     /// Call in the float model.
     pub call: ExprId,
-    /// Name of the model's operator.
+    /// Name of the operator in the model.
     pub name: String,
-    /// `nn.conv2d` or `nn.dense`.
+    /// Relay operator: `nn.conv2d` or `nn.dense`.
     pub operator: &'static str,
-    /// Axis of the output channels in the weight.
+    /// Output channel axis of the weight.
     pub weight_axis: usize,
-    /// Axis of the output channels in the result.
+    /// Output channel axis of the result.
     pub channel_axis: usize,
-    /// Value that the layer reads.
+    /// Input value of the layer.
     pub input: ExprId,
-    /// Axis of the channels in that value.
+    /// Channel axis of `input`.
     pub input_channel_axis: usize,
-    /// Axis of the input channels (of a group) in the weight.
+    /// Axis of the weight for the input channels of a group.
     pub weight_input_axis: usize,
-    /// Number of groups into which the channels are divided.
+    /// Number of channel groups.
     pub groups: usize,
     /// Reason why the layer cannot be executed in int8; `None` if it can.
     pub obstacle: Option<String>,
 }
 
-/// Returns the expressions that every run evaluates: those reachable from `@main` without entering functions and
-/// branches.
+/// Returns the expressions that every run evaluates: the expressions reachable from `@main` without entering functions
+/// or branches.
 pub fn always_evaluated(module: &Module) -> BTreeSet<ExprId> {
     use byoc_ir::ir::Expr;
     let Some(main) = module.main() else { return BTreeSet::new() };
@@ -109,8 +109,9 @@ fn layer(module: &Module, call: ExprId) -> Option<Layer> {
     Some(layer)
 }
 
-/// Returns the name of the model's operator that an expression originates from; with several origins (a convolution and
-/// the batch norm folded into its weights), the name of the first.
+/// Returns the name of the model operator from which an expression originates, or `%<index>` if there is none. An
+/// expression with several origins, such as a convolution with a batch norm folded into its weights, has the name of
+/// the first.
 pub fn name(module: &Module, id: ExprId) -> String {
     let origins = &module.origins;
     match origins.get(module.nodes[id].origin).first() {

@@ -1,16 +1,16 @@
-//! Post-training quantization: from a float model and samples of its inputs to a model that computes with int8.
+//! Post-training quantization of a float model to int8, with ranges calibrated on samples of its inputs.
 //!
 //! | file | contents |
 //! |---|---|
 //! | [`scheme`] | mapping of real numbers to integers |
 //! | [`source`], [`data`], [`labels`] | calibration data and labels, read and checked |
-//! | [`weight_inputs`] | inputs that are weights, whose values become constants |
+//! | [`weight_inputs`] | weights declared as inputs, which become constants |
 //! | [`model`] | float model, simplified, with its symbolic dimensions preserved |
 //! | [`layers`], [`roles`] | operators executed on integers, and values that share a scale |
 //! | [`runs`], [`calibrate`], [`histogram`], [`means`] | distributions and means of the values in the float model |
 //! | [`range`] | range that the integers represent |
 //! | [`weights`], [`rewrite`](mod@rewrite) | model with qnn operators |
-//! | [`measure`](mod@measure), [`report`] | loss of accuracy, layer by layer |
+//! | [`measure`](mod@measure), [`report`] | accuracy loss, layer by layer |
 //! | `sensitivity` | layers that stay in float to bound the loss |
 //!
 //! Values and scales follow Relay's QNN dialect: a layer reads int8 and has int32 accumulators; its bias is added in
@@ -61,10 +61,10 @@ use std::sync::Arc;
 /// Layers that stay in float.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Keep {
-    /// True to keep the first convolution, which reads the model input directly and has too few channels to gain from
-    /// int8.
+    /// True to keep the first convolution in float, since it reads the model input directly and has too few channels to
+    /// gain from int8.
     pub first: bool,
-    /// Layers, by the names of their operators in the model.
+    /// Names of the layers' operators in the model.
     pub names: Vec<String>,
 }
 
@@ -74,7 +74,7 @@ impl Default for Keep {
     }
 }
 
-/// Options of quantization.
+/// Quantization options.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Quantization scheme.
@@ -83,12 +83,12 @@ pub struct Options {
     pub method: Method,
     /// Layers that stay in float.
     pub keep: Keep,
-    /// Maximum loss, which is met by keeping the most sensitive layers in float. The loss is the drop in accuracy if
-    /// labels are given, otherwise 1 minus [`Measured::cosine`].
+    /// Maximum loss; the most sensitive layers stay in float until the model meets it. The loss is the drop in accuracy
+    /// if labels are given, otherwise 1 minus [`Measured::cosine`].
     pub max_loss: Option<f64>,
-    /// Correct class of each sample; by default the labels of the calibration data.
+    /// Correct class of each sample; defaults to the labels in the calibration data.
     pub labels: Option<Vec<i64>>,
-    /// Maximum number of samples.
+    /// Maximum number of calibration samples.
     pub samples: Option<usize>,
     /// Fixed values for symbolic dimensions, by name.
     pub dims: BTreeMap<String, usize>,
@@ -98,7 +98,7 @@ pub struct Options {
 pub struct Quantized {
     /// Module with qnn operators.
     pub module: Module,
-    /// Report on each layer.
+    /// Per-layer report.
     pub report: Report,
     /// Non-fatal diagnostics.
     pub warnings: Vec<Diagnostic>,
@@ -107,9 +107,9 @@ pub struct Quantized {
 /// Quantizes a model. `progress` is called with a description of each step.
 ///
 /// # Errors
-/// Calibration data that does not fit the model (E0530 to E0532), a model without a layer that can be quantized
-/// (E0360), an unknown layer name (E0361), labels whose number differs from that of the samples (E0614), and errors in
-/// the model.
+/// If the calibration data does not match the model (E0530 to E0532), no layer can be quantized (E0360), a layer name
+/// is unknown (E0361), the number of labels differs from the number of samples (E0614), or the model cannot be read or
+/// run.
 pub fn quantize(
     path: &Path,
     source: &Source,
@@ -187,7 +187,7 @@ pub fn quantize(
     Ok(Quantized { module: quantized.module, report, warnings })
 }
 
-/// State shared by the steps of quantization.
+/// State shared by the quantization steps.
 struct Quantizer<'a> {
     module: &'a Module,
     layers: &'a [Layer],
@@ -205,8 +205,8 @@ impl<'a> Quantizer<'a> {
         Roles::new(self.module, self.layers, chosen)
     }
 
-    /// Collects the missing histograms of `extra` and of the values whose ranges `roles` needs, and the missing means of
-    /// the inputs of its layers.
+    /// Collects the missing histograms for `extra` and for the values whose ranges `roles` needs, and the missing input
+    /// means of the quantized layers.
     fn observe(&mut self, roles: &Roles, extra: &[ExprId]) -> Result<(), Failure> {
         let wanted: BTreeSet<ExprId> = roles.ranged.values().flatten().chain(extra).copied().collect();
         let missing: Vec<ExprId> = wanted.into_iter().filter(|id| !self.seen.histograms.contains_key(id)).collect();
@@ -233,7 +233,7 @@ impl<'a> Quantizer<'a> {
         Ok(())
     }
 
-    /// Returns two maps: the range of each group, and the scale and zero point of each group.
+    /// Returns the range of each group, and the scale and zero point of each group.
     fn parameters(&self, roles: &Roles) -> Result<(BTreeMap<ExprId, Range>, BTreeMap<ExprId, Parameters>), Failure> {
         let mut ranges = BTreeMap::new();
         for (&group, values) in &roles.ranged {
@@ -251,8 +251,8 @@ impl<'a> Quantizer<'a> {
     }
 }
 
-/// Returns the values with a scale of their own, in evaluation order: the results of layers, additions, concatenations
-/// and means.
+/// Returns the values that have separate scales, in evaluation order: the results of layers, additions, concatenations
+/// and average pooling.
 fn observed_values(roles: &Roles) -> Vec<ExprId> {
     let own = |role: &Role| matches!(role, Role::Layer(_) | Role::Mean(_) | Role::Add | Role::Concatenate);
     roles.of.iter().filter(|(_, role)| role.as_ref().is_some_and(own)).map(|(id, _)| id).collect()
@@ -313,7 +313,7 @@ fn rows(
     rows.into_values().collect()
 }
 
-/// Returns the layers that stay in float, because of an obstacle or by choice of the user, with the reason.
+/// Returns the layers that stay in float, because of an obstacle or a user option, with the reasons.
 fn kept(layers: &[Layer], keep: &Keep) -> Result<BTreeMap<usize, String>, Failure> {
     let mut kept = BTreeMap::new();
     let mut errors = Vec::new();

@@ -1,12 +1,12 @@
-//! Means of the channels of a layer's input.
+//! Channel means of layer inputs.
 
 use byoc_ir::tensor::{DType, Tensor};
 
-/// Sum of the values in each channel of a tensor, over all samples and positions. Values are added in one order, so the
+/// Per-channel sums of tensor values, over all samples and positions. The order of the additions is fixed, so the
 /// result does not depend on the number of threads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChannelMeans {
-    /// Axis of the channels.
+    /// Channel axis.
     axis: usize,
     sums: Vec<f64>,
     /// Number of values per channel.
@@ -14,12 +14,13 @@ pub struct ChannelMeans {
 }
 
 impl ChannelMeans {
-    /// Creates means of no values, for tensors with their channels on `axis`.
+    /// Creates an empty accumulator for tensors with the channel axis `axis`.
     pub fn new(axis: usize) -> ChannelMeans {
         ChannelMeans { axis, sums: Vec::new(), count: 0 }
     }
 
-    /// Adds the values of a float32 tensor; others have no means.
+    /// Adds the values of a float32 tensor. Ignores tensors of other types, empty tensors, and tensors without the
+    /// channel axis.
     pub fn add(&mut self, tensor: &Tensor) {
         let shape = tensor.shape();
         if tensor.dtype() != DType::F32 || self.axis >= shape.len() || tensor.is_empty() {
@@ -33,8 +34,8 @@ impl ChannelMeans {
         self.count += tensor.len() / channels;
     }
 
-    /// Returns the mean of each of `channels` channels; `None` if values of another number of channels were added, or one
-    /// that is NaN or infinite.
+    /// Returns the means of `channels` channels; `None` if the added tensors have a different number of channels, or if
+    /// a mean is NaN or infinite.
     pub fn means(&self, channels: usize) -> Option<Vec<f64>> {
         let means: Vec<f64> = self.sums.iter().map(|sum| sum / self.count as f64).collect();
         (means.len() == channels && means.iter().all(|mean| mean.is_finite())).then_some(means)

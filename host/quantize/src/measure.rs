@@ -1,4 +1,4 @@
-//! Cost of quantization: the noise of each layer, and the effect on the outputs.
+//! Quantization cost: noise of each layer, and effect on the outputs.
 
 use super::labels;
 use super::rewrite::observed;
@@ -12,16 +12,16 @@ use byoc_ir::tensor::Tensor;
 pub struct Measured {
     /// Signal-to-noise ratio of each observed value, in decibels.
     pub signal_to_noise: Vec<Option<f64>>,
-    /// Mean over the samples of the cosine between the mean-centered first outputs of the two models; `None` if the
+    /// Cosine similarity of the mean-centered first outputs of the two models, averaged over the samples; `None` if the
     /// first output is not a float tensor.
     pub cosine: Option<f64>,
-    /// Number of samples classified correctly by the float model and by the quantized one.
+    /// Number of samples classified correctly by the float model and by the quantized model.
     pub correct: Option<(usize, usize)>,
     /// Number of samples run.
     pub samples: usize,
 }
 
-/// Power of a signal and of the noise on it, as sums of squares.
+/// Signal power and noise power, as sums of squares.
 #[derive(Clone, Copy, Default)]
 struct Power {
     signal: f64,
@@ -47,11 +47,11 @@ impl Power {
     }
 }
 
-/// Runs both models over the calibration data. After its own results, `quantized` returns the values `observed_values`
-/// of the float model.
+/// Runs both models over the calibration data and compares their results. The additional results of `quantized` must be
+/// its versions of the values `observed_values` of the float model.
 ///
 /// # Errors
-/// When a model cannot be run.
+/// If a model cannot be run.
 pub fn measure(
     float: &Module,
     quantized: &Module,
@@ -100,7 +100,7 @@ fn rows_of(result: &Tensor) -> usize {
     result.shape().first().copied().unwrap_or(1)
 }
 
-/// Returns the cosine between two mean-centered vectors; 1 if both are constant, 0 if one is.
+/// Returns the cosine similarity of two vectors after mean-centering; 1 if both are constant, 0 if only one is.
 pub fn cosine(a: &[f64], b: &[f64]) -> f64 {
     let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len().max(1) as f64;
     let (mean_a, mean_b) = (mean(a), mean(b));

@@ -1,20 +1,20 @@
-//! Methods that choose the range represented by integers; values outside are clipped to the nearer bound.
+//! Methods that choose the range represented by the integers; values outside the range are clipped to the nearer bound.
 //!
-//! Every method starts from the range of the calibration data, and only narrows it.
+//! Every method starts from the observed range of the calibration data and can only narrow it.
 
 use super::histogram::Histogram;
 use super::range::Range;
 use super::scheme::{Scheme, best_power_of_two};
 use std::fmt;
 
-/// Method that chooses a range.
+/// Range selection method.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Method {
-    /// Whole observed range.
+    /// Entire observed range.
     MinMax,
     /// Range from the quantile `1 - p` to the quantile `p` of the values, for a share `p`.
     Percentile(f64),
-    /// Range with the smallest Kullback-Leibler divergence, which preserves most of the distribution's information.
+    /// Range with the smallest Kullback-Leibler divergence of the quantized from the float distribution.
     Entropy,
     /// Range with the smallest expected squared error of rounding and clipping.
     MeanSquaredError,
@@ -27,7 +27,7 @@ impl Method {
     /// Parses `min-max`, `percentile`, `percentile:99.9`, `entropy` or `mse`.
     ///
     /// # Errors
-    /// If `text` is not one of these methods, or its percentile is not between 50 and 100.
+    /// If `text` names no method, or the percentile is not between 50 and 100.
     pub fn parse(text: &str) -> Result<Method, String> {
         match text.split_once(':') {
             None => match text {
@@ -58,7 +58,7 @@ impl Method {
 }
 
 impl fmt::Display for Method {
-    /// Formats in the syntax of [`Method::parse`].
+    /// Formats the method in the syntax of [`Method::parse`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Method::MinMax => f.write_str("min-max"),
@@ -69,15 +69,15 @@ impl fmt::Display for Method {
     }
 }
 
-/// Finds the range by S. Migacz, "8-bit inference with TensorRT" (GTC 2017): of all thresholds on the distance from 0,
-/// the one that minimizes the Kullback-Leibler divergence of Q from P, where P is the distribution of the clipped
-/// values and Q the same distribution merged into as many levels as there are integers. Zeros are excluded, as the
+/// Finds the range by the method of S. Migacz, "8-bit inference with TensorRT" (GTC 2017): clips at the distance from 0
+/// that minimizes the Kullback-Leibler divergence of Q from P, where P is the distribution of the clipped values, and Q
+/// the distribution of the values that are not clipped, merged into one level per integer. Zeros are excluded, as the
 /// original excludes its first bin.
 fn entropy(values: &Histogram, scheme: &Scheme) -> Range {
     let all = values.range();
     let counts = values.magnitudes();
     let used = counts.iter().rposition(|&c| c > 0).map_or(0, |last| last + 1);
-    // One-sided values use all integers of an asymmetric scheme, other values half of them.
+    // Values of one sign use all integers of an asymmetric scheme; otherwise, magnitudes use half of the integers.
     let levels = if scheme.symmetric || all.lo < 0.0 && all.hi > 0.0 { 128 } else { 256 };
     let mut best = (f64::INFINITY, used);
     for kept in levels..=used {
@@ -89,8 +89,8 @@ fn entropy(values: &Histogram, scheme: &Scheme) -> Range {
     all.within(best.1 as f64 * values.width())
 }
 
-/// Returns the divergence if the first `kept` bins are merged into `levels` levels, and the values of the other bins
-/// are clipped to the last of the `kept` bins.
+/// Returns the divergence of the distribution that merges the first `kept` bins into `levels` levels from the
+/// distribution that clips the values of all later bins to the last of the `kept` bins.
 pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
     let outside: u64 = counts[kept..].iter().sum();
     let inside: u64 = counts[..kept].iter().sum();
@@ -109,8 +109,8 @@ pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
             let last = i + 1 == kept;
             let p = (c + if last { outside } else { 0 }) as f64 / total;
             if p > 0.0 {
-                // If only clipped values are in the last bin, the bin has no probability in Q; the probability of a
-                // single value is assumed.
+                // The probability in Q of a last bin with only clipped values is 0; the probability of a single value
+                // is assumed instead.
                 let q = if c > 0 { q } else { 1.0 / total };
                 sum += p * (p / q).ln();
             }
@@ -119,10 +119,10 @@ pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
     sum
 }
 
-/// Finds the factor on the whole range, from 1/128 to 1 in steps of 1/128, with the smallest expected squared error:
-/// step² / 12 within the range (rounding errors are uniform), and the squared distance to the nearer bound outside. (R.
-/// Banner et al., "Post training 4-bit quantization of convolutional networks", NeurIPS 2019, with counts in place of a
-/// density.)
+/// Scales the observed range by the factor, from 1/128 to 1 in steps of 1/128, with the smallest expected squared
+/// error: step² / 12 for values within the range (rounding errors are uniform), and the squared distance to the nearer
+/// bound for values outside it. (R. Banner et al., "Post training 4-bit quantization of convolutional networks",
+/// NeurIPS 2019, with counts in place of a density.)
 fn mean_squared_error(values: &Histogram, scheme: &Scheme) -> Range {
     const FACTORS: u32 = 128;
     if scheme.power_of_two {
@@ -147,9 +147,9 @@ fn mean_squared_error(values: &Histogram, scheme: &Scheme) -> Range {
     best.1
 }
 
-/// Finds the range of the power of two with the smallest squared error of rounding and clipping the histogram's values.
-/// The error is that of the integers, which may represent more than the range: a range in between two powers of two has
-/// the scale of the greater one.
+/// Finds the range of the power-of-two scale with the smallest squared error of rounding and clipping the histogram's
+/// values. The error is computed from the integers, which may cover more than the range, since the scale of a range is
+/// rounded up to a power of two.
 fn best_power_of_two_range(values: &Histogram, scheme: &Scheme) -> Range {
     let all = values.range();
     let filled: Vec<(f64, u64)> = values.filled().collect();
@@ -158,7 +158,7 @@ fn best_power_of_two_range(values: &Histogram, scheme: &Scheme) -> Range {
         if scheme.symmetric {
             return all.within(reach);
         }
-        // Rounding must not lift the width of the range above `reach`, which would double the scale.
+        // Rounding must not increase the width of the range above `reach`, since that would double the scale.
         let factor = (reach / scheme.reach(all)).min(1.0) * (1.0 - 1e-12);
         Range { lo: all.lo * factor, hi: all.hi * factor }
     };
@@ -169,7 +169,7 @@ fn best_power_of_two_range(values: &Histogram, scheme: &Scheme) -> Range {
     range(best_power_of_two(scheme.parameters(all).scale, 0.0, error))
 }
 
-/// Returns the sum over (value, count) of the expected squared error of clipping to `range` and rounding to `step`.
+/// Returns the expected squared error of clipping to `range` and rounding to `step`, summed over (value, count) pairs.
 pub(super) fn squared_error(values: &[(f64, u64)], range: Range, step: f64) -> f64 {
     let rounding = step * step / 12.0;
     let error = |v: f64| {
@@ -228,15 +228,15 @@ mod tests {
 
     #[test]
     fn divergence_matches_the_definition() {
-        // Four bins in two levels: P = (1, 3, 2, 2) / 8, Q = (2, 2, 2, 2) / 8:
-        // 1/8 ln(1/2) + 3/8 ln(3/2) = 0.065405...
+        // The divergence of four bins in two levels, with P = (1, 3, 2, 2) / 8 and Q = (2, 2, 2, 2) / 8, is 1/8 ln(1/2)
+        // + 3/8 ln(3/2) = 0.065405...
         let wanted = (1.0 / 8.0) * 0.5f64.ln() + (3.0 / 8.0) * 1.5f64.ln();
         assert!((divergence(&[1, 3, 2, 2], 4, 2) - wanted).abs() < 1e-12);
-        // The last two clipped: P = (1, 7) / 8, and Q = (1, 3) / 4 by two levels of one bin:
-        // 1/8 ln(1/2) + 7/8 ln(7/6).
+        // With the last two bins clipped, P = (1, 7) / 8 and Q = (1, 3) / 4 (two levels of one bin), so the divergence
+        // is 1/8 ln(1/2) + 7/8 ln(7/6).
         let wanted = (1.0 / 8.0) * 0.5f64.ln() + (7.0 / 8.0) * (7.0f64 / 6.0).ln();
         assert!((divergence(&[1, 3, 2, 2], 2, 2) - wanted).abs() < 1e-12);
-        // An empty bin of a level has no probability in Q, so P = Q.
+        // An empty bin has probability 0 in Q, so P = Q.
         assert!(divergence(&[4, 0, 2, 2], 4, 2).abs() < 1e-12);
         assert_eq!(divergence(&[0, 0, 1], 2, 2), f64::INFINITY);
     }
@@ -261,19 +261,19 @@ mod tests {
 
     #[test]
     fn the_best_clipping_of_a_normal_distribution_at_eight_bits() {
-        // The optimum of step²/12 + 2 E[(x - c)² ; x > c] with step = c / 127 lies at c = 3.92 standard deviations
-        // (the known value for 8 bits).
+        // The minimum of step²/12 + 2 E[(x - c)² ; x > c] with step = c / 127, found numerically, is at c = 3.92
+        // standard deviations.
         let h = histogram(normal(400_000));
         let range = Method::MeanSquaredError.range(&h, &Scheme::SYMMETRIC);
         assert!((range.hi - 3.92).abs() < 0.25, "{range:?}");
-        // One outlier at 50 among N values moves the bound to the c for which N c / (12 * 127²) = 50 - c: 16.3 for N =
-        // 400,000.
+        // One outlier at 50 among N values moves the bound to the solution c of N c / (12 * 127²) = 50 - c, which is
+        // 16.3 for N = 400,000.
         let h = histogram(normal(400_000).into_iter().chain([50.0]));
         let range = Method::MeanSquaredError.range(&h, &Scheme::SYMMETRIC);
         assert!((range.hi - 16.3).abs() < 0.5, "{range:?}");
     }
 
-    /// Returns the power of two from 2^-30 to 2^10 with the smallest squared error of `values` in int8.
+    /// Returns the power-of-two scale from 2^-30 to 2^10 with the smallest squared error of `values` in int8.
     fn best_by_search(values: &[f32]) -> f32 {
         let error = |scale: f64| -> f64 {
             let nearest = |v: f64| (v / scale + 0.5).floor().clamp(-128.0, 127.0) * scale;
@@ -313,7 +313,7 @@ mod tests {
             let error =
                 |parameters| values.iter().map(|&v| scheme.error(parameters, f64::from(v)).powi(2)).sum::<f64>();
             let found = error(scheme.parameters(range));
-            // The zero point follows the range, so the ranges of all factors are compared.
+            // The zero point depends on the range, so the test compares the ranges of all factors.
             for factor in 1..=1000 {
                 let factor = f64::from(factor) / 1000.0;
                 let other = Range { lo: h.range().lo * factor, hi: h.range().hi * factor };

@@ -1,9 +1,9 @@
-//! Float model: read and simplified (batch norms folded into weights). Dimensions that the module does not depend on
-//! stay symbolic.
+//! Reading and simplification of the float model (batch norms are folded into weights). Dimensions that the module does
+//! not depend on stay symbolic.
 //!
-//! Models are imported with all dimensions bound, because only then is the shape arithmetic that exporters write out
-//! folded away. A module that is the same for two values of a dimension does not depend on the dimension, which then
-//! stays symbolic in the quantized model.
+//! Models are imported with all dimensions bound, because only then can the shape arithmetic emitted by exporters be
+//! constant-folded. If two values of a dimension result in the same module, the module does not depend on the
+//! dimension, which then stays symbolic in the quantized model.
 
 use super::data::Samples;
 use super::weight_inputs::WeightInputs;
@@ -28,10 +28,11 @@ pub struct FloatModel {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Reads the model whose inputs `file` declares, of which `weights` become constants. `dims` are the dimensions that the user bound, which stay bound.
+/// Reads and simplifies the model with the inputs of `file`. The inputs in `weights` become constants, and the
+/// dimensions in `dims`, which the user bound, stay bound.
 ///
 /// # Errors
-/// When the model cannot be read or simplified.
+/// If the model cannot be read or simplified.
 pub fn read(
     path: &Path,
     file: &Signature,
@@ -48,7 +49,7 @@ pub fn read(
     if !declared.iter().flatten().any(open) {
         return Ok(FloatModel { module, fixed_batch: Some(samples.batch()), warnings });
     }
-    // Try to keep all symbolic dimensions, then the batch dimension alone.
+    // Try to keep all symbolic dimensions, then only the batch dimension.
     let batch_only: Vec<Vec<Dim>> = declared
         .iter()
         .zip(&shapes)
@@ -83,10 +84,10 @@ pub fn read(
     Ok(FloatModel { module, fixed_batch: Some(1), warnings })
 }
 
-/// Returns the module with its inputs changed to the shapes `shapes`.
+/// Returns the module with inputs of the given shapes.
 ///
 /// # Errors
-/// E0607 when the module does not type-check with these shapes.
+/// E0607 if the module does not type-check with these shapes.
 pub fn with_shapes(module: &Module, shapes: &[Vec<usize>]) -> Result<Module, Diagnostic> {
     let dims: Vec<Vec<Dim>> = shapes.iter().map(|s| s.iter().map(|&n| Dim::Fixed(n)).collect()).collect();
     with_inputs(module, &dims).ok_or_else(|| {
@@ -97,7 +98,7 @@ pub fn with_shapes(module: &Module, shapes: &[Vec<usize>]) -> Result<Module, Dia
     })
 }
 
-/// Returns the module with its inputs changed to the dimensions `inputs`; `None` if the result does not type-check.
+/// Returns the module with inputs of the given dimensions; `None` if the result does not type-check.
 fn with_inputs(module: &Module, inputs: &[Vec<Dim>]) -> Option<Module> {
     let mut module = module.clone();
     let main = *module.globals.get("main")?;
@@ -115,14 +116,14 @@ fn with_inputs(module: &Module, inputs: &[Vec<Dim>]) -> Option<Module> {
     infer_type(&module).ok()
 }
 
-/// Returns the dimensions of the inputs as the file declares them, with those in `bound` replaced by their values; no
-/// dimensions for an input of unknown rank.
+/// Returns the input dimensions declared by the file, with the dimensions in `bound` replaced by their values; an empty
+/// list for an input of unknown rank.
 fn declared(signature: &Signature, bound: &BTreeMap<String, usize>) -> Vec<Vec<Dim>> {
     let fix = |dim: &Dim| dim.with_sizes(|name| bound.get(name).copied());
     signature.inputs.iter().map(|port| port.dims.iter().flatten().map(fix).collect()).collect()
 }
 
-/// Reads the model with its inputs other than weights bound to `shapes`, and runs the simplifying passes.
+/// Reads the model with its non-weight inputs bound to `shapes`, and runs the simplification passes.
 fn simplified(
     path: &Path,
     file: &Signature,

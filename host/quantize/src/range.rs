@@ -1,6 +1,6 @@
-//! Ranges of values.
+//! Value ranges.
 
-/// Closed range of values.
+/// Closed interval of real values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Range {
     /// Lower bound.

@@ -1,20 +1,20 @@
-//! Report on the quantization of each layer, as data.
+//! Per-layer quantization report, as structured data.
 
 use super::measure::Measured;
 use super::range::Range;
 use super::scheme::Parameters;
 use serde_json::{Value, json};
 
-/// Layer, or another operator with a scale of its own.
+/// Row for a layer, or for a non-layer operator whose result has a separate scale.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Name of the model's operator.
+    /// Name of the operator in the model.
     pub layer: String,
-    /// Operator of the float model.
+    /// Relay operator in the float model.
     pub operator: &'static str,
     /// Reason why the layer stays in float; `None` for a quantized layer.
     pub kept: Option<String>,
-    /// Range of the result that the integers represent, after bias and activation.
+    /// Range of the result after bias and activation, as represented by the integers.
     pub range: Option<Range>,
     /// Scale and zero point of the result; `None` if the result is int32 or float.
     pub output: Option<Parameters>,
@@ -24,7 +24,7 @@ pub struct Row {
     pub weight_scale: Option<(f32, f32)>,
     /// Signal-to-noise ratio of the result, in decibels; includes the noise of all predecessors.
     pub signal_to_noise: Option<f64>,
-    /// Increase of the model's loss when this layer alone is quantized, if it was measured.
+    /// 1 minus the cosine of the model outputs with only this layer quantized, if measured.
     pub sensitivity: Option<f64>,
 }
 
@@ -33,7 +33,7 @@ pub struct Row {
 pub struct Report {
     /// Layers in evaluation order.
     pub rows: Vec<Row>,
-    /// Measurements of the whole model.
+    /// Measurements of the complete model.
     pub measured: Measured,
     /// Scheme, in the syntax of [`Scheme::parse`](super::scheme::Scheme::parse).
     pub scheme: String,
@@ -45,7 +45,7 @@ pub struct Report {
     pub layers: usize,
 }
 
-/// Returns a number, or null for values that JSON cannot represent.
+/// Converts a number to JSON; NaN and infinity, which JSON cannot represent, become null.
 fn number(value: f64) -> Value {
     if value.is_finite() { json!(value) } else { Value::Null }
 }
@@ -70,7 +70,7 @@ impl Row {
 }
 
 impl Report {
-    /// Returns the summary line, which follows the lines of the layers.
+    /// Returns the summary line, which follows the layer lines.
     pub fn summary(&self) -> Value {
         let measured = &self.measured;
         let share = |n: usize| json!(n as f64 / measured.samples.max(1) as f64);

@@ -1,7 +1,7 @@
-//! Rewriting of the float model: its layers, and the operators between them, become qnn operators.
+//! Rewrite of the float model: layers and the operators between them become qnn operators.
 //!
-//! A value of the float model has up to three forms: float, 8-bit integers, and the int32 accumulators of a layer. Each
-//! form is created from another at its first use; unused float forms are dead code.
+//! A value of the float model has up to three forms: float, 8-bit integers, and the int32 accumulators of a layer. A
+//! missing form is created from an existing form at its first use; unused float forms are dead code.
 
 use super::layers::Layer;
 use super::means::ChannelMeans;
@@ -28,7 +28,7 @@ pub struct Plan<'a> {
     pub roles: &'a Roles,
     /// Scale and zero point of each group.
     pub parameters: &'a BTreeMap<ExprId, Parameters>,
-    /// Means of the inputs of layers, by which their biases are corrected.
+    /// Input means of the layers, used to correct their biases.
     pub means: &'a BTreeMap<usize, ChannelMeans>,
     /// Quantization scheme.
     pub scheme: Scheme,
@@ -42,10 +42,10 @@ pub struct Rewritten {
     pub weight_scales: Vec<Option<Vec<f32>>>,
 }
 
-/// Rewrites the model. The values `observed_values` of the float model become additional results, as float.
+/// Rewrites the model. The values `observed_values` of the float model become additional float results.
 ///
 /// # Errors
-/// If the types of the result do not agree, which would be a bug in the rewrite.
+/// If the rewritten module does not type-check, which would be a bug in the rewrite.
 pub fn rewrite(plan: &Plan<'_>, observed_values: &[ExprId]) -> Result<Rewritten, Failure> {
     let mut rewriter = Rewriter {
         plan,
@@ -78,7 +78,7 @@ pub fn rewrite(plan: &Plan<'_>, observed_values: &[ExprId]) -> Result<Rewritten,
 /// Returns the float model with the values `observed_values` as additional results.
 ///
 /// # Errors
-/// If the types of the result do not agree, which would be a bug in the rewrite.
+/// If the rewritten module does not type-check, which would be a bug in the rewrite.
 pub fn observed(module: &Module, observed_values: &[ExprId]) -> Result<Module, Failure> {
     let main = module.globals.get("main").copied();
     Ok(Rebuild::run(module, |rebuild, id, expr| {
@@ -86,7 +86,7 @@ pub fn observed(module: &Module, observed_values: &[ExprId]) -> Result<Module, F
     })?)
 }
 
-/// Rebuilds `@main` with additional results after its own, all in one tuple.
+/// Rebuilds `@main` to return its results, followed by `observed_values`, in one tuple.
 fn append_results(
     rebuild: &mut Rebuild<'_>,
     main: &Expr,
@@ -118,9 +118,9 @@ struct IntegerForms {
 #[derive(Clone)]
 struct Sums {
     id: ExprId,
-    /// Scale of each channel, or one for all.
+    /// Per-channel scales, or a single per-tensor scale.
     scales: Vec<f32>,
-    /// Axis of the channels.
+    /// Channel axis.
     axis: usize,
 }
 
@@ -129,7 +129,7 @@ struct Rewriter<'p> {
     forms: BTreeMap<ExprId, IntegerForms>,
     /// First bias of each layer.
     biases: BTreeMap<usize, &'p Bias>,
-    /// Correction of each bias, by the call of the layer that it follows; one value per channel.
+    /// Per-channel corrections of each bias, by the call of the layer that it follows.
     corrections: BTreeMap<ExprId, Vec<f32>>,
     weight_scales: Vec<Option<Vec<f32>>>,
 }
@@ -227,8 +227,9 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Corrects the bias of a layer by the mean errors of its channels, or adds a bias if it has none. Accumulators with
-    /// other users than their bias are left alone, as two biases of the maximum magnitude could overflow int32.
+    /// Corrects the bias of a layer by the mean errors of its channels, or adds a bias if it has none. Accumulators
+    /// with users besides their bias are not corrected, because two biases of the maximum magnitude could overflow
+    /// int32.
     fn correct(
         &mut self,
         rebuild: &mut Rebuild<'_>,
@@ -366,7 +367,7 @@ impl Rewriter<'_> {
         self.plan.parameters.get(&self.plan.roles.group(id)).copied().unwrap_or(unknown)
     }
 
-    /// Returns the 8-bit form of a value: accumulators are requantized, and a float value is quantized.
+    /// Returns the 8-bit form of a value, which is created by requantizing accumulators or by quantizing a float value.
     fn quantized(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId) -> Result<ExprId, Box<Diagnostic>> {
         let forms = self.forms.entry(id).or_default();
         if let Some(quantized) = forms.quantized {
@@ -394,8 +395,8 @@ impl Rewriter<'_> {
     }
 }
 
-/// Returns the values and the shape of a bias with a correction of each channel. The channels are followed by
-/// `dims_after` dimensions.
+/// Adds per-channel corrections to a bias, and returns the values and their shape. `dims_after` dimensions follow the
+/// channel axis.
 fn corrected(bias: &Bias, correction: &[f32], dims_after: usize) -> (Vec<f32>, Vec<usize>) {
     let float = |channel: usize| bias.values.get(channel).unwrap_or(&bias.values[0]);
     let values: Vec<f32> = correction.iter().enumerate().map(|(channel, v)| float(channel) + v).collect();
@@ -407,7 +408,7 @@ fn corrected(bias: &Bias, correction: &[f32], dims_after: usize) -> (Vec<f32>, V
     (values, shape)
 }
 
-/// Returns the attributes that give the channel axis, if there is a scale per channel.
+/// Returns the channel axis attribute if the scales are per-channel, otherwise no attributes.
 fn channel_axis_attrs(sums: &Sums) -> Attrs {
     if sums.scales.len() > 1 { Attrs::new([("axis", AttrValue::Int(sums.axis as i64))]) } else { Attrs::none() }
 }
@@ -438,12 +439,12 @@ mod tests {
     use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
     use std::sync::Arc;
 
-    /// Step of the inputs, all of which the integers of [`SCHEMES`] represent exactly.
+    /// Quantization step of the inputs, which every scheme of [`SCHEMES`] represents exactly.
     const STEP: f32 = 0.125;
     const SCHEMES: [&str; 4] =
         ["symmetric", "symmetric,per-tensor", "symmetric,power-of-two", "asymmetric,uint8,power-of-two"];
 
-    /// Returns inputs of 0 to 127 steps, whose mean differs between the channels.
+    /// Returns inputs of 0 to 127 steps, with a different mean in each channel.
     fn input(shape: &[usize], axis: usize) -> Tensor {
         let mut random = Random::new(7);
         let mut values: Vec<f32> = (0..shape.iter().product())
@@ -460,7 +461,7 @@ mod tests {
         shape[axis + 1..].iter().product()
     }
 
-    /// Returns the mean of `a - b` over all samples and positions, for each channel.
+    /// Returns the per-channel mean of `a - b` over all samples and positions.
     fn mean_differences(a: &Tensor, b: &Tensor, axis: usize) -> Vec<f64> {
         let (channels, inner) = (a.shape()[axis], inner(a.shape(), axis));
         let mut sums = vec![0.0; channels];
@@ -477,7 +478,8 @@ mod tests {
         executor.run(std::slice::from_ref(x)).unwrap()
     }
 
-    /// Parses a module whose constant 0 is a weight of the given shape, and constant 1 a bias of its output channels.
+    /// Parses a module, with `WEIGHT` replaced by a weight of the given shape and `BIAS` by a bias of `channels`
+    /// values.
     fn module(body: &str, x: &Tensor, weight: &[usize], channels: usize) -> Module {
         let mut random = Random::new(1);
         let mut constant = |shape: &[usize]| {
@@ -494,7 +496,7 @@ mod tests {
         byoc_core::pass::infer_type(&parsed.module).unwrap()
     }
 
-    /// Quantizes all layers of a module, each of which reads values with the range of `x`.
+    /// Quantizes all layers of a module, using the range of `x` for every layer.
     fn quantized(module: &Module, x: &Tensor, scheme: Scheme, means: &BTreeMap<usize, ChannelMeans>) -> Rewritten {
         let layers = layers::find(module);
         let roles = Roles::new(module, &layers, |_| true);
@@ -513,8 +515,8 @@ mod tests {
         layers::find(module).iter().map(of_input).enumerate().collect()
     }
 
-    /// Checks that the results of a single layer have the right mean in each channel, and the wrong mean without the
-    /// means of its input. Each position of the weight must read values of the same mean.
+    /// Checks that bias correction restores the mean of each output channel of a single layer, and that the means are
+    /// wrong without the correction. Every kernel position must read values of the same mean.
     fn check(body: &str, x: &Tensor, axis: usize, weight: &[usize], channels: usize) {
         let module = module(body, x, weight, channels);
         let float = run(&module, x);
@@ -526,7 +528,7 @@ mod tests {
             let after = errors(&corrected);
             let scales = corrected.weight_scales[0].as_ref().unwrap();
             let step = f64::from(scales.iter().fold(0f32, |most, &s| most.max(s)) * STEP);
-            // What remains is the rounding of the bias, and of the float sums.
+            // The remaining error is the rounding error of the bias and of the float accumulators.
             assert!(after.iter().all(|e| e.abs() <= 0.5 * step + 1e-4), "{body} {scheme}: {after:?}, step {step}");
             let norm = |errors: &[f64]| errors.iter().map(|e| e * e).sum::<f64>().sqrt();
             assert!(norm(&before) > 5.0 * norm(&after), "{body} {scheme}: {before:?} {after:?}");
@@ -551,7 +553,7 @@ mod tests {
 
     #[test]
     fn kernel_positions_add_up() {
-        // In images that are constant in each channel, all positions have the same mean.
+        // If every channel of an image is constant, all kernel positions read values of the same mean.
         let values: Vec<f32> = (0..2 * 4 * 9).map(|i| [10.0, 40.0, 90.0, 127.0][i / 9 % 4] * STEP).collect();
         let image = Tensor::from_slice(&[2, 4, 3, 3], &values);
         check("nn.bias_add(nn.conv2d(%x, WEIGHT), BIAS)", &image, 1, &[5, 4, 3, 3], 5);

@@ -2,11 +2,11 @@
 //!
 //! Layers read int8 and have int32 accumulators, to which a bias is added in int32. From there, integers flow through
 //! activations, pooling, additions, concatenations and reshapes to the next layer. Operators whose results reach no
-//! other layer stay in float, at the cost of one dequantization.
+//! further layer stay in float, at the cost of one dequantization.
 //!
-//! Values that share a scale form a group: the result of pooling or a reshape has the scale of its operand, and a value
-//! read only by activations has the scale of their result, so that no integers are spent on values that the activations
-//! clip.
+//! Values that share a scale form a group: the result of max pooling or a reshape has the scale of its operand, and a
+//! value read only by activations has the scale of their result, so no integers are wasted on values that the
+//! activations clip.
 
 use super::layers::{Layer, always_evaluated};
 use byoc_ir::ir::{Expr, ExprId, IndexVec, Module};
@@ -14,15 +14,15 @@ use byoc_ir::op::{self, Params};
 use byoc_ir::tensor::DType;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Role of an operator.
+/// Role of an operator in the quantized model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Role {
-    /// Layer executed in int8, by its index.
+    /// Layer executed in int8, with its index.
     Layer(usize),
     /// Addition of a bias in int32.
     Bias(Bias),
-    /// ReLU of the accumulators of a layer, for a result that stays in float: scales are positive, so the ReLU of the
-    /// integers is that of the values.
+    /// ReLU on layer accumulators, for a result that stays in float. Scales are positive, so ReLU commutes with
+    /// dequantization.
     RectifiedSums,
     /// Clamping of the values to bounds.
     Activation {
@@ -31,13 +31,13 @@ pub enum Role {
         /// Upper bound.
         hi: f64,
     },
-    /// Same operator on integers of the same scale: elements are selected or moved, not computed.
+    /// Operator that selects or moves elements, applied to integers of the same scale.
     Passthrough,
-    /// Average pooling; for global pooling, with the height and width of the input.
+    /// Average pooling, with the height and width of the input for global pooling.
     Mean(Option<[usize; 2]>),
     /// Addition of two values.
     Add,
-    /// Concatenation.
+    /// Concatenation of quantized values.
     Concatenate,
 }
 
@@ -48,7 +48,7 @@ pub struct Bias {
     pub sums: ExprId,
     /// Layer that produced the accumulators.
     pub layer: usize,
-    /// Values: one per channel, or one for all.
+    /// Per-channel values, or a single value for all channels.
     pub values: Vec<f32>,
     /// Shape of the constant in the model.
     pub shape: Vec<usize>,
@@ -61,12 +61,12 @@ pub struct Roles {
     users: IndexVec<ExprId, Vec<ExprId>>,
     /// Group of each expression that has an integer form, represented by one member of the group.
     group: BTreeMap<ExprId, ExprId>,
-    /// Values whose range each group has to cover.
+    /// Values whose ranges the range of each group must cover.
     pub ranged: BTreeMap<ExprId, Vec<ExprId>>,
 }
 
 impl Roles {
-    /// Returns the roles when the layers selected by `chosen` are executed in int8.
+    /// Assigns roles for int8 execution of the layers selected by `chosen`.
     pub fn new(module: &Module, layers: &[Layer], chosen: impl Fn(usize) -> bool) -> Roles {
         let always = always_evaluated(module);
         let users = users(module);
@@ -76,7 +76,7 @@ impl Roles {
         roles
     }
 
-    /// Returns the group of a value; the value itself if it belongs to none.
+    /// Returns the group of a value, or the value itself if it belongs to no group.
     pub fn group(&self, id: ExprId) -> ExprId {
         self.group.get(&id).copied().unwrap_or(id)
     }
@@ -138,7 +138,7 @@ impl Roles {
             let only_activations =
                 self.users[id].iter().all(|&user| matches!(self.of[user], Some(Role::Activation { .. })));
             let ranged = self.ranged.entry(group).or_default();
-            // A result of max pooling or a reshape holds no values that its operand lacks.
+            // The results of max pooling and reshapes contain only values of their operand.
             if !only_activations && self.of[id] != Some(Role::Passthrough) {
                 ranged.push(id);
             }
@@ -250,7 +250,7 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
     }
 }
 
-/// Returns true if an operator is the ReLU of the accumulators of a layer.
+/// Returns true if an operator applies ReLU to layer accumulators.
 fn rectifies_sums(module: &Module, roles: &IndexVec<ExprId, Option<Role>>, id: ExprId) -> bool {
     module.expr(id).as_op_call().is_some_and(|(operator, call)| {
         op::get(operator).name == "nn.relu" && matches!(roles[call.args[0]], Some(Role::Layer(_) | Role::Bias(_)))
@@ -285,7 +285,7 @@ fn bias(module: &Module, layers: &[Layer], roles: &IndexVec<ExprId, Option<Role>
             let given = Params::new(def, &call.attrs).int("axis");
             (given.rem_euclid(sum.dims.len().max(1) as i64) as usize == axis).then_some(0)
         }
-        // Broadcasting aligns shapes at the right.
+        // Broadcasting aligns the trailing dimensions.
         _ if values.len() == 1 => Some(0),
         _ => (axis + shape.len()).checked_sub(sum.dims.len()),
     }?;
@@ -299,7 +299,7 @@ mod tests {
     use crate::layers;
     use byoc_ir::text::{ParseOptions, parse};
 
-    /// Parses and types a module.
+    /// Parses a module and infers its types.
     fn typed(text: &str) -> Module {
         let parsed = parse(text, &ParseOptions::default());
         assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
@@ -346,10 +346,10 @@ mod tests {
         let (relu, pool) = (call(&module, "nn.relu", 0), call(&module, "nn.max_pool2d", 0));
         let first = call(&module, "nn.conv2d", 0);
         assert_eq!(roles.of[pool], Some(Role::Passthrough));
-        // No result of the second layer reaches another layer, so its successors stay in float.
+        // The result of the second layer reaches no further layer, so its successors stay in float.
         assert_eq!(roles.of[call(&module, "add", 0)], None);
         assert_eq!(roles.of[call(&module, "nn.relu", 1)], None);
-        // The accumulators, the activation and the pool share one scale, that of the activation's result.
+        // The accumulators, the activation and the pooling share the scale of the activation's result.
         assert_eq!(roles.group(first), roles.group(pool));
         assert_eq!(roles.ranged[&roles.group(first)], [relu]);
         assert_eq!(roles.end(first), relu);

@@ -15,22 +15,22 @@ pub struct Runs<'a> {
     pub samples: &'a Samples,
     /// Number of samples per run.
     pub batch: usize,
-    /// True if the last run may have fewer samples.
+    /// True if the last batch may be smaller.
     pub open: bool,
     /// Thread pool.
     pub pool: &'a Arc<Pool>,
 }
 
 impl Runs<'_> {
-    /// Returns the number of samples that are run: all of them, or as many as fill whole batches.
+    /// Returns the number of samples run: all samples if `open`, otherwise the samples in complete batches.
     pub fn count(&self) -> usize {
         if self.open { self.samples.count } else { self.samples.count / self.batch * self.batch }
     }
 
-    /// Runs the models side by side over all samples, on the host only, and passes the results of each run to `visit`.
+    /// Runs the models side by side over all samples, only on the host, and passes the results of each run to `visit`.
     ///
     /// # Errors
-    /// When a model cannot be run, or `visit` fails.
+    /// If a model cannot be run, or `visit` fails.
     pub fn each(
         &self,
         models: &[&Module],

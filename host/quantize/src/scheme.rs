@@ -1,4 +1,4 @@
-//! Quantization schemes, the mapping of real numbers to integers: `real = scale * (integer - zero_point)`.
+//! Quantization schemes: mappings of real numbers to integers, `real = scale * (integer - zero_point)`.
 
 use super::range::Range;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -6,10 +6,10 @@ use byoc_ir::tensor::DType;
 use byoc_plugin_api::Quantization;
 use std::fmt;
 
-/// Minimum scale; below it the ratio of two scales could overflow.
+/// Minimum scale; the ratio of two smaller scales could overflow.
 const MIN_SCALE: f64 = 1e-30;
 
-/// Number of times that [`best_power_of_two`] halves a scale; as many octaves as int8 has magnitudes.
+/// Maximum number of times that [`best_power_of_two`] halves a scale: the number of magnitude bits of int8.
 const MAX_HALVINGS: i32 = 7;
 
 /// Quantization scheme. Weights are always int8 with zero point 0, accumulators and biases int32.
@@ -19,7 +19,7 @@ pub struct Scheme {
     pub activation: DType,
     /// True if the zero point of activations is 0.
     pub symmetric: bool,
-    /// True if a weight has a scale per output channel.
+    /// True if the scales of a weight are per-channel (output channels), false if per-tensor.
     pub per_channel: bool,
     /// True if every scale is a power of two.
     pub power_of_two: bool,
@@ -35,7 +35,7 @@ pub struct Parameters {
 }
 
 impl Scheme {
-    /// int8 activations with zero point 0 and a weight scale per output channel, which every int8 backend supports.
+    /// Scheme with int8 activations, zero point 0 and per-channel weight scales, which every int8 backend supports.
     pub const SYMMETRIC: Scheme =
         Scheme { activation: DType::I8, symmetric: true, per_channel: true, power_of_two: false };
 
@@ -43,7 +43,7 @@ impl Scheme {
     /// commas.
     ///
     /// # Errors
-    /// E0430 for any other text, and for symmetric uint8, which cannot represent negative values.
+    /// E0430 if the syntax is invalid, or the scheme is symmetric uint8, which cannot represent negative values.
     pub fn parse(text: &str) -> Result<Scheme, Diagnostic> {
         let bad = |why: String| {
             Diagnostic::error(codes::plugins::NO_SCHEME, format!("scheme \"{text}\": {why}"))
@@ -77,8 +77,8 @@ impl Scheme {
     /// Converts the scheme that a backend declares.
     ///
     /// # Errors
-    /// E0430 if the weights are not int8, the accumulators not int32 or the activations neither int8 nor uint8, and for
-    /// symmetric uint8.
+    /// E0430 if the weights are not int8, the accumulators not int32, or the activations neither int8 nor uint8, or if
+    /// the scheme is symmetric uint8.
     pub fn declared(backend: &str, declared: &Quantization) -> Result<Scheme, Diagnostic> {
         let bad = |why: String| {
             Diagnostic::error(codes::plugins::NO_SCHEME, format!("scheme declared by {backend}: {why}"))
@@ -113,20 +113,21 @@ impl Scheme {
         if self.activation == DType::U8 { (0, 255) } else { (-128, 127) }
     }
 
-    /// Returns the number of steps between 0 and the farther end of a symmetric range, or within an asymmetric one.
+    /// Returns the number of steps from 0 to the farther bound of a symmetric range, or between the bounds of an
+    /// asymmetric range.
     pub fn steps(&self) -> f64 {
         if self.symmetric { 127.0 } else { 255.0 }
     }
 
-    /// Returns the extent of a range that the steps divide: the distance of 0 from the farther end of a symmetric range,
-    /// or the width of an asymmetric one, widened to contain 0.
+    /// Returns the extent that [`steps`](Self::steps) divides: the distance from 0 to the farther bound of a symmetric
+    /// range, or the width of an asymmetric range that is widened to contain 0.
     pub fn reach(&self, range: Range) -> f64 {
         let (lo, hi) = (range.lo.min(0.0), range.hi.max(0.0));
         if self.symmetric { hi.max(-lo) } else { hi - lo }
     }
 
-    /// Returns the scale and zero point for a range. The range is widened to contain 0, which padding and activations
-    /// need to be exact. If both bounds are 0, the scale is 1.
+    /// Returns the scale and zero point for a range. The range is widened to contain 0, because padding and activations
+    /// require an exact 0. If both bounds are 0, the scale is 1.
     pub fn parameters(&self, range: Range) -> Parameters {
         let lo = range.lo.min(0.0);
         let scale = self.scale(self.reach(range) / self.steps());
@@ -146,8 +147,8 @@ impl Scheme {
         value - scale * (integer - zero_point)
     }
 
-    /// Returns `wanted`, rounded up to a power of two if the scheme requires it; 1 if `wanted` is not positive or not
-    /// finite.
+    /// Returns `wanted`, rounded up to a power of two if the scheme requires it; 1 if `wanted` is non-positive or
+    /// non-finite.
     pub fn scale(&self, wanted: f64) -> f32 {
         if wanted <= 0.0 || !wanted.is_finite() {
             return 1.0;
@@ -158,8 +159,8 @@ impl Scheme {
     }
 }
 
-/// Returns the power of two with the smallest `error` among `covering`, at which no value is clipped, and its halves
-/// down to `least`; the greatest of those with the same error.
+/// Returns the power of two with the smallest `error` among `covering` and its successive halves down to `least`; the
+/// greatest in case of a tie. The scale `covering` clips no value.
 pub fn best_power_of_two(covering: f32, least: f64, error: impl Fn(f32) -> f64) -> f32 {
     let least = least.max(MIN_SCALE);
     let mut best = (f64::INFINITY, covering);
@@ -174,7 +175,7 @@ pub fn best_power_of_two(covering: f32, least: f64, error: impl Fn(f32) -> f64) 
 }
 
 impl fmt::Display for Scheme {
-    /// Formats in the syntax of [`Scheme::parse`].
+    /// Formats the scheme in the syntax of [`Scheme::parse`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.symmetric { "symmetric" } else { "asymmetric" })?;
         write!(f, ",{}", self.activation)?;
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn best_power_of_two_is_a_half_of_the_covering_one() {
-        // The error is the distance from 2^-3.
+        // The error is the distance from 2^-3 in octaves.
         let error = |scale: f32| (f64::from(scale).log2() + 3.0).abs();
         assert_eq!(best_power_of_two(4.0, 0.0, error), 0.125);
         assert_eq!(best_power_of_two(4.0, 0.2, error), 0.25);

@@ -1,4 +1,4 @@
-//! Selection of the most sensitive layers, which stay in float until the model is accurate enough.
+//! Selection of the most sensitive layers, which are kept in float until the model is accurate enough.
 
 use super::Quantizer;
 use super::measure::{Measured, measure};
@@ -18,7 +18,8 @@ fn loss(measured: &Measured) -> f64 {
 }
 
 /// Adds the most sensitive layers to `kept` until the loss of the model is at most `limit`, and returns the sensitivity
-/// of each candidate layer: 1 minus the cosine of the outputs when it alone is quantized.
+/// of each candidate layer, which is 1 minus the cosine of the outputs with only that layer quantized. The result is
+/// empty if `kept` already meets the limit.
 ///
 /// The number of layers to keep is found by bisection, assuming that keeping more layers never increases the loss. The
 /// loss at the number found has been measured, unless all layers are kept.
@@ -46,8 +47,8 @@ pub(super) fn keep_within(
     let mut order = candidates;
     order.sort_by(|a, b| sensitivities[b].total_cmp(&sensitivities[a]).then(a.cmp(b)));
 
-    // Invariant: keeping `low` layers does not meet the limit, keeping `high` does. With all layers kept, there is no
-    // loss.
+    // Invariant: keeping `low` layers does not meet the limit, and keeping `high` layers does. The loss is 0 if all
+    // layers are kept.
     let (mut low, mut high) = (0, order.len());
     while high - low > 1 {
         let middle = low + (high - low) / 2;

@@ -1,5 +1,5 @@
-//! Weights that are inputs: Relay programs have them as parameters of `@main`, with their values elsewhere. The calibration
-//! data provides the values, which become constants of the quantized model.
+//! Weights declared as inputs: Relay programs declare weights as parameters of `@main` and store their values
+//! separately. The calibration data provides the values, which become constants of the quantized model.
 
 use super::source::Source;
 use byoc::frontend::{self, LoadOptions, Signature};
@@ -13,7 +13,7 @@ use byoc_ir::typing::Rebuild;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Values of the inputs that are weights, by name.
+/// Weights among the model inputs, with their values.
 #[derive(Default)]
 pub struct WeightInputs {
     /// Values by name.
@@ -22,8 +22,8 @@ pub struct WeightInputs {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Finds the inputs that are weights or biases of layers and nothing else, and reads their values. An input stays an
-/// input if the calibration data has no entry of its shape.
+/// Finds the inputs that serve only as weights or biases of layers, and reads their values. An input stays an input if
+/// the calibration data has no entry of its shape.
 ///
 /// # Errors
 /// If the model or the calibration data cannot be read.
@@ -66,7 +66,8 @@ fn warning(source: &Source, values: &BTreeMap<String, Tensor>) -> Diagnostic {
     warning.note("their values are the entries of the calibration data with their names")
 }
 
-/// Returns the shape of each parameter of `@main` that is only a weight or a bias of layers; `None` for the others.
+/// Returns the shape of each `@main` parameter that serves only as a weight or bias of layers; `None` for the remaining
+/// parameters.
 fn weight_shapes(module: &Module) -> Vec<Option<Vec<usize>>> {
     let params = module.main().map(|main| main.params.to_vec()).unwrap_or_default();
     let mut users: BTreeMap<ExprId, Vec<ExprId>> = params.iter().map(|&param| (param, Vec::new())).collect();
@@ -92,7 +93,7 @@ fn weight_shapes(module: &Module) -> Vec<Option<Vec<usize>>> {
     params.iter().map(shape).collect()
 }
 
-/// Returns the value of a weight: random, or the entry of its name and shape.
+/// Returns the value of a weight: random, or the calibration entry with its name and shape.
 fn value(source: &Source, name: &str, shape: &[usize], number: usize) -> Result<Option<Tensor>, Failure> {
     match source {
         Source::Random(seed) => Ok(Some(random_weight(shape, seed.wrapping_add(1 + number as u64)))),
@@ -107,8 +108,8 @@ fn value(source: &Source, name: &str, shape: &[usize], number: usize) -> Result<
     }
 }
 
-/// Returns a weight whose layer has results of about the size of its inputs: uniform, with a variance of two divided by the
-/// number of terms of a sum.
+/// Returns a random weight with the uniform distribution of variance 2 / n, where n is the number of terms per output
+/// element, which keeps results at about the magnitude of the inputs.
 fn random_weight(shape: &[usize], seed: u64) -> Tensor {
     let terms: usize = shape.iter().skip(1).product();
     let bound = (6.0 / terms.max(1) as f64).sqrt();
@@ -126,10 +127,10 @@ impl WeightInputs {
         remaining
     }
 
-    /// Replaces the weights among the parameters of `@main`, whose inputs `signature` declares, by constants.
+    /// Replaces the weight parameters of `@main` by constants. `signature` declares the parameters.
     ///
     /// # Errors
-    /// If the types of the result do not agree, which would be a bug.
+    /// If the resulting module does not type-check, which would be a bug.
     pub fn bind(&self, module: Module, signature: &Signature) -> Result<Module, Failure> {
         if self.values.is_empty() {
             return Ok(module);

@@ -16,22 +16,21 @@ const MAX_BIAS: f64 = (1u32 << 30) as f64;
 pub struct QuantizedWeight {
     /// Quantized values, in the shape of the weight.
     pub values: Tensor,
-    /// Scale of each output channel, or one for all.
+    /// Per-channel scales (output channels), or a single per-tensor scale.
     pub scales: Vec<f32>,
 }
 
-/// Quantizes a float32 weight with zero point 0. The scale (of each channel, or of the whole weight) maps the largest
-/// magnitude to 127; if scales are powers of two, it is the one with the smallest squared error of rounding and
-/// clipping.
+/// Quantizes a float32 weight with zero point 0. Each scale (per channel, or per tensor) maps the largest magnitude to
+/// 127; a power-of-two scale instead minimizes the squared error of rounding and clipping.
 ///
-/// `axis` is the axis of the output channels. `bias` (one value per channel, one for all, or none) must fit into int32
-/// when divided by the product of `input_scale` and the weight's scale; if the weights of a channel are too small for
-/// that, the scale of the channel is increased. A channel of zeros gets the smallest scale of the others.
+/// `axis` is the output channel axis. `bias` (per-channel values, a single value, or none) must fit into int32 when
+/// divided by the product of `input_scale` and the weight scale; the scale of a channel whose weights are too small for
+/// that is increased. A channel of zeros receives the smallest scale of the non-zero channels.
 pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, scheme: &Scheme) -> QuantizedWeight {
     let shape = weight.shape();
     let (channels, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
     let values = weight.as_slice::<f32>();
-    // Index of a channel's scale.
+    // Maps a channel to the index of its scale.
     let scaled_by = |channel: usize| if scheme.per_channel { channel } else { 0 };
     let count = scaled_by(channels - 1) + 1;
     let mut sharing = vec![Vec::with_capacity(values.len() / count); count];
@@ -56,7 +55,7 @@ pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, sc
     QuantizedWeight { values: Tensor::from_slice(shape, &integers), scales }
 }
 
-/// Returns the scale for weights that share it, at least `least`; `None` if all of them are 0.
+/// Returns the scale shared by `values`, at least `least`; `None` if all values are 0.
 fn fit(values: &[f32], least: f64, scheme: &Scheme) -> Option<f32> {
     let largest = values.iter().fold(0f32, |largest, v| largest.max(v.abs()));
     if largest == 0.0 {
@@ -69,18 +68,18 @@ fn fit(values: &[f32], least: f64, scheme: &Scheme) -> Option<f32> {
     Some(best_power_of_two(covering, least, |scale| squared_error(values, scale)))
 }
 
-/// Returns a weight in steps of `scale`, rounded and clipped.
+/// Returns a weight as a number of steps of `scale`, rounded and clipped.
 fn steps(value: f32, scale: f32) -> f32 {
     (value / scale).round().clamp(-MAX_QUANTIZED, MAX_QUANTIZED)
 }
 
-/// Returns the sum of the squared errors of rounding and clipping.
+/// Returns the sum of the squared errors of rounding and clipping weights at `scale`.
 fn squared_error(values: &[f32], scale: f32) -> f64 {
     values.iter().map(|&v| f64::from(v - steps(v, scale) * scale).powi(2)).sum()
 }
 
 /// Returns the mean error of each output channel of a layer, which is the sum of `E[x] * (quantized - weight)` over the
-/// weights of the channel, with the means `E[x]` of the input channels; `None` if there is not a mean for each of them.
+/// weights of the channel, where `E[x]` is the mean of the input channel; `None` if an input channel has no mean.
 ///
 /// Subtracting it from the bias restores the mean (M. Nagel et al., "Data-free quantization through weight equalization
 /// and bias correction", ICCV 2019, section 4.2). Each position of a kernel is assumed to read values of the same mean;
@@ -106,9 +105,8 @@ pub fn mean_errors(
     Some(errors)
 }
 
-/// Quantizes a bias to int32 with `scales` (one per channel, or one for all). The result has the shape `shape`, except
-/// that a single value becomes one value per channel, followed by `dims_after` dimensions of 1, if there are several
-/// scales.
+/// Quantizes a bias to int32 with per-channel scales or a single scale. The result has the shape `shape`, except that a
+/// single value with several scales becomes per-channel values, followed by `dims_after` dimensions of 1.
 pub fn quantize_bias(values: &[f32], shape: &[usize], scales: &[f32], dims_after: usize) -> Tensor {
     let integer =
         |value: f32, scale: f32| (f64::from(value) / f64::from(scale)).round().clamp(-MAX_BIAS, MAX_BIAS) as i32;
@@ -121,7 +119,7 @@ pub fn quantize_bias(values: &[f32], shape: &[usize], scales: &[f32], dims_after
     Tensor::from_slice(shape, &integers)
 }
 
-/// Returns the shape of one value per channel, followed by `dims_after` dimensions of 1.
+/// Returns the shape of per-channel values, followed by `dims_after` dimensions of 1.
 pub fn per_channel(channels: usize, dims_after: usize) -> Vec<usize> {
     std::iter::once(channels).chain(vec![1; dims_after]).collect()
 }
@@ -158,7 +156,7 @@ mod tests {
         assert_eq!(quantize(&zeros, 0, &[], 1.0, &Scheme::SYMMETRIC).scales, [1.0]);
     }
 
-    /// Returns the power of two from 2^-30 to 2^10 with the smallest squared error.
+    /// Returns the power-of-two scale from 2^-30 to 2^10 with the smallest squared error of `values` in int8.
     fn best_by_search(values: &[f32]) -> f32 {
         let error = |scale: f64| -> f64 {
             let nearest = |v: f64| (v / scale + 0.5).floor().clamp(-127.0, 127.0) * scale;
@@ -196,7 +194,7 @@ mod tests {
 
     #[test]
     fn power_of_two_leaves_room_for_the_bias() {
-        // One weight of 1.1 among small ones is clipped, unless the bias needs the greater scale.
+        // A weight of 1.1 among small weights is clipped, unless the bias requires the greater scale.
         let mut values = vec![0.001f32; 1000];
         values[0] = 1.1;
         let weight = Tensor::from_slice(&[1, 1000], &values);

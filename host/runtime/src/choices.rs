@@ -1,24 +1,24 @@
-//! Choices of the user that reach the backends of a session: devices, and options.
+//! User choices that reach the backends of a session: devices and options.
 
 use byoc_plugin_api::host::run_options::BackendOptions;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Key of a code generator's `query` for the description of a backend under options: the data is [`Choices::of`] as JSON,
-/// the answer a description.
+/// `query` key by which the host requests a backend's description under the user's options. The data is [`Choices::of`]
+/// as JSON, the response a description.
 pub const DESCRIBE_KEY: &str = "byoc.describe.1";
 
-/// Key of a code generator's `query` for the devices of a backend: the answer is a JSON list of [`Device`].
+/// `query` key by which the host requests the devices of a backend. The response is a JSON list of [`Device`].
 pub const DEVICES_KEY: &str = "byoc.devices.1";
 
-/// Choices by backend.
+/// User choices, by backend.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
     /// Device of each backend.
     pub devices: BTreeMap<String, String>,
-    /// Options of each backend that apply when its regions are loaded, over those that they were compiled with.
+    /// Load options of each backend. They override the options with which its regions were compiled.
     pub load_options: BTreeMap<String, BTreeMap<String, String>>,
-    /// Options of every run of the models that are loaded.
+    /// Backend options for every run of the loaded models.
     pub run_options: BackendOptions,
 }
 
@@ -31,7 +31,7 @@ pub fn base_name(backend: &str) -> &str {
 /// Device of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 pub struct Device {
-    /// Word that chooses the device.
+    /// Identifier by which the user selects the device.
     pub id: String,
     /// Name of the device.
     #[serde(default)]
@@ -39,7 +39,7 @@ pub struct Device {
     /// Size of its memory in bytes; 0 if unknown.
     #[serde(default)]
     pub memory: u64,
-    /// Capabilities in words.
+    /// Textual description of the capabilities.
     #[serde(default)]
     pub about: String,
 }
@@ -53,8 +53,8 @@ impl Choices {
         }
     }
 
-    /// Adds the choices for a backend to the options of an entry: `device`, and `backend_options`, which are `compiled` (those
-    /// that a region was compiled with, or is) and those of loading over them.
+    /// Sets `device` and `backend_options` in the options of an entry to the choices for a backend. `backend_options`
+    /// are the options `compiled`, with which a region was or is being compiled, overridden by the load options.
     pub fn add_to(&self, options: &mut Value, backend: &str, compiled: &Value) {
         let Some(fields) = options.as_object_mut() else { return };
         fields.remove("device");

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Built model. Equal models, options and plugins give equal results, whatever the directory or the number of threads.
+/// Built model. Equal models, options and plugins give equal results, regardless of directory and number of threads.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// Program; its `inputs` and `outputs` are the interface, its `regions` correspond to `regions` below by index.
@@ -21,7 +21,7 @@ pub struct Compiled {
     pub absent: BTreeSet<u32>,
     /// Compiled regions, in the order of `program.regions`. `None` where a backend failed: the region runs on the host.
     pub regions: Vec<Option<CompiledRegion>>,
-    /// Backends whose code generator linked its regions, each with the data that these share.
+    /// Linked backends, each with the data shared by its regions, if any.
     pub linked: BTreeMap<String, Option<Tensor>>,
     /// Placement of each operator of the model, as `byoc explain --json` prints it.
     pub explain: Value,
@@ -31,7 +31,7 @@ pub struct Compiled {
     pub options: Value,
     /// True if the regions were read from a file, so that this process did not compile them.
     pub from_file: bool,
-    /// Programs for fixed values of symbolic dimensions, which inputs of these sizes run on.
+    /// Programs for fixed values of symbolic dimensions, used for inputs of these sizes.
     pub variants: Vec<Variant>,
 }
 
@@ -55,20 +55,20 @@ impl Compiled {
         self
     }
 
-    /// Returns the regions of all programs that are compiled: those of the main one, then those of each specialized one.
+    /// Returns the compiled regions of all programs: first of the main program, then of each specialized program.
     pub fn all_regions(&self) -> impl Iterator<Item = &CompiledRegion> {
         let variants = self.variants.iter().map(|variant| &variant.compiled);
         std::iter::once(self).chain(variants).flat_map(|compiled| compiled.regions.iter().flatten())
     }
 
-    /// Returns the regions in the order of [`Compiled::all_regions`].
+    /// Mutable variant of [`Compiled::all_regions`], in the same order.
     pub fn all_regions_mut(&mut self) -> impl Iterator<Item = &mut CompiledRegion> {
         let variants = self.variants.iter_mut().flat_map(|variant| &mut variant.compiled.regions);
         self.regions.iter_mut().chain(variants).flatten()
     }
 
-    /// Compares the regions of the program with the compiled ones: name, backend, loader, and the types of all inputs
-    /// and outputs. A blob that was compiled for other tensor types is never loaded.
+    /// Compares the regions of the program with the compiled regions: name, backend, loader, and the types of all
+    /// inputs and outputs. A blob that was compiled for different tensor types is never loaded.
     ///
     /// # Errors
     /// E0704 if the regions differ; the message names the first difference.
@@ -123,8 +123,8 @@ impl Compiled {
         }
     }
 
-    /// Returns the constants that need not stand beside the blobs: the blob of each region that reads one holds it, and
-    /// no function that the host may run reads it. Only regions whose backend gave up the host program count.
+    /// Returns the constants that need not be stored besides the blobs: every region that reads such a constant holds
+    /// it in its blob, and no function that the host may run reads it. Only regions without a host fallback count.
     pub fn only_in_blobs(&self) -> BTreeSet<u32> {
         let region = |index: u32| self.regions.get(index as usize).and_then(Option::as_ref);
         let needed = needed_constants(&self.program, |index| region(index).is_some_and(|r| !r.has_fallback()));
@@ -138,7 +138,7 @@ impl Compiled {
         held
     }
 
-    /// Adds a program for fixed values of symbolic dimensions. Constants that both have share their memory.
+    /// Adds a program for fixed values of symbolic dimensions. Constants of both programs share memory.
     pub fn add_variant(&mut self, dims: BTreeMap<String, usize>, mut compiled: Compiled) {
         let digest = |tensor: &Tensor| (tensor.dtype(), tensor.shape().to_vec(), blake3::hash(tensor.bytes()));
         let known: HashMap<_, &Tensor> = self.constants.iter().map(|tensor| (digest(tensor), tensor)).collect();
@@ -164,16 +164,16 @@ fn contradiction(message: String) -> Diagnostic {
         .help("compile the model again")
 }
 
-/// Metadata key of a region with the list of those of its constants that the blob holds, by index.
+/// Metadata key for the list of the region's constants that the blob holds, by index.
 pub const PACKED_CONSTANTS: &str = "packed_constants";
 
-/// Metadata key of a region whose backend gives up the host program, with the value `false`.
+/// Metadata key whose value `false` states that a region needs no host fallback.
 pub const HOST_FALLBACK: &str = "host_fallback";
 
-/// Metadata key of a region with pairs `[output, input]`: the output may have the memory of the input.
+/// Metadata key for pairs `[output, input]`: the output may reuse the memory of the input.
 pub const IN_PLACE: &str = "in_place";
 
-/// Reads the value of [`IN_PLACE`]. What is not a pair of indices is left out.
+/// Reads the value of [`IN_PLACE`]. Elements that are not pairs of indices are skipped.
 pub fn in_place_pairs(value: &Value) -> Vec<[u32; 2]> {
     let index = |value: Option<&Value>| u32::try_from(value?.as_u64()?).ok();
     let pair = |pair: &Value| match pair.as_array().map(Vec::as_slice) {
@@ -200,7 +200,7 @@ pub struct CompiledRegion {
     pub symbols: Vec<String>,
     /// Generated source, for inspection and for machines that cannot run the blob.
     pub source: Option<RegionSource>,
-    /// Constants that the loader gets, in order, as indices into [`Compiled::constants`].
+    /// Constants passed to the loader, in order, as indices into [`Compiled::constants`].
     pub constants: Vec<u32>,
     /// CPU features that the blob needs; empty if it runs on every machine.
     pub cpu_features: Vec<String>,
@@ -208,9 +208,9 @@ pub struct CompiledRegion {
     pub notes: Vec<String>,
     /// Metadata that the plugin records about the region, by name.
     pub metadata: Vec<(String, Value)>,
-    /// Graph of the region as given to the code generator, kept for recompilation.
+    /// Region graph that the code generator received, kept for recompilation.
     pub graph: Value,
-    /// File that holds the shared library inside the blob; its loader opens it in place instead of writing a temporary one.
+    /// Existing file with the shared library of the blob. The loader opens it instead of writing a temporary file.
     pub library: Option<PathBuf>,
 }
 
@@ -218,13 +218,13 @@ impl CompiledRegion {
     /// Returns the types that the region was compiled for.
     ///
     /// # Errors
-    /// When the recorded graph is malformed.
+    /// If the recorded graph is malformed.
     pub fn signature(&self) -> Result<Signature, String> {
         Signature::of_graph(&self.graph)
     }
 
-    /// Checks the constants of the model, given by their types, against those that the region was compiled with, and
-    /// returns the region's signature.
+    /// Checks the constants of the model, given by their types, against the constants with which the region was
+    /// compiled, and returns the region's signature.
     fn check(&self, constant: impl Fn(u32) -> Option<TensorType>) -> Result<Signature, String> {
         if let Some(number) = self.constants.iter().find(|&&number| constant(number).is_none()) {
             return Err(format!("expected the index of a constant, found {number}"));
@@ -239,19 +239,20 @@ impl CompiledRegion {
         self.metadata.iter().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// Returns true if the host may run the region in place of the backend, which is so unless the backend gave that
-    /// up.
+    /// Returns true if the host may run the region instead of the backend: unless the backend declared that no fallback
+    /// is needed.
     pub fn has_fallback(&self) -> bool {
         self.metadata(HOST_FALLBACK) != Some(&Value::Bool(false))
     }
 
-    /// Returns the results that the region may write to the memory of an input, as pairs of indices of result and
-    /// input; see [`in_place_pairs`].
+    /// Returns the results that the region may write to the memory of an input, as pairs of a result index and an input
+    /// index; see [`in_place_pairs`].
     pub fn in_place(&self) -> Vec<[u32; 2]> {
         self.metadata(IN_PLACE).map(in_place_pairs).unwrap_or_default()
     }
 
-    /// Tests for each of [`CompiledRegion::constants`] if the blob holds it, so that the loader gets no value.
+    /// Tests for each of [`CompiledRegion::constants`] whether the blob holds the constant. The loader receives no
+    /// value for such a constant.
     pub fn is_packed(&self) -> Vec<bool> {
         let mut packed = vec![false; self.constants.len()];
         if !self.has_fallback() {
@@ -265,7 +266,7 @@ impl CompiledRegion {
         packed
     }
 
-    /// Returns `options.region`, the description of the region that a loader gets in addition to the blob.
+    /// Returns `options.region`, the region description that a loader receives in addition to the blob.
     pub fn load_options(&self, signature: &Signature) -> Value {
         let mut region = signature.to_json();
         let metadata = self.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));

@@ -1,19 +1,19 @@
 //! Runs compiled models: reads artifacts, loads plugins, and executes programs on the host's kernels and the plugins'
 //! regions. A deployed application needs only this crate; the crate `byoc` reads and compiles models.
 //!
-//! The modules are layers; each uses only those above it:
+//! The modules are layers; each module uses only modules above it:
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`error`] | errors for the caller: diagnostics, with the text that they refer to |
 //! | [`cancel`], [`limits`] | cancellation and deadlines; the memory budget |
-//! | [`program`] | the running program: how to start it again, where its files are |
+//! | [`program`] | the running program: its restart command, and the folder of its files |
 //! | [`exec`] | programs and the executor |
 //! | [`compiled`] | compiled models as data |
 //! | [`artifact`] | compiled models as files |
 //! | [`plugin`] | plugins: discovery, registry, services, and the bridge to their graphs |
-//! | [`linking`] | link step of the regions of a model |
-//! | [`summary`] | a tensor in one line |
+//! | [`linking`] | link step for the regions of a model |
+//! | [`summary`] | one-line tensor summaries |
 //! | [`session`] | state of a process: threads, plugins, services |
 //! | [`model`] | compiled models, loaded and ready to run |
 

@@ -24,7 +24,7 @@ pub fn default_memory() {
 /// Parses a size in bytes such as `2GiB`, `512M`, `1.5g` or `1073741824`. Units are powers of 1024.
 ///
 /// # Errors
-/// Invalid text; the message describes the expected format.
+/// If the text is invalid; the message describes the expected format.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let wanted = || format!("expected a number of bytes such as 2GiB, 512M or 1073741824, found \"{text}\"");
     let text = text.trim();
@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// Calls `available` with these files of `/proc` and `/sys`, in a temporary directory.
+    /// Calls `available` with the given files of `/proc` and `/sys`, in a temporary directory.
     fn available_with(files: &[(&str, &str)]) -> Option<usize> {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {

@@ -1,5 +1,5 @@
-//! Link step: one request to a code generator with all regions of a model that asked for it. The answer holds new
-//! blobs, and data that the regions share.
+//! Link step: one request to a code generator, with all regions of a model that requested linking. The response holds
+//! new blobs, and data that the regions share.
 
 use crate::error::fault;
 use byoc_ir::diag::Diagnostic;
@@ -9,7 +9,7 @@ use byoc_plugin_api::{Codegen, Error};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Metadata key of a region that takes part in the link step, with the value `true`.
+/// Metadata key whose value `true` requests the link step for a region.
 pub const LINK: &str = "link";
 
 /// Regions after the link step.
@@ -26,7 +26,7 @@ pub struct LinkedRegions {
 /// Links regions of a backend.
 ///
 /// # Errors
-/// If the backend fails, or its answer is invalid; no region of the backend can be loaded then.
+/// If the backend fails, or its response is invalid; no region of the backend can be loaded then.
 pub fn link(
     codegen: &dyn Codegen,
     options: &Value,

@@ -1,6 +1,6 @@
 //! Loads the regions of a program with the loaders of their backends. A region that has no loader, or that its loader
-//! refuses, runs on the host. A region whose blob was made by another version of its plugin is compiled again from its graph if
-//! the loader asks for it.
+//! refuses, runs on the host. A region whose blob was made by a different version of its plugin is recompiled from its
+//! graph if the loader requests it.
 
 use crate::choices::base_name;
 use crate::compiled::{Compiled, CompiledRegion, IN_PLACE, in_place_pairs};
@@ -21,38 +21,38 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Metadata key of a region that computes on threads of its own instead of `parallel_for`.
+/// Metadata key of a region that computes on its own threads instead of `parallel_for`.
 const OWN_THREADS: &str = "own_threads";
 
 /// Metadata key of a region whose backend serves one run at a time.
 const ONE_AT_A_TIME: &str = "one_at_a_time";
 
-/// Metadata key of a region whose backend serves at most so many runs at a time.
+/// Metadata key for the maximum number of concurrent runs that the backend of a region serves.
 const CONCURRENCY: &str = "concurrency";
 
-/// Metadata key of a region with a state that runs change, with the value `true`.
+/// Metadata key whose value `true` marks a region with state that runs change.
 const STATE: &str = "state";
 
-/// Key of a loader's `query` for whether it can load a blob: the data is what the host knows of the region, the answer `yes`,
-/// `recompile` or `no`. A loader that does not know the key is asked by `load`.
+/// `query` key by which the host asks a loader whether it can load a blob. The data is the host's description of the
+/// region, the response `yes`, `recompile` or `no`. If a loader does not know the key, its `load` decides.
 const COMPATIBLE: &str = "blob.compatible";
 
 /// Regions of a program, loaded.
 pub(crate) struct LoadedRegions {
-    /// Regions of the program; `None` for those that the host runs.
+    /// Regions of the program; `None` for regions that the host runs.
     pub regions: Vec<Option<Arc<dyn Region>>>,
-    /// Memories of devices for the spaces of the program.
+    /// Device memories for the spaces of the program.
     pub spaces: DeviceSpaces,
-    /// True if every region of a backend computes on threads of its own, and there is one.
+    /// True if at least one region is loaded and all loaded regions compute on their own threads.
     pub own_threads: bool,
-    /// Reasons for which regions run on the host, and what else the user has to know.
+    /// Warnings for the user, such as the reasons why regions run on the host.
     pub warnings: Vec<Diagnostic>,
 }
 
 /// Loads the regions of a program.
 ///
 /// # Errors
-/// A cancellation, or a region whose recorded graph is malformed.
+/// If the load is cancelled, or the recorded graph of a region is malformed.
 pub(crate) fn load_regions(
     session: &Session,
     compiled: &Compiled,
@@ -89,7 +89,7 @@ pub(crate) fn load_regions(
     Ok(LoadedRegions { regions, spaces, own_threads, warnings })
 }
 
-/// Returns the results that a program expects in the memory of an input, by the symbol of the region.
+/// Returns the results that a program expects in the memory of an input, by region symbol.
 fn in_place_of(compiled: &Compiled) -> BTreeMap<&str, Vec<[u32; 2]>> {
     let mut found: BTreeMap<&str, Vec<[u32; 2]>> = BTreeMap::new();
     for instr in compiled.program.functions.iter().flat_map(|function| &function.code) {
@@ -106,14 +106,14 @@ fn is_set(region: &CompiledRegion, flag: &str) -> bool {
     region.metadata.iter().any(|(key, value)| key == flag && *value == true)
 }
 
-/// Answer of a loader about a blob.
+/// Response of a loader to [`COMPATIBLE`].
 enum Compatible {
     Yes,
     Recompile,
     No,
 }
 
-/// Blob of a region that was compiled again, with its metadata.
+/// Recompiled blob of a region, with its metadata.
 #[derive(Clone)]
 struct Made {
     blob: Vec<u8>,
@@ -125,17 +125,17 @@ struct Loading<'a> {
     session: &'a Session,
     compiled: &'a Compiled,
     options: Value,
-    /// Handles of the constants, as far as they were needed.
+    /// Constant handles, created on first use.
     handles: Vec<Option<Constant>>,
     spaces: DeviceSpaces,
     /// Shared data of linked regions, by backend.
     shared: BTreeMap<String, Option<Constant>>,
-    /// Results that the program expects in the memory of an input, by the symbol of the region.
+    /// Results that the program expects in the memory of an input, by region symbol.
     in_place: BTreeMap<&'a str, Vec<[u32; 2]>>,
-    /// Regions that were compiled again together, by symbol.
+    /// Regions that were recompiled together, by symbol.
     made: BTreeMap<String, Result<Made, Diagnostic>>,
     warnings: Vec<Diagnostic>,
-    /// Plugins whose regions were compiled again, which is said once.
+    /// Plugins whose regions were recompiled; each plugin is reported once.
     recompiled: BTreeSet<String>,
 }
 
@@ -199,7 +199,7 @@ impl Loading<'_> {
         Ok(Some(Arc::new(wrapped)))
     }
 
-    /// Sets the options of an entry to those for a region.
+    /// Sets the entry options for a region.
     fn set_options(&mut self, region: &CompiledRegion) -> Result<(), Failure> {
         let signature = region.signature().map_err(|reason| Failure::new(codes::artifacts::MALFORMED, reason))?;
         self.options["region"] = region.load_options(&signature);
@@ -213,8 +213,8 @@ impl Loading<'_> {
         slot.get_or_insert_with(|| constant_handle("", &Arc::new(tensor.clone()))).clone()
     }
 
-    /// Returns the constants that the loader of a region gets: those of `compile`, without elements where the blob
-    /// holds them, and the shared data of linked regions.
+    /// Returns the constants to pass to the loader of a region: the constants that `compile` received, without elements
+    /// where the blob holds them, and the shared data of linked regions.
     fn loaded_constants(&mut self, region: &CompiledRegion) -> Vec<Constant> {
         let mut constants = Vec::with_capacity(region.constants.len() + 1);
         for (&index, packed) in region.constants.iter().zip(region.is_packed()) {
@@ -234,7 +234,7 @@ impl Loading<'_> {
         constants
     }
 
-    /// Returns the constants that a region was compiled with.
+    /// Returns the constants with which a region was compiled.
     fn compiled_constants(&mut self, region: &CompiledRegion) -> Result<Vec<Constant>, Error> {
         if region.constants.iter().any(|index| self.compiled.absent.contains(index)) {
             return Err(Error::new(format!(
@@ -252,7 +252,7 @@ impl Loading<'_> {
         self.warnings.push(Diagnostic { severity: Severity::Warning, ..reason.note(note) });
     }
 
-    /// Asks the loader for the memory of the device that the region's tensors live on.
+    /// Requests the device memory for a region's tensors from the loader.
     fn space(&mut self, region: &CompiledRegion, about: &program::Region, loader: &dyn Loader) {
         let session = self.session;
         let slot = about.space.and_then(|space| self.spaces.get_mut(space as usize));
@@ -267,7 +267,7 @@ impl Loading<'_> {
         }
     }
 
-    /// Compiles all linked regions of a backend again, and links them, if the loader of one asks for it.
+    /// Recompiles and links all linked regions of a backend, if the loader of any of them requests it.
     fn relink(&mut self, backend: &str) {
         let regions = self.compiled.regions.iter().flatten();
         let regions: Vec<&CompiledRegion> = regions.filter(|r| r.backend == backend && is_set(r, LINK)).collect();
@@ -319,7 +319,7 @@ impl Loading<'_> {
         }
     }
 
-    /// Links the regions of a backend that were compiled again.
+    /// Links the recompiled regions of a backend.
     fn link_again(
         &self,
         backend: &str,
@@ -345,7 +345,7 @@ impl Loading<'_> {
         linking::link(codegen.as_ref(), &options, regions)
     }
 
-    /// Returns a new blob if the loader asks for one.
+    /// Returns a new blob if the loader requests recompilation.
     fn blob(&mut self, region: &CompiledRegion, loader: &dyn Loader) -> Result<Option<Made>, Diagnostic> {
         if let Some(made) = self.made.remove(&region.symbol) {
             return made.map(Some);
@@ -361,7 +361,7 @@ impl Loading<'_> {
         }
     }
 
-    /// Compiles a region again, from the graph that is recorded with it.
+    /// Recompiles a region from its recorded graph.
     fn recompile(&mut self, region: &CompiledRegion) -> Result<Made, Error> {
         let constants = self.compiled_constants(region)?;
         let (codegen, file) = self

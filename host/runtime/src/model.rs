@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Returns the FLOPs per run in these regions, and their share of the total, as counted at compile time. The host
+/// Returns the FLOPs per run in the given regions, and their share of the total, as counted at compile time. The host
 /// program of a region may need more or fewer FLOPs.
 fn offloaded(explain: &serde_json::Value, regions: &HashSet<&str>) -> (u64, f64) {
     let flops = |of: &serde_json::Value| of["flops"].as_u64().unwrap_or(0);
@@ -28,7 +28,7 @@ fn offloaded(explain: &serde_json::Value, regions: &HashSet<&str>) -> (u64, f64)
     (offloaded, if total == 0 { 0.0 } else { offloaded as f64 / total as f64 })
 }
 
-/// Model that can run.
+/// Loaded model, ready to run.
 pub struct Model {
     executor: Executor,
     /// Executors of the programs for fixed values of symbolic dimensions.
@@ -43,13 +43,13 @@ pub struct Model {
 
 impl Model {
     /// Loads every region with its loader. A region that has no loader, or that its loader refuses, runs on the host;
-    /// the warnings give the region and the reason.
+    /// the warnings name the region and the reason.
     ///
     /// Constants that only regions read are released once all regions are ready to run, so packed constants are in
     /// memory twice until then. [`Model::load_sparing`] avoids the second copy.
     ///
     /// # Errors
-    /// When the program is invalid, or contains an operator that only the host could run and does not implement.
+    /// If the program is invalid, or contains an operator that only the host could run and does not implement.
     pub fn load(
         session: &Session,
         compiled: Compiled,
@@ -89,7 +89,7 @@ impl Model {
         &self.executor.program().outputs
     }
 
-    /// Returns the number of operators that the host executes per run, not counting those inside branches.
+    /// Returns the number of operators in the entry function that the host executes.
     pub fn host_steps(&self) -> usize {
         let entry = self.executor.program().entry as usize;
         let steps = self.executor.steps().get(entry);
@@ -101,16 +101,16 @@ impl Model {
         &self.executor
     }
 
-    /// Resets the states of the regions that have one to those after loading.
+    /// Resets the state of each stateful region to the state after loading.
     ///
     /// # Errors
-    /// A backend that cannot do so.
+    /// If a backend cannot reset the state.
     pub fn reset_state(&self) -> Result<(), Failure> {
         Ok(std::iter::once(&self.executor).chain(&self.variants).try_for_each(Executor::reset_state)?)
     }
 
-    /// Returns the executor that inputs of these shapes run on: that of the first specialized program that has them, or
-    /// that of the program with symbolic dimensions.
+    /// Returns the executor for the given inputs: of the first specialized program with the dimensions of the inputs,
+    /// otherwise of the program with symbolic dimensions.
     pub fn executor_for(&self, inputs: &[Tensor]) -> &Executor {
         let takes = |port: &Port, input: &Tensor| port.ty.shape().is_some_and(|shape| *shape == *input.shape());
         let fits = |executor: &&Executor| executor.program().inputs.iter().zip(inputs).all(|(port, x)| takes(port, x));
@@ -120,7 +120,7 @@ impl Model {
     /// Runs the model. The inputs correspond to [`Model::inputs`], the results to [`Model::outputs`].
     ///
     /// # Errors
-    /// When the inputs do not match [`Model::inputs`], or a step fails.
+    /// If the inputs do not match [`Model::inputs`], or a step fails.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
         entries::save_float_state();
         Ok(self.executor_for(inputs).run(inputs)?)
@@ -159,10 +159,10 @@ impl Model {
         Ok(self.executor_for(inputs).run_under(inputs, None, cancel)?)
     }
 
-    /// Same as [`Model::run_under`], and writes the results to memory of the caller.
+    /// Same as [`Model::run_under`], and writes the results to caller-provided memory.
     ///
     /// # Errors
-    /// Same as [`Model::run`], and memory that does not have the type of its output (E0621).
+    /// Same as [`Model::run`], and E0621 if the memory of an output does not have the type of the output.
     pub fn run_into(
         &self,
         inputs: &[Tensor],
@@ -200,7 +200,7 @@ fn load(
     Ok((model, warnings))
 }
 
-/// Checks that no region has to run on the host whose constants are only in its blob.
+/// Checks that no region whose constants are only in its blob has to run on the host.
 fn check_absent(
     compiled: &Compiled,
     regions: &[Option<Arc<dyn exec::Region>>],

@@ -1,4 +1,4 @@
-//! Policy on native code in artifacts: machine code, or source that a loader compiles, runs with the rights of the
+//! Policy on native code in artifacts: machine code, or source that a loader compiles, runs with the privileges of the
 //! process.
 
 use crate::compiled::{Compiled, CompiledRegion};
@@ -6,14 +6,14 @@ use crate::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::Tensor;
 
-/// Query key for which a loader returns, as a JSON boolean, whether its blobs hold native code.
+/// `query` key by which the host asks a loader whether its blobs hold native code. The response is a JSON boolean.
 const QUERY: &str = "blob.native";
 
 /// Rejects a model read from a file if any of its regions may hold native code. The check precedes the loading of all
 /// regions.
 ///
 /// # Errors
-/// E0707 if a region may hold native code; the message gives the first such region and the evidence.
+/// E0707 if a region may hold native code; the message names the first such region and the evidence.
 pub fn reject_native_code(session: &Session, compiled: &Compiled) -> Result<(), Diagnostic> {
     for region in compiled.regions.iter().flatten() {
         let shared = compiled.linked.get(&region.backend).and_then(Option::as_ref);
@@ -27,7 +27,7 @@ pub fn reject_native_code(session: &Session, compiled: &Compiled) -> Result<(), 
 }
 
 /// Returns the evidence that a region may hold native code: required CPU features, an ELF object in the blob or in the
-/// data that linked regions share, or a loader that does not deny native code when asked for [`QUERY`]. `None` if there
+/// data that linked regions share, or a loader that does not deny native code in response to [`QUERY`]. `None` if there
 /// is no evidence, or the loader is not available.
 fn native_evidence(session: &Session, region: &CompiledRegion, shared: Option<&Tensor>) -> Option<String> {
     let loader = session.registry.loader(&region.loader, &region.plugin.name)?;

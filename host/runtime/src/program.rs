@@ -1,5 +1,5 @@
-//! The running program: how to start it again, and the folder of its files. Usually that is the executable of the process;
-//! a program inside an interpreter names both with [`set`].
+//! The running program: the command that restarts it, and the folder of its files. By default both follow from the
+//! executable of the process; a program inside an interpreter sets both with [`set`].
 
 use std::ffi::OsString;
 use std::io::{Error, Result};
@@ -14,7 +14,7 @@ pub struct Program {
     pub command: Vec<OsString>,
     /// Arguments of the program.
     pub arguments: Vec<OsString>,
-    /// Folder of the program's files, among them `plugins`.
+    /// Folder of the program's files, including `plugins`.
     pub folder: PathBuf,
 }
 
@@ -25,10 +25,10 @@ pub fn set(program: Program) {
     let _ = PROGRAM.set(program);
 }
 
-/// Returns the words that start this program, to which its arguments are added.
+/// Returns the command line that starts this program, without its arguments.
 ///
 /// # Errors
-/// When the system cannot name the executable of the process.
+/// If the system cannot name the executable of the process.
 pub fn words() -> Result<Vec<OsString>> {
     match PROGRAM.get() {
         Some(program) if program.command.iter().all(|word| !word.is_empty()) => Ok(program.command.clone()),

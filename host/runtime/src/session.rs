@@ -19,24 +19,24 @@ pub struct Session {
     pub pool: Arc<Pool>,
     /// Counters and events of plugins.
     pub metrics: Arc<Metrics>,
-    /// Services that plugins get.
+    /// Services provided to plugins.
     pub services: Services,
     /// Cancellation of builds and runs in progress; any thread may request it. Inherited from the scope in which the
     /// session was created, if any.
     pub cancel: Cancel,
     /// Registry of the plugins found.
     pub registry: Registry,
-    /// Memories of the devices of plugins.
+    /// Device memories of the plugins.
     pub devices: Devices,
-    /// Devices and options that the user chose.
+    /// Devices and options selected by the user.
     pub choices: Choices,
-    /// True (the default) if regions of artifacts may hold native code, which runs with the rights of the process.
+    /// True (the default) if regions of artifacts may hold native code, which runs with the privileges of the process.
     pub allow_native: bool,
     /// Cache directory of the backends; `None` (the default) for no cache.
     pub cache_dir: Option<PathBuf>,
 }
 
-/// Settings of a [`Session`] to create.
+/// Builder of a [`Session`].
 #[derive(Clone, Debug, Default)]
 pub struct SessionBuilder {
     plugin_dirs: Vec<PathBuf>,
@@ -56,8 +56,9 @@ impl SessionBuilder {
         self
     }
 
-    /// Searches the directories of the command line too: `BYOC_PLUGIN_PATH`, those of the program, the user's data
-    /// directory. Without this call, no directory is searched that [`SessionBuilder::plugin_dir`] does not name.
+    /// Also searches the default directories of the command line: `BYOC_PLUGIN_PATH`, the program's directories, and
+    /// the user's data directory. Without this call, only directories added with [`SessionBuilder::plugin_dir`] are
+    /// searched.
     #[must_use]
     pub fn search_default_dirs(mut self) -> SessionBuilder {
         self.search_default_dirs = true;
@@ -79,29 +80,30 @@ impl SessionBuilder {
         self
     }
 
-    /// Sets if regions of artifacts may hold native code, which runs with the rights of the process; true by default.
+    /// Sets whether regions of artifacts may hold native code, which runs with the privileges of the process; true by
+    /// default.
     #[must_use]
     pub fn allow_native(mut self, allow: bool) -> SessionBuilder {
         self.allow_native = Some(allow);
         self
     }
 
-    /// Sets the cache directory of the backends; by default they have none.
+    /// Sets the cache directory of the backends; by default, backends have no cache directory.
     #[must_use]
     pub fn cache_dir(mut self, dir: impl Into<PathBuf>) -> SessionBuilder {
         self.cache_dir = Some(dir.into());
         self
     }
 
-    /// Chooses a device of a backend.
+    /// Selects a device for a backend.
     #[must_use]
     pub fn device(mut self, backend: impl Into<String>, id: impl Into<String>) -> SessionBuilder {
         self.choices.devices.insert(backend.into(), id.into());
         self
     }
 
-    /// Sets an option of a backend that applies when its regions are loaded, over the value that they were compiled
-    /// with.
+    /// Sets a backend option that applies when regions are loaded. It overrides the value with which they were
+    /// compiled.
     #[must_use]
     pub fn load_option(
         mut self,
@@ -113,7 +115,7 @@ impl SessionBuilder {
         self
     }
 
-    /// Sets an option of a backend for every run, over the value that its regions were compiled or loaded with.
+    /// Sets a backend option for every run. It overrides the value with which the regions were compiled or loaded.
     #[must_use]
     pub fn run_option(
         mut self,
@@ -128,7 +130,7 @@ impl SessionBuilder {
     /// Creates the session.
     ///
     /// # Errors
-    /// When the system cannot start the threads.
+    /// If the system cannot start the threads.
     pub fn build(self) -> Result<Session, Failure> {
         let mut session = Session::without_plugins(self.threads)?;
         let dirs = if self.search_default_dirs {
@@ -148,12 +150,12 @@ impl SessionBuilder {
 }
 
 impl Session {
-    /// Returns the settings of a session without plugins, to be changed and built.
+    /// Returns a builder of sessions; by default, a session searches no plugin directories.
     pub fn builder() -> SessionBuilder {
         SessionBuilder::default()
     }
 
-    /// Returns the cancellation of a build or load: that of the scope in which it runs, or else that of the session.
+    /// Returns the cancellation of a build or load: of the scope in which it runs if any, otherwise of the session.
     pub fn cancellation(&self) -> Cancel {
         Cancel::current().unwrap_or_else(|| self.cancel.clone())
     }
@@ -162,7 +164,7 @@ impl Session {
     /// demand.
     ///
     /// # Errors
-    /// When the system cannot start the threads.
+    /// If the system cannot start the threads.
     pub fn new(plugin_dirs: &[PathBuf], threads: usize) -> Result<Session, Failure> {
         let mut session = Session::without_plugins(threads)?;
         session.registry = Registry::discover(plugin_dirs, &session.services);
@@ -172,7 +174,7 @@ impl Session {
     /// Creates a session that does not search for plugins.
     ///
     /// # Errors
-    /// When the system cannot start the threads.
+    /// If the system cannot start the threads.
     pub fn without_plugins(threads: usize) -> Result<Session, Failure> {
         let pool = Arc::new(Pool::new(threads)?);
         let metrics = Arc::new(Metrics::default());

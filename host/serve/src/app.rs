@@ -1,4 +1,4 @@
-//! State of the server, and what both protocols do with it.
+//! Server state, and the operations shared by both protocols.
 
 use crate::error::{Result, ServeError, Status};
 use crate::listen::Connections;
@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// Sizes of JSON above which it is parsed and written outside of the threads that serve connections.
+/// Size in bytes from which JSON is parsed and written outside the threads that serve connections.
 const LARGE_JSON: usize = 256 << 10;
 
-/// State of the server.
+/// Server state.
 pub struct App {
     pub repository: Repository,
     pub regions: Regions,
@@ -27,17 +27,17 @@ pub struct App {
     pub connections: Arc<Connections>,
     /// True if clients may load and unload models.
     pub allow_control: bool,
-    /// Time limit of a request.
+    /// Time limit per request.
     pub timeout: Duration,
-    /// Maximum size of a request.
+    /// Maximum size of a request in bytes.
     pub max_request: usize,
-    /// True once every model has been loaded, or has been found not to load.
+    /// True once the initial load of every model has succeeded or failed.
     pub started: AtomicBool,
-    /// True once the server is to end.
+    /// True once shutdown has begun.
     pub stopping: AtomicBool,
-    /// Number of requests without an id of their own, which gives them one.
+    /// Number of requests without a client-supplied id; provides their ids.
     pub requests: AtomicU64,
-    /// Loads and unloads at once; each holds a thread.
+    /// Permits for concurrent loads and unloads; each occupies a thread.
     pub controls: Semaphore,
 }
 
@@ -47,12 +47,12 @@ impl App {
         self.started.load(Ordering::Relaxed) && !self.is_stopping() && self.repository.is_ready()
     }
 
-    /// Returns true once the server is to end.
+    /// Returns true once shutdown has begun.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Returns the metadata of the server: the extensions that it serves.
+    /// Returns the server metadata, including the supported extensions.
     pub fn metadata(&self) -> ServerMetadataResponse {
         let mut extensions = vec![
             "classification",
@@ -79,7 +79,7 @@ impl App {
     /// Finds the model of a request.
     ///
     /// # Errors
-    /// An unknown model, or one that is not ready.
+    /// If the model or version is unknown or not ready.
     pub fn find(&self, name: &str, version: &str) -> Result<Arc<Served>> {
         self.repository.find(name, version).map_err(|error| {
             let is_early = !self.started.load(Ordering::Relaxed) && error.status == Status::NotFound;
@@ -136,7 +136,7 @@ impl App {
     /// Loads a model.
     ///
     /// # Errors
-    /// A server without `--allow-control`, or a model that cannot be loaded.
+    /// If the server runs without `--allow-control`, too many loads are in progress, or the model cannot be loaded.
     pub async fn load(self: &Arc<Self>, name: String, overrides: Overrides) -> Result<()> {
         self.check_control()?;
         self.control(move |app| app.repository.load(&name, &overrides)).await
@@ -145,7 +145,7 @@ impl App {
     /// Unloads a model.
     ///
     /// # Errors
-    /// A server without `--allow-control`, or an unknown model.
+    /// If the server runs without `--allow-control`, too many loads are in progress, or the model is unknown.
     pub async fn unload(self: &Arc<Self>, name: String) -> Result<()> {
         self.check_control()?;
         self.control(move |app| app.repository.unload(&name)).await
@@ -162,10 +162,10 @@ impl App {
         }
     }
 
-    /// Counts bytes of a request toward the memory limit.
+    /// Charges `more` bytes of a request, in addition to `size` earlier bytes, to the memory limit.
     ///
     /// # Errors
-    /// A request larger than the limit, or a server without memory for it.
+    /// If the request exceeds the request size limit, or the memory limit is exhausted.
     pub fn charge(&self, size: usize, more: usize) -> Result<Charge> {
         if size.saturating_add(more) > self.max_request {
             return Err(too_large(self.max_request, size.saturating_add(more)));
@@ -175,7 +175,7 @@ impl App {
     }
 }
 
-/// Returns the error of a request that is larger than the limit.
+/// Returns the error for a request that exceeds the size limit.
 pub fn too_large(most: usize, found: usize) -> ServeError {
     let message = format!("expected a request of at most {most} bytes (--max-request-size), found {found} or more");
     ServeError::new(Status::TooLarge, serving::BAD_REQUEST, message)
@@ -186,10 +186,10 @@ fn panicked() -> ServeError {
     ServeError::new(Status::Internal, byoc_ir::diag::codes::runtime::BAD_PROGRAM, message)
 }
 
-/// Runs work on JSON of a size: on a thread of its own if it takes long.
+/// Runs `work` on `size` bytes of JSON: inline if the JSON is small, otherwise on a blocking thread.
 ///
 /// # Errors
-/// Those of the work.
+/// If `work` fails or panics.
 pub async fn json_work<T: Send + 'static>(size: usize, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     if size < LARGE_JSON {
         return work();
@@ -197,7 +197,7 @@ pub async fn json_work<T: Send + 'static>(size: usize, work: impl FnOnce() -> Re
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(panicked()))
 }
 
-/// Bytes of a request, counted toward the memory limit while it is served.
+/// Request bytes, charged to the memory limit until dropped.
 #[derive(Debug, Default)]
 pub struct Held {
     pub bytes: Bytes,

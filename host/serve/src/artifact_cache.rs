@@ -1,30 +1,30 @@
-//! Compiled models in the cache directory, so that a server that starts again does not compile them again.
+//! Cache of compiled models, so that a restarted server does not recompile them.
 //!
-//! A file of the cache is found by what it was compiled from: the contents of the model file, the options, the plugins
-//! that were found, and the version of this program. Only ONNX files that hold their weights themselves are kept, as the
-//! other files of a model would have to be read as well. A file that does not load is compiled anew and replaced.
+//! The key of a cache file covers the inputs of the compilation: the contents of the model file, the options, the
+//! available plugins, and the server build. Only ONNX files without external data are cached, because the key does not
+//! cover external files. A cache file that does not load is replaced after recompilation.
 
 use byoc::{Compilation, CompileOptions, Model, Session, Source};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Folder in the cache directory.
+/// Subfolder of the cache directory.
 const FOLDER: &str = "serve";
-/// Key of the entries by which an ONNX file names its tensors in other files.
+/// Key of the ONNX entries that reference external tensor data.
 const EXTERNAL: &[u8] = b"location";
 
-/// Place of a compiled model in the cache.
+/// Cache slot of a compiled model.
 #[derive(Debug)]
 pub struct Slot {
     folder: PathBuf,
-    /// Begins the names of all files that were compiled from the same path.
+    /// File name prefix shared by all files compiled from the same path.
     origin: String,
     key: String,
 }
 
 impl Slot {
-    /// Returns the place for a model; `None` for a model that is not kept.
+    /// Returns the slot for a model; `None` for a model that is not cached.
     pub fn of(session: &Session, options: &CompileOptions, source: &Source) -> Option<Slot> {
         let Source::Path(path) = source else { return None };
         let folder = session.cache_dir.as_ref()?.join(FOLDER);
@@ -58,14 +58,14 @@ impl Slot {
         self.folder.join(format!("{}-{}.byoc", self.origin, self.key))
     }
 
-    /// Loads the model from the cache; `None` if it is not there, or does not load as it was compiled.
+    /// Loads the model from the cache; `None` if it is absent, corrupt, or loads with warnings.
     pub fn load(&self, session: &Session) -> Option<Model> {
         let file = self.file();
         if !file.is_file() {
             return None;
         }
         match Compilation::open(file.clone()).and_then(|compilation| Model::of(session, compilation)) {
-            // A region that its plugin refuses would run on the host.
+            // A warning may report a refused region, which would run on the host.
             Ok(model) if model.warnings().is_empty() => Some(model),
             Ok(_) => None,
             Err(error) => {
@@ -75,8 +75,8 @@ impl Slot {
         }
     }
 
-    /// Keeps a compiled model, and removes those that were compiled from an older file of the same path. A cache that
-    /// cannot be written costs time at the next start and nothing else.
+    /// Stores a compiled model, and removes all other cache files for the same path. A write failure only causes a
+    /// recompilation at the next start.
     pub fn store(&self, compilation: &Compilation) {
         let stored = fs::create_dir_all(&self.folder)
             .map_err(|error| error.to_string())
@@ -96,12 +96,12 @@ impl Slot {
     }
 }
 
-/// Identity of this program's file: another build compiles models in other ways.
+/// Returns the identity of this executable, because builds may compile a model differently.
 fn program_stamp() -> Vec<u8> {
     std::env::current_exe().ok().map(|path| stamp(&path)).unwrap_or_default()
 }
 
-/// Names, sizes and times of the plugins of a folder, in the order of their names.
+/// Returns names, sizes and times of the plugins in a folder, sorted by name.
 fn plugin_stamps(folder: &Path) -> Vec<u8> {
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|name| name == "so")).collect();

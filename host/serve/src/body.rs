@@ -1,4 +1,4 @@
-//! Bodies over HTTP: compression in both directions, binary data at aligned places, parts without a copy.
+//! HTTP bodies: compression in both directions, aligned binary data, parts without a copy.
 
 use crate::app::{App, Held, json_work, too_large};
 use crate::error::{Result, ServeError};
@@ -20,10 +20,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Size up to which the parts of a response are sent as one.
+/// Maximum size in bytes of a response whose parts are concatenated before sending.
 const MAX_JOINED: usize = 64 << 10;
 
-/// Compression of a body.
+/// Compression format of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
     Gzip,
@@ -39,8 +39,8 @@ impl Coding {
     }
 }
 
-/// Returns the compression of a response: only where the client asks for exactly one, as compression takes longer than
-/// sending, and some clients always list all that they know.
+/// Returns the compression format for a response. A response is compressed only if the client lists exactly one format,
+/// because compression takes longer than sending, and some clients always list every format they support.
 pub fn accepted(headers: &HeaderMap) -> Option<Coding> {
     match headers.get(ACCEPT_ENCODING)?.to_str().ok()?.trim() {
         "gzip" => Some(Coding::Gzip),
@@ -49,11 +49,11 @@ pub fn accepted(headers: &HeaderMap) -> Option<Coding> {
     }
 }
 
-/// Reads and decompresses a body. `header` bytes of JSON come before binary data, which begins at a multiple of 64 bytes
-/// in memory, so that tensors need no copy.
+/// Reads and decompresses a body. The binary data after `header` bytes of JSON is aligned to 64 bytes in memory, so
+/// that tensors need no copy.
 ///
 /// # Errors
-/// A body that is too large, incomplete, or not compressed as its header says, or a server without memory for it.
+/// If the body is too large, incomplete, or not compressed as its header states, or the memory limit is exhausted.
 pub async fn read_body(
     app: &Arc<App>,
     headers: &HeaderMap,
@@ -62,7 +62,7 @@ pub async fn read_body(
     header: usize,
 ) -> Result<Held> {
     const ALIGN: usize = 64;
-    /// Memory that is taken before the body has arrived.
+    /// Maximum number of bytes reserved before the body arrives.
     const MAX_EXPECTED: usize = 4 << 20;
     let coding = match headers.get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?").trim()) {
         None | Some("" | "identity") => None,
@@ -121,7 +121,7 @@ fn decompress(app: &App, bytes: &[u8], coding: Coding, most: usize) -> Result<He
     }
 }
 
-/// Body of several parts.
+/// Body that consists of several parts.
 struct Chunks {
     parts: VecDeque<Bytes>,
     left: u64,
@@ -149,10 +149,10 @@ impl http_body::Body for Chunks {
     }
 }
 
-/// Returns the response of an inference.
+/// Converts an inference response to an HTTP response.
 ///
 /// # Errors
-/// A response that cannot be compressed.
+/// If the response cannot be compressed.
 pub async fn infer_response(response: HttpResponse, compression: Option<Coding>) -> Result<Response> {
     let HttpResponse { header, binary } = response;
     let json = header.len();

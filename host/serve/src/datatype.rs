@@ -1,4 +1,4 @@
-//! Datatypes of the protocol, and their elements in JSON and in the typed fields of gRPC.
+//! Protocol datatypes, and conversion of their elements from and to JSON and the typed fields of gRPC.
 
 use crate::error::{Result, ServeError};
 use byoc::DType;
@@ -6,13 +6,14 @@ use byoc::DType;
 /// Datatype of a tensor in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Datatype {
-    /// Elements of a fixed size.
+    /// Fixed-size elements.
     Fixed(DType),
-    /// Byte strings, each with its length before it. No model takes or returns them; classifications are such strings.
+    /// Length-prefixed byte strings. No model accepts or returns byte strings, but classification results are byte
+    /// strings.
     Bytes,
 }
 
-/// Datatypes with their names and their numbers in `ModelConfig`.
+/// Datatypes with their protocol names and their numbers in `ModelConfig`.
 const TABLE: [(Datatype, &str, i32); 14] = [
     (Datatype::Fixed(DType::Bool), "BOOL", 1),
     (Datatype::Fixed(DType::U8), "UINT8", 2),
@@ -31,28 +32,28 @@ const TABLE: [(Datatype, &str, i32); 14] = [
 ];
 
 impl Datatype {
-    /// Returns the datatype of a name of the protocol.
+    /// Parses the protocol name of a datatype.
     pub fn parse(name: &str) -> Option<Datatype> {
         TABLE.iter().find(|row| row.1 == name).map(|row| row.0)
     }
 
-    /// Returns the datatype of a number in `ModelConfig`.
+    /// Returns the datatype with a number in `ModelConfig`.
     pub fn of_number(number: i32) -> Option<Datatype> {
         TABLE.iter().find(|row| row.2 == number).map(|row| row.0)
     }
 
-    /// Returns the name in the protocol; `None` for element types that the protocol does not have.
+    /// Returns the protocol name; `None` for element types that the protocol lacks.
     pub fn name(self) -> Option<&'static str> {
         TABLE.iter().find(|row| row.0 == self).map(|row| row.1)
     }
 
-    /// Returns the number in `ModelConfig`; 0 for element types that the protocol does not have.
+    /// Returns the number in `ModelConfig`; 0 for element types that the protocol lacks.
     pub fn number(self) -> i32 {
         TABLE.iter().find(|row| row.0 == self).map_or(0, |row| row.2)
     }
 }
 
-/// Returns the name of a datatype in `ModelConfig`, such as `TYPE_FP32`.
+/// Returns the `ModelConfig` name for a datatype number, such as `TYPE_FP32`.
 pub fn config_name(number: i32) -> String {
     match Datatype::of_number(number) {
         Some(Datatype::Bytes) => "TYPE_STRING".to_owned(),
@@ -61,7 +62,7 @@ pub fn config_name(number: i32) -> String {
     }
 }
 
-/// Returns the number of a datatype name of `ModelConfig`.
+/// Returns the datatype number for a `ModelConfig` name.
 pub fn config_number(name: &str) -> Option<i32> {
     match name.strip_prefix("TYPE_")? {
         "STRING" => Some(Datatype::Bytes.number()),
@@ -70,7 +71,7 @@ pub fn config_number(name: &str) -> Option<i32> {
     }
 }
 
-/// Element of a tensor in JSON.
+/// Tensor element in JSON.
 #[derive(Clone, Debug)]
 pub enum Scalar {
     Bool(bool),
@@ -120,7 +121,7 @@ impl Scalar {
 /// Encodes the elements of an input in the binary layout of the protocol.
 ///
 /// # Errors
-/// A datatype without a form in JSON, or an element that the datatype does not have.
+/// If the datatype has no JSON representation, or an element is not a value of the datatype.
 pub fn encode(input: &str, datatype: Datatype, elements: &[Scalar]) -> Result<Vec<u8>> {
     let Some(name) = datatype.name() else { return Ok(Vec::new()) };
     let wrong = |element: &Scalar| {
@@ -161,7 +162,7 @@ pub fn encode(input: &str, datatype: Datatype, elements: &[Scalar]) -> Result<Ve
         Datatype::Fixed(DType::F32) => {
             for element in elements {
                 let value = element.float().ok_or_else(|| wrong(element))?;
-                // A number beyond the range becomes infinite, which only the token Infinity asks for.
+                // An out-of-range number would become infinite; only the token Infinity may produce an infinity.
                 if value.is_finite() && !(value as f32).is_finite() {
                     return Err(wrong(element));
                 }
@@ -188,7 +189,7 @@ pub fn encode(input: &str, datatype: Datatype, elements: &[Scalar]) -> Result<Ve
 /// Writes the elements of an output as a flat JSON array.
 ///
 /// # Errors
-/// A datatype without a form in JSON.
+/// If the datatype has no JSON representation.
 pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], to: &mut Vec<u8>) -> Result<()> {
     macro_rules! write_all {
         ($ty:ty) => {
@@ -267,7 +268,7 @@ pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], to: &mut Vec<u
     Ok(())
 }
 
-/// Writes a value as JSON. Writing to memory does not fail.
+/// Appends a value as JSON. Writing to memory does not fail.
 pub fn number(value: &impl serde::Serialize, to: &mut Vec<u8>) {
     let _ = serde_json::to_writer(to, value);
 }

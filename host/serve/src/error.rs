@@ -1,4 +1,4 @@
-//! Errors that clients get: one status for both protocols, with the code and the text of a diagnostic.
+//! Errors returned to clients: a status that is mapped to both protocols, with the code and the text of a diagnostic.
 
 use byoc::{Code, Diagnostic, Error, Interface};
 use byoc_ir::diag::codes::{runtime, serving};
@@ -7,18 +7,18 @@ use std::fmt;
 /// Result of serving a request.
 pub type Result<T> = std::result::Result<T, ServeError>;
 
-/// Kind of an error, which decides the status of HTTP and of gRPC.
+/// Error kind, which determines the HTTP and gRPC status codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// The request is wrong: 400.
+    /// The request is invalid: 400.
     InvalidArgument,
-    /// Nothing has the name: 404.
+    /// No object has the requested name: 404.
     NotFound,
-    /// The name is taken: 400.
+    /// The name is already registered: 400.
     AlreadyExists,
-    /// The server cannot do it now; the client may retry: 503.
+    /// The server is temporarily unable to serve the request; the client may retry: 503.
     Unavailable,
-    /// The server does not do this: 501.
+    /// The server does not support the requested feature: 501.
     Unsupported,
     /// The request is larger than the limit: 413.
     TooLarge,
@@ -31,7 +31,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Returns the status of HTTP.
+    /// Returns the HTTP status code.
     pub fn http(self) -> u16 {
         match self {
             Status::InvalidArgument | Status::AlreadyExists | Status::Cancelled => 400,
@@ -44,7 +44,7 @@ impl Status {
         }
     }
 
-    /// Returns the status of gRPC.
+    /// Returns the gRPC status code.
     pub fn grpc(self) -> tonic::Code {
         match self {
             Status::InvalidArgument => tonic::Code::InvalidArgument,
@@ -60,14 +60,14 @@ impl Status {
     }
 }
 
-/// Error of a request.
+/// Error response to a request.
 #[derive(Clone, Debug)]
 pub struct ServeError {
-    /// Kind of the error.
+    /// Error kind.
     pub status: Status,
-    /// Stable code, documented by a page of its own.
+    /// Stable code, documented in `docs/errors/`.
     pub code: Code,
-    /// Message: the expected and the found values.
+    /// Message that states the expected and the found values.
     pub message: String,
 }
 
@@ -77,32 +77,32 @@ impl ServeError {
         ServeError { status, code, message: message.into() }
     }
 
-    /// Creates the error of a malformed request.
+    /// Creates the error for a malformed request.
     pub fn bad_request(message: impl Into<String>) -> ServeError {
         ServeError::new(Status::InvalidArgument, serving::BAD_REQUEST, message)
     }
 
-    /// Creates the error of a tensor that does not fit its model.
+    /// Creates the error for a tensor that does not match the model.
     pub fn bad_tensor(message: impl Into<String>) -> ServeError {
         ServeError::new(Status::InvalidArgument, serving::BAD_TENSOR, message)
     }
 
-    /// Creates the error of a feature that is not served.
+    /// Creates the error for an unsupported feature.
     pub fn not_served(message: impl Into<String>) -> ServeError {
         ServeError::new(Status::Unsupported, serving::NOT_SERVED, message)
     }
 
-    /// Creates the error of a server that is busy.
+    /// Creates the error for an overloaded server.
     pub fn overloaded(message: impl Into<String>) -> ServeError {
         ServeError::new(Status::Unavailable, serving::OVERLOADED, message)
     }
 
-    /// Creates the error of an invalid model configuration.
+    /// Creates the error for an invalid model configuration.
     pub fn repository(message: impl Into<String>) -> ServeError {
         ServeError::new(Status::InvalidArgument, serving::REPOSITORY, message)
     }
 
-    /// Puts the id of its request before the message.
+    /// Prefixes the message with the request id, if non-empty.
     #[must_use]
     pub fn of_request(mut self, id: &str) -> ServeError {
         if !id.is_empty() {

@@ -1,4 +1,4 @@
-//! The protocol over gRPC: `inference.GRPCInferenceService`, and `grpc.health.v1.Health` for probes.
+//! gRPC interface: `inference.GRPCInferenceService`, and `grpc.health.v1.Health` for probes.
 
 use crate::app::{App, too_large};
 use crate::datatype::{Datatype, Scalar, encode};
@@ -37,12 +37,12 @@ use tonic::codec::{CompressionEncoding, EnabledCompressionEncodings};
 use tonic::server::{Grpc, UnaryService};
 use tonic_prost::ProstCodec;
 
-/// Returns the routes of the services.
+/// Returns the router for all services.
 pub fn router(app: Arc<App>) -> Router {
     Router::new().fallback(dispatch).with_state(app)
 }
 
-/// Call of a method: the server, the time of arrival and the deadline.
+/// Method call: the server state, the arrival time and the deadline.
 #[derive(Clone)]
 struct Call {
     app: Arc<App>,
@@ -87,7 +87,7 @@ async fn dispatch(State(app): State<Arc<App>>, request: Request) -> Response {
     }
 }
 
-/// A load takes as long as it takes, unless the client has a deadline.
+/// Extends the deadline of a load to one day, unless the client has set a deadline.
 fn unlimited(call: Call) -> Call {
     if call.deadline < call.arrived + call.app.timeout {
         call
@@ -101,7 +101,7 @@ fn refuse(message: &str) -> Response {
     tonic::Status::from(ServeError::not_served(message)).into_http()
 }
 
-/// Returns the deadline that a client sends: digits and a unit.
+/// Parses the client's time limit: digits and a unit.
 fn timeout(headers: &hyper::HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -147,14 +147,14 @@ where
     let mut accepted = EnabledCompressionEncodings::default();
     accepted.enable(CompressionEncoding::Gzip);
     accepted.enable(CompressionEncoding::Deflate);
-    // Clients accept compression whether or not they want it, and it takes longer than sending.
+    // Responses are not compressed: clients accept compression by default, and it takes longer than sending.
     let mut grpc = Grpc::new(codec)
         .apply_compression_config(accepted, EnabledCompressionEncodings::default())
         .apply_max_message_size_config(Some(call.app.max_request), Some(i32::MAX as usize));
     let app = call.app.clone();
     let mut held = Vec::new();
     if request.headers().get("grpc-encoding").is_some_and(|coding| coding != "identity") {
-        // The size after decompression is known too late.
+        // The decompressed size is known too late, so the maximum is charged.
         match app.charge(0, app.max_request) {
             Ok(charge) => held.push(charge),
             Err(error) => return tonic::Status::from(error).into_http(),
@@ -167,7 +167,7 @@ where
     let response = tokio::time::timeout_at(limit, grpc.unary(Method(call, method), request)).await;
     drop(charges);
     match response {
-        // The codec's own words for a message beyond the limit.
+        // Replaces the codec's message for a request that exceeds the limit.
         Ok(response) if response.headers().get("grpc-status").is_some_and(|status| status == OUT_OF_RANGE) => {
             tonic::Status::from(too_large(most, most)).into_http()
         }
@@ -179,10 +179,10 @@ where
     }
 }
 
-/// Number of the status with which the codec refuses a message beyond the limit; no method returns it.
+/// Status code with which the codec rejects a message that exceeds the limit; no method returns it.
 const OUT_OF_RANGE: &str = "11";
 
-/// Body whose bytes count toward the memory limit.
+/// Body whose bytes are charged to the memory limit.
 struct Charged {
     inner: axum::body::Body,
     app: Arc<App>,
@@ -203,7 +203,7 @@ impl http_body::Body for Charged {
         let frame =
             frame.map_err(|error| tonic::Status::cancelled(format!("expected the whole request, found {error}")))?;
         if let Some(bytes) = frame.data_ref() {
-            // Beside the message there are five bytes before it.
+            // The five bytes of the frame header are not part of the message.
             let charge = self.app.charge(self.size.saturating_sub(5), bytes.len())?;
             self.size += bytes.len();
             self.charges.lock().unwrap_or_else(PoisonError::into_inner).push(charge);
@@ -286,7 +286,7 @@ async fn repository_index(call: Call, request: RepositoryIndexRequest) -> Result
     Ok(RepositoryIndexResponse { models: call.app.repository.index(request.ready) })
 }
 
-/// Returns the name of the model in either copy of the message.
+/// Returns the model name from the field used by KServe's or by Triton's version of the message.
 fn repository_model(app: &App, request: &RepositoryModelRequest) -> Result<String> {
     match (request.repository_name.as_str(), request.model_name.as_str()) {
         (name, "") | ("", name) => Ok(name.to_owned()),
@@ -395,7 +395,7 @@ fn params(parameters: BTreeMap<String, InferParameter>) -> Params {
     parameters.into_iter().filter_map(param).collect()
 }
 
-/// Converts a request. Raw data has an entry for each input that is not in shared memory.
+/// Converts an inference request. Raw data has one entry per input outside shared memory.
 fn infer_request(request: ModelInferRequest) -> Result<InferRequest> {
     let is_raw = !request.raw_input_contents.is_empty();
     let given = request.raw_input_contents.len();
@@ -434,7 +434,7 @@ fn infer_request(request: ModelInferRequest) -> Result<InferRequest> {
     let outputs = request.outputs.into_iter();
     let outputs = outputs.map(|output| {
         let mut params = params(output.parameters);
-        // Outputs are raw unless the request chooses another form.
+        // Outputs are raw unless the request selects typed contents.
         if params.get("binary_data") == Some(&Param::Bool(true)) {
             params.remove("binary_data");
         }
@@ -444,7 +444,7 @@ fn infer_request(request: ModelInferRequest) -> Result<InferRequest> {
     Ok(InferRequest { id: request.id, params: params(request.parameters), inputs, outputs })
 }
 
-/// Encodes typed contents.
+/// Encodes the typed contents of an input in the binary layout of the protocol.
 fn typed(input: &str, datatype: &str, contents: InferTensorContents, shape: &[i64]) -> Result<Bytes> {
     let Some(parsed) = Datatype::parse(datatype) else { return Err(unknown_datatype(input, datatype)) };
     let InferTensorContents {
@@ -517,7 +517,7 @@ fn typed(input: &str, datatype: &str, contents: InferTensorContents, shape: &[i6
     Ok(encode(input, parsed, &elements)?.into())
 }
 
-/// Decodes elements to typed contents; `None` for a datatype that has none.
+/// Decodes elements to typed contents; `None` for a datatype without typed contents.
 fn contents(datatype: Datatype, bytes: &[u8]) -> Option<InferTensorContents> {
     let mut contents = InferTensorContents::default();
     macro_rules! elements {
@@ -552,8 +552,8 @@ fn contents(datatype: Datatype, bytes: &[u8]) -> Option<InferTensorContents> {
     Some(contents)
 }
 
-/// Converts a response. Outputs are raw, as some clients read no others, unless the request has chosen typed contents for
-/// all of them.
+/// Converts an inference response. Outputs are raw, because some clients read only raw outputs, unless the request
+/// selects typed contents for all outputs.
 fn infer_response(response: InferResponse) -> ModelInferResponse {
     let typed: Option<Vec<InferTensorContents>> = response
         .outputs
@@ -572,7 +572,7 @@ fn infer_response(response: InferResponse) -> ModelInferResponse {
             OutputData::Bytes(_) if is_typed => {}
             OutputData::Bytes(bytes) => raw.push(bytes),
             OutputData::Shared(span) => {
-                // The entry keeps the place of the output.
+                // An empty entry keeps raw contents aligned with the outputs.
                 raw.push(Bytes::new());
                 let text = ParameterChoice::Text(span.region);
                 let numbers = [("shared_memory_offset", span.offset), ("shared_memory_byte_size", span.byte_size)];

@@ -1,6 +1,6 @@
-//! The protocol over HTTP/1.1 and HTTP/2.
+//! HTTP interface, over HTTP/1.1 and HTTP/2.
 //!
-//! The content type of a request is never looked at, as some clients send none. Every error has a body of JSON with
+//! The content type of a request is ignored, because some clients omit it. Every error response has a JSON body with
 //! `error` and `code`.
 
 use crate::app::{App, json_work};
@@ -35,10 +35,10 @@ use std::time::Instant;
 
 /// Header with the size of the JSON before binary data.
 pub const JSON_LENGTH: &str = "inference-header-content-length";
-/// Maximum size of a body other than that of an inference or a load.
+/// Maximum body size of requests other than inference and load, in bytes.
 const MAX_SMALL_BODY: usize = 1 << 20;
 
-/// Endpoint of the protocol.
+/// Protocol endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
     Server,
@@ -68,7 +68,7 @@ enum Endpoint {
 const GET: MethodFilter = MethodFilter::GET;
 const POST: MethodFilter = MethodFilter::POST;
 
-/// Paths and methods of the protocol.
+/// Paths and methods of the protocol endpoints.
 const ENDPOINTS: &[(MethodFilter, &str, Endpoint)] = &[
     (GET, "/v2", Endpoint::Server),
     (GET, "/v2/health/live", Endpoint::Live),
@@ -116,7 +116,7 @@ const ENDPOINTS: &[(MethodFilter, &str, Endpoint)] = &[
     (GET, "/metrics", Endpoint::Metrics),
 ];
 
-/// Returns the routes of the protocol.
+/// Returns the router for all protocol endpoints.
 pub fn router(app: Arc<App>) -> Router {
     let mut paths: BTreeMap<&str, MethodRouter<Arc<App>>> = BTreeMap::new();
     for &(method, path, endpoint) in ENDPOINTS {
@@ -131,14 +131,14 @@ pub fn router(app: Arc<App>) -> Router {
     routes.fallback(unknown).method_not_allowed_fallback(wrong_method).with_state(app)
 }
 
-/// Returns the route of the metrics alone.
+/// Returns the router for a server with only `/metrics`.
 pub fn metrics_router(app: Arc<App>) -> Router {
     let handler = |state, params, request| handle(Endpoint::Metrics, state, params, request);
     let unknown = async || error_response(StatusCode::NOT_FOUND, "Not Found", serving::BAD_REQUEST);
     Router::new().route("/metrics", on(GET, handler)).fallback(unknown).with_state(app)
 }
 
-/// Parameters of a path.
+/// Path parameters.
 struct Path {
     model: String,
     version: String,
@@ -169,12 +169,12 @@ async fn handle(
             return respond_error(&ServeError::bad_request("expected a path in UTF-8, found other bytes"));
         }
     }
-    // As in Triton, a version that is not a number is an unknown path.
+    // As in Triton, a path with a non-numeric version is unknown.
     if !path.version.bytes().all(|byte| byte.is_ascii_digit()) {
         return error_response(StatusCode::NOT_FOUND, "Not Found", serving::BAD_REQUEST);
     }
     let arrived = Instant::now();
-    // The time to receive a request counts too; a load takes as long as it takes.
+    // The time limit includes the time to receive a request; loads and unloads have no time limit.
     let result = match endpoint {
         Endpoint::Load | Endpoint::Unload => serve(endpoint, &app, path, request, arrived).await,
         _ => {
@@ -188,13 +188,13 @@ async fn handle(
     result.unwrap_or_else(|error| respond_error(&error))
 }
 
-/// Returns the error of a request that was not finished in time.
+/// Returns the error for a request that exceeded its time limit.
 fn late(app: &App) -> ServeError {
     let message = format!("the request was not received and served within {} s", app.timeout.as_secs_f64());
     ServeError::new(Status::DeadlineExceeded, byoc_ir::diag::codes::runtime::TIMED_OUT, message)
 }
 
-/// Reads a body that has no effect, so that the connection can be used again.
+/// Reads and discards a body, so that the connection can be reused.
 async fn discard(app: &Arc<App>, request: Request, arrived: Instant) -> Result<()> {
     let limit = tokio::time::Instant::from_std(arrived + app.timeout);
     let (parts, body) = request.into_parts();
@@ -382,7 +382,7 @@ async fn infer(app: &Arc<App>, path: &Path, request: Request, arrived: Instant) 
     let (parts, body) = request.into_parts();
     let header = json_length(&parts.headers);
     let compression = accepted(&parts.headers);
-    // The body is read before anything is checked: a connection with an unread body cannot be used again.
+    // The body is read before anything is checked: a connection with an unread body cannot be reused.
     let expected = header.as_ref().ok().copied().flatten().unwrap_or(0);
     let held = read_body(app, &parts.headers, body, app.max_request, expected).await?;
     let header = header?;
@@ -417,7 +417,7 @@ async fn infer(app: &Arc<App>, path: &Path, request: Request, arrived: Instant) 
     infer_response(response, compression).await
 }
 
-/// Returns the request of a body that is the binary data of the only input.
+/// Creates the request for a body that consists of the binary data of the model's only input.
 fn raw_request(served: &Served, bytes: Bytes) -> Result<InferRequest> {
     let [spec] = &served.inputs[..] else {
         let message = format!(
@@ -459,7 +459,7 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>> {
     })
 }
 
-/// Reads the body of a request other than an inference; an empty one stands for an empty object.
+/// Reads the JSON body of a non-inference request; an empty body represents the default value.
 async fn small_body<T: Default + for<'a> Deserialize<'a>>(app: &Arc<App>, request: Request) -> Result<T> {
     let (parts, body) = request.into_parts();
     let held = read_body(app, &parts.headers, body, MAX_SMALL_BODY.min(app.max_request), 0).await?;
@@ -470,7 +470,7 @@ async fn small_body<T: Default + for<'a> Deserialize<'a>>(app: &Arc<App>, reques
         .map_err(|error| ServeError::bad_request(format!("failed to parse the request JSON buffer: {error}")))
 }
 
-/// Reads the parameters of a load or an unload.
+/// Reads the parameters of a load or unload request.
 async fn control_parameters(app: &Arc<App>, request: Request) -> Result<BTreeMap<String, Value>> {
     #[derive(Default, Deserialize)]
     struct Fields {
@@ -524,7 +524,7 @@ fn set_log(app: &App, fields: &BTreeMap<String, Value>) -> Result<()> {
     let wrong = |name: &str, expected: &str, value: &Value| {
         ServeError::bad_request(format!("log setting '{name}': expected {expected}, found {value}"))
     };
-    // All settings are checked before one is changed.
+    // All settings are checked before any setting is changed.
     for is_set in [false, true] {
         for (name, value) in fields {
             let flag = match name.as_str() {
@@ -556,10 +556,10 @@ fn set_log(app: &App, fields: &BTreeMap<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// Changes the log by settings of gRPC, and returns those in force.
+/// Applies log settings from a gRPC request, and returns the effective settings.
 ///
 /// # Errors
-/// An unknown setting or a wrong value.
+/// If a setting is unknown or has an invalid value.
 pub fn change_log(app: &App, fields: &BTreeMap<String, Value>) -> Result<Value> {
     set_log(app, fields)?;
     Ok(log_settings(app))

@@ -1,4 +1,4 @@
-//! Inference requests and responses as JSON, with the extension for binary tensors.
+//! Inference requests and responses as JSON, with the binary tensor extension.
 
 use crate::datatype::{Datatype, Scalar, encode, number, write_json};
 use crate::error::{Result, ServeError};
@@ -11,14 +11,14 @@ use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::fmt;
 
-/// Maximum depth of arrays in the data of a tensor.
+/// Maximum nesting depth of arrays in tensor data.
 const MAX_DEPTH: usize = 100;
 
 /// Inference request over HTTP.
 #[derive(Debug, Default)]
 pub struct HttpRequest {
     pub request: InferRequest,
-    /// Form of the outputs that choose none.
+    /// True if outputs without a `binary_data` parameter are binary.
     pub binary_output: bool,
 }
 
@@ -51,7 +51,7 @@ struct JsonOutput {
     parameters: JsonParams,
 }
 
-/// Parameters; a value that is no string, number or Boolean is an error.
+/// Parameters; a value other than a string, number or Boolean is an error.
 #[derive(Default)]
 struct JsonParams(Params);
 
@@ -88,7 +88,7 @@ impl<'de> Deserialize<'de> for JsonParams {
     }
 }
 
-/// Single element.
+/// Single JSON value: a string, a number or a Boolean.
 struct Element(Scalar);
 
 impl<'de> Deserialize<'de> for Element {
@@ -99,22 +99,22 @@ impl<'de> Deserialize<'de> for Element {
     }
 }
 
-/// Elements of a tensor, and the lengths of the arrays that held them.
+/// Tensor elements, with the lengths of the enclosing JSON arrays.
 #[derive(Default)]
 struct JsonData {
     elements: Vec<Scalar>,
-    /// Length of the arrays at each depth.
+    /// Array length at each depth; `None` if not known yet.
     lengths: Vec<Option<usize>>,
-    /// Depth of the elements.
+    /// Nesting depth of the elements; `None` before the first element.
     depth: Option<usize>,
 }
 
 impl JsonData {
-    /// Tests for a flat array, or arrays nested to the shape.
+    /// Tests for a flat array, or for nested arrays that match the shape.
     fn has_shape(&self, shape: &[i64]) -> bool {
         let lengths: Option<Vec<i64>> = self.lengths.iter().map(|length| Some((*length)? as i64)).collect();
         let Some(lengths) = lengths else { return false };
-        // Arrays inside an empty one cannot be given.
+        // An empty array hides the lengths of the dimensions inside it.
         let given = self.elements.is_empty() && shape.starts_with(&lengths);
         lengths.len() == 1 || lengths == shape || given
     }
@@ -181,7 +181,7 @@ impl<'de> Visitor<'de> for Collect<'_> {
     }
 
     fn visit_unit<E: serde::de::Error>(self) -> std::result::Result<(), E> {
-        // Writers of JSON without a token for NaN write null.
+        // JSON writers without a NaN token emit null.
         self.push(Scalar::Float(f64::NAN))
     }
 
@@ -205,7 +205,7 @@ impl<'de> Visitor<'de> for Collect<'_> {
     }
 }
 
-/// Quotes the tokens `NaN`, `Infinity` and `-Infinity`, which are not JSON, but are what Python writes.
+/// Quotes the tokens `NaN`, `Infinity` and `-Infinity`, which are not valid JSON, but are emitted by Python.
 fn quote_tokens(text: &[u8]) -> Cow<'_, [u8]> {
     let mut quoted: Option<Vec<u8>> = None;
     let (mut copied, mut at, mut in_string) = (0, 0, false);
@@ -239,10 +239,10 @@ fn quote_tokens(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Parses a request: JSON of `header` bytes, followed by the binary data of its inputs.
+/// Parses a request: `header` bytes of JSON, followed by the binary data of its inputs.
 ///
 /// # Errors
-/// A request that is malformed, or whose sizes contradict each other.
+/// If the request is malformed, or its sizes are inconsistent.
 pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
     let json: JsonRequest = serde_json::from_slice(&quote_tokens(&body[..header])).map_err(|error| {
         ServeError::bad_request(format!(
@@ -318,23 +318,23 @@ pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
     Ok(HttpRequest { request, binary_output })
 }
 
-/// Returns the error of a datatype that the protocol does not have.
+/// Returns the error for an unknown datatype.
 pub fn unknown_datatype(input: &str, datatype: &str) -> ServeError {
     let found: String = datatype.chars().take(40).collect();
     ServeError::bad_tensor(format!("input '{input}': expected a datatype such as FP32, found {found:?}"))
 }
 
-/// Response over HTTP: JSON, and the binary data after it.
+/// HTTP response: JSON, followed by binary data.
 #[derive(Debug)]
 pub struct HttpResponse {
     pub header: Vec<u8>,
     pub binary: Vec<Bytes>,
 }
 
-/// Writes a response.
+/// Serializes a response.
 ///
 /// # Errors
-/// An output in JSON whose datatype has no form in JSON.
+/// If the datatype of a JSON output has no JSON representation.
 pub fn write(response: &InferResponse, binary_output: bool) -> Result<HttpResponse> {
     let mut binary = Vec::new();
     let mut json = Vec::with_capacity(256);

@@ -4,13 +4,13 @@
 //! listen -> http, grpc -> app -> repository -> served -> batch -> byoc::Model
 //! ```
 //!
-//! * [`listen`](Server) holds the connections: their number, their idle time, the end without a lost request.
-//! * `http` and `grpc` translate between the protocol and one form of requests and responses (`request`).
-//! * `repository` keeps the versions of the models. A request holds the version that it found, so that a reload loses none.
-//! * `served` checks a request against its model; `batch` joins requests, runs them, and gives each its part of the results.
+//! * [`listen`](Server) manages the connections: limits on their number and idle time, and graceful shutdown.
+//! * `http` and `grpc` translate between their protocols and common request and response types (`request`).
+//! * `repository` stores the model versions. A request holds a reference to its version, so a reload loses no request.
+//! * `served` validates a request against its model; `batch` batches requests, runs them, and splits the results.
 //!
-//! Invariants: every request gets an answer with a status, a code and a text; every queue, body, table and wait has a
-//! bound; nothing that a client sends ends the process.
+//! Invariants: every request receives a response with a status, and an error response also has a code and a message;
+//! every queue, body, table and wait has a bound; no client input terminates the process.
 
 mod app;
 mod artifact_cache;

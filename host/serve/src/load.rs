@@ -1,4 +1,4 @@
-//! Loading of a model version: compilation, completion of its configuration, warm-up.
+//! Loading of a model version: compilation, completion of the configuration, warm-up.
 
 use crate::artifact_cache::Slot;
 use crate::batch::{Policy, Scheduler, Settings};
@@ -18,19 +18,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum size of a file with the names of classes.
+/// Maximum size of a label file in bytes.
 const MAX_LABELS: u64 = 16 << 20;
 
-/// Threads, backends and defaults of all models.
+/// Threads, backends and defaults shared by all models.
 pub struct Engine {
     pub session: Session,
-    /// Options of compilation for models that are no artifacts.
+    /// Compilation options for models other than artifacts.
     pub options: CompileOptions,
-    /// Defaults for models whose configuration does not say.
+    /// Batching defaults for models without a corresponding configuration.
     pub defaults: Defaults,
 }
 
-/// Defaults of batching, from the flags.
+/// Batching defaults from the command line.
 #[derive(Clone, Debug)]
 pub struct Defaults {
     pub max_batch_size: u32,
@@ -40,22 +40,22 @@ pub struct Defaults {
     pub instances: u32,
 }
 
-/// Model file of a version.
+/// Source of a model version.
 #[derive(Clone, Debug)]
 pub struct VersionSource {
     pub version: u64,
-    /// File, or contents that a client sent.
+    /// Path, or contents sent by a client.
     pub source: Source,
-    /// Name of the file, which tells the format.
+    /// File name, whose extension determines the format.
     pub file_name: String,
-    /// Folder of the files that the configuration names.
+    /// Folder with the files named in the configuration.
     pub folder: Option<PathBuf>,
 }
 
-/// Loads a version.
+/// Loads a model version.
 ///
 /// # Errors
-/// A model that cannot be compiled, or a configuration that does not fit it.
+/// If the model cannot be opened or compiled, or the configuration does not match the model.
 pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource, stats: Arc<Stats>) -> Result<Served> {
     let start = Instant::now();
     let model = open(engine, &from)?;
@@ -107,7 +107,7 @@ pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource,
     Ok(Served { name: name.to_owned(), version: from.version, config, model, inputs, outputs, scheduler, stats })
 }
 
-/// Opens an artifact, or compiles a model unless the cache has it.
+/// Opens an artifact, or compiles a model that is not cached.
 fn open(engine: &Engine, from: &VersionSource) -> Result<Model> {
     let (session, source) = (&engine.session, from.source.clone());
     if from.file_name.ends_with(".byoc") {
@@ -118,14 +118,14 @@ fn open(engine: &Engine, from: &VersionSource) -> Result<Model> {
         return Ok(model);
     }
     let compilation = Compilation::new(session, source, &engine.options)?;
-    // What failed for once is not kept: the next start tries it again.
+    // A compilation with warnings is not cached, so that the next start compiles the model again.
     if let Some(slot) = slot.filter(|_| compilation.warnings().is_empty()) {
         slot.store(&compilation);
     }
     Ok(Model::of(session, compilation)?)
 }
 
-/// Returns the bytes of the weights that the model has, and of the intermediate results of one run.
+/// Returns the total size of the weights and of the intermediate results of one run, in bytes.
 fn memory(model: &Model) -> u64 {
     let program = model.loaded().executor().program();
     let weight = |port: &Port| {
@@ -151,8 +151,8 @@ fn specs(ports: &[Port]) -> Result<Vec<Spec>> {
         .collect()
 }
 
-/// Completes a configuration from the model, as Triton does: where nothing is said about batches and the first dimension
-/// of every input and output is unknown, requests are batched.
+/// Completes a configuration from the model, as Triton does: if the configuration does not specify batching and the
+/// first dimension of every input and output is unknown, requests are batched.
 fn complete(engine: &Engine, name: &str, file: &ConfigFile, inputs: &[Spec], outputs: &[Spec]) -> Result<ModelConfig> {
     let mut config = file.config.clone();
     if !config.name.is_empty() && config.name != name {
@@ -211,7 +211,7 @@ fn complete(engine: &Engine, name: &str, file: &ConfigFile, inputs: &[Spec], out
     Ok(config)
 }
 
-/// Adds the inputs and outputs that the configuration does not have.
+/// Adds the inputs and outputs missing from the configuration.
 fn fill_tensors(config: &mut ModelConfig, inputs: &[Spec], outputs: &[Spec]) {
     let batch = usize::from(config.max_batch_size > 0);
     let inner = |spec: &Spec| spec.shape.get(batch..).unwrap_or_default().to_vec();
@@ -345,8 +345,7 @@ fn run_warm_up(
     Ok(())
 }
 
-/// Returns an input of a run before the model is ready: zeros, random numbers, or the contents of a file in the folder
-/// `warmup` of the model.
+/// Returns the input of a warm-up run: zeros, random numbers, or the contents of a file in the model's folder `warmup`.
 fn warm_up_tensor(
     spec: &Spec,
     shape: &[usize],
@@ -374,11 +373,11 @@ fn warm_up_tensor(
     Tensor::from_bytes(spec.dtype, shape, &bytes).ok_or_else(|| format!("{}: the contents changed", path.display()))
 }
 
-/// Maximum size of an input for which [`keeps_items_apart`] compares results.
+/// Maximum size in bytes of an input for which [`keeps_items_apart`] compares results.
 const MAX_COMPARED: usize = 64 << 20;
 
-/// Compares the results of two items in one batch with those of each alone. Returns true if they agree, and if the model
-/// cannot run on inputs that are made up.
+/// Compares the results of two items in one batch with the results of separate runs. Returns true if the results agree,
+/// or if the model cannot run on generated inputs.
 fn keeps_items_apart(model: &Model, inputs: &[Spec]) -> bool {
     let budget = MAX_COMPARED.min(limits::max_memory() / 8);
     let options = RunOptions { timeout: Some(Duration::from_secs(10)), ..RunOptions::default() };
@@ -414,7 +413,7 @@ fn keeps_items_apart(model: &Model, inputs: &[Spec]) -> bool {
     true
 }
 
-/// Returns one of the two rows of a tensor.
+/// Returns one row of a two-row tensor.
 fn rows_of(tensor: &Tensor, row: usize) -> Option<Tensor> {
     let mut shape = tensor.shape().to_vec();
     let first = shape.first_mut().filter(|rows| **rows == 2)?;
@@ -423,7 +422,7 @@ fn rows_of(tensor: &Tensor, row: usize) -> Option<Tensor> {
     Tensor::from_bytes(tensor.dtype(), &shape, &tensor.bytes()[row * half..(row + 1) * half])
 }
 
-/// Tests for results that are equal up to the order of additions.
+/// Tests two results for equality up to summation order.
 fn agree(a: &Tensor, b: &Tensor) -> bool {
     if !a.dtype().is_float() {
         return a.bytes() == b.bytes();
@@ -433,7 +432,7 @@ fn agree(a: &Tensor, b: &Tensor) -> bool {
     a.view().f64s().zip(b.view().f64s()).all(|(a, b)| near(a, b))
 }
 
-/// Returns the error of a model that has no file.
+/// Returns the error for a folder without a model file.
 pub fn no_file(folder: &Path, names: &[&str]) -> ServeError {
     let message = format!("expected one of {} in {}, found none", names.join(", "), folder.display());
     ServeError::new(Status::InvalidArgument, byoc_ir::diag::codes::serving::REPOSITORY, message)

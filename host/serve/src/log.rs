@@ -1,4 +1,4 @@
-//! Log: lines of text or of JSON on standard error, with settings that clients may change.
+//! Log on standard error as text or JSON lines, with client-configurable settings.
 
 use serde_json::{Map, Value, json};
 use std::fmt::{self, Write};
@@ -15,28 +15,28 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Form of the log.
+/// Log format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// A line of text for each event.
+    /// One line of text per event.
     #[default]
     Text,
-    /// A JSON object for each event.
+    /// One JSON object per event.
     Json,
 }
 
-/// Settings of the log, under Triton's names.
+/// Log settings, with Triton's names.
 #[derive(Debug)]
 pub struct LogControl {
     pub info: AtomicBool,
     pub warning: AtomicBool,
     pub error: AtomicBool,
-    /// 1 logs every request, 2 everything.
+    /// Verbosity: 1 adds every request, 2 adds debug events.
     pub verbose: AtomicU32,
 }
 
 impl LogControl {
-    /// Creates settings that log everything of the levels info, warning and error.
+    /// Creates settings with the levels info, warning and error enabled.
     pub fn new(verbose: u32) -> LogControl {
         let on = || AtomicBool::new(true);
         LogControl { info: on(), warning: on(), error: on(), verbose: AtomicU32::new(verbose) }
@@ -57,14 +57,14 @@ impl LogControl {
     }
 }
 
-/// Sends the log to standard error. A second call in one process has no effect.
+/// Installs the log on standard error. Further calls in the same process have no effect.
 pub fn install(control: &Arc<LogControl>, format: LogFormat) {
     fn filter<S>(
         control: Arc<LogControl>,
     ) -> DynFilterFn<S, impl Fn(&tracing::Metadata<'_>, &tracing_subscriber::layer::Context<'_, S>) -> bool> {
         let most = if control.verbose.load(Ordering::Relaxed) > 1 { LevelFilter::DEBUG } else { LevelFilter::INFO };
         let is_on = move |data: &tracing::Metadata<'_>, _: &tracing_subscriber::layer::Context<'_, S>| {
-            // Libraries below log their own errors only.
+            // Libraries log only errors and warnings.
             let is_own = data.target().starts_with("byoc");
             control.is_on(*data.level()) && (is_own || *data.level() <= Level::WARN)
         };
@@ -78,7 +78,7 @@ pub fn install(control: &Arc<LogControl>, format: LogFormat) {
     };
 }
 
-/// JSON object for each event: time, level, target, message, and the fields of the event.
+/// Formatter that writes one JSON object per event: time, level, target, message, and the event fields.
 struct JsonLines;
 
 impl<S, N> FormatEvent<S, N> for JsonLines

@@ -1,4 +1,4 @@
-//! The binary `byoc-serve`, which `byoc serve` executes.
+//! Executable `byoc-serve`, which `byoc serve` executes.
 
 use std::process::ExitCode;
 

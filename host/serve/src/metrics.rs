@@ -1,4 +1,4 @@
-//! Metrics as Prometheus' text, under Triton's names where it has them.
+//! Metrics in the Prometheus text format, with Triton's names for metrics that Triton defines.
 
 use crate::app::App;
 use crate::served::Served;
@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Counter of a version: name, help, value.
+/// Counter of a model version: name, help text, value.
 type Counter = (&'static str, &'static str, fn(&Numbers) -> u64);
 
 const COUNTERS: [Counter; 8] = [
@@ -22,7 +22,7 @@ const COUNTERS: [Counter; 8] = [
     ("nv_inference_compute_output_duration_us", "Time to split outputs", |n| n.compute_output.ns / 1000),
 ];
 
-/// Histogram of a version: name, help, value.
+/// Histogram of a model version: name, help text, value.
 type Distribution = (&'static str, &'static str, fn(&Numbers) -> &Histogram);
 
 const HISTOGRAMS: [Distribution; 4] = [
@@ -32,7 +32,7 @@ const HISTOGRAMS: [Distribution; 4] = [
     ("byoc_batch_size", "Items of executions", |n| &n.batch_sizes),
 ];
 
-/// Returns the metrics.
+/// Returns the metrics in the Prometheus text format.
 pub fn text(app: &App) -> String {
     let served: Vec<(Arc<Served>, Numbers, String)> = app
         .repository
@@ -115,7 +115,7 @@ fn write_histogram(text: &mut String, name: &str, labels: &str, histogram: &Hist
     let _ = writeln!(text, "{name}_sum{{{labels}}} {}\n{name}_count{{{labels}}} {total}", histogram.sum);
 }
 
-/// Escapes the value of a label.
+/// Escapes a label value.
 fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

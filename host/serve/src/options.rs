@@ -1,4 +1,4 @@
-//! Options of the server, on the command line and in a file with the same names.
+//! Server options, from the command line or from a file with the same option names.
 
 use crate::error::{Result, ServeError, Status};
 use crate::load::{Defaults, Engine};
@@ -29,46 +29,46 @@ is symbolic. Everything is explained in docs/serve.md.";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "byoc serve", bin_name = "byoc serve", version, max_term_width = 110, after_help = AFTER_HELP, args_override_self = true)]
 pub struct Options {
-    /// Models: .onnx, .relay or .byoc files, served under the name of the file or under NAME.
+    /// Models: .onnx, .relay or .byoc files, served under the file name or under NAME.
     #[arg(value_name = "[NAME=]MODEL")]
     pub models: Vec<String>,
-    /// Folder of models in Triton's layout: NAME/VERSION/model.onnx, with NAME/config.pbtxt where there is one.
+    /// Folder of models in Triton's layout: NAME/VERSION/model.onnx, with an optional NAME/config.pbtxt.
     #[arg(long, value_name = "DIR")]
     pub repository: Option<PathBuf>,
-    /// File of options: lines of the form "name = value" with the names of the flags; flags take precedence.
+    /// Options file: lines of the form "name = value" with the flag names; flags take precedence.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Address of HTTP/1.1 and HTTP/2: a port of this machine, HOST:PORT, or none.
+    /// Address for HTTP/1.1 and HTTP/2: a local port, HOST:PORT, or none.
     #[arg(long, value_name = "ADDR", default_value = "8000", help_heading = "Network")]
     pub http: String,
-    /// Address of gRPC: a port of this machine, HOST:PORT, or none.
+    /// Address for gRPC: a local port, HOST:PORT, or none.
     #[arg(long, value_name = "ADDR", default_value = "8001", help_heading = "Network")]
     pub grpc: String,
-    /// Address of a server for /metrics alone, which the HTTP server has too.
+    /// Address of a separate server for /metrics, which the HTTP server also provides.
     #[arg(long, value_name = "ADDR", default_value = "none", help_heading = "Network")]
     pub metrics: String,
     /// Permission for clients to load and unload models.
     #[arg(long, help_heading = "Network")]
     pub allow_control: bool,
-    /// Permission for clients to register regions of this machine's shared memory.
+    /// Permission for clients to register local shared-memory regions.
     #[arg(long, help_heading = "Network")]
     pub allow_shared_memory: bool,
 
-    /// Maximum batch size of models whose first dimension is symbolic and whose configuration has none; 0 for no
-    /// batches.
+    /// Maximum batch size of models with a symbolic first dimension and no configured batch size; 0 disables
+    /// batching.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=65536), help_heading = "Batching")]
     pub max_batch_size: u32,
-    /// Batch sizes that start at once, for the same models.
+    /// Batch sizes that start immediately, for the same models.
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Batching")]
     pub preferred_batch_size: Vec<u32>,
-    /// Time that a request may wait for others while the model is busy, for the same models.
+    /// Maximum time for which a request waits to be batched while the model is busy, for the same models.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, help_heading = "Batching")]
     pub max_queue_delay_microseconds: u64,
-    /// Maximum number of requests that wait for a model; further ones are answered with status 503.
+    /// Maximum number of requests waiting for a model; additional requests are rejected with status 503.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Batching")]
     pub max_queue_size: u32,
-    /// Number of batches of a model that run at once, on the same threads.
+    /// Number of concurrent batches per model, on shared threads.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Batching")]
     pub instances: u32,
 
@@ -76,17 +76,17 @@ pub struct Options {
     /// runs on the host, and an artifact on the plugins it was compiled for.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = "Models")]
     pub backend: Vec<String>,
-    /// Option of a backend, such as mychip.half=true (may be repeated).
+    /// Backend option, such as mychip.half=true (may be repeated).
     #[arg(long, value_name = "NAME.OPTION=VALUE", value_parser = triple, help_heading = "Models")]
     pub backend_option: Vec<(String, String, String)>,
-    /// Device of a backend, such as mychip=1 (may be repeated).
+    /// Backend device, such as mychip=1 (may be repeated).
     #[arg(long, value_name = "NAME=ID", value_parser = pair, help_heading = "Models")]
     pub device: Vec<(String, String)>,
     /// Plugin search path, searched first (may be repeated).
     #[arg(long, value_name = "DIR", help_heading = "Models")]
     pub plugin_dir: Vec<PathBuf>,
     /// Fixed value for a symbolic dimension, or several values: the dimension stays symbolic, and inputs of these sizes
-    /// run on programs of their own. Dimensions that are not named stay symbolic (may be repeated).
+    /// run on separate programs. Unnamed dimensions stay symbolic (may be repeated).
     #[arg(long, value_name = "NAME=N|N,N..", value_parser = dim, help_heading = "Models")]
     pub dim: Vec<(String, Sizes)>,
     /// Number of threads.
@@ -99,7 +99,7 @@ pub struct Options {
     #[arg(long, value_name = "yes|no", env = "BYOC_ALLOW_NATIVE", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no(), help_heading = "Models")]
     pub allow_native: bool,
 
-    /// Time limit of a request, such as 30 or 0.5.
+    /// Time limit per request, such as 30 or 0.5.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, help_heading = "Limits")]
     pub timeout: Duration,
     /// Maximum memory for requests, tensors and intermediate results, such as 2GiB or 512M. By default half of the
@@ -109,20 +109,20 @@ pub struct Options {
     /// Maximum size of a request, compressed and decompressed.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size, help_heading = "Limits")]
     pub max_request_size: usize,
-    /// Maximum number of connections; further ones are closed.
+    /// Maximum number of connections; additional connections are closed.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_connections: u32,
-    /// Time after which a connection without requests is closed.
+    /// Time after which an idle connection is closed.
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, help_heading = "Limits")]
     pub idle_timeout: Duration,
-    /// Time for the requests in progress when the server is stopped by SIGTERM or Ctrl-C.
+    /// Time limit for requests in progress after SIGTERM or Ctrl-C.
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds, help_heading = "Limits")]
     pub shutdown_timeout: Duration,
 
-    /// Form of the log on standard error.
+    /// Log format on standard error.
     #[arg(long, value_enum, default_value_t, help_heading = "Log")]
     pub log_format: LogFormat,
-    /// Verbose log: 1 logs each request, 2 everything.
+    /// Log verbosity: 1 logs each request, 2 adds debug events.
     #[arg(long, value_name = "LEVEL", default_value_t = 0, help_heading = "Log")]
     pub log_verbose: u32,
 }
@@ -156,7 +156,7 @@ fn dim(text: &str) -> std::result::Result<(String, Sizes), String> {
 }
 
 fn seconds(text: &str) -> std::result::Result<Duration, String> {
-    /// A year; longer times exceed what the clocks of the system can add.
+    /// One year; longer durations could overflow the system clocks.
     const MAX_SECONDS: f64 = 31_536_000.0;
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= MAX_SECONDS => Ok(Duration::from_secs_f64(seconds)),
@@ -168,13 +168,14 @@ fn yes_or_no() -> impl TypedValueParser<Value = bool> {
     clap::builder::PossibleValuesParser::new(["yes", "no"]).map(|word| word == "yes")
 }
 
-/// Maximum size of a file of options.
+/// Maximum size of an options file in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Parses the arguments of a program, whose first one is its name, with those of the file that `--config` names.
+/// Parses command-line arguments, the first of which is the executable name, and the arguments from the file named by
+/// `--config`.
 ///
 /// # Errors
-/// Arguments that are wrong, or a request for help.
+/// If an argument is invalid, the file cannot be read, or help or the version is requested.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> std::result::Result<Options, clap::Error> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let options = Options::try_parse_from(&arguments)?;
@@ -187,7 +188,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> std::result::Resu
     Options::try_parse_from(all)
 }
 
-/// Reads a file of options as arguments.
+/// Reads an options file as command-line arguments.
 fn read_file(path: &Path) -> Result<Vec<String>> {
     let unreadable = |why: String| wrong(format!("--config {}: {why}", path.display()));
     let size = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
@@ -222,10 +223,10 @@ fn read_file(path: &Path) -> Result<Vec<String>> {
 }
 
 impl Options {
-    /// Returns the models of the command line by name.
+    /// Returns the models on the command line by name.
     ///
     /// # Errors
-    /// A model without a name.
+    /// If a model has no file name.
     pub fn named_models(&self) -> Result<Vec<(String, PathBuf)>> {
         let named = |text: &String| {
             if let Some((name, path)) = text.split_once('=').filter(|(name, _)| !name.contains('/')) {
@@ -241,7 +242,7 @@ impl Options {
     /// Starts the threads and finds the backends.
     ///
     /// # Errors
-    /// Options of backends that contradict each other, or threads that cannot be started.
+    /// If the backend options are inconsistent, or the threads cannot be started.
     pub fn engine(&self) -> Result<Engine> {
         let names: Vec<&str> = self.backend.iter().map(|name| name.trim()).filter(|name| !name.is_empty()).collect();
         let is_host_only = names.contains(&"none");

@@ -1,12 +1,12 @@
-//! The server as a program: `byoc-serve`, and `byoc serve` inside of another program. It prints its help and the error with
-//! which it ends; everything else goes to the log.
+//! Entry point of the server, for the executable `byoc-serve` and for `byoc serve`. It prints only the help and a final
+//! error; all other output goes to the log.
 
 use crate::options;
 use crate::server::Server;
 use std::ffi::OsString;
 
-/// Runs the server until a signal ends it, and returns the exit code: 0 success, 1 error of the user (a diagnostic with a
-/// code), 2 wrong usage. The first argument is the name of the program.
+/// Runs the server until a signal stops it, and returns the exit code: 0 for success, 1 for an error with a diagnostic
+/// code, 2 for invalid usage. The first argument is the executable name.
 #[expect(clippy::print_stderr, reason = "the error with which a program ends")]
 pub fn run_program(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let options = match options::parse(arguments) {

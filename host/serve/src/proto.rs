@@ -1,7 +1,8 @@
-//! Messages of `inference.GRPCInferenceService` and of `grpc.health.v1.Health`, with the field numbers of Triton. Where
-//! KServe's copy of a message has other fields, the message has both.
+//! Messages of `inference.GRPCInferenceService` and of `grpc.health.v1.Health`, with Triton's field numbers. If
+//! KServe's version of a message has different fields, the message has the fields of both versions.
 //!
-//! [`MESSAGES`] is made of the same tokens as the messages: a test compares it with the page of the protocol's fields.
+//! [`MESSAGES`] is generated from the same tokens as the messages; a test compares it with the documented protocol
+//! fields.
 #![expect(missing_docs, reason = "the protocol documents the fields")]
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ macro_rules! messages {
             pub struct $name { $($(#[$attr])+ pub $field: $ty,)* }
         )*
 
-        /// Messages by name, with the names and the attributes of their fields: type and number.
+        /// Messages by name, with field names and field attributes (type and number).
         pub const MESSAGES: &[(&str, &[(&str, &str)])] =
             &[$((stringify!($name), &[$((stringify!($field), concat!($(stringify!($attr)),+)),)*]),)*];
     };
@@ -29,7 +30,7 @@ macro_rules! choices {
             pub enum $name { $(#[$attr] $variant($ty),)* }
         )*
 
-        /// Alternatives by name, with the attributes of their fields.
+        /// Oneof types by name, with the attributes of their variants.
         pub const CHOICES: &[(&str, &[&str])] = &[$((stringify!($name), &[$(stringify!($attr),)*]),)*];
     };
 }
@@ -38,7 +39,7 @@ messages! {
     Empty {}
     ServerLiveResponse { #[prost(bool, tag = "1")] live: bool, }
     ReadyResponse { #[prost(bool, tag = "1")] ready: bool, }
-    /// Request of ModelReady, ModelMetadata, ModelConfig and ModelStatistics.
+    /// Request for ModelReady, ModelMetadata, ModelConfig and ModelStatistics.
     ModelRequest {
         #[prost(string, tag = "1")] name: String,
         #[prost(string, tag = "2")] version: String,
@@ -160,13 +161,14 @@ messages! {
         #[prost(string, tag = "3")] state: String,
         #[prost(string, tag = "4")] reason: String,
     }
-    /// Request of RepositoryModelLoad and -Unload. KServe's copy has the model's name in field 1.
+    /// Request for RepositoryModelLoad and RepositoryModelUnload. KServe's version has the model name in field 1.
     RepositoryModelRequest {
         #[prost(string, tag = "1")] repository_name: String,
         #[prost(string, tag = "2")] model_name: String,
         #[prost(btree_map = "string, message", tag = "3")] parameters: BTreeMap<String, ModelRepositoryParameter>,
     }
-    /// Response of RepositoryModelLoad and -Unload: empty in Triton's copy, with these fields in KServe's.
+    /// Response of RepositoryModelLoad and RepositoryModelUnload: empty in Triton's version, with these fields in
+    /// KServe's.
     RepositoryModelResponse {
         #[prost(string, tag = "1")] model_name: String,
         #[prost(bool, tag = "2")] done: bool,
@@ -174,12 +176,12 @@ messages! {
     ModelRepositoryParameter {
         #[prost(oneof = "RepositoryParameterChoice", tags = "1, 2, 3, 4")] choice: Option<RepositoryParameterChoice>,
     }
-    /// Request of SystemSharedMemoryStatus and -Unregister.
+    /// Request for SystemSharedMemoryStatus and SystemSharedMemoryUnregister.
     SharedMemoryRequest { #[prost(string, tag = "1")] name: String, }
     SharedMemoryStatusResponse {
         #[prost(btree_map = "string, message", tag = "1")] regions: BTreeMap<String, SharedMemoryRegion>,
     }
-    /// Status of a region, and the request of SystemSharedMemoryRegister.
+    /// Status of a region, and the request for SystemSharedMemoryRegister.
     SharedMemoryRegion {
         #[prost(string, tag = "1")] name: String,
         #[prost(string, tag = "2")] key: String,

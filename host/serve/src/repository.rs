@@ -1,7 +1,7 @@
-//! Models of the server by name and version, and the folder or the files that they are loaded from.
+//! Models by name and version, and the folder or files that they are loaded from.
 //!
-//! A version is replaced as a whole: requests hold the version that they found, so a reload loses none, and a reload that
-//! fails leaves the old version in place.
+//! A version is replaced as a whole: requests hold a reference to their version, so a reload loses no request, and a
+//! failed reload keeps the old version.
 
 use crate::config::{self, ConfigFile};
 use crate::error::{Result, ServeError, Status};
@@ -16,26 +16,26 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// Names of model files in a version's folder, in the order of the search.
+/// Names of model files in a version's folder, in search order.
 const MODEL_FILES: [&str; 3] = ["model.byoc", "model.onnx", "model.relay"];
-/// Maximum size of a configuration.
+/// Maximum size of a configuration file in bytes.
 const MAX_CONFIG: u64 = 1 << 20;
 /// Maximum number of models.
 const MAX_MODELS: usize = 1000;
 
-/// Reason of a version that a client unloaded.
+/// Reason reported for a version that was unloaded by a client.
 const UNLOADED: &str = "unloaded";
 
 /// Origin of a model.
 #[derive(Clone, Debug)]
 enum Origin {
-    /// One file, which is version 1.
+    /// Single file, served as version 1.
     File(PathBuf),
     /// Folder of a repository.
     Folder(PathBuf),
 }
 
-/// State of a version.
+/// State of a model version.
 #[derive(Clone, Debug)]
 pub enum State {
     Ready(Arc<Served>),
@@ -55,11 +55,11 @@ pub struct Repository {
     engine: Engine,
     folder: Option<PathBuf>,
     entries: RwLock<BTreeMap<String, Entry>>,
-    /// Held while models are loaded and unloaded, one after the other.
+    /// Lock that serializes loads and unloads.
     changing: Mutex<()>,
 }
 
-/// Parts of a load that a client sent.
+/// Configuration and files that a client sent with a load request.
 #[derive(Debug, Default)]
 pub struct Overrides {
     /// Configuration in JSON.
@@ -69,10 +69,10 @@ pub struct Overrides {
 }
 
 impl Repository {
-    /// Creates a repository of models on the command line, and of a folder. Nothing is loaded.
+    /// Creates a repository of the models on the command line and in a folder, without loading models.
     ///
     /// # Errors
-    /// A name that is invalid or given twice, or a folder that does not exist.
+    /// If a name is invalid or duplicate, or the folder does not exist.
     pub fn new(engine: Engine, models: &[(String, PathBuf)], folder: Option<PathBuf>) -> Result<Repository> {
         let wrong = |message: String| ServeError::new(Status::InvalidArgument, serving::SERVE_OPTIONS, message);
         let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
@@ -91,12 +91,12 @@ impl Repository {
         Ok(Repository { engine, folder, entries: RwLock::new(entries), changing: Mutex::default() })
     }
 
-    /// Returns the threads and backends of the models.
+    /// Returns the engine with the threads and backends of the models.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Loads all models. A model that cannot be loaded is listed with its error, and the others are served.
+    /// Loads all models. A model that fails to load is listed with its error, and does not affect other models.
     pub fn load_all(&self) {
         self.scan();
         let names: Vec<String> = self.read(|entries| entries.keys().cloned().collect());
@@ -107,7 +107,7 @@ impl Repository {
         }
     }
 
-    /// Adds the folders that are new in the repository.
+    /// Adds new folders of the repository to the entries.
     fn scan(&self) {
         let Some(folder) = &self.folder else { return };
         let found = match std::fs::read_dir(folder) {
@@ -137,10 +137,10 @@ impl Repository {
         body(&mut self.entries.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns a version that is ready; the highest one if `version` is empty.
+    /// Returns a ready version; the highest ready version if `version` is empty.
     ///
     /// # Errors
-    /// An unknown model or version, or one that is not ready.
+    /// If the model or the version is unknown or not ready.
     pub fn find(&self, name: &str, version: &str) -> Result<Arc<Served>> {
         let missing = |message: String| Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message));
         self.read(|entries| {
@@ -176,7 +176,7 @@ impl Repository {
         })
     }
 
-    /// Returns the versions of a model that are ready.
+    /// Returns the ready versions of a model.
     pub fn ready_versions(&self, name: &str) -> Vec<String> {
         self.read(|entries| {
             let versions = entries.get(name).into_iter().flat_map(|entry| &entry.versions);
@@ -187,7 +187,7 @@ impl Repository {
         })
     }
 
-    /// Returns all versions that are ready.
+    /// Returns all ready versions of all models.
     pub fn served(&self) -> Vec<Arc<Served>> {
         self.read(|entries| {
             let states = entries.values().flat_map(|entry| entry.versions.values());
@@ -200,7 +200,7 @@ impl Repository {
         })
     }
 
-    /// Returns the names of the models with a version that is ready.
+    /// Returns the names of the models with a ready version.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.served().iter().map(|served| served.name.clone()).collect();
         names.dedup();
@@ -218,10 +218,11 @@ impl Repository {
         })
     }
 
-    /// Checks the name of a repository: the path of the folder as it was given, or its last component; empty for any.
+    /// Checks a repository name: the folder path from the command line or its last component. An empty name is always
+    /// accepted.
     ///
     /// # Errors
-    /// Another name, or a server without a repository.
+    /// If the name differs, or the server has no repository folder.
     pub fn check_repository(&self, name: &str) -> Result<()> {
         let is_own =
             |folder: &PathBuf| folder.as_os_str() == name || folder.file_name().is_some_and(|last| last == name);
@@ -236,7 +237,7 @@ impl Repository {
         Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message))
     }
 
-    /// Returns true if the model is known, in whatever state.
+    /// Returns true if the model is known, regardless of its state.
     pub fn is_known(&self, name: &str) -> bool {
         self.read(|entries| entries.contains_key(name))
     }
@@ -270,10 +271,10 @@ impl Repository {
         index
     }
 
-    /// Loads a model, or loads it again.
+    /// Loads or reloads a model.
     ///
     /// # Errors
-    /// A model that is not in the repository, or that cannot be loaded; versions that were ready stay so.
+    /// If the model is not in the repository or cannot be loaded. Ready versions then remain ready.
     pub fn load(&self, name: &str, overrides: &Overrides) -> Result<()> {
         check_name(name)?;
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -281,7 +282,7 @@ impl Repository {
         let (versions, failure) = match outcome {
             Ok(loaded) => loaded,
             Err(error) => {
-                // A model without any version is listed under version 1 with its error.
+                // A model without versions is listed as version 1 with its error.
                 self.write(|entries| {
                     if let Some(entry) = entries.get_mut(name).filter(|entry| !entry.has_ready()) {
                         entry.versions.retain(|_, state| !matches!(state, State::Loading));
@@ -296,7 +297,7 @@ impl Repository {
                 return Err(error);
             }
         };
-        // The old versions are dropped outside of the lock: their instances end with their last request.
+        // The old versions are dropped outside the lock, because their instances end with their last request.
         let old = self.write(|entries| {
             let entry = entries.entry(name.to_owned()).or_default();
             if failure.is_some() && entry.has_ready() {
@@ -320,7 +321,7 @@ impl Repository {
         }
     }
 
-    /// Loads the versions of a model that its policy selects. Returns their states, and the first error.
+    /// Loads the versions selected by the model's version policy. Returns their states and the first error.
     fn load_versions(&self, name: &str, overrides: &Overrides) -> Result<(BTreeMap<u64, State>, Option<ServeError>)> {
         self.scan();
         let origin = self.read(|entries| entries.get(name).and_then(|entry| entry.origin.clone()));
@@ -372,10 +373,10 @@ impl Repository {
         Ok((versions, failure))
     }
 
-    /// Unloads a model. Requests in progress are finished.
+    /// Unloads a model. Requests in progress are still completed.
     ///
     /// # Errors
-    /// An unknown model.
+    /// If the model is unknown.
     pub fn unload(&self, name: &str) -> Result<()> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.write(|entries| {
@@ -412,13 +413,13 @@ fn not_ready(name: &str, version: &str, reason: &str) -> ServeError {
     ServeError::new(Status::Unavailable, serving::NOT_READY, message)
 }
 
-/// Parses the number of a version: digits without a leading 0.
+/// Parses a version number: digits without a leading 0.
 fn parse_version(text: &str) -> Option<u64> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     is_number.then(|| text.parse().ok()).flatten().filter(|version| *version <= i64::MAX as u64)
 }
 
-/// Checks the name of a model, which is also the name of a folder.
+/// Checks a model name, which is also a folder name.
 fn check_name(name: &str) -> Result<()> {
     let is_plain = !name.is_empty()
         && name.len() <= 255
@@ -451,7 +452,7 @@ fn read_config(folder: &Path) -> Result<ConfigFile> {
     })
 }
 
-/// Returns the model files of the versions that the policy selects.
+/// Returns the sources of the versions selected by the version policy.
 fn sources(origin: Option<&Origin>, file: &ConfigFile, overrides: &Overrides) -> Result<Vec<VersionSource>> {
     if !overrides.files.is_empty() {
         return sent_sources(file, overrides);
@@ -527,7 +528,7 @@ fn stored_source(folder: &Path, version: u64, file: &ConfigFile) -> Result<Versi
     let names = file_names(file)?;
     let found = names.iter().find(|name| within.join(name).exists()).ok_or_else(|| load::no_file(&within, &names))?;
     let mut path = within.join(found);
-    // A folder with this name holds a model and its data.
+    // A folder with this name contains a model and its external data.
     if path.is_dir() {
         path = path.join("model.onnx");
     }
@@ -535,7 +536,7 @@ fn stored_source(folder: &Path, version: u64, file: &ConfigFile) -> Result<Versi
     Ok(VersionSource { version, source: Source::Path(path), file_name, folder: Some(folder.to_owned()) })
 }
 
-/// Returns the model files that a client sent.
+/// Returns the sources sent by a client.
 fn sent_sources(file: &ConfigFile, overrides: &Overrides) -> Result<Vec<VersionSource>> {
     let names = file_names(file)?;
     let mut sent: BTreeMap<u64, (&str, &Bytes)> = BTreeMap::new();

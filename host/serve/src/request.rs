@@ -1,10 +1,10 @@
-//! Inference requests and responses, as both protocols have them.
+//! Inference requests and responses, independent of the protocol.
 
 use crate::error::{Result, ServeError};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// Parameter of a request or of a tensor.
+/// Parameter of a request or a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Param {
     Bool(bool),
@@ -21,7 +21,7 @@ impl Param {
     /// Returns the parameter as a count.
     ///
     /// # Errors
-    /// A parameter that is no integer of at least 0.
+    /// If the parameter is not a non-negative integer.
     pub fn count(&self, name: &str) -> Result<u64> {
         match self {
             Param::Int(value) => u64::try_from(*value).ok(),
@@ -34,7 +34,7 @@ impl Param {
     /// Returns the parameter as a Boolean.
     ///
     /// # Errors
-    /// A parameter that is no Boolean.
+    /// If the parameter is not a Boolean.
     pub fn bool(&self, name: &str) -> Result<bool> {
         match self {
             Param::Bool(value) => Ok(*value),
@@ -45,7 +45,7 @@ impl Param {
     /// Returns the parameter as text.
     ///
     /// # Errors
-    /// A parameter that is no text.
+    /// If the parameter is not a string.
     pub fn text(&self, name: &str) -> Result<&str> {
         match self {
             Param::Text(value) => Ok(value),
@@ -68,13 +68,13 @@ impl Param {
 /// Inference request.
 #[derive(Clone, Debug, Default)]
 pub struct InferRequest {
-    /// Id that the client gave; empty if it gave none.
+    /// Client-supplied id; empty if absent.
     pub id: String,
     /// Parameters of the request.
     pub params: Params,
     /// Inputs in the order of the request.
     pub inputs: Vec<InputTensor>,
-    /// Outputs asked for; empty for all.
+    /// Requested outputs; empty for all outputs.
     pub outputs: Vec<RequestedOutput>,
 }
 
@@ -96,7 +96,7 @@ pub enum InputData {
     Shared(SharedSpan),
 }
 
-/// Part of a region of shared memory.
+/// Byte range in a shared-memory region.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedSpan {
     pub region: String,
@@ -104,15 +104,15 @@ pub struct SharedSpan {
     pub byte_size: u64,
 }
 
-/// Output that a request asks for.
+/// Output requested by a client.
 #[derive(Clone, Debug, Default)]
 pub struct RequestedOutput {
     pub name: String,
-    /// Number of classes to return instead of the values; 0 for the values.
+    /// Number of classes to return instead of the values; 0 to return the values.
     pub classes: u64,
-    /// Place for the values.
+    /// Shared memory to write the values to, if any.
     pub shared: Option<SharedSpan>,
-    /// Form of the values over HTTP; `None` for the form that the request chose for all outputs.
+    /// True for binary data over HTTP, false for JSON; `None` for the default of the request.
     pub binary: Option<bool>,
 }
 
@@ -132,7 +132,7 @@ pub struct OutputTensor {
     pub datatype: crate::datatype::Datatype,
     pub shape: Vec<i64>,
     pub data: OutputData,
-    /// Form of the values over HTTP that the request chose for this output.
+    /// Format requested for this output, as in [`RequestedOutput::binary`].
     pub binary: Option<bool>,
 }
 
@@ -145,10 +145,10 @@ pub enum OutputData {
     Shared(SharedSpan),
 }
 
-/// Takes the place in shared memory from the parameters of a tensor.
+/// Removes the shared-memory parameters of a tensor, and returns the span that they describe.
 ///
 /// # Errors
-/// A parameter of the wrong type, or without the others.
+/// If a parameter has the wrong type, or a required parameter is missing.
 pub fn take_shared(params: &mut Params) -> Result<Option<SharedSpan>> {
     let region = params.remove("shared_memory_region");
     let byte_size = params.remove("shared_memory_byte_size");
@@ -166,10 +166,10 @@ pub fn take_shared(params: &mut Params) -> Result<Option<SharedSpan>> {
     }
 }
 
-/// Takes the parameters of a requested output.
+/// Creates a requested output from its parameters.
 ///
 /// # Errors
-/// A parameter of the wrong type or value.
+/// If a parameter has the wrong type or value, or parameters conflict.
 pub fn requested_output(name: String, mut params: Params) -> Result<RequestedOutput> {
     let shared = take_shared(&mut params)?;
     let binary = params.remove("binary_data").map(|value| value.bool("binary_data")).transpose()?;
@@ -183,11 +183,11 @@ pub fn requested_output(name: String, mut params: Params) -> Result<RequestedOut
     Ok(RequestedOutput { name, classes, shared, binary })
 }
 
-/// Checks a parameter of an unload. No model of this server depends on another, so that both values of the only one ask
-/// for the same.
+/// Checks a parameter of an unload request. The only known parameter has no effect, because no model depends on another
+/// model.
 ///
 /// # Errors
-/// An unknown parameter, or one of the wrong type.
+/// If the parameter is unknown or has the wrong type.
 pub fn check_unload_parameter(name: &str, value: Option<&Param>) -> Result<()> {
     const KNOWN: &str = "unload_dependents";
     match value {

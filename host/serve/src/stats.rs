@@ -1,4 +1,4 @@
-//! Statistics of a model version: the totals of the protocol's statistics, and histograms for Prometheus.
+//! Statistics of a model version: totals for the protocol's statistics, and histograms for Prometheus.
 
 use crate::proto::{
     InferBatchStatistics, InferResponseStatistics, InferStatistics, MemoryUsage, ModelStatistics, StatisticDuration,
@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Upper bounds of the buckets of durations, in microseconds.
+/// Upper bounds of the duration buckets, in microseconds.
 pub const DURATION_BOUNDS: [u64; 16] = [
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     10_000_000,
 ];
-/// Upper bounds of the buckets of batch sizes.
+/// Upper bounds of the batch size buckets.
 pub const BATCH_BOUNDS: [u64; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 
-/// Number of events and their time.
+/// Number of events, and their total time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Total {
     pub count: u64,
@@ -38,7 +38,7 @@ impl Total {
 #[derive(Clone, Debug)]
 pub struct Histogram {
     pub bounds: &'static [u64],
-    /// Number of values in each bucket; the last one is for values beyond the bounds.
+    /// Number of values per bucket; the last bucket counts values above all bounds.
     pub counts: Vec<u64>,
     pub sum: u64,
 }
@@ -55,16 +55,16 @@ impl Histogram {
     }
 }
 
-/// Reasons for which requests fail, as in Triton's metrics.
+/// Failure reasons of requests, as in Triton's metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailReason {
-    /// The queue was full, or the request waited too long in it.
+    /// The queue was full, or the request waited too long in the queue.
     Rejected,
-    /// The client has gone or the deadline has passed.
+    /// The client disconnected, or the deadline passed.
     Canceled,
     /// The model failed.
     Backend,
-    /// The request was wrong.
+    /// The request was invalid.
     Other,
 }
 
@@ -78,7 +78,7 @@ impl FailReason {
     ];
 }
 
-/// Times of one execution.
+/// Durations of the phases of one execution.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Times {
     pub input: Duration,
@@ -86,17 +86,17 @@ pub struct Times {
     pub output: Duration,
 }
 
-/// Statistics of a model version. They go on when the version is loaded again.
+/// Statistics of a model version, which persist when the version is reloaded.
 #[derive(Debug, Default)]
 pub struct Stats(Mutex<Numbers>);
 
-/// Numbers of [`Stats`].
+/// Values of [`Stats`].
 #[derive(Clone, Debug)]
 pub struct Numbers {
     pub last_inference_ms: u64,
-    /// Items of successful requests.
+    /// Number of items in successful requests.
     pub inference_count: u64,
-    /// Executions of the model.
+    /// Number of model executions.
     pub execution_count: u64,
     pub success: Total,
     pub fail: Total,
@@ -104,19 +104,19 @@ pub struct Numbers {
     pub compute_input: Total,
     pub compute_infer: Total,
     pub compute_output: Total,
-    /// Requests without a result, in the order of [`FailReason::ALL`].
+    /// Failed requests, in the order of [`FailReason::ALL`].
     pub failures: [Total; 4],
-    /// Input, inference and output of the executions of each batch size.
+    /// Input, inference and output totals of executions, by batch size.
     pub batches: BTreeMap<u64, [Total; 3]>,
     pub request_us: Histogram,
     pub queue_us: Histogram,
     pub compute_us: Histogram,
     pub batch_sizes: Histogram,
-    /// Times of regions, of the executions that were observed.
+    /// Durations of regions in observed executions.
     pub regions_us: BTreeMap<String, Histogram>,
-    /// Time of the last load.
+    /// Duration of the last load.
     pub load: Duration,
-    /// Bytes of the weights and of the intermediate results of a run.
+    /// Total size of the weights and of the intermediate results of a run, in bytes.
     pub memory: u64,
 }
 
@@ -147,7 +147,7 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// Returns the statistics of the only response that a request has.
+    /// Returns the response statistics; each request has exactly one response.
     fn responses(&self) -> InferResponseStatistics {
         let cancel = FailReason::ALL.iter().position(|known| known.0 == FailReason::Canceled);
         let cancel = cancel.and_then(|at| self.failures.get(at)).copied().unwrap_or_default();
@@ -172,12 +172,12 @@ impl Stats {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the numbers at this moment.
+    /// Returns a snapshot of the current values.
     pub fn numbers(&self) -> Numbers {
         self.lock().clone()
     }
 
-    /// Records an execution of a batch.
+    /// Records a batch execution.
     pub fn executed(&self, batch: u64, times: &Times) {
         let mut numbers = self.lock();
         numbers.execution_count += 1;
@@ -189,7 +189,7 @@ impl Stats {
         numbers.batch_sizes.add(batch);
     }
 
-    /// Records a request with a result.
+    /// Records a successful request.
     pub fn succeeded(&self, items: u64, queue: Duration, times: &Times, whole: Duration) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut numbers = self.lock();
@@ -204,7 +204,7 @@ impl Stats {
         numbers.queue_us.add(micros(queue));
     }
 
-    /// Records a request without a result.
+    /// Records a failed request.
     pub fn failed(&self, reason: FailReason, whole: Duration) {
         let mut numbers = self.lock();
         numbers.fail.add(1, whole);
@@ -214,7 +214,7 @@ impl Stats {
         }
     }
 
-    /// Records the time of a region.
+    /// Records the duration of a region.
     pub fn region(&self, name: &str, time: Duration) {
         let mut numbers = self.lock();
         if !numbers.regions_us.contains_key(name) {
@@ -225,14 +225,14 @@ impl Stats {
         }
     }
 
-    /// Records the time of a load, and the bytes that the model holds.
+    /// Records the duration of a load, and the memory of the model in bytes.
     pub fn loaded(&self, time: Duration, memory: u64) {
         let mut numbers = self.lock();
         numbers.load = time;
         numbers.memory = memory;
     }
 
-    /// Returns the message of the protocol.
+    /// Converts the statistics to the protocol message.
     pub fn message(&self, name: &str, version: &str) -> ModelStatistics {
         let numbers = self.numbers();
         let batches = numbers.batches.iter().map(|(size, [input, infer, output])| InferBatchStatistics {
@@ -264,7 +264,7 @@ impl Stats {
     }
 }
 
-/// Returns the message of the protocol as JSON.
+/// Converts the protocol message to JSON.
 pub fn to_json(stats: &ModelStatistics) -> Value {
     let duration = |duration: &Option<StatisticDuration>| {
         let StatisticDuration { count, ns } = duration.clone().unwrap_or_default();

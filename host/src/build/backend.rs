@@ -1,4 +1,4 @@
-//! Backend as the pipeline sees it: its description, its pattern table, and its verdicts.
+//! View of a backend in the build pipeline: description, pattern table and verdicts.
 
 use byoc_core::pass::manager;
 use byoc_core::pass::{
@@ -21,30 +21,30 @@ use std::sync::Arc;
 
 /// Backend selected for a build.
 pub struct Backend<'r> {
-    /// Name of the backend.
+    /// Name of the backend, followed by `@<device>` if a device is selected.
     pub name: String,
     /// Code generator of the backend.
     pub codegen: Arc<dyn Codegen>,
     /// Plugin that registers the backend.
     pub plugin: &'r LoadedPlugin,
-    /// File of the plugin.
+    /// Plugin file.
     pub file: &'r PluginFile,
-    /// Description that the backend gives of itself.
+    /// Description returned by the backend.
     pub description: Description,
-    /// Layouts that the backend requests for its operators, limited to the supported ones.
+    /// Supported layouts among those that the backend requests for its operators.
     pub layouts: Vec<DesiredLayout>,
-    /// Options that the user chose.
+    /// Backend options set by the user.
     pub chosen: BTreeMap<String, String>,
-    /// Options and device as an object, for the entries of the backend.
+    /// Options and device as a JSON object, for the entries of the backend.
     pub choices: Value,
-    /// Pattern table without the entries that could not be parsed; every name begins with the name of the backend.
+    /// Pattern table without unparsable entries; every name begins with the backend name.
     pub table: Vec<Entry>,
     /// Warnings about errors in the description or the pattern table.
     pub warnings: Vec<Diagnostic>,
 }
 
 impl<'r> Backend<'r> {
-    /// Returns the backend `name`, with its description; `mine@1` is the backend `mine` on its device `1`.
+    /// Returns the backend `name` with its description; `mine@1` selects device `1` of the backend `mine`.
     ///
     /// # Errors
     /// E0401 if no plugin registers the backend; E0406 if its `describe` fails.
@@ -112,10 +112,10 @@ impl<'r> Backend<'r> {
         Backend { name, codegen, plugin, file, description, layouts, chosen, choices, table, warnings }
     }
 
-    /// Returns the backend with its description under the options that the user chose and the devices of the session.
+    /// Returns the backend with the description that it returns for the user's options and the session's devices.
     ///
     /// # Errors
-    /// E0406 if the backend fails, E0427 if it has no such device.
+    /// E0406 if the backend fails, E0427 if the selected device does not exist.
     pub fn configured(self, choices: &Choices) -> Result<Backend<'r>, Failure> {
         let device = choices.device(&self.name);
         if !device.is_empty() {
@@ -132,10 +132,10 @@ impl<'r> Backend<'r> {
         Ok(Backend { chosen, choices, ..Backend::described(&name, codegen, plugin, file, description) })
     }
 
-    /// Returns the devices of the backend; none if it does not list any.
+    /// Returns the devices that the backend lists, possibly none.
     ///
     /// # Errors
-    /// E0406 if the backend fails, or its answer is not a list of devices.
+    /// E0406 if the backend fails, or does not return a list of devices.
     pub fn devices(&self) -> Result<Vec<Device>, Failure> {
         let answer = self.codegen.query(DEVICES_KEY, b"{}").map_err(|e| fault(&e))?;
         let Some(answer) = answer else { return Ok(Vec::new()) };
@@ -145,8 +145,8 @@ impl<'r> Backend<'r> {
         })
     }
 
-    /// Returns the names of the backends that this one expands to: one for each device if the backend requests it and
-    /// neither the name nor the user selects a device.
+    /// Returns one backend name per device if the backend requests it and neither the name nor the user selects a
+    /// device, otherwise only the backend's name.
     ///
     /// # Errors
     /// E0406 if the backend cannot list its devices.
@@ -176,7 +176,7 @@ impl<'r> Backend<'r> {
 }
 
 impl Backend<'_> {
-    /// Returns the attributes of a candidate: the choices of the user as JSON text, if there are any.
+    /// Returns the candidate attributes, which contain the user's choices as JSON text, if any.
     fn candidate_attrs(&self) -> Vec<api::Attr> {
         match self.choices.as_object().is_none_or(serde_json::Map::is_empty) {
             true => Vec::new(),
@@ -184,10 +184,10 @@ impl Backend<'_> {
         }
     }
 
-    /// Sets an option that the user chose.
+    /// Sets a user-selected option.
     ///
     /// # Errors
-    /// E0427 when the backend has no such option, or the option does not accept the value.
+    /// E0427 if the backend has no such option, or the option does not accept the value.
     pub fn choose(&mut self, option: &str, value: &str) -> Result<(), Box<Diagnostic>> {
         let (name, known) = (&self.name, &self.description.options);
         let wrong = |message: String| Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message);
@@ -214,10 +214,10 @@ impl Backend<'_> {
     }
 }
 
-/// Checks that an option of a backend may be set for a run, and accepts the value.
+/// Checks that a backend option may be set per run, and that it accepts the value.
 ///
 /// # Errors
-/// E0401 if no plugin registers the backend, E0427 if it has no such option of a run, or the option does not accept the
+/// E0401 if no plugin registers the backend, E0427 if it has no such run option, or the option does not accept the
 /// value.
 pub fn check_run_option(registry: &Registry, backend: &str, option: &str, value: &str) -> Result<(), Failure> {
     let mut found = Backend::find(registry, backend)?;
@@ -233,15 +233,15 @@ pub fn check_run_option(registry: &Registry, backend: &str, option: &str, value:
         .map(|(name, _)| name.as_str())
         .collect();
     let listed = if of_runs.is_empty() { "none".to_owned() } else { of_runs.join(", ") };
-    let message = format!("{backend}.{option} is not an option of a run");
-    let error = Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message).note(format!("options of a run: {listed}"));
+    let message = format!("{backend}.{option} is not a run option");
+    let error = Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message).note(format!("run options: {listed}"));
     Err(error.help("set the option when the model is compiled").into())
 }
 
-/// Pass that applies the layouts of a description.
+/// Name of the pass that applies the layouts requested in a description.
 pub const CONVERT_LAYOUT: &str = "convert_layout";
 
-/// Converts the layouts that a description requests for an operator (data, then kernel) to the form of the layout pass.
+/// Converts the layouts that a description requests for an operator (data, then kernel) to the layout pass's format.
 fn desired_layout(operator: &str, wanted: &[String]) -> Result<DesiredLayout, Box<Diagnostic>> {
     let (data, kernel) = match wanted {
         [data] => (data, None),
@@ -298,19 +298,19 @@ fn table_warning(name: &str, text: &str, diagnostic: Diagnostic) -> Diagnostic {
     warning
 }
 
-/// Converts an error of a plugin's entry to a refusal of operators. The refusal code is that of the error, or
-/// `otherwise` if the error has none.
+/// Converts an error returned by a plugin entry to an operator refusal. The refusal code is that of the error, or
+/// `otherwise` if the error has no valid refusal code.
 pub fn refusal_of(error: &api::Error, otherwise: RefusalCode) -> Refusal {
     let code = RefusalCode::parse(&error.code).unwrap_or(otherwise);
     Refusal { code, detail: error.to_string(), hint: error.hint.to_string() }
 }
 
-/// Judge that obtains verdicts on candidates from a backend.
+/// Judge that requests verdicts on candidates from a backend.
 pub struct PluginJudge<'b, 'r> {
     backend: &'b Backend<'r>,
     /// Errors that the backend returned instead of a verdict.
     pub faults: Vec<api::Error>,
-    /// Estimates of patterns and operators by their result, and of regions by all of their results.
+    /// Estimates by results; the flag is true for regions, and false for patterns and operators.
     estimates: HashMap<(bool, Vec<ExprId>), api::Estimate>,
 }
 
@@ -320,8 +320,8 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
         PluginJudge { backend, faults: Vec::new(), estimates: HashMap::new() }
     }
 
-    /// Returns the backend's estimate of a region: that of the whole region, or the sum over its composites and
-    /// operators.
+    /// Returns the backend's estimate of a region: its estimate of the whole region if available, otherwise the sum
+    /// over the region's composites and operators.
     pub fn estimate(&self, module: &Module, region: &RegionReport) -> Option<api::Estimate> {
         if let Some(estimate) = self.estimates.get(&(true, region.outputs.to_vec())) {
             return Some(estimate.clone());
@@ -334,7 +334,7 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
         parts.map(of_part).reduce(|sum, part| Some(sum?.plus(&part?))).flatten().filter(|sum| !sum.is_empty())
     }
 
-    /// Records the estimates of verdicts.
+    /// Records the estimates contained in verdicts.
     fn record_estimates(&mut self, question: Question<'_>, asked: &[Vec<ExprId>], verdicts: &[api::Verdict]) {
         let of_region = matches!(question, Question::Regions);
         for (outputs, verdict) in asked.iter().zip(verdicts) {
@@ -344,7 +344,7 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
         }
     }
 
-    /// Returns a refusal that follows from the description alone.
+    /// Returns the refusal implied by the description, if any, without a request to the backend.
     fn refusal_from_description(
         &self,
         module: &Module,
@@ -466,7 +466,7 @@ fn verdict_from_api(verdict: api::Verdict) -> Verdict {
             {
                 return Verdict::Split(size);
             }
-            // An unknown refusal code is an error of the plugin; the detail is still valid.
+            // An unknown refusal code is a plugin error, but the detail is still valid.
             let code = RefusalCode::parse(&refusal.code).unwrap_or(RefusalCode::UnsupportedOp);
             Verdict::Refused(Refusal { code, detail: refusal.detail.into(), hint: refusal.hint.into() })
         }
@@ -477,7 +477,7 @@ fn has_unknown_dims(module: &Module, id: ExprId) -> bool {
     bridge::flat_types(module.ty(id)).is_ok_and(|types| types.iter().any(|t| t.shape().is_none()))
 }
 
-/// Returns the FLOPs of an operator call; 0 for any other expression.
+/// Returns the FLOPs of an expression, which are 0 unless it is an operator call.
 pub fn flops(module: &Module, id: ExprId) -> u64 {
     let Some((operator, call)) = module.expr(id).as_op_call() else { return 0 };
     let def = op::get(operator);
@@ -489,7 +489,7 @@ pub fn flops(module: &Module, id: ExprId) -> u64 {
 mod tests {
     use super::*;
 
-    /// Backends and host share the refusal codes of the boundary; the host's own codes follow them.
+    /// Backends and host share the refusal codes of the boundary; host-only codes follow the shared codes.
     #[test]
     fn refusal_codes_of_backends_are_those_of_the_boundary() {
         let boundary: Vec<&str> = api::RefusalCode::ALL.iter().map(|code| code.as_str()).collect();

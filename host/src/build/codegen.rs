@@ -1,4 +1,4 @@
-//! Code generation for regions: each function with `Compiler="<name>"` goes to `relay.ext.<name>`.
+//! Code generation for regions: `relay.ext.<name>` compiles each function with `Compiler="<name>"`.
 
 use super::backend::{Backend, refusal_of};
 use byoc_core::analysis::Verified;
@@ -41,13 +41,13 @@ pub struct RegionCompiler<'a> {
 }
 
 impl<'a> RegionCompiler<'a> {
-    /// Creates a compiler for the regions of `module`; `constants` are those of the planned program.
+    /// Creates a compiler for the regions of `module`; `constants` are the constants of the planned program.
     pub fn new(module: Verified<'a>, constants: &[Tensor], options: Value) -> RegionCompiler<'a> {
         let numbers = constants.iter().enumerate().map(|(i, t)| (t.bytes().as_ptr(), i as u32)).collect();
         RegionCompiler { module: module.module(), numbers, options }
     }
 
-    /// Compiles the region `symbol`. Constants that the program does not hold yet are appended to `constants`.
+    /// Compiles the region `symbol`, and appends constants that the program does not contain yet to `constants`.
     ///
     /// # Errors
     /// E0406 if the backend fails, E0405 if the compiled library does not define `symbol`.
@@ -123,7 +123,7 @@ impl<'a> RegionCompiler<'a> {
         })
     }
 
-    /// Returns the options of `compile` for a backend.
+    /// Returns the `compile` options for a backend.
     fn options_of(&self, backend: &Backend<'_>) -> Value {
         let mut options = self.options.clone();
         for (key, value) in backend.choices.as_object().into_iter().flatten() {
@@ -132,11 +132,11 @@ impl<'a> RegionCompiler<'a> {
         options
     }
 
-    /// Links the regions of a backend whose metadata requests it, and returns the data that they share; the outer
-    /// `None` if there is no such region.
+    /// Links the regions of a backend whose metadata requests linking, and returns their shared data, if any. The outer
+    /// `Option` is `None` if no region requests linking.
     ///
     /// # Errors
-    /// If the backend fails or gives an invalid answer: none of these regions can be loaded then.
+    /// If the backend fails or returns an invalid result. None of the linked regions can be loaded in that case.
     pub fn link(
         &self,
         backend: &Backend<'_>,
@@ -168,16 +168,16 @@ impl<'a> RegionCompiler<'a> {
     }
 }
 
-/// Key of the metadata of a region whose source is a C99 program: the size in bytes of its workspace.
+/// Metadata key of a region with a C99 program as source: workspace size in bytes.
 pub const PROGRAM_WORKSPACE: &str = "program_workspace";
 
-/// Key of the metadata of such a region: true if its function returns a status.
+/// Metadata key of a region with a C99 program: true if the function of the region returns a status.
 pub const PROGRAM_STATUS: &str = "program_status";
 
-/// Key of the metadata of such a region: the size in bytes of the constant arrays in its source.
+/// Metadata key of a region with a C99 program: total size in bytes of the constant arrays in the source.
 pub const PROGRAM_CONSTANT_BYTES: &str = "program_constant_bytes";
 
-/// Key of the metadata of a region that has no such program: the reason, and the remedy if there is one.
+/// Metadata key of a region without a C99 program: the reason, and the remedy if any.
 pub const PROGRAM_REFUSED: &str = "program_refused";
 
 /// Requests a region as C99 from a code generator ([`program::KEY`]), and records the result.
@@ -206,12 +206,12 @@ fn ask_for_program(
     metadata.push((PROGRAM_REFUSED.into(), json!([reason, hint])));
 }
 
-/// Returns true if a region of a backend takes part in its link step.
+/// Returns true if `backend` compiled the region and requested linking for it.
 pub fn takes_part(region: &CompiledRegion, backend: &str) -> bool {
     region.backend == backend && region.metadata(LINK) == Some(&Value::Bool(true))
 }
 
-/// Compares the size of a blob with the limit that the backend describes.
+/// Checks the size of a blob against the limit in the backend's description.
 fn check_size(backend: &Backend<'_>, symbol: &str, bytes: usize) -> Result<(), Diagnostic> {
     let Some(limit) = backend.description.max_blob_bytes.filter(|limit| bytes as u64 > *limit) else { return Ok(()) };
     let message =

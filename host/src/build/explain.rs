@@ -1,4 +1,4 @@
-//! Converts the partitioning report on expressions to an explanation of the model's operators.
+//! Conversion of the partitioning report on expressions to an explanation of the model's operators.
 
 use super::explanation::{CopyRow, Explanation, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow, Totals};
 use crate::build::backend::flops;
@@ -8,16 +8,16 @@ use byoc_plugin_api::Estimate;
 use byoc_runtime::exec::program::{Instr, Place, Program, Reg, Space};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the operators of the model that still have a computing expression after the frontend. All other operators
-/// (constants, arithmetic on shapes) were folded into the returned ones. The origins of an expression include the
-/// folded operators; the operator itself is last.
+/// Returns the model operators that still have a computing expression after the frontend, which folds the remaining
+/// operators (constants, shape arithmetic) into them. The origins of an expression are the folded operators, followed
+/// by the operator that it computes.
 pub fn computing_sources(module: &Module) -> BTreeSet<SourceId> {
     let live = module.live();
     let calls = module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some());
     calls.filter_map(|(_, node)| module.origins.get(node.origin).last().copied()).collect()
 }
 
-/// Returns the copies between the memories of host and devices.
+/// Returns the copies between host memory and device memories.
 pub fn copies(program: &Program) -> Vec<CopyRow> {
     let row = |space: &Space| CopyRow { backend: space.backend.clone(), ..CopyRow::default() };
     let mut rows: Vec<CopyRow> = program.spaces.iter().map(row).collect();
@@ -65,7 +65,8 @@ pub fn explain(
     for operator in &report.operators {
         let cost = flops(module, operator.expr);
         total = cost.saturating_add(total);
-        // An expression with several origins counts for the first one only, so that no FLOPs are counted twice.
+        // The FLOPs of an expression with several origins are attributed to the first of its computing origins, which
+        // avoids counting them twice.
         let origins = module.origins.get(module.nodes[operator.expr].origin);
         if let Some(first) = origins.iter().find(|s| computing.contains(s)) {
             flops_of[first.index()] = cost.saturating_add(flops_of[first.index()]);
@@ -103,8 +104,7 @@ pub fn explain(
         let parts = merge_placements(placements);
         let placement =
             main_part(&parts).cloned().unwrap_or_else(|| folded(module, &live, computing, source, &carriers[source]));
-        // A backend that computes a part of the operator is listed with refusals only if it left another part to the
-        // host.
+        // Refusals of a backend that executes a part of the operator are listed only if some part runs on the host.
         let on_host = parts.iter().any(|(_, part)| part.kind == PlacementKind::Host);
         let takes = |backend: &String| parts.iter().any(|(_, part)| part.backend.as_ref() == Some(backend));
         refusals.retain(|r| placement.kind != PlacementKind::Folded && (on_host || !takes(&r.backend)));
@@ -190,7 +190,7 @@ fn row(backend: &str, refusal: &Refusal) -> RefusalRow {
     }
 }
 
-/// Returns, for each operator of the model, the live expressions that originate from it.
+/// Returns the live expressions that originate from each model operator.
 fn exprs_by_source(module: &Module, live: &IndexVec<ExprId, bool>) -> IndexVec<SourceId, Vec<ExprId>> {
     let mut carriers = IndexVec::filled(Vec::new(), module.origins.sources().len());
     for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
@@ -244,8 +244,8 @@ fn folded(
     Placement { kind: PlacementKind::Folded, into: Some(into), ..Placement::default() }
 }
 
-/// Returns the predecessors of each operator of the model. Tuples, projections and `let` move no data, so an edge leads
-/// from the operator that computes a value to the operator that reads it, through any number of them.
+/// Returns the predecessors of each model operator. Tuples, projections and `let` move no data, so an edge skips them
+/// and leads from the operator that computes a value to the operator that reads it.
 fn edges(module: &Module, live: &IndexVec<ExprId, bool>) -> Vec<BTreeSet<usize>> {
     let forwarded = Forwarded::new(module, live);
     let mut edges = vec![BTreeSet::new(); module.origins.sources().len()];
@@ -269,12 +269,12 @@ fn edges(module: &Module, live: &IndexVec<ExprId, bool>) -> Vec<BTreeSet<usize>>
     edges
 }
 
-/// Expressions without an origin that only forward a value: projections of tuples, variables bound by `let`, and `let`.
+/// Expressions without an origin that only forward a value: tuple projections, `let`-bound variables, and `let`.
 struct Forwarded<'m> {
     module: &'m Module,
-    /// Forwarded expression; an expression that forwards nothing stands for itself.
+    /// Forwarded value of each expression, or the expression itself if it forwards nothing.
     value: IndexVec<ExprId, ExprId>,
-    /// Values of the variables that a `let` binds.
+    /// Values of `let`-bound variables.
     bound: BTreeMap<ExprId, ExprId>,
 }
 
@@ -317,7 +317,7 @@ impl<'m> Forwarded<'m> {
         self.value.get(id).copied().unwrap_or(id)
     }
 
-    /// Returns the expressions that compute these operands; a tuple without an origin is replaced with its fields.
+    /// Returns the expressions that compute `operands`; a tuple without an origin is replaced with its fields.
     fn producers(&self, mut operands: Vec<ExprId>) -> BTreeSet<ExprId> {
         let mut seen = BTreeSet::new();
         while let Some(operand) = operands.pop() {

@@ -1,4 +1,4 @@
-//! Explanation as HTML: a self-contained page with the graph of the model, colored by region.
+//! Explanation as HTML: a self-contained page with the model graph, colored by region.
 //!
 //! Operators are arranged in layers, each operator one layer below its lowest predecessor; an operator without
 //! predecessors is placed right above its first consumer. Hovering over an operator shows its placement and every
@@ -10,12 +10,12 @@ use std::fmt::Write;
 
 const BOX: (usize, usize) = (150, 34);
 const GAP: (usize, usize) = (16, 30);
-/// Maximum width of a layer in boxes; a wider layer is wrapped, so that it fits on the page.
+/// Maximum width of a layer in boxes; wider layers are wrapped to fit on the page.
 const COLUMNS: usize = 12;
-/// Maximum number of characters of a name in a box.
+/// Maximum length in characters of a name in a box.
 const MAX_NAME_CHARS: usize = 26;
 
-/// Returns the page as HTML.
+/// Renders an explanation as an HTML page.
 pub fn page(title: &str, explanation: &Explanation) -> String {
     let places = layout(&explanation.nodes);
     let width = places.iter().map(|p| p.0).max().unwrap_or(0) + BOX.0 + 2 * GAP.0;
@@ -62,8 +62,8 @@ pub fn page(title: &str, explanation: &Explanation) -> String {
     page
 }
 
-/// Returns the SVG path of an edge between two boxes. Between neighboring layers the edge runs from the bottom of the
-/// upper box to the top of the lower box. An edge that skips layers leaves and enters at the right side, so that the
+/// Returns the SVG path of an edge between two boxes. Between neighboring layers, the edge runs from the bottom of the
+/// upper box to the top of the lower box. An edge that skips layers leaves and enters at the right side, where the
 /// boxes in between do not hide it.
 fn edge((x0, y0): (usize, usize), (x1, y1): (usize, usize)) -> String {
     if y1 > y0 + BOX.1 + GAP.1 {
@@ -87,7 +87,7 @@ fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, 
     for refusal in &node.refusals {
         let _ = write!(hover, "\n{}: {}: {}", refusal.backend, refusal.code, refusal.detail);
     }
-    // Exporters write names as paths, which differ at the end, so the end is kept.
+    // Exporters write names as paths that differ at the end, so long names are truncated at the front.
     let length = node.source.chars().count();
     let name = match length.checked_sub(MAX_NAME_CHARS) {
         Some(more @ 1..) => format!("…{}", node.source.chars().skip(more + 1).collect::<String>()),
@@ -106,7 +106,7 @@ fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, 
     );
 }
 
-/// Returns the upper left corner of each operator's box. Folded operators are placed in their layer like the others.
+/// Returns the upper left corner of each operator's box, including folded operators.
 fn layout(nodes: &[NodeRow]) -> Vec<(usize, usize)> {
     let mut layer = vec![0usize; nodes.len()];
     for node in nodes {
@@ -142,18 +142,18 @@ fn layout(nodes: &[NodeRow]) -> Vec<(usize, usize)> {
     places
 }
 
-/// Returns the color of a region: hues are a golden angle apart, so that neighbors differ.
+/// Returns the color of a region. Successive hues are a golden angle apart, so neighbors differ.
 fn color(region: usize) -> String {
     format!("hsl({} 62% 74%)", (region * 137 + 205) % 360)
 }
 
-/// Formats a number of things, as in `1 region` and `2 regions`.
+/// Formats a count with a noun, as in `1 region` and `2 regions`.
 fn plural(n: usize, thing: &str) -> String {
     format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Escapes text for HTML. Names come from models: characters that control a terminal or the direction of text are shown
-/// as escapes.
+/// Escapes text for HTML. Names come from models, so characters that control a terminal or the text direction are
+/// escaped as well.
 fn escape_html(text: &str) -> String {
     let shown = escape::lines(text);
     shown.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;").replace('\'', "&#39;")

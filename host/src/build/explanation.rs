@@ -1,4 +1,4 @@
-//! Explanation of a build as data: the placement of each operator of the model, and the refusals of the other backends.
+//! Explanation of a build as structured data: the placement of each model operator, and the refusals by backends.
 
 use byoc_ir::diag::Interface;
 use byoc_plugin_api::Estimate;
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 /// Explanation of a whole model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Explanation {
-    /// Operators of the model, in the order of the file.
+    /// Model operators, in file order.
     pub nodes: Vec<NodeRow>,
-    /// Regions, in the order of the program.
+    /// Regions, in program order.
     pub regions: Vec<RegionRow>,
-    /// Copies of one run between the memories of host and devices; empty without such devices.
+    /// Copies per run between host memory and device memories; empty without device memories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub copies: Vec<CopyRow>,
-    /// Totals over all operators of the model.
+    /// Totals over all model operators.
     pub totals: Totals,
 }
 
 impl Explanation {
-    /// Returns the explanation with the options or functions of an interface in the reasons.
+    /// Returns the explanation with refusals that name the options or functions of `interface`.
     pub fn in_interface(&self, interface: Interface) -> Explanation {
         let mut changed = self.clone();
         for refusal in changed.nodes.iter_mut().flat_map(|node| &mut node.refusals) {
@@ -30,8 +30,8 @@ impl Explanation {
     }
 }
 
-/// Copies between the memories of the host and of a backend's device, counted by the instructions of the program: those
-/// in a loop count once.
+/// Copies between host memory and the memory of a backend's device, counted by program instruction: an instruction in a
+/// loop counts once.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct CopyRow {
     /// Name of the backend.
@@ -46,7 +46,7 @@ pub struct CopyRow {
     pub from_device_bytes: usize,
 }
 
-/// Operator of the model.
+/// Explanation of a model operator.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct NodeRow {
     /// Index of the operator in [`Explanation::nodes`].
@@ -55,23 +55,23 @@ pub struct NodeRow {
     pub op: String,
     /// Name in the model.
     pub source: String,
-    /// Floating-point operations of the operator's expressions.
+    /// Number of floating-point operations in the operator's expressions.
     pub flops: u64,
-    /// Placement of the operator; if parts of it run in several places, the region with the most of its FLOPs.
+    /// Placement of the operator; if its parts have different placements, the region with the most of its FLOPs.
     pub placement: Placement,
-    /// All placements of an operator whose parts run in several places, in the order of the program; otherwise empty.
+    /// All placements, in program order, of an operator whose parts have different placements; otherwise empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Placement>,
-    /// Refusals by the backends that did not take the operator.
+    /// Refusals by the backends that did not accept the operator.
     pub refusals: Vec<RefusalRow>,
     /// Indices of the predecessors.
     pub inputs: Vec<usize>,
 }
 
-/// Placement of an operator. An operator counts as placed in a region if any of its expressions runs there.
+/// Placement of an operator. An operator is placed in a region if any of its expressions runs there.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Placement {
-    /// Region, host or folded.
+    /// Kind of placement: region, host or folded.
     pub kind: PlacementKind,
     /// Backend of the region.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,7 +84,7 @@ pub struct Placement {
     pub into: Option<String>,
 }
 
-/// Kind of placement of an operator.
+/// Kind of operator placement.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum PlacementKind {
@@ -93,12 +93,12 @@ pub enum PlacementKind {
     /// Executed on the host.
     #[default]
     Host,
-    /// Not executed: the operator was folded into another operator or a constant, or removed.
+    /// Not executed: the operator was folded into an operator or a constant, or removed.
     Folded,
 }
 
 impl PlacementKind {
-    /// All kinds, in the order of reports.
+    /// All kinds, in report order.
     pub const ALL: [PlacementKind; 3] = [PlacementKind::Region, PlacementKind::Host, PlacementKind::Folded];
 
     /// Returns the name of the kind in reports and in JSON.
@@ -111,7 +111,8 @@ impl PlacementKind {
     }
 }
 
-/// Refusal of an operator by a backend, in the notation of the command line: [`Explanation::in_interface`].
+/// Refusal of an operator by a backend, with texts that name command-line options; [`Explanation::in_interface`]
+/// converts them.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RefusalRow {
     /// Name of the backend.
@@ -120,7 +121,7 @@ pub struct RefusalRow {
     pub code: String,
     /// Reason for the refusal.
     pub detail: String,
-    /// Remedy; may be empty.
+    /// Remedy, or an empty string.
     pub hint: String,
 }
 
@@ -133,33 +134,33 @@ pub struct RegionRow {
     pub backend: String,
     /// Indices of the operators that have an expression in the region.
     pub nodes: Vec<usize>,
-    /// Floating-point operations of one run.
+    /// Number of floating-point operations per run.
     pub flops: u64,
     /// Input types.
     pub inputs: Vec<String>,
     /// Output types.
     pub outputs: Vec<String>,
-    /// The backend's estimate of the cost of a run.
+    /// Cost per run, as estimated by the backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
 }
 
-/// Totals over all operators of the model.
+/// Totals over all model operators.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Totals {
-    /// Number of operators of the model.
+    /// Number of model operators.
     pub operators: usize,
     /// Number of operators with an expression in a region.
     pub in_regions: usize,
-    /// Number of operators that run on the host alone.
+    /// Number of operators that run only on the host.
     pub on_host: usize,
     /// Number of folded operators.
     pub folded: usize,
     /// Number of regions.
     pub regions: usize,
-    /// Floating-point operations of one run.
+    /// Number of floating-point operations per run.
     pub flops: u64,
-    /// Floating-point operations in regions.
+    /// Number of floating-point operations in regions per run.
     pub offload_flops: u64,
     /// `offload_flops / flops`; 0 for a model without floating-point operations.
     pub offload_share: f64,

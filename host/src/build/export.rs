@@ -1,4 +1,4 @@
-//! Export of a module to the JSON formats of TVM: the graph of the graph executor, and one JSON runtime graph per
+//! Export of a module to the JSON formats of TVM: a graph for the graph executor, and one JSON runtime graph per
 //! region. byoc itself executes neither.
 
 use byoc_ir::diag::{Diagnostic, codes};
@@ -17,7 +17,8 @@ use std::collections::HashMap;
 /// because the memory plan is part of the artifact and not of this graph.
 ///
 /// # Errors
-/// When the module has expressions that the graph executor cannot represent: branches, references, closures.
+/// If the module has no `@main`, or has expressions that the graph executor cannot represent: branches, references,
+/// closures.
 pub fn graph_json(module: &Module) -> Result<Value, Failure> {
     let main =
         module.main().ok_or_else(|| Failure::new(codes::passes::NOT_DATA_FLOW, "expected a module with @main"))?;
@@ -88,7 +89,7 @@ fn not_representable(construct: &str) -> Failure {
         .into()
 }
 
-/// Lists of the graph executor's JSON under construction.
+/// Graph executor JSON under construction, as separate lists.
 #[derive(Default)]
 struct Entries {
     nodes: Vec<Value>,
@@ -147,7 +148,7 @@ impl Entries {
 /// Returns the JSON runtime graph of each region, in the order of their symbols.
 ///
 /// # Errors
-/// When a region is not pure data flow.
+/// If a region is not pure data flow.
 pub fn region_json(module: &Module) -> Result<Vec<Value>, Failure> {
     let mut all = Vec::new();
     for (name, &id) in &module.globals {
@@ -162,8 +163,8 @@ pub fn region_json(module: &Module) -> Result<Vec<Value>, Failure> {
     Ok(all)
 }
 
-/// Converts a region's graph to the form of the JSON runtime: one kernel node per operator or composite. The attributes
-/// of a composite's operators are merged into its node; those of the root take precedence.
+/// Converts a region's graph to a JSON runtime graph, with one kernel node per operator or composite. The attributes of
+/// a composite's operators are merged into its node; the attributes of the root take precedence.
 fn runtime_graph(graph: &Graph) -> Value {
     let mut nodes = Vec::new();
     let mut row_ptr = vec![0];
@@ -221,7 +222,8 @@ fn add_attrs(into: &mut Map<String, Value>, attrs: &[byoc_plugin_api::Attr]) {
     }
 }
 
-/// Formats a scalar as the JSON runtime does: integers in decimal, booleans as 0 or 1, floats with all their digits.
+/// Formats a scalar as the JSON runtime does: integers in decimal, booleans as 0 or 1, floats with all significant
+/// digits.
 fn text(value: &AttrValue) -> String {
     match value {
         AttrValue::None => String::new(),

@@ -37,7 +37,7 @@ pub const SIMPLIFY: &[&str] = &[
     "dead_code_elimination",
 ];
 
-/// Options of a build.
+/// Build options.
 #[derive(Clone, Debug, Default)]
 pub struct BuildOptions {
     /// Backends in priority order; `auto` stands for every backend found.
@@ -48,18 +48,18 @@ pub struct BuildOptions {
     pub cache_dir: Option<PathBuf>,
     /// Pass after which the module is printed, or `all`.
     pub print_after: Option<String>,
-    /// Prints the time of each pass if true.
+    /// True to print the time of each pass.
     pub time_passes: bool,
     /// Requests the source of every region from code generators, regardless of its size.
     pub source: bool,
     /// Requests regions as self-contained C99 programs from code generators; see `docs/boundary.md`.
     pub program: bool,
-    /// Receives the stages of the build.
+    /// Callback for the stages of the build.
     pub progress: Option<Progress>,
 }
 
 impl BuildOptions {
-    /// Reports a stage that begins.
+    /// Reports the start of a stage.
     pub fn report(&self, stage: impl FnOnce() -> Stage) {
         if let Some(progress) = &self.progress {
             progress.report(&stage());
@@ -86,8 +86,8 @@ pub struct BuildOutput {
 /// Builds a model. `print_line` receives the output of `print_after` and `time_passes`.
 ///
 /// # Errors
-/// An unknown backend or backend option, a model whose types cannot be inferred or that cannot be lowered, or a
-/// cancelled build.
+/// If a backend or backend option is unknown, the types of the model cannot be inferred, the model cannot be lowered,
+/// or the build is cancelled.
 pub fn build(
     session: &Session,
     loaded: Loaded,
@@ -118,8 +118,8 @@ pub fn build(
 
     options.report(|| Stage::Plan);
     let outputs: Vec<String> = loaded.signature.outputs.iter().map(|p| p.name.clone()).collect();
-    // Only operators that no backend took are left outside regions. Among these, the host fuses products with the
-    // requantization that follows them.
+    // Only operators that no backend accepted remain outside regions. Among these operators, the host fuses
+    // convolutions and matrix products with the requantization that follows them.
     let steps = vec![Step::pass("fuse_requantize")?];
     let lowered = passes.run(Cow::Borrowed(&partitioned), steps, &PassOptions::default(), &mut warnings)?;
     let start = Instant::now();
@@ -170,7 +170,7 @@ pub fn build(
     }
     let in_place: plan::InPlace = regions.iter().flatten().map(|made| (made.symbol.clone(), made.in_place())).collect();
     if in_place.values().any(|pairs| !pairs.is_empty()) {
-        // Regions, constants and instructions are those of the first plan.
+        // The second plan has the same regions, constants and instructions as the first plan.
         let planned = plan::plan_in_place(&lowered, &outputs, &device_backends, &in_place)?;
         program.functions = planned.program.functions;
     }
@@ -212,7 +212,7 @@ pub fn build(
     let mut explanation = explain(&simplified, &computing, &report, &failed, &estimate);
     explanation.copies = copies(&program);
     let reasons = refusal_summary(&explanation);
-    // A model may contain regions already; no backend gives a verdict on those.
+    // A model may already contain regions, on which no backend returns a verdict.
     let has_region_for = |name: &str| compiled_for.iter().any(|backend| backend == name);
     for backend in &backends {
         if !has_region_for(&backend.name) && !explanation.regions.iter().any(|r| r.backend == backend.name) {
@@ -261,7 +261,7 @@ fn check_cancelled(session: &Session, at: impl FnOnce() -> String) -> Result<(),
     session.cancellation().check(at).map_err(as_cancelled_build)
 }
 
-/// Replaces the code of a cancellation with that of a cancelled build.
+/// Converts the diagnostic of a cancellation to that of a cancelled build.
 fn as_cancelled_build(diagnostic: Diagnostic) -> Diagnostic {
     if diagnostic.code != codes::runtime::CANCELLED {
         return diagnostic;
@@ -299,7 +299,7 @@ fn backends<'s>(session: &'s Session, names: &[String]) -> Result<Vec<Backend<'s
     Ok(found)
 }
 
-/// Sets the backend options that the user chose.
+/// Sets the user's backend options.
 fn choose(backends: &mut [Backend<'_>], chosen: &[(String, String, String)]) -> Result<(), Failure> {
     for (name, option, value) in chosen {
         let names: Vec<String> = backends.iter().map(|backend| backend.name.clone()).collect();
@@ -319,7 +319,7 @@ fn choose(backends: &mut [Backend<'_>], chosen: &[(String, String, String)]) -> 
     Ok(())
 }
 
-/// Returns the options that affect the result, for the artifact.
+/// Returns the options that affect the result and are stored in the artifact.
 fn compiled_options(backends: &[Backend<'_>], dims: &BTreeMap<String, usize>) -> Value {
     let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
     let mut options = json!({"backends": names, "dims": dims});
@@ -331,7 +331,7 @@ fn compiled_options(backends: &[Backend<'_>], dims: &BTreeMap<String, usize>) ->
     options
 }
 
-/// Passes of a build: prints the module where the user asked for it, and records the times.
+/// Pass runner of a build, which prints the module after the requested passes and records times.
 struct PassLog<'a> {
     print_after: Option<&'a str>,
     print_line: &'a mut dyn FnMut(&str),
@@ -361,7 +361,7 @@ impl PassLog<'_> {
         Ok(ran.module)
     }
 
-    /// Records the time of a stage other than a pass.
+    /// Records the time of a non-pass stage.
     fn record(&mut self, stage: &'static str, start: Instant) {
         self.timings.push((stage, start.elapsed()));
     }
@@ -374,7 +374,7 @@ fn simplify(
     warnings: &mut Vec<Diagnostic>,
 ) -> Result<Module, Failure> {
     let mut names: Vec<&str> = SIMPLIFY.to_vec();
-    // An operator gets the layout that the first backend requests for it.
+    // The first backend that requests a layout for an operator determines the layout.
     let mut pass_options = PassOptions::default();
     for layout in backends.iter().flat_map(|backend| &backend.layouts) {
         let same = |other: &DesiredLayout| other.operator == layout.operator;
@@ -400,11 +400,11 @@ fn simplify(
     passes.run(Cow::Owned(module), steps, &pass_options, warnings)
 }
 
-/// Partitioned module.
+/// Module after partitioning, with the partitioning report.
 struct Partition {
     module: Module,
     report: Report,
-    /// Estimates of regions by their backends, by symbol.
+    /// Region estimates by the backends, by region symbol.
     estimates: BTreeMap<Name, Estimate>,
 }
 
@@ -442,7 +442,7 @@ fn partition(
     Ok(Partition { module: partitioned, report, estimates })
 }
 
-/// Reason why a backend refused operators.
+/// Refusal reason of a backend, with the number of refused operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusalSummary {
     /// Name of the backend.
@@ -451,15 +451,15 @@ pub struct RefusalSummary {
     pub code: String,
     /// Detail of the refusal: the expected and the found values.
     pub detail: String,
-    /// Remedy; may be empty.
+    /// Remedy, or an empty string.
     pub hint: String,
     /// Number of operators refused for this reason.
     pub operators: usize,
 }
 
 impl fmt::Display for RefusalSummary {
-    /// Formats the summary like `nuc refused 9 operators: UnsupportedDtype: expected float32, found float64: cast it
-    /// first`.
+    /// Formats the summary, for example `nuc refused 9 operators: UnsupportedDtype: expected float32, found float64:
+    /// cast it first`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.operators == 1 { "" } else { "s" };
         write!(f, "{} refused {} operator{plural}: {}: {}", self.backend, self.operators, self.code, self.detail)?;
@@ -467,7 +467,7 @@ impl fmt::Display for RefusalSummary {
     }
 }
 
-/// Returns at most five reasons per backend, most frequent first.
+/// Returns at most five refusal reasons per backend, most frequent first.
 pub fn refusal_summary(explanation: &Explanation) -> Vec<RefusalSummary> {
     let mut counts: BTreeMap<(&str, String, &str, &str), usize> = BTreeMap::new();
     for refusal in explanation.nodes.iter().flat_map(|n| &n.refusals) {
@@ -495,8 +495,8 @@ pub fn refusal_summary(explanation: &Explanation) -> Vec<RefusalSummary> {
     summaries
 }
 
-/// Returns the end of a headline: the most frequent reason that has a remedy, otherwise the most frequent reason; empty
-/// if there are no reasons.
+/// Returns the suffix of a headline: the most frequent reason that has a remedy, otherwise the most frequent reason;
+/// empty if there are no reasons.
 pub fn refusal_headline(reasons: &[&RefusalSummary]) -> String {
     match reasons.iter().find(|reason| !reason.hint.is_empty()).or(reasons.first()) {
         Some(RefusalSummary { detail, hint, .. }) if hint.is_empty() => format!(": {detail}"),

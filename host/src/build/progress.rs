@@ -1,9 +1,9 @@
-//! Progress of a build, reported while the build runs.
+//! Build progress, reported while the build runs.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Stage of a build that begins.
+/// Build stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stage {
@@ -45,17 +45,17 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Function that receives the stages of a build as they begin.
+/// Callback for the start of each build stage.
 #[derive(Clone)]
 pub struct Progress(Arc<dyn Fn(&Stage) + Send + Sync>);
 
 impl Progress {
-    /// Wraps a function.
+    /// Creates a reporter that calls `report`.
     pub fn new(report: impl Fn(&Stage) + Send + Sync + 'static) -> Progress {
         Progress(Arc::new(report))
     }
 
-    /// Reports a stage that begins.
+    /// Reports the start of a stage.
     pub fn report(&self, stage: &Stage) {
         (self.0)(stage);
     }

@@ -1,16 +1,16 @@
-//! Programs for fixed values of symbolic dimensions, in addition to the one with symbolic dimensions.
+//! Specialized programs for fixed values of symbolic dimensions, in addition to the program with symbolic dimensions.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_runtime::error::Failure;
 use std::collections::BTreeMap;
 
-/// Maximum number of specialized programs of a model: each is compiled and stored.
+/// Maximum number of specialized programs per model, each of which is compiled and stored.
 const MAX_VARIANTS: usize = 64;
 
-/// Returns every combination of the values of the dimensions, the last dimension varying fastest.
+/// Returns all combinations of dimension values, with the last dimension varying fastest.
 ///
 /// # Errors
-/// More combinations than a build specializes.
+/// If there are more than `MAX_VARIANTS` combinations.
 pub fn combinations(dims: &[(String, Vec<usize>)]) -> Result<Vec<BTreeMap<String, usize>>, Failure> {
     let count = dims.iter().try_fold(1usize, |count, (_, values)| count.checked_mul(values.len()));
     if count.is_none_or(|count| count > MAX_VARIANTS) {

@@ -1,4 +1,4 @@
-//! Frontends: convert a model file of any supported format to a typed module with `@main`.
+//! Frontends, which convert model files of all supported formats to typed modules with `@main`.
 
 pub mod relay;
 
@@ -11,11 +11,11 @@ use byoc_ir::interface::unreadable;
 use byoc_runtime::error::Failure;
 use std::path::Path;
 
-/// Reads a model: `.onnx`, `.relay` with its weights file next to it, or a folder in ONNX test-data layout, whose first
+/// Reads a model: `.onnx`, `.relay` with its weights file beside it, or a folder in ONNX test-data layout, whose first
 /// data set then provides the shapes of inputs that `options` does not contain.
 ///
 /// # Errors
-/// A file that cannot be read, or an invalid model; all errors that can be detected at once are reported.
+/// If a file cannot be read, or the model is invalid; all errors that can be detected together are reported.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     #[cfg(feature = "onnx")]
     if path.is_dir() {
@@ -29,7 +29,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     }
 }
 
-/// Reads an ONNX model from the bytes of its file. Tensor data in other files is read from `folder`.
+/// Reads an ONNX model from the bytes of its file. External tensor data is read from `folder`.
 ///
 /// # Errors
 /// Same as [`load`].
@@ -46,7 +46,7 @@ pub fn load_bytes(bytes: bytes::Bytes, folder: Option<&Path>, options: &LoadOpti
 /// Reads the inputs and outputs of a model without converting its operators.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// If the file cannot be read.
 pub fn signature(path: &Path) -> Result<Signature, Failure> {
     #[cfg(feature = "onnx")]
     if path.is_dir() {
@@ -75,6 +75,6 @@ fn unknown_format(path: &Path) -> Diagnostic {
     .note(if cfg!(feature = "onnx") {
         "supported formats: .onnx files, .relay files, and folders with a model.onnx and test_data_set_N folders"
     } else {
-        "supported formats: .relay files; this program was built without the reader of ONNX models"
+        "supported formats: .relay files; byoc was built without support for ONNX models"
     })
 }

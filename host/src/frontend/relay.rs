@@ -23,7 +23,7 @@ type Spans = IndexVec<ExprId, Span>;
 /// Parses a module, without inferring types or binding dimensions.
 ///
 /// # Errors
-/// Invalid text (every error is reported), or a missing or corrupted weights file.
+/// If the text is invalid (every error is reported), or the weights file is missing or corrupt.
 pub fn read(path: &Path) -> Result<Module, Failure> {
     parse_file(path).map(|text| text.module)
 }
@@ -31,7 +31,7 @@ pub fn read(path: &Path) -> Result<Module, Failure> {
 /// Reads a module and verifies its structure; the types remain as written.
 ///
 /// # Errors
-/// Invalid text (every error is reported), or a violation of the structural rules.
+/// If the text is invalid (every error is reported), or the module violates the structural rules.
 pub fn read_verified(path: &Path) -> Result<Module, Failure> {
     let ParsedText { source, module, spans } = parse_file(path)?;
     let faults = verifier::structure_faults(&module);
@@ -42,10 +42,10 @@ pub fn read_verified(path: &Path) -> Result<Module, Failure> {
     Err(Failure::from(diagnostics).in_source(&path.display().to_string(), &source))
 }
 
-/// Reads a module with any functions and infers its types; named dimensions remain unknown.
+/// Reads a module, which need not have a `@main`, and infers its types; named dimensions remain unknown.
 ///
 /// # Errors
-/// An invalid module; all errors that can be detected at once are reported.
+/// If the module is invalid; all errors that can be detected together are reported.
 pub fn read_typed(path: &Path) -> Result<Module, Failure> {
     let ParsedText { source, module, spans } = parse_file(path)?;
     infer_types(path, &module, &source, &spans)
@@ -58,11 +58,11 @@ fn infer_types(path: &Path, module: &Module, source: &str, spans: &Spans) -> Res
     })
 }
 
-/// Reads a module with `@main` and infers its types. Named dimensions are bound as `options` specifies; all others
-/// remain unknown.
+/// Reads a module with `@main` and infers its types. Named dimensions are bound as `options` specifies; the remaining
+/// dimensions stay unknown.
 ///
 /// # Errors
-/// An invalid module; all errors that can be detected at once are reported.
+/// If the module is invalid; all errors that can be detected together are reported.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     let text = parse_file(path)?;
     let mut module = text.module;
@@ -75,11 +75,11 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     Ok(Loaded { module, signature, bound, warnings: Vec::new(), digest })
 }
 
-/// Writes a module as text, and the constants that the text does not contain to a file beside it. Either both files are
-/// written or neither.
+/// Writes a module as text, and the constants that the text does not contain to a file beside it. Either both files or
+/// neither file is written.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// If a file cannot be written.
 pub fn write(path: &Path, module: &Module) -> Result<(), Diagnostic> {
     let printed = print(module, &PrintOptions::default());
     let text = printed.text.as_bytes();
@@ -124,14 +124,14 @@ fn parse_file(path: &Path) -> Result<ParsedText, Failure> {
     Ok(ParsedText { source, module: parsed.module, spans: parsed.spans })
 }
 
-/// Returns the possible weights files of a text file, the default first.
+/// Returns the candidate weights files for a text file, the default first.
 fn weights_files(path: &Path) -> [PathBuf; 2] {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".safetensors");
     [PathBuf::from(beside), path.with_extension("safetensors")]
 }
 
-/// Reads the tensors with the names 0, 1, and so on.
+/// Reads the tensors named 0, 1, and so on.
 fn read_constants(file: &Path) -> Result<Vec<Arc<Tensor>>, Diagnostic> {
     let mut tensors = io::weights::read(file)?;
     let constants: Vec<Arc<Tensor>> = (0..).map_while(|i| tensors.remove(&i.to_string())).map(Arc::new).collect();
@@ -172,7 +172,7 @@ fn name_origins(module: &mut Module, source: &str, spans: &Spans) {
     }
 }
 
-/// Binds named dimensions wherever they occur: to the values in `options.dims`, and to the shapes of the inputs in
+/// Binds all occurrences of named dimensions, to the values in `options.dims` and to the input shapes in
 /// `options.input_shapes`.
 fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, usize>, Vec<Diagnostic>> {
     let bad = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
@@ -264,8 +264,8 @@ fn substitute(ty: &Type, bound: &BTreeMap<String, usize>) -> Type {
     })
 }
 
-/// Returns the inputs and outputs of `@main`, tuples flattened. A result is named by its position, and a field of a
-/// tuple parameter by the name of the parameter, a dot and the position.
+/// Returns the inputs and outputs of `@main`, with tuples flattened. A result is named by its position, and a field of
+/// a tuple parameter by the parameter name, a dot and the position.
 fn signature(module: &Module) -> Result<Signature, Diagnostic> {
     let main = module.main().ok_or_else(|| {
         let names: Vec<String> = module.globals.keys().map(|name| format!("@{name}")).collect();
@@ -295,7 +295,7 @@ fn signature(module: &Module) -> Result<Signature, Diagnostic> {
     Ok(Signature { inputs, outputs })
 }
 
-/// Returns the leaves of a type, nested tuples flattened, left to right.
+/// Returns the leaves of a type from left to right, with nested tuples flattened.
 fn leaves(ty: &Type) -> Vec<&Type> {
     let mut leaves = Vec::new();
     ty.walk(&mut |part, _| {

@@ -12,13 +12,13 @@ use std::path::Path;
 /// Normalization of pixel values: `(value / 255 - mean) / std` per channel. A single number applies to all channels.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Normalization {
-    /// Mean to subtract; 0 when empty.
+    /// Mean to subtract; 0 if empty.
     pub mean: Vec<f64>,
-    /// Standard deviation to divide by; 1 when empty.
+    /// Standard deviation to divide by; 1 if empty.
     pub std: Vec<f64>,
 }
 
-/// Positions of channels, rows and columns in a shape.
+/// Number of channels, rows and columns of an image, and the order of its axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     channels: usize,
@@ -28,11 +28,11 @@ struct Layout {
 }
 
 /// Reads an image as a tensor of element type `dtype` and dimensions `shape`. The image is scaled bilinearly to the
-/// height and width, and converted to gray if the tensor has one channel. Integer elements are the pixel values;
+/// height and width, and converted to grayscale if the tensor has one channel. Integer elements are the pixel values;
 /// floating-point elements are normalized.
 ///
 /// # Errors
-/// When the file is not an image, or `shape` is not the shape of a single image.
+/// If the file is not an image, or `shape` is not the shape of a single image.
 pub fn load(path: &Path, dtype: DType, shape: &[usize], normalization: &Normalization) -> Result<Tensor, Diagnostic> {
     let bad_input = |why: String| {
         Diagnostic::error(codes::frontends::BAD_BINDING, why)
@@ -84,7 +84,7 @@ fn layout(shape: &[usize]) -> Option<Layout> {
     .filter(|l| l.height > 0 && l.width > 0)
 }
 
-/// Returns the scaled pixels row by row, with the channels of a pixel adjacent.
+/// Returns the scaled pixels in row-major order, with interleaved channels.
 fn read_scaled(path: &Path, layout: Layout) -> Result<Vec<u8>, Diagnostic> {
     let mut reader = open_regular(path)
         .and_then(|file| ImageReader::new(BufReader::new(file)).with_guessed_format())

@@ -1,6 +1,6 @@
-//! Tensors in files: `.npy`, `.npz`, `.pb`, safetensors and images.
+//! Tensor files: `.npy`, `.npz`, `.pb`, safetensors and images.
 //!
-//! Every reader allocates at most what the file contains: a header that declares more data than the file has is an
+//! No reader allocates more than the file contains: a header that declares more data than the file contains is an
 //! error.
 
 #[cfg(feature = "images")]
@@ -19,11 +19,11 @@ use byoc_ir::diag::Diagnostic;
 use byoc_ir::tensor::Tensor;
 use std::path::Path;
 
-/// Reads one tensor from a `.npy`, `.npz` or `.pb` file. From an `.npz` file, the entry `entry` is read, or its only
-/// entry.
+/// Reads one tensor from a `.npy`, `.npz` or `.pb` file. For an `.npz` file, reads the entry `entry`, or the only entry
+/// by default.
 ///
 /// # Errors
-/// When the file is missing, corrupted, in another format, or has no such entry.
+/// If the file is missing, corrupt or in an unsupported format, or has no such entry.
 pub fn read_tensor(path: &Path, entry: Option<&str>) -> Result<Tensor, Diagnostic> {
     match path.extension().and_then(|e| e.to_str()) {
         Some("npy") => npy::read(path),

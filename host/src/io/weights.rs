@@ -1,4 +1,4 @@
-//! Safetensors files: named tensors, which are views of the mapped file.
+//! Safetensors files, read as named tensors that are views of the mapped file.
 
 use byoc_files::mapped::MappedRange;
 use byoc_files::write_atomically;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Reads every tensor of a file, by name.
 ///
 /// # Errors
-/// When the file cannot be read, is corrupted, or has a tensor of an unsupported element type.
+/// If the file cannot be read, is corrupt, or has a tensor of an unsupported element type.
 pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
     let file = SafeTensors::deserialize(&bytes).map_err(|e| bad_file(path, e))?;
@@ -35,19 +35,19 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, Diagnostic> {
     Ok(tensors)
 }
 
-/// Writes named tensors. Equal tensors give equal files.
+/// Writes named tensors. Equal tensors produce identical files.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write<'a>(path: &Path, tensors: impl IntoIterator<Item = (String, &'a Tensor)>) -> Result<(), Diagnostic> {
     let bytes = serialize(tensors);
     write_atomically(path, |file| file.write_all(&bytes?))
 }
 
-/// Returns the bytes of a safetensors file.
+/// Serializes named tensors as a safetensors file.
 ///
 /// # Errors
-/// When the tensors cannot be serialized.
+/// If the tensors cannot be serialized.
 pub fn serialize<'a>(tensors: impl IntoIterator<Item = (String, &'a Tensor)>) -> std::io::Result<Vec<u8>> {
     let views = tensors.into_iter().map(|(name, tensor)| (name, StoredTensor(tensor)));
     safetensors::serialize(views, None).map_err(std::io::Error::other)
@@ -89,7 +89,7 @@ fn file_type(dtype: DType) -> Dtype {
         DType::U64 => Dtype::U64,
         DType::Bool => Dtype::BOOL,
         DType::I4 | DType::I2 => Dtype::I8,
-        // Element types that the format does not have are stored as uint8.
+        // Element types without a safetensors equivalent are stored as uint8.
         _ => Dtype::U8,
     }
 }

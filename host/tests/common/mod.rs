@@ -32,19 +32,19 @@ pub fn floats(random: &mut Random, shape: &[usize]) -> Tensor {
     Tensor::from_slice(shape, &values)
 }
 
-/// Creates the executor of a module on the host alone.
+/// Creates a host-only executor for a module.
 pub fn executor(module: &Module) -> Executor {
     let planned = plan(module, &[], &[]).unwrap();
     Executor::new(planned.program, planned.constants, Vec::new(), Arc::new(Pool::new(2).unwrap())).unwrap()
 }
 
-/// Plans and runs a module on the host alone.
+/// Plans and runs a module only on the host.
 pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic> {
     executor(module).run(inputs)
 }
 
-/// Evaluates a data-flow module expression by expression, each operator by its naive reference. Function literals are
-/// evaluated at their calls, as if inlined.
+/// Evaluates a data-flow module expression by expression, with the naive reference of each operator. Function literals
+/// are evaluated at their calls, as if inlined.
 pub fn naive(module: &Module, inputs: &[Tensor]) -> Vec<Tensor> {
     let main = module.main().unwrap();
     let mut values: IndexVec<ExprId, Option<Vec<Tensor>>> = IndexVec::filled(None, module.nodes.len());

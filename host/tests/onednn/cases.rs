@@ -1,20 +1,20 @@
-//! Random modules, grouped into families.
+//! Families of random modules.
 
 use byoc::io::random::{self, Random};
 use byoc_ir::ir::{AttrValue, Attrs, ExprId, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
 
-/// Returns true: every CPU supports these families.
+/// Returns true, since every CPU supports these families.
 pub fn is_supported() -> bool {
     true
 }
 
 /// Module under construction, with the values of its inputs.
 pub struct Case {
-    /// Name of the family of the case.
+    /// Name of the case's family.
     pub name: String,
-    /// Seed of the random numbers.
+    /// Seed of the random number generator.
     pub seed: u64,
     /// Values of the inputs.
     pub inputs: Vec<Tensor>,
@@ -62,7 +62,7 @@ impl Case {
         self.int(1, one_in) == 1
     }
 
-    /// Draws one of the elements.
+    /// Draws an element of `from`.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.int(0, from.len() - 1)]
     }
@@ -95,7 +95,7 @@ impl Case {
         self.builder.constant(Tensor::scalar(value))
     }
 
-    /// Adds a call of an operator.
+    /// Adds an operator call.
     pub fn op(&mut self, name: &str, args: &[ExprId], attrs: &[(&str, AttrValue)]) -> ExprId {
         let attrs = Attrs::new(attrs.iter().cloned());
         self.builder.op(name, args, attrs).unwrap_or_else(|e| panic!("{}, seed {}: {e:?}", self.name, self.seed))
@@ -193,7 +193,7 @@ impl Case {
         self.op("multiply", &[half, gate], &[])
     }
 
-    /// Adds a bias along `axis`, in one of Relay's two forms, or none.
+    /// Adds a bias along `axis`, in one of Relay's two representations, or none.
     fn bias(&mut self, x: ExprId, axis: usize) -> ExprId {
         let shape = self.shape(x);
         match self.int(0, 2) {
@@ -228,7 +228,7 @@ impl Case {
     }
 }
 
-/// Creates an attribute with a list of integers.
+/// Creates an integer list attribute.
 pub fn ints_attr(values: &[usize]) -> AttrValue {
     AttrValue::ints(values.iter().map(|&v| v as i64))
 }
@@ -283,15 +283,15 @@ pub fn convolution_2d(c: &mut Case) {
     grouped(c, 2, false);
 }
 
-/// Ungrouped 3 x 3 convolutions with enough channels and positions for Winograd to pay off, in every layout of data and
-/// kernel that occurs in models.
+/// Ungrouped 3 x 3 convolutions with enough channels and positions for Winograd to pay off, in every data layout and
+/// kernel layout that occurs in models.
 pub fn three_by_three(c: &mut Case) {
     let (images, channels, filters) = (c.int(1, 3), c.int(16, 70), c.int(16, 70));
     let padding: Vec<usize> = (0..4).map(|_| c.pick(&[0, 1, 1, 2])).collect();
     let (height, width) = (c.int(8, 24), c.int(8, 24));
     let mut x = c.input(&[images, channels, height, width]);
     if c.chance(3) {
-        // Slices the data from a tensor with more channels, so that it is strided.
+        // Slices the data from a tensor with more channels, which makes the data strided.
         let all = c.input(&[images, channels + 8, height, width]);
         let more = c.op("tanh", &[all], &[]);
         let begin = c.int(0, 8);
@@ -342,7 +342,7 @@ pub fn dense(c: &mut Case) {
     let x = c.input(&shape);
     let w = if c.chance(6) { c.input(&[units, inner]) } else { c.constant(&[units, inner]) };
     let mut y = c.op("nn.dense", &[x, w], &[]);
-    // Models also reshape between the matrix product and its successors.
+    // Some models reshape between the matrix product and its successors.
     if c.chance(3) {
         y = c.op("reshape", &[y], &[("newshape", AttrValue::ints([1, -1, units as i64]))]);
     }
@@ -425,7 +425,7 @@ pub fn softmax(c: &mut Case) {
 
 pub fn layer_norm(c: &mut Case) {
     let mut shape = any_shape(c, 1..=3);
-    // At least two elements per row: normalization maps a single element to beta whatever its value.
+    // At least two elements per row, because normalization maps a single element to beta regardless of its value.
     shape.push(c.int(2, 40));
     let width = shape[shape.len() - 1];
     let x = c.input(&shape);
@@ -511,7 +511,7 @@ pub fn binary(c: &mut Case) {
     c.set_result(z);
 }
 
-/// Values that are read again later, combined with broadcast operands: no in-place operator may overwrite such a value.
+/// Values with later reads, combined with broadcast operands. No in-place operator may overwrite such a value.
 pub fn diamonds(c: &mut Case) {
     let shape = any_shape(c, 2..=5);
     let x = c.input(&shape);
@@ -632,7 +632,7 @@ pub fn resizing(c: &mut Case) {
     c.set_result(y);
 }
 
-/// Attention as exporters write it: heads split by reshape and transpose, scaled, masked, normalized, merged again.
+/// Attention as emitted by exporters: heads split by reshape and transpose, scaled, masked, normalized and merged.
 pub fn attention(c: &mut Case) {
     let (batch, length, heads, width) = (c.int(1, 3), c.int(1, 9), c.int(1, 4), c.int(1, 8));
     let model = heads * width;
@@ -666,7 +666,7 @@ pub fn attention(c: &mut Case) {
     c.set_result(y);
 }
 
-/// Steps of an LSTM as frontends unroll them, with the gates in any order, and with or without an initial state.
+/// LSTM steps as unrolled by frontends, with the gates in arbitrary order, and with or without an initial state.
 pub fn lstm(c: &mut Case) {
     let (batch, hidden, width, steps) = (c.int(1, 3), c.int(1, 40), c.int(1, 8), c.int(1, 4));
     let (w, r) = (c.constant(&[4 * hidden, width]), c.constant(&[4 * hidden, hidden]));
@@ -708,8 +708,8 @@ pub fn lstm(c: &mut Case) {
     c.set_result(all);
 }
 
-/// Steps of a GRU as frontends unroll them: the reset gate after the recurrent product or before it, with or without an
-/// initial state, with and without biases.
+/// GRU steps as unrolled by frontends, with the reset gate after or before the recurrent matrix product, with or
+/// without an initial state, and with or without biases.
 pub fn gru(c: &mut Case) {
     let (batch, hidden, width, steps) = (c.int(1, 3), c.int(1, 40), c.int(1, 8), c.int(1, 4));
     let (behind, biased) = (c.chance(2), c.chance(2));
@@ -829,7 +829,7 @@ pub fn channel_shuffle(c: &mut Case) {
     c.set_result(y);
 }
 
-/// Blocks of convolutions with shortcuts, gates over channels, and concatenations.
+/// Convolution blocks with shortcuts, channel gates, and concatenations.
 pub fn residual_blocks(c: &mut Case) {
     let channels = c.pick(&[3, 8, 16]);
     let size = c.int(3, 8);
@@ -868,14 +868,14 @@ pub fn residual_blocks(c: &mut Case) {
                 c.op("concatenate", &[tuple], &[("axis", 1.into())])
             }
         };
-        // Scales the values down, as weights of standard deviation 1 make values grow from layer to layer.
+        // Scales the values down, because weights of standard deviation 1 make values grow from layer to layer.
         x = c.with_scalar("multiply", x, 0.05);
     }
     c.set_result(x);
 }
 
-/// A softmax with some fully masked rows, which become NaN, and the guard that replaces NaN as exporters write it.
-/// Other rows are masked only in part.
+/// Softmax with some fully masked rows, which become NaN, followed by the NaN guard that exporters emit. The remaining
+/// rows are only partially masked.
 pub fn masked_rows(case: &mut Case) {
     let (batch, rows, columns) = (case.int(1, 3), case.int(1, 9), case.int(1, 40));
     let x = case.input(&[batch, rows, columns]);

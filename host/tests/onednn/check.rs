@@ -13,7 +13,7 @@ use byoc_plugin_api::{
 use serde_json::json;
 use std::sync::Arc;
 
-/// The loaded backend.
+/// Loaded oneDNN backend.
 pub struct Bench {
     session: Session,
     codegen: Arc<dyn Codegen>,
@@ -21,7 +21,7 @@ pub struct Bench {
     _folder: tempfile::TempDir,
 }
 
-/// Memory for a run, with the alignment of the host.
+/// 64 bytes of tensor memory, with the tensor alignment of the host.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
@@ -31,13 +31,13 @@ impl Bench {
     pub fn new() -> Option<Bench> {
         byoc_test_support::onednn()?;
         let folder = byoc_test_support::plugin_dir(&["dnnl"]);
-        let session = Session::new(&[folder.path().to_owned()], 2).unwrap_or_else(|_| panic!("a session"));
-        let codegen = session.registry.codegen("dnnl").unwrap_or_else(|_| panic!("the backend")).0;
+        let session = Session::new(&[folder.path().to_owned()], 2).unwrap_or_else(|_| panic!("cannot start a session"));
+        let codegen = session.registry.codegen("dnnl").unwrap_or_else(|_| panic!("cannot find the backend")).0;
         let loader = session.registry.loader("dnnl_json", "dnnl").expect("expected the loader");
         Some(Bench { session, codegen, loader, _folder: folder })
     }
 
-    /// Builds the graph of a module and returns it if the backend supports it.
+    /// Builds the graph of a module and returns it if the backend supports it, otherwise the refusal.
     pub fn graph(&self, module: &Module) -> Result<(Graph, ConstantTable), String> {
         let mut constants = ConstantTable::default();
         let main = module.main().expect("expected `@main`");
@@ -50,7 +50,7 @@ impl Bench {
         }
     }
 
-    /// Compiles and loads a supported graph. This must not fail, as a positive verdict is binding.
+    /// Compiles and loads a supported graph. A failure is a panic, because a positive verdict is binding.
     pub fn load(&self, graph: &Graph, constants: &ConstantTable) -> Box<dyn Executable> {
         let options = json!({});
         let region = Region { graph, constants: &constants.handles, options: &options };
@@ -79,7 +79,7 @@ impl Bench {
         let (graph, constants) = self.graph(&module)?;
         let executable = self.load(&graph, &constants);
         let expected = support::run(&module, &inputs).unwrap_or_else(|error| panic!("{what}: {error}"));
-        // The second run finds the memory as the first run left it.
+        // The second run detects state that the first run left behind.
         let dtypes: Vec<DType> = expected.iter().map(Tensor::dtype).collect();
         for _ in 0..2 {
             compare_within(&what, case_tolerance, &run_as(&*executable, &inputs, &dtypes), &expected);
@@ -93,7 +93,8 @@ pub fn compare(what: &str, got: &[Tensor], expected: &[Tensor]) {
     compare_within(what, 2e-5, got, expected);
 }
 
-/// Compares each output relative to its largest element, as small elements carry the rounding errors of large ones.
+/// Compares each output relative to its largest element, because small elements contain the rounding errors of large
+/// elements.
 pub fn compare_within(what: &str, tolerance: f64, got: &[Tensor], expected: &[Tensor]) {
     assert_eq!(got.len(), expected.len(), "{what}");
     for (k, (got, expected)) in got.iter().zip(expected).enumerate() {
@@ -122,19 +123,20 @@ pub fn run(executable: &dyn Executable, inputs: &[Tensor]) -> Vec<Tensor> {
     run_as(executable, inputs, &[DType::F32; 8])
 }
 
-/// Runs an executable with outputs of these element types.
+/// Runs an executable whose outputs have the element types `dtypes`.
 pub fn run_as(executable: &dyn Executable, inputs: &[Tensor], dtypes: &[DType]) -> Vec<Tensor> {
     let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let prepared = executable.prepare(&dims).unwrap_or_else(|error| panic!("{error}"));
     let refs: Vec<TensorRef<'_>> =
         inputs.iter().map(|t| TensorRef::new(dtype_to_api(t.dtype()), t.shape(), t.bytes())).collect();
     let mut shapes: Vec<Vec<usize>> = prepared.outputs.iter().map(|o| o.dims.to_vec()).collect();
-    // The memory is initialized with NaN, as nothing may be read before it is written.
+    // The memory is filled with NaN, which exposes reads of uninitialized elements.
     let mut memory: Vec<Vec<Line>> =
         shapes.iter().map(|shape| vec![Line([0xff; 64]); (shape.iter().product::<usize>() * 4).div_ceil(64)]).collect();
     let mut workspace = vec![Line([0xff; 64]); prepared.workspace.div_ceil(64)];
     let bytes = |lines: &mut [Line], len: usize| {
-        // SAFETY: `lines` consists of plain bytes, at least `len` of them.
+        // SAFETY: `lines` borrows plain bytes without padding exclusively, and every caller below allocated at least
+        // `len` of them.
         unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<u8>(), len) }
     };
     let mut outputs: Vec<TensorMut<'_>> = shapes
@@ -162,7 +164,7 @@ pub fn run_as(executable: &dyn Executable, inputs: &[Tensor], dtypes: &[DType]) 
 }
 
 impl Bench {
-    /// Returns the text of a refusal; empty if the candidate is supported.
+    /// Returns the detail of a refusal; empty if the candidate is supported.
     pub fn judge(&self, candidate: &Candidate) -> String {
         match self.codegen.judge(candidate) {
             Verdict::Supported => String::new(),

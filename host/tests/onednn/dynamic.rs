@@ -49,7 +49,7 @@ fn runs_region_with_every_batch_and_length() {
         let expected = support::run(&fixed, std::slice::from_ref(&input)).unwrap();
         compare(&format!("({batch}, {length})"), &run(&*executable, &[input]), &expected);
     }
-    let wrong = executable.prepare(&[&[2, 3, 25]]).expect_err("expected an error for another width");
+    let wrong = executable.prepare(&[&[2, 3, 25]]).expect_err("expected an error for a different width");
     assert!(
         wrong.message.contains("input 0: expected") && wrong.message.contains("found dimensions [2, 3, 25]"),
         "{wrong}"

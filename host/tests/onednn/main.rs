@@ -1,5 +1,5 @@
-//! Comparison of the oneDNN backend with the naive references of the operators, over random shapes, windows, groups and
-//! axes. If oneDNN is not installed, these tests are skipped.
+//! Comparison of the oneDNN backend with the naive operator references, over random shapes, windows, groups and axes.
+//! The tests are skipped if oneDNN is not installed.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -11,7 +11,8 @@ mod quantized;
 
 use check::Bench;
 
-/// Runs `count` random cases of a family. At most a tenth of them may be refused; the others must be correct.
+/// Runs `count` random cases of a family. At most a tenth of the cases may be refused; all supported cases must be
+/// correct.
 fn family(name: &str, count: u64, make: fn(&mut cases::Case)) {
     let Some(bench) = Bench::new() else { return };
     let mut refused = Vec::new();

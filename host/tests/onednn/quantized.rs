@@ -4,8 +4,8 @@ use crate::cases::{Case, ints_attr};
 use byoc_ir::ir::{AttrValue, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
 
-/// Returns true if the CPU supports these families: without VNNI instructions the backend leaves int8 products to the
-/// host.
+/// Returns true if the CPU supports these families. Without VNNI instructions, the backend leaves int8 convolutions and
+/// matrix products to the host.
 pub fn is_supported() -> bool {
     byoc_test_support::has_vnni()
 }
@@ -43,13 +43,13 @@ fn integer(c: &mut Case, value: i32) -> ExprId {
     c.builder.constant(Tensor::scalar(value))
 }
 
-/// Draws a scale around `about`, sometimes a power of two.
+/// Draws a scale near `about`, sometimes a power of two.
 fn scale(c: &mut Case, about: f64) -> f32 {
     let value = about * (0.3 + 2.0 * c.uniform());
     if c.chance(6) { 2f64.powi(value.log2().round() as i32) as f32 } else { value as f32 }
 }
 
-/// Draws scales around `about`: a single scale, or one per channel.
+/// Draws scales near `about`: a single per-tensor scale, or per-channel scales.
 fn scales(c: &mut Case, about: f64, places: usize) -> ExprId {
     if c.chance(3) {
         let one = scale(c, about);
@@ -67,11 +67,11 @@ fn dtype_attr(dtype: DType) -> AttrValue {
     str_attr(dtype.name())
 }
 
-/// Adds a requantization of integers of magnitude `about`, per channel along `axis`.
+/// Adds a per-channel requantization, along `axis`, of integers of magnitude `about`.
 fn requantize(c: &mut Case, x: ExprId, about: f64, axis: usize, zero_in: i32, to: DType) -> ExprId {
     let places = c.shape(x)[axis];
     let out = scale(c, 0.05);
-    // The scale ranges from one that rounds everything to 0 to one that saturates everything.
+    // The scales range from rounding every value to 0 to saturating every value.
     let reach = c.pick(&[1.0, 40.0, 60.0, 60.0, 120.0, 3e4]);
     let from = scales(c, f64::from(out) * reach / about, places);
     let (zero_in, out) = (integer(c, zero_in), scalar(c, out));
@@ -89,7 +89,7 @@ fn requantize(c: &mut Case, x: ExprId, about: f64, axis: usize, zero_in: i32, to
     c.op("qnn.requantize", &[x, from, zero_in, out, zero_out], &attrs)
 }
 
-/// Adds a relu, a clip, or nothing.
+/// Adds a ReLU, a clip, or nothing.
 fn bounds(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     match c.int(0, 3) {
         0 => c.op("nn.relu", &[x], &[]),
@@ -164,7 +164,7 @@ fn post_ops(c: &mut Case, sums: ExprId, terms: usize, axis: usize) -> ExprId {
     x
 }
 
-/// Draws the quantization parameters of a product with data of type `dtype`: both zero points and both scales.
+/// Draws the zero points and scales of the operands of a convolution or matrix product with data of type `dtype`.
 fn parameters(c: &mut Case, dtype: DType) -> [ExprId; 4] {
     let zero = zero_point(c, dtype);
     [integer(c, zero), integer(c, 0), scalar(c, 0.05), scalar(c, 0.01)]
@@ -266,11 +266,11 @@ pub fn quantized_dense(c: &mut Case) {
     c.set_result(result);
 }
 
-/// Accumulators of 2^24 and more, which float32 does not represent exactly.
+/// Accumulators of at least 2^24, which are not exactly representable in float32 in general.
 pub fn quantized_large_accumulators(c: &mut Case) {
     c.tolerance = 0.0;
     let dtype = byte_type(c);
-    // All data and weights are near one bound, so that accumulators grow.
+    // All data and weights are near one bound, which makes the accumulators large.
     let near = |c: &mut Case, dtype: DType, shape: &[usize]| {
         let len: usize = shape.iter().product();
         let top = if dtype == DType::U8 { 255 } else { 127 };
@@ -299,7 +299,7 @@ pub fn quantized_large_accumulators(c: &mut Case) {
     c.set_result(sums);
 }
 
-/// Chains without a product: quantization, requantization, additions, and dequantization.
+/// Chains without convolutions or matrix products: quantization, requantization, additions, and dequantization.
 pub fn quantized_elementwise(c: &mut Case) {
     c.tolerance = 0.0;
     let rank = c.int(1, 4);
@@ -311,7 +311,7 @@ pub fn quantized_elementwise(c: &mut Case) {
         c.input_of(value)
     } else {
         let mut values: Vec<f32> = (0..len).map(|_| (c.uniform() * 40.0 - 20.0) as f32).collect();
-        // Ties, infinities and NaN.
+        // Special values: ties, infinities, NaN, -0 and a value that saturates.
         let special = [0.5, -0.5, 2.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e30];
         if c.chance(2) {
             let at = c.int(0, len - 1);
@@ -347,7 +347,7 @@ pub fn quantized_elementwise(c: &mut Case) {
     c.set_result(x);
 }
 
-/// A small network: a chain of convolutions with poolings between them and a dense layer at the end.
+/// Small network: a chain of convolutions with pooling between them, and a dense layer at the end.
 pub fn quantized_blocks(c: &mut Case) {
     c.tolerance = 0.0;
     let first = Sizes { groups: 1, per_group: c.pick(&[1, 3, 8]), out_per_group: c.pick(&[4, 8, 16]) };
@@ -435,7 +435,7 @@ pub fn quantized_pools_and_joins(c: &mut Case) {
     c.set_result(x);
 }
 
-/// Draws a factor or a summand: a scalar, or one number per position along `axis`.
+/// Draws a factor or an addend: a scalar, or per-channel values along `axis`.
 fn scalar_or_per_channel(c: &mut Case, x: ExprId, axis: usize, about: f64) -> ExprId {
     let shape = c.shape(x);
     if c.chance(2) {

@@ -1,4 +1,4 @@
-//! Evaluation of a module with the naive references of its operators: the slowest executor, and the easiest to trust.
+//! Evaluation of a module with the naive operator references: the slowest executor, and the easiest to trust.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -10,20 +10,20 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// Returns the path of a folder with test data.
+/// Returns the path of `name` in the test data.
 pub fn test_data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests").join(name)
 }
 
 /// Returns the folders of the test models, sorted.
 pub fn model_folders() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(test_data("models")).expect("cannot read the folder of the test models");
+    let entries = std::fs::read_dir(test_data("models")).expect("cannot read the test model folder");
     let mut folders: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
     folders.sort();
     folders
 }
 
-/// Computes the outputs of `@main`, tuples flattened.
+/// Computes the outputs of `@main`, with tuples flattened.
 ///
 /// # Errors
 /// If an operator fails.
@@ -76,7 +76,7 @@ enum Data {
     Function(ExprId, Rc<Scope>),
 }
 
-/// Values of the expressions of a call of a function, inside the scope of its definition.
+/// Expression values of a function call, nested in the scope of the function's definition.
 #[derive(Default)]
 struct Scope {
     values: RefCell<BTreeMap<ExprId, Data>>,
@@ -163,7 +163,7 @@ fn evaluate(module: &Module, id: ExprId, scope: &Rc<Scope>) -> Result<Data, Stri
     Ok(data)
 }
 
-/// Computes max |a - b| / max |b|, or infinity if shape, type or NaN differ.
+/// Computes max |a - b| / max |b|, or infinity if the shapes, element types or NaN positions differ.
 pub fn max_rel_err(got: &Tensor, wanted: &Tensor) -> f64 {
     if got.dtype() != wanted.dtype() || got.shape() != wanted.shape() {
         return f64::INFINITY;

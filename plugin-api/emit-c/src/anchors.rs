@@ -1,11 +1,11 @@
-//! Anchor operators: those with a loop nest of their own.
+//! Anchor operators: operators with a dedicated loop nest.
 
 /// Kind of an anchor operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
     /// Convolutions and transposed convolutions.
     Convolution,
-    /// Dense layers and products of matrices.
+    /// Dense layers and matrix products.
     MatrixProduct,
     /// Max and average pools.
     Pool,
@@ -17,7 +17,7 @@ pub enum Anchor {
     Gather,
     /// `nn.pad`.
     Pad,
-    /// Resizing of images.
+    /// Image resizing.
     Resize,
     /// `concatenate`.
     Concatenate,
@@ -55,7 +55,7 @@ pub const ANCHORS: &[(&str, Anchor)] = &[
     ("concatenate", Anchor::Concatenate),
 ];
 
-/// Further anchor operators of programs.
+/// Additional anchor operators in programs.
 const PROGRAM_ANCHORS: &[(&str, Anchor)] = &[
     ("qnn.conv2d", Anchor::Convolution),
     ("qnn.conv2d_transpose", Anchor::Convolution),

@@ -1,4 +1,4 @@
-//! Attributes and operands of anchor operators that have no code generation, with the reasons.
+//! Checks for unsupported attributes and operands of anchor operators.
 
 use crate::anchors::Anchor;
 use crate::layout::layout_is_known;
@@ -10,7 +10,7 @@ use byoc_plugin_support::region::{Op, RegionIr};
 /// Checks the attributes and operands of an anchor operator.
 ///
 /// # Errors
-/// The reason why there is no code generation for it.
+/// If code generation does not support an attribute or an operand.
 pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), (RefusalCode, String)> {
     let refuse = |code, detail: String| Err((code, detail));
     let shape = ir.shape(op.inputs[0]);

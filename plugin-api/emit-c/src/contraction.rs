@@ -1,10 +1,10 @@
 //! Common form of convolutions and matrix products: a sum of products over taps and channels.
 //!
 //! `out[g, r, c] = Σ_t Σ_k a[g, r, t, k] * b[g, t, k, c]`. Rows `r` are pixels or rows of a matrix, columns `c` are
-//! output channels and fill the vector lanes. `a` is read in place, one element at a time broadcast to all lanes; `b`
-//! is packed into panels as wide as a tile: constants when the region is loaded, other operands in a preceding phase. A
-//! tile of rows and columns is accumulated in registers, stored on the stack, and finished by the elementwise operators
-//! of the group.
+//! output channels and fill the vector lanes. `a` is read in place, with each element broadcast to all lanes; `b` is
+//! packed into panels as wide as a tile: a constant at load time, a non-constant operand in a preceding phase. A tile
+//! of rows and columns is accumulated in registers, stored on the stack, and finished by the elementwise operators of
+//! the group.
 
 use crate::loop_body::{Place, address};
 use crate::lowering::{Lowering, PackedConstant, Phase};
@@ -70,7 +70,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "}};\n");
 
         w.push_str(&packing);
-        // The function that applies the group's elementwise operators to a tile of sums.
+        // Function that applies the group's elementwise operators to a tile of accumulators.
         let _ = writeln!(
             w,
             "static BYOC_INLINE void {name}_finish(const {0}_args *args, const float *restrict t, {params}int64_t row, int64_t rows, int64_t column, int64_t columns) {{",
@@ -151,8 +151,8 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Packs `b` into panels: a constant when the region is loaded, any other operand in a separate phase. Returns the
-    /// packed memory and the code of the packing function, which is empty for a constant.
+    /// Packs `b` into panels: a constant at load time, a non-constant operand in a separate phase. Returns the packed
+    /// memory and the code of the packing function, which is empty for a constant.
     fn pack(
         &mut self,
         c: &Contraction,

@@ -4,7 +4,7 @@ use crate::form::{Concatenation, Form, Machine};
 use crate::lowering::Lowering;
 
 impl Lowering<'_, '_> {
-    /// Returns the machine of a program; `None` for a region.
+    /// Returns the target machine of a program; `None` for a region.
     pub fn machine(&self) -> Option<Machine> {
         match self.form {
             Form::Tasks => None,
@@ -12,7 +12,7 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// Returns the memory of the operands of concatenations.
+    /// Returns the placement of concatenation operands.
     pub fn concatenations(&self) -> Concatenation {
         match self.form {
             Form::Tasks => Concatenation::First,
@@ -20,12 +20,12 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// Returns the number of tasks that a schedule with `tasks` tasks has in this form.
+    /// Returns the number of tasks in this form: `tasks` for a region, 1 for a program.
     pub fn tasks(&self, tasks: i64) -> i64 {
         if self.form == Form::Tasks { tasks } else { 1 }
     }
 
-    /// Formats the head of the function of a phase, with the declaration of its arguments.
+    /// Formats the head of a phase function, with its argument declarations.
     pub fn head(&self, name: &str) -> String {
         let symbol = self.symbol;
         match self.form {
@@ -36,12 +36,12 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// Formats the statement that marks the number of the task as used, for a phase that is a single task.
+    /// Formats the statement that marks the task number as used, for a single-task phase.
     pub fn unused_task(&self, tasks: i64) -> &'static str {
         if tasks == 1 && self.form == Form::Tasks { "    (void)task;\n" } else { "" }
     }
 
-    /// Formats the call of a phase.
+    /// Formats the call to a phase function.
     pub fn call(&self, name: &str, tasks: i64) -> String {
         match self.form {
             Form::Tasks => format!("    byoc_run(pool, {tasks}, {name}, &args);\n"),

@@ -1,9 +1,9 @@
-//! Contractions of programs: operands in place, taps in the padding skipped.
+//! Contractions in programs: operands are read in place, and taps in the padding are skipped.
 //!
-//! The sums are those of [`crate::schedule::contraction`], but no operand is copied: a convolution's data has no border
-//! of zeros, and where a window reaches into the padding the loops over its taps start later or end earlier. Rows that
-//! lie inside are computed in tiles, the others one at a time. A constant operand is laid out in panels when the code
-//! is generated; any other operand is read with its strides.
+//! The sums match [`crate::schedule::contraction`], but no operand is copied: a convolution's data has no zero border,
+//! and where a window reaches into the padding, the loops over its taps start later or end earlier. Interior rows are
+//! computed in tiles, border rows one at a time. A constant operand is laid out in panels at code generation; a
+//! non-constant operand is read with its strides.
 
 use crate::literals::{c_type, storage_type};
 use crate::loop_body::{LoopBody, Place, address};
@@ -14,10 +14,10 @@ use byoc_plugin_api::DType;
 use byoc_plugin_support::view::{View, count};
 use std::fmt::Write;
 
-/// Maximum size in bytes of a panel of an operand that is not constant; it is laid out on the stack.
+/// Maximum size in bytes of a non-constant operand's panel, which is on the stack.
 const MAX_PANEL: i64 = 16_384;
 
-/// Operand `b` of a contraction as a program reads it.
+/// Operand `b` of a contraction in a program.
 struct Operand {
     place: Place,
     /// Offset of the first element, per group, as a C expression.
@@ -32,14 +32,14 @@ struct Operand {
 
 /// Sum over taps and channels, outermost first: the number of terms and the stride in `a` of each level.
 pub(crate) struct Sums {
-    /// Number of terms and stride of each level.
+    /// Number of terms, and stride in `a`, of each level.
     pub levels: [(i64, i64); 3],
     /// Guards of the two tap axes.
     pub guards: [Option<TapGuard>; 2],
 }
 
 impl Sums {
-    /// Returns the sum of a contraction.
+    /// Extracts the summation levels of a contraction.
     ///
     /// # Errors
     /// If there are more than two kernel axes.
@@ -57,12 +57,12 @@ impl Sums {
 }
 
 impl Lowering<'_, '_> {
-    /// Emits the phase of a contraction of a program.
+    /// Emits the phase of a contraction in a program.
     pub fn direct_contraction(&mut self, c: &Contraction, comment: Vec<String>) -> Result<(), String> {
         let machine = self.machine().ok_or("expected a program")?;
         let Sums { levels, guards } = Sums::new(c)?;
         let [groups, rows] = c.parts;
-        // Rows with a guard keep their dimensions, whose indices the guards need.
+        // Guarded rows keep their dimensions, because the guards need their indices.
         let guarded = guards.iter().any(Option::is_some);
         let mut parts = vec![groups];
         parts.extend(if guarded { vec![1; rows] } else { vec![rows] });
@@ -166,7 +166,7 @@ impl Lowering<'_, '_> {
         for (var, &n) in vars.iter().zip(&body.domain).take(last).skip(groups) {
             open(w, &mut depth, var, n);
         }
-        // Taps of the axes whose coordinate is fixed by now.
+        // Tap ranges of the axes whose row index is already fixed.
         let pad = "    ".repeat(depth);
         for (i, guard) in guards.iter().enumerate() {
             if let Some(guard) = guard.filter(|g| g.row != rows - 1) {
@@ -279,7 +279,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Lays out a constant `b` in panels of `nr` columns; any other operand stays where it is.
+    /// Lays out a constant `b` in panels of `nr` columns; a non-constant operand is read in place.
     fn operand(
         &mut self,
         c: &Contraction,
@@ -343,7 +343,7 @@ impl Lowering<'_, '_> {
         Ok(Operand { place: Place::Packed(array), at, panels: true, strides: [n1 * k, k, 1], column: 1 })
     }
 
-    /// Adds a constant of the program, or returns an equal one.
+    /// Adds a constant array to the program, unless it has an equal array, and returns the index.
     pub fn constant_array(&mut self, array: ConstantArray) -> usize {
         if let Some(at) = self.arrays.iter().position(|known| known.dtype == array.dtype && known.bytes == array.bytes)
         {
@@ -353,7 +353,7 @@ impl Lowering<'_, '_> {
         self.arrays.len() - 1
     }
 
-    /// Formats the declarations of the pointers of a loop body and of further tensors that are read.
+    /// Formats the pointer declarations of a loop body and of the additional tensors `read`.
     pub fn pointers_of(&self, body: &LoopBody, read: &[(Place, DType)]) -> String {
         let mut text = self.pointers(body);
         for &(place, dtype) in read {
@@ -367,7 +367,7 @@ impl Lowering<'_, '_> {
     }
 }
 
-/// Returns the name of the function that computes a tile.
+/// Returns the name of the tile function for the operand types `a` and `b`.
 pub fn tile_name(a: DType, b: DType) -> String {
     if a == DType::F32 && b == DType::F32 { "byoc_tile".into() } else { format!("byoc_tile_{a}_{b}") }
 }
@@ -385,7 +385,7 @@ fn offsets(view: &View) -> impl Iterator<Item = i64> + '_ {
 }
 
 impl TapGuard {
-    /// Returns the input index at an output index and a tap.
+    /// Returns the input index that a tap reads at an output index.
     fn at(&self, output: i64, tap: i64) -> i64 {
         output * self.scale + self.base + tap * self.step
     }
@@ -403,7 +403,7 @@ impl TapGuard {
         self.inside(taps, len) == (0, len)
     }
 
-    /// Formats the declarations of the first tap and the end of the taps that read an element.
+    /// Formats the declarations of the first tap and the end tap of the range that reads elements.
     pub fn text(&self, i: usize, output: &str, taps: i64, pad: &str) -> String {
         let TapGuard { scale, base, step, size, .. } = *self;
         let times = if scale == 1 { output.to_owned() } else { format!("{output} * {scale}") };

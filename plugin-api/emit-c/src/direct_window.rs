@@ -1,4 +1,5 @@
-//! Depthwise convolutions of programs: channels in the lanes, operands in place, taps in the padding skipped.
+//! Depthwise convolutions in programs: channels fill the lanes, operands are read in place, and taps in the padding are
+//! skipped.
 
 use crate::direct::Sums;
 use crate::literals::{c_type, loaded, storage_type};
@@ -10,8 +11,8 @@ use byoc_plugin_api::DType;
 use std::fmt::Write;
 
 impl Lowering<'_, '_> {
-    /// Emits a depthwise convolution of a program. The index space is `[n, pixels.., channel]`; the last stride of
-    /// `a_view` is that of the channels.
+    /// Emits a depthwise convolution in a program. The index space is `[n, pixels.., channel]`; the last stride of
+    /// `a_view` is the channel stride.
     pub fn direct_depthwise(&mut self, c: &Contraction, comment: Vec<String>) -> Result<(), String> {
         let Sums { levels, guards } = Sums::new(c)?;
         let body = &c.body;
@@ -126,7 +127,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Returns the number of channels of a depthwise convolution that whole vectors cover.
+    /// Returns the number of channels that full vectors cover in a depthwise convolution.
     fn vector_channels(&self, c: &Contraction) -> i64 {
         let channels = c.columns();
         let contiguous = c.a_view.strides.last() == Some(&1) && c.types == Types::FLOAT;
@@ -136,7 +137,7 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// Emits the loops over the channels that whole vectors cover, in tiles of pixels.
+    /// Emits the loops over the channels that full vectors cover, in pixel tiles.
     fn vector_depthwise(&self, w: &mut String, c: &Contraction, weights: Place, vectorized: i64) -> Result<(), String> {
         let machine = self.machine().ok_or("expected a program")?;
         let Sums { levels, guards } = Sums::new(c)?;

@@ -1,7 +1,7 @@
 //! Elementwise operators as C expressions.
 //!
-//! The semantics are those of the operator reference: `nn.relu`, `clip`, `maximum` and `minimum` propagate NaN; a cast
-//! from float to integer rounds toward zero and saturates; integer overflow wraps.
+//! The semantics follow the operator reference: `nn.relu`, `clip`, `maximum` and `minimum` propagate NaN; a cast from
+//! float to integer rounds toward zero and saturates; integer overflow wraps.
 
 use crate::literals::{c_type, cast, computed, floats, literal};
 use crate::quantized;
@@ -9,8 +9,8 @@ use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, RegionIr};
 use byoc_plugin_support::view::View;
 
-/// Unary functions of floats: Relay name, C function for `float`, C function for `double`. The prelude defines those
-/// with the prefix `byoc_`.
+/// Unary floating-point functions: Relay name, C function for `float`, C function for `double`. The prelude defines the
+/// functions with the prefix `byoc_`.
 const FUNCTIONS: &[(&str, &str, &str)] = &[
     ("exp", "byoc_exp", "exp"),
     ("erf", "byoc_erf", "erf"),
@@ -33,7 +33,7 @@ const FUNCTIONS: &[(&str, &str, &str)] = &[
     ("atanh", "atanhf", "atanh"),
 ];
 
-/// Rounding functions, in the form of `FUNCTIONS`; the identity for integers.
+/// Rounding functions, in the format of `FUNCTIONS`; the identity for integers.
 const ROUNDINGS: &[(&str, &str, &str)] = &[
     ("floor", "floorf", "floor"),
     ("ceil", "ceilf", "ceil"),
@@ -41,7 +41,7 @@ const ROUNDINGS: &[(&str, &str, &str)] = &[
     ("trunc", "truncf", "trunc"),
 ];
 
-/// Binary operators that map to an infix operator of C for every element type.
+/// Binary operators that map to a C infix operator for every element type.
 const INFIX: &[(&str, &str)] = &[
     ("add", "+"),
     ("nn.bias_add", "+"),
@@ -180,7 +180,7 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
         "isfinite" => "1".to_owned(),
         "clip" => {
             let (low, high) = (op.attrs().float("a_min", f64::NEG_INFINITY), op.attrs().float("a_max", f64::INFINITY));
-            // A bound that no element exceeds is left out.
+            // A bound that no element exceeds is omitted.
             let idle = |bound: f64| {
                 let (least, most) = integer_range(dtype);
                 bound.is_infinite()

@@ -1,7 +1,7 @@
-//! Calls of functions from outside: of the user's own, and of regions of backends.
+//! Calls to external functions: user-supplied functions, and functions of backend regions.
 //!
-//! Operands and results are row-major and contiguous. A region's function takes arrays of pointers and a workspace; an
-//! operator's function takes a `byoc_call` (`byoc_extern.h` of the project), which describes tensors and attributes.
+//! Operands and results are row-major and contiguous. A region function takes pointer arrays and a workspace; an
+//! operator function takes a `byoc_call` (`byoc_extern.h` of the project), which describes tensors and attributes.
 
 use crate::externals::REGION;
 use crate::literals::storage_type;
@@ -12,11 +12,11 @@ use byoc_plugin_support::region::{Op, OpId, Val};
 use byoc_plugin_support::view::{View, count};
 use std::fmt::Write;
 
-/// Alignment in bytes of the workspace of a region.
+/// Alignment of a region's workspace in bytes.
 const WORKSPACE_ALIGN: i64 = 64;
 
 impl Lowering<'_, '_> {
-    /// Lowers a call of a function from outside.
+    /// Lowers a call to an external function.
     pub fn external(&mut self, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let op = self.ir.get(id);
         let mut phase = Phase { comment, ..Phase::default() };
@@ -109,8 +109,8 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Lays out the constant weight of a convolution as the function wants it. Returns the layout and the shape if they
-    /// differ from the model's.
+    /// Permutes a convolution's constant weight into the layout that the function expects. Returns the layout and the
+    /// shape if they differ from the model's.
     fn permuted_kernel(
         &mut self,
         op: &Op<'_>,
@@ -145,7 +145,7 @@ impl Lowering<'_, '_> {
         Ok(Some((wanted, view.shape)))
     }
 
-    /// Formats the call of an operator's function.
+    /// Formats the call to an operator function.
     fn call_of(
         &self,
         op: &Op<'_>,
@@ -244,14 +244,14 @@ impl Lowering<'_, '_> {
     }
 }
 
-/// Replaces what a C string must not contain.
+/// Replaces with underscores the characters that a C string literal must not contain.
 fn quote(text: &str) -> String {
     text.chars()
         .map(|c| if c == '"' || c == '\\' || c == '?' || !c.is_ascii() || c.is_control() { '_' } else { c })
         .collect()
 }
 
-/// Returns the reason why a user's function cannot compute an operator of these types; `None` if it can.
+/// Returns the reason why a user-supplied function cannot compute an operator of these types; `None` if it can.
 pub fn unsupported(ir: &byoc_plugin_support::region::RegionIr<'_>, op: &Op<'_>) -> Option<String> {
     let bad =
         op.inputs.iter().chain(&op.outputs).map(|&v| ir.val(v).dtype).find(|dtype| storage_type(*dtype).is_none())?;

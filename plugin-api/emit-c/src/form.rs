@@ -1,47 +1,47 @@
 //! Forms of the generated code, and the text that depends on the form.
 //!
-//! A region of a backend runs as tasks of a thread pool, with vectors of GNU C and a workspace that the host provides. A
-//! program runs alone: plain C99, one thread, an arena that is planned beforehand, constants that are laid out when the
-//! code is generated.
+//! A backend region runs as thread-pool tasks, with GNU C vectors and a host-provided workspace. A program is
+//! self-contained: one thread, an arena that is planned in advance, constants that are laid out at code generation, and
+//! plain C99 unless the machine has [`vectors`](Machine::vectors).
 
 /// Form of the generated code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Tasks that run in parallel on the host's threads.
     Tasks,
-    /// Functions of a program of its own, for this machine.
+    /// Functions of a self-contained program for the given machine.
     Program(Machine, Concatenation),
 }
 
-/// Memory of the operands of a concatenation that are computed by the program.
+/// Placement of concatenation operands that the program computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concatenation {
-    /// In the result of the first concatenation that reads the operand.
+    /// Computes the operand in the result of the first concatenation that reads it.
     First,
-    /// In the result of the last concatenation that reads the operand.
+    /// Computes the operand in the result of the last concatenation that reads it.
     Last,
-    /// Apart; the concatenation copies.
+    /// Computes the operand in a separate buffer, from which the concatenation copies.
     Copied,
 }
 
 /// Processor that a program is generated for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Number of floats in a vector: the granularity of the columns of a tile.
+    /// Number of floats in a vector, the granularity of tile columns.
     pub lanes: i64,
     /// Number of vector registers.
     pub registers: i64,
-    /// Uses the vectors of GNU C and `restrict` if true, otherwise plain C99.
+    /// True for GNU C vectors and `restrict`, false for plain C99.
     pub vectors: bool,
-    /// Flags of the C compiler.
+    /// C compiler flags.
     pub flags: &'static str,
 }
 
 impl Machine {
-    /// Any processor, in plain C99.
+    /// Arbitrary processor, in plain C99.
     pub const GENERIC: Machine = Machine { lanes: 4, registers: 16, vectors: false, flags: "-O2" };
 
-    /// Machines by the name of a target.
+    /// Machines by target name.
     pub const TARGETS: &[(&str, Machine)] = &[
         ("generic", Machine::GENERIC),
         ("cortex-m55", Machine::GENERIC),

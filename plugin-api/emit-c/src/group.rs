@@ -1,8 +1,8 @@
 //! Fusion: partitions the operators of a region into groups, each of which becomes one loop nest.
 //!
-//! A group has at most one anchor, an operator that is not elementwise (a convolution, a reduction, ...), and the
-//! elementwise operators that are applied to the anchor's result in the same loop nest. Operators are visited in
-//! topological order and added to the group of one of their producers as long as the groups stay free of cycles.
+//! A group has at most one anchor, a non-elementwise operator (a convolution, a reduction, ...), and the elementwise
+//! operators that are applied to the anchor's result in the same loop nest. Operators are visited in topological order
+//! and added to the group of one of their producers as long as the groups stay acyclic.
 
 use crate::anchors::{self, Anchor};
 use crate::elementwise;
@@ -40,8 +40,7 @@ pub struct Grouping {
     in_place: bool,
 }
 
-/// Follows a chain of bijective view operators to its source. Returns the source and the chain in the order of
-/// application.
+/// Follows a chain of bijective view operators to its source. Returns the source and the chain in application order.
 fn root(ir: &RegionIr<'_>, mut value: Val) -> (Val, Vec<OpId>) {
     let mut through = Vec::new();
     while let Some(op) = ir.producer(value).filter(|&op| is_bijective(ir.get(op).name)) {
@@ -52,8 +51,8 @@ fn root(ir: &RegionIr<'_>, mut value: Val) -> (Val, Vec<OpId>) {
     (value, through)
 }
 
-/// Follows view operators from `value` to a value that the group computes. Returns that value, and `value` as a view
-/// over the domain of the group; `None` if there is no such value or no such view.
+/// Follows view operators from `value` to a value that the group computes. Returns the computed value, and `value` as a
+/// view over the domain of the group; `None` if the group computes no such value or the view does not exist.
 pub fn index_in(ir: &RegionIr<'_>, group: &Group, value: Val) -> Option<(Val, View)> {
     let (source, through) = root(ir, value);
     let mut view = group.index.get(&source)?.clone();
@@ -64,9 +63,8 @@ pub fn index_in(ir: &RegionIr<'_>, group: &Group, value: Val) -> Option<(Val, Vi
 }
 
 impl Grouping {
-    /// Groups the operators of a region. With `in_place`, an operator joins a group only if its other operands can be
-    /// read where they are.
-    /// Operators of `externals` are groups of their own.
+    /// Groups the operators of a region. With `in_place`, an operator joins a group only if its remaining operands can
+    /// be read in place. Each operator in `externals` forms a separate group.
     pub fn new(ir: &RegionIr<'_>, in_place: bool, externals: &Externals) -> Grouping {
         let mut grouping = Grouping { groups: Vec::new(), of: vec![None; ir.ops.len()], in_place };
         for (number, op) in ir.ops.iter().enumerate() {
@@ -137,8 +135,8 @@ impl Grouping {
         false
     }
 
-    /// Returns true if the operands of an operator that come from outside the group `g` are views over its domain;
-    /// `view` is the result.
+    /// Returns true if the operands that group `g` does not compute are views over its domain; `view` is the operator's
+    /// result.
     fn reads_in_place(&self, ir: &RegionIr<'_>, id: OpId, g: usize, view: &View) -> bool {
         let (op, group) = (ir.get(id), &self.groups[g]);
         (0..op.inputs.len()).filter(|&i| index_in(ir, group, op.inputs[i]).is_none()).all(|i| {
@@ -158,7 +156,7 @@ impl Grouping {
         Vec::new()
     }
 
-    /// Returns the groups that an operator reads from.
+    /// Returns the groups whose results an operator reads.
     fn operands(&self, ir: &RegionIr<'_>, op: OpId) -> Vec<usize> {
         ir.get(op).inputs.iter().flat_map(|&v| self.sources(ir, v)).collect()
     }
@@ -168,7 +166,7 @@ impl Grouping {
         group.anchor.iter().chain(&group.members).flat_map(|&op| self.operands(ir, op)).collect()
     }
 
-    /// Returns true if `op` depends on group `g` through another group, or if the search exceeded `MAX_SEARCH`.
+    /// Returns true if `op` depends on group `g` through an intermediate group, or if the search exceeded `MAX_SEARCH`.
     fn creates_cycle(&self, ir: &RegionIr<'_>, op: OpId, g: usize) -> bool {
         let mut worklist: Vec<usize> = self.operands(ir, op).into_iter().filter(|&x| x != g).collect();
         let mut seen = vec![false; self.groups.len()];

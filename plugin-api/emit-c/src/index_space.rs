@@ -2,15 +2,15 @@
 
 use byoc_plugin_support::view::View;
 
-/// Returns the dimensions from the outermost in memory to the innermost; broadcast dimensions and those of size 1 come
-/// last.
+/// Returns the dimensions from the outermost in memory to the innermost; broadcast dimensions and dimensions of size 1
+/// come last.
 pub fn memory_order(view: &View) -> Vec<usize> {
     let mut order: Vec<usize> = (0..view.shape.len()).collect();
     order.sort_by_key(|&d| std::cmp::Reverse(if view.shape[d] == 1 { 0 } else { view.strides[d].abs() }));
     order
 }
 
-/// Returns `operand`, which is indexed like `index`, as a view of shape `domain`; `None` if there is no such view.
+/// Returns `operand`, which is indexed like `index`, as a view of shape `domain`; `None` if no such view exists.
 /// `index` maps each index of a tensor to a position in the row-major order of `domain`, and must be bijective.
 pub fn pull_back(index: &View, operand: &View, domain: &[i64]) -> Option<View> {
     operand.permute(&memory_order(index)).reshape(domain)
@@ -21,13 +21,13 @@ pub fn same_places(a: &View, b: &View) -> bool {
     a.offset == b.offset && a.same_layout(b)
 }
 
-/// Groups adjacent dimensions that are contiguous in each of `views`, given as strides for `shape`. Dimensions of
-/// size 1 are left out.
+/// Groups adjacent dimensions that are contiguous in each of `views`, given as strides for `shape`. Dimensions of size
+/// 1 are omitted.
 pub fn collapse(shape: &[i64], views: &[&[i64]]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for d in (0..shape.len()).filter(|&d| shape[d] != 1) {
         if let Some(last) = groups.last_mut() {
-            let outer = *last.last().expect("groups are not empty");
+            let outer = *last.last().expect("groups are non-empty");
             if views.iter().all(|strides| strides[outer] == strides[d] * shape[d]) {
                 last.push(d);
                 continue;

@@ -9,7 +9,7 @@ pub struct Layout {
     pub n: usize,
     /// Channel dimension of the data.
     pub c: usize,
-    /// Spatial dimensions of the data: depth, height and width, or the last of these.
+    /// Spatial dimensions of the data, in the order depth, height, width.
     pub spatial: Vec<usize>,
     /// Dimension of the output channels in the weight.
     pub out: usize,
@@ -34,7 +34,7 @@ pub fn layout(op: &Op<'_>, axes: usize) -> Option<Layout> {
     })
 }
 
-/// Returns the number of spatial axes of a convolution; `None` for another operator.
+/// Returns the number of spatial axes of a convolution; `None` for any other operator.
 pub fn spatial_axes(name: &str) -> Option<usize> {
     match name {
         "nn.conv1d" => Some(1),
@@ -49,7 +49,7 @@ pub fn layout_is_known(op: &Op<'_>) -> bool {
         && ["", op.attrs().text("data_layout")].contains(&op.attrs().text("out_layout"))
 }
 
-/// Taps of one residue class of the outputs of a transposed convolution, along one axis.
+/// Taps of one residue class of a transposed convolution's outputs, along one axis.
 pub struct Residue {
     /// Index of the first kernel element.
     pub first: i64,

@@ -1,24 +1,25 @@
 //! Loop schedules and C text over the graphs of the plugin boundary.
 //!
 //! One set of code generators serves two forms ([`form`]): a region of the backend `ccompiler`, whose tasks run on the
-//! host's threads, and a program of its own in plain C99 (`dialect` holds the text that differs). Both lower the same groups of operators ([`group`]) to the same
-//! loop bodies; they differ in where operands lie and in the functions that the text calls.
+//! host's threads, and a self-contained program in C99 (`dialect` emits the text that differs). Both lower the same
+//! operator groups ([`group`]) to the same loop bodies; they differ in the placement of operands and in the functions
+//! that the generated code calls.
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `anchors`, `check` | operators that have a loop nest of their own; the reasons for refusing some |
+//! | `anchors`, `check` | operators with a dedicated loop nest; the reasons for refusing them |
 //! | `view_ops`, `index_space` | view operators; views over the index space of a loop nest |
-//! | `literals`, `elementwise`, `quantized` | operators as C expressions, in floats and in integers with scales |
+//! | `literals`, `elementwise`, `quantized` | operators as C expressions, in floating-point and quantized arithmetic |
 //! | `group` | fusion: assigns operators to loop nests |
-//! | `lowering`, `loop_body` | storage of tensors, and the loop body of a group |
+//! | `lowering`, `loop_body` | tensor storage, and the loop body of a group |
 //! | `lower` | emits the phases of every group |
-//! | `layout`, `schedule` | geometry of convolutions; tiles, tasks and the plan of the memory |
-//! | `contraction`, `convolution`, `window`, `rows`, `moves` | code generation per kind of operator |
-//! | `direct`, `direct_window` | contractions of programs, whose operands stay where they are |
-//! | `externals`, `external_call` | functions from outside, and their calls |
-//! | `source` | the C file of a region of `ccompiler` |
-//! | `program`, `single_file` | programs, and regions as files that stand alone |
-//! | `text`, `prelude/*.c` | helpers that format C; functions that the text calls |
+//! | `layout`, `schedule` | convolution geometry; tiles, tasks and memory planning |
+//! | `contraction`, `convolution`, `window`, `rows`, `moves` | code generation per operator kind |
+//! | `direct`, `direct_window` | contractions in programs, with operands in place |
+//! | `externals`, `external_call` | external functions, and calls to them |
+//! | `source` | the C file of a `ccompiler` region |
+//! | `program`, `single_file` | programs, and regions as self-contained files |
+//! | `text`, `prelude/*.c` | C formatting helpers; functions that the generated code calls |
 //!
 //! ```
 //! use byoc_emit_c::{externals::Externals, form::Machine, program::program};

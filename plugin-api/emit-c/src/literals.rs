@@ -2,7 +2,7 @@
 
 use byoc_plugin_api::{Constant, DType};
 
-/// Returns the C type of an element type; `None` if it is not supported.
+/// Returns the C type of an element type; `None` for an unsupported type.
 pub fn c_type(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::F32 => "float",
@@ -19,32 +19,32 @@ pub fn c_type(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// Returns the type in which elements of a type are computed: float32 for float16, which only memory has.
+/// Returns the computation type of an element type: float32 for float16, which exists only in memory.
 pub fn computed(dtype: DType) -> DType {
     if dtype == DType::F16 { DType::F32 } else { dtype }
 }
 
-/// Returns the C type of the elements of a tensor in memory; `None` if it is not supported.
+/// Returns the C type of tensor elements in memory; `None` for an unsupported type.
 pub fn storage_type(dtype: DType) -> Option<&'static str> {
     if dtype == DType::F16 { Some("uint16_t") } else { c_type(dtype) }
 }
 
-/// Returns the C type of a variable that holds an element; `None` if it is not supported.
+/// Returns the C type of a variable that holds an element; `None` for an unsupported type.
 pub fn value_type(dtype: DType) -> Option<&'static str> {
     c_type(computed(dtype))
 }
 
-/// Formats the value of an element in memory.
+/// Formats the conversion of an element in memory to its value.
 pub fn loaded(dtype: DType, element: &str) -> String {
     if dtype == DType::F16 { format!("byoc_from_half({element})") } else { element.to_owned() }
 }
 
-/// Formats a value as an element in memory.
+/// Formats the conversion of a value to an element in memory.
 pub fn stored(dtype: DType, value: &str) -> String {
     if dtype == DType::F16 { format!("byoc_to_half({value})") } else { value.to_owned() }
 }
 
-/// Returns the value of a float16.
+/// Decodes a little-endian float16.
 pub fn half(bits: [u8; 2]) -> f32 {
     let bits = u16::from_le_bytes(bits);
     let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f32::from(bits & 1023));
@@ -98,14 +98,14 @@ pub fn int_literal(dtype: DType, value: i128) -> String {
     }
 }
 
-/// Returns a C expression for a conversion: from float to integer it rounds toward zero and saturates, NaN becomes 0.
+/// Returns a C expression for a conversion: from float to integer, it rounds toward zero, saturates, and maps NaN to 0.
 pub fn cast(from: DType, to: DType, a: &str) -> Option<String> {
     let target = c_type(to)?;
     let float = |dtype: DType| matches!(dtype, DType::F32 | DType::F64);
     Some(if to == DType::BOOL {
         format!("{a} != 0")
     } else if float(from) && !float(to) {
-        // Values outside [`low`, `high`) saturate; both bounds are exact in float32 and in float64.
+        // Values outside [`low`, `high`) saturate; both bounds are exactly representable in float32 and in float64.
         let bits = i32::from(to.bits);
         let (low, high) =
             if to.code == 1 { (0.0, 2f64.powi(bits)) } else { (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1)) };

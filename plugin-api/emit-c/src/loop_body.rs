@@ -16,7 +16,7 @@ pub enum Place {
     Output(usize),
     /// Constant in the host's memory, by index.
     Constant(usize),
-    /// Constant that was packed into another layout when the region was loaded.
+    /// Constant packed into a different layout: at load time for a region, at code generation for a program.
     Packed(usize),
     /// Buffer in the workspace.
     Work(usize),
@@ -35,7 +35,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// A tensor in memory.
+/// Tensor in memory.
 #[derive(Clone, Debug)]
 pub struct Storage {
     /// Memory of the tensor.

@@ -1,4 +1,4 @@
-//! Lowering of groups of operators to phases of C code, in execution order.
+//! Lowering of operator groups to phases of C code, in execution order.
 
 use crate::anchors::{self, Anchor};
 use crate::externals::Externals;
@@ -13,7 +13,7 @@ use byoc_plugin_support::view::{View, count};
 /// Lowers a region.
 ///
 /// # Errors
-/// If there is no code generation for an operator, its types or its attributes.
+/// If code generation does not support an operator, its types or its attributes.
 pub fn lower<'p, 'a>(
     ir: &'p RegionIr<'a>,
     grouping: &'p Grouping,
@@ -76,8 +76,8 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// Returns the storage of the result of a program's concatenation whose operands lie side by side in memory, in
-    /// order, as the operands of a longer concatenation do.
+    /// Returns the storage of the result of a program's concatenation if its operands are adjacent in memory, in order,
+    /// for example as operands of a longer concatenation.
     fn adjacent(&mut self, id: OpId, axis: usize) -> Result<Option<Storage>, String> {
         let op = self.ir.get(id);
         let taken = self.ir.outputs.contains(&op.outputs[0]) || self.storage.contains_key(&op.outputs[0]);
@@ -99,7 +99,7 @@ impl Lowering<'_, '_> {
         Ok(Some(Storage::new(first.place, view)))
     }
 
-    /// Copies into the result of a concatenation those operands that were not computed in place.
+    /// Copies the operands that were not computed in place into the result of a concatenation.
     fn concatenate(&mut self, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let op = self.ir.get(id);
         let result = op.outputs[0];

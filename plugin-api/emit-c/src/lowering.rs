@@ -1,7 +1,7 @@
 //! Storage of every tensor, and the loop body of each group over that storage.
 //!
 //! Activations of convolutions and pools are stored with the channels innermost, so that channels fill the vector
-//! lanes. The input of a convolution has a border of zeros as wide as the padding, so that taps need no bounds checks.
+//! lanes. The input of a convolution has a zero border as wide as the padding, so that taps need no bounds checks.
 
 use crate::elementwise::{expression, operand_view};
 use crate::externals::Externals;
@@ -19,7 +19,7 @@ use byoc_plugin_support::view::View;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Part of the region function whose tasks may run in parallel. Phases run one after another.
+/// Part of the region function whose tasks may run in parallel. Phases run sequentially.
 #[derive(Debug, Default)]
 pub struct Phase {
     /// Description of the computation, one entry per line.
@@ -30,16 +30,16 @@ pub struct Phase {
     pub call: String,
     /// Workspace buffers that the phase accesses.
     pub buffers: BTreeSet<usize>,
-    /// Buffers that the phase reads in another order than that of its points.
+    /// Buffers whose access order differs from the order of the phase's points.
     pub unordered: BTreeSet<usize>,
-    /// Pairs of a result and an operand that is read at the very places where the result is stored.
+    /// Pairs of a result buffer and an operand buffer that are accessed at the same positions.
     pub in_place: BTreeSet<(usize, usize)>,
     /// Group whose operators the phase computes.
     pub group: Option<usize>,
 }
 
 impl Phase {
-    /// Records an access of the phase to `place`, in any order.
+    /// Records an access of the phase to `place`, in arbitrary order.
     pub fn touch(&mut self, place: Place) {
         if let Place::Work(buffer) = place {
             self.buffers.insert(buffer);
@@ -76,7 +76,7 @@ pub struct Buffer {
     pub comment: String,
 }
 
-/// Constant that is packed when the region is loaded.
+/// Constant packed at load time.
 #[derive(Debug)]
 pub struct PackedConstant {
     /// Number of float32 elements.
@@ -87,7 +87,7 @@ pub struct PackedConstant {
     pub code: String,
 }
 
-/// Constant of a program, laid out as the code reads it.
+/// Constant of a program, in the layout that the generated code reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConstantArray {
     /// Element type.
@@ -107,7 +107,7 @@ pub fn axis(op: &Op<'_>, default: i64, rank: usize) -> Result<usize, String> {
     op.attrs().axis("axis", default, rank).ok_or_else(invalid)
 }
 
-/// State and result of lowering a region. Other modules add `impl` blocks that lower the kinds of operators.
+/// State and result of lowering a region. Sibling modules add `impl` blocks that lower the individual operator kinds.
 pub struct Lowering<'p, 'a> {
     /// Region being lowered.
     pub ir: &'p RegionIr<'a>,
@@ -117,24 +117,24 @@ pub struct Lowering<'p, 'a> {
     pub symbol: &'p str,
     /// Form of the generated code.
     pub form: Form,
-    /// Functions from outside, which a program calls.
+    /// External functions that a program calls.
     pub externals: &'p Externals,
-    /// Storage of each value that has one.
+    /// Storage assigned to values so far.
     pub storage: BTreeMap<Val, Storage>,
     /// Buffers in the workspace.
     pub buffers: Vec<Buffer>,
     /// Constants packed at load time.
     pub packed: Vec<PackedConstant>,
-    /// Constants of a program that are laid out for it.
+    /// Constants of a program, in the layout that the generated code reads.
     pub arrays: Vec<ConstantArray>,
-    /// Element types of the operands of the tiles that a program uses.
+    /// Operand element types of the tile functions that a program uses.
     pub kernels: BTreeSet<(DType, DType)>,
     /// Phases emitted so far.
     pub phases: Vec<Phase>,
 }
 
 impl<'p, 'a> Lowering<'p, 'a> {
-    /// Creates the state before any group is lowered.
+    /// Creates the initial state, without lowered groups.
     pub fn new(
         ir: &'p RegionIr<'a>,
         grouping: &'p Grouping,
@@ -186,7 +186,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         format!("    {qualifier}{ty} *{restrict}{place} = {from};\n")
     }
 
-    /// Formats the declarations of all pointers of a loop body.
+    /// Formats all pointer declarations of a loop body.
     pub fn pointers(&self, body: &LoopBody) -> String {
         let mut text = String::new();
         for (place, dtype) in body.places() {
@@ -214,7 +214,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         text.replace("*/", "* /").replace("/*", "/ *").replace(['\n', '\r', '\\'], " ")
     }
 
-    /// Returns the name of the functions of the next phase.
+    /// Returns the name of the next phase's functions.
     pub fn phase_name(&self) -> String {
         format!("{}_phase{}", self.symbol, self.phases.len())
     }
@@ -286,7 +286,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
 
     /// Emits a phase that copies a tensor.
     pub fn copy(&mut self, from: &Storage, to: &Storage, dtype: DType, comment: &str) -> Result<(), String> {
-        // The bits of a float16 are copied without a conversion.
+        // A float16 is copied as a bit pattern, without conversion.
         let dtype = if dtype == DType::F16 { DType::U16 } else { dtype };
         let body = LoopBody {
             domain: to.view.shape.clone(),
@@ -298,7 +298,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         self.map(&body, vec![format!("copy to another layout, for {comment}")])
     }
 
-    /// Allocates a tensor in the workspace with its dimensions in `order`, outermost first, and a border of zeros.
+    /// Allocates a tensor in the workspace with its dimensions in `order`, outermost first, and a zero border.
     pub fn allocate(
         &mut self,
         shape: &[i64],
@@ -323,9 +323,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
         Storage { place, view: View { shape: shape.to_vec(), strides, offset }, border }
     }
 
-    /// Returns a value with its channels innermost and a border of zeros at least as wide as `border`; with
-    /// `past_the_end`, the memory is also readable up to one vector past the end. Emits a copy if the value is stored
-    /// differently.
+    /// Returns a value with its channels innermost and a zero border at least as wide as `border`; with `past_the_end`,
+    /// the memory is also readable up to one vector past the end. Emits a copy if the value is stored differently.
     pub fn channels_last(
         &mut self,
         value: Val,
@@ -363,7 +362,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         if self.form != Form::Tasks {
             return border;
         }
-        // Values to visit, each with a map from its dimensions to those of `value`.
+        // Values to visit, each with a map from its dimensions to the dimensions of `value`.
         let mut worklist = vec![(value, (0..rank).collect::<Vec<usize>>())];
         let mut budget = 64;
         while let Some((at, dims)) = worklist.pop() {
@@ -412,7 +411,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
     }
 
     /// Chooses the storage of a value that is about to be computed: the output of the region, a slice of the result of
-    /// a concatenation, or a new buffer with the dimensions in `order`; `None` if none of these satisfies `fits`.
+    /// a concatenation, or a new buffer with the dimensions in `order`; `None` if no candidate satisfies `fits`.
     pub fn place_for(
         &mut self,
         value: Val,
@@ -426,7 +425,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         let shape = self.ir.shape(value).to_vec();
         let dtype = self.ir.val(value).dtype;
         let order = row_major_if_equal(&shape, order);
-        // A program writes its results in place, in any order.
+        // A program writes its results in place, whatever the memory order.
         let row_major = self.form != Form::Tasks || order.windows(2).all(|w| w[0] < w[1]);
         let output = self.ir.outputs.iter().position(|&v| v == value);
         let dense = View::dense(&shape);
@@ -630,7 +629,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
     }
 
     /// Returns the multiplier and the shift of a `qnn.requantize` as operands of the loop body: literals, or loads of
-    /// constants with one element per channel. Empty if the scales are equal.
+    /// per-channel constants. Empty if the scales are equal.
     fn rescaling(
         &mut self,
         op: &Op<'_>,
@@ -672,7 +671,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         Ok(names)
     }
 
-    /// Translates `order`, an order of the domain's dimensions in memory, to the dimensions of a value.
+    /// Translates the memory order `order` of the domain's dimensions to the dimensions of a value.
     fn domain_order(&self, index: &View, domain: &[i64], order: &[usize]) -> Vec<usize> {
         let rank = index.shape.len();
         if index.shape == domain && index.is_dense() {

@@ -10,7 +10,7 @@ use byoc_plugin_support::view::View;
 use std::fmt::Write;
 
 impl Lowering<'_, '_> {
-    /// Emits a loop nest by `points` that declares the pointers of `tensors` in addition to those of the body.
+    /// Emits a loop nest through `points`, with additional pointer declarations for `tensors`.
     fn gather_points(
         &mut self,
         body: LoopBody,
@@ -150,7 +150,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Lowers `image.resize2d` and `nn.upsampling` with the methods nearest and linear.
+    /// Lowers `image.resize2d` and `nn.upsampling` with nearest or linear interpolation.
     pub fn resize(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let ir = self.ir;
         let op = ir.get(id);
@@ -200,7 +200,7 @@ impl Lowering<'_, '_> {
                 let size = shape[d];
                 let clamp = |v: &str| format!("({v} < 0 ? 0 : {v} >= {size} ? {size} - 1 : {v})");
                 let _ = writeln!(text, "const float s{name} = {};", source(&vars[k], size, out[d]));
-                // The index along a dimension of 1 is not used.
+                // The index along a dimension of size 1 is unused.
                 let index = |variable: String, value: String| {
                     format!("const int64_t {variable} = {value};\n(void){variable};\n")
                 };

@@ -1,4 +1,4 @@
-//! Programs: a graph as C functions over an arena that is planned when they are generated.
+//! Programs: a graph as C functions over an arena that is planned at code generation.
 
 use crate::anchors::{Anchor, program_anchor};
 use crate::direct::tile_name;
@@ -18,10 +18,10 @@ use byoc_plugin_api::{Constant, DType, Graph};
 use byoc_plugin_support::region::{Op, RegionIr, Val};
 use std::collections::BTreeMap;
 
-/// Alignment in bytes of each buffer in the arena, and of the arena.
+/// Alignment of the arena and of each buffer in it, in bytes.
 pub const ALIGN: i64 = 8;
 
-/// Function of a program: some operators of the graph.
+/// Function of a program, which computes some of the graph's operators.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// Name of the function.
@@ -32,11 +32,11 @@ pub struct Step {
     pub code: String,
     /// Statement that calls the function.
     pub call: String,
-    /// Multiply-add operations.
+    /// Number of multiply-add operations.
     pub macs: i64,
     /// Size in bytes of the local arrays.
     pub stack: i64,
-    /// Bytes of the arena in use while the function runs.
+    /// Number of arena bytes that are live while the function runs.
     pub live: i64,
 }
 
@@ -67,7 +67,7 @@ pub struct ArenaBuffer {
 pub struct Tensor {
     /// Element type.
     pub dtype: DType,
-    /// Dimensions.
+    /// Dimensions, outermost first.
     pub shape: Vec<i64>,
 }
 
@@ -76,35 +76,35 @@ pub struct Tensor {
 pub struct Program {
     /// Functions, in execution order.
     pub steps: Vec<Step>,
-    /// Constants.
+    /// Constant arrays.
     pub arrays: Vec<Array>,
     /// Buffers in the arena.
     pub buffers: Vec<ArenaBuffer>,
     /// Size of the arena in bytes.
     pub arena: i64,
-    /// Inputs.
+    /// Inputs, in order.
     pub inputs: Vec<Tensor>,
-    /// Outputs.
+    /// Outputs, in order.
     pub outputs: Vec<Tensor>,
-    /// Functions that the steps share.
+    /// C text of the functions that the steps share.
     pub kernels: String,
 }
 
-/// Operator for which there is no code generation.
+/// Operator that code generation does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
     /// Relay name of the operator; empty if the reason concerns the graph.
     pub operator: String,
-    /// Nodes of the model.
+    /// Names of the operator's source nodes in the model.
     pub sources: Vec<String>,
-    /// Reason.
+    /// Reason for the refusal.
     pub reason: String,
 }
 
 /// Generates the program of a graph. `symbol` is the prefix of all names.
 ///
 /// # Errors
-/// The operators that have no code generation.
+/// If code generation does not support the graph or an operator; the error lists all unsupported operators.
 pub fn program(
     graph: &Graph,
     constants: &[Constant],
@@ -119,7 +119,7 @@ pub fn program(
         return Err(refused);
     }
     let grouping = Grouping::new(&ir, true, externals);
-    // The concatenation of results in place saves copies, but its memory is in use from the first operand on.
+    // In-place concatenation saves copies, but its result is live from the first operand on.
     let mut best: Option<Program> = None;
     for concatenation in [Concatenation::First, Concatenation::Last, Concatenation::Copied] {
         let form = Form::Program(machine, concatenation);
@@ -145,7 +145,8 @@ fn assemble(
 ) -> Program {
     let constants = ir.constants;
 
-    // An operand that dies where the result of the same size is stored, element by element, gives its memory to it.
+    // An operand that dies in the phase that stores a result of equal size, element by element, passes its memory to
+    // the result.
     let mut life: Vec<Option<(usize, usize)>> = vec![None; lowering.buffers.len()];
     for (number, phase) in lowering.phases.iter().enumerate() {
         for &buffer in &phase.buffers {
@@ -330,7 +331,7 @@ fn check(ir: &RegionIr<'_>, op: &Op<'_>, externals: &Externals) -> Option<Unsupp
     }
 }
 
-/// Returns the multiply-add operations of an operator; only convolutions and matrix products have some.
+/// Returns the number of multiply-add operations of an operator: 0 except for convolutions and matrix products.
 fn multiply_adds(ir: &RegionIr<'_>, op: &Op<'_>) -> i64 {
     let outputs: i64 = ir.shape(op.outputs[0]).iter().product();
     match program_anchor(op.name) {
@@ -376,7 +377,7 @@ const PARTS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Returns the functions that the steps share.
+/// Returns the C text of the functions that the steps share.
 fn kernels(text: &str, tiles: &[(DType, DType)], machine: Machine) -> String {
     let mut shared = String::from(include_str!("prelude/unmerged.c"));
     shared.push('\n');

@@ -1,7 +1,7 @@
 //! Quantized operators as C: contractions of integers minus their zero points, and conversions between scales.
 //!
-//! The results are those of the operator reference to the bit: requantization in 64-bit fixed point with the
-//! multiplier of `fixed_point`, quantization in float32.
+//! The results match the operator reference bit for bit: requantization in 64-bit fixed point with the multiplier of
+//! `fixed_point`, quantization in float32.
 
 use crate::literals::{c_type, cast, literal};
 use crate::schedule::contraction::Types;
@@ -11,7 +11,7 @@ use byoc_plugin_support::region::{Op, RegionIr, Val};
 /// Conversions between scales, whose scales and zero points may be vectors along an axis.
 const CONVERSIONS: &[&str] = &["qnn.quantize", "qnn.dequantize", "qnn.requantize"];
 
-/// Operators of two quantized tensors.
+/// Binary operators on quantized tensors.
 const BINARY: &[&str] = &["qnn.add", "qnn.subtract", "qnn.mul"];
 
 /// Returns true for an elementwise operator of the QNN dialect.
@@ -33,10 +33,10 @@ pub fn types(ir: &RegionIr<'_>, op: &Op<'_>) -> Types {
     Types { a: dtype(op.inputs[0]), b: dtype(op.inputs[1]), sum: dtype(op.outputs[0]) }
 }
 
-/// Returns the zero point of the data of a contraction; 0 for an operator without zero points.
+/// Returns the zero point of a contraction's data; 0 for an operator without zero points.
 ///
 /// # Errors
-/// If a zero point is not constant, or that of the weight is not 0.
+/// If a zero point is non-constant, the weight's zero point is nonzero, or the data has several zero points.
 pub fn zero_points(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<i64, String> {
     if !op.name.starts_with("qnn.") {
         return Ok(0);
@@ -139,8 +139,8 @@ pub fn zero_point(ir: &RegionIr<'_>, value: Val) -> Option<i64> {
     }
 }
 
-/// Returns a C expression for the sum, the difference or the product of two quantized tensors whose scales and zero
-/// points are single numbers.
+/// Returns a C expression for the sum, the difference or the product of two quantized tensors with per-tensor scales
+/// and zero points.
 fn binary(ir: &RegionIr<'_>, op: &Op<'_>, x: &str, y: &str) -> Option<String> {
     let dtype = ir.val(op.outputs[0]).dtype;
     let (ty, (low, high)) = (c_type(dtype)?, range(dtype)?);
@@ -172,7 +172,7 @@ fn binary(ir: &RegionIr<'_>, op: &Op<'_>, x: &str, y: &str) -> Option<String> {
     Some(format!("({ty}){function}({a}, {b}, {to_zero}, {low}, {high})"))
 }
 
-/// Returns the rescaling between two scales.
+/// Returns the rescaling from one scale to another.
 fn one_rescale(input: f32, output: f32) -> Result<Rescale, String> {
     if input == output { Ok(Rescale::Same) } else { fixed_point(input, output) }
 }
@@ -197,21 +197,21 @@ fn cast_once(to: DType, x: &str) -> String {
 pub enum Rescale {
     /// Equal scales.
     Same,
-    /// Product with `multiplier`, shifted right by `shift` bits with rounding.
+    /// Multiplication by `multiplier`, then a right shift by `shift` bits with rounding.
     Fixed {
         /// Fraction with 31 bits after the binary point.
         multiplier: i32,
-        /// Bits of the shift, in 1..=62.
+        /// Shift in bits, in 1..=62.
         shift: i32,
     },
-    /// Product in float32.
+    /// Multiplication in float32.
     Float(f32),
 }
 
-/// Returns the rescaling of a `qnn.requantize`, one per channel or one for all.
+/// Returns the rescaling of a `qnn.requantize`: per-channel factors, or a single per-tensor factor.
 ///
 /// # Errors
-/// If a scale is not constant, or a ratio of scales is out of range.
+/// If a scale is missing or non-constant, or a ratio of scales is out of range.
 pub fn multipliers(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Vec<Rescale>, String> {
     let scales = |i: usize| {
         let constant = op.inputs.get(i).and_then(|&v| ir.constant(v));
@@ -238,7 +238,7 @@ fn fixed_point(input: f32, output: f32) -> Result<Rescale, String> {
     if !ratio.is_finite() || ratio <= 0.0 {
         return Err(format!("expected finite scales above 0, found {input} and {output}"));
     }
-    // The fraction of `frexp`, in [0.5, 1): scales of float32 have normal ratios in float64.
+    // Fraction as returned by `frexp`, in [0.5, 1): ratios of float32 scales are normal in float64.
     let bits = ratio.to_bits();
     let mut exponent = (bits >> 52) as i32 - 1022;
     let fraction = f64::from_bits((bits & !(0x7ff << 52)) | (1022 << 52));

@@ -29,7 +29,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Emits a blocked transpose if the body is a copy of float32 whose source and target have different innermost
+    /// Emits a blocked transpose if the body is a float32 copy whose source and target have different innermost
     /// dimensions. Returns true if the transpose was emitted.
     fn transpose(&mut self, body: &LoopBody, comment: &[String]) -> bool {
         let ([load], [store]) = (&body.loads[..], &body.stores[..]) else { return false };
@@ -211,7 +211,7 @@ impl Lowering<'_, '_> {
             .ok_or_else(|| format!("{}: attribute axis: out of range for rank {rank}", op.name))?;
         let data = self.resolve(op.inputs[0])?;
         let kept: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
-        // Dimensions that are kept, in memory order.
+        // Kept dimensions, in memory order.
         let by_memory: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| !reduced[*d]).collect();
         let out_rank = ir.shape(op.outputs[0]).len();
         let keepdims = out_rank == rank && out_rank != kept.len();
@@ -321,7 +321,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Formats the declarations of the pointers of a loop body and of one more tensor that is read.
+    /// Formats the pointer declarations of a loop body and of one additional tensor that is read.
     pub fn pointers_and(&self, body: &LoopBody, place: Place, dtype: DType) -> String {
         let mut pointers = self.pointers(body);
         if !pointers.contains(&format!("{place} =")) {

@@ -1,4 +1,4 @@
-//! A region as one C file that stands alone, with the function of [`crate::externals::Region`].
+//! A region as a self-contained C file that defines the function of [`crate::externals::Region`].
 
 use crate::externals::Externals;
 use crate::form::Machine;
@@ -21,7 +21,7 @@ pub struct SingleFile {
 /// Generates the C file of a region.
 ///
 /// # Errors
-/// The operators that have no code generation.
+/// If code generation does not support an operator; the message lists all unsupported operators.
 pub fn single_file(graph: &Graph, constants: &[Constant], machine: Machine) -> Result<SingleFile, String> {
     let symbol = graph.symbol.as_str();
     let program = program(graph, constants, symbol, machine, &Externals::default()).map_err(|refused| {
@@ -83,10 +83,10 @@ pub fn offsets(program: &Program) -> String {
     text
 }
 
-/// Maximum length of a line of elements.
+/// Maximum line length of an initializer, in characters.
 const MAX_LINE: usize = 116;
 
-/// Formats the definition of a constant array of these little-endian elements.
+/// Formats the definition of a constant array with the little-endian elements `bytes`.
 pub fn definition(qualifiers: &str, name: &str, dtype: DType, bytes: &[u8]) -> String {
     let ty = storage_type(dtype).unwrap_or("uint8_t");
     let count = bytes.len() / dtype.size().max(1);
@@ -107,7 +107,7 @@ pub fn definition(qualifiers: &str, name: &str, dtype: DType, bytes: &[u8]) -> S
     text
 }
 
-/// Formats one element so that it is read back exactly.
+/// Formats one element as a literal that round-trips exactly.
 fn element_text(dtype: DType, bytes: &[u8]) -> String {
     fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
         let mut array = [0; N];

@@ -21,7 +21,7 @@ const PRELUDE: &[(&[&str], &str)] = &[
     (&["byoc_softmax", "byoc_log_softmax"], include_str!("prelude/softmax.c")),
 ];
 
-/// Functions of the prelude with branches that loops convert to selections.
+/// Prelude functions with branches, which are converted to selections in loops.
 const BRANCHING: &[&str] = &["byoc_exp", "byoc_sigmoid", "byoc_tanh", "byoc_erf"];
 
 /// Returns true if the loops of a phase have branches.
@@ -40,8 +40,8 @@ pub struct Source {
     pub packed: i64,
 }
 
-/// Returns the indices of the constants that the generated code reads in place, sorted; the others are read by the
-/// packing function only.
+/// Returns the sorted indices of the constants that the generated code reads in place; only the packing function reads
+/// the remaining constants.
 pub fn kept_constants(text: &str) -> Vec<usize> {
     let read = text.split(" = args->constants[").skip(1);
     let numbers: BTreeSet<usize> = read.filter_map(|rest| rest.split(']').next()?.parse().ok()).collect();

@@ -17,7 +17,7 @@ pub fn share_loop(var: &str, n: &str, index: &str, parts: i64) -> String {
     format!("for (int64_t {var} = {from}; {var} < {to}; ++{var}) {{")
 }
 
-/// Formats `index / divisor % modulus` without redundant operations; a modulus of 0 stands for no modulus.
+/// Formats `index / divisor % modulus` without redundant operations; a modulus of 0 omits the modulo operation.
 pub fn digit(index: &str, divisor: i64, modulus: i64) -> String {
     if modulus == 1 {
         return "0".to_owned();

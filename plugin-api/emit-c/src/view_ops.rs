@@ -25,7 +25,7 @@ pub fn is_bijective(name: &str) -> bool {
     is_view_op(name) && !matches!(name, "strided_slice" | "split" | "broadcast_to")
 }
 
-/// Returns output `k` of a view operator as a view of the memory of its input; `None` if a copy is needed.
+/// Returns output `k` of a view operator as a view of its input's memory; `None` if a copy is needed.
 pub fn view_through(ir: &RegionIr<'_>, op: &Op<'_>, k: usize, input: &View) -> Option<View> {
     let out = ir.shape(op.outputs[k]);
     let rank = input.shape.len();

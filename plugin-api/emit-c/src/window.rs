@@ -27,7 +27,7 @@ enum Range {
     Adaptive(i64),
 }
 
-/// Returns scale and zero point of the data of `qnn.avg_pool2d`, then of its result.
+/// Returns the scale and zero point of the data, then of the result, of `qnn.avg_pool2d`.
 fn pool_scales(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(f32, i64, f32, i64), String> {
     let scale = |i: usize| quantized::scale(ir, op.inputs[i]);
     let zero = |i: usize| quantized::zero_point(ir, op.inputs[i]);
@@ -281,7 +281,7 @@ impl Lowering<'_, '_> {
                     _ => format!("(to{i} - from{i})"),
                 })
                 .collect();
-            // With `ceil_mode`, a window may lie entirely in the padding; a count of at least 1 makes its mean 0.
+            // With `ceil_mode`, a window may be entirely in the padding; a count of at least 1 makes its mean 0.
             let _ = writeln!(w, "            const float count = fmaxf((float)({}), 1.0f);", counts.join(" * "));
         }
         let start = match (pool, kind) {

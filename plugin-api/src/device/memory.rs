@@ -1,4 +1,4 @@
-//! Memory of a device, as a plugin in Rust implements it.
+//! Device memory of a Rust plugin.
 
 use super::table::{self, FAILED, MemoryTable, OK, ONE_RUN, Report};
 use crate::dtype::Device;
@@ -8,24 +8,24 @@ use serde::Deserialize;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-/// Buffer of a device: DLPack's `data` of the tensors in it. Its meaning is the plugin's.
+/// Opaque handle to a device buffer: the `data` of DLPack tensors in the buffer. Only the plugin interprets it.
 pub type BufferHandle = NonNull<c_void>;
 
-/// Part of a buffer that a copy reads or writes.
+/// Position in a buffer at which a copy begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
-    /// Buffer.
+    /// Source or destination buffer.
     pub buffer: BufferHandle,
     /// Offset of the first byte.
     pub offset: usize,
 }
 
-/// Memory of a device. All functions may be called from several threads at once.
+/// Device memory. All functions may be called concurrently from several threads.
 ///
-/// A run gets tensors of this memory as descriptors whose device is [`device`](DeviceMemory::device), with the buffer as
-/// `data` and the offset as `byte_offset`; it also gets tensors of the host's memory, for which it copies itself.
+/// A run receives tensors in this memory as descriptors whose device is [`device`](DeviceMemory::device), with the
+/// buffer as `data` and the offset as `byte_offset`. For tensors in host memory, the run itself performs the copies.
 pub trait DeviceMemory: Send + Sync + 'static {
-    /// Device of the tensors in this memory, in DLPack's terms.
+    /// Device of the tensors in this memory, as defined by DLPack.
     fn device(&self) -> Device;
 
     /// Alignment of offsets within a buffer in bytes: a power of two, at most 256.
@@ -33,7 +33,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
         64
     }
 
-    /// Returns true if the device serves one run at a time.
+    /// Returns true if the device can serve only one run at a time.
     fn serves_one_run(&self) -> bool {
         false
     }
@@ -41,38 +41,38 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Allocates a buffer.
     ///
     /// # Errors
-    /// If the device has no such memory left.
+    /// If the device is out of memory.
     fn allocate(&self, bytes: usize) -> Result<BufferHandle>;
 
-    /// Releases a buffer that [`allocate`](DeviceMemory::allocate) returned and no unfinished work uses.
+    /// Releases a buffer that [`allocate`](DeviceMemory::allocate) returned. No unfinished work uses the buffer.
     fn release(&self, buffer: BufferHandle);
 
-    /// Copies from the host; `from` may be written when the function returns.
+    /// Copies from host memory; `from` may be modified once the function returns.
     ///
     /// # Errors
     /// If the device fails.
     fn copy_in(&self, to: Transfer, from: &[u8]) -> Result<()>;
 
-    /// Copies to the host.
+    /// Copies to host memory.
     ///
     /// # Errors
     /// If the device fails.
     fn copy_out(&self, from: Transfer, to: &mut [u8]) -> Result<()>;
 }
 
-/// Data of the key [`MEMORY_KEY`](super::MEMORY_KEY).
+/// Data of a [`MEMORY_KEY`](super::MEMORY_KEY) query.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct MemoryKey {
-    /// Device that the user chose; empty for the default.
+    /// User-selected device; empty for the default.
     #[serde(default)]
     pub device: String,
 }
 
 impl MemoryKey {
-    /// Reads the data of the key.
+    /// Parses the query data. Empty data selects the default device.
     ///
     /// # Errors
-    /// If the data is not a JSON object with known fields.
+    /// If non-empty data is not a JSON object, or `device` is not a string.
     pub fn parse(data: &[u8]) -> Result<MemoryKey> {
         if data.is_empty() {
             return Ok(MemoryKey::default());
@@ -81,8 +81,8 @@ impl MemoryKey {
     }
 }
 
-/// Returns the answer to [`MEMORY_KEY`](super::MEMORY_KEY). The memory lives as long as the process, as the plugin does:
-/// call this once for each device, and keep the answer.
+/// Returns the response to a [`MEMORY_KEY`](super::MEMORY_KEY) query. The memory is leaked, because the plugin is never
+/// unloaded: call this once per device, and keep the response.
 pub fn answer_memory(memory: impl DeviceMemory) -> Vec<u8> {
     let (device, alignment) = (memory.device(), memory.alignment());
     let flags = if memory.serves_one_run() { ONE_RUN } else { 0 };
@@ -104,11 +104,11 @@ pub fn answer_memory(memory: impl DeviceMemory) -> Vec<u8> {
 
 /// Calls `f` with the memory behind `this`, and reports a failure or a panic.
 fn call(this: *mut c_void, report: *const Report, f: impl FnOnce(&dyn DeviceMemory) -> Result<()>) -> i32 {
-    // SAFETY: `this` was made by `answer_memory` and is never freed.
+    // SAFETY: `answer_memory` created `this` and never frees it.
     let memory = unsafe { &**this.cast::<Box<dyn DeviceMemory>>() };
     match guard(|| f(memory)) {
         Ok(()) => OK,
-        // SAFETY: the caller passes the report of this call.
+        // SAFETY: the host passes null or the report of this call.
         Err(error) => unsafe { table::fail(report, &error) },
     }
 }
@@ -120,7 +120,7 @@ fn handle(buffer: *mut c_void) -> Result<BufferHandle> {
 unsafe extern "C" fn allocate(this: *mut c_void, report: *const Report, bytes: usize, to: *mut *mut c_void) -> i32 {
     call(this, report, |memory| {
         let buffer = memory.allocate(bytes)?;
-        // SAFETY: the caller passes a pointer to a place for the result.
+        // SAFETY: by the contract of `MemoryTable`, the host passes a valid output pointer.
         unsafe { to.write(buffer.as_ptr()) };
         Ok(())
     })
@@ -132,7 +132,7 @@ unsafe extern "C" fn release(this: *mut c_void, buffer: *mut c_void) {
         Ok(())
     });
     if released == FAILED {
-        tracing::error!("the release of a buffer failed");
+        tracing::error!("failed to release a buffer");
     }
 }
 
@@ -145,7 +145,7 @@ unsafe extern "C" fn copy_in(
     bytes: usize,
 ) -> i32 {
     call(this, report, |memory| {
-        // SAFETY: the caller lends `bytes` readable bytes for this call.
+        // SAFETY: by the contract of `MemoryTable`, the host passes `bytes` bytes that are readable during this call.
         let from = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) };
         memory.copy_in(Transfer { buffer: handle(buffer)?, offset }, from)
     })
@@ -160,7 +160,7 @@ unsafe extern "C" fn copy_out(
     bytes: usize,
 ) -> i32 {
     call(this, report, |memory| {
-        // SAFETY: the caller lends `bytes` writable bytes for this call.
+        // SAFETY: by the contract of `MemoryTable`, the host passes `bytes` bytes that are writable during this call.
         let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), bytes) };
         memory.copy_out(Transfer { buffer: handle(buffer)?, offset }, to)
     })

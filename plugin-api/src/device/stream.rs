@@ -1,4 +1,4 @@
-//! Runs that go on after they have returned, as a plugin in Rust starts them.
+//! Asynchronous runs of Rust plugins: work that continues after `run` has returned.
 
 use super::STREAM_SERVICE;
 use super::table::{self, EventTable, Failure, OK, PENDING, Report, StreamTable};
@@ -11,53 +11,54 @@ use std::time::Duration;
 /// Type of [`EventTable::wait`].
 type WaitFn = unsafe extern "C" fn(*mut c_void, *const Report, u32) -> i32;
 
-/// Unfinished work of a run. If it is dropped before it is done, the host does not wait for it any more: the device counts as
+/// Unfinished work of a run. If the host drops it before completion, the host has stopped waiting: the device counts as
 /// lost, and the memory that the work uses is never released.
 pub trait Completion: Send + Sync + 'static {
-    /// Waits until the work is done or `time` has passed. Returns true if it is done.
+    /// Waits until the work is done or `time` has passed. Returns true if the work is done.
     ///
     /// # Errors
-    /// If the work failed. An error with the code [`DEVICE_LOST`](super::DEVICE_LOST) makes the host repeat the run of the
-    /// model without the device.
+    /// If the work failed. An error with the code [`DEVICE_LOST`](super::DEVICE_LOST) makes the host repeat the run of
+    /// the model without the device.
     fn wait(&self, time: Duration) -> Result<bool>;
 }
 
 fn service(services: &Services) -> Option<&'static StreamTable> {
-    // SAFETY: the service of this name is a `StreamTable` that lives as long as the process.
+    // SAFETY: the host guarantees that the service of this name is a `StreamTable` that lives as long as the process.
     services.get_service(STREAM_SERVICE).map(|table| unsafe { &*table.as_ptr().cast::<StreamTable>() })
 }
 
-/// Hands over the work that the current run has started. Call it on the thread that the host called `run` on, at most
-/// once for each run.
+/// Hands over to the host the work that the current run has started. Must be called on the thread on which the host
+/// called `run`, at most once per run.
 ///
 /// # Errors
-/// Returns the work if the host needs the results when `run` returns: wait for it.
+/// If the host lacks the service, or needs the results when `run` returns. The caller must then wait for the returned
+/// work.
 pub fn submit<C: Completion>(services: &Services, work: C) -> std::result::Result<(), C> {
     let Some(service) = service(services) else { return Err(work) };
     let this = Box::into_raw(Box::new(work));
     let event =
         EventTable { struct_size: size_of::<EventTable>(), this: this.cast(), wait: wait::<C>, release: release::<C> };
-    // SAFETY: the event is valid, and the host copies it.
+    // SAFETY: `event` is valid for the call, and the host copies it.
     match unsafe { (service.submit)(&raw const event) } {
         OK => Ok(()),
-        // SAFETY: the host has not taken the event, so `this` is still the only pointer to the work.
+        // SAFETY: the host has rejected the event, so `this` is still the only pointer to the work.
         _ => Err(*unsafe { Box::from_raw(this) }),
     }
 }
 
 unsafe extern "C" fn wait<C: Completion>(this: *mut c_void, report: *const Report, milliseconds: u32) -> i32 {
-    // SAFETY: `this` is the work of an event that has not been released.
+    // SAFETY: the host passes the `this` of an event that it has not released.
     let work = unsafe { &*this.cast::<C>() };
     match guard(|| work.wait(Duration::from_millis(milliseconds.into()))) {
         Ok(true) => OK,
         Ok(false) => PENDING,
-        // SAFETY: the caller passes the report of this call.
+        // SAFETY: the host passes the report of this call.
         Err(error) => unsafe { table::fail(report, &error) },
     }
 }
 
 unsafe extern "C" fn release<C: Completion>(this: *mut c_void) {
-    // SAFETY: the host releases an event once.
+    // SAFETY: `submit` created `this` from a `Box`, and the host releases an event once.
     let work = unsafe { Box::from_raw(this.cast::<C>()) };
     let _ = guard(|| {
         drop(work);
@@ -68,38 +69,39 @@ unsafe extern "C" fn release<C: Completion>(this: *mut c_void) {
 /// Unfinished runs that the current run has to wait for.
 pub struct Dependencies<'a>(&'a [EventTable]);
 
-/// Returns the unfinished runs that the current run reads the results of, or whose operands it overwrites. A device that
-/// starts work in the order of submission need not look.
+/// Returns the unfinished runs whose results the current run reads, or whose operands it overwrites. A device that
+/// executes work in submission order need not call this function.
 pub fn dependencies(services: &Services) -> Dependencies<'_> {
     let Some(service) = service(services) else { return Dependencies(&[]) };
     let mut events = std::ptr::null();
-    // SAFETY: the pointer is valid for the call.
+    // SAFETY: `events` is a valid output pointer for the call.
     let count = unsafe { (service.dependencies)(&raw mut events) };
     if count == 0 || events.is_null() {
         return Dependencies(&[]);
     }
-    // SAFETY: the host keeps the events until `run` returns, and the value is used before that.
+    // SAFETY: the host keeps the `count` events until `run` returns, and the caller uses the result only within `run`.
     Dependencies(unsafe { std::slice::from_raw_parts(events, count) })
 }
 
 impl Dependencies<'_> {
-    /// Returns the work of type `C` among them: what this plugin has submitted with [`submit`]. A device can be told to wait
-    /// for it, so that the current run need not.
+    /// Returns the dependencies of type `C`, which this plugin has passed to [`submit`]. If the device waits for them,
+    /// the current run need not.
     pub fn own<C: Completion>(&self) -> impl Iterator<Item = &C> {
         let same = |event: &&EventTable| std::ptr::fn_addr_eq(event.wait, wait::<C> as WaitFn);
-        // SAFETY: an event with this function was made by `submit` for a `C`, and lives until `run` returns.
+        // SAFETY: `submit` created every event with this function from a `C`, and the host keeps it until `run`
+        // returns.
         self.0.iter().filter(same).map(|event| unsafe { &*event.this.cast::<C>() })
     }
 
-    /// Returns true if there is nothing to wait for.
+    /// Returns true if there are no dependencies.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Waits until all runs are done or `time` has passed for one of them. Returns true if they are done.
+    /// Waits for one run after the other, at most `time` each. Returns true if all runs are done.
     ///
     /// # Errors
-    /// If one of them failed.
+    /// If a run failed.
     pub fn wait(&self, time: Duration) -> Result<bool> {
         let milliseconds = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         for event in self.0 {

@@ -1,16 +1,16 @@
-//! Tables of functions of `byoc.memory.1` and `byoc.stream.1`. Each begins with its size, as known to its creator; fields
-//! are added at the end.
+//! Function tables of `byoc.memory.1` and `byoc.stream.1`. Each table begins with its size, as known to its creator;
+//! later versions append fields.
 
 use crate::dtype::Device;
 use crate::error::{Error, Result};
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Mutex, PoisonError};
 
-/// Status of a function: success.
+/// Status of a successful call.
 pub const OK: i32 = 0;
-/// Status of a function that failed, and has called [`Report::fail`].
+/// Status of a failed call, which has called [`Report::fail`].
 pub const FAILED: i32 = 1;
-/// Status of [`EventTable::wait`]: the work goes on.
+/// Status of [`EventTable::wait`] for unfinished work.
 pub const PENDING: i32 = 3;
 
 /// Receiver of a failure's reason.
@@ -22,14 +22,14 @@ pub struct Report {
     pub fail: unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char, *const c_char),
 }
 
-/// Memory of one device.
+/// Function table for the memory of one device.
 #[repr(C)]
 pub struct MemoryTable {
     /// Size of the table in bytes.
     pub struct_size: usize,
     /// First argument of the functions.
     pub this: *mut c_void,
-    /// Device of the tensors in this memory, in DLPack's terms.
+    /// Device of the tensors in this memory, as defined by DLPack.
     pub device: Device,
     /// Alignment of offsets within a buffer in bytes: a power of two, at most 256.
     pub alignment: usize,
@@ -39,21 +39,21 @@ pub struct MemoryTable {
     pub allocate: unsafe extern "C" fn(*mut c_void, *const Report, usize, *mut *mut c_void) -> i32,
     /// Releases a buffer that no unfinished work uses.
     pub release: unsafe extern "C" fn(*mut c_void, *mut c_void),
-    /// Copies from the host to an offset of a buffer, and returns when the source may be written.
+    /// Copies from host memory to an offset in a buffer, and returns once the source may be modified.
     pub copy_in: unsafe extern "C" fn(*mut c_void, *const Report, *mut c_void, usize, *const c_void, usize) -> i32,
-    /// Copies from an offset of a buffer to the host, and returns when the bytes are there.
+    /// Copies from an offset in a buffer to host memory, and returns once the copy is complete.
     pub copy_out: unsafe extern "C" fn(*mut c_void, *const Report, *mut c_void, usize, *mut c_void, usize) -> i32,
 }
 
-/// Flag of a device that serves one run at a time: the host waits for a run before it calls the next one.
+/// Flag of a device that serves one run at a time: the host waits for the end of a run before it starts the next run.
 pub const ONE_RUN: u64 = 1;
 
-// SAFETY: the functions may be called from several threads at once, by the contract of the table.
+// SAFETY: the contract of the table allows concurrent calls to its functions from several threads.
 unsafe impl Send for MemoryTable {}
-// SAFETY: as above.
+// SAFETY: the contract of the table allows concurrent calls to its functions from several threads.
 unsafe impl Sync for MemoryTable {}
 
-/// Unfinished work of a run.
+/// Function table for the unfinished work of a run.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct EventTable {
@@ -61,23 +61,25 @@ pub struct EventTable {
     pub struct_size: usize,
     /// First argument of the functions.
     pub this: *mut c_void,
-    /// Waits until the work is done or so many milliseconds have passed. Returns [`OK`], [`PENDING`] or [`FAILED`].
+    /// Waits until the work is done or the given number of milliseconds has passed. Returns [`OK`], [`PENDING`] or
+    /// [`FAILED`].
     pub wait: unsafe extern "C" fn(*mut c_void, *const Report, u32) -> i32,
-    /// Releases the event. If its work is not done, the host counts the device as lost, and keeps the memory that the work
-    /// uses.
+    /// Releases the event. If its work is unfinished, the host counts the device as lost, and keeps the memory that the
+    /// work uses.
     pub release: unsafe extern "C" fn(*mut c_void),
 }
 
-/// Service of the host that takes unfinished work.
+/// Function table of the host service that accepts unfinished work.
 #[repr(C)]
 pub struct StreamTable {
     /// Size of the table in bytes.
     pub struct_size: usize,
-    /// From `run`, on its thread: returns the number of unfinished runs that this one has to wait for, and sets the
-    /// pointer to their events. An ordered device need not look.
+    /// Returns the number of unfinished runs that the current run has to wait for, and sets the pointer to their
+    /// events. Must be called from `run`, on its thread. An in-order device need not call it.
     pub dependencies: unsafe extern "C" fn(*mut *const EventTable) -> usize,
-    /// From `run`, on its thread: takes the event of the work that this run has started, and returns [`OK`]. Returns
-    /// [`FAILED`] if the work has to be done when `run` returns; the event then stays with the caller.
+    /// Accepts the event of the work that the current run has started, and returns [`OK`]. Returns [`FAILED`] if the
+    /// work has to be done when `run` returns; the caller then keeps the event. Must be called from `run`, on its
+    /// thread.
     pub submit: unsafe extern "C" fn(*const EventTable) -> i32,
 }
 
@@ -86,10 +88,10 @@ pub struct StreamTable {
 pub struct Failure(Mutex<Option<Error>>);
 
 impl Failure {
-    /// Calls `f` with a report that records here, and turns its status into a result.
+    /// Calls `f` with a report that records the first failure, and converts the status of `f` into a result.
     ///
     /// # Errors
-    /// If the status is not [`OK`] or [`PENDING`]: the reported reason.
+    /// If the status is neither [`OK`] nor [`PENDING`]; the error holds the reported reason.
     pub fn of(f: impl FnOnce(*const Report) -> i32) -> Result<i32> {
         let failure = Failure::default();
         let report = Report { context: (&raw const failure).cast_mut().cast(), fail: record };
@@ -104,7 +106,7 @@ impl Failure {
 }
 
 unsafe extern "C" fn record(context: *mut c_void, code: *const c_char, message: *const c_char, hint: *const c_char) {
-    // SAFETY: `context` is the `Failure` of the call that is in progress.
+    // SAFETY: `Failure::of` sets `context` to the `Failure` of the call in progress.
     let failure = unsafe { &*context.cast::<Failure>() };
     let text = |text: *const c_char| match text.is_null() {
         true => String::new(),
@@ -115,14 +117,14 @@ unsafe extern "C" fn record(context: *mut c_void, code: *const c_char, message: 
     failure.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
 }
 
-/// Reports an error, and returns the status of a failed function.
+/// Reports an error, and returns [`FAILED`].
 ///
 /// # Safety
-/// `report` is null or the report of the call that is in progress.
+/// `report` must be null or the report of the call in progress.
 pub unsafe fn fail(report: *const Report, error: &Error) -> i32 {
     let text = |text: &str| std::ffi::CString::new(text.replace('\0', " ")).unwrap_or_default();
     let (code, message, hint) = (text(&error.code), text(&error.to_string()), text(&error.hint));
-    // SAFETY: by the contract of this function.
+    // SAFETY: the caller guarantees that `report` is null or valid.
     if let Some(report) = unsafe { report.as_ref() } {
         // SAFETY: the texts end with a NUL and live until the call returns.
         unsafe { (report.fail)(report.context, code.as_ptr(), message.as_ptr(), hint.as_ptr()) };

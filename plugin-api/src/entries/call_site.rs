@@ -1,4 +1,4 @@
-//! Call sites: the plugin, the region and the entry that a thread is in.
+//! Call sites: the plugin, the region and the entry that a thread executes.
 
 use super::permanent::{store, store_str};
 use std::borrow::Cow;
@@ -13,7 +13,7 @@ pub enum Entry {
     Dlopen,
     /// `byoc_plugin_entry`, or the module of `declare_plugin!`.
     Entry,
-    /// `init`.
+    /// `init` of a plugin.
     Init,
     /// `describe` of a code generator.
     Describe,
@@ -66,12 +66,12 @@ impl Entry {
     }
 }
 
-/// Entry that a thread is in, with its plugin and its region, if any.
+/// Entry that a thread executes, with its plugin and, if any, its region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallSite {
     /// Name of the plugin, or its file until the name is known.
     pub plugin: &'static str,
-    /// Symbol of the region; empty if the entry does not concern one.
+    /// Symbol of the region; empty if the entry concerns no region.
     pub region: &'static str,
     /// Entry of the plugin.
     pub entry: Entry,
@@ -86,8 +86,8 @@ impl fmt::Display for CallSite {
 
 /// Call sites of all entries of one plugin for one region.
 ///
-/// Never freed: readers of the table of entries may hold a call site after the entry has ended. Equal names are stored
-/// once, so that a program that loads models repeatedly does not leak memory.
+/// Never freed: readers of the entry table may hold a call site after the entry has ended. Equal names are stored once,
+/// so that loading models repeatedly does not leak memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallSites([CallSite; 11]);
 

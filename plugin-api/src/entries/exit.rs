@@ -5,7 +5,7 @@ use super::line::Line;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Error code of the messages written here: a plugin ended the process.
+/// Error code of messages about a plugin that ended the process.
 pub(super) const PROCESS_ENDED: &str = "E0450";
 
 /// Set in a process that a plugin forked inside an entry.
@@ -16,7 +16,7 @@ pub(super) static HOST_PID: AtomicU32 = AtomicU32::new(0);
 /// Variant of `Once` for signal handlers: the first thread to arrive does the work.
 struct SignalSafeOnce(AtomicU8);
 
-/// Last message of the process.
+/// Guard of the last message of the process.
 static LAST_MESSAGE: SignalSafeOnce = SignalSafeOnce::new();
 
 impl SignalSafeOnce {
@@ -28,8 +28,8 @@ impl SignalSafeOnce {
         SignalSafeOnce(AtomicU8::new(SignalSafeOnce::NEW))
     }
 
-    /// Runs `work`, unless it was done already. Waits for another thread that runs it, but no longer than 200 ms: that
-    /// thread may be the one that the caller has interrupted. Async-signal-safe if `work` is.
+    /// Runs `work`, unless it has already been done. If another thread is running it, waits for at most 200 ms, because
+    /// the caller may have interrupted that thread. Async-signal-safe if `work` is.
     fn run(&self, work: impl FnOnce()) {
         if self
             .0
@@ -63,10 +63,10 @@ pub(super) fn print_last(write: impl FnOnce(&mut Line)) {
     });
 }
 
-/// Exits with this message, unless a last message was printed already.
+/// Exits with the given message, unless a last message was printed already.
 pub(super) fn exit_with(write: impl FnOnce(&mut Line)) -> ! {
     print_last(write);
-    // SAFETY: exits without running the handlers that a plugin has registered.
+    // SAFETY: `_exit` has no preconditions. It skips the exit handlers that a plugin has registered.
     unsafe { libc::_exit(1) }
 }
 
@@ -78,7 +78,7 @@ pub(super) fn exit_with_error(code: &str, site: &CallSite, detail: impl FnOnce(&
     })
 }
 
-/// Exits in a forked child that returned from the plugin's entry, so that there are not two hosts.
+/// Exits in a forked child that returned from the plugin's entry, to prevent a second host.
 #[cold]
 pub(super) fn exit_forked_child(site: &CallSite) -> ! {
     // The state was inherited from the parent, whose other threads do not exist here.

@@ -6,7 +6,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FloatState(pub(super) u64);
 
-/// On x86-64: MXCSR, and the control word of the x87 unit in the upper half.
+/// MXCSR, with the x87 control word in the upper half.
 #[cfg(target_arch = "x86_64")]
 impl FloatState {
     /// Mask of the control bits: excludes the sticky exception flags of MXCSR, includes all of the control word.
@@ -16,7 +16,7 @@ impl FloatState {
     #[inline(always)]
     pub(crate) fn read() -> FloatState {
         let (mut mxcsr, mut word) = (0u32, 0u16);
-        // SAFETY: stores to the two variables and does nothing else.
+        // SAFETY: the instructions store only to the two variables.
         unsafe {
             std::arch::asm!(
                 "stmxcsr [{mxcsr}]",
@@ -68,7 +68,7 @@ impl FloatState {
     #[inline(always)]
     pub(crate) fn read() -> FloatState {
         let fpcr;
-        // SAFETY: reads a register.
+        // SAFETY: reading FPCR has no side effects.
         unsafe { std::arch::asm!("mrs {}, fpcr", out(reg) fpcr, options(nomem, nostack, preserves_flags)) };
         FloatState(fpcr)
     }

@@ -2,7 +2,7 @@
 //! Each handler prints one line that names the plugin, the region and the entry, and the process never exits with
 //! success.
 //!
-//! Handlers here use only the table of entries, a line on the stack, and system calls; no allocation, no locks.
+//! The handlers use only the entry table, a line on the stack, and system calls: no allocation, no locks.
 
 use super::call_site::CallSite;
 use super::exit::{FORKED, HOST_PID, PROCESS_ENDED, exit_with, exit_with_error, print_last};
@@ -35,8 +35,8 @@ static PREVIOUS: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 /// Installs the process-wide protections: a signal, `exit`, or a fork inside a plugin prints a message that names the
 /// plugin, changes to process-wide state are undone after each entry, and standard output is reserved for the host.
 ///
-/// For a program that owns its process. The program must call this function once, before it starts threads, and
-/// [`mark_finished`] before it exits.
+/// Intended for executables that own their process. The executable must call this function once, before it starts
+/// threads, and [`mark_finished`] before it exits.
 ///
 /// # Errors
 /// If no file descriptor is available for a copy of standard output.
@@ -48,7 +48,8 @@ pub fn own_process() -> io::Result<ReservedStdout> {
     ONCE.call_once(|| {
         let previous = SIGNALS.map(|(signal, _)| {
             let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-            // SAFETY: queries the action of a signal; if that fails, zeros mean the default action.
+            // SAFETY: `action` is a valid output pointer; if the query fails, it stays zero, which is the default
+            // action.
             unsafe {
                 libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
                 action.assume_init()
@@ -58,7 +59,7 @@ pub fn own_process() -> io::Result<ReservedStdout> {
         for (signal, _) in SIGNALS {
             install_handler(signal, on_fault);
         }
-        // SAFETY: both functions live as long as the process. If registration fails, there is no message.
+        // SAFETY: both functions live as long as the process. If registration fails, no message is printed.
         unsafe {
             libc::atexit(on_exit);
             libc::pthread_atfork(None, None, Some(on_fork));
@@ -67,15 +68,15 @@ pub fn own_process() -> io::Result<ReservedStdout> {
     Ok(stdout)
 }
 
-/// Marks the work of the host as done. From then on, no plugin is blamed for the termination of the process.
+/// Marks the host's work as finished. Afterwards, no plugin is blamed for the termination of the process.
 pub fn mark_finished() {
     FINISHED.store(true, Ordering::SeqCst);
 }
 
-/// Makes Ctrl-C print which plugin is running, if any. Does not end the process: handlers that are installed later run
-/// as well.
+/// Makes Ctrl-C print the call site of a running plugin, if any. Does not end the process: handlers that are installed
+/// later run as well.
 ///
-/// Returns `false` and installs nothing if Ctrl-C is ignored, as for a background job of a shell.
+/// Returns `false` and installs nothing if Ctrl-C is ignored, as in a background job of a shell.
 pub fn report_interrupts() -> bool {
     if process::interrupt_action().is_some_and(|action| action.sa_sigaction == libc::SIG_IGN) {
         return false;
@@ -109,7 +110,7 @@ fn install_handler(signal: c_int, handler: Handler) {
 /// Restores the previous or the default action of a signal.
 fn restore_action(signal: c_int, previous: Option<&libc::sigaction>) {
     let mut default = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: zeros are the default action.
+    // SAFETY: both actions are valid for the call, and zeros are the default action.
     unsafe {
         let action = previous.unwrap_or(default.assume_init_mut());
         libc::sigaction(signal, action, ptr::null_mut());
@@ -134,19 +135,20 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
             }
         });
     }
-    // For a fault of the host itself, the previous handler gives more detail, for example on a stack overflow.
+    // For a fault in the host, the previous handler gives more detail, for example on a stack overflow.
     let previous = if running.is_none() { index.and_then(|index| PREVIOUS.get()?.get(index)) } else { None };
     restore_action(signal, previous);
-    // SAFETY: the kernel passes the information of the signal.
+    // SAFETY: the kernel passes null or a pointer to the signal's information.
     let was_sent = unsafe { information.as_ref() }.is_none_or(|information| information.si_code <= 0);
     if was_sent {
-        // A fault recurs when the handler returns. A signal that was sent does not recur, so it is sent again. SAFETY:
-        // sends a signal to this thread.
+        // A fault recurs when the handler returns. A signal that was sent does not recur, so it is raised again.
+        // SAFETY: `raise` has no preconditions.
         unsafe { libc::raise(signal) };
     }
 }
 
-/// Returns the entry responsible for the end of the process: this thread's, or another thread's, or the last one.
+/// Returns the entry responsible for the end of the process: this thread's entry, else a running entry of another
+/// thread, else the last entry.
 fn culprit() -> Option<&'static CallSite> {
     slots::current().or_else(|| slots::running().map(|(site, _)| site)).or_else(slots::last)
 }
@@ -165,7 +167,7 @@ extern "C" fn on_exit() {
 }
 
 extern "C" fn on_fork() {
-    // A fork outside of plugins is one of the host, to start a program.
+    // Outside plugins, only the host forks, to start a process.
     if slots::running().is_some() {
         FORKED.store(true, Ordering::Relaxed);
     }

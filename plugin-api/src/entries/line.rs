@@ -1,10 +1,10 @@
-//! Line on standard error, formatted and written without allocation, locks or anything else that is not
+//! Line on standard error, formatted and written without allocation, locks or other operations that are not
 //! async-signal-safe.
 
 use super::call_site::CallSite;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Descriptor for lines if standard error is closed; -1 for none.
+/// Fallback descriptor for lines if standard error is closed; -1 for none.
 pub(super) static OTHER_STDERR: AtomicI32 = AtomicI32::new(-1);
 
 /// Buffer for one line. Filled in place: the stack of a signal handler is small.
@@ -19,12 +19,12 @@ impl Line {
         Line { bytes: [0; 1024], length: 0 }
     }
 
-    /// Appends the prefix of an error with this code.
+    /// Appends the prefix of an error message with the error code `code`.
     pub(super) fn error(&mut self, code: &str) -> &mut Line {
         self.text("error[").text(code).text("]: ")
     }
 
-    /// Appends a text, truncated to the space left.
+    /// Appends a text, truncated to the remaining space.
     pub(super) fn text(&mut self, text: &str) -> &mut Line {
         // One byte is reserved for the newline.
         let available = self.bytes.len() - 1 - self.length;
@@ -59,11 +59,11 @@ impl Line {
     pub(super) fn write(&mut self) {
         self.bytes[self.length] = b'\n';
         let line = &self.bytes[..=self.length];
-        // SAFETY: the bytes are initialized; a descriptor that is not open makes the call fail.
+        // SAFETY: `line` is initialized and borrowed for the call; on a closed descriptor, the call fails.
         let written = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
         let other = OTHER_STDERR.load(Ordering::Relaxed);
         if written < 0 && other >= 0 {
-            // SAFETY: as above.
+            // SAFETY: `line` is initialized and borrowed for the call; on a closed descriptor, the call fails.
             unsafe { libc::write(other, line.as_ptr().cast(), line.len()) };
         }
     }

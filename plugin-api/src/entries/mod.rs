@@ -1,14 +1,14 @@
 //! Bookkeeping and protection of the process while plugins run.
 //!
 //! Every entry into a Rust or C plugin, including the mapping of its library, goes through `enter`, `prepare` or `run`.
-//! These functions record in a table of fixed size which plugin, region and entry the thread is in, so that signal
-//! handlers, the watchdog and exit handlers can name the responsible plugin. After the entry, they restore process-wide
-//! state that the plugin changed.
+//! These functions record the thread's plugin, region and entry in a fixed-size table, so that signal handlers, the
+//! watchdog and exit handlers can name the responsible plugin. After the entry, they restore process-wide state that
+//! the plugin changed.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `call_site` | plugin, region and entry, with names that live as long as the process |
-//! | `slots` | the table: a slot for each thread |
+//! | `slots` | the entry table, with one slot per thread |
 //! | `record` | the guard of one entry |
 //! | `thread` | setup of a thread that enters plugins |
 //! | `float` | the floating-point environment of a thread |
@@ -20,7 +20,7 @@
 //! | `watchdog` | termination of a process whose plugin does not return, or uses too much memory |
 //!
 //! The table and the floating-point environment are active in every process that loads plugins. The rest is active only
-//! in a program that owns its process, such as the command line, and calls [`own_process`].
+//! in an executable that owns its process, such as the command-line tool, and calls [`own_process`].
 
 mod call_site;
 mod exit;

@@ -1,5 +1,5 @@
-//! Permanent memory outside of the heap, so that a plugin that corrupts the heap does not corrupt the names in the
-//! resulting error message.
+//! Permanent memory outside the heap: a plugin that corrupts the heap does not corrupt the names in the resulting error
+//! message.
 
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 /// Size of a mapping in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// Address of the next value, and number of bytes left from there.
+/// Address and size in bytes of the free space.
 static FREE: Mutex<(usize, usize)> = Mutex::new((0, 0));
 
 /// Allocates `size` bytes at a multiple of `align`, which is a power of two. Returns `None` if the system is out of
@@ -17,7 +17,7 @@ fn allocate(size: usize, align: usize) -> Option<NonNull<u8>> {
     let skip = free.0.wrapping_neg() & (align - 1);
     if free.1 < size + skip {
         let length = CHUNK.max(size.next_multiple_of(4096));
-        // SAFETY: maps new pages at any address.
+        // SAFETY: an anonymous mapping at an address chosen by the kernel does not affect existing memory.
         let pages = unsafe {
             let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             libc::mmap(ptr::null_mut(), length, access, kind, -1, 0)
@@ -40,7 +40,7 @@ fn bump(free: &mut (usize, usize), size: usize, skip: usize) -> Option<NonNull<u
 /// Copies a value without a destructor to permanent memory.
 pub(super) fn store<T: Copy + Send + Sync + 'static>(value: T) -> &'static T {
     match allocate(size_of::<T>(), align_of::<T>()) {
-        // SAFETY: `size_of::<T>()` bytes, aligned and exclusively owned; they are never freed.
+        // SAFETY: `allocate` returned `size_of::<T>()` aligned, exclusively owned bytes, which are never freed.
         Some(at) => unsafe {
             let at = at.cast::<T>();
             at.write(value);
@@ -53,7 +53,8 @@ pub(super) fn store<T: Copy + Send + Sync + 'static>(value: T) -> &'static T {
 /// Copies a text to permanent memory.
 pub(super) fn store_str(text: &str) -> &'static str {
     match allocate(text.len(), 1) {
-        // SAFETY: `text.len()` bytes, exclusively owned and never freed; a copy of a `str` is valid UTF-8.
+        // SAFETY: `allocate` returned `text.len()` exclusively owned bytes, which are never freed; a copy of a `str` is
+        // UTF-8.
         Some(at) => unsafe {
             at.copy_from_nonoverlapping(NonNull::from(text.as_bytes()).cast(), text.len());
             str::from_utf8_unchecked(NonNull::slice_from_raw_parts(at, text.len()).as_ref())

@@ -1,5 +1,5 @@
 //! Process-wide state that plugins must not change: working directory, limits, locale, standard streams, and the
-//! handling of Ctrl-C. After each entry, the state is compared with that at the time of [`record_initial_state`];
+//! handling of Ctrl-C. After each entry, the state is compared with the state that [`record_initial_state`] recorded;
 //! changes are undone, and reported once.
 
 use super::call_site::CallSite;
@@ -11,10 +11,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Change of process-wide state by a plugin.
+/// Change to process-wide state made by a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Entry at whose end the change was detected, or the last entry before that.
+    /// Entry after which the change was detected; a recent entry for runs, which are not checked individually.
     pub site: CallSite,
     /// State that changed, such as "the working directory".
     pub state: &'static str,
@@ -40,7 +40,7 @@ pub fn set_change_reporter(report: fn(&Change)) {
 /// States that could not be restored, each reported once rather than for every later plugin.
 static UNRESTORED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// Reports a change, once for each plugin and entry.
+/// Reports a change, once per plugin and entry.
 #[cold]
 fn report_change(site: &CallSite, state: &'static str, restored: bool) {
     static REPORTED: Mutex<BTreeSet<(&'static str, &'static str, &'static str)>> = Mutex::new(BTreeSet::new());
@@ -58,7 +58,7 @@ fn report_change(site: &CallSite, state: &'static str, restored: bool) {
     }
 }
 
-/// Reports a change of the floating-point environment, which was restored.
+/// Reports a change to the floating-point environment, which has been restored.
 #[cold]
 pub(super) fn report_float_change(site: &CallSite) {
     report_change(site, "the floating-point environment (rounding, subnormals or exceptions)", true);
@@ -67,15 +67,15 @@ pub(super) fn report_float_change(site: &CallSite) {
 /// Identity of a file: device, inode and type.
 pub(super) type Identity = (libc::dev_t, libc::ino_t, libc::mode_t);
 
-/// Resource limits that a plugin could lower so that the host fails later. The type of the constants differs between C
-/// libraries, hence the casts.
+/// Resource limits that a plugin could lower, which would make the host fail later. The type of the constants differs
+/// between C libraries, hence the casts.
 #[allow(clippy::cast_possible_wrap, reason = "small numbers")]
 const LIMITS: [(c_int, &str); 5] = [
     (libc::RLIMIT_NOFILE as c_int, "the limit on open files"),
     (libc::RLIMIT_AS as c_int, "the limit on address space"),
     (libc::RLIMIT_DATA as c_int, "the limit on data"),
     (libc::RLIMIT_FSIZE as c_int, "the limit on the size of files"),
-    (libc::RLIMIT_CPU as c_int, "the limit on processor time"),
+    (libc::RLIMIT_CPU as c_int, "the limit on CPU time"),
 ];
 
 const STREAMS: [(RawFd, &str); 3] = [(0, "standard input"), (1, "standard output"), (2, "standard error")];
@@ -93,7 +93,7 @@ static INITIAL_STATE: OnceLock<InitialState> = OnceLock::new();
 
 fn resource_limit(resource: c_int) -> Option<libc::rlimit> {
     let mut limit = MaybeUninit::uninit();
-    // SAFETY: the structure is filled if the call succeeds.
+    // SAFETY: `limit` is a valid output pointer, and is initialized if the call succeeds.
     unsafe { (libc::getrlimit(resource as _, limit.as_mut_ptr()) == 0).then(|| limit.assume_init()) }
 }
 
@@ -104,18 +104,19 @@ fn identity_of(status: &libc::stat) -> Identity {
 /// Returns the identity of the file that `descriptor` refers to; `None` if the descriptor is not open.
 pub(super) fn identity(descriptor: RawFd) -> Option<Identity> {
     let mut status = MaybeUninit::uninit();
-    // SAFETY: the structure is filled if the call succeeds.
+    // SAFETY: `status` is a valid output pointer, and is initialized if the call succeeds.
     unsafe { (libc::fstat(descriptor, status.as_mut_ptr()) == 0).then(|| identity_of(&status.assume_init())) }
 }
 
 fn working_dir() -> Option<Identity> {
     let mut status = MaybeUninit::uninit();
-    // SAFETY: as above; the path is a C string.
+    // SAFETY: the path is a C string; `status` is a valid output pointer, and is initialized if the call succeeds.
     unsafe { (libc::stat(c".".as_ptr(), status.as_mut_ptr()) == 0).then(|| identity_of(&status.assume_init())) }
 }
 
 fn locale() -> Option<CString> {
-    // SAFETY: a query without side effects. The returned pointer is valid until the next call that sets a locale.
+    // SAFETY: with a null locale, the call is a query. The returned pointer is valid until the next call that sets a
+    // locale.
     let name = unsafe { libc::setlocale(libc::LC_ALL, std::ptr::null()) };
     // SAFETY: a non-null `name` points to a C string.
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_owned())
@@ -123,14 +124,14 @@ fn locale() -> Option<CString> {
 
 pub(super) fn interrupt_action() -> Option<libc::sigaction> {
     let mut action = MaybeUninit::uninit();
-    // SAFETY: a query without side effects; the structure is filled if the call succeeds.
+    // SAFETY: the call is a query; `action` is a valid output pointer, and is initialized if the call succeeds.
     unsafe { (libc::sigaction(libc::SIGINT, std::ptr::null(), action.as_mut_ptr()) == 0).then(|| action.assume_init()) }
 }
 
 /// Duplicates a descriptor to a high number, which code that closes "all" descriptors is unlikely to reach.
 pub(super) fn duplicate_high(descriptor: RawFd) -> io::Result<OwnedFd> {
     for min in [800, 100, 3] {
-        // SAFETY: creates a descriptor.
+        // SAFETY: `fcntl` fails on a closed descriptor, and the duplicate does not replace an open one.
         let duplicate = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, min) };
         if duplicate >= 0 {
             // SAFETY: the descriptor was created above and has no other owner.
@@ -148,7 +149,7 @@ pub(super) fn record_initial_state() {
         if let Some((_, stderr)) = &streams[2] {
             OTHER_STDERR.store(stderr.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
         }
-        // SAFETY: opens a directory.
+        // SAFETY: the path is a C string.
         let dir = unsafe { libc::open(c".".as_ptr(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) };
         let dir = (dir >= 0).then(|| {
             // SAFETY: the descriptor was created above and has no other owner.
@@ -172,17 +173,18 @@ pub(super) fn restore_changes(site: &CallSite) {
         let Some(before) = before else { continue };
         let same = |now: libc::rlimit| now.rlim_cur == before.rlim_cur && now.rlim_max == before.rlim_max;
         if resource_limit(resource).is_some_and(|now| !same(now)) {
-            // SAFETY: restores a limit.
+            // SAFETY: `before` is borrowed for the call.
             let restored = unsafe { libc::setrlimit(resource as _, before) } == 0;
             report_change(site, name, restored);
         }
     }
     for ((descriptor, name), before) in STREAMS.into_iter().zip(&initial.streams) {
         let Some((before, duplicate)) = before else { continue };
-        // The number of a closed descriptor may have been reused for another file, and so may that of the duplicate.
+        // The number of a closed descriptor may have been reused for another file, including the number of the
+        // duplicate.
         if identity(descriptor) != Some(*before) {
             let restored = identity(duplicate.as_raw_fd()) == Some(*before)
-                // SAFETY: restores the file of a descriptor.
+                // SAFETY: `dup2` fails on a closed duplicate, and replaces only a descriptor that a plugin has changed.
                 && unsafe { libc::dup2(duplicate.as_raw_fd(), descriptor) } >= 0;
             report_change(site, name, restored);
         }
@@ -190,28 +192,28 @@ pub(super) fn restore_changes(site: &CallSite) {
     if let Some((before, duplicate)) = &initial.working_dir
         && working_dir() != Some(*before)
     {
-        // SAFETY: changes the working directory.
+        // SAFETY: `fchdir` fails on a descriptor that is closed or not a directory.
         let restored = unsafe { libc::fchdir(duplicate.as_raw_fd()) } == 0 && working_dir() == Some(*before);
         report_change(site, "the working directory", restored);
     }
     if let Some(before) = &initial.locale
         && locale().as_ref() != Some(before)
     {
-        // SAFETY: sets a locale by a name that the system returned.
+        // SAFETY: `before` is a C string, the name of a locale that the system returned.
         let restored = unsafe { !libc::setlocale(libc::LC_ALL, before.as_ptr()).is_null() };
         report_change(site, "the locale", restored);
     }
     check_interrupt(site, &initial.interrupt);
 }
 
-/// Restores the handler of Ctrl-C if a plugin has set Ctrl-C to be ignored. The host changes handlers itself, but never
-/// ignores Ctrl-C.
+/// Restores the handler of Ctrl-C if a plugin has set Ctrl-C to be ignored. The host itself may change the handler, but
+/// never ignores Ctrl-C.
 fn check_interrupt(site: &CallSite, last_seen: &Mutex<Option<libc::sigaction>>) {
     let mut last_seen = last_seen.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(now) = interrupt_action() else { return };
     match &*last_seen {
         Some(previous) if now.sa_sigaction == libc::SIG_IGN && previous.sa_sigaction != libc::SIG_IGN => {
-            // SAFETY: restores a handler that was installed before.
+            // SAFETY: `previous` is an action that the system returned, and is borrowed for the call.
             let restored = unsafe { libc::sigaction(libc::SIGINT, previous, std::ptr::null_mut()) } == 0;
             report_change(site, "the handling of Ctrl-C", restored);
         }

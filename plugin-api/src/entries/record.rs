@@ -1,4 +1,4 @@
-//! Guards of entries, which record the entry in the thread's slot and restore the state that the plugin has changed.
+//! Entry guards, which record the entry in the thread's slot and restore the state that the plugin has changed.
 
 use super::call_site::CallSite;
 use super::float::FloatState;
@@ -15,32 +15,32 @@ fn claim_and_prepare() -> &'static Slot {
     slot
 }
 
-/// Restores process-wide state that plugins have changed in runs, which are not checked individually. A program that
-/// owns its process calls this function after runs and before it writes output.
+/// Restores process-wide state that plugins have changed in runs, which are not checked individually. An executable
+/// that owns its process calls this function after runs and before it writes output.
 pub fn restore_process() {
     if let Some(site) = last() {
         process::restore_changes(site);
     }
 }
 
-/// Records the current floating-point environment of this thread as the one to restore after runs of regions. Every
-/// entry other than `prepare` and `run` also records it.
+/// Records this thread's current floating-point environment, which is restored after region runs. Every entry other
+/// than `prepare` and `run` also records the environment.
 pub fn save_float_state() {
     if let Some(slot) = CURRENT_SLOT.get() {
         slot.float.store(FloatState::read().0, Ordering::Relaxed);
     }
 }
 
-/// Prepares a thread of the host for faults, before the thread first enters a plugin: memory that a plugin has
-/// corrupted may crash the process on any thread, and printing the message needs a large enough signal stack.
+/// Prepares a host thread for faults, before the thread first enters a plugin: memory that a plugin has corrupted may
+/// crash the process on any thread, and printing the message needs a large enough signal stack.
 pub fn prepare_thread() {
     CURRENT_SLOT.get().unwrap_or_else(claim_and_prepare);
 }
 
-/// Runs `body` as a run of a region, or as a task of an entry that another thread is in. Costs a nanosecond or two.
+/// Runs `body` as a region run, or as a task of an entry on another thread. Costs a nanosecond or two.
 ///
-/// The recorded floating-point environment is used, because reading it would wait for all earlier computations. Other
-/// process-wide state is not checked, because that takes system calls.
+/// Uses the recorded floating-point environment, because reading the current one would wait for all earlier
+/// computations. Does not check other process-wide state, because the checks need system calls.
 #[inline(always)]
 pub(crate) fn run<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
     run_outermost::<false, R>(site, body)
@@ -105,7 +105,7 @@ fn restore_state(float: FloatState, site: &'static CallSite) {
     }
 }
 
-/// Enters a plugin: until the guard is dropped this thread is in `site`.
+/// Enters a plugin: records `site` as this thread's entry until the guard is dropped.
 pub(crate) fn enter(site: &'static CallSite) -> EntryGuard {
     let slot = CURRENT_SLOT.get().unwrap_or_else(claim_and_prepare);
     let (previous, outer) = (slot.at.load(Ordering::Relaxed), !slot.is_inside());

@@ -1,5 +1,5 @@
-//! Table of running entries: a slot for each thread that enters plugins. The table has a fixed size and is accessed by
-//! single atomic loads and stores, so that signal handlers can read it on any thread at any time.
+//! Table of running entries, with one slot per thread that enters plugins. The table has a fixed size and is accessed
+//! by single atomic loads and stores, so that signal handlers can read it on any thread at any time.
 
 use super::call_site::{CallSite, Entry};
 use super::float::FloatState;
@@ -7,17 +7,17 @@ use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// Number of slots: the maximum of `--threads`, and as many again for a program that embeds the host. Further threads
-/// share one slot, which is never read.
+/// Number of slots: twice the maximum of `--threads`, which leaves room for the threads of an executable that embeds
+/// the host. Additional threads share one slot, which is never read.
 pub(super) const SLOTS: usize = 2048;
 
-/// Entry that one thread is in. Aligned to a cache line, as threads write to their slots at every entry.
+/// Entry of one thread. Aligned to a cache line, because threads write to their slots at every entry.
 #[repr(align(64))]
 pub(super) struct Slot {
     claimed: AtomicBool,
-    /// Call site that the thread is in. If the lowest bit is set, the thread has left this call site.
+    /// Current call site of the thread. If the lowest bit is set, the thread has left the call site.
     pub(super) at: AtomicPtr<CallSite>,
-    /// Last observed floating-point environment of the thread outside of plugins.
+    /// Last observed floating-point environment of the thread outside plugins.
     pub(super) float: AtomicU64,
 }
 
@@ -58,13 +58,13 @@ impl Slot {
         self.at.load(Ordering::Relaxed).addr() & LEFT_TAG == 0
     }
 
-    /// Returns the entry that the thread is in.
+    /// Returns the thread's current entry.
     pub(super) fn at(&self) -> Option<&'static CallSite> {
         let at = self.at.load(Ordering::Acquire);
         if at.addr() & LEFT_TAG == 0 { site_of(at) } else { None }
     }
 
-    /// Returns the entry that the thread is in, or was in last.
+    /// Returns the thread's current or last entry.
     pub(super) fn last(&self) -> Option<&'static CallSite> {
         site_of(self.at.load(Ordering::Acquire))
     }
@@ -83,7 +83,7 @@ impl Slot {
     }
 }
 
-/// Claims a free slot for this thread, or the shared one.
+/// Claims a free slot for this thread, or the shared slot if the table is full.
 #[cold]
 pub(super) fn claim() -> &'static Slot {
     let free = |slot: &&Slot| slot.claimed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
@@ -104,7 +104,7 @@ pub(super) fn detach() {
     CURRENT_SLOT.set(None);
 }
 
-/// Returns the entry that this thread is in; `None` outside of plugins.
+/// Returns this thread's current entry; `None` outside plugins.
 pub(crate) fn current() -> Option<&'static CallSite> {
     CURRENT_SLOT.get()?.at()
 }
@@ -113,14 +113,14 @@ fn slots() -> &'static [Slot] {
     &TABLE[..(USED_SLOTS.load(Ordering::Acquire) as usize).min(SLOTS)]
 }
 
-/// Returns the entry that some thread is in, and the number of other threads that are in plugins.
+/// Returns the current entry of a thread inside a plugin, and the number of additional threads inside plugins.
 pub(super) fn running() -> Option<(&'static CallSite, usize)> {
     let mut sites = slots().iter().filter_map(Slot::at);
     let first = sites.next()?;
     Some((first, sites.count()))
 }
 
-/// Returns a recent entry: a run if there was one, otherwise the most recently started entry.
+/// Returns a recent entry: a run if a slot holds one, otherwise the most recently started entry.
 pub(super) fn last() -> Option<&'static CallSite> {
     let mut sites = slots().iter().filter_map(Slot::last);
     sites.find(|site| site.entry == Entry::Run).or_else(|| site_of(LATEST.load(Ordering::Acquire)))

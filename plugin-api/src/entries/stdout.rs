@@ -1,4 +1,4 @@
-//! Standard output reserved for the host: output of plugins goes to standard error.
+//! Standard output reserved for the host: plugin output goes to standard error.
 
 use super::process::{self, Identity};
 use std::fs::File;
@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Standard output of the process at its start.
 ///
-/// Once standard output is reserved, descriptor 1 refers to standard error, so that output of a plugin or of its
-/// libraries does not mix with the host's results, and closing descriptor 1 does no harm.
+/// Once standard output is reserved, descriptor 1 refers to standard error: output of a plugin or of its libraries does
+/// not mix with the host's results, and closing descriptor 1 is harmless.
 #[derive(Debug)]
 pub struct ReservedStdout {
     file: File,
@@ -23,7 +23,7 @@ impl ReservedStdout {
     /// If no file descriptor is available.
     pub(super) fn reserve() -> io::Result<ReservedStdout> {
         let duplicate = process::duplicate_high(libc::STDOUT_FILENO)?;
-        // SAFETY: makes descriptor 1 a duplicate of descriptor 2.
+        // SAFETY: `dup2` only redirects descriptor 1, whose file `duplicate` keeps open.
         if unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -31,7 +31,7 @@ impl ReservedStdout {
         Ok(ReservedStdout { file: duplicate.into(), identity, process: std::process::id() })
     }
 
-    /// Checks that the descriptor still is standard output, and that this is not a process that a plugin has forked.
+    /// Checks that the descriptor still refers to standard output, and that no plugin has forked this process.
     fn check(&self) -> io::Result<()> {
         if std::process::id() != self.process {
             return Err(io::Error::other("a process forked by a plugin has no standard output"));

@@ -17,26 +17,26 @@ struct Thread {
 /// Size of an alternate signal stack: handlers need a page or two, and the kernel saves all vector registers there.
 const SIGNAL_STACK_BYTES: usize = 64 << 10;
 
-/// Prepares a thread that enters plugins for the first time: an alternate signal stack, as the normal stack may have
-/// overflowed, and a destructor that runs when the thread ends.
+/// Installs an alternate signal stack, because the normal stack may have overflowed, and a destructor that runs when
+/// the thread ends. Called before the thread enters a plugin for the first time.
 pub(super) fn prepare(slot: &'static Slot) {
     static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
     let key = *KEY.get_or_init(|| {
         let mut key = 0;
-        // SAFETY: creates a key; the destructor lives as long as the process.
+        // SAFETY: `key` is a valid output pointer, and the destructor lives as long as the process.
         (unsafe { libc::pthread_key_create(&raw mut key, Some(on_thread_end)) } == 0).then_some(key)
     });
     let Some(key) = key else { return };
     let thread = Box::new(Thread { slot, stack: handler_stack() });
-    // SAFETY: the destructor takes ownership of the box.
+    // SAFETY: `key` is valid, and only the destructor uses the box.
     unsafe { libc::pthread_setspecific(key, Box::into_raw(thread).cast()) };
 }
 
 /// Installs a sufficiently large alternate signal stack if the thread has none and this process handles signals. The
-/// stack of the standard library has two pages, and the registers alone may take more than one.
+/// standard library's signal stack has two pages, and the registers alone may need more than one.
 fn handler_stack() -> *mut c_void {
     let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
-    // SAFETY: queries the current stack; zeros if that fails.
+    // SAFETY: `stack` is a valid output pointer; if the query fails, it stays zero.
     let is_sufficient = unsafe {
         libc::sigaltstack(ptr::null(), stack.as_mut_ptr());
         let stack = stack.assume_init();
@@ -46,7 +46,7 @@ fn handler_stack() -> *mut c_void {
         return ptr::null_mut();
     }
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: maps fresh memory, which stays until the thread ends, and registers it.
+    // SAFETY: the mapping is new, and stays registered until `on_thread_end` unregisters and unmaps it.
     unsafe {
         let memory = libc::mmap(ptr::null_mut(), SIGNAL_STACK_BYTES, protection, flags, -1, 0);
         if memory == libc::MAP_FAILED {
@@ -59,21 +59,21 @@ fn handler_stack() -> *mut c_void {
 }
 
 unsafe extern "C" fn on_thread_end(thread: *mut c_void) {
-    // SAFETY: the pointer comes from `prepare`.
+    // SAFETY: `prepare` stored the pointer, which comes from a `Box`.
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
     if let (Some(site), false) = (thread.slot.at(), thread.slot.is_shared()) {
         if HOST_PID.load(Ordering::Relaxed) == std::process::id() {
             let message = "ended a thread of byoc (pthread_exit); byoc cannot continue";
             exit_with_error(PROCESS_ENDED, site, |line| _ = line.text(message));
         }
-        // The program does not own its process: the slot stays occupied, and a join on the thread blocks.
+        // The host does not own its process: the slot stays occupied, and a join on the thread blocks.
         return;
     }
     slots::detach();
     thread.slot.release();
     if !thread.stack.is_null() {
         let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: SIGNAL_STACK_BYTES };
-        // SAFETY: unregisters the stack, and unmaps the memory, in which no handler runs.
+        // SAFETY: `handler_stack` mapped this many bytes; the stack is unregistered first, and no handler runs on it.
         unsafe {
             libc::sigaltstack(&raw const none, ptr::null_mut());
             libc::munmap(thread.stack, SIGNAL_STACK_BYTES);

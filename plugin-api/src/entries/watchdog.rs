@@ -1,7 +1,7 @@
 //! Watchdog that ends the process if a plugin does not return, or uses too much memory.
 //!
-//! Cancellation is cooperative, and a plugin that never polls `cancelled` ignores it. A thread cannot be stopped from
-//! outside, so the process exits, with a message that names plugin, region and entry.
+//! Cancellation is cooperative, and a plugin that never polls `cancelled` ignores it. A thread cannot be terminated
+//! externally, so the process exits, with a message that names plugin, region and entry.
 
 use super::call_site::CallSite;
 use super::{exit, slots};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Error code of the message: a plugin did not return, or used too much memory.
+/// Error code of messages about a plugin that did not return or used too much memory.
 const LIMIT_EXCEEDED: &str = "E0451";
 
 /// Grace period of the host's own work after the deadline, as a multiple of the grace period of an entry.
@@ -21,7 +21,7 @@ const HOST_GRACE: u32 = 5;
 /// Limits on plugins.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Time by which all work must be done.
+    /// Deadline of all work.
     pub deadline: Option<Instant>,
     /// Grace period for an entry that is running at the deadline.
     pub grace: Duration,
@@ -43,10 +43,10 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the watchdog. If a limit is exceeded inside an entry of a plugin, the process exits with code 1.
+    /// Starts the watchdog. If a limit is exceeded inside a plugin entry, the process exits with code 1.
     ///
     /// # Errors
-    /// If the thread of the watchdog cannot be created.
+    /// If the watchdog thread cannot be created.
     pub fn start(limits: Limits) -> io::Result<Watchdog> {
         let stopped = Arc::new((Mutex::new(false), Condvar::new()));
         let mut thread = None;
@@ -62,7 +62,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         *self.stopped.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stopped.1.notify_all();
-        // The thread returns at once, or ends the process.
+        // The thread returns immediately, or ends the process.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -84,7 +84,7 @@ fn watch(limits: Limits, (stopped, changed): &(Mutex<bool>, Condvar)) {
                 {
                     exit_host_stuck(site);
                 }
-                // After the deadline every further entry is too late, so polling is frequent.
+                // After the deadline, every new entry is too late, so polling is frequent.
                 wait = Duration::from_millis(10);
             }
             wait = wait.min(remaining.max(Duration::from_millis(10)));
@@ -100,7 +100,7 @@ fn watch(limits: Limits, (stopped, changed): &(Mutex<bool>, Condvar)) {
     }
 }
 
-/// Returns a lower bound on the time that it takes to touch `available` bytes of memory.
+/// Returns a lower bound on the time needed to touch `available` bytes of memory.
 fn min_fill_time(available: u64) -> Duration {
     const BYTES_PER_MILLISECOND: u64 = 10 << 20;
     Duration::from_millis((available / BYTES_PER_MILLISECOND).clamp(2, 50))
@@ -133,7 +133,7 @@ fn exit_memory_exceeded(site: &CallSite, resident: u64, limit: u64) -> ! {
 /// report the current value. Does not allocate.
 fn resident_bytes() -> u64 {
     let mut text = [0u8; 128];
-    // SAFETY: opens a file, reads no more than the buffer holds, closes it.
+    // SAFETY: the path is a C string, and the read is bounded by the size of the buffer.
     let length = unsafe {
         let file: c_int = libc::open(c"/proc/self/statm".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if file < 0 {
@@ -144,17 +144,17 @@ fn resident_bytes() -> u64 {
         length
     };
     let text = std::str::from_utf8(&text[..usize::try_from(length).unwrap_or(0)]).unwrap_or_default();
-    // The kernel can reclaim pages of files (a mapped model, an artifact), so these do not count.
+    // File-backed pages (a mapped model, an artifact) do not count, because the kernel can reclaim them.
     let mut fields = text.split_ascii_whitespace().skip(1).map(|pages| pages.parse::<u64>().ok());
     let pages = fields.next().flatten().zip(fields.next().flatten()).map(|(all, files)| all.saturating_sub(files));
-    // SAFETY: a query without side effects.
+    // SAFETY: `sysconf` has no preconditions.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     pages.map_or_else(peak_resident_bytes, |pages| pages * page)
 }
 
 fn peak_resident_bytes() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the structure is filled, or stays zero.
+    // SAFETY: `usage` is a valid output pointer; if the call fails, it stays zero.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         usage.assume_init()

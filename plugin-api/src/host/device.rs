@@ -1,4 +1,4 @@
-//! Host side of `byoc.memory.1` and `byoc.stream.1`: the memory of a device as safe objects, and the service that takes
+//! Host side of `byoc.memory.1` and `byoc.stream.1`: device memory as safe objects, and the service that accepts
 //! unfinished work.
 
 use crate::backend::Loader;
@@ -16,10 +16,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum alignment of offsets that a device may ask for: what the host aligns them to.
+/// Maximum offset alignment that a device may request; the host aligns offsets to it.
 pub const MAX_ALIGNMENT: usize = 256;
 
-/// Memory of a device of a plugin.
+/// Device memory of a plugin.
 #[derive(Clone)]
 pub struct Memory {
     table: &'static MemoryTable,
@@ -33,10 +33,10 @@ impl fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// Asks a loader for the memory of a device; `None` if its tensors are in the host's memory.
+    /// Queries a loader for the memory of a device. Returns `None` if the device's tensors are in host memory.
     ///
     /// # Errors
-    /// If the loader fails, or its answer is not a table that this host can use.
+    /// If the loader fails, or its response is not the address of a complete table with a valid alignment and device.
     pub fn of(loader: &dyn Loader, plugin: &str, device: &str) -> Result<Option<Memory>> {
         let data = serde_json::json!({ "device": device }).to_string();
         let Some(answer) = loader.query(MEMORY_KEY, data.as_bytes())? else { return Ok(None) };
@@ -47,14 +47,15 @@ impl Memory {
             .ok_or_else(|| {
                 invalid(format!("expected the address of a table in 8 bytes, found {} bytes", answer.len()))
             })?;
-        // SAFETY: by the contract of the key, the address is that of a table that lives as long as the process, and its
-        // first field is its size.
+        // SAFETY: by the contract of the key, the plugin returns the address of a table that lives as long as the
+        // process and begins with its size.
         let size = unsafe { table.cast::<usize>().read() };
         let wanted = offset_of!(MemoryTable, copy_out) + size_of::<usize>();
         if size < wanted {
             return Err(invalid(format!("expected a table of at least {wanted} bytes, found {size}")));
         }
-        // SAFETY: as above, and the table has all fields of this version.
+        // SAFETY: by the contract of the key, the table lives as long as the process; its size covers all fields of
+        // this version.
         let table = unsafe { table.as_ref() };
         if !table.alignment.is_power_of_two() || table.alignment > MAX_ALIGNMENT {
             let found = table.alignment;
@@ -63,7 +64,7 @@ impl Memory {
             )));
         }
         if table.device.kind == Device::CPU.kind {
-            return Err(invalid("expected the kind of a device with memory of its own, found that of the host".into()));
+            return Err(invalid("expected a device type with dedicated memory, found the host type".into()));
         }
         Ok(Some(Memory { table, sites: CallSites::of(plugin, "") }))
     }
@@ -73,17 +74,17 @@ impl Memory {
         self.sites.at(Entry::Run).plugin
     }
 
-    /// Returns true if the device serves one run at a time.
+    /// Returns true if the device can serve only one run at a time.
     pub fn serves_one_run(&self) -> bool {
         self.table.flags & ONE_RUN != 0
     }
 
-    /// Calls a function of the table under the plugin's name.
+    /// Calls a table function as an entry of the plugin.
     fn call(&self, f: impl FnOnce(*const crate::device::Report) -> i32) -> Result<()> {
         let site = self.sites.at(Entry::Run);
         let _entered = crate::entries::enter(site);
         match Failure::of(f).map_err(|error| error.with_entry(site.plugin, "memory"))? {
-            PENDING => Err(Error::new("expected a finished copy").with_entry(site.plugin, "memory")),
+            PENDING => Err(Error::new("expected a finished copy, found PENDING").with_entry(site.plugin, "memory")),
             _ => Ok(()),
         }
     }
@@ -91,17 +92,17 @@ impl Memory {
     /// Allocates a buffer.
     ///
     /// # Errors
-    /// If the device has no such memory left.
+    /// If the device is out of memory.
     pub fn allocate(&self, bytes: usize) -> Result<Buffer> {
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the place for the result is valid for the call.
+        // SAFETY: `handle` is a valid output pointer for the call.
         self.call(|report| unsafe { (self.table.allocate)(self.table.this, report, bytes, &raw mut handle) })?;
         let handle = NonNull::new(handle).ok_or_else(|| Error::new("allocate: expected a buffer, found none"))?;
         Ok(Buffer { allocation: Arc::new(Allocation { memory: self.clone(), handle }), bytes })
     }
 }
 
-/// Buffer of a device. Released with the last copy.
+/// Device buffer. Dropping the last clone releases it.
 #[derive(Clone)]
 pub struct Buffer {
     allocation: Arc<Allocation>,
@@ -113,15 +114,15 @@ struct Allocation {
     handle: BufferHandle,
 }
 
-// SAFETY: the handle is opaque to the host, and the plugin's functions may be called from any thread.
+// SAFETY: the handle is opaque to the host, and the contract of the table allows calls from any thread.
 unsafe impl Send for Allocation {}
-// SAFETY: as above.
+// SAFETY: the handle is opaque to the host, and the contract of the table allows concurrent calls from several threads.
 unsafe impl Sync for Allocation {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
         let _entered = crate::entries::enter(self.memory.sites.at(Entry::Release));
-        // SAFETY: `allocate` returned the buffer, and nobody else has it any more.
+        // SAFETY: `allocate` returned the buffer, and this allocation is its only owner.
         unsafe { (self.memory.table.release)(self.memory.table.this, self.handle.as_ptr()) };
     }
 }
@@ -136,7 +137,7 @@ impl Buffer {
         }
     }
 
-    /// Copies from the host.
+    /// Copies from host memory.
     ///
     /// # Errors
     /// If the range exceeds the buffer, or the device fails.
@@ -144,11 +145,11 @@ impl Buffer {
         self.check(offset, from.len())?;
         let Allocation { memory, handle } = &*self.allocation;
         let (table, handle, from, bytes) = (memory.table, handle.as_ptr(), from.as_ptr().cast(), from.len());
-        // SAFETY: the source is borrowed for the call, and the range lies within the buffer.
+        // SAFETY: `from` is borrowed for the call, and `check` verified that the range is within the buffer.
         memory.call(|report| unsafe { (table.copy_in)(table.this, report, handle, offset, from, bytes) })
     }
 
-    /// Copies to the host.
+    /// Copies to host memory.
     ///
     /// # Errors
     /// If the range exceeds the buffer, or the device fails.
@@ -156,7 +157,7 @@ impl Buffer {
         self.check(offset, to.len())?;
         let Allocation { memory, handle } = &*self.allocation;
         let (table, handle, to, bytes) = (memory.table, handle.as_ptr(), to.as_mut_ptr().cast(), to.len());
-        // SAFETY: the target is borrowed for the call, and the range lies within the buffer.
+        // SAFETY: `to` is borrowed for the call, and `check` verified that the range is within the buffer.
         memory.call(|report| unsafe { (table.copy_out)(table.this, report, handle, offset, to, bytes) })
     }
 
@@ -173,17 +174,17 @@ impl Buffer {
         }
     }
 
-    /// Returns a view of a dense tensor in the buffer, which must not be in the host's memory.
+    /// Returns a view of a dense tensor in the buffer, which is in device memory.
     pub fn tensor<'a>(&'a self, dtype: DType, shape: &'a [usize], offset: usize) -> TensorRef<'a> {
         let raw = self.descriptor(dtype, shape.as_ptr(), shape.len(), offset);
-        // SAFETY: shape and buffer are borrowed for `'a`; the view exposes no memory of a device as a slice.
+        // SAFETY: `self` and `shape` are borrowed for `'a`; the view exposes no device memory as a slice.
         unsafe { TensorRef::from_raw(raw) }
     }
 
     /// Returns a mutable view of a dense tensor in the buffer.
     pub fn tensor_mut<'a>(&'a self, dtype: DType, shape: &'a mut [usize], offset: usize) -> TensorMut<'a> {
         let raw = self.descriptor(dtype, shape.as_ptr(), shape.len(), offset);
-        // SAFETY: as above.
+        // SAFETY: `self` and `shape` are borrowed for `'a`; the view exposes no device memory as a slice.
         unsafe { TensorMut::from_raw(raw) }
     }
 }
@@ -194,13 +195,13 @@ pub struct Event {
     sites: &'static CallSites,
 }
 
-// SAFETY: the functions of an event may be called on any thread, by its contract.
+// SAFETY: the contract of an event allows calls to its functions on any thread.
 unsafe impl Send for Event {}
-// SAFETY: as above.
+// SAFETY: the contract of an event allows calls to its functions on any thread.
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// Waits until the work is done or `time` has passed. Returns true if it is done.
+    /// Waits until the work is done or `time` has passed. Returns true if the work is done.
     ///
     /// # Errors
     /// If the work failed.
@@ -208,7 +209,7 @@ impl Event {
         let site = self.sites.at(Entry::Run);
         let _entered = crate::entries::enter(site);
         let milliseconds = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
-        // SAFETY: the event has not been released.
+        // SAFETY: `self` owns the event, and releases it only in `drop`.
         let status = Failure::of(|report| unsafe { (self.table.wait)(self.table.this, report, milliseconds) });
         Ok(status.map_err(|error| error.with_entry(site.plugin, "run"))? == OK)
     }
@@ -217,12 +218,12 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         let _entered = crate::entries::enter(self.sites.at(Entry::Release));
-        // SAFETY: the event is released once.
+        // SAFETY: `self` owns the event, and releases it only here.
         unsafe { (self.table.release)(self.table.this) };
     }
 }
 
-/// Run that may hand over unfinished work.
+/// Run that may submit unfinished work.
 struct Pending {
     dependencies: Vec<EventTable>,
     submitted: Option<EventTable>,
@@ -232,7 +233,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Pending>> = const { RefCell::new(None) };
 }
 
-/// Calls `run`, during which the plugin may hand over its unfinished work and ask for the runs that it depends on.
+/// Calls `run`, during which the plugin may submit unfinished work and query the runs that it depends on.
 pub fn submitting<R>(plugin: &str, dependencies: &[&Event], run: impl FnOnce() -> R) -> (R, Option<Event>) {
     let dependencies = dependencies.iter().map(|event| event.table).collect();
     let outer = CURRENT.replace(Some(Pending { dependencies, submitted: None }));
@@ -244,7 +245,7 @@ pub fn submitting<R>(plugin: &str, dependencies: &[&Event], run: impl FnOnce() -
 unsafe extern "C" fn current_dependencies(to: *mut *const EventTable) -> usize {
     CURRENT.with_borrow(|current| {
         let events = current.as_ref().map_or(&[][..], |pending| &pending.dependencies);
-        // SAFETY: the caller passes a pointer to a place for the result. The vector does not change until `run` returns.
+        // SAFETY: the plugin passes a valid output pointer. The vector does not change until `run` returns.
         unsafe { to.write(events.as_ptr()) };
         events.len()
     })
@@ -253,7 +254,7 @@ unsafe extern "C" fn current_dependencies(to: *mut *const EventTable) -> usize {
 unsafe extern "C" fn take_event(event: *const EventTable) -> i32 {
     CURRENT.with_borrow_mut(|current| match current {
         Some(pending) if pending.submitted.is_none() => {
-            // SAFETY: the caller passes a valid event, which is copied.
+            // SAFETY: the plugin passes a valid event, which is copied.
             pending.submitted = Some(unsafe { *event });
             OK
         }

@@ -13,7 +13,7 @@ use abi_stable::std_types::{RSlice, RString};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-/// Object of a plugin, whose entries and destructor are recorded.
+/// Plugin object whose entries and destructor are recorded as call sites.
 struct PluginObject<T> {
     object: ManuallyDrop<T>,
     sites: &'static CallSites,
@@ -35,12 +35,12 @@ impl<T> PluginObject<T> {
 impl<T> Drop for PluginObject<T> {
     fn drop(&mut self) {
         let _entered = enter(self.sites.at(Entry::Release));
-        // SAFETY: the object is not used after this destructor.
+        // SAFETY: a destructor runs at most once, and the object is not used after this call.
         unsafe { ManuallyDrop::drop(&mut self.object) };
     }
 }
 
-/// Code generator of a plugin, as the host sees it.
+/// Host-side adapter of a plugin's code generator.
 pub(crate) struct ImportedCodegen {
     plugin: Arc<str>,
     object: PluginObject<CodegenObject>,
@@ -99,7 +99,7 @@ impl Codegen for ImportedCodegen {
     }
 }
 
-/// Loader of a plugin, as the host sees it.
+/// Host-side adapter of a plugin's loader.
 pub(crate) struct ImportedLoader {
     plugin: Arc<str>,
     object: PluginObject<LoaderObject>,
@@ -136,7 +136,7 @@ impl Loader for ImportedLoader {
 /// Checks that the workspace fits into the address space.
 #[inline]
 pub(super) fn check_prepared(prepared: &Prepared) -> Result<()> {
-    /// Upper bound of the address space of a process on current processors.
+    /// Size of the user address space on x86-64 with four-level page tables.
     const ADDRESS_SPACE: usize = 1 << 47;
     if prepared.workspace < ADDRESS_SPACE { Ok(()) } else { Err(oversized_workspace_error(prepared.workspace)) }
 }
@@ -146,7 +146,7 @@ fn oversized_workspace_error(workspace: usize) -> Error {
     Error::new(format!("expected a workspace of less than 2^47 bytes, found {workspace} bytes"))
 }
 
-/// Loaded region of a plugin, as the host sees it.
+/// Host-side adapter of a plugin's loaded region.
 struct LoadedRegion(PluginObject<ImportedExecutable>);
 
 impl Executable for LoadedRegion {

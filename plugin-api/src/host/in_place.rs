@@ -8,15 +8,15 @@ use crate::tensor::{Tensor, TensorMut, TensorRef};
 pub struct InPlaceType<'a> {
     /// Element type.
     pub dtype: DType,
-    /// Dimensions.
+    /// Dimensions, outermost first.
     pub shape: &'a mut [usize],
 }
 
-/// Returns an input and an output in the same memory of the host, for a region that declared that the output may have
-/// the memory of the input. The region does not use both as slices at once.
+/// Returns an input and an output that share host memory, for a region that declared the output as in-place. The region
+/// does not use both as slices simultaneously.
 ///
 /// # Panics
-/// If a tensor does not have the size of the memory.
+/// If the size of a tensor differs from the size of `bytes`.
 pub fn in_place<'a>(
     input: InPlaceType<'a>,
     output: InPlaceType<'a>,
@@ -35,7 +35,7 @@ pub fn in_place<'a>(
         assert_eq!(raw.byte_len(), bytes.len(), "size in bytes of a tensor of {}", ty.dtype);
         raw
     });
-    // SAFETY: memory and shapes are borrowed for `'a`, and nobody but the region accesses them, which declared that it
-    // expects both tensors in one place.
+    // SAFETY: memory and shapes are borrowed for `'a`, and only the region accesses them, which declared that both
+    // tensors may share memory.
     unsafe { (TensorRef::from_raw(input), TensorMut::from_raw(output)) }
 }

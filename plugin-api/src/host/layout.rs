@@ -21,13 +21,13 @@ pub(super) fn differences(report: &str) -> Vec<String> {
     found
 }
 
-/// Section of the report of a difference.
+/// Section of the report on one difference.
 #[derive(Default, PartialEq)]
 enum Section {
     /// Both layouts in full, between the other sections.
     #[default]
     Layouts,
-    /// Field and type that differ.
+    /// Path to the differing field.
     Path,
     Problem,
     Expected,
@@ -65,7 +65,7 @@ impl ReportParser {
                 name => name.to_owned(),
             });
         } else if let (Some(ty), [_]) = (line.strip_prefix("type:"), &self.path[..]) {
-            // The first entry is the root: its type says more than its name, which is a number.
+            // The first entry is the root, whose type is more descriptive than its name, a number.
             self.path[0] = ty.to_owned();
         }
     }
@@ -87,8 +87,8 @@ impl ReportParser {
     }
 }
 
-/// Appends a line, truncated to 100 characters, unless `text` already exceeds 80 bytes: a difference is to fit into a
-/// line or two of a screen.
+/// Appends a line, truncated to 100 characters, unless `text` already exceeds 80 bytes. A difference then fits on one
+/// or two screen lines.
 fn append(text: &mut String, line: &str) {
     if line.is_empty() || text.len() > 80 {
         return;

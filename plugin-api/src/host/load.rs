@@ -1,4 +1,4 @@
-//! Loading of a plugin: inspect the file, map it, compare versions, compare layouts, then call `init`.
+//! Plugin loading: inspects the file, maps it, compares versions and layouts, then calls `init`.
 //!
 //! A library is never unmapped: its thread-locals, statics and threads may outlive the host's objects. `load_from_file`
 //! of `abi_stable` caches one module per type, and would return the first plugin for every later one. Therefore the
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// If the file cannot be used as a plugin; the rejection states the reason.
 pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection> {
     let kind = sniff_entry(path)?;
-    // The file name stands for the plugin's name, which is not known yet.
+    // The path identifies the plugin in the call sites until its name is known.
     let sites = CallSites::of(&path.to_string_lossy(), "");
     let library = {
         let _entered = enter(sites.at(Entry::Dlopen));
@@ -65,7 +65,7 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
 }
 
 fn open(path: &Path) -> Result<Library, Rejection> {
-    // A path without a slash would be searched for in the system's directories.
+    // The dynamic loader would search the system directories for a path without a slash.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let failed = |error: libloading::Error| {
         let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -75,8 +75,8 @@ fn open(path: &Path) -> Result<Library, Rejection> {
         rejection.details = missing_libraries(path);
         rejection
     };
-    // SAFETY: the file is a complete library for this machine that claims to be a plugin; loading a plugin trusts its
-    // constructors to behave.
+    // SAFETY: `sniff_entry` verified that the file is a complete library for this machine with a plugin entry; a user
+    // who loads a plugin trusts its constructors.
     unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)
 }
 
@@ -84,7 +84,7 @@ fn open(path: &Path) -> Result<Library, Rejection> {
 fn missing_libraries(path: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     for name in needed_libraries(path) {
-        // SAFETY: loading the plugin, which the user asked for, would have loaded this library as well.
+        // SAFETY: loading the plugin, as the user requested, would have loaded this library as well.
         match unsafe { Library::open(Some(&name), RTLD_NOW | RTLD_LOCAL) } {
             Ok(library) => std::mem::forget(library),
             Err(error) => {
@@ -119,7 +119,7 @@ fn header(library: Library) -> Result<&'static LibHeader, Rejection> {
 
 const REBUILD: &str = "rebuild the plugin against the byoc-plugin-api of this version";
 
-/// Compares versions before layouts: for another version, one line is clearer than a page of differences.
+/// Compares versions before layouts: for a version mismatch, one line is clearer than a page of differences.
 fn check_version(header: &LibHeader) -> Result<String, Rejection> {
     let theirs = header.version_strings().version.as_str();
     if compatible_series(theirs) != compatible_series(API_VERSION) {
@@ -129,7 +129,7 @@ fn check_version(header: &LibHeader) -> Result<String, Rejection> {
     Ok(theirs.to_owned())
 }
 
-/// Returns the parts of a version that must agree: major, and before 1.0 also minor.
+/// Returns the components of a version that must agree: major, and before 1.0 also minor.
 fn compatible_series(version: &str) -> (&str, &str) {
     let mut parts = version.split('.');
     let major = parts.next().unwrap_or("");

@@ -22,7 +22,7 @@ pub struct LoadedPlugin {
     pub registrations: Vec<Registration>,
 }
 
-/// Object and the name that it is registered under.
+/// Registered object and its name.
 pub struct Registration {
     /// Full name: `relay.ext.dnnl`, `loadbinary_dnnl_json`.
     pub name: String,
@@ -35,14 +35,14 @@ pub struct Registration {
 pub enum RegisteredObject {
     /// Code generator.
     Codegen(Arc<dyn Codegen>),
-    /// Loader.
+    /// Loader of compiled regions.
     Loader(Arc<dyn Loader>),
     /// Registration as JSON text; reserved for kinds that later versions of the boundary add.
     Data(String),
 }
 
 impl LoadedPlugin {
-    /// Creates a plugin with these registrations, in any order.
+    /// Creates a plugin with the given registrations, in arbitrary order.
     ///
     /// # Errors
     /// If a name is malformed or registered twice.
@@ -87,12 +87,12 @@ impl std::fmt::Debug for LoadedPlugin {
     }
 }
 
-/// Returns the options of `init`.
+/// Returns the `init` options as JSON text.
 pub(super) fn init_options() -> String {
     json!({ "host_api_version": API_VERSION }).to_string()
 }
 
-/// Converts an error of `init` to a rejection.
+/// Converts an `init` error into a rejection.
 pub(super) fn init_rejection(error: Error) -> Rejection {
     let code = if error.panicked { code::INIT_PANIC } else { code::INIT };
     let rejection = Rejection::new(code, error.to_string());

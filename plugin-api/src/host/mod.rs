@@ -1,7 +1,7 @@
 //! Host side of the boundary: inspection of a file before it is mapped, loading, and access to the registered objects.
 //!
-//! Nothing here names a type of the stable ABI: the host uses a loaded plugin through the same plain traits that its
-//! author implemented.
+//! This module exposes no stable-ABI types: the host uses a loaded plugin through the same plain traits that its author
+//! implemented.
 
 mod c;
 pub mod device;
@@ -65,17 +65,17 @@ pub mod code {
     pub const UNREADABLE: &str = "E0410";
     /// The file is not a shared library for 64-bit ELF systems.
     pub const NOT_A_LIBRARY: &str = "E0411";
-    /// The file is a shared library for another processor.
+    /// The file is a shared library for a different processor architecture.
     pub const OTHER_MACHINE: &str = "E0412";
     /// The file is shorter than its headers require.
     pub const TRUNCATED: &str = "E0413";
     /// The library has no entry symbol: it is not a plugin.
     pub const NO_ENTRY: &str = "E0414";
-    /// The dynamic loader of the system failed to load the library.
+    /// The system's dynamic loader failed to load the library.
     pub const DLOPEN: &str = "E0415";
-    /// The plugin was built against another version of the boundary.
+    /// The plugin was built against a different version of the boundary.
     pub const VERSION: &str = "E0416";
-    /// The plugin was built against a boundary of another layout.
+    /// The plugin was built against a boundary with a different layout.
     pub const LAYOUT: &str = "E0417";
     /// The plugin's `init` returned an error.
     pub const INIT: &str = "E0418";

@@ -1,4 +1,4 @@
-//! Host side of the options of a run: those of the run that a thread is in, and the service that returns them.
+//! Host side of run options: the options of a thread's current run, and the service that returns them.
 
 use crate::run_options::RunOptionsTable;
 use serde_json::Value;
@@ -8,10 +8,10 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Options of one backend, and their JSON.
+/// Options of one backend, by name, and their JSON text.
 type Options = (BTreeMap<String, String>, CString);
 
-/// Options of a run, by backend and option. Cloning is cheap, and no options take no memory of the heap.
+/// Run options, by backend and option. Cloning is cheap, and an empty set does not allocate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendOptions(Option<Arc<BTreeMap<CString, Options>>>);
 
@@ -21,7 +21,7 @@ impl BackendOptions {
         self.0.is_none()
     }
 
-    /// Sets an option of a backend. Names and values with a NUL character are ignored; no plugin can have described
+    /// Sets an option of a backend. Names and values with a NUL character are ignored, because no plugin can describe
     /// them.
     pub fn set(&mut self, backend: &str, option: &str, value: &str) {
         let Ok(backend) = CString::new(backend) else { return };
@@ -31,7 +31,7 @@ impl BackendOptions {
         *text = CString::new(Value::from_iter(options.clone()).to_string()).unwrap_or_default();
     }
 
-    /// Returns these options, with those of `other` over them.
+    /// Returns the union of both sets, in which the options of `other` take precedence.
     pub fn with(&self, other: &BackendOptions) -> BackendOptions {
         let mut both = self.clone();
         for (backend, (options, _)) in other.0.iter().flat_map(|table| table.iter()) {
@@ -41,12 +41,12 @@ impl BackendOptions {
         both
     }
 
-    /// Makes these the options of the runs of this thread until the returned [`Scope`] is dropped.
+    /// Applies the options to all runs on this thread until the returned [`Scope`] is dropped.
     pub fn enter(self) -> Scope {
         Scope { before: CURRENT.replace(Some(self)), _here: std::marker::PhantomData }
     }
 
-    /// Returns the options of the run that this thread is in.
+    /// Returns the options of this thread's current run.
     pub fn current() -> Option<BackendOptions> {
         CURRENT.with_borrow(Clone::clone)
     }
@@ -56,12 +56,12 @@ thread_local! {
     static CURRENT: RefCell<Option<BackendOptions>> = const { RefCell::new(None) };
 }
 
-/// Guard that keeps options the current ones of its thread.
+/// Guard that applies options to the runs of its thread.
 #[must_use]
 #[derive(Debug)]
 pub struct Scope {
     before: Option<BackendOptions>,
-    /// Makes the guard `!Send`, as the current options are thread-local.
+    /// Makes the guard `!Send`, because the current options are thread-local.
     _here: std::marker::PhantomData<*const ()>,
 }
 
@@ -75,9 +75,9 @@ unsafe extern "C" fn options(backend: *const c_char) -> *const c_char {
     if backend.is_null() {
         return std::ptr::null();
     }
-    // SAFETY: the caller passes a text with a NUL.
+    // SAFETY: the plugin passes a NUL-terminated string.
     let backend = unsafe { CStr::from_ptr(backend) };
-    // The options live until the scope that the run is in ends.
+    // The options live until the end of the scope that contains the run.
     CURRENT.with_borrow(|current| {
         let found = current.as_ref().and_then(|options| options.0.as_ref()?.get(backend));
         found.map_or(std::ptr::null(), |(_, text)| text.as_ptr())
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn read(backend: &CStr) -> Option<String> {
-        // SAFETY: the text is valid until the end of the scope.
+        // SAFETY: the options own the text, and outlive this function.
         unsafe {
             let text = options(backend.as_ptr());
             (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())

@@ -1,5 +1,5 @@
 //! Inspection of a file before it is mapped. Mapping a truncated library kills the process, and mapping any library
-//! runs its constructors: a file that is not a plugin is recognized by reading it.
+//! runs its constructors: files other than plugins are recognized by reading them.
 
 use super::c::ENTRY as C_ENTRY;
 use super::{Rejection, code};
@@ -26,7 +26,7 @@ pub fn sniff(path: &Path) -> Result<(), Rejection> {
     sniff_entry(path).map(drop)
 }
 
-/// Properties of a plugin's file, read without mapping it.
+/// Properties of a plugin file, read without mapping it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
     /// Human-readable name of the entry: `declare_plugin!`, or `byoc_plugin_entry` for a plugin in C.
@@ -35,10 +35,10 @@ pub struct FileFacts {
     pub needed: Vec<String>,
 }
 
-/// Reads the properties of a plugin's file.
+/// Reads the properties of a plugin file.
 ///
 /// # Errors
-/// As [`sniff`].
+/// If the file cannot be a plugin, as for [`sniff`].
 pub fn read_facts(path: &Path) -> Result<FileFacts, Rejection> {
     let entry = match sniff_entry(path)? {
         EntryKind::Rust => "declare_plugin!",
@@ -70,7 +70,7 @@ pub(super) fn needed_libraries(path: &Path) -> Vec<String> {
 }
 
 /// Returns true if the loadable segments of the file contain `text`; false if they cannot be read. A plugin usually
-/// contains the names that it registers, so that a search for a name can skip other files at first.
+/// contains the names that it registers, so a search for a name can defer files without the name.
 pub fn contains_text(path: &Path, text: &str) -> bool {
     const CHUNK: u64 = 1 << 20;
     let Ok(file) = File::open(path) else { return false };
@@ -87,7 +87,7 @@ pub fn contains_text(path: &Path, text: &str) -> bool {
         let mut at = segment.p_offset(endian);
         let end = at.saturating_add(segment.p_filesz(endian));
         while at < end {
-            // Chunks overlap, so that a text across the boundary of two chunks is found.
+            // Chunks overlap, so that a text across a chunk boundary is found.
             let length = CHUNK.saturating_add(text.len() as u64).min(end - at);
             buffer.resize(length as usize, 0);
             if file.read_exact_at(&mut buffer, at).is_err() {
@@ -102,16 +102,16 @@ pub fn contains_text(path: &Path, text: &str) -> bool {
     })
 }
 
-/// Entry of a plugin.
+/// Kind of a plugin's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryKind {
-    /// Entry of `declare_plugin!`.
+    /// Rust entry, from `declare_plugin!`.
     Rust,
-    /// Entry of `byoc_plugin.h`.
+    /// C entry, declared in `byoc_plugin.h`.
     C,
 }
 
-/// Checks a file like [`sniff`] and returns the kind of its entry; a file with both is a Rust plugin.
+/// Checks a file like [`sniff`] and returns the kind of its entry; a file with both kinds is a Rust plugin.
 pub(super) fn sniff_entry(path: &Path) -> Result<EntryKind, Rejection> {
     // Opening a FIFO would block until another process opens it for writing.
     if !std::fs::metadata(path).map_err(|error| unreadable(&error))?.is_file() {
@@ -171,7 +171,7 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
             needed = needed.max(segment.p_offset(endian).saturating_add(segment.p_filesz(endian)));
         }
     }
-    // Linkers write the section table last, so that its end is the best test for truncation.
+    // Linkers write the section table last, so its end is the best test for truncation.
     let sections = u64::from(header.e_shentsize(endian)) * u64::from(header.e_shnum(endian));
     needed = needed.max(header.e_shoff(endian).saturating_add(sections));
     if needed > length {
@@ -205,14 +205,14 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
     })
 }
 
-/// Returns the kind of a library for another system, by the first bytes of the file: Mach-O (loader.h of macOS), or PE with
-/// its header of MS-DOS ("PE Format" of Microsoft).
+/// Recognizes a library for another operating system by the first bytes of the file: Mach-O (`loader.h` of macOS), or
+/// PE with its MS-DOS header (Microsoft, "PE Format").
 fn other_system(prefix: &[u8]) -> Option<&'static str> {
     const MACH_O: [[u8; 4]; 4] =
         [[0xfe, 0xed, 0xfa, 0xce], [0xce, 0xfa, 0xed, 0xfe], [0xfe, 0xed, 0xfa, 0xcf], [0xcf, 0xfa, 0xed, 0xfe]];
     const UNIVERSAL: [[u8; 4]; 2] = [[0xca, 0xfe, 0xba, 0xbe], [0xca, 0xfe, 0xba, 0xbf]];
-    // A class file of Java begins like a universal file; where the number of processors would be, it has its version,
-    // which is at least 45.
+    // A Java class file has the same magic as a universal file. In place of the number of processors, it holds its
+    // major version, which is at least 45.
     const MAX_PROCESSORS: u8 = 44;
     let (magic, rest) = prefix.split_first_chunk::<4>()?;
     if MACH_O.contains(magic) {

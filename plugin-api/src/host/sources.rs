@@ -14,7 +14,7 @@ const SOURCES: [(&str, &str); 26] = sources! {
     "executable_object.rs" "graph.rs" "graph_json.rs" "guard.rs" "lib.rs" "link.rs" "plugin.rs" "program.rs" "run_options.rs" "services.rs" "signature.rs" "tensor.rs" "wire.rs"
 };
 
-/// Manifest of the copy.
+/// Manifest of the copied crate.
 const MANIFEST: &str = include_str!("../../copy.toml");
 
 /// Returns the crate without its feature `host`: the path of each file in the crate's directory, and its text.
@@ -41,7 +41,7 @@ mod tests {
         assert_eq!(present, SOURCES.map(|(name, _)| name));
     }
 
-    /// Tests that the dependencies of the copy are those of the crate, in the versions of the workspace.
+    /// Tests that the copied manifest has the crate's dependencies, in the versions of the workspace.
     #[test]
     fn copied_manifest_matches_the_crate() {
         let section = |text: &str, name: &str| -> Vec<String> {

@@ -1,5 +1,5 @@
-//! Attributes of operators under Relay's conventions: a number stands for a list of one, a negative axis counts from the
-//! end, and padding is given once, per axis, or before and after each axis.
+//! Operator attributes under Relay's conventions: a number stands for a one-element list, a negative axis counts from
+//! the end, and padding is specified once, per axis, or before and after each axis.
 
 use byoc_plugin_api::{AttrValue, Node};
 
@@ -18,7 +18,7 @@ impl<'a> Attributes<'a> {
         self.0.float(key).unwrap_or(default)
     }
 
-    /// Returns a Boolean, or true for an integer that is not 0; `default` if the attribute is not set.
+    /// Returns a Boolean, or true for a nonzero integer; `default` if the attribute is not set.
     pub fn flag(self, key: &str, default: bool) -> bool {
         self.int(key, i64::from(default)) != 0
     }
@@ -28,7 +28,7 @@ impl<'a> Attributes<'a> {
         self.0.text(key).unwrap_or_default()
     }
 
-    /// Returns a list of integers, where a single integer is a list of one; `None` if the attribute is not set.
+    /// Returns a list of integers, where a single integer is a one-element list; `None` if the attribute is not set.
     pub fn ints(self, key: &str) -> Option<Vec<i64>> {
         match self.0.attr(key)? {
             AttrValue::Int(value) => Some(vec![*value]),
@@ -36,26 +36,26 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// Returns one value per spatial axis; the last one given applies to all further axes.
+    /// Returns one value per spatial axis; the last value of a shorter list applies to the remaining axes.
     pub fn per_axis(self, key: &str, axes: usize, default: i64) -> Vec<i64> {
         let given = self.ints(key).unwrap_or_default();
         (0..axes).map(|i| given.get(i).or(given.last()).copied().unwrap_or(default)).collect()
     }
 
-    /// Returns the spatial padding (before, after) per axis. The attribute has one value, one per axis, or the values
-    /// before all axes followed by those after all axes.
+    /// Returns the spatial padding (before, after) per axis. The attribute has one value, one value per axis, or the
+    /// values before all axes followed by the values after all axes.
     pub fn padding(self, axes: usize) -> Vec<(i64, i64)> {
         let given = self.ints("padding").unwrap_or_default();
         let at = |i: usize| given.get(i).or(given.last()).copied().unwrap_or(0);
         (0..axes).map(|i| if given.len() >= 2 * axes { (at(i), at(axes + i)) } else { (at(i), at(i)) }).collect()
     }
 
-    /// Returns an axis of a tensor of this rank; `None` if it is out of range.
+    /// Returns the axis that an attribute selects in a tensor of rank `rank`; `None` if the axis is out of range.
     pub fn axis(self, key: &str, default: i64, rank: usize) -> Option<usize> {
         normalize_axis(self.int(key, default), rank)
     }
 
-    /// Tests each axis for being reduced, by the attributes `axis` and `exclude`; `None` if an axis is out of range.
+    /// Tests each axis for reduction, as specified by `axis` and `exclude`; `None` if an axis is out of range.
     pub fn reduced(self, rank: usize) -> Option<Vec<bool>> {
         let mut reduced = vec![false; rank];
         match self.ints("axis") {
@@ -84,7 +84,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Resolves an axis, where a negative one counts from the end; `None` if it is out of range.
+/// Normalizes an axis, where a negative axis counts from the end; `None` if the axis is out of range.
 pub fn normalize_axis(axis: i64, rank: usize) -> Option<usize> {
     let from_start = if axis < 0 { axis.checked_add(rank as i64)? } else { axis };
     usize::try_from(from_start).ok().filter(|&axis| axis < rank)

@@ -1,13 +1,14 @@
 //! Cache of compiled objects, keyed by a hash of everything that determines the object.
 //!
-//! An object runs with the privileges of the process that loads it, so nothing is loaded that another user may have put
-//! into the cache:
+//! An object runs with the privileges of the process that loads it, so the cache never returns an object that another
+//! user may have written:
 //!
 //! 1. Folders and files must be owned by the user and not be writable by others, and files must be regular files. These
-//!    properties are checked on the open file descriptor, not on the path; symbolic links are not followed, and opening
-//!    a FIFO does not block.
-//! 2. Each object is followed by a keyed BLAKE3 digest. The secret key is stored beside the objects and readable by the
-//!    user only. The digest covers the name of the object, so an object copied to another name counts as corrupted.
+//!    properties are checked on the open file descriptor, not on the path; symlinks are not followed, and opening a
+//!    FIFO does not block.
+//! 2. Each object is followed by a keyed BLAKE3 digest. The secret key is stored beside the objects and readable only
+//!    by the user. The digest covers the name of the object, so an object copied to a different name counts as
+//!    corrupted.
 //! 3. The file is read once: the bytes that are loaded are the bytes that were verified.
 //!
 //! When the cache exceeds its limit, the least recently used objects are evicted. The modification time of a file
@@ -41,11 +42,11 @@ const DEFAULT_LIMIT: u64 = 1 << 30;
 /// Location and limit of the cache.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Cache folder given by the host.
+    /// Host-specified cache folder.
     pub dir: PathBuf,
     /// Folder of the plugin within the cache folder.
     pub folder: &'static str,
-    /// Ending of the names of objects.
+    /// Suffix of object names.
     pub suffix: &'static str,
     /// Maximum total size of the objects in bytes.
     pub limit: u64,
@@ -134,7 +135,7 @@ enum Lookup {
     Corrupted,
 }
 
-/// An open cache folder.
+/// Open cache folder.
 struct Cache {
     folder: File,
     suffix: &'static str,
@@ -146,7 +147,7 @@ impl Cache {
     fn open(settings: &Settings) -> std::result::Result<Cache, String> {
         let to_text = |e: std::io::Error| e.to_string();
         DirBuilder::new().recursive(true).mode(0o700).create(&settings.dir).map_err(to_text)?;
-        // This path is given by the user and may be a symbolic link.
+        // The user specifies this path, which may be a symlink.
         let dir = settings.dir.canonicalize().and_then(|dir| open_folder(rustix::fs::CWD, &dir)).map_err(to_text)?;
         check_private(&dir)?;
         let subfolder = settings.folder;
@@ -214,7 +215,7 @@ impl Cache {
     }
 
     /// Evicts objects if the folder may exceed the limit. The size of the folder is measured on first use and tracked
-    /// from then on.
+    /// afterwards.
     fn enforce_limit(&self, added: u64) -> Result<()> {
         /// Total size of the objects in each folder in bytes, by device and inode.
         static SIZES: Mutex<BTreeMap<(u64, u64), u64>> = Mutex::new(BTreeMap::new());
@@ -264,8 +265,8 @@ impl Cache {
     }
 }
 
-/// Opens a regular file that is owned by the user, without following symbolic links or blocking; `None` if the file
-/// does not exist.
+/// Opens a regular file that is owned by the user, without following symlinks or blocking; `None` if the file does not
+/// exist.
 ///
 /// # Errors
 /// If the file is not a regular file, is owned by another user, is writable by others, or cannot be opened.
@@ -352,7 +353,7 @@ fn random(bytes: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Opens a folder without following a symbolic link.
+/// Opens a folder without following a symlink.
 ///
 /// # Errors
 /// If the path is not a folder, or cannot be opened.

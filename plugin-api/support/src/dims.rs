@@ -1,15 +1,15 @@
-//! Sizes of dimensions that are not known before the run.
+//! Sizes of dimensions unknown before the run.
 //!
-//! An unknown dimension crosses the boundary as text: nothing, a symbol, or an expression over symbols such as `12*batch` or
-//! `floordiv(n + 1, 2)`. Equal texts are equal sizes.
+//! An unknown dimension crosses the boundary as text: an empty string, a symbol, or an expression over symbols such as
+//! `12*batch` or `floordiv(n + 1, 2)`. Equal texts denote equal sizes.
 
 use byoc_plugin_api::Dim;
 
 /// Maximum nesting of functions and parentheses.
 const MAX_DEPTH: usize = 16;
 
-/// Evaluates a dimension with a size for each symbol; `None` for `?`, for text that is no expression, for a result that is
-/// no size.
+/// Evaluates a dimension, where `symbol` returns the size of each symbol. Returns `None` for `?`, a malformed
+/// expression, an unknown symbol, and a result that is negative or overflows.
 ///
 /// ```
 /// use byoc_plugin_api::Dim;
@@ -165,7 +165,7 @@ mod tests {
     }
 
     proptest! {
-        /// The compiler's normal form, printed and evaluated here, has the size that the compiler computes.
+        /// Tests that the compiler's normal form, printed and evaluated here, has the size that the compiler computes.
         #[test]
         fn agrees_with_the_compiler(text in text(), n in 1..20usize, m in 1..20usize) {
             if let Ok(dim) = parse_dim(&text) {

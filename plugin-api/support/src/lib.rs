@@ -1,6 +1,6 @@
-//! What backends do alike, beside the [boundary](byoc_plugin_api): for plugins in this workspace and outside it.
+//! Shared backend code outside the [boundary](byoc_plugin_api), for plugins in this workspace and elsewhere.
 //!
-//! Nothing here crosses the boundary. A plugin may use any of it, in any version.
+//! No type of this crate crosses the boundary: a plugin may use any version.
 
 pub mod attributes;
 #[cfg(feature = "cache")]

@@ -1,28 +1,30 @@
-//! Shared libraries that a user names, such as a driver: complete, for this machine, and with all functions.
+//! User-specified shared libraries, such as drivers: checks of completeness, machine and required functions, and
+//! loading.
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, elf};
 use std::path::Path;
 
-/// Address of a function. The caller converts it to a pointer of the function's type.
+/// Address of a function. The caller casts it to a pointer of the function's type.
 pub type Symbol = unsafe extern "C" fn();
 
-/// Loads a library, and returns the addresses of its functions by name. The library is never unloaded.
+/// Loads a library, and returns the addresses of the functions `names`. The library is never unloaded.
 ///
 /// # Errors
-/// If the file is not a shared library for this machine, cannot be loaded, or lacks functions, all of which are named.
+/// If the file is not a shared library for this machine, cannot be loaded, or lacks a function; the message names all
+/// missing functions.
 pub fn open<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Symbol; N], String> {
     let bytes = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
     check_elf(&bytes)?;
-    // `dlopen` searches the system's folders for a name without a slash.
+    // `dlopen` searches the system directories for a name without a slash.
     let absolute = std::fs::canonicalize(path).map_err(|error| format!("cannot be found: {error}"))?;
-    // SAFETY: whoever names the library trusts the code in it; `check_elf` checked that it is complete and for this
+    // SAFETY: the user who specified the library trusts its code; `check_elf` verified that it is complete and for this
     // machine.
     let library = unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }
         .map_err(|error| format!("cannot be loaded: {error}"))?;
-    // All symbols are resolved before reporting, so that one message names all that are missing.
-    // SAFETY: the address of a function is not called here.
+    // All symbols are resolved before reporting, so that one message names all missing symbols.
+    // SAFETY: the symbols are only read as addresses; the caller casts them before any call.
     let found = names.map(|name| unsafe { library.get::<Symbol>(name) }.ok().map(|symbol| *symbol));
     let missing: Vec<&str> =
         names.iter().zip(&found).filter(|(_, symbol)| symbol.is_none()).map(|(name, _)| *name).collect();

@@ -1,14 +1,14 @@
-//! Operands that must be constants.
+//! Operands that must be constant.
 
 use crate::refusal::{CompileError, refuse};
 use crate::region::{Op, RegionIr};
 use byoc_plugin_api::{DType, RefusalCode, TensorRef};
 
-/// Returns the elements of operand `input` of an operator, which must be a constant of this element type. `name` names
-/// the operand in a refusal.
+/// Returns the elements of an operator's operand `input`, which must be a constant of element type `dtype`. Refusals
+/// refer to the operand as `name`.
 ///
 /// # Errors
-/// A missing operand, one that is not a constant, or one of another element type.
+/// If the operand is missing, is non-constant, or has a different element type.
 pub fn elements<T>(
     ir: &RegionIr<'_>,
     op: &Op<'_>,

@@ -3,7 +3,7 @@
 use crate::region::RegionError;
 use byoc_plugin_api::{Error, RefusalCode, Verdict};
 
-/// Error of lowering, which converts to a verdict or an error.
+/// Lowering error, which converts to a verdict or an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompileError {
     /// Refusal code.

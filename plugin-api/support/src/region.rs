@@ -1,8 +1,8 @@
 //! Regions with their composites expanded: a list of operators over numbered values, each with its users.
 //!
-//! A region arrives as a [`Graph`] whose nodes may be composites, graphs of their own. [`expand`] walks through all of
-//! them in the order of evaluation, without recursion, for a backend that builds its own representation; [`RegionIr`]
-//! is a representation for backends whose code generator wants static shapes.
+//! A region arrives as a [`Graph`] whose nodes may be composites, which contain graphs. [`expand`] visits all operators
+//! in evaluation order, without recursion, for a backend that builds its own representation; [`RegionIr`] is a
+//! representation for backends whose code generator requires static shapes.
 
 use crate::attributes::Attributes;
 use byoc_plugin_api::{Constant, DType, Error, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef, Verdict};
@@ -10,12 +10,12 @@ use byoc_plugin_api::{Constant, DType, Error, Graph, Node, NodeKind, RefusalCode
 /// Maximum nesting depth of composites.
 const MAX_DEPTH: usize = 64;
 
-/// Reason why a graph has no representation here.
+/// Reason why a graph cannot be expanded or represented.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionError {
-    /// Kind of the reason.
+    /// Refusal code.
     pub code: RefusalCode,
-    /// Expected and found.
+    /// Expected and found values.
     pub detail: String,
     /// Remedy; may be empty.
     pub hint: &'static str,
@@ -39,12 +39,13 @@ impl From<RegionError> for Error {
     }
 }
 
-/// Evaluates a graph over values of any kind, with its composites expanded. `visit` gets every constant and operator in
-/// the order of evaluation, with the values of its operands, and returns the values of its outputs. Returns the values
-/// of the graph's outputs.
+/// Evaluates a graph over values of an arbitrary type, with its composites expanded. `visit` receives each constant and
+/// operator in evaluation order, with its operand values, and returns its output values. Returns the values of the
+/// graph's outputs.
 ///
 /// # Errors
-/// Those of `visit`. If the graph is invalid for this number of constants, or composites are nested more than 64 deep.
+/// If `visit` fails, the graph is invalid for this number of constants, the number of inputs differs, or composites are
+/// nested more than 64 deep.
 pub fn expand<'a, V: Copy, E: From<RegionError>>(
     graph: &'a Graph,
     constants: usize,
@@ -104,7 +105,7 @@ macro_rules! ids {
         pub struct $name(u32);
 
         impl $name {
-            /// Creates the id with an index.
+            /// Creates an id from an index.
             pub fn new(index: usize) -> $name {
                 $name(index as u32)
             }
@@ -118,9 +119,9 @@ macro_rules! ids {
 }
 
 ids! {
-    /// Id of a tensor of the region.
+    /// Id of a tensor in the region.
     Val;
-    /// Id of an operator of the region.
+    /// Id of an operator in the region.
     OpId;
 }
 
@@ -138,13 +139,13 @@ pub enum Def {
 /// Tensor of the region.
 #[derive(Clone, Debug)]
 pub struct Value {
-    /// Dimensions.
+    /// Dimensions, outermost first.
     pub shape: Vec<i64>,
     /// Element type.
     pub dtype: DType,
-    /// Definition.
+    /// Input, constant or operator that defines the value.
     pub def: Def,
-    /// Operators that read the value; one that reads it twice is listed twice.
+    /// Operators that read the value, listed once per read.
     pub users: Vec<OpId>,
 }
 
@@ -187,7 +188,7 @@ impl<'a> RegionIr<'a> {
     /// Expands the composites of a graph and numbers its values.
     ///
     /// # Errors
-    /// If a dimension is not known, composites are nested too deep, or the graph has a reference out of range.
+    /// If a dimension is unknown, composites are nested too deep, or the graph has a reference out of range.
     pub fn new(graph: &'a Graph, constants: &'a [Constant]) -> Result<RegionIr<'a>, RegionError> {
         let mut ir =
             RegionIr { values: Vec::new(), ops: Vec::new(), inputs: Vec::new(), outputs: Vec::new(), constants };
@@ -274,7 +275,7 @@ mod tests {
         TensorType { dtype: DType::F32, dims: [Dim::Known(n)].into_iter().collect() }
     }
 
-    /// Composite of `depth` levels around one relu.
+    /// Builds a graph with one relu inside `depth` nested composites.
     fn nested(depth: usize) -> Graph {
         let mut graph = Graph::new("region");
         let x = graph.push_input("x", vector(4));

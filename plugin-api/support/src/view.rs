@@ -1,12 +1,12 @@
 //! Strided views: the layout of a tensor in a buffer.
 //!
-//! With strides a transpose, a slice, a split, a broadcast and most reshapes are other views of the same memory and cost
-//! nothing at run time. Only a reshape that no view can express needs a copy.
+//! A transpose, a slice, a split, a broadcast and most reshapes only change the view of the memory, and cost nothing at
+//! run time. Only a reshape that no view can express needs a copy.
 
 /// Strided view: element `i` is at `offset + Σ i[d] * strides[d]`, counted in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Dimensions.
+    /// Dimensions, in the order of the tensor's axes.
     pub shape: Vec<i64>,
     /// Stride of each dimension, in elements.
     pub strides: Vec<i64>,
@@ -19,7 +19,7 @@ pub fn count(shape: &[i64]) -> i64 {
     shape.iter().product()
 }
 
-/// Returns the strides of a dense tensor with this memory order of dimensions, outermost first.
+/// Returns the strides of a dense tensor whose dimensions have the memory order `order`, outermost first.
 pub fn strides_in_order(shape: &[i64], order: &[usize]) -> Vec<i64> {
     let mut strides = vec![1; shape.len()];
     let mut step = 1;
@@ -36,7 +36,7 @@ pub fn dense_strides(shape: &[i64]) -> Vec<i64> {
 }
 
 impl View {
-    /// Creates a dense view with this memory order of dimensions.
+    /// Creates a dense view whose dimensions have the memory order `order`, outermost first.
     pub fn in_order(shape: &[i64], order: &[usize]) -> View {
         View { shape: shape.to_vec(), strides: strides_in_order(shape, order), offset: 0 }
     }
@@ -78,8 +78,8 @@ impl View {
         Some(View { shape: shape.to_vec(), strides, offset: self.offset })
     }
 
-    /// Reshapes the view in row-major order; `None` if a copy is needed. Dimensions of size 1 get the stride that they
-    /// have in a dense tensor.
+    /// Reshapes the view in row-major order; `None` if a copy is needed. Dimensions of size 1 receive the stride that
+    /// they have in a dense tensor.
     pub fn reshape(&self, shape: &[i64]) -> Option<View> {
         if count(&self.shape) != count(shape) {
             return None;
@@ -87,7 +87,7 @@ impl View {
         if count(shape) == 0 {
             return Some(View { offset: self.offset, ..View::dense(shape) });
         }
-        // Ignores dimensions of size 1 and merges adjacent dimensions that are dense in each other.
+        // Skips dimensions of size 1, and merges adjacent dimensions that are contiguous.
         let mut runs: Vec<(i64, i64)> = Vec::new();
         for (&size, &stride) in self.shape.iter().zip(&self.strides).filter(|(size, _)| **size != 1) {
             match runs.last_mut() {
@@ -115,8 +115,8 @@ impl View {
         Some(View { shape: shape.to_vec(), strides, offset: self.offset })
     }
 
-    /// Replaces the strides of dimensions of size 1, which address nothing, by those that continue the next inner
-    /// dimension of this memory order.
+    /// Replaces the strides of dimensions of size 1, which address nothing, with strides that continue the next inner
+    /// dimension of the memory order `order`.
     pub fn normalize_unit_strides(&self, order: &[usize]) -> View {
         let mut view = self.clone();
         let mut step = 1;
@@ -129,20 +129,20 @@ impl View {
         view
     }
 
-    /// Returns the dimensions from the outermost in memory to the innermost.
+    /// Returns the dimensions in memory order, outermost first.
     pub fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.shape.len()).collect();
         order.sort_by_key(|&d| std::cmp::Reverse(self.strides[d]));
         order
     }
 
-    /// Returns true if the elements fill a contiguous range of memory, with the dimensions in any order.
+    /// Returns true if the elements fill a contiguous range of memory, with the dimensions in arbitrary order.
     pub fn is_packed(&self) -> bool {
         let dense = strides_in_order(&self.shape, &self.order());
         (0..self.shape.len()).all(|d| self.shape[d] == 1 || self.strides[d] == dense[d])
     }
 
-    /// Returns true if the elements are row-major without gaps; the offset may be anything.
+    /// Returns true if the elements are row-major without gaps, at an arbitrary offset.
     pub fn is_dense(&self) -> bool {
         self.same_layout(&View::dense(&self.shape))
     }

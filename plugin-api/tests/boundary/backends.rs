@@ -22,9 +22,9 @@ fn run(executable: &dyn Executable, shape: &[usize], input: &[f32]) -> Vec<f32> 
     let count: usize = dims.iter().product();
     let mut memory = vec![f32::NAN; count];
     let mut workspace = vec![0; prepared.workspace];
-    // SAFETY: floats are plain bytes.
+    // SAFETY: `input` outlives the slice, and all bytes of a float are initialized.
     let bytes = unsafe { std::slice::from_raw_parts(input.as_ptr().cast(), size_of_val(input)) };
-    // SAFETY: as above.
+    // SAFETY: `memory` is accessed only through the slice while the slice is live, and any bytes are a valid float.
     let out = unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), size_of_val(&memory[..])) };
     let inputs = [TensorRef::new(DType::F32, shape, bytes)];
     let mut outputs = [TensorMut::new(DType::F32, &mut dims, out)];
@@ -187,7 +187,7 @@ fn guide_quotes_c_json_and_build_commands() {
         let parts = guide.split(&begin).skip(1);
         parts.map(|part| part.split("```").next().unwrap_or_default().to_owned()).collect()
     };
-    // Every block of C is quoted from the sample, which is built and run.
+    // Every C block is quoted from the sample, which is built and run.
     assert!(blocks("c").len() >= 4);
     for block in blocks("c") {
         assert!(sample.contains(&block), "not in the sample:\n{block}");

@@ -30,7 +30,7 @@ fn floats(bytes: &[f32]) -> Vec<u8> {
     bytes.iter().flat_map(|value| value.to_ne_bytes()).collect()
 }
 
-/// Memory aligned to 64 bytes, as the host's memory is.
+/// Buffer aligned to 64 bytes, like host memory.
 #[repr(align(64))]
 struct Aligned([u8; 256]);
 
@@ -80,7 +80,7 @@ fn compile_time() {
     );
     assert_eq!(short.judge_batch(&batch).unwrap(), [Verdict::Supported, Verdict::Supported]);
 
-    // More than one batch: batches are judged on several threads, and the verdicts come back in order.
+    // Several batches are judged on several threads; the verdicts keep the order of the candidates.
     let mut many: Vec<Candidate> =
         (0..1000).map(|i| if i % 7 == 3 { region.clone() } else { named("nn.relu") }).collect();
     let verdicts = codegen.judge_batch(&many).unwrap();
@@ -179,7 +179,7 @@ fn run_time() {
     assert_eq!((output, dims), (floats(&[1.0, 2.0, 6.0, 8.0]), [3]), "the result has three elements");
     let recorded = test_host.recorded.lock().unwrap();
     let digest = "[1.0, 2.0, 3.0, 4.0]";
-    // The buffer has room for three characters and the NUL; a name is not cut inside of one.
+    // The buffer holds three bytes and the NUL; a name is truncated at a character boundary.
     let facts = json!({ "digest": digest.len(), "name": ["wé", 5], "calls": 4, "threads": 4 });
     assert_eq!(recorded.events, [("ran".to_owned(), facts)]);
     assert_eq!(recorded.counters["runs"], 2);
@@ -252,7 +252,7 @@ fn build(folder: &Path, language: &str, code: &str) -> PathBuf {
         .arg("-o")
         .arg(&library)
         .output()
-        .expect("the C compiler that Rust links with");
+        .expect("failed to run the compiler");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     library
 }
@@ -339,7 +339,7 @@ fn rejects_unusable_c_plugins() {
     }
 }
 
-/// Tests that a table without texts, or longer than this version's, is as good as any.
+/// Tests that a table without strings, or longer than this version's table, is accepted.
 #[test]
 fn fills_in_what_a_table_lacks() {
     for (table, name, version) in [
@@ -353,7 +353,7 @@ fn fills_in_what_a_table_lacks() {
     }
 }
 
-/// Tests that header, guide and loader make the same promise, word for word.
+/// Tests that header, guide and loader state the same promise, word for word.
 #[test]
 fn promise_is_the_same_everywhere() {
     let words = |path: &str| -> String {
@@ -443,7 +443,7 @@ fn samples_compute() {
     }
 }
 
-/// Generates values of any kind, including strings with quotation marks, backslashes and multi-byte characters.
+/// Generates arbitrary JSON values, including strings with quotation marks, backslashes and multi-byte characters.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -461,7 +461,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Tests that `byoc_json.h` finds the fields of objects in a list, regardless of other fields and whitespace.
+    /// Tests that `byoc_json.h` finds the fields of objects in a list, regardless of unrelated fields and whitespace.
     #[test]
     fn json_header_reads_fields(
         objects in prop::collection::vec(
@@ -499,8 +499,8 @@ proptest! {
                 prop_assert_eq!(read(key, &text.as_bytes()[..end]), "");
             }
         }
-        // On truncated or damaged text that was not checked, the reader returns the objects before the damage and
-        // terminates.
+        // On truncated or corrupt text without prior validation, the reader returns the objects before the corruption
+        // and terminates.
         for end in (0..text.len()).step_by(7) {
             let cut = &text.as_bytes()[..end];
             let whole = read("names and dims of anything", cut);

@@ -1,4 +1,4 @@
-//! Small host for the tests: records messages of plugins, and executes `nn.relu` and `add` on float32.
+//! Small host for the tests: records plugin messages, and executes `nn.relu` and `add` on float32.
 
 use byoc_plugin_api::{
     Call, Constant, ConstantSource, DType, Error, Executable, Graph, HostServices, NodeKind, Prepared, Result,
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tracing::Level;
 
-/// Recorded messages of the plugins.
+/// Recorded plugin messages.
 #[derive(Default)]
 pub struct Recording {
     pub lines: Vec<(Level, String, String)>,
@@ -18,7 +18,7 @@ pub struct Recording {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// Host under test.
+/// Host for the tests.
 #[derive(Clone, Default)]
 pub struct TestHost {
     pub recorded: Arc<Mutex<Recording>>,
@@ -108,7 +108,7 @@ fn evaluate(graph: &Graph, constants: &[Constant], inputs: &[Vec<f32>]) -> Vec<V
     graph.outputs.iter().map(|output| values[output.node as usize].clone()).collect()
 }
 
-/// Bytes of a constant that a test owns, and a flag that is set when they are dropped.
+/// Constant data that a test owns, and a flag that is set when the data is dropped.
 pub struct Bytes {
     values: Vec<f32>,
     dropped: Arc<Mutex<bool>>,
@@ -116,7 +116,7 @@ pub struct Bytes {
 
 impl ConstantSource for Bytes {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: floats are plain bytes.
+        // SAFETY: the slice borrows `self.values`, and all bytes of a float are initialized.
         unsafe { std::slice::from_raw_parts(self.values.as_ptr().cast(), size_of_val(&self.values[..])) }
     }
 
@@ -131,14 +131,15 @@ impl Drop for Bytes {
     }
 }
 
-/// Creates a float32 constant, and a flag that tells whether its bytes were dropped.
+/// Creates a float32 constant, and a flag that is set when its data is dropped.
 pub fn constant(name: &str, shape: &[usize], values: &[f32]) -> (Constant, Arc<Mutex<bool>>) {
     let dropped = Arc::new(Mutex::new(false));
     let source = Bytes { values: values.to_vec(), dropped: dropped.clone() };
     (Constant::new(name, DType::F32, shape, source), dropped)
 }
 
-/// Returns `relu(x + constant 0)` of that shape, with the addition and the relu in a composite.
+/// Returns the graph of `relu(x + constant 0)` on tensors of shape `shape`, with the addition and the relu in a
+/// composite.
 pub fn add_relu(symbol: &str, shape: &[usize]) -> Graph {
     let ty = TensorType::new(DType::F32, shape);
     let mut body = Graph::new("template.add_relu");
@@ -157,7 +158,7 @@ pub fn add_relu(symbol: &str, shape: &[usize]) -> Graph {
     graph
 }
 
-/// Returns a graph of one operator on one float32 input.
+/// Returns a graph that applies one operator to one float32 input.
 pub fn single(symbol: &str, operator: &str, shape: &[usize]) -> Graph {
     let ty = TensorType::new(DType::F32, shape);
     let mut graph = Graph::new(symbol);

@@ -1,4 +1,4 @@
-//! Tests of loading plugins: files that are not plugins, well-behaved plugins, and faulty ones.
+//! Tests of plugin loading: non-plugin files, well-behaved plugins, and faulty plugins.
 
 mod backends;
 mod c_plugins;

@@ -1,5 +1,5 @@
-//! Tests of a plugin that panics in each entry: the error names plugin, entry, file and message, and the process goes
-//! on.
+//! Tests of a plugin that panics in each entry: the error names plugin, entry, file and message, and the process
+//! continues.
 
 use crate::common::{TestHost, single};
 use byoc_plugin_api::{

@@ -1,4 +1,4 @@
-//! Tests of files that are not plugins, and of unusable plugins: each gives a one-line reason, and the process goes on.
+//! Tests of non-plugin files and unusable plugins: each is rejected with a one-line reason, and the process continues.
 
 use crate::common::TestHost;
 use byoc_plugin_api::{Services, host};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 fn reject(path: &Path) -> Rejection {
     let rejection = host::load(path, &Services::new(TestHost::default())).err();
-    let rejection = rejection.unwrap_or_else(|| panic!("{path:?} loads"));
+    let rejection = rejection.unwrap_or_else(|| panic!("expected a rejection of {path:?}, found a loaded plugin"));
     assert!(!rejection.reason.is_empty() && !rejection.reason.contains('\n'), "{:?}", rejection.reason);
     rejection
 }
@@ -46,7 +46,7 @@ fn names_libraries_of_other_systems() {
     pe[0x3c] = 0x80;
     pe[0x80..0x84].copy_from_slice(b"PE\0\0");
     for (bytes, system) in [
-        // Headers of a 64-bit and of a 32-bit library, in either byte order.
+        // Headers of a little-endian 64-bit library and a big-endian 32-bit library.
         (&b"\xcf\xfa\xed\xfe\x0c\0\0\x01\0\0\0\0\x06\0\0\0"[..], "a Mach-O library of macOS"),
         (b"\xfe\xed\xfa\xce\0\0\0\x12", "a Mach-O library of macOS"),
         (b"\xca\xfe\xba\xbe\0\0\0\x02\x01\0\0\x07", "a universal Mach-O library of macOS"),
@@ -57,7 +57,7 @@ fn names_libraries_of_other_systems() {
         assert_eq!(rejection.code, code::NOT_A_LIBRARY);
         assert!(rejection.hint.unwrap().contains("-unknown-linux-gnu"));
     }
-    // A class file of Java, a program of MS-DOS, and headers that end early are something else.
+    // A Java class file, an MS-DOS executable and truncated headers are not recognized as libraries.
     pe[0x3c..0x40].copy_from_slice(&[0xff; 4]);
     for bytes in [&b"\xca\xfe\xba\xbe\0\0\0\x34\0\x10"[..], &pe, b"\xca\xfe\xba\xbe\0", b"MZ\0\0"] {
         let rejection = reject_bytes(bytes);
@@ -143,7 +143,7 @@ fn compile_c(dir: &Path, name: &str, code: &str, arguments: &[&str]) -> PathBuf 
         .args([&library, &source])
         .args(arguments)
         .status()
-        .expect("the C compiler that Rust links with");
+        .expect("failed to run the compiler");
     assert!(status.success());
     library
 }

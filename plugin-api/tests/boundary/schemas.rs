@@ -22,7 +22,7 @@ fn graphs() {
         graph.nodes[0].outputs[0] = graph.inputs[0].ty.clone();
         check(&schema, &value(&graph.to_json())).unwrap();
     }
-    // The schema rejects whatever the reader rejects.
+    // The schema rejects everything that the reader rejects.
     let valid = value(&graph.to_json());
     for (pointer, invalid) in [
         ("/version", json!(2)),
@@ -58,7 +58,7 @@ fn descriptions() {
     let full = value(&description.to_json());
     check(&schema, &full).unwrap();
     check(&schema, &value(&Description::default().to_json())).unwrap();
-    // The reader and the schema know the same fields.
+    // The reader and the schema have the same fields.
     let written: Vec<&String> = full.as_object().unwrap().keys().collect();
     let mut listed: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
     listed.retain(|key| !written.contains(key));

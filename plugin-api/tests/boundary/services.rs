@@ -1,4 +1,4 @@
-//! Tests of the host's services for plugins, and of failures on either side.
+//! Tests of the host services for plugins, and of failures on either side.
 
 use crate::common::{TestHost, single};
 use byoc_plugin_api::{
@@ -27,7 +27,7 @@ fn forwards_messages_of_a_plugin() {
     let error = codegen.compile(&Region { graph: &graph, constants: &[], options: &options }).unwrap_err();
     assert_eq!((error.code.as_str(), error.entry.as_str()), (Error::CANCELLED, "compile"));
     let facts = plugin.registrations.iter().find(|registration| registration.name == "talker.facts").unwrap();
-    let host::RegisteredObject::Data(facts) = &facts.object else { panic!("data") };
+    let host::RegisteredObject::Data(facts) = &facts.object else { panic!("expected registered data") };
     assert_eq!(**facts, json!({ "heard": env!("CARGO_PKG_VERSION") }).to_string());
     let request = LoadRequest { symbol: "f", blob: &[], constants: &[], options: &options, services: &services };
     let executable = plugin.loader("talker").unwrap().load(&request).unwrap();

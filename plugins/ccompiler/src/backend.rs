@@ -22,7 +22,7 @@ pub struct CCompiler {
     pub services: api::Services,
 }
 
-/// Generated C of a region, and the constants that the code reads in place.
+/// Generated C code of a region, and the constants that the code reads in place.
 struct GeneratedCode {
     source: Source,
     kept: Vec<usize>,

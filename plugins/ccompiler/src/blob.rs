@@ -1,6 +1,6 @@
-//! Blob of a region: the C source, and one object compiled from it for a set of CPU features.
+//! Region blob: the C source, and one object compiled from it for a set of CPU features.
 //!
-//! Format: eight bytes of magic, the BLAKE3 digest of everything after it, the length of a JSON header (64 bits,
+//! Format: an 8-byte magic number, the BLAKE3 digest of everything after it, the length of a JSON header (64 bits,
 //! little-endian), the header, the source, the object. The digest prevents corrupted machine code from being mapped.
 
 use byoc_plugin_api::{Constant, Error, LoadRequest, Result, Signature, TensorType};
@@ -22,10 +22,11 @@ pub struct Header {
     pub inputs: Vec<Vec<usize>>,
     /// Dimensions of the outputs.
     pub outputs: Vec<Vec<usize>>,
-    /// Types of inputs, outputs and constants in the JSON form of the plugin API; absent in blobs of earlier versions.
+    /// Types of inputs, outputs and constants in the JSON format of the plugin API; absent in blobs of earlier
+    /// versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub types: Option<Types>,
-    /// Indices of the constants that the code reads in place; the others are read by the packing function only.
+    /// Indices of the constants that the code reads in place; the packing function reads all other constants.
     pub kept: Vec<usize>,
     /// Size of the source in bytes.
     pub source: usize,
@@ -94,7 +95,7 @@ pub fn write(mut header: Header, source: &str, object: &[u8]) -> Result<Vec<u8>>
 /// Parses a blob.
 ///
 /// # Errors
-/// If the bytes are not a blob of this plugin, or are corrupted.
+/// If the bytes are not a blob of this plugin, or are corrupt.
 pub fn read(bytes: &[u8]) -> Result<Blob<'_>> {
     let corrupted = || Error::new("expected a ccompiler blob, found foreign or corrupted data");
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(corrupted)?;

@@ -1,18 +1,18 @@
-//! The C compiler as a backend.
+//! C compiler backend.
 //!
 //! A region is emitted as one C file, which the system's compiler turns into a shared object. The modules:
 //!
 //! | file | purpose |
 //! |---|---|
 //! | `backend` | entries of the code generator |
-//! | `support` | supported operators, and the reasons for refusing others |
-//! | [`byoc_emit_c`] | the C: fusion, schedules, code generation per kind of operator |
+//! | `support` | supported operators, and refusal reasons for all other operators |
+//! | [`byoc_emit_c`] | the C: fusion, schedules, code generation per operator kind |
 //! | `process` | kills compilers that exceed the time limit or are cancelled |
 //! | `toolchain` | runs the compiler; objects are cached by content |
-//! | `blob`, `loader` | format of the blob; loads and runs it |
+//! | `blob`, `loader` | blob format; loads and runs blobs |
 //! | `scratch` | private temporary folders to compile in and to load from |
 //!
-//! The C is meant to be read: one function per phase, a comment for each operator that names its nodes in the model,
+//! The C is meant to be read: one function per phase, a comment per operator with the operator's nodes in the model,
 //! shapes as constants, no macros beyond the prelude. The vector width is the macro `BYOC_VL`, so the same file
 //! compiles for any machine; the object in the blob is built for one set of CPU features.
 

@@ -54,10 +54,10 @@ impl Object {
         Object::open_file(&folder.library(bytes)?, symbol)
     }
 
-    /// Loads the object of a region from a file that stays, which must hold these bytes.
+    /// Loads a region's object from a permanent file, which must contain exactly `bytes`.
     ///
     /// # Errors
-    /// Same as [`Object::open`], and if the file holds other bytes.
+    /// If the file cannot be read or does not contain `bytes`, or the object cannot be loaded or lacks an entry point.
     pub fn open_in_place(path: &Path, bytes: &[u8], symbol: &str) -> Result<Object> {
         let found = std::fs::read(path).map_err(|error| Error::new(format!("{}: {error}", path.display())))?;
         if found != bytes {
@@ -83,7 +83,7 @@ impl Object {
         let pack = entry!(Pack, format!("{symbol}_pack"));
         let workspace = entry!(Size, format!("{symbol}_workspace_size"));
         let packed = entry!(Size, format!("{symbol}_packed_size"));
-        // SAFETY: both functions return a constant.
+        // SAFETY: the generated size functions only return a constant.
         let (workspace, packed) = unsafe { (workspace(), packed()) };
         let size = |bytes: i64| usize::try_from(bytes).map_err(|_| Error::new("expected sizes >= 0 in the object"));
         Ok(Object { run, pack, workspace: size(workspace)?, packed: size(packed)?, _library: library })
@@ -96,15 +96,15 @@ struct AlignedMemory {
     layout: Layout,
 }
 
-// SAFETY: the memory holds plain bytes, which are written only while the region is being loaded.
+// SAFETY: the struct owns the memory, which is not bound to a thread.
 unsafe impl Send for AlignedMemory {}
-// SAFETY: as above.
+// SAFETY: `load` writes the bytes before it shares the region, and they are only read afterwards.
 unsafe impl Sync for AlignedMemory {}
 
 impl AlignedMemory {
     fn zeroed(bytes: usize) -> Result<AlignedMemory> {
         let layout = Layout::from_size_align(bytes.max(64), 64).map_err(|error| Error::new(error.to_string()))?;
-        // SAFETY: the layout's size is not zero.
+        // SAFETY: `bytes.max(64)` makes the size of the layout nonzero.
         let at = unsafe { std::alloc::alloc_zeroed(layout) };
         if at.is_null() {
             return Err(Error::new(format!("cannot allocate {bytes} bytes for packed constants")));
@@ -115,7 +115,7 @@ impl AlignedMemory {
 
 impl Drop for AlignedMemory {
     fn drop(&mut self) {
-        // SAFETY: the memory was allocated with this layout.
+        // SAFETY: `zeroed` allocated the memory with this layout.
         unsafe { std::alloc::dealloc(self.at, self.layout) };
     }
 }
@@ -172,8 +172,8 @@ impl Loader for ObjectLoader {
         // Only the constants that the code reads in place stay referenced after packing.
         let pointers: Vec<usize> = request.constants.iter().map(|c| c.bytes().as_ptr() as usize).collect();
         let packed = AlignedMemory::zeroed(object.packed)?;
-        // SAFETY: the packing function reads the constants, whose sizes are those of the types in the region, and
-        // writes `packed_size` bytes.
+        // SAFETY: the generated packing function reads constants of the region's types, which are checked above if the
+        // blob records them, and writes `packed_size` bytes, the size of `packed`.
         unsafe { (object.pack)(pointers.as_ptr().cast(), packed.at.cast()) };
         let kept = &blob.header.kept;
         let mut constants = vec![0; pointers.len()];
@@ -274,8 +274,8 @@ impl Executable for LoadedRegion {
             &mut heap_out,
             call.outputs.iter_mut().map(|t| t.bytes_mut().as_mut_ptr().cast()),
         );
-        // SAFETY: the tensors have the shapes that the code was generated for, the workspace is large enough and
-        // aligned, the constants are kept alive, and the outputs do not overlap any other memory.
+        // SAFETY: the checks above ensure the shapes and the workspace size, the host guarantees an aligned workspace
+        // and disjoint outputs, and `_kept` keeps the constants alive.
         unsafe {
             (self.object.run)(
                 &raw const pool,

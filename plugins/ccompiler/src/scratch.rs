@@ -1,7 +1,7 @@
 //! Private temporary folders, in which the C compiler works and from which objects are loaded.
 //!
-//! A folder is locked while it is in use. A folder without a lock was left by a process that was killed; the next
-//! process that creates a folder removes the abandoned one.
+//! A folder is locked while it is in use. An unlocked folder was left by a killed process; the next process that
+//! creates a folder removes abandoned folders.
 
 use byoc_plugin_support::cache::{MIN_STALE_AGE, open_folder};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -23,10 +23,10 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Creates a folder in the system's folder for temporary files.
+    /// Creates a folder in the system's temporary folder.
     ///
     /// # Errors
-    /// If the folder cannot be created, or was replaced by another one.
+    /// If the folder cannot be created, or another folder replaced it.
     pub fn new() -> Result<Scratch> {
         static SWEPT: Once = Once::new();
         SWEPT.call_once(|| sweep(&std::env::temp_dir()));
@@ -64,7 +64,7 @@ impl Scratch {
 }
 
 /// Removes the folders that killed processes of this user left in `folder`. Errors are ignored: other processes may
-/// remove the same folders, and stale ones do no harm.
+/// remove the same folders, and stale folders are harmless.
 fn sweep(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(PREFIX) && is_stale(&entry.path()).unwrap_or(false) {

@@ -10,7 +10,7 @@ use byoc_plugin_api::{DType, RefusalCode, Verdict};
 use byoc_plugin_support::region::{Op, RegionIr};
 use byoc_plugin_support::view;
 
-/// Maximum number of operators in a region; a C compiler takes minutes for more.
+/// Maximum number of operators in a region; a C compiler needs minutes for larger regions.
 pub const MAX_OPERATORS: usize = 5_000;
 
 const VIEWS: &[&str] = &[
@@ -36,7 +36,7 @@ dense_bias: nn.bias_add(nn.dense(*, const), const) | add(nn.dense(*, const), con
 silu: multiply(*x, sigmoid(*x)) | multiply(sigmoid(*x), *x)
 ";
 
-/// Returns the single operators of the description, in order of preference.
+/// Returns the single operators for the description, in order of preference.
 pub fn operators() -> Vec<String> {
     let anchors = anchors::ANCHORS.iter().map(|entry| entry.0);
     anchors.chain(names()).chain(VIEWS.iter().copied()).map(str::to_owned).collect()
@@ -92,7 +92,7 @@ pub fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
 fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
     let dtype = ir.val(op.inputs[0]).dtype;
     let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
-    // C promotes small integers to int, so only operators without arithmetic give the same result.
+    // C promotes small integers to int, so only operators without arithmetic produce the same result.
     let plain = matches!(dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64);
     let harmless = matches!(op.name, "cast" | "where" | "equal" | "not_equal" | "logical_not")
         || op.name.starts_with("logical_")

@@ -25,10 +25,10 @@ const FLAGS: &[&str] = &[
     "-Wl,--build-id=none",
 ];
 
-/// Folder of compiled objects within the cache folder given by the host.
+/// Subfolder for compiled objects in the host's cache folder.
 pub const CACHE_FOLDER: &str = "ccompiler";
 
-/// Returns the settings of the cache of objects; `None` if caching is disabled.
+/// Returns the object cache settings, or `None` if caching is disabled.
 pub fn cache_settings(options: &Value) -> Option<Settings> {
     Settings::of_options(options, CACHE_FOLDER, ".so")
 }
@@ -37,7 +37,7 @@ pub fn cache_settings(options: &Value) -> Option<Settings> {
 #[derive(Clone, Debug)]
 pub struct Toolchain {
     command: Vec<String>,
-    /// First line of the output of `--version`.
+    /// First line that the compiler prints for `--version`.
     pub version: String,
 }
 
@@ -69,8 +69,8 @@ fn find() -> Result<Toolchain> {
     Ok(Toolchain { command, version })
 }
 
-/// Returns the command that starts the compiler. Without a search path in the environment, a compiler that is started by its
-/// name does not find its own programs, so it gets the usual one.
+/// Returns the command that starts the compiler. Without `PATH` in the environment, a compiler started by name does not
+/// find its subprograms, so `PATH` is set to the usual folders.
 fn started(words: &[String]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);

@@ -73,7 +73,7 @@ struct Alternatives<'a> {
     bias: Option<(usize, BufferView)>,
     /// True if the primitive can accumulate into its destination.
     sums: bool,
-    /// Map from the dimensions of the value to those that the primitive sees.
+    /// Map from the value's dimensions to the dimensions that the primitive sees.
     dim_map: DimMap,
     /// Element type of the result.
     dtype: DType,
@@ -135,8 +135,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the first alternative that the library implements: longer prefixes of the chain are tried before shorter
-    /// ones, and oneDNN's reference implementations last.
+    /// Returns the first alternative that the library implements: longer chain prefixes are tried before shorter
+    /// prefixes, and oneDNN's reference implementations last.
     fn select(
         &mut self,
         alternatives: &Alternatives<'_>,
@@ -323,7 +323,7 @@ impl Lowering<'_> {
         let weights =
             kernel(&w, groups, transposed).ok_or_else(|| unsupported_shape("cannot split the kernel into groups"))?;
         let any = Desc::any(self.library, self.dtype(&weights), &weights.view.shape)?;
-        // Layouts into which another plan has packed the weights come first, so that one packed copy serves both.
+        // Layouts into which another plan has packed the weights come first, so that one packed copy serves both plans.
         let is_constant = self.is_constant(&w);
         let mut wanted = self.existing_layouts(&weights);
         wanted.push(if is_constant { any } else { self.desc_of(&weights)? });
@@ -390,7 +390,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the index and the operand of the first link that is not a view, if that link is a bias addition: one
+    /// Returns the index and the operand of the first non-view link, if that link is a bias addition: one
     /// value per index of `axis` of the result.
     fn bias(&mut self, op: &Op, links: &[Link], axis: usize, exec_shape: &[i64]) -> Option<(usize, BufferView)> {
         let at = links.iter().position(|link| !matches!(link, Link::View(_)))?;
@@ -460,8 +460,8 @@ impl Lowering<'_> {
         if !bf16 && let Some(done) = self.gemv(op, links, (&a, &b), &shape)? {
             return Ok(done);
         }
-        // Operands are tried in place first, then with either one copied; the copy of the right operand keeps its order
-        // of rows and columns.
+        // Operands are tried in place first, then with one or both operands copied; a copy of the right operand keeps
+        // the order of its rows and columns.
         let mut columns = row.clone();
         if rank >= 2 && b.view.strides[b.view.strides.len() - 2] < b.view.strides[b.view.strides.len() - 1] {
             columns.swap(rank - 2, rank - 1);
@@ -791,8 +791,8 @@ impl Lowering<'_> {
             self.put_after_chain(op, &[], 0, whole, &DimMap::plain(&shape, &shape))?;
             return Ok(0);
         }
-        // The primitive copies each operand anyway, so operands of any layout are read in place. The library's cache of
-        // primitives ignores the strides of dimensions of size 1, but its concatenation copies by them.
+        // The primitive copies each operand anyway, so operands of any layout are read in place. The library's
+        // primitive cache ignores the strides of dimensions of size 1, but its concatenation uses them.
         let normalized = |part: BufferView| BufferView { view: part.view.normalize_unit_strides(&order), ..part };
         let parts: Vec<BufferView> = parts.into_iter().map(normalized).collect();
         let descs = parts.iter().map(|part| self.desc_of(part)).collect::<Result<Vec<_>, OneDnnError>>()?;

@@ -1,8 +1,8 @@
-//! Arguments of a step, and the buffers that hold them.
+//! Step arguments and the buffers that hold them.
 
 use crate::library::Desc;
 
-/// Index of a buffer of a plan.
+/// Index of a buffer in its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub u32);
 
@@ -16,11 +16,11 @@ pub struct Argument {
     pub desc: Desc,
 }
 
-/// Arguments of a step during a run, with the addresses of the plan's buffers.
+/// Step arguments during a run, with the plan's buffer addresses.
 #[derive(Clone, Copy)]
 pub struct Arguments<'a> {
     pub args: &'a [Argument],
-    /// Addresses of buffers, by index.
+    /// Buffer addresses, by buffer index.
     pub bases: &'a [*mut u8],
 }
 
@@ -34,7 +34,7 @@ impl Arguments<'_> {
         self.args.iter().find(|argument| argument.arg == arg).map(|argument| self.address(argument))
     }
 
-    /// Like [`find`](Arguments::find), for a `float32` tensor.
+    /// Returns the address of the `float32` argument with index `arg`, if present.
     pub fn floats(&self, arg: i32) -> Option<*mut f32> {
         self.find(arg).map(<*mut u8>::cast)
     }

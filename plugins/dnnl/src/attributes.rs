@@ -1,4 +1,4 @@
-//! Validated attributes of Relay operators, with defaults.
+//! Validated Relay attributes, with defaults.
 
 use crate::ir::{CompileError, Result};
 use crate::library::{Window, ffi};
@@ -7,7 +7,7 @@ use byoc_plugin_support::attributes as support;
 use byoc_plugin_support::view::count;
 use std::ops::Deref;
 
-/// Attributes of a node. Invalid values are reported as [`CompileError`]s.
+/// Node attributes. Invalid values are reported as [`CompileError`]s.
 #[derive(Clone, Copy)]
 pub struct Attributes<'a>(pub support::Attributes<'a>);
 
@@ -27,7 +27,7 @@ fn attr_error(detail: impl Into<String>) -> CompileError {
 const EXTENT_LIMIT: i64 = 1 << 31;
 
 impl<'a> Attributes<'a> {
-    /// Reads the attributes of a node.
+    /// Wraps the attributes of a node.
     pub fn of(node: &'a Node) -> Attributes<'a> {
         Attributes(support::Attributes(node))
     }
@@ -58,7 +58,7 @@ impl<'a> Attributes<'a> {
         Ok(window)
     }
 
-    /// Returns the axis in attribute `key` of a tensor of rank `rank`; negative values count from the end.
+    /// Returns the axis that attribute `key` selects in a tensor of rank `rank`; negative values count from the end.
     pub fn axis(self, key: &str, default: i64, rank: usize) -> Result<usize> {
         normalize_axis(self.int(key, default), rank)
     }
@@ -70,14 +70,14 @@ impl<'a> Attributes<'a> {
         self.0.permutation(rank).ok_or_else(invalid)
     }
 
-    /// Returns the axes of a reduction, ascending.
+    /// Returns the reduction axes in ascending order.
     pub fn reduced(self, rank: usize) -> Result<Vec<usize>> {
         let invalid = || attr_error(format!("axis: expected axes of {rank} dimensions, found {:?}", self.ints("axis")));
         let reduced = self.0.reduced(rank).ok_or_else(invalid)?;
         Ok((0..rank).filter(|&d| reduced[d]).collect())
     }
 
-    /// Returns the result shape of a reshape of `shape`, from the codes in `newshape`.
+    /// Returns the shape that the codes in `newshape` produce from `shape`.
     pub fn reshaped(self, shape: &[i64]) -> Result<Vec<i64>> {
         let codes = self.ints("newshape").ok_or_else(|| attr_error("missing attribute newshape"))?;
         let invalid = || attr_error(format!("newshape: expected codes that match shape {shape:?}, found {codes:?}"));
@@ -138,8 +138,8 @@ impl<'a> Attributes<'a> {
         Ok(result)
     }
 
-    /// Returns `shape` without the listed axes, which must have dimension 1, or without all such axes if none are
-    /// listed.
+    /// Returns `shape` without the listed axes, which must have dimension 1, or without all axes of dimension 1 if none
+    /// are listed.
     pub fn squeezed(self, shape: &[i64]) -> Result<Vec<i64>> {
         let named: Option<Vec<usize>> = match self.ints("axis") {
             None => None,
@@ -224,8 +224,8 @@ impl<'a> Attributes<'a> {
         Ok(flat.chunks(2).map(|pair| (pair[0], pair[1])).collect())
     }
 
-    /// Returns the oneDNN algorithm that computes the same result as a resize. Linear interpolation must sample at
-    /// half-pixel centers, nearest neighbor must have integer factors.
+    /// Returns the oneDNN algorithm equivalent to a resize. Linear interpolation must sample at half-pixel centers, and
+    /// nearest neighbor must have integer factors.
     pub fn resampling(self, name: &str, from: [i64; 2], to: [i64; 2]) -> Result<i32> {
         if to.iter().any(|size| !(1..EXTENT_LIMIT).contains(size)) {
             return Err(attr_error(format!("size: expected positive dimensions below 2^31, found {to:?}")));

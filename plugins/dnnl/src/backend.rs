@@ -1,4 +1,4 @@
-//! The two entry points of the backend: code generator and loader.
+//! Entry points of the backend: its code generator and its loader.
 
 use crate::ir::{CompileError, RegionIr};
 use crate::library::{FILE_NAME, onednn};
@@ -14,7 +14,7 @@ use byoc_plugin_support::dims;
 use serde_json::json;
 use std::collections::BTreeSet;
 
-/// Key of the loader.
+/// Loader key, as in `loadbinary_<key>`.
 pub const LOADER: &str = "dnnl_json";
 
 /// Code generator `relay.ext.dnnl`.
@@ -23,7 +23,7 @@ pub struct Dnnl;
 /// Loader `loadbinary_dnnl_json`.
 pub struct JsonLoader;
 
-/// Minimum number of floating-point operations of a profitable region: about ten microseconds on one core.
+/// Minimum number of floating-point operations in a profitable region: about ten microseconds on one core.
 const MIN_FLOPS: u64 = 20_000;
 
 /// Value substituted for symbolic dimensions when a region is judged.
@@ -33,7 +33,7 @@ fn refuse(reason: CompileError) -> Verdict {
     Verdict::refused(reason.code, reason.detail)
 }
 
-/// Returns the dimensions of the inputs, with [`SAMPLE_DIM`] for each symbol.
+/// Returns the input dimensions, with [`SAMPLE_DIM`] substituted for each symbol.
 fn sample_shapes(graph: &Graph) -> Vec<Vec<i64>> {
     let size = |dim: &Dim| {
         let size = dims::size(dim, &mut |_| Some(SAMPLE_DIM));
@@ -77,7 +77,7 @@ impl Codegen for Dnnl {
             Err(reason) if dynamic && reason.code == RefusalCode::UnsupportedShape => return Verdict::Supported,
             Err(reason) => return refuse(reason),
         };
-        // `Supported` is binding, so the region is lowered to check that the library implements every operator.
+        // `Supported` is binding, so the candidate is lowered to check that the library implements every operator.
         match lower(library, &ir, &mut Packs::default()) {
             Ok(_) => Verdict::Supported,
             Err(reason) => refuse(reason),
@@ -101,14 +101,14 @@ impl Codegen for Dnnl {
         let mut compiled = CompiledRegion::new(&region.graph.symbol, LOADER, text.as_bytes());
         compiled.source = Some(Source { language: "json".into(), text: text.into() }).into();
         compiled.notes = notes.into();
-        // OpenMP creates a thread team per calling thread, so the host is asked to call from a single thread.
+        // OpenMP creates a thread team per calling thread, so this attribute requests calls from a single thread.
         compiled.metadata.push(Attr::new("own_threads", true));
         compiled.metadata.push(Attr::new("library", format!("oneDNN {}", library.version)));
         Ok(compiled)
     }
 }
 
-/// Refuses regions whose operators are all cheap.
+/// Refuses a region whose operators are all cheap; supports all other regions.
 fn judge_region(graph: &Graph) -> Verdict {
     let names: BTreeSet<&str> = graph.operators().into_iter().map(|(name, _, _)| name).collect();
     if names.iter().any(|name| table::row(name).is_some_and(|row| row.computes)) {

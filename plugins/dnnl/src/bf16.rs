@@ -4,7 +4,7 @@
 //! oneDNN's own mode for this (`fpmath`) has no effect on CPUs without matrix tiles. So weights are packed as bfloat16
 //! at load time, which halves their size, and activations are converted by a copy before each use; results are
 //! `float32`. Because of the copy, convolutions with little work per element are excluded: depthwise convolutions, and
-//! those with few output channels.
+//! convolutions with few output channels.
 
 use crate::argument::BufferId;
 use crate::ir::Result;

@@ -1,6 +1,5 @@
-//! Blob of a region: its graph in the boundary's JSON form, with this backend's format version and a digest of the text
-//! in the function's attributes. Constants are stored in the artifact; the blob refers to them by index
-//! and type.
+//! Region blob: the graph in the boundary's JSON format, with this backend's format version and a digest of the JSON
+//! text as graph attributes. Constants are stored in the artifact; the blob refers to them by index and type.
 
 use byoc_plugin_api::{Attr, Constant, Error, Graph, NodeKind, Result};
 
@@ -9,7 +8,7 @@ const FORMAT: i64 = 1;
 const FORMAT_KEY: &str = "dnnl_json";
 const DIGEST_KEY: &str = "digest";
 
-/// Serializes the graph of a region.
+/// Serializes a region's graph.
 pub fn write(graph: &Graph) -> String {
     let mut graph = graph.clone();
     graph.attrs.retain(|attr| attr.key != FORMAT_KEY && attr.key != DIGEST_KEY);
@@ -19,10 +18,10 @@ pub fn write(graph: &Graph) -> String {
     graph.to_json()
 }
 
-/// Reads a blob and compares its constants with those supplied.
+/// Reads a blob and checks the types of its constants against `constants`.
 ///
 /// # Errors
-/// The blob is invalid, modified, of another format version, or built for other constants.
+/// If the blob is invalid or modified, has a different format version, or was built for different constants.
 pub fn read(bytes: &[u8], constants: &[Constant]) -> Result<Graph> {
     let invalid = |problem: String| Error::new(format!("invalid dnnl graph: {problem}"));
     let text = std::str::from_utf8(bytes).map_err(|error| invalid(error.to_string()))?;

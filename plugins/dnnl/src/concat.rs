@@ -1,13 +1,13 @@
 //! Concatenation along the innermost dimension: each row of the result consists of one row of every part.
 //!
-//! This covers every concatenation of channels in a channels-last network. oneDNN's primitive took 1.5 to 2.2 times as
+//! This covers every channel concatenation in a channels-last network. oneDNN's primitive took 1.5 to 2.2 times as
 //! long (sizes from networks, two threads). Parts cannot be computed directly into the result: for a destination with
 //! gaps between its rows oneDNN has only reference implementations of convolutions, poolings and elementwise functions.
 
 use crate::argument::Arguments;
 use crate::library::{OneDnn, ffi};
 
-/// Concatenation of rows. The parts are the arguments `ARG_MULTIPLE_SRC + i`, the result is `ARG_DST`.
+/// Row-wise concatenation. The parts are the arguments `ARG_MULTIPLE_SRC + i`, the result is `ARG_DST`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowConcat {
     /// Number of rows of every part and of the result.
@@ -23,7 +23,8 @@ pub struct Part {
     pub stride: usize,
 }
 
-/// Maximum size in bytes of a result that the calling thread copies alone, because waking another thread takes longer.
+/// Maximum size in bytes of a result for which only the calling thread copies, because waking another thread takes
+/// longer.
 const MAX_SERIAL_BYTES: usize = 16 << 10;
 
 pub const MAX_PARTS: usize = 64;
@@ -34,7 +35,7 @@ struct Pointers {
     whole: *mut u8,
 }
 
-// SAFETY: the parts are only read, and no two threads write the same rows.
+// SAFETY: `run` assigns disjoint rows to the threads, and the parts are only read.
 unsafe impl Sync for Pointers {}
 
 impl RowConcat {
@@ -53,7 +54,7 @@ impl RowConcat {
             let mut begin = 0;
             for (part, &source) in self.parts.iter().zip(&pointers.parts) {
                 for r in from..to {
-                    // SAFETY: guaranteed by the caller; the rows of the result belong to this thread alone.
+                    // SAFETY: the caller guarantees the tensors, and only this thread writes these rows of the result.
                     unsafe { copy(source.add(r * part.stride), pointers.whole.add(r * row + begin), part.bytes) };
                 }
                 begin += part.bytes;
@@ -70,7 +71,7 @@ unsafe fn copy(mut from: *const u8, mut to: *mut u8, mut bytes: usize) {
     macro_rules! blocks {
         ($size:literal) => {
             while bytes >= $size {
-                // SAFETY: at least `$size` bytes are left in both rows.
+                // SAFETY: the loop condition ensures that `$size` bytes are left in both rows.
                 unsafe {
                     to.cast::<[u8; $size]>().write_unaligned(from.cast::<[u8; $size]>().read_unaligned());
                     (from, to) = (from.add($size), to.add($size));

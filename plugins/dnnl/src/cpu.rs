@@ -26,17 +26,17 @@ macro_rules! fastest {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
             unsafe fn avx512($($arg: $ty),*) {
-                // SAFETY: guaranteed by the caller.
+                // SAFETY: the caller fulfills the safety requirements of `$code`.
                 unsafe { $code($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2")]
             unsafe fn avx2($($arg: $ty),*) {
-                // SAFETY: guaranteed by the caller.
+                // SAFETY: the caller fulfills the safety requirements of `$code`.
                 unsafe { $code($($arg),*) }
             }
             unsafe fn plain($($arg: $ty),*) {
-                // SAFETY: guaranteed by the caller.
+                // SAFETY: the caller fulfills the safety requirements of `$code`.
                 unsafe { $code($($arg),*) }
             }
             static CHOSEN: std::sync::OnceLock<unsafe fn($($ty),*)> = std::sync::OnceLock::new();

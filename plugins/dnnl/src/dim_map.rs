@@ -1,14 +1,14 @@
-//! Maps from the dimensions of a value to those that a primitive sees: permuted, and some of them merged.
+//! Maps from a value's dimensions to the dimensions that a primitive sees, which are permuted and partly merged.
 //!
 //! An elementwise primitive does not depend on the meaning of dimensions. oneDNN is fast for row-major tensors of low
 //! rank, and falls back to its reference implementation for many other shapes, even if they describe the same memory.
-//! So dimensions are passed in memory order, omitting those equal to 1, and two adjacent dimensions are merged if every
-//! operand is broadcast over both of them or over neither.
+//! So dimensions are passed in memory order, dimensions of 1 are omitted, and two adjacent dimensions are merged if
+//! every operand is broadcast over both or over neither.
 
 use crate::shape::regroup;
 use byoc_plugin_support::view::View;
 
-/// Map from the dimensions of a value to those that a primitive sees.
+/// Map from a value's dimensions to the dimensions that a primitive sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DimMap {
     value_shape: Vec<i64>,
@@ -28,7 +28,7 @@ impl DimMap {
         }
     }
 
-    /// Creates the map to the fewest dimensions for a value in memory order `order` and operands of the shapes
+    /// Creates the map with the fewest dimensions for a value in memory order `order` and operands of the shapes
     /// `operands`, which broadcast to the value.
     pub fn collapsed(value_shape: &[i64], order: &[usize], operands: &[Vec<i64>]) -> DimMap {
         let spread = |d: usize| -> Vec<bool> {
@@ -60,8 +60,8 @@ impl DimMap {
         Some(view.reshape(&full)?.permute(&self.order))
     }
 
-    /// Maps a tensor that broadcasts to the value to the dimensions of the primitive. Returns `None` if the mapping is
-    /// impossible without a copy.
+    /// Maps a tensor that broadcasts to the value into the primitive's dimensions. Returns `None` if the mapping
+    /// requires a copy.
     pub fn to_exec(&self, view: &View) -> Option<View> {
         let view = self.permuted(view)?;
         view.reshape(&regroup(&view.shape, &self.ordered_shape(), &self.exec_shape)?)

@@ -35,14 +35,14 @@ pub struct Elementwise {
 /// Minimum number of elements that justifies waking another thread.
 const MIN_PARALLEL_ELEMENTS: usize = 8192;
 
-/// Addresses of the tensors.
+/// Tensor addresses during a run.
 #[derive(Clone, Copy)]
 struct Pointers {
     from: *const f32,
     to: *mut f32,
 }
 
-// SAFETY: each thread reads and writes only its own elements.
+// SAFETY: `run` assigns disjoint elements to the threads.
 unsafe impl Sync for Pointers {}
 
 impl Elementwise {
@@ -56,7 +56,7 @@ impl Elementwise {
         let lines = self.elements.div_ceil(LANES);
         let part = |thread: usize, threads: usize| {
             let begin = |thread: usize| (lines * thread / threads * LANES).min(self.elements);
-            // SAFETY: guaranteed by the caller; these elements belong to this thread alone.
+            // SAFETY: the caller guarantees both tensors, and only this thread accesses these elements.
             unsafe { code(self, &pointers, begin(thread), begin(thread + 1)) };
         };
         library.on_threads(self.elements > MIN_PARALLEL_ELEMENTS, &part);
@@ -64,15 +64,17 @@ impl Elementwise {
 }
 
 fastest! {
-    /// Computes the elements `first..last`.
+    /// Returns the variant of [`compute`] for this CPU.
     code: unsafe fn(kernel: &Elementwise, pointers: &Pointers, first: usize, last: usize) = compute
 }
 
+/// Computes the elements `first..last`.
+///
 /// # Safety
 /// The elements must be within both tensors, and no other thread may write them.
 #[inline(always)]
 unsafe fn compute(kernel: &Elementwise, pointers: &Pointers, first: usize, last: usize) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees elements within both tensors that no other thread writes.
     unsafe {
         match kernel.function {
             MathFn::Log => each(pointers, first, last, ln),
@@ -81,13 +83,15 @@ unsafe fn compute(kernel: &Elementwise, pointers: &Pointers, first: usize, last:
     }
 }
 
+/// Applies `function` to the elements `first..last`.
+///
 /// # Safety
-/// As for `compute`.
+/// The elements must be within both tensors, and no other thread may write them.
 #[inline(always)]
 unsafe fn each(pointers: &Pointers, first: usize, last: usize, function: impl Fn(f32) -> f32) {
     for at in (first..last).step_by(LANES) {
         let count = LANES.min(last - at);
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees elements within both tensors that no other thread writes.
         unsafe { store(&load(Some(pointers.from), at, count).map(&function), pointers.to, at, count) };
     }
 }

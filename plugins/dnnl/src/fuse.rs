@@ -9,7 +9,7 @@ use crate::library::ffi;
 use crate::qnn::Stage;
 use byoc_plugin_api::DType;
 
-/// Operator in the chain of an anchor, by index in [`RegionIr::ops`].
+/// Operator in an anchor's chain, by index in [`RegionIr::ops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// Reshape or transpose.
@@ -70,14 +70,14 @@ fn has_stage_chain(ir: &RegionIr, anchor: usize) -> bool {
     }
 }
 
-/// Returns true if the chain of an anchor of this kind may contain binary operators. For other kinds oneDNN was
-/// observed to combine the wrong elements: pooling of more than one image, followed by a sum with a tensor of the same
-/// shape.
+/// Returns true if the chain of an anchor of this kind may contain binary operators. For other kinds, oneDNN was
+/// observed to combine the wrong elements, such as in a pooling of several images followed by a sum with a tensor of
+/// the same shape.
 fn supports_binary_links(kind: &Kind) -> bool {
     matches!(kind, Kind::Conv { .. } | Kind::MatMul { .. } | Kind::Eltwise(_) | Kind::Binary(_))
 }
 
-/// Returns the items of a region in order of execution.
+/// Returns a region's items in execution order.
 pub fn items(ir: &RegionIr) -> Vec<Item> {
     let users = ir.users();
     let mut is_output = vec![false; ir.values.len()];
@@ -116,7 +116,7 @@ fn follow(
         }
         let op = &ir.ops[user];
         match &op.kind {
-            // Only a sum of integers may have the chain's value as its second operand.
+            // Only an integer sum may have the chain's value as its second operand.
             Kind::Stage(stage) if stages && (op.inputs[0] == value || matches!(stage, Stage::Sum { .. })) => {
                 let other = op.inputs.iter().copied().find(|&input| input != value);
                 chain.push(Link::Stage { op: user, other });

@@ -1,9 +1,9 @@
-//! GEMV by a constant matrix that several products of a region read, as in the steps of a recurrent layer.
+//! GEMV by a constant matrix that several matrix products of a region read, as in the steps of a recurrent layer.
 //!
-//! Such a product is bound by memory bandwidth. A matrix of 512 by 2048 elements is twice as large as the L2 caches of
-//! two cores. If every product read the matrix from its start, it would always miss the cache, because the end of the
-//! matrix has evicted the start. So every other product traverses the matrix backwards, beginning with the part that
-//! the previous product left in the cache. Each thread processes the same columns in every product.
+//! Such a GEMV is bound by memory bandwidth. A matrix of 512 by 2048 elements is twice as large as the L2 caches of two
+//! cores. If every GEMV read the matrix from its start, it would always miss the cache, because the end of the matrix
+//! has evicted the start. So every second GEMV traverses the matrix backwards, beginning with the part that the
+//! previous GEMV left in the cache. Each thread processes the same columns in every GEMV.
 
 use crate::argument::Arguments;
 use crate::cpu::fastest;
@@ -14,14 +14,14 @@ use std::collections::HashMap;
 /// Number of columns in a panel: four AVX-512 registers per row.
 const PANEL: usize = 64;
 
-/// Maximum number of tensors added to the product.
+/// Maximum number of tensors added to the result.
 pub const MAX_ADDENDS: usize = 2;
 
-/// Maximum number of elements of a matrix that the calling thread multiplies alone, because waking another thread takes
+/// Maximum number of matrix elements for which only the calling thread multiplies, because waking another thread takes
 /// longer.
 const MAX_SERIAL_ELEMENTS: usize = 16 << 10;
 
-/// Matrix that is packed into panels of columns.
+/// Layout of a matrix that is packed into column panels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panels {
     /// Number of rows and columns.
@@ -31,12 +31,12 @@ pub struct Panels {
 }
 
 impl Panels {
-    /// Returns the number of panels; the last one is padded with zeros.
+    /// Returns the number of panels; the last panel is zero-padded.
     fn count(&self) -> usize {
         self.size[1].div_ceil(PANEL)
     }
 
-    /// Returns the number of elements of the packed matrix, whose axes are (panels, rows, columns of a panel).
+    /// Returns the number of elements of the packed matrix, whose axes are (panels, rows, columns per panel).
     pub fn elements(&self) -> usize {
         self.count() * self.size[0] * PANEL
     }
@@ -62,7 +62,7 @@ pub struct Gemv {
     pub backwards: bool,
 }
 
-/// Addresses of a product's tensors.
+/// Tensor addresses during a run.
 #[derive(Clone, Copy)]
 struct Pointers {
     row: *const f32,
@@ -71,11 +71,11 @@ struct Pointers {
     result: *mut f32,
 }
 
-// SAFETY: inputs are only read, and no two threads write the same columns.
+// SAFETY: `run` assigns disjoint columns to the threads, and inputs are only read.
 unsafe impl Sync for Pointers {}
 
 impl Gemv {
-    /// Executes the product.
+    /// Computes the GEMV.
     ///
     /// # Safety
     /// Each tensor must be at its argument's address with the stated sizes, and the result must not overlap any other
@@ -88,7 +88,7 @@ impl Gemv {
         let (code, count) = (code(), self.panels.count());
         let part = |thread: usize, threads: usize| {
             let pointers = &pointers;
-            // SAFETY: guaranteed by the caller; these columns belong to this thread alone.
+            // SAFETY: the caller guarantees the tensors, and only this thread writes these columns.
             unsafe { code(self, pointers, count * thread / threads, count * (thread + 1) / threads) };
         };
         library.on_threads(self.panels.elements() > MAX_SERIAL_ELEMENTS, &part);
@@ -96,10 +96,12 @@ impl Gemv {
 }
 
 fastest! {
-    /// Computes the panels `first..last`.
+    /// Returns the variant of [`panels`] for this CPU.
     code: unsafe fn(gemv: &Gemv, pointers: &Pointers, first: usize, last: usize) = panels
 }
 
+/// Computes the panels `first..last`.
+///
 /// # Safety
 /// The panels must be within the tensors, and no other thread may write their columns.
 #[inline(always)]
@@ -135,17 +137,17 @@ unsafe fn panels(gemv: &Gemv, pointers: &Pointers, first: usize, last: usize) {
     }
 }
 
-/// Uses of a region's constant matrices by its products.
+/// Uses of a region's constant matrices by its matrix products.
 #[derive(Default)]
 pub struct MatrixUses {
-    /// Number of products that read each constant.
+    /// Number of matrix products that read each constant.
     readers: HashMap<usize, usize>,
-    /// True for each constant that the next product traverses backwards.
+    /// True for each constant that the next GEMV traverses backwards.
     backwards: HashMap<usize, bool>,
 }
 
 impl MatrixUses {
-    /// Counts the products of a region that read each matrix.
+    /// Counts the matrix products of a region that read each constant.
     pub fn of(ir: &RegionIr) -> MatrixUses {
         let mut readers = HashMap::new();
         for op in ir.ops.iter().filter(|op| matches!(op.kind, Kind::MatMul { .. })) {
@@ -156,12 +158,12 @@ impl MatrixUses {
         MatrixUses { readers, backwards: HashMap::new() }
     }
 
-    /// Returns true if `value` is a constant, or a view of a constant, that several products read.
+    /// Returns true if `value` is a constant, or a view of a constant, that several matrix products read.
     pub fn is_shared(&self, ir: &RegionIr, value: Val) -> bool {
         root(ir, value).and_then(|constant| self.readers.get(&constant)).is_some_and(|&readers| readers > 1)
     }
 
-    /// Returns true if the next product should traverse the matrix `value` backwards; the direction alternates.
+    /// Returns true if the next GEMV should traverse the matrix `value` backwards; the direction alternates.
     pub fn next_direction(&mut self, ir: &RegionIr, value: Val) -> bool {
         let backwards = root(ir, value).map(|constant| self.backwards.entry(constant).or_default());
         backwards.is_some_and(|backwards| std::mem::replace(backwards, !*backwards))

@@ -1,4 +1,4 @@
-//! Selection of hand-written kernels in place of the library's primitives.
+//! Selection of hand-written kernels instead of the library's primitives.
 //!
 //! The kernels are in `winograd`, `gemv`, `elementwise` and `cell`, which document why each is faster or more precise.
 
@@ -21,15 +21,15 @@ use byoc_plugin_support::view::{View, count};
 /// Maximum size in bytes at which transformed weights stay in a core's cache from one group of tiles to the next.
 const MAX_CACHED_BYTES: usize = 1 << 20;
 
-/// Minimum number of tiles for transformed weights that fit in the cache and for those that do not. Transformed weights
-/// are 16 / 9 of their original size, and are streamed from memory if they do not fit: with fewer tiles, streaming
-/// costs more than the multiplications saved.
+/// Minimum number of tiles for which Winograd pays off, depending on whether the transformed weights fit in the cache.
+/// Transformed weights are 16 / 9 of their original size; if they do not fit, they are streamed from memory, which
+/// costs more than the saved multiplications if there are few tiles.
 const MIN_TILES_CACHED: usize = 32;
 const MIN_TILES_STREAMED: usize = 96;
 
-/// Operators of a chain that the Winograd kernel computes after its convolution.
+/// Chain operators that the Winograd kernel computes after its convolution.
 struct WinogradEpilogue {
-    /// Tensor added to the result, which may be stored in the same memory.
+    /// Tensor added to the result; the result may be stored in its memory.
     addend: Option<BufferView>,
     range: [f32; 2],
 }
@@ -70,8 +70,8 @@ fn addends(chain: &Chain, result: &View) -> Option<Vec<BufferView>> {
 }
 
 impl Lowering<'_> {
-    /// Adds the step of a convolution of `x` by `w` with its whole chain. Returns `None` if Winograd is not faster, or
-    /// if the chain has operators that only the library can fuse.
+    /// Adds the step that convolves `x` by `w` and computes the whole chain. Returns `None` if Winograd is not faster,
+    /// or if the chain has operators that only the library can fuse.
     pub fn winograd(
         &mut self,
         op: &Op,
@@ -110,8 +110,8 @@ impl Lowering<'_> {
         Ok(Some(chain.links))
     }
 
-    /// Returns the Winograd kernel of a convolution, without the data's strides and the clamp range. Returns `None` if
-    /// Winograd does not apply or does not pay off.
+    /// Returns the Winograd kernel of a convolution, with the data's strides and the clamp range still unset. Returns
+    /// `None` if Winograd does not apply or does not pay off.
     fn winograd_layer(&self, shape: &[i64], x: &BufferView, w: &BufferView, window: &Window) -> Option<Winograd> {
         let dense = window.strides == [1, 1] && window.dilation == [1, 1] && window.kernel == [3, 3];
         let floats = [x, w].iter().all(|tensor| self.dtype(tensor) == DType::F32);
@@ -146,8 +146,8 @@ impl Lowering<'_> {
         (bounded && fills_registers && profitable).then_some(layer)
     }
 
-    /// Adds the step of a GEMV by a constant matrix that several products read, fused with the additions in its chain.
-    /// Returns `None` for any other product or chain.
+    /// Adds a GEMV step for a constant matrix that several matrix products read, fused with the additions in the chain.
+    /// Returns `None` for any other matrix product or chain.
     pub fn gemv(
         &mut self,
         op: &Op,
@@ -220,7 +220,7 @@ impl Lowering<'_> {
             let all = count(&tensor.view.shape);
             let columns = tensor.view.shape.last().copied().unwrap_or(1);
             let flat = [all / columns, columns];
-            // Gaps between rows are supported, gaps between the elements of a row are not.
+            // Gaps between rows are supported; gaps between the elements of a row are not.
             let seen = tensor.view.reshape(&flat).filter(|view| columns == 1 || view.strides[1] == 1);
             tensor.view = match seen {
                 Some(view) => view,

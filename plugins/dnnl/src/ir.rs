@@ -1,5 +1,5 @@
 //! Intermediate representation of a region during compilation: composites inlined, all dimensions known, operators
-//! reduced to a few kinds.
+//! reduced to a small set of kinds.
 //!
 //! Operators are created in topological order and simplified on creation (`simplify`), so that a GELU that a model
 //! expresses by seven operators becomes one operator here. Dead operators are removed at the end.
@@ -11,7 +11,7 @@ use byoc_plugin_support::region::RegionError;
 pub use byoc_plugin_support::region::Val;
 use std::collections::{BTreeSet, HashMap};
 
-/// Error of translation or lowering.
+/// Translation or lowering error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompileError {
     pub code: RefusalCode,
@@ -60,7 +60,7 @@ pub enum Def {
     Op(usize),
 }
 
-/// Type of a tensor, and its definition.
+/// Tensor type and definition.
 #[derive(Clone, Debug)]
 pub struct Value {
     pub shape: Vec<i64>,
@@ -73,9 +73,7 @@ pub struct Value {
 pub struct EltwiseParams {
     /// Algorithm: `ffi::ELTWISE_*`.
     pub alg: i32,
-    /// First parameter.
     pub alpha: f32,
-    /// Second parameter.
     pub beta: f32,
 }
 
@@ -91,7 +89,7 @@ impl EltwiseParams {
     }
 }
 
-/// Kind of an operator. Shapes are those of its values; images are (N, C, spatial...), kernels (O, I / groups,
+/// Operator kind. Shapes are stored in the operator's values; images are (N, C, spatial...), kernels (O, I / groups,
 /// spatial...), kernels of transposed convolutions (I, O / groups, spatial...).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
@@ -117,7 +115,7 @@ pub enum Kind {
     Erf,
     /// Elementwise function with a hand-written kernel.
     MathFn(crate::elementwise::MathFn),
-    /// Elementwise function of two tensors that broadcast; the value is oneDNN's algorithm.
+    /// Elementwise function of two tensors that broadcast; the field is the oneDNN algorithm.
     Binary(i32),
     /// PReLU: x, or slope times x where x is negative; the slope broadcasts.
     Prelu,
@@ -173,7 +171,7 @@ pub struct RegionIr {
     pub constants: Vec<Constant>,
     /// `int32` accumulators whose magnitude may exceed 2^24.
     pub wide_sums: BTreeSet<Val>,
-    /// Cell states computed by LSTM cells, keyed by the model's value that each of them replaces.
+    /// Cell states computed by LSTM cells, keyed by the value of the model that each state replaces.
     pub cells: HashMap<Val, Val>,
     pub options: Options,
     /// Operators by kind, operands and type, for deduplication while the IR is built.
@@ -192,13 +190,13 @@ impl RegionIr {
         Val::new(self.values.len() - 1)
     }
 
-    /// Adds an operator without simplification; the element type is that of its first operand. Identical operators on
+    /// Adds an operator without simplification; its element type is the first operand's. Identical operators on
     /// the same operands are added once, because composites may contain copies of the same computation.
     pub fn push(&mut self, kind: Kind, inputs: &[Val], shape: Vec<i64>) -> Val {
         self.push_as(kind, inputs, shape, self.get(inputs[0]).dtype)
     }
 
-    /// Like [`push`](RegionIr::push), with an explicit element type of the result.
+    /// Adds an operator like [`push`](RegionIr::push), with an explicit result element type.
     pub fn push_as(&mut self, kind: Kind, inputs: &[Val], shape: Vec<i64>, dtype: DType) -> Val {
         let key = format!("{kind:?} {inputs:?} {shape:?} {dtype:?}");
         if let Some(&known) = self.known.get(&key) {

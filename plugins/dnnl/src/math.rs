@@ -1,9 +1,9 @@
 //! Transcendental functions without branches or calls, so that loops over a vector of elements are vectorized.
 
-/// Number of elements of a vector.
+/// Number of elements per vector.
 pub const LANES: usize = 16;
 
-/// Vector of elements.
+/// Vector of `float32` elements.
 pub type Lanes = [f32; LANES];
 
 /// Loads `count` elements at offset `at` of `from`, followed by zeros; only zeros if `from` is `None`.
@@ -14,7 +14,8 @@ pub type Lanes = [f32; LANES];
 pub unsafe fn load(from: Option<*const f32>, at: usize, count: usize) -> Lanes {
     let mut lanes = [0.0; LANES];
     if let Some(from) = from {
-        // SAFETY: guaranteed by the caller. A full vector compiles to one instruction, a partial one to a call.
+        // SAFETY: the caller guarantees `count` elements from offset `at` on. A full vector compiles to one
+        // instruction, a partial one to a call.
         unsafe {
             match count {
                 LANES => lanes = from.add(at).cast::<Lanes>().read_unaligned(),
@@ -31,7 +32,7 @@ pub unsafe fn load(from: Option<*const f32>, at: usize, count: usize) -> Lanes {
 /// `to` must have room for `count` elements, at most `LANES`, from offset `at` on, which no other thread accesses.
 #[inline(always)]
 pub unsafe fn store(lanes: &Lanes, to: *mut f32, at: usize, count: usize) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees exclusive access to `count` elements from offset `at` on.
     unsafe {
         match count {
             LANES => to.add(at).cast::<Lanes>().write_unaligned(*lanes),
@@ -55,7 +56,7 @@ pub fn tanh(x: f32) -> f32 {
 /// Computes e^x = 2^n e^r with |r| <= ln 2 / 2, by the polynomial of Cephes' `expf`. Propagates NaN.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    /// Rounding constant 1.5 * 2^23: a sum with it holds the rounded integer in its lowest bits.
+    /// Rounding constant 1.5 * 2^23: adding it leaves the rounded integer in the lowest bits of the sum.
     const MAGIC: f32 = 12_582_912.0;
     let x = if x > 88.0 { 88.0 } else { x };
     let x = if x < -87.0 { -87.0 } else { x };
@@ -82,7 +83,7 @@ pub fn mish(x: f32) -> f32 {
 /// Computes ln x = k ln 2 + ln(1 + f) with 1 + f between sqrt(1/2) and sqrt(2), by the polynomial of Cephes' `logf`.
 #[inline(always)]
 pub fn ln(x: f32) -> f32 {
-    /// 2^23, which scales subnormal numbers to normal ones.
+    /// Scale factor 2^23, which makes subnormal numbers normal.
     const LIFT: f32 = 8_388_608.0;
     let small = x < f32::MIN_POSITIVE;
     let bits = (if small { x * LIFT } else { x }).to_bits();

@@ -1,13 +1,13 @@
-//! User options of a region, read when the region is compiled and stored in its graph.
+//! Region options: chosen by the user at compile time and stored in the region's graph.
 
 use crate::cpu;
 use byoc_plugin_api::{Attr, AttrValue, BackendOption, Graph};
 use std::collections::BTreeMap;
 
-/// Options of a region.
+/// Region options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// True if products and convolutions with constant weights may read bfloat16 operands.
+    /// True if matrix products and convolutions with constant weights may read bfloat16 operands.
     pub bf16: bool,
     /// True if convolutions may use Winograd.
     pub winograd: bool,
@@ -22,7 +22,7 @@ impl Default for Options {
 const BF16: &str = "bf16";
 const WINOGRAD: &str = "winograd";
 
-/// Returns the description of the options, by name.
+/// Returns the option descriptions, by option name.
 pub fn table() -> BTreeMap<String, BackendOption> {
     let bf16 = "products and convolutions read bfloat16 and accumulate in float32, where the CPU has AVX512_BF16";
     let winograd = "3 x 3 convolutions use Winograd, with fewer multiplications, where the CPU has AVX-512; \
@@ -49,7 +49,8 @@ pub fn store(graph: &mut Graph, options: &serde_json::Value) {
     }
 }
 
-/// Returns the options of a region that this CPU supports, and a warning if one is ignored.
+/// Returns the options in a region's graph, without those that this CPU does not support, and a warning if an option
+/// is ignored.
 pub fn of_graph(graph: &Graph) -> (Options, Option<&'static str>) {
     let flag = |name| match graph.attr(name) {
         Some(AttrValue::Bool(chosen)) => Some(*chosen),
@@ -60,5 +61,5 @@ pub fn of_graph(graph: &Graph) -> (Options, Option<&'static str>) {
     (options, (bf16 && !options.bf16).then_some(BF16_IGNORED))
 }
 
-/// Warning on CPUs without bfloat16 products.
+/// Warning for CPUs without bfloat16 dot-product instructions.
 const BF16_IGNORED: &str = "the option bf16 is ignored: this CPU does not support AVX512_BF16; float32 is used";

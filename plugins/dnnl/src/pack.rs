@@ -1,4 +1,4 @@
-//! Constants that are packed at load time, and the memory that holds them.
+//! Constants packed at load time, and the memory that holds them.
 
 use crate::gemv::Panels;
 use crate::library::{Attr, Desc, Memory, OneDnn, OneDnnError, PostOps, Primitive, PrimitiveDesc, Stream, ffi, pages};
@@ -7,14 +7,13 @@ use byoc_plugin_api::{Constant, Error, Result};
 use std::alloc::Layout;
 use std::sync::{Arc, Weak};
 
-/// Constant with its packed form.
+/// Constant to be packed, with its packed form.
 pub struct PackSpec {
     pub constant: usize,
-    /// Offset of the first element that is read, in bytes.
+    /// Offset of the first element read, in bytes.
     pub offset: usize,
     /// Layout in the host's memory.
     pub from: Desc,
-    /// Packed form.
     pub to: Packing,
 }
 
@@ -23,7 +22,7 @@ pub struct PackSpec {
 pub enum Packing {
     /// oneDNN layout.
     Layout(Desc),
-    /// Transformed kernels of a Winograd convolution.
+    /// Transformed Winograd kernels.
     Winograd(Weights),
     /// Column panels of a GEMV matrix.
     Panels(Panels),
@@ -47,7 +46,7 @@ impl PackSpec {
     /// If the constant has fewer bytes than its type requires, or the library does not support a layout.
     ///
     /// # Safety
-    /// `to` must point to [`Packing::bytes`] bytes that are aligned for floats and that nobody else uses.
+    /// `to` must be aligned for `f32` and point to [`Packing::bytes`] bytes that nothing else accesses.
     pub unsafe fn write(&self, library: &'static OneDnn, constant: &Constant, to: *mut u8) -> Result<()> {
         let short = || {
             let (needed, found) = (self.offset + self.from.size(), constant.bytes().len());
@@ -57,10 +56,11 @@ impl PackSpec {
         if self.from.size() > from.len() {
             return Err(short());
         }
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees an aligned `to` with `Packing::bytes` bytes, the size of `elements` floats.
         let zeroed = |elements| unsafe { zeros(to, elements) };
         match &self.to {
-            // SAFETY: `from` holds the bytes of its layout, as checked above, and `to` does, as the caller guarantees.
+            // SAFETY: the check above ensures `self.from.size()` bytes in `from`; the caller guarantees the bytes at
+            // `to`.
             Packing::Layout(layout) => unsafe { reorder(library, (&self.from, from), (layout, to)) },
             Packing::Winograd(weights) => weights.transform(from, zeroed(weights.elements())).ok_or_else(short),
             Packing::Panels(panels) => panels.pack(from, zeroed(panels.elements())).ok_or_else(short),
@@ -71,10 +71,10 @@ impl PackSpec {
 /// Writes `count` zeros and returns them as a slice.
 ///
 /// # Safety
-/// `at` must point to memory for `count` floats that nobody else uses.
+/// `at` must be aligned for `f32` and point to memory for `count` floats that nothing else accesses.
 unsafe fn zeros<'a>(at: *mut u8, count: usize) -> &'a mut [f32] {
     let at = at.cast::<f32>();
-    // SAFETY: guaranteed by the caller; zero bytes are valid floats.
+    // SAFETY: the caller guarantees exclusive access to `count` aligned floats; zero bytes are valid floats.
     unsafe {
         at.write_bytes(0, count);
         std::slice::from_raw_parts_mut(at, count)
@@ -98,7 +98,8 @@ unsafe fn reorder(library: &'static OneDnn, from: (&Desc, &[u8]), to: (&Desc, *m
         memory.set(buffer.at)?;
         args.push(memory.arg(ffi::ARG_SCRATCHPAD));
     }
-    // SAFETY: guaranteed by the caller; the source is only read, and the scratchpad is allocated above.
+    // SAFETY: the caller guarantees memory of each layout's size; the source is only read, and the scratchpad is
+    // allocated above in the size that the primitive requires.
     unsafe { primitive.execute(&Stream::new(library)?, &args) }?;
     Ok(())
 }
@@ -109,7 +110,7 @@ pub const CACHE_LINE: usize = 64;
 /// Size of a huge page in bytes, on systems that support huge pages.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Packed constant: its address and the allocation that it shares with others.
+/// Packed constant: its address and the allocation that it shares with other packed constants.
 #[derive(Clone)]
 pub struct PackedMemory {
     /// Allocation that contains the packed data.
@@ -118,18 +119,18 @@ pub struct PackedMemory {
     pub at: *mut u8,
 }
 
-// SAFETY: `at` points into `memory`, which is written before it is shared, and only read afterwards.
+// SAFETY: `at` points into `memory`, which `LoadedRegion::pack` writes before sharing it and which is only read then.
 unsafe impl Send for PackedMemory {}
-// SAFETY: as above.
+// SAFETY: `at` points into `memory`, which is not written after it is shared.
 unsafe impl Sync for PackedMemory {}
 
-/// Packed constant without ownership of its allocation.
+/// Weak reference to a packed constant.
 pub struct WeakPackedMemory {
     memory: Weak<AlignedMemory>,
     at: *mut u8,
 }
 
-// SAFETY: the pointer is dereferenced only while the allocation that it points into is held.
+// SAFETY: `get` returns the pointer only together with a strong reference to the allocation that it points into.
 unsafe impl Send for WeakPackedMemory {}
 
 impl WeakPackedMemory {
@@ -145,16 +146,16 @@ impl WeakPackedMemory {
     }
 }
 
-/// Allocation aligned to a cache line.
+/// Allocation aligned to at least a cache line.
 pub struct AlignedMemory {
     /// Start of the allocation.
     pub at: *mut u8,
     layout: Layout,
 }
 
-// SAFETY: the memory is written before it is shared, and only read afterwards.
+// SAFETY: the struct owns the allocation, which is not bound to a thread.
 unsafe impl Send for AlignedMemory {}
-// SAFETY: as above.
+// SAFETY: the functions that fill an allocation finish before sharing it, and it is only read afterwards.
 unsafe impl Sync for AlignedMemory {}
 
 impl AlignedMemory {
@@ -168,7 +169,7 @@ impl AlignedMemory {
 
     fn aligned(bytes: usize, to: usize) -> Result<AlignedMemory> {
         let layout = Layout::from_size_align(bytes.max(1), to).map_err(|_| out_of_memory(bytes))?;
-        // SAFETY: the size is not 0.
+        // SAFETY: `bytes.max(1)` makes the size of the layout nonzero.
         let at = unsafe { std::alloc::alloc(layout) };
         if at.is_null() {
             return Err(out_of_memory(bytes));
@@ -176,8 +177,8 @@ impl AlignedMemory {
         Ok(AlignedMemory { at, layout })
     }
 
-    /// Allocates memory in huge pages where the system supports them: a run reads all weights, which would cause
-    /// thousands of TLB misses with small pages.
+    /// Allocates memory, in huge pages where the system supports them: with small pages, reading all weights in every
+    /// run would cause thousands of TLB misses.
     pub fn in_huge_pages(bytes: usize) -> Result<AlignedMemory> {
         if bytes < HUGE_PAGE {
             return AlignedMemory::new(bytes);
@@ -194,7 +195,7 @@ fn out_of_memory(bytes: usize) -> Error {
 
 impl Drop for AlignedMemory {
     fn drop(&mut self) {
-        // SAFETY: the memory was allocated with this layout.
+        // SAFETY: `aligned` allocated the memory with this layout.
         unsafe { std::alloc::dealloc(self.at, self.layout) };
     }
 }

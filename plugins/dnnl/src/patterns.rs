@@ -1,4 +1,4 @@
-//! Pattern table, most specific patterns first.
+//! Pattern table, with the most specific patterns first.
 //!
 //! Names list the fused operators: `conv2d_bias_sum_relu` is a convolution with a bias, a residual and an activation.
 //! The final fusion is decided over a whole region, with more context than a pattern has; the table serves to claim a
@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-/// Operators that start a chain, with the names of their patterns.
+/// Operators that start a chain, with their pattern names.
 const ANCHORS: &[(&str, &str)] = &[
     ("conv1d", "nn.conv1d"),
     ("conv2d", "nn.conv2d"),
@@ -18,7 +18,7 @@ const ANCHORS: &[(&str, &str)] = &[
     ("dense", "nn.dense"),
 ];
 
-/// Activations: names, and patterns that apply them to `c`.
+/// Activation names, with the patterns that apply them to `c`.
 const ACTIVATIONS: &[(&str, &str)] = &[
     ("relu", "nn.relu(c)"),
     ("leaky_relu", "nn.leaky_relu(c)"),
@@ -58,18 +58,18 @@ fn requantized(op: &str) -> String {
     )
 }
 
-/// Maximum number of tensors in a pattern of `qnn.concatenate`.
+/// Maximum number of tensors in a `qnn.concatenate` pattern.
 const MAX_CONCAT_INPUTS: usize = 6;
 
-/// Returns the pattern of a concatenation of `count` tensors, each with its own scale. The scales are in a tuple, which
-/// is accessible only as part of a claimed composite.
+/// Returns the pattern that concatenates `count` tensors, each with its own scale. The scales are in a tuple, which is
+/// accessible only as part of a claimed composite.
 fn concat_pattern(count: usize) -> String {
     let of = |part: &str| vec![part; count].join(", ");
     format!("qnn.concatenate(({}), ({}), ({}), const, const)", of("*"), of("const"), of("const"))
 }
 
 /// Returns the pattern of a quantized operator whose requantization is spelled out in float arithmetic, in the form
-/// that passes for oneDNN emit: bias, scale, bounds, scaled residual sum, zero point of the result.
+/// that oneDNN-specific passes emit: bias, scale, bounds, scaled residual sum, zero point of the result.
 fn real_arithmetic(op: &str) -> String {
     format!(
         "let sum = cast(qnn.{op}(*, const, const(0), const(0), const, const));\n    \

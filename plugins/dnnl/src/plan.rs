@@ -1,7 +1,7 @@
-//! Plan of a run: the steps in order, and the placement of each of their tensors.
+//! Run plan: steps in execution order, and the placement of their tensors.
 //!
-//! Intermediate tensors and scratchpads of primitives share one arena, in which two of them overlap only if they are
-//! never live at the same time.
+//! Intermediate tensors and primitive scratchpads share one arena, in which two buffers overlap only if they are never
+//! live at the same time.
 
 use crate::argument::Argument;
 use crate::library::{Primitive, PrimitiveDesc};
@@ -40,7 +40,7 @@ pub enum Operation {
     Code(Primitive),
     /// Fills the buffer of the only argument with this byte.
     Fill(u8),
-    /// Replaces every NaN in the only argument with a number. The second field is the number of elements.
+    /// Replaces every NaN in the only argument with the first field. The second field is the number of elements.
     NoNan(f32, usize),
     /// Winograd convolution.
     Winograd(crate::winograd::Winograd),
@@ -77,7 +77,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns, for each buffer, whether any step reads or writes it. A constant that is read only in packed form is
+    /// Returns one flag per buffer: true if a step reads or writes it. A constant that is read only in packed form is
     /// not touched.
     pub fn touched(&self) -> Vec<bool> {
         let mut touched = vec![false; self.buffers.len()];
@@ -105,9 +105,8 @@ impl Plan {
 /// Alignment of arena buffers in bytes.
 const CACHE_LINE: usize = 64;
 
-/// Assigns an offset in the arena to each arena buffer and returns the size of the arena. A buffer occupies its place
-/// from the first to the last step that uses the buffer: the smallest gap that is large enough (best fit), or else the
-/// end of the arena.
+/// Assigns an arena offset to each arena buffer and returns the arena size. From the first to the last step that uses
+/// it, a buffer occupies the smallest gap that is large enough (best fit), or else the end of the arena.
 pub fn place_in_arena(steps: &[Step], buffers: &mut [Buffer]) -> usize {
     let mut last = vec![None; buffers.len()];
     for (number, step) in steps.iter().enumerate() {
@@ -153,7 +152,7 @@ impl Arena {
             }
             return at;
         }
-        // Extends the gap at the end of the arena, if there is one.
+        // Extends the gap at the end of the arena, if any.
         let at = match self.gaps.last_key_value() {
             Some((&at, &size)) if at + size == self.size => {
                 self.gaps.remove(&at);

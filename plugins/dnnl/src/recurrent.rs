@@ -1,4 +1,4 @@
-//! Recognition of the steps of recurrent layers that frontends have unrolled.
+//! Recognition of recurrent-layer steps that frontends have unrolled.
 //!
 //! Each rule starts from the last operator of a step, whose operands already exist. A match becomes one operator
 //! (`cell`) that computes exactly the matched formula. The rules require that gates are columns of one matrix, because
@@ -60,7 +60,7 @@ impl RegionIr {
         Some(hidden)
     }
 
-    /// If `value` is a quarter of a matrix's columns, returns the matrix and the index of the quarter.
+    /// Returns the matrix and the index of the quarter if `value` is a quarter of a matrix's columns.
     fn gate(&self, value: Val) -> Option<(Val, usize)> {
         let op = self.producer(value)?;
         let Kind::Slice { begin, step } = &op.kind else { return None };
@@ -73,7 +73,7 @@ impl RegionIr {
     }
 
     /// Recognizes `(1 - z) n` with `z = sigmoid(..)` and `n = tanh(..)`: the first step of a GRU, or the start of a
-    /// later one.
+    /// later step.
     pub fn gru_first(&mut self, rest: Val, candidate: Val) -> Option<Val> {
         let (-1.0, 1.0, update) = self.linear(rest) else { return None };
         let sums = self.activated(update, ffi::ELTWISE_LOGISTIC)?;
@@ -166,8 +166,8 @@ impl RegionIr {
         })
     }
 
-    /// Returns the two summands of the argument of the function `alg` that defines `value`, or the argument alone.
-    /// `value` may be a column slice of the function's result.
+    /// Returns the two summands in the operand of the function `alg` that defines `value`, or only the operand if it is
+    /// not a sum. `value` may be a column slice of the function's result.
     fn activated(&mut self, value: Val, alg: i32) -> Option<[Option<Val>; 2]> {
         let inner = match self.function_of(value, alg) {
             Some((_, inner)) => inner,
@@ -220,7 +220,7 @@ impl RegionIr {
     }
 }
 
-/// Returns the index of the state operand of a cell that has one.
+/// Returns the index of a cell's state operand, if its formula has one.
 fn state_of(part: Part) -> Option<usize> {
     match part {
         Part::Whole => Some(6),

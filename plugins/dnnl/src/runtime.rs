@@ -1,8 +1,8 @@
-//! Loaded regions: plans with their generated code, packed weights, and the memory objects of a run.
+//! Loaded regions: plans with their generated code, packed weights, and per-run memory objects.
 //!
-//! A run allocates nothing and looks nothing up by name. A memory object holds the address of a tensor, which differs
-//! between runs, so each run takes a set of memory objects for itself; there are as many sets as there were concurrent
-//! runs. A set remembers the addresses of its last run and updates only those that have changed.
+//! Memory objects hold tensor addresses, which differ between runs, so each run has exclusive use of a set of memory
+//! objects. A set is created only if every existing set is in use; otherwise, a run allocates nothing and looks nothing
+//! up by name. A set keeps the addresses of its last run, and only changed addresses are updated.
 
 use crate::argument::Arguments;
 use crate::ir::RegionIr;
@@ -28,40 +28,40 @@ pub struct LoadedRegion {
 
 /// State that grows with each new set of input dimensions.
 struct State {
-    /// Constants that are still needed: all of them if input dimensions are unknown, otherwise those that the pending
-    /// plan needs.
+    /// Constants that are still needed: every constant if input dimensions are unknown, otherwise the constants of the
+    /// pending plan.
     constants: Vec<Option<Constant>>,
     packs: Packs,
-    /// Memory of each entry of `packs`, as long as a plan reads it.
+    /// Memory of each entry of `packs`; weak, so that it is freed with the last plan that reads it.
     packed: Vec<Option<WeakPackedMemory>>,
     by_dims: HashMap<Vec<Vec<i64>>, u64>,
     /// Number of the next plan; numbers are never reused.
     next: u64,
     /// Number of plans released so far.
     released: u64,
-    /// Plan of a region with known dimensions, until it is prepared: weights are packed only then, when the host has
-    /// dropped its references to the constants too, so that each constant is freed as soon as it is packed.
+    /// Plan of a region with known dimensions until the region is prepared. Weights are packed during preparation, when
+    /// the host has dropped its own references to the constants, so each constant is freed as soon as it is packed.
     pending: Option<Plan>,
 }
 
 /// Maximum size in bytes of a constant that is copied although it could be read in place: biases are scattered over the
-/// mapped file, and each one read in place would keep several pages in memory.
+/// mapped file, and each bias read in place would keep several pages in memory.
 const MAX_COPIED_BYTES: usize = 64 << 10;
 
-/// Approximate size in bytes of the generated code of a primitive.
+/// Approximate size of a primitive's generated code in bytes.
 const CODE_BYTES: usize = 64 << 10;
 
-/// Number of releases after which the library's cache, which keeps the code of released plans, is emptied. Until then,
-/// plans of similar dimensions share code through the cache.
+/// Number of plan releases between flushes of the library's primitive cache, which keeps the code of released plans.
+/// Until a flush, plans for similar dimensions share code through the cache.
 const RELEASES_PER_CACHE_FLUSH: u64 = 16;
 
-/// Approximate size in bytes of a step's data besides its code: layouts, memory objects, names.
+/// Approximate size in bytes of a step's data other than its code: layouts, memory objects, names.
 const STEP_BYTES: usize = 4 << 10;
 
 /// Plan that is ready to run.
 struct PreparedPlan {
     plan: Plan,
-    /// Addresses of the buffers that are the same in every run; null for all others.
+    /// Addresses of constants and packed constants, which are the same in every run; null for all other buffers.
     fixed: Vec<*mut u8>,
     /// Owners of the memory that `fixed` points into.
     _packed: Vec<Arc<AlignedMemory>>,
@@ -71,31 +71,31 @@ struct PreparedPlan {
     idle: Mutex<Vec<MemorySet>>,
 }
 
-// SAFETY: the pointers point into memory owned by the struct, which is only read.
+// SAFETY: `fixed` points into memory that `_packed` and `_constants` own and that is only read.
 unsafe impl Send for PreparedPlan {}
-// SAFETY: as above.
+// SAFETY: the memory that `fixed` points into is only read, and a mutex protects `idle`.
 unsafe impl Sync for PreparedPlan {}
 
 /// Memory objects of one run.
 struct MemorySet {
     stream: Stream,
     memories: Vec<Memory>,
-    /// Buffer and offset of each memory object.
+    /// Buffer index and byte offset of each memory object.
     at: Vec<(u32, usize)>,
     /// Arguments of each step, as a range of `args`.
     ranges: Vec<(usize, usize)>,
     args: Vec<ExecArg>,
-    /// Addresses of the buffers in the previous run.
+    /// Buffer addresses in the previous run.
     bases: Vec<*mut u8>,
     next: Vec<*mut u8>,
 }
 
-// SAFETY: a set belongs to one run at a time, and its pointers are dereferenced in that run only.
+// SAFETY: `take_memory_set` hands a set to one run at a time, and only that run dereferences its pointers.
 unsafe impl Send for MemorySet {}
 
 impl LoadedRegion {
-    /// Loads a graph. If all dimensions are known, it is lowered and compiled here, so that unsupported operators are
-    /// reported at load time; constants are packed and released when the region is prepared.
+    /// Loads a graph. A graph whose dimensions are all known is lowered and compiled here, so that unsupported
+    /// operators are reported at load time; its constants are packed and released when the region is prepared.
     ///
     /// # Errors
     /// If oneDNN is not available, constants do not match the graph, or the library does not support an operator.
@@ -135,7 +135,7 @@ impl LoadedRegion {
         Ok(region)
     }
 
-    /// Returns the plan for these input dimensions and its number, creating it if necessary.
+    /// Returns the plan for these input dimensions and its number, creating the plan if necessary.
     fn plan(&self, shapes: &[Vec<i64>]) -> Result<(u64, Arc<PreparedPlan>)> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&number) = state.by_dims.get(shapes)
@@ -222,10 +222,10 @@ impl LoadedRegion {
         Ok(plan)
     }
 
-    /// Packs the constants that a new plan reads and no other plan has packed. Unless further plans can follow
-    /// (`dynamic`), constants that are not read in place are dropped one by one. Returns the memory of each packed
-    /// constant of the plan, by index, and the size in bytes of the constants packed here. The first packed form of
-    /// each constant is attributed to the region and not counted, because some plan always uses it.
+    /// Packs the constants that a new plan reads and that no other plan has packed. Unless additional plans are
+    /// possible (`dynamic`), drops each constant that is not read in place after its last packing. Returns the plan's
+    /// packed constants, by index, and the size in bytes of the constants packed here. The first packed form of each
+    /// constant is not counted but attributed to the region, because some plan always uses it.
     fn pack(&self, state: &mut State, plan: &Plan, dynamic: bool) -> Result<(Vec<Option<PackedMemory>>, usize)> {
         state.packed.resize_with(state.packs.packs.len(), || None);
         let mut packed: Vec<Option<PackedMemory>> = vec![None; state.packed.len()];
@@ -249,7 +249,7 @@ impl LoadedRegion {
                 constant.ok_or_else(|| Error::new(format!("constant {} has already been released", pack.constant)))?;
             let at = memory.at.wrapping_add(next);
             next += size(number);
-            // SAFETY: this range of the new allocation is reserved for this constant.
+            // SAFETY: `at` is aligned to a cache line, and the allocation above reserves `size(number)` bytes there.
             unsafe { pack.write(self.library, constant, at) }?;
             if state.packs.packs.iter().position(|other| other.constant == pack.constant) != Some(number) {
                 bytes += size(number);
@@ -301,7 +301,8 @@ impl PreparedPlan {
                     }
                     if buffer.bytes <= MAX_COPIED_BYTES {
                         let copy = AlignedMemory::new(buffer.bytes)?;
-                        // SAFETY: the constant and its copy both have this number of bytes.
+                        // SAFETY: the check above ensures `buffer.bytes` bytes in the constant, and the copy has that
+                        // size.
                         unsafe { copy.at.copy_from_nonoverlapping(constant.bytes().as_ptr(), buffer.bytes) };
                         *at = copy.at;
                         held_packed.push(Arc::new(copy));
@@ -373,33 +374,40 @@ impl PreparedPlan {
             let (from, to) = set.ranges[number];
             let args = Arguments { args: &step.args, bases: &set.bases };
             match &step.operation {
-                // SAFETY: every memory object has the layout of its argument and points to a buffer of the size that
-                // the plan states: the host's tensors of checked dimensions, the arena, constants and packed weights.
+                // SAFETY: `take_memory_set` gave each memory object its argument's layout, and `bind` its address in a
+                // buffer of the planned size: a host tensor of checked dimensions, the arena, or a constant.
                 Operation::Code(primitive) => unsafe { primitive.execute(&set.stream, &set.args[from..to]) }
                     .map_err(|failure| failure.in_step(&step.label))?,
-                // SAFETY: as above; the kernel was chosen for this CPU.
+                // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering checked for AVX-512.
                 Operation::Winograd(convolution) => unsafe { convolution.run(library, args) },
-                // SAFETY: as above; the result has a buffer of its own.
+                // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering gave the result its own
+                // buffer.
                 Operation::Gemv(gemv) => unsafe { gemv.run(library, args) },
-                // SAFETY: as above; the output of a cell has a buffer of its own.
+                // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering gave the result its own
+                // buffer.
                 Operation::Cell(cell) => unsafe { cell.run(args) },
-                // SAFETY: as above; source and destination are the same tensor or disjoint.
+                // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering made source and
+                // destination the same tensor or disjoint.
                 Operation::Elementwise(function) => unsafe { function.run(library, args) },
-                // SAFETY: as above.
+                // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering gave the result its own
+                // buffer.
                 Operation::Concat(concat) => unsafe { concat.run(library, args) },
-                // SAFETY: as above; the result of a chain has a buffer of its own.
+                // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering gave the result its own
+                // buffer.
                 Operation::Epilogue(epilogue) => unsafe { epilogue.run(library, args) },
-                // SAFETY: as above.
+                // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering gave the result its own
+                // buffer.
                 Operation::IntAvgPool(pool) => unsafe { pool.run(library, args) },
                 Operation::NoNan(number, count) => {
                     let from = args.address(&step.args[0]).cast::<f32>();
-                    // SAFETY: as above; the tensor is packed, and only this step accesses it now.
+                    // SAFETY: `bind` set the address to a buffer that holds the packed tensor of `count` elements, and
+                    // steps run one after another.
                     let elements = unsafe { std::slice::from_raw_parts_mut(from, *count) };
                     elements.iter_mut().for_each(|x| *x = if x.is_nan() { *number } else { *x });
                 }
                 Operation::Fill(byte) => {
                     let buffer = step.args[0].buffer.0 as usize;
-                    // SAFETY: the buffer belongs to this run and has that many bytes.
+                    // SAFETY: `bind` set the address to a buffer of this run, which has the planned number of bytes.
                     unsafe { set.bases[buffer].write_bytes(*byte, self.plan.buffers[buffer].bytes) };
                 }
                 Operation::Primitive(_) => return Err(Error::new(format!("{} has no generated code", step.label))),

@@ -1,7 +1,7 @@
-//! Shapes and orders of dimensions.
+//! Shapes and dimension orders.
 //!
-//! Every activation has a strided layout: row-major, or channels-last, which is row-major for another order of the
-//! dimensions.
+//! Every activation has a strided layout: row-major, or channels-last, which is row-major for a permuted dimension
+//! order.
 
 /// Returns the channels-last order: (N, C, spatial...) in memory as (N, spatial..., C).
 pub fn channels_last(rank: usize) -> Vec<usize> {

@@ -1,11 +1,12 @@
 //! Simplification of operators as they are created: an idiom that one oneDNN function covers becomes that function.
 //!
-//! * Arithmetic with a constant scalar is `alpha x + beta`; two of those in a row are merged, and `1 x + 0` is removed.
+//! * Arithmetic with a constant scalar is `alpha x + beta`; two consecutive such operators are merged, and `1 x + 0` is
+//!   removed.
 //! * `clip(a x + b, 0, 1)` is a hard sigmoid; `x` times a hard sigmoid or a sigmoid of `x` is hard swish or swish.
 //! * The gates of an LSTM or a GRU are one operator (`recurrent`).
 //! * GELU in its erf and its tanh form, and mish, for the operand orders found in models.
 //!
-//! Matched operators that have other users are kept for them; the rest are removed.
+//! Matched operators with additional users are kept; all others are removed.
 
 use crate::elementwise::MathFn;
 use crate::ir::{EltwiseParams, Kind, RegionIr, Val};
@@ -126,7 +127,7 @@ impl RegionIr {
         Some(self.interleave(&parts, axis))
     }
 
-    /// Interleaves tensors of one shape along an axis.
+    /// Interleaves tensors of equal shape along an axis.
     fn interleave(&mut self, parts: &[Val], axis: usize) -> Val {
         let mut shape = self.shape(parts[0]).to_vec();
         let mut whole = shape.clone();
@@ -215,7 +216,7 @@ impl RegionIr {
         (factor, core)
     }
 
-    /// Returns the operand of the reshape that merged two batch dimensions into the only one of `value`.
+    /// Returns the operand of the reshape that merged two batch dimensions into the single batch dimension of `value`.
     fn unmerged_batches(&self, value: Val) -> Option<Val> {
         let before = self.producer(value).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
         let (from, to) = (self.shape(before), self.shape(value));
@@ -228,7 +229,7 @@ impl RegionIr {
         self.eltwise(EltwiseParams::new(ffi::ELTWISE_LINEAR, factor, summand), x)
     }
 
-    /// Adds a binary operator; `shape` is that of the result.
+    /// Adds a binary operator; `shape` is the result's shape.
     pub fn binary(&mut self, alg: i32, a: Val, b: Val, shape: Vec<i64>) -> Val {
         if let Some(result) = self.binary_with_scalar(alg, a, b, &shape) {
             return result;

@@ -21,9 +21,9 @@ fn has_vnni() -> bool {
 pub enum SumRequirement {
     /// No requirement: no integers are accumulated.
     Any,
-    /// Must accumulate 8-bit products without saturating.
+    /// Requires accumulation of 8-bit products without saturation.
     Exact,
-    /// Additionally, must not pass sums through floats.
+    /// Additionally requires that sums do not pass through floats.
     Wide,
 }
 
@@ -48,7 +48,7 @@ impl SumRequirement {
     /// Returns `desc` if its implementation meets the requirement.
     ///
     /// # Errors
-    /// If the implementation saturates 8-bit products, or rounds to floats although that is excluded.
+    /// If the implementation saturates 8-bit products, or rounds sums to floats although the requirement excludes it.
     pub fn check(self, desc: PrimitiveDesc) -> Result<PrimitiveDesc, OneDnnError> {
         let name = desc.implementation();
         let multiplies = name.contains("vnni") || name.contains("amx");

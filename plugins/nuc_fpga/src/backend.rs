@@ -1,12 +1,12 @@
-//! Entries of the code generator: `describe`, `judge` and `compile`.
+//! Code generator entries: `describe`, `judge` and `compile`.
 
 use crate::device::config::Config;
 use crate::{blob, driver, lower, source, support};
 use byoc_plugin_api::{Attr, Candidate, Codegen, CompiledRegion, Description, Error, Region, Result, Verdict};
 
-/// Code generator `relay.ext.nuc_fpga`.
+/// Code generator registered as `relay.ext.nuc_fpga`.
 pub struct NucFpga {
-    /// Parameters of the device; layers have to fit into its buffers.
+    /// Device parameters. Layers must fit into the buffers.
     pub config: Config,
 }
 
@@ -43,7 +43,7 @@ impl Codegen for NucFpga {
         let calls = list.commands.len();
         compiled.notes.push(format!("{calls} device calls, {macs} multiply-accumulate operations").into());
         compiled.metadata.push(Attr::new("device_calls", calls as i64));
-        // The source is a C program of the region, which an exported model can contain.
+        // An exported model can contain the source, which is a C program for the region.
         compiled.metadata.push(Attr::new("program_workspace", list.workspace as i64));
         Ok(compiled.with_source("c", source::source(&list)))
     }

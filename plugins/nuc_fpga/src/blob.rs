@@ -1,5 +1,5 @@
-//! Serialized form of a command list: a magic number of eight bytes, the format version (32 bits, little-endian), the
-//! length of the rest in bytes (64 bits, little-endian), and the list as JSON.
+//! Serialized form of a command list: 8-byte magic number, format version (32 bits, little-endian), length of the list
+//! in bytes (64 bits, little-endian), and the list as JSON.
 
 use crate::command_list::CommandList;
 use byoc_plugin_api::{Error, Result};
@@ -9,7 +9,7 @@ const MAGIC: &[u8; 8] = b"NUCFPGA\n";
 /// Format version that this plugin writes and reads.
 pub const VERSION: u32 = 1;
 
-/// Maximum number of commands in a list to be read.
+/// Maximum number of commands in a list.
 const MAX_COMMANDS: usize = 1 << 16;
 
 /// Serializes a command list.
@@ -22,11 +22,11 @@ pub fn write(list: &CommandList) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Parses and checks a command list.
+/// Parses and validates a command list.
 ///
 /// # Errors
-/// If the bytes are not a command list, have another version, are damaged, or describe accesses outside of the list's
-/// tensors.
+/// If the bytes are not a command list, have an unsupported version, are corrupt, or describe accesses outside the
+/// list's tensors.
 pub fn read(bytes: &[u8]) -> Result<CommandList> {
     let invalid = |problem: &str| Error::new(format!("command list: {problem}"));
     let rest = bytes

@@ -4,7 +4,7 @@ use crate::epilogue::{Element, EpilogueOp, Factor, MAX_SHIFT};
 use crate::layer::Layer;
 use serde::{Deserialize, Serialize};
 
-/// Maximum size of the workspace of a command list in bytes.
+/// Maximum workspace size of a command list in bytes.
 const MAX_WORKSPACE: u64 = 1 << 36;
 
 /// Alignment of buffers in the workspace in bytes.
@@ -16,11 +16,11 @@ pub const ALIGN: u64 = 64;
 pub struct CommandList {
     /// Symbol of the region.
     pub symbol: String,
-    /// Inputs of the region.
+    /// Region inputs.
     pub inputs: Vec<Port>,
-    /// Outputs of the region.
+    /// Region outputs.
     pub outputs: Vec<Port>,
-    /// Constants of the region; `None` for those that no command reads.
+    /// Region constants; `None` for constants that no command reads.
     pub constants: Vec<Option<Port>>,
     /// Size of the workspace in bytes.
     pub workspace: u64,
@@ -32,7 +32,6 @@ pub struct CommandList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
-    /// Dimensions.
     pub shape: Vec<usize>,
     /// Element type.
     pub element: Element,
@@ -62,9 +61,9 @@ pub struct Command {
     pub feature: Place,
     /// Second pointer argument: the kernel.
     pub kernel: Place,
-    /// Third pointer argument: the sums.
+    /// Third pointer argument: the accumulators.
     pub sums: Place,
-    /// Epilogue; `None` if the sums are the result.
+    /// Epilogue; `None` if the accumulators are the result.
     #[serde(rename = "finish")]
     pub epilogue: Option<Epilogue>,
     /// Names of the operators and their source nodes in the model, for the comment in the C source.
@@ -79,12 +78,12 @@ pub struct Epilogue {
     pub out: Place,
     /// Element type of the result.
     pub element: Element,
-    /// Operations applied to each sum, in order.
+    /// Operations on each accumulator, in order.
     pub steps: Vec<EpilogueOp>,
 }
 
 impl Port {
-    /// Returns the size in bytes; `None` on overflow.
+    /// Returns the tensor size in bytes; `None` on overflow.
     pub fn bytes(&self) -> Option<u64> {
         let count = self.shape.iter().try_fold(1u64, |all, &dim| all.checked_mul(dim as u64))?;
         count.checked_mul(self.element.size() as u64)
@@ -167,7 +166,7 @@ impl CommandList {
         }
     }
 
-    /// Checks that a place exists, holds `count` elements and may be accessed; records a write of an output in
+    /// Checks that a place exists, contains `count` elements and may be accessed. Records a write to an output in
     /// `written`.
     fn check_place(
         &self,
@@ -211,7 +210,7 @@ impl CommandList {
     }
 }
 
-/// Returns true if two tensors share memory.
+/// Tests whether two tensors share memory.
 fn overlap((a, a_bytes): (Place, u64), (b, b_bytes): (Place, u64)) -> bool {
     match (a, b) {
         (Place::Work(a), Place::Work(b)) => a < b + b_bytes && b < a + a_bytes,

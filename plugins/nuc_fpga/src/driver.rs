@@ -1,4 +1,4 @@
-//! Driver library named by the environment variable `NUC_FPGA_DRIVER`, which implements `nuc_fpga.h` on hardware.
+//! Driver library that implements `nuc_fpga.h` on hardware. The environment variable `NUC_FPGA_DRIVER` names it.
 
 use crate::layer::Layer;
 use byoc_plugin_api::{Error, Result};
@@ -36,12 +36,12 @@ pub struct Driver {
     pub path: PathBuf,
     conv2d: Conv2d,
     dense: Dense,
-    /// Held during a call: the device serves one call at a time.
+    /// Held during a call, because the device serves one call at a time.
     busy: Mutex<()>,
 }
 
-/// Returns the driver named by the environment; `None` if the variable is unset or empty. A library is loaded once and
-/// never unloaded.
+/// Returns the driver that the environment names; `None` if the variable is unset or empty. A library is loaded once
+/// and never unloaded.
 ///
 /// # Errors
 /// If the file is not a shared library for this machine, cannot be loaded, or lacks a function.
@@ -52,10 +52,11 @@ pub fn from_environment() -> Result<Option<Arc<Driver>>> {
     }
 }
 
-/// Answers the query for the files that regions need at run time: none, as the driver belongs to the machine of its device.
+/// Returns the files that regions need at run time as JSON: none, because a driver belongs to the machine of its
+/// device.
 ///
 /// # Errors
-/// If a driver is named, which a copy for another machine would not have.
+/// If the environment names a driver, which a bundle for a different machine would lack.
 pub fn files() -> Result<Vec<u8>> {
     match from_environment()? {
         None => Ok(b"[]".to_vec()),
@@ -68,10 +69,10 @@ pub fn files() -> Result<Vec<u8>> {
     }
 }
 
-/// Loads the driver from a file, or returns it if it is loaded already.
+/// Returns the driver from a file; loads it on the first call.
 ///
 /// # Errors
-/// If the file is not a driver, as in [`from_environment`].
+/// If the file is not a usable driver, as in [`from_environment`].
 pub fn open(path: OsString) -> Result<Arc<Driver>> {
     static OPEN: Mutex<BTreeMap<OsString, Arc<Driver>>> = Mutex::new(BTreeMap::new());
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,24 +90,24 @@ fn load(path: &Path) -> Result<Driver> {
                 without the variable, the software device is used";
     let symbols = library::open(path, ["nuc_fpga_conv2d", "nuc_fpga_dense"]);
     let [conv2d, dense] = symbols.map_err(|problem| Error::new(format!("{named}: {problem}")).hint(hint))?;
-    // SAFETY: `nuc_fpga.h` declares the functions with these types.
+    // SAFETY: the library exports these functions of `nuc_fpga.h`, which declares them with these types.
     let (conv2d, dense) =
         unsafe { (std::mem::transmute::<Symbol, Conv2d>(conv2d), std::mem::transmute::<Symbol, Dense>(dense)) };
     Ok(Driver { path: path.to_owned(), conv2d, dense, busy: Mutex::new(()) })
 }
 
 impl Driver {
-    /// Calls the device for a layer. Calls from several threads are serialized.
+    /// Calls the device for a layer. Calls from multiple threads are serialized.
     ///
     /// # Safety
-    /// The pointers must refer to tensors of the layer's sizes. During the call nothing else may write to the operands
+    /// The pointers must refer to tensors of the layer's sizes. During the call, nothing else may write to the operands
     /// or access `out`.
     pub unsafe fn run(&self, layer: &Layer, feature: *const i8, kernel: *const i8, out: *mut i32) {
         let _one_at_a_time = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         let (feature, kernel) = (feature.cast_mut(), kernel.cast_mut());
         // `Layer::check` ensures that every size fits into an `int`.
         match layer {
-            // SAFETY: the caller's contract; the driver only reads its operands.
+            // SAFETY: the caller guarantees valid pointers; `nuc_fpga.h` only allows the driver to read the operands.
             Layer::Conv2d(c) => unsafe {
                 (self.conv2d)(
                     feature,
@@ -126,7 +127,7 @@ impl Driver {
                     c.stride_width as c_int,
                 );
             },
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees valid pointers; `nuc_fpga.h` only allows the driver to read the operands.
             Layer::Dense(d) => unsafe {
                 (self.dense)(feature, kernel, out, d.batch as c_int, d.in_features as c_int, d.out_features as c_int);
             },

@@ -1,7 +1,7 @@
-//! Epilogue of a device call: computes the operators after a sum, bit-exact with the model.
+//! Epilogue of a device call: computes the operators after a layer, bit-exact with the model.
 //!
-//! Intermediate values are 32-bit integers. Additions and casts wrap, as they do in the model. Scaling is in fixed
-//! point: a factor is a 31-bit `multiplier` and a right `shift`, the product has 64 bits,
+//! Intermediate values are 32-bit integers. Additions and casts wrap, as in the model. Scaling is in fixed point: a
+//! factor consists of a 31-bit `multiplier` and a right `shift`, and the product has 64 bits,
 //!
 //! ```text
 //! p = value * multiplier
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! which rounds ties up, away from zero, or to even. The result is bit-exact with the formula of `qnn.requantize` and
-//! `fixed_point_multiply`, which shifts left before the product (an exponent `e` of the factor is `shift = 31 - e`
-//! here), and `p` never overflows 64 bits.
+//! `fixed_point_multiply`, which shifts left before the multiplication (exponent `e` of the factor corresponds to
+//! `shift = 31 - e` here), and `p` never overflows 64 bits.
 
 use byoc_plugin_api::{DType, Result, Services};
 use serde::{Deserialize, Serialize};
@@ -27,16 +27,16 @@ const BLOCK: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Element {
-    /// Signed, 8 bits.
+    /// Signed 8-bit integer.
     Int8,
-    /// Unsigned, 8 bits.
+    /// Unsigned 8-bit integer.
     Uint8,
-    /// Signed, 32 bits.
+    /// Signed 32-bit integer.
     Int32,
 }
 
 impl Element {
-    /// Converts from the element type of the plugin API; `None` if it is not supported.
+    /// Converts an element type of the plugin API; `None` if the type is unsupported.
     pub fn of(dtype: DType) -> Option<Element> {
         match dtype {
             DType::I8 => Some(Element::Int8),
@@ -51,7 +51,7 @@ impl Element {
         if self == Element::Int32 { 4 } else { 1 }
     }
 
-    /// Returns the smallest and the largest value.
+    /// Returns the minimum and maximum value.
     pub fn range(self) -> [i32; 2] {
         match self {
             Element::Int8 => [-128, 127],
@@ -60,7 +60,7 @@ impl Element {
         }
     }
 
-    /// Returns the name of the type in C.
+    /// Returns the C name of the type.
     pub fn c_name(self) -> &'static str {
         match self {
             Element::Int8 => "int8_t",
@@ -86,35 +86,35 @@ pub enum Rounding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Factor(pub i32, pub u32);
 
-/// Operator of an epilogue.
+/// Epilogue operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum EpilogueOp {
-    /// Adds an int32 constant with one element per channel, or one for all.
+    /// Adds an int32 constant with one element, or one element per channel.
     Bias {
         constant: usize,
         /// True if the constant has one element per channel.
         per_channel: bool,
     },
-    /// Clamps to two bounds.
+    /// Clamps to a range.
     Clip {
         /// Lower bound.
         low: i32,
         /// Upper bound.
         high: i32,
     },
-    /// Multiplies by a factor (one per channel, or one for all), saturates to 32 bits, adds the zero point and clamps.
+    /// Multiplies by a common or per-channel factor, saturates to 32 bits, adds the zero point and clamps.
     Requantize {
-        /// Factors: one, or one per channel.
+        /// Common factor, or one factor per channel.
         factors: Vec<Factor>,
         /// Rounding of the product.
         rounding: Rounding,
         /// Zero point of the result.
         zero: i32,
-        /// Smallest and largest value of the result.
+        /// Minimum and maximum of the result.
         range: [i32; 2],
     },
-    /// Multiplies by a factor; overflow of 32 bits wraps.
+    /// Multiplies by a factor; 32-bit overflow wraps.
     FixedPoint { factor: Factor },
     /// Truncates to an element type; overflow wraps.
     Cast {
@@ -174,30 +174,30 @@ impl EpilogueOp {
     }
 }
 
-/// Memory of a result, whose parts are written by different tasks.
+/// Result memory, which tasks write in disjoint parts.
 #[derive(Clone, Copy)]
 pub struct Target(pub *mut u8);
 
-// SAFETY: tasks write disjoint parts.
+// SAFETY: tasks write disjoint parts, as the callers of `write` and `sums` guarantee.
 unsafe impl Send for Target {}
-// SAFETY: as above.
+// SAFETY: tasks write disjoint parts, as the callers of `write` and `sums` guarantee.
 unsafe impl Sync for Target {}
 
 impl Target {
-    /// Returns a pointer to the elements of an int32 result. A method, so that closures capture the `Target`, which is
-    /// `Send`, and not its raw pointer.
+    /// Returns a pointer to the elements of an int32 result. Because this is a method, closures capture the `Target`,
+    /// which is `Send`, not its raw pointer.
     pub fn sums(self) -> *mut i32 {
         self.0.cast()
     }
 
-    /// Writes elements from index `at` on.
+    /// Writes elements, beginning at index `at`.
     ///
     /// # Safety
-    /// The memory must hold these elements and be aligned for them. Nothing else may access them during the call.
+    /// The memory must contain these elements and be aligned for them. Nothing else may access them during the call.
     unsafe fn write(self, element: Element, at: usize, values: &[i32]) {
         macro_rules! store {
             ($ty:ty) => {{
-                // SAFETY: the caller's contract.
+                // SAFETY: the caller guarantees bounds, alignment and exclusive access.
                 let to = unsafe { std::slice::from_raw_parts_mut(self.0.cast::<$ty>().add(at), values.len()) };
                 for (to, &value) in to.iter_mut().zip(values) {
                     *to = value as $ty;
@@ -212,14 +212,14 @@ impl Target {
     }
 }
 
-/// Applies the operations to every sum. `bias` returns a pointer to the elements of a constant.
+/// Applies the operations to every accumulator. `bias` returns a pointer to the elements of a constant.
 ///
 /// # Errors
-/// If a task panicked.
+/// If a task panics.
 ///
 /// # Safety
-/// `out` must hold as many elements as there are sums, not overlap them, and not be accessed by anything else during
-/// the call. `bias` must return a pointer to the elements that [`EpilogueOp::Bias`] reads.
+/// `out` must have one element per accumulator, not overlap `sums`, and not be accessed by anything else during the
+/// call. `bias` must return a pointer to the elements that [`EpilogueOp::Bias`] reads.
 pub unsafe fn run(
     services: &Services,
     steps: &[EpilogueOp],
@@ -239,7 +239,7 @@ pub unsafe fn run(
                 let block = &mut block[..BLOCK.min(inner - start)];
                 block.copy_from_slice(&sums[at..at + block.len()]);
                 steps.iter().for_each(|step| step.apply(block, row % channels, &|i| bias(i)));
-                // SAFETY: each row belongs to one task, and `out` holds all rows.
+                // SAFETY: each row belongs to one task, and the caller guarantees that `out` contains all rows.
                 unsafe { out.write(element, at, block) };
             }
         }
@@ -250,7 +250,7 @@ pub unsafe fn run(
 mod tests {
     use super::*;
 
-    /// Computes the formula of the operators, with the left shift before the product, in 128 bits.
+    /// Evaluates the formula of the operators, with the left shift before the multiplication, in 128 bits.
     fn wide(value: i32, multiplier: i32, exponent: i32, rounding: Rounding) -> i128 {
         let (left, right) = (exponent.max(0), (-exponent).max(0));
         let y = (i128::from(value) << left) * i128::from(multiplier);
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn rounds_halves_up_away_from_zero_or_to_even() {
-        // A half: 2^30 / 2^31.
+        // The factor is one half: 2^30 / 2^31.
         let half = Factor(1 << 30, 31);
         let round = |rounding| [-3, -1, 1, 3].map(|v| scale(v, half, rounding));
         assert_eq!(round(Rounding::Upward), [-1, 0, 1, 2]);

@@ -1,15 +1,15 @@
-//! The two calls of the device and their sizes.
+//! The two device calls and their sizes.
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of terms of a sum: the sum of that many products of -128 and -128 fits into 32 bits.
+/// Maximum number of terms per accumulator: that many products of -128 and -128 add up to less than 2^31.
 pub const MAX_TERMS: u64 = (i32::MAX as u64) / (128 * 128);
 
 /// Call of `nuc_fpga_conv2d`: the arguments after the pointers, in order.
 ///
 /// `out[n, o, y, x]` is the sum over the channels `i` of group `g = o / (kernels / group)` and the taps `v`, `u` of
 /// `feature[n, g * (channels / group) + i, y * stride + v - pad, x * stride + u - pad] * kernel[o, i, v, u]`, where
-/// elements outside of the feature map are zero.
+/// elements outside the feature map are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conv {
@@ -17,21 +17,21 @@ pub struct Conv {
     pub batch: u32,
     /// Number of input channels.
     pub channels: u32,
-    /// Number of rows of the feature map.
+    /// Number of feature map rows.
     pub height: u32,
-    /// Number of columns of the feature map.
+    /// Number of feature map columns.
     pub width: u32,
     /// Number of output channels.
     pub kernels: u32,
     /// Number of channel groups.
     pub group: u32,
-    /// Number of zero rows above, and also below.
+    /// Number of zero rows above, and of zero rows below.
     pub pad_height: u32,
-    /// Number of zero columns on the left, and also on the right.
+    /// Number of zero columns on the left, and of zero columns on the right.
     pub pad_width: u32,
-    /// Number of rows of a kernel.
+    /// Number of kernel rows.
     pub kernel_height: u32,
-    /// Number of columns of a kernel.
+    /// Number of kernel columns.
     pub kernel_width: u32,
     /// Vertical stride in rows.
     pub stride_height: u32,
@@ -43,15 +43,15 @@ pub struct Conv {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dense {
-    /// Number of rows of the feature matrix.
+    /// Number of feature matrix rows.
     pub batch: u32,
-    /// Number of terms of a sum.
+    /// Number of input features: terms of each dot product.
     pub in_features: u32,
-    /// Number of columns of the result.
+    /// Number of result columns.
     pub out_features: u32,
 }
 
-/// Call of the device.
+/// Device call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
@@ -61,20 +61,20 @@ pub enum Layer {
     Dense(Dense),
 }
 
-/// Returns the number of windows of `kernel` in `size` with `pad` on both sides; `None` if the padded size is smaller
-/// than the window.
+/// Returns the number of windows along an axis with `pad` elements of padding on both sides; `None` if the padded size
+/// is smaller than the window.
 fn window_count(size: u32, kernel: u32, pad: u32, stride: u32) -> Option<u64> {
     let slack = (u64::from(size) + 2 * u64::from(pad)).checked_sub(u64::from(kernel))?;
     Some(slack / u64::from(stride) + 1)
 }
 
 impl Conv {
-    /// Returns the number of rows of the result.
+    /// Returns the number of result rows.
     pub fn out_height(&self) -> usize {
         window_count(self.height, self.kernel_height, self.pad_height, self.stride_height).unwrap_or(0) as usize
     }
 
-    /// Returns the number of columns of the result.
+    /// Returns the number of result columns.
     pub fn out_width(&self) -> usize {
         window_count(self.width, self.kernel_width, self.pad_width, self.stride_width).unwrap_or(0) as usize
     }
@@ -89,14 +89,14 @@ impl Conv {
         (self.kernels / self.group) as usize
     }
 
-    /// Returns the number of terms of a sum.
+    /// Returns the number of terms per dot product.
     pub fn terms(&self) -> usize {
         self.group_channels() * self.kernel_height as usize * self.kernel_width as usize
     }
 }
 
 impl Layer {
-    /// Returns the name of the driver's function.
+    /// Returns the name of the driver function.
     pub fn function(&self) -> &'static str {
         match self {
             Layer::Conv2d(_) => "nuc_fpga_conv2d",
@@ -104,7 +104,7 @@ impl Layer {
         }
     }
 
-    /// Returns the number of elements of the feature map, the kernel and the result.
+    /// Returns the number of elements in the feature map, the kernel and the result.
     pub fn elements(&self) -> [u64; 3] {
         let product = |sizes: &[u64]| sizes.iter().fold(1u64, |all, &size| all.saturating_mul(size));
         match self {
@@ -125,7 +125,7 @@ impl Layer {
         }
     }
 
-    /// Returns the number of terms of a sum.
+    /// Returns the number of terms per dot product.
     pub fn terms(&self) -> u64 {
         match self {
             Layer::Conv2d(c) => {
@@ -141,8 +141,8 @@ impl Layer {
         self.elements()[2].saturating_mul(self.terms())
     }
 
-    /// Returns the shape of the sums in the epilogue: the batch, the number of channels, and the number of contiguous
-    /// elements per channel.
+    /// Returns the accumulator shape in the epilogue: batch size, number of channels, and number of contiguous elements
+    /// per channel.
     pub fn channels(&self) -> [usize; 3] {
         match self {
             Layer::Conv2d(c) => [c.batch as usize, c.kernels as usize, c.out_height() * c.out_width()],

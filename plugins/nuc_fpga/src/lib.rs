@@ -1,20 +1,19 @@
 //! Backend for an int8 accelerator behind a driver with two functions.
 //!
-//! The device computes convolutions and fully connected layers from int8 to int32 (`include/nuc_fpga.h`). The operators
-//! that follow such a sum in a quantized model (bias, requantization, activation) are executed by this plugin on the
-//! CPU, bit-exact with the operators of the model. The modules:
+//! The device computes convolutions and fully connected layers from int8 to int32 (`include/nuc_fpga.h`). This plugin
+//! executes the operators that follow a layer in a quantized model (bias, requantization, activation) on the CPU,
+//! bit-exact with the model. The modules:
 //!
 //! | file | purpose |
 //! |---|---|
 //! | `support` | pattern table and quantization scheme |
-//! | `ir` | expands composites, numbers values |
-//! | `layer` | the two calls of the device: sizes; `layer::Conv` documents the naive definition |
-//! | `lower` | lowers operators to commands: one device call each, with the epilogue after it |
-//! | `epilogue` | the epilogue: bias, relu, clip, requantize, cast |
-//! | `command_list`, `blob` | command list, its checks, its serialized form |
-//! | `source` | the same commands as C |
-//! | `driver` | library named by `NUC_FPGA_DRIVER` |
-//! | `device/` | software device: `product` computes, `cycles` models the time, `config` has its parameters |
+//! | `layer` | the two device calls and their sizes; `layer::Conv` documents the reference |
+//! | `lower` | lowers operators to commands: one device call each, with its epilogue |
+//! | `epilogue` | epilogue operators: bias, relu, clip, requantize, cast |
+//! | `command_list`, `blob` | command list, its validation, its serialized form |
+//! | `source` | command list as C |
+//! | `driver` | driver library that `NUC_FPGA_DRIVER` names |
+//! | `device/` | software device: `product` computes, `cycles` estimates cycles, `config` has the device parameters |
 //! | `loader` | runs a command list on the driver or on the software device |
 
 mod backend;

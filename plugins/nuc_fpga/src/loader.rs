@@ -1,4 +1,4 @@
-//! Runs command lists on the driver or on the software device.
+//! Loads command lists, and runs them on the driver or on the software device.
 
 use crate::blob;
 use crate::command_list::{Command, CommandList, Place, Port};
@@ -14,13 +14,13 @@ use byoc_plugin_api::{
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Loader of command lists, `loadbinary_nuc_fpga`.
+/// Loader registered as `loadbinary_nuc_fpga`.
 pub struct CommandLoader {
     /// Parameters of the software device.
     pub config: Config,
 }
 
-/// Device that executes the calls.
+/// Device that executes the commands.
 enum Device {
     /// Driver library.
     Driver(Arc<Driver>),
@@ -45,7 +45,7 @@ fn dtype(element: Element) -> DType {
     }
 }
 
-/// Returns the types that a command list was compiled for.
+/// Returns the input and output types of a command list.
 fn signature(list: &CommandList) -> Signature {
     let ty = |port: &Port| TensorType::new(dtype(port.element), &port.shape);
     Signature { inputs: list.inputs.iter().map(ty).collect(), outputs: list.outputs.iter().map(ty).collect() }
@@ -92,7 +92,7 @@ impl Loader for CommandLoader {
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(match key {
-            // The blob holds commands, not native code.
+            // The blob contains commands, not native code.
             "blob.native" => Some(b"false".to_vec()),
             "byoc.files.1" => Some(driver::files()?),
             _ => None,
@@ -120,27 +120,30 @@ impl LoadedRegion {
         let b = self.address(call, command.kernel).cast::<i8>();
         let sums = self.address(call, command.sums);
         match &self.device {
-            // SAFETY: `CommandList::check` ensures that the places hold the layer's tensors and that the sums do not
-            // overlap the operands; `run` checks that the call's tensors are those of the command list.
+            // SAFETY: `CommandList::check` ensures that the places contain the layer's tensors and that the sums do not
+            // overlap the operands; `run` checks that the call's tensors match the command list.
             Device::Driver(driver) => unsafe { driver.run(layer, a, b, sums.cast()) },
             Device::Software(_) => {
-                // SAFETY: as above.
+                // SAFETY: `CommandList::check` ensures that the places contain `feature` and `kernel` elements; `run`
+                // has checked the call's tensors.
                 let (a, b) = unsafe { (std::slice::from_raw_parts(a, feature), std::slice::from_raw_parts(b, kernel)) };
-                // SAFETY: as above.
+                // SAFETY: `CommandList::check` ensures that the result has as many elements as the layer has sums, and
+                // does not overlap the operands.
                 unsafe { product::run(&self.services, layer, a, b, Target(sums)) }?;
             }
         }
         self.report(number, layer);
         let Some(epilogue) = &command.epilogue else { return Ok(()) };
         let out = Target(self.address(call, epilogue.out));
-        // SAFETY: the device has written `count` sums.
+        // SAFETY: the device has written `count` sums, and `CommandList::check` ensures that the epilogue does not
+        // overlap them.
         let sums = unsafe { std::slice::from_raw_parts(sums.cast::<i32>().cast_const(), count) };
         let bias = |constant: usize| match self.constants.get(constant) {
             Some(Some(constant)) => constant.bytes().as_ptr().cast(),
             _ => std::ptr::null(),
         };
-        // SAFETY: `CommandList::check` ensures that the result has as many elements as there are sums and does not
-        // overlap them, and that biases have the elements that are read.
+        // SAFETY: `CommandList::check` ensures that the result has one element per sum and does not overlap the sums,
+        // and that biases have the elements that are read.
         unsafe { epilogue::run(&self.services, &epilogue.steps, epilogue.element, layer.channels(), sums, out, &bias) }
     }
 
@@ -175,7 +178,7 @@ impl LoadedRegion {
     }
 }
 
-/// Checks the number and the shapes of tensors against those of the command list.
+/// Compares the number and shapes of tensors with the command list.
 ///
 /// # Errors
 /// If the number of tensors or a shape differs.

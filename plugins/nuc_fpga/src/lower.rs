@@ -1,4 +1,4 @@
-//! Lowering of operators to commands: each convolution and each fully connected layer with its epilogue.
+//! Lowers operators to commands: each convolution and each fully connected layer with its epilogue.
 
 use crate::command_list::{ALIGN, Command, CommandList, Epilogue, Place, Port};
 use crate::device::config::Config;
@@ -18,7 +18,7 @@ const SCHEME: &str = "run \"byoc quantize --backend nuc_fpga\" for a model in th
 /// Lowers a region to a command list.
 ///
 /// # Errors
-/// If the device does not support an operator, with the refusal of the first one, or if there is no layer to execute.
+/// If the device does not support an operator (the error is the first refusal), or the region has no layer.
 pub fn lower(graph: &Graph, constants: &[Constant], config: &Config) -> Result<CommandList, CompileError> {
     let ir = RegionIr::new(graph, constants)?;
     ir.ops.iter().try_for_each(single_result)?;
@@ -35,7 +35,7 @@ pub fn lower(graph: &Graph, constants: &[Constant], config: &Config) -> Result<C
     assign_memory(graph, &ir, commands)
 }
 
-/// Command before the assignment of memory.
+/// Command before memory assignment.
 struct PendingCommand {
     layer: Layer,
     feature: Val,
@@ -53,7 +53,7 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// Emits the command that begins with operator `number`, and fuses the operators of its epilogue.
+    /// Lowers the command that begins with operator `number`, and fuses the operators of its epilogue.
     fn command(&mut self, number: usize) -> Result<(), CompileError> {
         let ir = self.ir;
         let op = &ir.ops[number];
@@ -104,7 +104,7 @@ fn sources(op: &Op<'_>) -> Vec<String> {
     op.node.sources.iter().map(|source| source.to_string()).collect()
 }
 
-/// Checks the element types of a layer, and the zero points of a quantized one.
+/// Checks the element types of a layer, and the zero points of a QNN operator.
 fn check_types(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
     for (i, &input) in op.inputs.iter().take(2).enumerate() {
         let dtype = ir.val(input).dtype;
@@ -132,7 +132,7 @@ fn check_types(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Converts a size for the driver's signature. [`Layer::check`] rejects sizes that are out of range.
+/// Converts a size for the driver's signature. [`Layer::check`] rejects out-of-range sizes.
 fn size(value: i64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
@@ -242,7 +242,7 @@ fn no_empty_tensor(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Checks that an operator has one result, as all operators of the device have.
+/// Checks that an operator has exactly one result, as every supported operator does.
 fn single_result(op: &Op<'_>) -> Result<(), CompileError> {
     match op.outputs.len() {
         1 => Ok(()),
@@ -321,7 +321,7 @@ fn bias(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Epi
         }
         return Ok(EpilogueOp::Bias { constant, per_channel: true });
     }
-    // Broadcasting aligns shapes at the last dimension; all dimensions but that of the channels must be 1.
+    // Broadcasting aligns shapes at the last dimension; every dimension except the channel axis must be 1.
     let per_channel = shape.iter().product::<usize>() != 1;
     let along = shape.iter().rev().enumerate().all(|(i, &dim)| {
         let at = rank.checked_sub(i + 1);
@@ -341,7 +341,7 @@ fn clip(op: &Op<'_>, element: Element) -> Result<EpilogueOp, CompileError> {
         let detail = format!("clip: expected a range that contains {element:?} values, found {low} to {high}");
         return refuse(RefusalCode::UnsupportedAttr, detail);
     }
-    // Clipping an integer to a fractional bound gives the bound without its fraction.
+    // Clipping an integer to a fractional bound truncates the bound.
     Ok(EpilogueOp::Clip { low: low.trunc().max(min) as i32, high: high.trunc().min(max) as i32 })
 }
 
@@ -426,8 +426,8 @@ fn requantize(
     Ok(EpilogueOp::Requantize { factors, rounding, zero, range: to.range() })
 }
 
-/// Returns the ratio of two scales in fixed point: `frexp` of the quotient in binary64, with the fraction rounded to 31
-/// bits; `None` if the ratio is 2^31 or more. Equal scales give the factor 1, the identity.
+/// Returns the fixed-point ratio of two scales: `frexp` of the quotient in binary64, with the fraction rounded to 31
+/// bits; `None` if the ratio is at least 2^31. The factor of equal scales is exactly 1.
 pub fn factor(input: f32, output: f32) -> Option<Factor> {
     let ratio = f64::from(input) / f64::from(output);
     // A quotient of binary32 numbers is a normal binary64 number, so its exponent field is exact.
@@ -437,7 +437,7 @@ pub fn factor(input: f32, output: f32) -> Option<Factor> {
     let (multiplier, exponent) = if multiplier == 1 << 31 { (1 << 30, exponent + 1) } else { (multiplier, exponent) };
     match u32::try_from(31 - exponent) {
         Ok(shift) if shift <= MAX_SHIFT => Some(Factor(multiplier as i32, shift)),
-        // The factor is so small that every product rounds to zero.
+        // With so small a factor, every product rounds to zero.
         Ok(_) => Some(Factor(0, 1)),
         Err(_) => None,
     }
@@ -451,7 +451,7 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
             return refuse(RefusalCode::UnsupportedOp, format!("output {i} is an input, a constant or another output"));
         }
     }
-    // Buffers: command of the first write, command of the last read, size in bytes.
+    // Buffers: index of the first writing command, index of the last reading command, size in bytes.
     let mut buffers: Vec<(usize, usize, u64)> = Vec::new();
     let mut sums: Vec<Option<usize>> = Vec::new();
     let mut results: BTreeMap<Val, usize> = BTreeMap::new();
@@ -545,8 +545,8 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
     }
 }
 
-/// Assigns offsets to buffers such that buffers with overlapping live ranges are disjoint: the largest first, each at
-/// the lowest gap that is large enough. Returns the offsets and the total size.
+/// Assigns disjoint offsets to buffers with overlapping live ranges: the largest buffers first, each at the lowest gap
+/// that is large enough. Returns the offsets and the total size.
 fn assign_offsets(buffers: &[(usize, usize, u64)]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     order.sort_by_key(|&b| (std::cmp::Reverse(buffers[b].2), b));

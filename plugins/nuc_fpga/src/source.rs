@@ -1,5 +1,5 @@
-//! Emits a command list as C: the driver calls and their epilogues. The file compiles on its own, and its results are
-//! bit-exact with those of the plugin.
+//! Emits a command list as C: the driver calls and their epilogues. The file is self-contained, and its results are
+//! bit-exact with the plugin.
 
 use crate::command_list::{Command, CommandList, Epilogue, Place};
 use crate::epilogue::{Element, EpilogueOp, Factor, Rounding};
@@ -53,7 +53,7 @@ pub fn source(list: &CommandList) -> String {
     text
 }
 
-/// Sanitizes names from the model so that they stay within a comment of one line.
+/// Sanitizes model names so that they stay within a one-line comment.
 fn clean(text: &str) -> String {
     text.replace("*/", "* /").replace("/*", "/ *").replace(|c: char| c.is_control() || c == '\\', " ")
 }
@@ -185,7 +185,7 @@ fn epilogue(text: &mut String, symbol: &str, layer: &Layer, sums: Place, epilogu
                     }
                 };
                 let scaled = format!("{symbol}_{}(v, {factor})", name(*rounding));
-                // The clamp to the result's range implies the saturation to 32 bits, unless a zero point is added in
+                // The clamp to the result's range includes the saturation to 32 bits, unless a zero point is added in
                 // between.
                 let shifted = if *zero == 0 {
                     scaled
@@ -216,7 +216,7 @@ fn epilogue(text: &mut String, symbol: &str, layer: &Layer, sums: Place, epilogu
     let _ = writeln!(text, "                }}\n            }}\n        }}\n    }}");
 }
 
-/// Formats an `int32_t` literal: C has no literal for the smallest value.
+/// Formats an `int32_t` literal. C has no decimal literal for the minimum.
 fn literal(value: i32) -> String {
     match value {
         i32::MIN => "INT32_MIN".into(),

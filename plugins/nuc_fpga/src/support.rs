@@ -2,11 +2,11 @@
 
 use byoc_plugin_api::Quantization;
 
-/// Single operators, whose sums are the results.
+/// Supported single operators, which return int32 accumulators.
 pub const OPERATORS: &[&str] = &["qnn.conv2d", "nn.conv2d", "qnn.dense", "nn.dense"];
 
-/// Pattern table: a sum with its epilogue. In a quantized model the sums are requantized, with an activation before or
-/// after the requantization; a module without the QNN dialect has a fixed-point multiplication instead.
+/// Pattern table: a convolution or dense layer with its epilogue. A quantized model requantizes the accumulators, with
+/// an activation before or after; a module without the QNN dialect has a fixed-point multiplication instead.
 pub const PATTERNS: &str = "\
 conv2d_requantize: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d(*, *);
     let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
@@ -30,7 +30,7 @@ dense_activation: let sum = qnn.dense(*, *, const, const, const, const) | nn.den
     nn.relu(sum) ? clip ? cast | clip(sum) ? cast
 ";
 
-/// Returns the quantization scheme: int8 with zero points 0, a scale per output channel of a weight, sums and biases in
+/// Returns the quantization scheme: int8 with zero point 0, per-channel weight scales, accumulators and biases in
 /// int32.
 pub fn quantization() -> Quantization {
     Quantization {

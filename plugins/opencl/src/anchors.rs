@@ -1,6 +1,6 @@
-//! Operators that have kernels of their own, by kind.
+//! Anchors: operators with dedicated kernels, by kind.
 
-/// Kind of an operator that is not elementwise.
+/// Kind of a non-elementwise operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
     Convolution,
@@ -13,7 +13,7 @@ pub enum Anchor {
     Take,
 }
 
-/// Operators by name.
+/// Anchor kinds by operator name.
 pub const ANCHORS: &[(&str, Anchor)] = &[
     ("nn.conv2d", Anchor::Convolution),
     ("nn.conv1d", Anchor::Convolution),
@@ -40,7 +40,7 @@ pub const ANCHORS: &[(&str, Anchor)] = &[
     ("take", Anchor::Take),
 ];
 
-/// Returns the kind of an operator; `None` if it has no kernel of its own.
+/// Returns the anchor kind of an operator; `None` if the operator has no dedicated kernel.
 pub fn anchor(name: &str) -> Option<Anchor> {
     ANCHORS.iter().find(|entry| entry.0 == name).map(|entry| entry.1)
 }

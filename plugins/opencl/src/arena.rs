@@ -1,8 +1,8 @@
-//! Places of intermediate results in one arena: buffers whose lifetimes do not overlap share memory.
+//! Arena layout: intermediate results share memory if their lifetimes do not overlap.
 
 use crate::program::{ALIGNMENT, Buffer, Launch, Place};
 
-/// Assigns an offset to each buffer of the given size. Returns the buffers and the size of the arena.
+/// Assigns an arena offset to a buffer of each size. Returns the buffers, and the arena size in bytes.
 pub fn plan(sizes: &[u64], launches: &[Launch]) -> (Vec<Buffer>, u64) {
     // Lifetimes: the first and the last launch that accesses a buffer.
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; sizes.len()];
@@ -16,7 +16,7 @@ pub fn plan(sizes: &[u64], launches: &[Launch]) -> (Vec<Buffer>, u64) {
     }
     let aligned = |bytes: u64| bytes.max(1).div_ceil(ALIGNMENT) * ALIGNMENT;
     let mut buffers: Vec<Buffer> = sizes.iter().map(|&bytes| Buffer { offset: 0, bytes: bytes.max(1) }).collect();
-    // Large buffers first, each in the first gap between buffers that live at the same time.
+    // Larger buffers first, each in the first gap between buffers with overlapping lifetimes.
     let mut order: Vec<usize> = (0..sizes.len()).filter(|&i| lives[i].is_some()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(sizes[i]), i));
     let mut placed: Vec<usize> = Vec::new();
@@ -43,7 +43,7 @@ pub fn plan(sizes: &[u64], launches: &[Launch]) -> (Vec<Buffer>, u64) {
         size = size.max(offset + aligned(buffers[i].bytes));
         placed.push(i);
     }
-    // A buffer that nothing accesses lies at the beginning of an arena that has room for it.
+    // An unused buffer stays at offset 0; the arena must still be large enough for it.
     let unused = (0..sizes.len()).filter(|&i| lives[i].is_none()).map(|i| aligned(sizes[i])).max();
     (buffers, size.max(unused.unwrap_or(0)))
 }
@@ -61,7 +61,7 @@ mod tests {
     fn buffers_share_memory_unless_they_live_together() {
         let launches = [launch(&[0]), launch(&[0, 1]), launch(&[1, 2]), launch(&[2, 3])];
         let (buffers, size) = plan(&[5000, 100, 8000, 4096], &launches);
-        assert!(size <= 4 * ALIGNMENT, "{size}: a chain needs two buffers at a time");
+        assert!(size <= 4 * ALIGNMENT, "expected memory for two buffers of the chain, found {size} bytes");
         for (i, a) in buffers.iter().enumerate() {
             assert_eq!(a.offset % ALIGNMENT, 0);
             for b in &buffers[i + 1..=(i + 1).min(buffers.len() - 1)] {

@@ -1,4 +1,4 @@
-//! Entries of the code generator: `describe`, `judge` and `compile`.
+//! Code generator entries: `describe`, `query`, `judge` and `compile`.
 
 use crate::device::{AUTO, Device, Traits};
 use crate::program::{PackedConstant, Program};
@@ -14,15 +14,15 @@ use serde_json::Value;
 /// Code generator registered as `relay.ext.opencl`.
 pub struct OpenCl;
 
-/// Values of the option `tile`.
+/// Accepted values of option `tile`.
 const TILES: [&str; 3] = ["auto", "registers", "local"];
 
-/// Returns an option of the backend that the user set.
+/// Returns the user-supplied value of a backend option; `None` if the option is unset.
 fn option<'v>(options: &'v Value, name: &str) -> Option<&'v str> {
     options["backend_options"][name].as_str()
 }
 
-/// Returns the properties of a device, with the value of the option `tile`.
+/// Returns the device properties with `local_memory` set as option `tile` requests.
 pub fn tiled(traits: &Traits, tile: &str) -> Traits {
     let local_memory = match tile {
         "registers" => false,
@@ -32,7 +32,7 @@ pub fn tiled(traits: &Traits, tile: &str) -> Traits {
     Traits { local_memory, ..traits.clone() }
 }
 
-/// Gives the verdict on a candidate; on a region, with the launches of a run, and the memory of constants and
+/// Returns the verdict on a candidate. The verdict on a region estimates its launches, and the memory for constants and
 /// intermediate results.
 fn check(candidate: &Candidate) -> std::result::Result<Verdict, CompileError> {
     let chosen = candidate.attrs.iter().find(|attr| attr.key == "options").map(|attr| &attr.value);
@@ -56,7 +56,7 @@ fn check(candidate: &Candidate) -> std::result::Result<Verdict, CompileError> {
     }
     if candidate.kind == CandidateKind::Region {
         if ir.ops.iter().all(|op| view_ops::is_view(op.name)) {
-            return refuse(RefusalCode::NotProfitable, "the region has view operators alone and computes nothing");
+            return refuse(RefusalCode::NotProfitable, "the region has only view operators and computes nothing");
         }
         if ir.ops.len() > support::MAX_OPERATORS {
             let (found, most) = (ir.ops.len(), support::MAX_OPERATORS);
@@ -66,25 +66,25 @@ fn check(candidate: &Candidate) -> std::result::Result<Verdict, CompileError> {
             );
         }
     }
-    // The verdict is binding, so the operators are lowered before it.
+    // A verdict is binding, so the operators are lowered first.
     let program = lower::lower(&graph, &ir, &device.traits)?;
     Ok(match candidate.kind {
-        // A sample of open dimensions says nothing of the others.
+        // An estimate for sample sizes of open dimensions does not apply to other sizes.
         CandidateKind::Region if closed.is_none() => Verdict::estimated(&estimate(&program)),
         _ => Verdict::Supported,
     })
 }
 
-/// Returns what a run of a program costs, as far as it is known without one.
+/// Estimates the cost of one run: number of launches, and size of constants and arena in bytes.
 fn estimate(program: &Program) -> Estimate {
     let constants = program.packed.iter().filter_map(PackedConstant::bytes).fold(program.arena, u64::saturating_add);
     Estimate { launches: Some(program.launches.len() as u64), bytes: Some(constants), ..Estimate::default() }
 }
 
-/// Lowers a region whose dimensions are known.
+/// Lowers a region with known dimensions.
 ///
 /// # Errors
-/// Operators without a kernel.
+/// If the graph is invalid or an operator has no kernel.
 pub fn generate(graph: &Graph, constants: &[Constant], traits: &Traits) -> std::result::Result<Program, CompileError> {
     let (graph, constants) = (widen::graph(graph, constants.len())?, widen::constants(constants));
     let ir = RegionIr::new(&graph, &constants)?;
@@ -108,7 +108,7 @@ impl Codegen for OpenCl {
             operators: support::operators(),
             dynamic_dims: true,
             device_memory: true,
-            options: [("tile".to_owned(), option("Memory in which products hold what work-items share", &TILES))]
+            options: [("tile".to_owned(), option("Memory for operands that work-items of a GEMM share", &TILES))]
                 .into(),
             ..Description::default()
         })
@@ -116,7 +116,7 @@ impl Codegen for OpenCl {
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
         match key {
-            // Without a library there are no devices; `judge` says so.
+            // Without an OpenCL library, the list is empty; `judge` reports the cause.
             "byoc.devices.1" => Ok(Some(serde_json::to_vec(&Device::list().unwrap_or_default())?)),
             _ => Ok(None),
         }

@@ -4,14 +4,14 @@
 //! |---|---|
 //! | magic | `BYOC-CL\n` |
 //! | version | 32 bits |
-//! | length of the header | 64 bits |
+//! | header length | 64 bits |
 //! | header | JSON: types, buffers, constants, kernels, launches |
-//! | source | OpenCL C, to the end but for the checksum |
+//! | source | OpenCL C, up to the checksum |
 //! | checksum | 32 bits, CRC-32 of header and source |
 //!
 //! A region with open dimensions has the magic `BYOC-CLO`, its graph in the header, and no source.
 //!
-//! Integers are little-endian. Sizes and references are checked before they are used.
+//! Integers are little-endian. Sizes and references are validated on reading.
 
 use crate::device::is_selector;
 use crate::program::{ALIGNMENT, Buffer, Edge, Kernel, Launch, PackedConstant, Place, Program};
@@ -25,13 +25,13 @@ const MAGIC_OPEN: &[u8; 8] = b"BYOC-CLO";
 /// Format version that this plugin writes and reads.
 pub const VERSION: u32 = 1;
 
-/// Maximum number of buffers, constants, kernels and launches.
+/// Maximum number of entries in each list of a program, such as its kernels or launches.
 const MAX_PARTS: usize = 1 << 16;
 
-/// Maximum size of the arena, and of each tensor, in bytes.
+/// Maximum size in bytes of the arena and of each tensor.
 const MAX_BYTES: u64 = 1 << 40;
 
-/// Maximum number of work-items of a work-group.
+/// Maximum number of work-items per work-group.
 const MAX_GROUP: usize = 1 << 12;
 
 #[derive(Serialize, Deserialize)]
@@ -51,7 +51,7 @@ struct Header {
     selector: String,
 }
 
-/// Serializes a region.
+/// Serializes a region with known dimensions.
 ///
 /// # Errors
 /// Never; a header always has a JSON form.
@@ -76,9 +76,8 @@ pub fn write(program: &Program) -> Result<Vec<u8>> {
 /// Region with open dimensions.
 #[derive(Debug)]
 pub struct OpenRegion {
-    /// Graph.
     pub graph: Graph,
-    /// Size and element type of each constant.
+    /// Number of elements and element type of each constant.
     pub constants: Vec<(usize, DType)>,
     /// Value of the option `device`.
     pub selector: String,
@@ -95,9 +94,9 @@ struct OpenHeader {
     tile: String,
 }
 
-/// Compiled region.
+/// Deserialized region.
 pub enum Blob {
-    /// Region whose dimensions are known.
+    /// Region with known dimensions.
     Fixed(Box<Program>),
     /// Region with open dimensions.
     Open(Box<OpenRegion>),
@@ -139,10 +138,10 @@ fn invalid(problem: impl AsRef<str>) -> Error {
     Error::new(format!("OpenCL program: {}", problem.as_ref()))
 }
 
-/// Parses and checks a region.
+/// Parses and validates a region.
 ///
 /// # Errors
-/// If the bytes are not a region, have another version, are damaged, or refer to what they do not have.
+/// If the bytes are not a region, have an unsupported version, are corrupt, or contain invalid sizes or references.
 pub fn read(bytes: &[u8]) -> Result<Blob> {
     let (open, rest) = match (bytes.strip_prefix(MAGIC), bytes.strip_prefix(MAGIC_OPEN)) {
         (Some(rest), _) => (false, rest),
@@ -204,7 +203,7 @@ fn read_fixed(text: &[u8], source: &[u8]) -> Result<Program> {
     Ok(program)
 }
 
-/// Checks sizes and references.
+/// Checks the sizes and references in a program.
 fn check(program: &Program) -> std::result::Result<(), String> {
     let parts = [
         program.inputs.len(),
@@ -272,7 +271,7 @@ fn check_constant(program: &Program, packed: &PackedConstant) -> std::result::Re
     if dtype.size() != packed.element {
         return Err(format!("expected elements of {} bytes, found {}", dtype.size(), packed.element));
     }
-    // A panel has at most 64 columns, of which one may exist.
+    // A panel has at most 64 columns, of which all but one may be padding.
     if packed.packing.elements().is_none_or(|packed| packed / 64 > elements as u64) {
         return Err(format!("expected at most 64 times as many elements as {elements}, found {:?}", packed.packing));
     }

@@ -1,6 +1,6 @@
-//! Elementwise operators as expressions of OpenCL C.
+//! OpenCL C expressions for elementwise operators.
 //!
-//! The semantics are those of the operator reference: `nn.relu`, `clip`, `maximum` and `minimum` propagate NaN; a cast
+//! The semantics match the operator reference: `nn.relu`, `clip`, `maximum` and `minimum` propagate NaN; a cast
 //! from float to integer rounds toward zero and saturates; integer overflow wraps. float32 is computed in vectors of 1
 //! to 16 elements, other types one element at a time.
 
@@ -8,11 +8,11 @@ use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, RegionIr};
 use byoc_plugin_support::view::View;
 
-/// Returns the type of an element in OpenCL C; `None` if it is not supported.
+/// Returns the OpenCL C type of an element; `None` if the element type is unsupported.
 pub fn c_type(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::F32 => "float",
-        // In memory only: variables are of float32.
+        // Only in memory: variables are float32.
         DType::F16 => "half",
         DType::I8 => "char",
         DType::I32 => "int",
@@ -22,13 +22,13 @@ pub fn c_type(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// Returns the type of a vector of float32; a vector of one element is a scalar.
+/// Returns the OpenCL C type of a float32 vector; a vector of one element is a scalar.
 pub fn vector(width: i64) -> String {
     if width == 1 { "float".to_owned() } else { format!("float{width}") }
 }
 
-/// Unary functions of float32: Relay name, function of OpenCL C, which takes vectors too. The prelude defines those with the
-/// prefix `byoc_`, with the width appended to their names.
+/// Unary float32 operators: Relay name and OpenCL C function. The functions also accept vectors. For each vector width,
+/// the source defines the functions with the prefix `byoc_`; the width is appended to their names.
 const FUNCTIONS: &[(&str, &str)] = &[
     ("erf", "byoc_erf"),
     ("sigmoid", "byoc_sigmoid"),
@@ -56,10 +56,10 @@ const FUNCTIONS: &[(&str, &str)] = &[
     ("trunc", "trunc"),
 ];
 
-/// Operators of float32, int32 and int64 that are one infix operator of C.
+/// Operators on float32, int32 and int64 that map to one infix operator of C.
 const ARITHMETIC: &[(&str, &str)] = &[("add", "+"), ("nn.bias_add", "+"), ("subtract", "-"), ("multiply", "*")];
 
-/// Comparisons, whose result is a Boolean.
+/// Comparisons and their infix operators in C. The results are Booleans.
 const COMPARISONS: &[(&str, &str)] = &[
     ("equal", "=="),
     ("not_equal", "!="),
@@ -69,7 +69,7 @@ const COMPARISONS: &[(&str, &str)] = &[
     ("greater_equal", ">="),
 ];
 
-/// Elementwise operators that [`expression`] handles one by one.
+/// Elementwise operators that [`expression`] handles individually.
 const OTHERS: &[&str] = &[
     "rsqrt",
     "nn.relu",
@@ -91,7 +91,7 @@ const OTHERS: &[&str] = &[
     "logical_not",
 ];
 
-/// Operator that rounds to float16 and stays float32, which no graph of the host has.
+/// Internal operator that rounds float32 to float16 precision. Graphs from the host do not contain it.
 pub const ROUND: &str = "opencl.round_to_half";
 
 /// Returns the names of all elementwise operators.
@@ -100,13 +100,14 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     tables.map(|entry| entry.0).chain(OTHERS.iter().copied())
 }
 
-/// Tests an operator for computing each element from the elements at the same index, up to broadcasting.
+/// Tests for an elementwise operator: each result element depends only on operand elements at the same index, up to
+/// broadcasting.
 pub fn is_elementwise(name: &str) -> bool {
     name == ROUND || names().any(|known| known == name)
 }
 
-/// Returns operand `i` as a view of the result's shape, broadcast or aligned with the attribute `axis`; `None` if the shapes
-/// do not match.
+/// Returns operand `i` as a view with the result's shape, broadcast or aligned with the attribute `axis`; `None` if the
+/// shapes do not match.
 pub fn operand_view(ir: &RegionIr<'_>, op: &Op<'_>, i: usize, view: &View) -> Option<View> {
     let out = ir.shape(op.outputs[0]);
     let along_axis = matches!((op.name, i), ("nn.bias_add" | "nn.prelu", 1) | ("nn.batch_norm", 1..));
@@ -122,7 +123,7 @@ pub fn operand_view(ir: &RegionIr<'_>, op: &Op<'_>, i: usize, view: &View) -> Op
     Some(View { shape: out.to_vec(), strides, offset: view.offset })
 }
 
-/// Formats a number of float32 as a vector literal, which round-trips exactly.
+/// Formats a float32 value as a scalar or vector literal that round-trips exactly.
 pub fn literal(value: f64, width: i64) -> String {
     let single = value as f32;
     let text = match single {
@@ -134,7 +135,7 @@ pub fn literal(value: f64, width: i64) -> String {
     if width == 1 { text } else { format!("(float{width})({text})") }
 }
 
-/// Formats an integer as a literal.
+/// Formats an integer as a C literal.
 pub fn int_literal(dtype: DType, value: i64) -> String {
     match dtype {
         DType::I64 if value == i64::MIN => "LONG_MIN".to_owned(),
@@ -144,7 +145,7 @@ pub fn int_literal(dtype: DType, value: i64) -> String {
     }
 }
 
-/// Formats an operator applied to `args`, which are variables or literals; `None` if the operator does not take the types.
+/// Formats an operator applied to `args`, which are variables or literals; `None` if the types are unsupported.
 pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String], width: i64) -> Option<String> {
     let first = ir.val(*op.inputs.first()?).dtype;
     let out = ir.val(op.outputs[0]).dtype;
@@ -152,7 +153,7 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String], width: i64) -
     for &input in &op.inputs {
         c_type(ir.val(input).dtype)?;
     }
-    // The type that the operator computes in; `where` and `cast` start from another one.
+    // Operators other than `cast` and `where` compute in the type of their last operand.
     let dtype = ir.val(*op.inputs.last()?).dtype;
     let (a, b) = (args.first()?, args.get(1).map_or("", String::as_str));
     if op.name == "cast" {
@@ -207,7 +208,7 @@ fn float_expression(op: &Op<'_>, args: &[String], width: i64) -> Option<String> 
         return Some(format!("{a} {sign} {b}"));
     }
     if let Some((_, sign)) = COMPARISONS.iter().find(|entry| entry.0 == op.name) {
-        // A comparison of vectors is a vector of masks, not of Booleans.
+        // A vector comparison returns a vector of masks, not of Booleans.
         return (width == 1).then(|| format!("{a} {sign} {b}"));
     }
     let (zero, one) = (literal(0.0, width), literal(1.0, width));
@@ -240,7 +241,7 @@ fn float_expression(op: &Op<'_>, args: &[String], width: i64) -> Option<String> 
 }
 
 fn cast(from: DType, to: DType, a: &str) -> String {
-    // The conversion is that of the load or of the store.
+    // Loads and stores convert between float16 and float32.
     let in_register = |dtype| if dtype == DType::F16 { DType::F32 } else { dtype };
     let (from, to) = (in_register(from), in_register(to));
     let target = c_type(to).unwrap_or("float");

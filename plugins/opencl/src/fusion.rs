@@ -1,8 +1,8 @@
 //! Fusion: divides the operators of a region into groups, each of which becomes one kernel.
 //!
-//! A group has at most one anchor, an operator that is not elementwise, and the elementwise operators that are applied to
-//! its result while it is in registers. Operators are visited in topological order and join the group of an operand,
-//! unless the group would then depend on itself. A group that is a chain of elementwise operators has no anchor.
+//! A group has at most one anchor (a non-elementwise operator), and elementwise operators that are applied to its
+//! result while it is in registers. Operators are visited in topological order and join the group of an operand, unless
+//! the group would then depend on itself. A group without an anchor is a chain of elementwise operators.
 
 use crate::expression::is_elementwise;
 use crate::view_ops::{is_bijective, is_view, through};
@@ -11,15 +11,15 @@ use byoc_plugin_support::region::{Op, OpId, RegionIr, Val};
 use byoc_plugin_support::view::{View, count};
 use std::collections::BTreeMap;
 
-/// Maximum number of elementwise operators of a kernel.
+/// Maximum number of elementwise operators per kernel.
 const MAX_MEMBERS: usize = 48;
 
-/// Operators of a kernel.
+/// Operators that become one kernel.
 #[derive(Debug)]
 pub struct Group {
     /// Operator that the members are fused into.
     pub anchor: Option<OpId>,
-    /// Index space: the shape of the anchor's result, or of that of the first operator.
+    /// Index space: the result shape of the anchor, or of the first member if there is no anchor.
     pub domain: Vec<i64>,
     /// Elementwise operators in topological order.
     pub members: Vec<OpId>,
@@ -27,7 +27,7 @@ pub struct Group {
     pub index: BTreeMap<Val, View>,
 }
 
-/// Set of groups.
+/// Bit set of group indices.
 #[derive(Clone, Default)]
 struct GroupSet(Vec<u64>);
 
@@ -63,7 +63,7 @@ pub struct Grouping {
     pub of: Vec<Option<usize>>,
 }
 
-/// Groups in progress, with the groups that each depends on.
+/// Groups under construction, with the transitive dependencies of each.
 struct Builder<'p, 'a> {
     ir: &'p RegionIr<'a>,
     groups: Vec<Group>,
@@ -71,8 +71,8 @@ struct Builder<'p, 'a> {
     depends: Vec<GroupSet>,
 }
 
-/// Follows bijective view operators from `value` to a value of the group. Returns that value, and `value` as a view of the
-/// domain; `None` if there is no such value or view.
+/// Follows bijective view operators from `value` back to a value of the group. Returns the group's value, and `value`
+/// as a view of the domain; `None` if either does not exist.
 pub fn index_in(ir: &RegionIr<'_>, group: &Group, value: Val) -> Option<(Val, View)> {
     let mut chain = Vec::new();
     let mut source = value;
@@ -87,13 +87,13 @@ pub fn index_in(ir: &RegionIr<'_>, group: &Group, value: Val) -> Option<(Val, Vi
     Some((source, view))
 }
 
-/// Tests an operator for computing on float32 alone.
+/// Tests for an operator that computes only on float32.
 fn is_float(ir: &RegionIr<'_>, op: &Op<'_>) -> bool {
     let compares = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"].contains(&op.name);
     !compares && op.inputs.iter().chain(&op.outputs).all(|&value| ir.val(value).dtype == DType::F32)
 }
 
-/// Tests all operators of a group without an anchor for computing on float32 alone.
+/// Tests whether all members of a group compute only on float32.
 pub fn is_float_group(ir: &RegionIr<'_>, group: &Group) -> bool {
     group.members.iter().all(|&op| is_float(ir, ir.get(op)))
 }
@@ -110,7 +110,7 @@ impl Builder<'_, '_> {
         None
     }
 
-    /// Returns the groups that an operator depends on, without `own`.
+    /// Returns the groups that an operator depends on, except `own`.
     fn dependencies(&self, op: &Op<'_>, own: Option<usize>) -> GroupSet {
         let mut set = GroupSet::default();
         for group in op.inputs.iter().filter_map(|&input| self.group_of(input)) {
@@ -122,7 +122,7 @@ impl Builder<'_, '_> {
         set
     }
 
-    /// Returns the view of the domain that an operator's result has in a group; `None` if it cannot join the group.
+    /// Returns an operator's result as a view of the group's domain; `None` if the operator cannot join the group.
     fn joins(&self, op: &Op<'_>, group: usize, dependencies: &GroupSet) -> Option<View> {
         let (ir, own) = (self.ir, &self.groups[group]);
         let shape = ir.shape(op.outputs[0]);
@@ -138,7 +138,7 @@ impl Builder<'_, '_> {
                 (Some((_, view)), None) if view.shape == shape => found = Some(view),
                 (Some((_, view)), Some(known)) if view.offset == known.offset && view.same_layout(known) => {}
                 (Some(_), _) => return None,
-                // An element of another place of this group would be read before it is computed.
+                // The operand would read elements that this group computes at other points.
                 (None, _) if self.group_of(input) == Some(group) => return None,
                 (None, _) => {}
             }
@@ -175,7 +175,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// Tests an anchor for taking elementwise operators into its kernel.
+/// Tests for an anchor whose kernel can apply elementwise operators.
 fn fuses(anchor: &Op<'_>) -> bool {
     !matches!(anchor.name, "concatenate" | "take")
 }
@@ -190,7 +190,7 @@ impl Grouping {
             }
         }
         let Builder { groups, mut of, depends, .. } = builder;
-        // A group depends on more groups than any of those does.
+        // A group has more dependencies than any group it depends on, so this order is topological.
         let mut order: Vec<usize> = (0..groups.len()).collect();
         order.sort_by_key(|&group| (depends[group].len(), group));
         let mut place = vec![0; groups.len()];

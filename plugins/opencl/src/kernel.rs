@@ -1,4 +1,4 @@
-//! Text of a kernel: its pointers, its index variables, loads and stores.
+//! Kernel text: pointers, index variables, loads and stores.
 
 use crate::expression::{c_type, literal, vector};
 use crate::program::Place;
@@ -6,16 +6,16 @@ use byoc_plugin_api::DType;
 use byoc_plugin_support::view::View;
 use std::fmt::Write;
 
-/// Kernel in progress. Equal kernels have equal texts, because pointers are named in the order of their first use.
+/// Kernel text under construction. Equal kernels have equal text, because pointers are named in order of first use.
 #[derive(Debug, Default)]
 pub struct KernelText {
     pointers: Vec<(Place, DType, bool)>,
-    /// Statements.
+    /// Statements of the kernel body.
     pub code: String,
 }
 
 impl KernelText {
-    /// Returns the name of the pointer to a place.
+    /// Returns the name of the pointer parameter for a place; adds the parameter on first use.
     pub fn pointer(&mut self, place: Place, dtype: DType, written: bool) -> String {
         let number = self.pointers.iter().position(|pointer| pointer.0 == place).unwrap_or_else(|| {
             self.pointers.push((place, dtype, written));
@@ -25,12 +25,13 @@ impl KernelText {
         format!("p{number}")
     }
 
-    /// Appends a line.
+    /// Appends a line that is indented by `depth` levels.
     pub fn line(&mut self, depth: usize, text: &str) {
         let _ = writeln!(self.code, "{}{text}", "    ".repeat(depth));
     }
 
-    /// Appends declarations of index variables: `names` index `dims` at the row-major position `number`.
+    /// Appends declarations of the index variables `names`, decoded from a row-major position in a tensor of shape
+    /// `dims`.
     pub fn decode(&mut self, depth: usize, names: &[String], dims: &[i64], number: &str) {
         let mut inner: i64 = dims.iter().product();
         for (d, (name, &size)) in names.iter().zip(dims).enumerate() {
@@ -48,7 +49,7 @@ impl KernelText {
         }
     }
 
-    /// Returns the parameters in the order of the arguments.
+    /// Formats the parameter list, in argument order.
     pub fn parameters(&self) -> String {
         let parameter = |(number, (_, dtype, written)): (usize, &(Place, DType, bool))| {
             let constant = if *written { "" } else { "const " };
@@ -57,13 +58,14 @@ impl KernelText {
         self.pointers.iter().enumerate().map(parameter).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the places of the arguments.
+    /// Returns the memory of each argument, in parameter order.
     pub fn arguments(&self) -> Vec<Place> {
         self.pointers.iter().map(|pointer| pointer.0).collect()
     }
 }
 
-/// Formats an offset: the view's own, plus indices times strides. Dimensions of size 1 have no index.
+/// Formats an element offset: indices times strides, plus the view's offset. Dimensions of size 1 have no index
+/// variable.
 pub fn address(view: &View, indices: &[String]) -> String {
     let mut terms = Vec::new();
     for ((index, &stride), &size) in indices.iter().zip(&view.strides).zip(&view.shape) {
@@ -80,16 +82,16 @@ pub fn address(view: &View, indices: &[String]) -> String {
     terms.join(" + ")
 }
 
-/// Position of a vector of columns in the index space.
+/// Position of a vector in the index space: consecutive columns of one row.
 #[derive(Clone, Debug)]
 pub struct Point {
     /// Index variable of each dimension but the last.
     pub indices: Vec<String>,
-    /// First column.
+    /// Expression for the first column.
     pub column: String,
-    /// Number of columns that exist, where the vector may reach past the last; `None` if all do.
+    /// Number of valid columns, where the vector may extend past the last column; `None` if all are valid.
     pub valid: Option<String>,
-    /// Number of columns.
+    /// Number of columns in the vector.
     pub width: i64,
 }
 
@@ -101,17 +103,17 @@ impl Point {
         (address(view, &indices), if view.shape[rank - 1] == 1 { 0 } else { view.strides[rank - 1] })
     }
 
-    /// Formats a load of one element of float16 as float32.
+    /// Formats a load of one float16 element as float32.
     pub fn load_half(&self, pointer: &str, view: &View) -> String {
         format!("vload_half({}, {pointer})", self.address(view).0)
     }
 
-    /// Formats a store of one element of float32 as float16.
+    /// Formats a store of one float32 element as float16.
     pub fn store_half(&self, value: &str, pointer: &str, view: &View) -> String {
         format!("vstore_half_rte({value}, {}, {pointer});", self.address(view).0)
     }
 
-    /// Formats a load of the columns of a view.
+    /// Formats a load of the point's columns from a view.
     pub fn load(&self, pointer: &str, view: &View) -> String {
         let (at, stride) = self.address(view);
         let count = self.valid.clone().unwrap_or_else(|| self.width.to_string());
@@ -123,7 +125,7 @@ impl Point {
         }
     }
 
-    /// Formats a store of the columns of a view.
+    /// Formats a store of the point's columns to a view.
     pub fn store(&self, value: &str, pointer: &str, view: &View) -> String {
         let (at, stride) = self.address(view);
         let count = self.valid.clone().unwrap_or_else(|| self.width.to_string());
@@ -160,14 +162,14 @@ const ERF_LARGE: [f64; 9] = [
     1.596_663_8e-6,
 ];
 
-/// Formats a polynomial in Horner's form.
+/// Formats a polynomial in Horner form.
 fn polynomial(coefficients: &[f64], x: &str, width: i64) -> String {
     let mut terms = coefficients.iter().rev().map(|&c| literal(c, width));
     let first = terms.next().unwrap_or_default();
     terms.fold(first, |sum, term| format!("({sum} * {x} + {term})"))
 }
 
-/// Formats the functions that kernels call, for vectors of this width; each with its name.
+/// Formats the helper functions for vectors of `width` elements. Returns name and definition of each.
 pub fn functions(width: i64) -> Vec<(String, String)> {
     let ty = vector(width);
     let (zero, one) = (literal(0.0, width), literal(1.0, width));

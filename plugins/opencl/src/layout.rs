@@ -1,4 +1,4 @@
-//! Roles of the dimensions of convolutions and pools, and their windows.
+//! Roles of convolution and pooling dimensions, and windows along spatial axes.
 
 use byoc_plugin_support::region::Op;
 
@@ -10,15 +10,15 @@ pub struct Layout {
     pub c: usize,
     /// Spatial dimensions of the data, outermost first.
     pub spatial: Vec<usize>,
-    /// Dimension of the output channels in the weight.
+    /// Output channel dimension of the weight.
     pub out: usize,
-    /// Dimension of the input channels in the weight.
+    /// Input channel dimension of the weight.
     pub input: usize,
     /// Spatial dimensions of the weight.
     pub kernel: Vec<usize>,
 }
 
-/// Reads the layouts of a convolution; `None` if one is unknown.
+/// Parses the layout attributes of a convolution; `None` if a layout is unsupported.
 pub fn layout(op: &Op<'_>, axes: usize) -> Option<Layout> {
     let letters = &["H", "W"][2 - axes..];
     let find = |text: &str, letter: &str| text.find(letter).filter(|_| text.len() == axes + 2);
@@ -48,15 +48,15 @@ pub fn spatial_axes(name: &str) -> Option<usize> {
 /// Window along one spatial axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
-    /// Number of elements of the window.
+    /// Number of window elements.
     pub taps: i64,
-    /// Distance of windows.
+    /// Distance between adjacent windows.
     pub stride: i64,
-    /// Distance of the elements of a window.
+    /// Distance between adjacent window elements.
     pub dilation: i64,
     /// Padding before and after.
     pub pad: (i64, i64),
-    /// Size of the data.
+    /// Size of the data along the axis.
     pub size: i64,
     /// Number of windows.
     pub outputs: i64,
@@ -65,7 +65,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Tests all windows for lying inside the data.
+    /// Tests whether all windows are inside the data.
     pub fn is_inside(&self) -> bool {
         self.pad.0 <= 0 && (self.outputs - 1) * self.stride - self.pad.0 + (self.taps - 1) * self.dilation < self.size
     }

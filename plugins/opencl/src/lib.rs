@@ -1,6 +1,6 @@
 //! OpenCL devices as a backend.
 //!
-//! A region becomes one program of OpenCL C and a list of launches of its kernels. The modules:
+//! A region becomes one OpenCL C program and a list of kernel launches. The modules:
 //!
 //! | file | purpose |
 //! |---|---|
@@ -8,18 +8,18 @@
 //! | `support`, `anchors` | supported operators, and the reasons for refusing others |
 //! | `fusion` | divides the operators among kernels |
 //! | `view_ops`, `layout` | views instead of copies; roles of dimensions |
-//! | `expression`, `kernel` | operators as expressions; text of a kernel |
+//! | `expression`, `kernel` | OpenCL C expressions for operators; kernel text |
 //! | `lower/` | storage, and code generation per kind of operator |
-//! | `arena`, `pack` | places of intermediate results; constants in the order in which kernels read them |
+//! | `arena`, `pack` | memory of intermediate results; packed constants |
 //! | `widen` | float16 in memory, float32 in kernels |
 //! | `open` | sizes for open dimensions |
 //! | `program`, `blob` | compiled region, its serialized form and its checks |
-//! | `device/` | the library, devices, buffers, programs, launches, and the wait |
-//! | `plan` | objects of a program on a device, and its runs |
-//! | `loader` | loaded regions: a plan, or one for each set of dimensions |
+//! | `device/` | OpenCL library, devices, buffers, programs, launches and their completion |
+//! | `plan` | device objects of a program, and its runs |
+//! | `loader` | loaded regions: one plan, or one per set of input dimensions |
 //!
-//! The library is opened at run time. Without it the plugin still loads, and refuses every operator with the command that
-//! installs one.
+//! The OpenCL library is opened at run time. Without it, the plugin still loads but refuses every operator, with a hint
+//! that names the install command.
 
 mod anchors;
 mod arena;

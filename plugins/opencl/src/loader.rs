@@ -1,4 +1,4 @@
-//! Loads regions onto a device: one plan, or a plan for each set of dimensions.
+//! Loads regions onto a device: one plan, or one plan per set of input dimensions.
 
 use crate::backend::{generate, tiled};
 use crate::blob::{self, Blob, OpenRegion};
@@ -18,15 +18,15 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Loader of regions, `loadbinary_opencl`.
+/// Loader registered as `loadbinary_opencl`.
 #[derive(Default)]
 pub struct OpenClLoader {
-    /// Device of the regions that were loaded last, for which the host asks next, and its memory.
+    /// Device of the most recently loaded region, and the response to the host's next memory query.
     space: Mutex<Option<(Arc<Device>, Vec<u8>)>>,
 }
 
 impl OpenClLoader {
-    /// Remembers the device of a region.
+    /// Records the device of a loaded region for the host's memory query.
     fn loaded(&self, device: &Arc<Device>, services: &Services) {
         let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
         let known = space.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, device));
@@ -36,7 +36,7 @@ impl OpenClLoader {
     }
 }
 
-/// Maximum alignment of tensors that the host offers.
+/// Maximum tensor alignment that the host supports, in bytes.
 const MAX_ALIGNMENT: usize = 256;
 
 impl Loader for OpenClLoader {
@@ -53,7 +53,7 @@ impl Loader for OpenClLoader {
         if symbol != request.symbol {
             return Err(Error::new(format!("expected the program of {}, found that of {symbol}", request.symbol)));
         }
-        // A program has its constants as kernels read them, an open region has a graph.
+        // A program has float32 in place of float16 constants; an open region has the element types of its graph.
         let wide = widen::constants(request.constants);
         check_constants(constants, if let Blob::Fixed(_) = &blob { &wide } else { request.constants })?;
         request.check_signature(&signature)?;
@@ -79,7 +79,7 @@ impl Loader for OpenClLoader {
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
         match key {
-            // The blob holds source that `load` compiles.
+            // The blob contains source that `load` compiles.
             "blob.native" => Ok(Some(b"true".to_vec())),
             "byoc.files.1" => {
                 Err(Error::new("OpenCL is a part of the system: its library finds the driver of a device there")
@@ -127,7 +127,7 @@ fn check_constants(expected: &[(usize, DType)], constants: &[Constant]) -> Resul
     Ok(())
 }
 
-/// Region whose dimensions are known.
+/// Region with known dimensions.
 struct FixedRegion {
     plan: Plan,
     services: Services,
@@ -149,7 +149,7 @@ struct DynamicRegion {
     open: OpenRegion,
     device: Arc<Device>,
     constants: Vec<Constant>,
-    /// Constants as kernels read them.
+    /// Constants with float16 converted to float32.
     wide: Vec<Constant>,
     pool: ConstantPool,
     cache: Option<Settings>,
@@ -160,11 +160,11 @@ struct DynamicRegion {
 /// Region for one set of dimensions.
 enum SizedRegion {
     Device(Box<Plan>),
-    /// Tensors without elements are left to the host.
+    /// Region with an empty tensor, which the host's reference executes.
     Host(Box<dyn Executable>, Prepared),
 }
 
-/// Plans by number, and numbers by the dimensions of the inputs.
+/// Plans keyed by number, and plan numbers keyed by input dimensions.
 #[derive(Default)]
 struct Plans {
     made: BTreeMap<u64, Arc<SizedRegion>>,
@@ -177,7 +177,7 @@ impl DynamicRegion {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compiles the region for these dimensions.
+    /// Compiles the region for the given input dimensions.
     fn plan(&self, inputs: &[&[usize]]) -> Result<SizedRegion> {
         let graph = bind(&self.open.graph, inputs)?;
         let types = graph.nodes.iter().flat_map(|node| node.outputs.iter());

@@ -1,20 +1,20 @@
-//! Regions with dimensions that are not known before the run.
+//! Regions with dimensions that are unknown before the run.
 //!
-//! Kernels have their sizes as constants, which is what makes them fast, so such a region is compiled when its dimensions
-//! are known: [`bind`] gives every dimension of the graph its size. Programs are cached, so each size is compiled once.
+//! Kernels are fast because their sizes are constants, so such a region is compiled once its dimensions are known:
+//! [`bind`] replaces the open dimensions of the graph. Programs are cached, so each set of sizes is compiled once.
 
 use byoc_plugin_api::{Dim, Graph, NodeKind, RefusalCode, TensorType};
 use byoc_plugin_support::dims;
 use byoc_plugin_support::refusal::{CompileError, refuse};
 use std::collections::BTreeMap;
 
-/// Size of every symbol where a region is judged.
+/// Sample size of each symbol in [`example`].
 const SAMPLE: usize = 4;
 
-/// Sizes of symbols and of computed dimensions, by their text.
+/// Sizes of symbols and computed dimensions, keyed by their text.
 type Sizes = BTreeMap<String, usize>;
 
-/// Tests a graph for dimensions that are not known.
+/// Tests a graph for unknown dimensions.
 pub fn is_open(graph: &Graph) -> bool {
     let open = |ty: &TensorType| ty.dims.iter().any(|dim| dim.known().is_none());
     let mut graphs = vec![graph];
@@ -32,10 +32,10 @@ pub fn is_open(graph: &Graph) -> bool {
     false
 }
 
-/// Gives every dimension of a graph a size, from the dimensions of its inputs.
+/// Returns the graph with all dimensions known, given the dimensions of its inputs.
 ///
 /// # Errors
-/// Inputs of other ranks or sizes than the graph's, or dimensions that those of the inputs do not determine.
+/// If the inputs contradict the graph in number, rank or size, or do not determine all dimensions.
 pub fn bind(graph: &Graph, inputs: &[&[usize]]) -> Result<Graph, CompileError> {
     if graph.inputs.len() != inputs.len() {
         let detail = format!("expected {} inputs, found {}", graph.inputs.len(), inputs.len());
@@ -53,7 +53,7 @@ pub fn bind(graph: &Graph, inputs: &[&[usize]]) -> Result<Graph, CompileError> {
     closed(graph, &sizes, inputs)
 }
 
-/// Compares a dimension with a size, and notes what that says of symbols.
+/// Compares a dimension with a size, and records the symbol size that follows. Returns false on a contradiction.
 fn is_size(dim: &Dim, size: usize, sizes: &mut Sizes) -> bool {
     let text = match dim {
         Dim::Known(known) => return *known == size,
@@ -73,7 +73,7 @@ fn is_name(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$')) && !text.is_empty()
 }
 
-/// Returns the graph with all dimensions known; the inputs have these shapes.
+/// Returns the graph with all dimensions known, for inputs with the shapes `inputs`.
 fn closed(graph: &Graph, sizes: &Sizes, inputs: &[&[usize]]) -> Result<Graph, CompileError> {
     let mut closed = graph.clone();
     for (input, shape) in closed.inputs.iter_mut().zip(inputs) {
@@ -108,7 +108,7 @@ fn close(ty: &mut TensorType, sizes: &Sizes) -> Result<(), CompileError> {
         let Dim::Unknown(text) = &*dim else { continue };
         let size = sizes.get(text.as_str()).copied().or_else(|| dims::size(dim, &mut |name| sizes.get(name).copied()));
         let Some(size) = size else {
-            let detail = format!("expected dimensions that those of the inputs determine, found {text:?}");
+            let detail = format!("expected a dimension that the input dimensions determine, found {text:?}");
             return refuse(RefusalCode::DynamicDim, detail);
         };
         *dim = Dim::Known(size);
@@ -116,10 +116,10 @@ fn close(ty: &mut TensorType, sizes: &Sizes) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Returns an example of an open graph: each symbol has the same size.
+/// Returns an instance of an open graph in which each symbol has the same sample size.
 ///
 /// # Errors
-/// Dimensions that those of the inputs do not determine.
+/// If an input dimension has no name, or the input dimensions do not determine all dimensions.
 pub fn example(graph: &Graph) -> Result<Graph, CompileError> {
     let shape = |ty: &TensorType| -> Option<Vec<usize>> {
         ty.dims.iter().map(|dim| dims::size(dim, &mut |_| Some(SAMPLE))).collect()

@@ -1,34 +1,34 @@
-//! Constants in the order in which kernels read them.
+//! Packed constants: elements in the order in which kernels read them.
 
 use serde::{Deserialize, Serialize};
 
-/// Strided loop: number of steps, and distance of their elements in the source.
+/// Strided loop: number of steps, and distance between steps in source elements.
 pub type Loop = (u64, u64);
 
-/// Maximum number of elements of a packed constant.
+/// Maximum number of elements in a packed constant.
 const MAX_ELEMENTS: u64 = 1 << 31;
 
-/// Order of a constant's elements: panels of `width` columns, each with all steps of `inner` over its columns.
+/// Element order of a constant: panels of `width` columns, with one row of a panel per step of `inner`.
 ///
 /// The elements are `[outer][panel][inner][column in panel]`. Columns of the last panel that the source lacks are zero.
-/// A row-major tensor is a single column with its dimensions as `outer`.
+/// A tensor that is copied unchanged is a single panel with one column per element.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Packing {
-    /// First element in the source.
+    /// Index of the first element in the source.
     pub offset: u64,
     /// Loops outside the panels.
     pub outer: Vec<Loop>,
-    /// Columns.
+    /// Loop over the columns.
     pub columns: Loop,
-    /// Columns of a panel.
+    /// Number of columns per panel.
     pub width: u64,
     /// Loops inside a panel.
     pub inner: Vec<Loop>,
 }
 
 impl Packing {
-    /// Creates the order of a tensor that is copied as it is.
+    /// Creates the order of a tensor that is copied unchanged.
     pub fn whole(elements: u64) -> Packing {
         Packing { offset: 0, outer: Vec::new(), columns: (elements, 1), width: elements.max(1), inner: Vec::new() }
     }
@@ -38,14 +38,14 @@ impl Packing {
         self.columns.0.div_ceil(self.width.max(1))
     }
 
-    /// Returns the number of elements after packing; `None` if there are too many.
+    /// Returns the number of elements after packing; `None` if it exceeds the maximum.
     pub fn elements(&self) -> Option<u64> {
         let sizes = self.outer.iter().chain(&self.inner).map(|step| step.0);
         let count = sizes.chain([self.panels(), self.width]).try_fold(1u64, |count, size| count.checked_mul(size))?;
         (count <= MAX_ELEMENTS).then_some(count)
     }
 
-    /// Returns the number of elements that the source needs; `None` if it overflows.
+    /// Returns the minimum number of source elements; `None` if a loop has no steps or the number overflows.
     pub fn source_elements(&self) -> Option<u64> {
         let loops = self.outer.iter().chain(&self.inner).chain([&self.columns]);
         let mut last = self.offset;
@@ -55,7 +55,7 @@ impl Packing {
         last.checked_add(1)
     }
 
-    /// Packs elements of `element` bytes. The caller has checked [`elements`](Packing::elements) and
+    /// Packs elements of `element` bytes. The caller must have checked [`elements`](Packing::elements) and
     /// [`source_elements`](Packing::source_elements).
     pub fn pack(&self, source: &[u8], element: usize) -> Vec<u8> {
         let mut packed = Vec::with_capacity(self.elements().unwrap_or(0) as usize * element);
@@ -83,7 +83,7 @@ impl Packing {
     }
 }
 
-/// Returns the offsets of all steps of nested loops.
+/// Returns the source offset of every iteration of nested loops.
 fn places(loops: &[Loop]) -> Vec<u64> {
     let mut places = vec![0];
     for &(size, stride) in loops {
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn panels_of_columns() {
-        // A 2 x 5 matrix, transposed: 5 rows of 2 columns in panels of 4 have two columns of zeros.
+        // A transposed 2 x 5 matrix: 5 rows of 2 columns, padded with two zero columns to panels of 4.
         let source: Vec<u8> = (1..=10).collect();
         let packing = Packing { offset: 0, outer: vec![], columns: (2, 5), width: 4, inner: vec![(5, 1)] };
         assert_eq!((packing.elements(), packing.source_elements()), (Some(20), Some(10)));

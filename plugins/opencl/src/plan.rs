@@ -1,4 +1,4 @@
-//! Objects of a program on a device, and its runs.
+//! Device objects of a program, and its runs.
 
 use crate::device::event::{Event, INTERVAL, Unfinished};
 use crate::device::launch::Launch;
@@ -14,23 +14,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Constants on the device, which the plans of a region share where they pack them alike.
+/// Device copies of constants, which plans of a region share if their packing is equal.
 #[derive(Default)]
 pub struct ConstantPool(Mutex<Vec<(PackedConstant, Arc<Buffer>)>>);
 
-/// Resources that a plan is made with.
+/// Resources for constructing a plan.
 pub struct Setup<'a> {
     /// Constants of the region.
     pub constants: &'a [Constant],
-    /// Constants on the device.
+    /// Device copies of constants, shared with other plans of the region.
     pub pool: &'a ConstantPool,
-    /// Cache of programs.
+    /// Settings of the program cache; `None` if caching is disabled.
     pub cache: Option<Settings>,
-    /// Services of the host.
+    /// Host services.
     pub services: &'a Services,
 }
 
-/// Program on a device.
+/// Program with its device objects.
 pub struct Plan {
     target: Arc<Target>,
     state: Mutex<State>,
@@ -42,7 +42,7 @@ struct Target {
     device: Arc<Device>,
 }
 
-/// Objects of a region on its device. Fields are dropped in this order: kernels before the buffers that they refer to.
+/// Device objects of a program. Fields are dropped in this order: kernels before the buffers that they reference.
 struct State {
     launches: Vec<Launch>,
     /// Inputs, then outputs.
@@ -52,27 +52,28 @@ struct State {
     _constants: Vec<Arc<Buffer>>,
 }
 
-/// Input or output with the buffer that the kernels use for it.
+/// Input or output, with the buffer that kernels access.
 struct BoundEdge {
     bytes: u64,
-    /// Arguments of launches that stand for it.
+    /// Launch index and argument index of each kernel argument that refers to the tensor.
     arguments: Vec<[usize; 2]>,
-    /// Buffer of its own, for tensors in the host's memory.
+    /// Device buffer for tensors in host memory, allocated on first use.
     own: Option<Buffer>,
-    /// Host memory that the device copies from and to: the tensors of a call may end before a device does that is lost.
+    /// Host memory that the device copies from and to. A lost device may access it after the caller has freed its
+    /// tensors.
     staging: Vec<u8>,
     bound: Bound,
 }
 
-/// Buffer that the arguments of an edge are set to.
+/// Buffer to which the kernel arguments of an edge are set.
 enum Bound {
     Nothing,
     Own,
-    /// Part of the buffer with this handle, at an offset.
+    /// Sub-buffer of the buffer with this handle, at this offset in bytes.
     Part(usize, u64, Buffer),
 }
 
-/// Place of a tensor of a call.
+/// Location of a tensor argument.
 #[derive(Clone, Copy)]
 enum Operand {
     Host,
@@ -95,7 +96,7 @@ impl BoundEdge {
         BoundEdge { bytes, arguments: Vec::new(), own: None, staging: Vec::new(), bound: Bound::Nothing }
     }
 
-    /// Returns the edge's own buffer, which is made on first use, and its staging memory.
+    /// Returns the edge's own buffer, allocated on first use, and its staging memory.
     fn own(&mut self, device: &Arc<Device>) -> Result<(&Buffer, &mut Vec<u8>)> {
         if self.own.is_none() {
             self.own = Some(Buffer::new(device, self.bytes)?);
@@ -107,7 +108,7 @@ impl BoundEdge {
         }
     }
 
-    /// Sets the arguments of the edge to the buffer of an operand.
+    /// Sets the kernel arguments of the edge to the buffer of an operand.
     fn bind(&mut self, operand: Operand, launches: &[Launch], device: &Arc<Device>) -> Result<()> {
         let bound = match (operand, &self.bound) {
             (Operand::Host, Bound::Own) => return Ok(()),
@@ -121,7 +122,8 @@ impl BoundEdge {
                 Bound::Own
             }
             (Operand::Device(buffer, offset), _) => {
-                // SAFETY: the host keeps the buffer until the run has ended, and alone releases it; the part retains it.
+                // SAFETY: the host owns the buffer and keeps it until the run has ended; OpenCL checks the range of the
+                // sub-buffer, and `into_handle` gives this reference up without a release.
                 let whole = unsafe { Buffer::from_handle(device, buffer.as_ptr(), usize::MAX) };
                 let part = whole.part(offset, self.bytes);
                 whole.into_handle();
@@ -140,7 +142,7 @@ impl BoundEdge {
 }
 
 impl ConstantPool {
-    /// Returns a constant on the device. It is packed and copied there unless an equal one is.
+    /// Returns the device copy of a constant; packs and copies the constant unless the pool already has it.
     fn get(&self, device: &Arc<Device>, packed: &PackedConstant, setup: &Setup<'_>) -> Result<Arc<Buffer>> {
         let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, buffer)) = pool.iter().find(|(known, _)| known == packed) {
@@ -151,7 +153,7 @@ impl ConstantPool {
             None => vec![0; packed.bytes().unwrap_or(0) as usize],
         };
         let buffer = Buffer::new(device, data.len() as u64)?;
-        // SAFETY: the data lives until the event has ended, or for ever if the device is lost.
+        // SAFETY: `data` outlives the wait for the event, and is leaked below if the device is lost.
         let written = unsafe { buffer.write(&data) }.and_then(|event| event.wait(setup.services));
         if device.is_lost() {
             std::mem::forget(data);
@@ -197,14 +199,15 @@ impl State {
         Ok(State { launches, edges, _parts: parts, _arena: arena, _constants: constants })
     }
 
-    /// Enqueues copies of the inputs in the host's memory, all kernels, and copies of the outputs there. Returns the events of
-    /// the kernels in `kernels`, and the last event.
+    /// Enqueues copies of the host inputs to the device, all kernels, and copies of the host outputs back. Appends the
+    /// kernel events to `kernels`. Returns the event of the last copy; `None` if nothing is copied.
     fn enqueue(&mut self, operands: &[Operand], inputs: usize, kernels: &mut Vec<Event>) -> Result<Option<Event>> {
         let mut last = None;
         let on_host = |operand: &Operand| matches!(operand, Operand::Host);
         for (edge, _) in self.edges.iter().zip(operands).take(inputs).filter(|(_, operand)| on_host(operand)) {
             let Some(own) = &edge.own else { continue };
-            // SAFETY: the staging memory is written before the next run, or never again if the device is lost.
+            // SAFETY: `edge` owns the staging memory. `run` waits for the copy before it writes there again, and leaks
+            // the memory if the device is lost.
             last = Some(unsafe { own.write(&edge.staging) }?);
         }
         for launch in &self.launches {
@@ -212,14 +215,15 @@ impl State {
         }
         for (edge, _) in self.edges.iter_mut().zip(operands).skip(inputs).filter(|(_, operand)| on_host(operand)) {
             let Some(own) = &edge.own else { continue };
-            // SAFETY: the staging memory is read after the last event, or never if the device is lost.
+            // SAFETY: `edge` owns the staging memory. `run` waits for the copy before it reads the result, and leaks
+            // the memory if the device is lost.
             last = Some(unsafe { own.read(&mut edge.staging) }?);
         }
         Ok(last)
     }
 }
 
-/// Work of a run that goes on after it has returned.
+/// Work that continues after its run has returned.
 struct Work {
     target: Arc<Target>,
     kernels: Vec<Event>,
@@ -239,10 +243,10 @@ impl Completion for Work {
     }
 }
 
-/// Compares shapes with those of tensors of a region.
+/// Compares tensor shapes with the shapes that a program expects.
 ///
 /// # Errors
-/// The first difference.
+/// If the number of tensors or a shape differs.
 pub fn check_shapes<'s>(kind: &str, shapes: impl ExactSizeIterator<Item = &'s [usize]>, edges: &[Edge]) -> Result<()> {
     if shapes.len() != edges.len() {
         return Err(Error::new(format!("expected {} {kind}s, found {}", edges.len(), shapes.len())));
@@ -256,32 +260,32 @@ pub fn check_shapes<'s>(kind: &str, shapes: impl ExactSizeIterator<Item = &'s [u
 }
 
 impl Plan {
-    /// Creates the objects of a program on a device.
+    /// Creates the device objects of a program.
     ///
     /// # Errors
-    /// Source that the driver does not compile, lack of memory, cancellation, or a device that is lost.
+    /// If a work-group is too large, the driver cannot compile the source, the device lacks memory or is lost, or the
+    /// caller cancels.
     pub fn new(program: Program, device: &Arc<Device>, setup: &Setup<'_>) -> Result<Plan> {
         let state = Mutex::new(State::new(&program, device, setup)?);
         Ok(Plan { target: Arc::new(Target { program, device: device.clone() }), state })
     }
 
-    /// Returns the program.
     pub fn program(&self) -> &Program {
         &self.target.program
     }
 
-    /// Returns the number of bytes that only this plan holds.
+    /// Returns the memory use of this plan in bytes, without the constants that plans share.
     pub fn bytes(&self) -> u64 {
         let program = self.program();
         let edges: u64 = program.inputs.iter().chain(&program.outputs).filter_map(Edge::bytes).sum();
-        // Tensors are staged on the host too.
+        // Each tensor has a device buffer and staging memory on the host.
         program.arena + 2 * edges
     }
 
-    /// Runs the program. If all tensors are on the device, the work is handed to the host, and goes on.
+    /// Runs the program. If all tensors are on the device, hands the unfinished work to the host and returns.
     ///
     /// # Errors
-    /// Tensors of other shapes, cancellation, or a device that is lost.
+    /// If a tensor has an unexpected shape, a command fails, the device is lost, or the caller cancels.
     pub fn run(&self, call: Call<'_, '_>, services: &Services) -> Result<()> {
         let Call { inputs, outputs, .. } = call;
         let Target { program, device } = &*self.target;
@@ -316,7 +320,7 @@ impl Plan {
         }
         let ran = enqueued.and_then(|last| last.map_or(Ok(()), |last| last.wait(services)));
         if let (Err(_), Some(last), false) = (&ran, kernels.last(), device.is_lost()) {
-            // What has been enqueued still uses the staging memory.
+            // Commands that are already enqueued still use the staging memory.
             let _ = last.wait(services);
         }
         if device.is_lost() {
@@ -335,7 +339,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Hands the work of kernels to the host; waits for it if the host does not take it.
+    /// Hands the enqueued kernels to the host; waits for them if the host does not accept them.
     fn hand_over(&self, mut kernels: Vec<Event>, services: &Services) -> Result<()> {
         let Some(last) = kernels.pop() else { return Ok(()) };
         let last = last.unfinished()?;
@@ -353,7 +357,7 @@ impl Plan {
 }
 
 impl Target {
-    /// Reports the time of each kernel on the device, and the bytes that the run has copied in and out.
+    /// Reports the device time of each kernel, and the bytes that the run has copied in and out.
     fn report<'e>(&self, kernels: impl Iterator<Item = &'e Event>, services: &Services, copied: [u64; 2]) {
         let program = &self.program;
         let times: Vec<Option<[u64; 2]>> = kernels.map(Event::times).collect();

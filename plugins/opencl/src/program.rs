@@ -1,21 +1,21 @@
-//! Compiled region: kernels, the list of their launches, buffers and packed constants.
+//! Compiled region: kernels, launch list, buffers and packed constants.
 //!
-//! Everything is data. The loader creates device objects from it, and a run walks through the list of launches.
+//! The region is plain data. The loader creates device objects from it, and a run enqueues the launches in order.
 
 use crate::pack::Packing;
 use byoc_plugin_api::{DType, Signature};
 use serde::{Deserialize, Serialize};
 
-/// Alignment of buffers in the arena in bytes. Devices require at most this much of a sub-buffer.
+/// Alignment of arena buffers in bytes. Devices that require a larger sub-buffer alignment are refused.
 pub const ALIGNMENT: u64 = 4096;
 
 /// Memory that a kernel accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
-    /// Input of the region, by index.
+    /// Region input, by index.
     Input(usize),
-    /// Output of the region, by index.
+    /// Region output, by index.
     Output(usize),
     /// Packed constant, by index.
     Constant(usize),
@@ -23,11 +23,10 @@ pub enum Place {
     Work(usize),
 }
 
-/// Tensor that enters or leaves the region, dense and row-major.
+/// Region input or output, dense and row-major.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edge {
-    /// Dimensions.
     pub shape: Vec<usize>,
     /// Size of an element in bytes.
     pub element: usize,
@@ -40,29 +39,29 @@ impl Edge {
     }
 }
 
-/// Function of the program.
+/// Kernel function in the program source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kernel {
     /// Name in the source.
     pub name: String,
-    /// Number of arguments, which all are buffers.
+    /// Number of arguments, all of which are buffers.
     pub arguments: usize,
-    /// Number of work-items of a work-group along each dimension.
+    /// Work-group size along each dimension.
     pub local: [usize; 3],
 }
 
-/// Run of a kernel. Launches run one after another.
+/// Kernel launch. Launches execute in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
-    /// Operators that the launch computes, for traces.
+    /// Names of the operators that the launch computes, for traces.
     pub name: String,
     /// Index of the kernel.
     pub kernel: usize,
-    /// Arguments of the kernel.
+    /// Kernel arguments.
     pub arguments: Vec<Place>,
-    /// Number of work-items along each dimension, multiples of the kernel's work-group.
+    /// Number of work-items along each dimension, a multiple of the kernel's work-group size.
     pub global: [usize; 3],
 }
 
@@ -76,7 +75,7 @@ pub struct Buffer {
     pub bytes: u64,
 }
 
-/// Constant in the layout in which kernels read it.
+/// Constant in the layout that kernels read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PackedConstant {
@@ -84,7 +83,7 @@ pub struct PackedConstant {
     pub constant: Option<usize>,
     /// Size of an element in bytes.
     pub element: usize,
-    /// Order of the elements.
+    /// Element order.
     pub packing: Packing,
 }
 
@@ -100,28 +99,25 @@ impl PackedConstant {
 pub struct Program {
     /// Symbol of the region.
     pub symbol: String,
-    /// Types of the region's tensors.
+    /// Types of the region's inputs and outputs.
     pub signature: Signature,
-    /// Inputs.
     pub inputs: Vec<Edge>,
-    /// Outputs.
     pub outputs: Vec<Edge>,
-    /// Size and element type of each of the region's constants.
+    /// Number of elements and element type of each region constant.
     pub constants: Vec<(usize, DType)>,
-    /// Constants that kernels read.
+    /// Packed constants that kernels read.
     pub packed: Vec<PackedConstant>,
-    /// Buffers of intermediate results.
+    /// Buffers for intermediate results.
     pub buffers: Vec<Buffer>,
     /// Size of the arena in bytes.
     pub arena: u64,
-    /// Functions.
     pub kernels: Vec<Kernel>,
-    /// Runs of the functions, in order.
+    /// Kernel launches, in execution order.
     pub launches: Vec<Launch>,
-    /// OpenCL C with all functions.
+    /// OpenCL C source of all kernels.
     pub source: String,
-    /// Name of the device that the kernels were tuned for.
+    /// Name of the device for which the kernels were tuned.
     pub device: String,
-    /// Device to run on: the value of the option `device`.
+    /// Value of option `device`: the device for runs.
     pub selector: String,
 }

@@ -11,7 +11,7 @@ use byoc_plugin_support::view::{View, count};
 
 type Result = std::result::Result<(), CompileError>;
 
-/// Maximum number of operators of a region: drivers take minutes for more kernels.
+/// Maximum number of operators per region; drivers take minutes to build more kernels.
 pub const MAX_OPERATORS: usize = 5_000;
 
 /// Pattern table. Fusion inside a region does not need it; the patterns keep operators together where several backends
@@ -24,7 +24,7 @@ dense_bias_relu: nn.relu(nn.bias_add(nn.dense(*, const), const) | add(nn.dense(*
 dense_bias: nn.bias_add(nn.dense(*, const), const) | add(nn.dense(*, const), const)
 ";
 
-/// Returns the single operators of the description, in order of preference.
+/// Returns the names of the supported operators, in order of preference.
 pub fn operators() -> Vec<String> {
     let anchors = ANCHORS.iter().map(|entry| entry.0);
     anchors.chain(expression::names()).chain(view_ops::NAMES.iter().copied()).map(str::to_owned).collect()
@@ -33,7 +33,7 @@ pub fn operators() -> Vec<String> {
 /// Checks that an operator has a kernel.
 ///
 /// # Errors
-/// The reason why it has none.
+/// If the operator has no kernel for its element types, shapes or attributes.
 pub fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Result {
     for (i, &value) in op.inputs.iter().chain(&op.outputs).enumerate() {
         let value = ir.val(value);

@@ -1,10 +1,10 @@
-//! View operators of a region, and views over the index space of a kernel.
+//! View operators, and views over a kernel's index space.
 
 use byoc_plugin_support::attributes::normalize_axis;
 use byoc_plugin_support::region::{Op, RegionIr};
 use byoc_plugin_support::view::View;
 
-/// View operators.
+/// Names of the view operators.
 pub const NAMES: &[&str] = &[
     "reshape",
     "nn.batch_flatten",
@@ -17,17 +17,17 @@ pub const NAMES: &[&str] = &[
     "broadcast_to",
 ];
 
-/// Tests an operator for having results that are views of its operand, for most shapes.
+/// Tests for a view operator: for most shapes, its results are views of its operand.
 pub fn is_view(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// Tests a view operator for having each element of its operand exactly once.
+/// Tests for a view operator whose result has each element of its operand exactly once.
 pub fn is_bijective(name: &str) -> bool {
     is_view(name) && !matches!(name, "strided_slice" | "split" | "broadcast_to")
 }
 
-/// Returns output `k` of a view operator as a view of the memory of its operand; `None` if a copy is needed.
+/// Returns output `k` of a view operator as a view of its operand's memory; `None` if a copy is needed.
 pub fn through(ir: &RegionIr<'_>, op: &Op<'_>, k: usize, input: &View) -> Option<View> {
     let out = ir.shape(op.outputs[k]);
     let rank = input.shape.len();
@@ -65,7 +65,7 @@ fn slice(op: &Op<'_>, input: &View, out: &[i64]) -> Option<View> {
     Some(view)
 }
 
-/// Returns the dimensions from the outermost in memory to the innermost; those that are broadcast or of size 1 come last.
+/// Returns the dimensions in memory order, outermost first; dimensions that are broadcast or of size 1 come last.
 pub fn memory_order(view: &View) -> Vec<usize> {
     let mut order: Vec<usize> = (0..view.shape.len()).collect();
     order.sort_by_key(|&d| std::cmp::Reverse(if view.shape[d] == 1 { 0 } else { view.strides[d].abs() }));
@@ -73,7 +73,7 @@ pub fn memory_order(view: &View) -> Vec<usize> {
 }
 
 /// Returns `operand`, which has the dimensions of `index`, as a view of shape `domain`; `None` if there is no such view.
-/// `index` maps each element of a tensor to its position in the row-major order of `domain`, one to one.
+/// `index` maps each tensor element one to one to its position in the row-major order of `domain`.
 pub fn pull_back(index: &View, operand: &View, domain: &[i64]) -> Option<View> {
     if index.shape == domain && index.is_dense() {
         return Some(operand.clone());
@@ -81,7 +81,7 @@ pub fn pull_back(index: &View, operand: &View, domain: &[i64]) -> Option<View> {
     operand.permute(&memory_order(index)).reshape(domain)
 }
 
-/// Merges adjacent dimensions that are contiguous in each other in all views. Returns the merged shape and views.
+/// Merges adjacent dimensions that are contiguous in all views. Returns the merged shape and views.
 pub fn collapse(shape: &[i64], views: &[&View]) -> (Vec<i64>, Vec<View>) {
     let mut merged: Vec<i64> = Vec::new();
     let mut strides: Vec<Vec<i64>> = vec![Vec::new(); views.len()];

@@ -1,16 +1,16 @@
-//! float16: memory holds it, kernels compute in float32.
+//! float16 support: tensors in memory are float16, kernels compute in float32.
 //!
 //! A region's float16 inputs are converted when they are read, its float16 outputs when they are written, and float16
-//! constants when the region is loaded. In between everything is float32, with more precision than float16 operators
-//! have. A cast to float16 rounds. This needs no device that computes in float16: every device converts (`vload_half`,
-//! `vstore_half`).
+//! constants when the region is loaded. Intermediate results are float32, more precise than float16 operators require.
+//! A cast to float16 rounds. No device support for float16 arithmetic is needed: every device can convert
+//! (`vload_half`, `vstore_half`).
 
 use crate::expression::ROUND;
 use byoc_plugin_api::{Attr, Constant, ConstantSource, DType, Graph, Node, NodeKind, TensorType, ValueRef};
 use byoc_plugin_support::region::{RegionError, expand};
 use std::borrow::Cow;
 
-/// Tests a graph for tensors of float16.
+/// Tests a graph for float16 tensors.
 fn has_half(graph: &Graph) -> bool {
     let mut graphs = vec![graph];
     while let Some(graph) = graphs.pop() {
@@ -28,17 +28,17 @@ fn wide(ty: &TensorType) -> TensorType {
     TensorType { dtype, dims: ty.dims.clone() }
 }
 
-/// Adds a conversion of a value.
+/// Appends a `cast` of a value to element type `to`, which Relay calls `name`.
 fn cast(graph: &mut Graph, value: ValueRef, to: DType, name: &str) -> ValueRef {
     let ty = TensorType { dtype: to, dims: graph.type_of(value).dims.clone() };
     ValueRef::of(graph.push_op("cast", [value], [Attr::new("dtype", name)], [ty]))
 }
 
-/// Returns the graph that computes in float32 what `graph` computes in float16, without composites; the graph itself if
-/// it has no float16. Inputs and outputs keep their types, constants of float16 become those of [`constants`].
+/// Returns a float32 version of a graph with its composites expanded; the graph itself if it has no float16 tensors.
+/// Inputs and outputs keep their types; [`constants`] converts float16 constants.
 ///
 /// # Errors
-/// A graph that is invalid for this number of constants.
+/// If the graph is invalid for this number of constants.
 pub fn graph(graph: &Graph, constants: usize) -> Result<Cow<'_, Graph>, RegionError> {
     if !has_half(graph) {
         return Ok(Cow::Borrowed(graph));
@@ -60,7 +60,7 @@ pub fn graph(graph: &Graph, constants: usize) -> Result<Cow<'_, Graph>, RegionEr
         if narrows {
             let from = operands.first().map(|&operand| widened.type_of(operand).dtype);
             if from != Some(DType::F32) {
-                // To float32 first: the rounding takes nothing else.
+                // `ROUND` accepts only float32, so the operand is first cast to float32.
                 let number = widened.push(new.clone());
                 new.inputs = [ValueRef::of(number)].into_iter().collect();
             }
@@ -78,7 +78,7 @@ pub fn graph(graph: &Graph, constants: usize) -> Result<Cow<'_, Graph>, RegionEr
     Ok(Cow::Owned(widened))
 }
 
-/// Returns the constants, those of float16 converted to float32.
+/// Returns the constants with float16 converted to float32.
 pub fn constants(constants: &[Constant]) -> Cow<'_, [Constant]> {
     if constants.iter().all(|constant| constant.dtype() != DType::F16) {
         return Cow::Borrowed(constants);
@@ -90,7 +90,7 @@ pub fn constants(constants: &[Constant]) -> Cow<'_, [Constant]> {
     Cow::Owned(constants.iter().map(widened).collect())
 }
 
-/// Elements of float32.
+/// Elements of a constant that was converted to float32.
 struct Widened(Vec<f32>);
 
 impl Widened {
@@ -110,13 +110,13 @@ impl ConstantSource for Widened {
     }
 }
 
-/// Converts a number of float16, given by its bits.
+/// Converts a float16 bit pattern to float32.
 fn single(half: u16) -> f32 {
     let sign = u32::from(half >> 15) << 31;
     let (exponent, fraction) = (u32::from(half >> 10) & 0x1f, u32::from(half) & 0x3ff);
     match (exponent, fraction) {
         (0, fraction) => {
-            // 2^-24 is the smallest number.
+            // Subnormal numbers are multiples of 2^-24.
             let magnitude = fraction as f32 * f32::from_bits((127 - 24) << 23);
             f32::from_bits(magnitude.to_bits() | sign)
         }

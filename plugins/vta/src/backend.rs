@@ -1,4 +1,4 @@
-//! Entries of the code generator: `describe`, `judge` and `compile`.
+//! Code generator entries: `describe`, `judge` and `compile`.
 
 use crate::image::{Image, Simulator};
 use crate::{blob, driver, lower, plan, source, support};
@@ -11,13 +11,13 @@ use byoc_vta_machine::config::{Config, Profile};
 use byoc_vta_program::emit::Runs;
 use serde_json::Value;
 
-/// Code generator `relay.ext.vta`.
+/// Code generator registered as `relay.ext.vta`.
 pub struct Vta {
-    /// Parameters of the device.
+    /// Device parameters.
     pub config: Config,
 }
 
-/// Returns an option of the backend that the user set.
+/// Returns the user-supplied value of a backend option; `None` if the option is unset.
 pub fn option<'v>(options: &'v Value, name: &str) -> Option<&'v str> {
     options["backend_options"][name].as_str()
 }
@@ -101,7 +101,7 @@ impl Codegen for Vta {
     }
 }
 
-/// Returns the symbol of a region, which is an identifier of C.
+/// Returns the symbol of a region; fails unless it is a C identifier.
 fn symbol(graph: &Graph) -> Result<&str> {
     let symbol = graph.symbol.as_str();
     let name = |c: char| c.is_ascii_alphanumeric() || c == '_';

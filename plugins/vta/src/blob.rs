@@ -4,16 +4,16 @@
 //! |---|---|
 //! | magic | `VTABYOC\n` |
 //! | version | 32 bits |
-//! | length of the header | 64 bits |
-//! | header | JSON: device, inputs, outputs, buffers, layers, runs, sizes and checksums of what follows |
+//! | header length | 64 bits |
+//! | header | JSON: device, inputs, outputs, buffers, layers, runs, sizes and checksums of the subsequent parts |
 //! | vectors | bytes |
 //! | micro-operations | 32 bits each |
 //! | instructions | 128 bits each |
-//! | accessed buffers | 32 bits for each instruction, all ones for none |
-//! | checksum of the header | 32 bits, CRC-32 |
+//! | accessed buffers | 32 bits per instruction, all ones for none |
+//! | header checksum | 32 bits, CRC-32 |
 //!
-//! Integers are little-endian. Everything is checked before it is used: sizes, references, and the stream itself, by the
-//! checker of `byoc-vta-machine`.
+//! Integers are little-endian. Reading validates sizes and references, and the stream with the checker of
+//! `byoc-vta-machine`.
 
 use crate::image::{Buffer, Content, Edge, Image, LayerInfo, PAGE, Simulator};
 use byoc_plugin_api::{Error, Result};
@@ -29,16 +29,16 @@ const MAGIC: &[u8; 8] = b"VTABYOC\n";
 /// Format version that this plugin writes and reads.
 pub const VERSION: u32 = 1;
 
-/// Maximum number of instructions of a region.
+/// Maximum number of instructions per region.
 const MAX_INSTRUCTIONS: usize = 1 << 24;
 
-/// Maximum number of steps of the matrix and the vector unit: some 200 times those of ResNet-18.
+/// Maximum number of steps of all units: some 200 times the steps of ResNet-18.
 const MAX_STEPS: u64 = 1 << 31;
 
-/// Maximum size of all buffers in bytes.
+/// Maximum total size of the buffers in bytes.
 const MAX_BYTES: usize = 1 << 32;
 
-/// Maximum number of buffers, layers and runs.
+/// Maximum number of entries in each list of the header, such as buffers, layers and runs.
 const MAX_PARTS: usize = 1 << 16;
 
 #[derive(Serialize, Deserialize)]
@@ -63,7 +63,7 @@ struct Header {
     layer_checksums: Vec<u32>,
 }
 
-/// Returns the CRC-32 of instructions and of the buffers that they access.
+/// Returns the CRC-32 of a layer's instructions and of the indices of the buffers that they access.
 fn checksum(words: &[u8], accessed: &[u8], layer: &Range<usize>) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(words.get(layer.start * 16..layer.end * 16).unwrap_or_default());
@@ -74,7 +74,7 @@ fn checksum(words: &[u8], accessed: &[u8], layer: &Range<usize>) -> u32 {
 /// Serializes a region.
 ///
 /// # Errors
-/// An instruction that the device cannot encode.
+/// If an instruction cannot be encoded for the device.
 pub fn write(image: &Image) -> Result<Vec<u8>> {
     let mut words = Vec::with_capacity(image.stream.len() * 16);
     for (index, insn) in image.stream.iter().enumerate() {
@@ -115,10 +115,11 @@ fn invalid(problem: &str) -> Error {
     Error::new(format!("VTA program: {problem}"))
 }
 
-/// Parses and checks a region.
+/// Parses and validates a region.
 ///
 /// # Errors
-/// If the bytes are not a region, have another version, are damaged, or hold a stream that the checker rejects.
+/// If the bytes are not a region, have an unsupported version, are corrupt, or contain a stream that the checker
+/// rejects.
 pub fn read(bytes: &[u8]) -> Result<Image> {
     let rest = bytes
         .strip_prefix(MAGIC)
@@ -190,7 +191,7 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
     Ok(image)
 }
 
-/// Checks sizes and references of a header.
+/// Checks the sizes and references in a header.
 fn check_header(header: &Header) -> std::result::Result<(), String> {
     header.device.check().map_err(|error| error.to_string())?;
     let parts =
@@ -266,7 +267,7 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Returns the bytes of the buffer of an input or output.
+/// Returns the buffer size in bytes of an input or output.
 fn edge_bytes(header: &Header, edge: Option<&Edge>, number: usize) -> std::result::Result<usize, String> {
     let edge = edge.ok_or_else(|| format!("buffer {number}: expected the buffer of an input or output"))?;
     let count = edge.shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
@@ -276,7 +277,7 @@ fn edge_bytes(header: &Header, edge: Option<&Edge>, number: usize) -> std::resul
     Ok(edge.bytes(&header.device))
 }
 
-/// Checks the stream: its length in time, and what it accesses.
+/// Checks the number of steps and the memory accesses of the stream.
 fn check_stream(image: &Image) -> Result<()> {
     let mut steps = 0u64;
     for (index, insn) in image.stream.iter().enumerate() {
@@ -309,22 +310,26 @@ mod tests {
     use super::*;
     use byoc_test_support::artifact::Entries;
 
-    /// Removes each token of the streams of an artifact, one at a time, and expects the checker to find each removal.
+    /// Removes each token of an artifact's streams, one at a time, and expects the checker to detect each removal.
     #[test]
     #[ignore = "takes minutes, and an artifact named by BYOC_VTA_ARTIFACT: cargo xtask vta"]
     fn streams_of_an_artifact_need_every_token() {
         let path = std::env::var_os("BYOC_VTA_ARTIFACT").expect("BYOC_VTA_ARTIFACT names an artifact");
         let entries = Entries::unpack(&std::fs::read(path).unwrap());
         let regions: Vec<_> = entries.0.iter().filter(|(_, bytes)| bytes.starts_with(MAGIC)).collect();
-        assert!(!regions.is_empty(), "the artifact has regions of vta");
+        assert!(!regions.is_empty(), "expected vta regions in the artifact, found none");
         for (name, bytes) in regions {
             let image = read(bytes).unwrap();
             let removed = removed_tokens(&image);
-            assert!(removed > image.layers.len(), "{name}: {removed} tokens for {} layers", image.layers.len());
+            assert!(
+                removed > image.layers.len(),
+                "{name}: expected more than {} tokens, found {removed}",
+                image.layers.len()
+            );
         }
     }
 
-    /// Removes each token, on all threads. Returns the number of tokens.
+    /// Removes each token, one at a time, using all threads. Returns the number of tokens.
     fn removed_tokens(image: &Image) -> usize {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|scope| {
@@ -349,7 +354,7 @@ mod tests {
         for flag in flags {
             if std::mem::replace(flag(&mut image.stream[index]), false) {
                 let found = check_stream(image);
-                assert!(found.is_err(), "instruction {index} without a token: {}", image.stream[index]);
+                assert!(found.is_err(), "expected an error for {index} without a token: {}", image.stream[index]);
                 *flag(&mut image.stream[index]) = true;
                 removed += 1;
             }

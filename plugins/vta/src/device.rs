@@ -1,4 +1,4 @@
-//! Device of a region: memory with its buffers, and runs of its stream.
+//! Device for a region: memory for the buffers, and runs of the stream.
 
 use crate::driver::{DeviceMemory, Driver};
 use crate::image::{Image, Simulator};
@@ -11,9 +11,8 @@ use std::time::Duration;
 
 /// Device with the buffers of a region.
 pub enum Device {
-    /// Simulator.
     Simulator {
-        /// Memory.
+        /// Simulated memory.
         dram: Dram,
         /// Address and size of each buffer.
         buffers: Vec<(usize, usize)>,
@@ -22,11 +21,10 @@ pub enum Device {
     },
     /// Device behind a driver.
     Driver {
-        /// Driver.
         driver: Arc<Driver>,
         /// Memory of each buffer.
         buffers: Vec<DeviceMemory>,
-        /// Memory of the instructions.
+        /// Memory for the instructions.
         instructions: DeviceMemory,
     },
 }
@@ -36,16 +34,16 @@ fn relocated(image: &Image, addresses: &[u64]) -> Result<Vec<Insn>> {
         .map_err(|error| Error::new(image.at(Some(error.instruction), &error.message)))
 }
 
-/// Clock of the boards in cycles per second.
+/// Clock frequency of the boards in hertz.
 const CLOCK_HZ: u64 = 100_000_000;
 
-/// Time for a run that no prediction covers.
+/// Time that each run may take in addition to its predicted cycles.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Number of random schedules that a region is simulated under.
+/// Number of random schedules to simulate per region.
 const SCHEDULES: u64 = 100;
 
-/// Returns the rules and schedules to compare: both rules in the order of the stream and in random orders.
+/// Returns the simulator options to compare: both modes, in stream order and in random orders.
 fn schedules() -> impl Iterator<Item = Options> {
     let mode = |seed: u64| if seed.is_multiple_of(2) { Mode::Strict } else { Mode::Functional };
     let serial = [Mode::Functional, Mode::Strict].map(|mode| Options { mode, serial: true, ..Options::default() });
@@ -89,7 +87,7 @@ impl Device {
     /// Creates a simulator with the buffers of a region.
     ///
     /// # Errors
-    /// Addresses that instructions cannot hold.
+    /// If an instruction cannot encode the address of a buffer.
     pub fn simulator(image: &Image) -> Result<Device> {
         let (addresses, end) = image.addresses();
         let stream = relocated(image, &addresses)?;
@@ -100,7 +98,7 @@ impl Device {
     /// Allocates the buffers of a region in the memory of a driver.
     ///
     /// # Errors
-    /// A driver without memory left, or addresses that instructions cannot hold.
+    /// If the driver has no memory left, or an instruction cannot encode the address of a buffer.
     pub fn driver(image: &Image, driver: &Arc<Driver>) -> Result<Device> {
         let buffers: Vec<DeviceMemory> =
             image.buffers.iter().map(|buffer| DeviceMemory::new(driver, buffer.bytes)).collect::<Result<_>>()?;
@@ -119,7 +117,7 @@ impl Device {
     /// Writes weights, vectors and micro-operations to their buffers.
     ///
     /// # Errors
-    /// Constants of other sizes than the region was compiled for, and errors of the driver.
+    /// If a constant does not match the compiled region, or the driver fails.
     pub fn upload(&mut self, image: &Image, constants: &[Constant], services: &Services) -> Result<()> {
         for number in 0..image.buffers.len() {
             if let Some(content) = image.content(number, constants, services)? {
@@ -135,7 +133,7 @@ impl Device {
     /// Fills a buffer.
     ///
     /// # Errors
-    /// Those of `fill` and of the driver.
+    /// If `fill` or the driver fails.
     pub fn write(&mut self, buffer: u32, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
         match self {
             Device::Simulator { dram, buffers, .. } => {
@@ -153,7 +151,7 @@ impl Device {
     /// Reads a buffer.
     ///
     /// # Errors
-    /// Those of `take` and of the driver.
+    /// If `take` or the driver fails.
     pub fn read(&self, buffer: u32, size: usize, take: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
         match self {
             Device::Simulator { dram, buffers, .. } => {
@@ -168,10 +166,11 @@ impl Device {
         }
     }
 
-    /// Runs the stream. Returns the counters of the simulator; a driver has none.
+    /// Runs the stream. Returns the simulator counters; `None` with a driver.
     ///
     /// # Errors
-    /// A stream that the simulator cannot execute, an error of the driver, a run that does not end, or cancellation.
+    /// If the simulator rejects the stream, schedules have different results, the driver fails or misses its deadline,
+    /// or the caller cancels.
     pub fn run(&mut self, image: &Image, cancelled: &mut dyn FnMut() -> bool) -> Result<Option<Counters>> {
         match self {
             Device::Simulator { dram, buffers, stream } => {

@@ -1,5 +1,5 @@
-//! Driver library named by the environment variable `VTA_DRIVER`, with the functions of VTA's own `driver.h`: one that was
-//! built for a board or for VTA's own simulators is used as it is.
+//! Driver library that the environment variable `VTA_DRIVER` names, with the functions of VTA's `driver.h`. A driver
+//! that was built for a board or for VTA's own simulators works unchanged.
 
 use byoc_plugin_api::device::DEVICE_LOST;
 use byoc_plugin_api::{Error, Result};
@@ -15,8 +15,8 @@ use std::time::Duration;
 /// Environment variable with the path of the library.
 pub const VARIABLE: &str = "VTA_DRIVER";
 
-/// Number of times that a driver asks the device whether it is done: the greatest possible. The deadline of a run is in
-/// seconds.
+/// Number of times that a driver polls the device for completion: the maximum, because [`Driver::run`] enforces the
+/// deadline.
 const WAIT_CYCLES: u32 = u32::MAX;
 
 type DeviceAlloc = unsafe extern "C" fn() -> *mut c_void;
@@ -28,7 +28,7 @@ type MemCopyFromHost = unsafe extern "C" fn(*mut c_void, *const c_void, usize);
 type MemCopyToHost = unsafe extern "C" fn(*mut c_void, *const c_void, usize);
 type Cache = unsafe extern "C" fn(*mut c_void, u32, c_int);
 
-/// Functions of a driver.
+/// Driver functions.
 struct Functions {
     run: DeviceRun,
     alloc: MemAlloc,
@@ -40,13 +40,13 @@ struct Functions {
     invalidate: Cache,
 }
 
-/// Handle of a device, which the driver's functions take.
+/// Opaque pointer to a device or its memory, for driver functions.
 #[derive(Clone, Copy)]
 struct Handle(*mut c_void);
 
-// SAFETY: the handle is passed to the driver alone, by one thread at a time.
+// SAFETY: only the driver dereferences the pointer, and `Driver::busy` serializes its calls.
 unsafe impl Send for Handle {}
-// SAFETY: as above.
+// SAFETY: only the driver dereferences the pointer, and `Driver::busy` serializes its calls.
 unsafe impl Sync for Handle {}
 
 /// Loaded driver with its device.
@@ -55,14 +55,14 @@ pub struct Driver {
     pub path: PathBuf,
     functions: Functions,
     device: Handle,
-    /// Held during a call: the functions are not safe for threads, and the device has one run at a time.
+    /// Held during a call, because the functions are not thread-safe and the device executes one run at a time.
     busy: Mutex<()>,
-    /// Set when a run has not ended in time. The device is then not used again.
+    /// Set after a run that missed its deadline. The device is not used again.
     lost: AtomicBool,
 }
 
-/// Returns the driver named by the environment; `None` if the variable is unset or empty. A library is loaded once and
-/// never unloaded.
+/// Returns the driver that the environment names; `None` if the variable is unset or empty. A library is loaded once
+/// and never unloaded.
 ///
 /// # Errors
 /// If the file is not a shared library for this machine, cannot be loaded, lacks a function, or has no device.
@@ -73,10 +73,11 @@ pub fn from_environment() -> Result<Option<Arc<Driver>>> {
     }
 }
 
-/// Answers the query for the files that regions need at run time: none, as the driver belongs to the machine of its device.
+/// Returns the files that regions need at run time as JSON: none, because a driver belongs to the machine of its
+/// device.
 ///
 /// # Errors
-/// If a driver is named, which a copy for another machine would not have.
+/// If the environment names a driver, which a bundle for a different machine would lack.
 pub fn files() -> Result<Vec<u8>> {
     match from_environment()? {
         None => Ok(b"[]".to_vec()),
@@ -89,10 +90,10 @@ pub fn files() -> Result<Vec<u8>> {
     }
 }
 
-/// Loads the driver from a file, or returns it if it is loaded already.
+/// Returns the driver from a file; loads it on the first call.
 ///
 /// # Errors
-/// If the file is not a driver, as in [`from_environment`].
+/// If the file is not a usable driver, as in [`from_environment`].
 pub fn open(path: OsString) -> Result<Arc<Driver>> {
     static OPEN: Mutex<BTreeMap<OsString, Arc<Driver>>> = Mutex::new(BTreeMap::new());
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,8 +105,8 @@ pub fn open(path: OsString) -> Result<Arc<Driver>> {
     Ok(driver)
 }
 
-/// Functions of `driver.h`, in the order of [`load`]. `VTADeviceFree` is required, but the device is kept until the process
-/// exits.
+/// Functions of `driver.h`, in the order that [`load`] expects. `VTADeviceFree` is required but not called: the device
+/// stays open until the process exits.
 const NAMES: [&str; 10] = [
     "VTADeviceAlloc",
     "VTADeviceFree",
@@ -128,7 +129,7 @@ fn load(path: &Path) -> Result<Driver> {
     };
     let symbols = library::open(path, NAMES).map_err(invalid)?;
     let [device_alloc, _, run, alloc, free, address, from_host, to_host, flush, invalidate] = symbols;
-    // SAFETY: `driver.h` declares the functions with these types.
+    // SAFETY: the library exports these functions of `driver.h`, which declares them with these types.
     let (device_alloc, functions) = unsafe {
         let functions = Functions {
             run: std::mem::transmute::<Symbol, DeviceRun>(run),
@@ -142,7 +143,7 @@ fn load(path: &Path) -> Result<Driver> {
         };
         (std::mem::transmute::<Symbol, DeviceAlloc>(device_alloc), functions)
     };
-    // SAFETY: the function takes nothing.
+    // SAFETY: `VTADeviceAlloc` has no parameters and no preconditions.
     let device = unsafe { device_alloc() };
     if device.is_null() {
         return Err(invalid("VTADeviceAlloc returned no device".into()));
@@ -156,7 +157,7 @@ fn load(path: &Path) -> Result<Driver> {
     })
 }
 
-/// Memory of a driver that its device reads and writes.
+/// Driver-allocated memory that the device reads and writes.
 pub struct DeviceMemory {
     driver: Arc<Driver>,
     pointer: Handle,
@@ -168,20 +169,21 @@ impl DeviceMemory {
     /// Allocates memory.
     ///
     /// # Errors
-    /// A driver without memory left.
+    /// If the driver has no memory left, or the device is lost.
     pub fn new(driver: &Arc<Driver>, size: usize) -> Result<DeviceMemory> {
         let _one_at_a_time = driver.lock()?;
-        // SAFETY: the function returns memory of the size, or null. Memory is cached (1), as copies flush it.
+        // SAFETY: `VTAMemAlloc` accepts any size and returns null on failure. Memory is cached (1), because copies
+        // flush it.
         let pointer = unsafe { (driver.functions.alloc)(size.max(1), 1) };
         if pointer.is_null() {
             return Err(driver.error(&format!("VTAMemAlloc returned no memory for {size} bytes")));
         }
-        // SAFETY: the pointer is that of an allocation.
+        // SAFETY: `pointer` is the allocation from above, which is non-null.
         let address = unsafe { (driver.functions.address)(pointer) };
         Ok(DeviceMemory { driver: driver.clone(), pointer: Handle(pointer), address, size })
     }
 
-    /// Returns the address of the memory as the device sees it.
+    /// Returns the device address of the memory.
     pub fn address(&self) -> u64 {
         self.address.into()
     }
@@ -189,12 +191,12 @@ impl DeviceMemory {
     /// Copies bytes to the start of the memory.
     ///
     /// # Errors
-    /// More bytes than the memory has, or a device that is lost.
+    /// If `bytes` is larger than the memory, or the device is lost.
     pub fn write(&self, bytes: &[u8]) -> Result<()> {
         let size = self.check(bytes.len())?;
         let _one_at_a_time = self.driver.lock()?;
         let Functions { copy_from_host, flush, .. } = self.driver.functions;
-        // SAFETY: the memory has the size, and the slice is readable.
+        // SAFETY: `self` owns the memory, `check` has bounded the size, and the slice is readable.
         unsafe {
             copy_from_host(self.pointer.0, bytes.as_ptr().cast(), bytes.len());
             flush(self.pointer.0, self.address, size);
@@ -205,12 +207,12 @@ impl DeviceMemory {
     /// Copies bytes from the start of the memory.
     ///
     /// # Errors
-    /// More bytes than the memory has, or a device that is lost.
+    /// If `bytes` is larger than the memory, or the device is lost.
     pub fn read(&self, bytes: &mut [u8]) -> Result<()> {
         let size = self.check(bytes.len())?;
         let _one_at_a_time = self.driver.lock()?;
         let Functions { copy_to_host, invalidate, .. } = self.driver.functions;
-        // SAFETY: the memory has the size, and the slice is writable.
+        // SAFETY: `self` owns the memory, `check` has bounded the size, and the slice is writable.
         unsafe {
             invalidate(self.pointer.0, self.address, size);
             copy_to_host(bytes.as_mut_ptr().cast(), self.pointer.0, bytes.len());
@@ -228,9 +230,9 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // A device that has not ended a run may still write to the memory.
+        // A lost device may still write to the memory, so the memory is leaked.
         if let Ok(_one_at_a_time) = self.driver.lock() {
-            // SAFETY: the pointer is that of an allocation, which is not used after this.
+            // SAFETY: `self` owns the allocation and does not use it again.
             unsafe { (self.driver.functions.free)(self.pointer.0) };
         }
     }
@@ -241,7 +243,7 @@ impl Driver {
         Error::new(format!("driver {} ({VARIABLE}): {problem}", self.path.display()))
     }
 
-    /// Returns the error of a device after which the host computes.
+    /// Returns an error with the code of a lost device, after which the host computes.
     fn lost_error(&self, problem: &str) -> Error {
         self.error(problem).code(DEVICE_LOST)
     }
@@ -253,10 +255,10 @@ impl Driver {
         Ok(self.busy.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs instructions that begin at an address, and waits for their end.
+    /// Runs `count` instructions at a device address, and waits for their end.
     ///
     /// # Errors
-    /// A driver that reports an error, or does not answer in time. The device is then not used again.
+    /// If the driver reports an error, or misses the deadline; the device is then lost.
     pub fn run(self: &Arc<Driver>, address: u64, count: usize, deadline: Duration) -> Result<()> {
         let _one_at_a_time = self.lock()?;
         let (Ok(address), Ok(count)) = (u32::try_from(address), u32::try_from(count)) else {
@@ -264,10 +266,10 @@ impl Driver {
         };
         let (done, answer) = mpsc::channel();
         let (run, device) = (self.functions.run, self.device);
-        // The driver may never return, so it is called on a thread of its own.
+        // The driver may never return, so it is called on a separate thread.
         let call = move || {
             let device = device;
-            // SAFETY: the instructions lie in memory of the driver, and the checker has accepted them.
+            // SAFETY: `Device` has written the instructions to driver memory, and `blob::read` has checked them.
             let code = unsafe { run(device.0, address, count, WAIT_CYCLES) };
             // The receiver is gone if the deadline has passed.
             let _ = done.send(code);

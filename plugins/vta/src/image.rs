@@ -1,4 +1,4 @@
-//! Compiled region: buffers in the memory that host and device share, layers, and the stream.
+//! Compiled region: buffers in memory that host and device share, layers, and the stream.
 
 use crate::lower::Node;
 use crate::pack::{Layout, Weights};
@@ -12,27 +12,27 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
 
-/// Page of the driver's memory, at which buffers begin.
+/// Page size of driver memory in bytes. Buffers begin at page boundaries.
 pub const PAGE: usize = 4096;
 
-/// Mode of the simulator for a region.
+/// Simulator mode for a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Simulator {
-    /// Runs it by the rules of VTA's own functional simulator.
+    /// Runs the region under the rules of VTA's functional simulator.
     #[default]
     Functional,
-    /// Runs it by the rules that every hardware design has.
+    /// Runs the region under the rules that all hardware designs share.
     Strict,
-    /// Runs it under many schedules by both rules, and compares the results.
+    /// Runs the region in both modes under many schedules, and compares the results.
     Schedules,
 }
 
 impl Simulator {
-    /// Names in the option of the backend; the first is the default.
+    /// Names of the modes in the backend option; the first is the default.
     pub const NAMES: [&'static str; 3] = ["functional", "strict", "schedules"];
 
-    /// Returns the simulator of a name; the default for others, which the host rejects.
+    /// Returns the mode of a name. The host rejects unknown names, for which the default mode is returned.
     pub fn named(name: Option<&str>) -> Simulator {
         match name {
             Some("strict") => Simulator::Strict,
@@ -57,41 +57,40 @@ impl fmt::Display for Simulator {
 pub struct Image {
     /// Symbol of the region.
     pub symbol: String,
-    /// Simulator that runs the region where there is no driver.
+    /// Simulator mode for runs without a driver.
     pub simulator: Simulator,
-    /// Device that the stream is for.
+    /// Target device of the stream.
     pub config: Config,
-    /// Inputs of the region.
+    /// Region inputs.
     pub inputs: Vec<Edge>,
-    /// Outputs of the region.
+    /// Region outputs.
     pub outputs: Vec<Edge>,
-    /// Number of constants of the region.
+    /// Number of region constants.
     pub constants: usize,
-    /// Buffers.
     pub buffers: Vec<Buffer>,
-    /// Layers in the order of their execution.
+    /// Layers in execution order.
     pub layers: Vec<LayerInfo>,
-    /// Instructions of each run of the device.
+    /// Instruction range of each device run.
     pub runs: Vec<Range<usize>>,
-    /// Contents of the buffer of vectors.
+    /// Contents of the vector buffer.
     pub vectors: Vec<u8>,
-    /// Contents of the buffer of micro-operations.
+    /// Contents of the micro-operation buffer.
     pub uops: Vec<u32>,
-    /// Instructions. Addresses of transfers are relative to their buffers.
+    /// Instructions. Transfer addresses are relative to their buffers.
     pub stream: Vec<Insn>,
-    /// Buffer that each instruction accesses.
+    /// Index of the buffer that each instruction accesses, if any.
     pub accessed: Vec<Option<u32>>,
 }
 
-/// Input or output of a region.
+/// Region input or output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edge {
     /// Dimensions of the tensor.
     pub shape: Vec<usize>,
-    /// True for int32, which has four planes of bytes; otherwise int8.
+    /// True for int32, which is packed as four byte planes; false for int8.
     pub int32: bool,
-    /// Buffer of the packed tensor.
+    /// Index of the packed tensor's buffer.
     pub buffer: u32,
 }
 
@@ -108,13 +107,12 @@ impl Edge {
     }
 }
 
-/// Buffer in the memory that host and device share.
+/// Buffer in memory that host and device share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Buffer {
     /// Size in bytes.
     pub bytes: usize,
-    /// Content.
     pub content: Content,
 }
 
@@ -124,9 +122,9 @@ pub struct Buffer {
 pub enum Content {
     /// Micro-operations.
     Uops,
-    /// Weight element that is the identity matrix.
+    /// Weight element with the identity matrix.
     Identity,
-    /// Vectors: numbers per output channel.
+    /// Vectors: one operand per output channel.
     Vectors,
     /// Packed weights.
     Weights(Weights),
@@ -156,22 +154,22 @@ impl fmt::Display for Content {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerInfo {
-    /// Operators, with the nodes of the model that they came from.
+    /// Operators, with their source nodes in the model.
     pub name: String,
-    /// Instructions.
+    /// Range of the layer's instructions.
     pub instructions: Range<usize>,
-    /// Tile: rows, columns, blocks of input and output channels, virtual threads.
+    /// Tile: rows, columns, input channel blocks, output channel blocks, virtual threads.
     pub tile: [usize; 5],
-    /// Steps of the matrix unit.
+    /// Number of matrix unit steps.
     pub gemm_steps: u64,
-    /// Bytes that transfers move.
+    /// Number of bytes that transfers move.
     pub bytes: u64,
     /// Predicted cycles.
     pub cycles: u64,
 }
 
 impl LayerInfo {
-    /// Describes a layer.
+    /// Creates the report entry of a layer.
     pub fn new(
         config: &Config,
         node: &Node,
@@ -197,14 +195,14 @@ impl LayerInfo {
         }
     }
 
-    /// Returns the part of the predicted cycles in which the matrix unit has a step.
+    /// Returns the fraction of the predicted cycles in which the matrix unit executes a step.
     pub fn utilization(&self) -> f64 {
         self.gemm_steps as f64 / self.cycles.max(1) as f64
     }
 }
 
 impl Image {
-    /// Returns addresses of the buffers, one after another at the starts of pages, and the end of the last one.
+    /// Returns consecutive page-aligned buffer addresses, and the end of the last buffer.
     pub fn addresses(&self) -> (Vec<u64>, usize) {
         let mut end = PAGE;
         let mut addresses = Vec::with_capacity(self.buffers.len());
@@ -215,7 +213,7 @@ impl Image {
         (addresses, end)
     }
 
-    /// Returns the buffers for the checker.
+    /// Returns the buffers as segments for the checker.
     pub fn segments(&self, addresses: &[u64]) -> Vec<Segment> {
         let segment = |(buffer, address): (&Buffer, &u64)| Segment {
             range: *address as usize..*address as usize + buffer.bytes,
@@ -225,10 +223,10 @@ impl Image {
         self.buffers.iter().zip(addresses).map(segment).collect()
     }
 
-    /// Returns the bytes of a buffer that is filled before runs; `None` for the tensors.
+    /// Returns the content of a buffer that is filled before the first run; `None` for a tensor.
     ///
     /// # Errors
-    /// Constants of other sizes than the region was compiled for.
+    /// If a constant does not match the compiled region.
     pub fn content(&self, buffer: usize, constants: &[Constant], services: &Services) -> Result<Option<Vec<u8>>> {
         let block = self.config.block();
         Ok(Some(match &self.buffers[buffer].content {
@@ -256,7 +254,7 @@ impl Image {
         self.layers.iter().find(|layer| layer.instructions.contains(&instruction))
     }
 
-    /// Returns a sentence about an instruction: its layer, its number, and a message.
+    /// Prefixes a message with the layer and index of an instruction.
     pub fn at(&self, instruction: Option<usize>, message: &str) -> String {
         match instruction {
             Some(index) => match self.layer_of(index) {
@@ -267,7 +265,7 @@ impl Image {
         }
     }
 
-    /// Returns the predicted cycles of a run.
+    /// Returns the predicted cycles per region run.
     pub fn cycles(&self) -> u64 {
         self.layers.iter().map(|layer| layer.cycles).sum()
     }

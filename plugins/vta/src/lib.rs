@@ -5,14 +5,14 @@
 //! | file | purpose |
 //! |---|---|
 //! | `support` | pattern table and quantization scheme |
-//! | `lower/` | operators to nodes: sums, pooling, elementwise operations, each with what follows on its accumulators |
-//! | `plan` | nodes to layers in buffers, tilings and the stream, by `byoc-vta-program` |
-//! | `pack` | activations, weights and vectors in blocks of channels |
-//! | `image`, `blob` | compiled region, its checks, its serialized form |
-//! | `device` | memory and runs of the simulator of `byoc-vta-machine` or of a driver |
-//! | `driver` | library named by `VTA_DRIVER`, with the functions of VTA's own `driver.h` |
+//! | `lower/` | lowers operators to nodes: layers with the epilogues on their accumulators |
+//! | `plan` | plans buffers, layers, tilings and the instruction stream, with `byoc-vta-program` |
+//! | `pack` | packs activations, weights and vectors into channel blocks |
+//! | `image`, `blob` | compiled region, its validation, its serialized form |
+//! | `device` | memory and runs in the `byoc-vta-machine` simulator or through a driver |
+//! | `driver` | library that `VTA_DRIVER` names, with the functions of VTA's `driver.h` |
 //! | `loader` | runs a region on a device |
-//! | `source`, `listing` | the region as a C program against `driver.h`, and as text |
+//! | `source`, `listing` | region as a C program that uses `driver.h`, and as text |
 
 mod backend;
 mod blob;
@@ -40,8 +40,8 @@ byoc_plugin_api::register!(|context, registry| {
 
 byoc_plugin_api::declare_plugin!("vta", env!("CARGO_PKG_VERSION"));
 
-/// Reads the parameters of the device from the file beside the library: `libbyoc_vta.so` reads `libbyoc_vta.json`. Without a
-/// file, returns those of VTA's sample configurations.
+/// Reads the device parameters from the file next to the library: `libbyoc_vta.so` reads `libbyoc_vta.json`. Without a
+/// file, returns the parameters of VTA's sample configurations.
 fn config_beside(library: &Path) -> Result<Config> {
     let path = library.with_extension("json");
     if !path.exists() {

@@ -1,9 +1,9 @@
-//! Text of a compiled region: its device, its buffers, and the stream layer by layer.
+//! Listing of a compiled region: device, buffers, and the stream layer by layer.
 
 use crate::image::Image;
 use std::fmt::Write;
 
-/// Returns the listing of a region, with at most `limit` instructions of each layer.
+/// Returns the listing of a region, with at most `limit` instructions per layer.
 pub fn listing(image: &Image, limit: usize) -> String {
     let mut text = String::new();
     let total: usize = image.buffers.iter().map(|buffer| buffer.bytes).sum();

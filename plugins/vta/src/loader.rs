@@ -12,19 +12,19 @@ use byoc_vta_machine::sim::Counters;
 use serde_json::json;
 use std::sync::{Mutex, PoisonError};
 
-/// Number of instructions of each layer in a summary.
+/// Maximum number of instructions per layer in a summary.
 const SUMMARY_INSTRUCTIONS: usize = 12;
 
-/// Loader of regions, `loadbinary_vta`.
+/// Loader registered as `loadbinary_vta`.
 pub struct VtaLoader {
-    /// Parameters of the device.
+    /// Device parameters.
     pub config: Config,
 }
 
 /// Loaded region.
 struct LoadedRegion {
     image: Image,
-    /// Path of the driver, or the name of the simulator.
+    /// Driver path or simulator name.
     device_name: String,
     /// True if a driver runs the region.
     driven: bool,
@@ -36,7 +36,7 @@ fn dtype(edge: &Edge) -> DType {
     if edge.int32 { DType::I32 } else { DType::I8 }
 }
 
-/// Returns the types that a region was compiled for.
+/// Returns the input and output types of a region.
 fn signature(image: &Image) -> Signature {
     let ty = |edge: &Edge| TensorType::new(dtype(edge), &edge.shape);
     Signature { inputs: image.inputs.iter().map(ty).collect(), outputs: image.outputs.iter().map(ty).collect() }
@@ -79,7 +79,7 @@ impl Loader for VtaLoader {
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
         match key {
-            // The blob holds instructions of the device, not native code.
+            // The blob contains device instructions, not native code.
             "blob.native" => Ok(Some(b"false".to_vec())),
             "byoc.files.1" => Ok(Some(driver::files()?)),
             "blob.listing" => Ok(Some(listing::listing(&blob::read(data)?, usize::MAX).into_bytes())),
@@ -89,7 +89,7 @@ impl Loader for VtaLoader {
     }
 }
 
-/// Checks the types of tensors against those of a region.
+/// Compares tensor types with the types that a region expects.
 fn check_tensors<'s>(
     name: &str,
     given: impl ExactSizeIterator<Item = (&'s [usize], Option<DType>)>,
@@ -110,7 +110,7 @@ fn check_tensors<'s>(
 }
 
 impl LoadedRegion {
-    /// Reports the layers of a run, and what the simulator has counted.
+    /// Reports the layers of a run, and the simulator counters.
     fn report(&self, counters: Option<Counters>) {
         for (number, layer) in self.image.layers.iter().enumerate() {
             let [rows, columns, inputs, outputs, threads] = layer.tile;

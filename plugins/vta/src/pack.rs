@@ -1,27 +1,27 @@
-//! Packed tensors: blocks of channels, as the device reads and writes them.
+//! Packed tensors: channel blocks in the layout of the device.
 
 use byoc_plugin_api::{Result, Services};
 use byoc_vta_machine::config::Config;
 use serde::{Deserialize, Serialize};
 
-/// Dimensions of a tensor at the edge of a region.
+/// Dimensions of a tensor, and its packing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layout {
     /// (N, C, H, W), packed as (N/b, C/c, H, W, b, c).
     Images {
-        /// N.
+        /// Batch size, N.
         batch: usize,
-        /// C.
+        /// Number of channels, C.
         channels: usize,
-        /// H times W.
+        /// Number of pixels, H * W.
         positions: usize,
     },
     /// (N, C), packed as (C/c, N/b, b, c): rows of a dense layer are positions of one image.
     Rows {
-        /// N.
+        /// Number of rows, N.
         rows: usize,
-        /// C.
+        /// Number of channels, C.
         channels: usize,
     },
 }
@@ -36,7 +36,7 @@ impl Layout {
         }
     }
 
-    /// Returns the number of activation elements of the device.
+    /// Returns the number of device activation elements in the packed tensor.
     pub fn elements(&self, config: &Config) -> usize {
         let (b, c) = (config.batch(), config.block());
         match *self {
@@ -45,7 +45,7 @@ impl Layout {
         }
     }
 
-    /// Returns the number of numbers of the tensor.
+    /// Returns the number of scalars in the tensor.
     pub fn count(&self) -> usize {
         match *self {
             Layout::Images { batch, channels, positions } => batch * channels * positions,
@@ -53,7 +53,7 @@ impl Layout {
         }
     }
 
-    /// Returns the number of slabs that are packed independently of each other, with the elements of one.
+    /// Returns the number of independently packed slabs, and the number of elements per slab.
     fn slabs(&self, config: &Config) -> (usize, usize) {
         let (b, c) = (config.batch(), config.block());
         match *self {
@@ -62,7 +62,7 @@ impl Layout {
         }
     }
 
-    /// Calls `f` with each number of a slab: its index in the slab, and in the tensor.
+    /// Calls `f` for each scalar of a slab, with its index in the slab and its index in the tensor.
     fn for_each(&self, config: &Config, slab: usize, mut f: impl FnMut(usize, usize)) {
         let (b, c) = (config.batch(), config.block());
         match *self {
@@ -93,35 +93,36 @@ impl Layout {
 #[derive(Clone, Copy)]
 struct Target<T>(*mut T);
 
-// SAFETY: tasks write disjoint parts.
+// SAFETY: memory is only accessed by `write`, whose caller guarantees exclusive access to the element.
 unsafe impl<T: Send> Send for Target<T> {}
-// SAFETY: as above.
+// SAFETY: memory is only accessed by `write`, whose caller guarantees exclusive access to the element.
 unsafe impl<T: Send> Sync for Target<T> {}
 
 impl<T: Copy> Target<T> {
-    /// Writes an element. A method, so that closures capture the `Target`, which is `Sync`, and not its raw pointer.
+    /// Writes an element. Because this is a method, closures capture the `Target`, which is `Sync`, not its raw
+    /// pointer.
     ///
     /// # Safety
-    /// The memory must hold the element, and nothing else may access it during the call.
+    /// `at` must be in bounds, and nothing else may access the element during the call.
     unsafe fn write(self, at: usize, value: T) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that `at` is in bounds and that the access is exclusive.
         unsafe { self.0.add(at).write(value) };
     }
 }
 
-/// Packs a tensor. Channels and rows that it does not have are zeros.
+/// Packs a tensor. Padding channels and padding rows are zero.
 ///
 /// # Errors
-/// A task that panicked.
+/// If a task panics.
 pub fn pack(services: &Services, config: &Config, layout: &Layout, tensor: &[i8], packed: &mut [u8]) -> Result<()> {
     let (slabs, elements) = layout.slabs(config);
     let lanes = config.batch() * config.block();
-    assert!(tensor.len() == layout.count() && packed.len() == slabs * elements * lanes, "sizes of a tensor");
+    assert!(tensor.len() == layout.count() && packed.len() == slabs * elements * lanes, "expected matching sizes");
     packed.fill(0);
     let target = Target(packed.as_mut_ptr());
     services.parallel_for(slabs, |slab| {
         let first = slab * elements * lanes;
-        // SAFETY: each slab belongs to one task, and `packed` holds all slabs.
+        // SAFETY: each task writes only its own slab, and the assertion ensures that `packed` contains all slabs.
         layout.for_each(config, slab, |at, from| unsafe { target.write(first + at, tensor[from] as u8) });
     })
 }
@@ -129,15 +130,15 @@ pub fn pack(services: &Services, config: &Config, layout: &Layout, tensor: &[i8]
 /// Unpacks an int8 tensor.
 ///
 /// # Errors
-/// A task that panicked.
+/// If a task panics.
 pub fn unpack(services: &Services, config: &Config, layout: &Layout, packed: &[u8], tensor: &mut [i8]) -> Result<()> {
     unpack_with(services, config, layout, packed.len(), tensor, |at| packed[at] as i8)
 }
 
-/// Unpacks an int32 tensor from four planes of bytes.
+/// Unpacks an int32 tensor from four byte planes.
 ///
 /// # Errors
-/// A task that panicked.
+/// If a task panics.
 pub fn unpack_planes(
     services: &Services,
     config: &Config,
@@ -160,36 +161,37 @@ fn unpack_with<T: Copy + Send>(
 ) -> Result<()> {
     let (slabs, elements) = layout.slabs(config);
     let lanes = config.batch() * config.block();
-    assert!(tensor.len() == layout.count() && bytes == slabs * elements * lanes, "sizes of a tensor");
+    assert!(tensor.len() == layout.count() && bytes == slabs * elements * lanes, "expected matching sizes");
     let target = Target(tensor.as_mut_ptr());
     services.parallel_for(slabs, |slab| {
         let first = slab * elements * lanes;
-        // SAFETY: each element of the tensor lies in one slab, and each slab belongs to one task.
+        // SAFETY: each tensor element is in one slab, each slab belongs to one task, and the assertion checks the
+        // sizes.
         layout.for_each(config, slab, |at, to| unsafe { target.write(to, value(first + at)) });
     })
 }
 
-/// Weights of a convolution: how (O, I, KH, KW) is packed. Groups of fewer channels than a block are merged, with zeros for
-/// the products of different groups.
+/// Packing of convolution weights (O, I, KH, KW). Groups with fewer channels than a block are merged, with zero weights
+/// between channels of different groups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Weights {
     /// Index of the constant.
     pub constant: usize,
-    /// Output channels.
+    /// Number of output channels.
     pub kernels: usize,
-    /// Input channels of a group.
+    /// Number of input channels per group.
     pub channels: usize,
-    /// Groups.
+    /// Number of groups.
     pub groups: usize,
-    /// Number of groups that are merged to one.
+    /// Number of groups that are merged into one.
     pub merged: usize,
-    /// Taps of a kernel.
+    /// Number of taps per kernel.
     pub taps: usize,
 }
 
 impl Weights {
-    /// Returns the number of groups to merge for a block size: the fewest that fill blocks, or all.
+    /// Returns the number of groups to merge: the fewest that fill whole blocks, or else all groups.
     pub fn groups_to_merge(channels: usize, kernels: usize, groups: usize, block: usize) -> usize {
         let fills = |merged: &usize| {
             groups.is_multiple_of(*merged)
@@ -199,12 +201,12 @@ impl Weights {
         (1..groups).find(fills).unwrap_or(groups)
     }
 
-    /// Returns the number of merged groups.
+    /// Returns the number of groups after merging.
     pub fn merged_groups(&self) -> usize {
         self.groups / self.merged
     }
 
-    /// Returns the blocks of input and output channels of a merged group.
+    /// Returns the number of input channel blocks and of output channel blocks per merged group.
     pub fn blocks(&self, block: usize) -> [usize; 2] {
         let kernels = self.kernels / self.groups;
         [(self.merged * self.channels).div_ceil(block), (self.merged * kernels).div_ceil(block)]
@@ -219,7 +221,7 @@ impl Weights {
     /// Packs weights.
     ///
     /// # Errors
-    /// A task that panicked.
+    /// If a task panics.
     pub fn pack(&self, services: &Services, block: usize, weights: &[i8], packed: &mut [u8]) -> Result<()> {
         let [inputs, outputs] = self.blocks(block);
         let of_group = self.kernels / self.groups;
@@ -235,7 +237,7 @@ impl Weights {
                 if kernel >= self.merged * of_group {
                     continue;
                 }
-                // The input channels of the kernel's own group, within the merged one.
+                // First input channel of the kernel's group within the merged group.
                 let first = kernel / of_group * self.channels;
                 for channel in 0..self.channels {
                     let (input, k) = ((first + channel) / block, (first + channel) % block);
@@ -243,7 +245,8 @@ impl Weights {
                         let at = ((input * self.taps + tap) * block + lane) * block + k;
                         let kernel = group * self.merged * of_group + kernel;
                         let from = (kernel * self.channels + channel) * self.taps + tap;
-                        // SAFETY: each row of blocks belongs to one task, and `packed` holds all rows.
+                        // SAFETY: each task writes only its own row of blocks, and the assertion ensures that `packed`
+                        // contains all rows.
                         unsafe { target.write(row * row_bytes + at, weights[from] as u8) };
                     }
                 }
@@ -252,8 +255,8 @@ impl Weights {
     }
 }
 
-/// Returns the bytes of a vector: an accumulator element for each block of output channels, with the numbers repeated for
-/// each row of the batch. Groups that end within a block are merged, so channels are consecutive in each of `groups`.
+/// Returns the bytes of a vector: one accumulator element per output channel block, with the values repeated for each
+/// batch row. Groups that end within a block are merged, so channels are consecutive within each of the `groups`.
 pub fn vector(config: &Config, groups: usize, values: &[i32]) -> Vec<u8> {
     let (batch, block) = (config.batch(), config.block());
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! From nodes to a stream: buffers, layers, tilings, instructions.
+//! Plans a region: translates nodes to buffers, layers, tilings and an instruction stream.
 
 use crate::image::{Buffer, Content, Edge, Image, LayerInfo, Simulator};
 use crate::lower::range::ChannelStep;
@@ -16,36 +16,36 @@ use byoc_vta_program::search;
 use byoc_vta_program::tile::Tile;
 use std::collections::BTreeMap;
 
-/// Maximum size of a buffer in bytes: that of the newest drivers.
+/// Maximum buffer size in bytes, the limit of the newest drivers.
 const MAX_BUFFER: usize = 1 << 24;
 
-/// Buffers and layers of a region.
+/// Buffers and layers of a region under construction.
 struct Planner<'a> {
     config: &'a Config,
     ir: &'a RegionIr<'a>,
     buffers: Vec<Buffer>,
-    /// Contents of the vectors.
+    /// Contents of the vector buffer.
     vectors: Vec<u8>,
-    /// Buffer of each tensor.
+    /// Buffer index of each tensor.
     tensors: BTreeMap<Val, u32>,
     layers: Vec<Layer>,
 }
 
-/// Buffer of the micro-operations.
+/// Index of the micro-operation buffer.
 const UOPS: u32 = 0;
-/// Buffer of the identity matrix.
+/// Index of the identity matrix buffer.
 const IDENTITY: u32 = 1;
-/// Buffer of the vectors.
+/// Index of the vector buffer.
 const VECTORS: u32 = 2;
 
 fn shape_of(ir: &RegionIr<'_>, value: Val) -> Vec<usize> {
     ir.shape(value).iter().map(|&dim| dim as usize).collect()
 }
 
-/// Returns the layers of a region, to learn whether the device can hold their tiles.
+/// Checks that every layer of a region has a tiling that fits into the device memories.
 ///
 /// # Errors
-/// A layer without a tiling, or a buffer that is too large.
+/// If an input is not int8, a layer has no tiling, or a buffer is too large.
 pub fn check(network: &Network<'_>, config: &Config) -> Result<(), CompileError> {
     Planner::new(network, config)?;
     Ok(())
@@ -54,13 +54,13 @@ pub fn check(network: &Network<'_>, config: &Config) -> Result<(), CompileError>
 /// Plans a region: chooses tilings, and emits the stream.
 ///
 /// # Errors
-/// A layer without a tiling, or a buffer that is too large.
+/// If an input is not int8, a layer has no tiling, or a buffer is too large.
 pub fn plan(network: &Network<'_>, symbol: &str, config: &Config, runs: Runs) -> Result<Image, CompileError> {
     let planner = Planner::new(network, config)?;
     let mut chosen: Vec<(Layer, Tile)> = Vec::new();
     let mut known: BTreeMap<String, Tile> = BTreeMap::new();
     for (layer, node) in planner.layers.iter().zip(&network.nodes) {
-        // Layers that differ only in the places of their tensors have one tiling.
+        // Layers that differ only in the places of their tensors share a tiling.
         let key = format!("{:?}", layer.without_places());
         let tile = match known.get(&key) {
             Some(tile) => *tile,
@@ -159,7 +159,7 @@ impl<'a> Planner<'a> {
         Ok(self.buffers.len() as u32 - 1)
     }
 
-    /// Adds the buffer of a tensor.
+    /// Adds a buffer for a tensor.
     fn tensor(&mut self, value: Val, form: Form, content: Content) -> Result<Place, CompileError> {
         let elements = Layout::of(&shape_of(self.ir, value)).elements(self.config);
         let bytes = elements * self.config.element_bytes(Memory::Inp) * form.bytes();

@@ -2,12 +2,14 @@
 
 use byoc_plugin_api::Quantization;
 
-/// Single operators. Sums are stored as int32; elementwise operators and pooling take int8 within a region.
+/// Supported single operators. Convolutions and dense layers return int32; elementwise operators and pooling accept
+/// int8 within a region.
 pub const OPERATORS: &[&str] =
     &["qnn.conv2d", "nn.conv2d", "qnn.dense", "nn.dense", "qnn.add", "nn.max_pool2d", "nn.relu", "clip"];
 
-/// Pattern table: a sum with its epilogue, with and without the addition of another tensor. A module without the QNN
-/// dialect, as TVM's `relay.quantize` writes it, has additions, shifts and casts instead.
+/// Pattern table: a convolution or dense layer with its epilogue, with and without the addition of a second tensor. A
+/// module without the QNN dialect, such as the output of TVM's `relay.quantize`, has additions, shifts and casts
+/// instead of requantization.
 pub const PATTERNS: &str = "\
 conv2d_add: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d(*, *);
     let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
@@ -50,8 +52,8 @@ dense_bias: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*, 
 add: qnn.add(*, *, const, const, const, const, const, const) ? nn.relu ? clip
 ";
 
-/// Returns the quantization scheme: int8 with zero points 0 and scales that are powers of two, one per output channel of a
-/// weight, sums and biases in int32.
+/// Returns the quantization scheme: int8 with zero point 0 and power-of-two scales, per output channel for weights,
+/// with accumulators and biases in int32.
 pub fn quantization() -> Quantization {
     Quantization {
         activation: "int8".into(),

@@ -1,10 +1,9 @@
-//! Artifacts that are sealed again after a mutation, so that the mutation passes the digests and reaches the later
-//! checks.
+//! Mutated artifacts with recomputed digests, so that a mutation passes the digest checks and reaches later checks.
 //!
 //! Mutations do not change native code, as loading an object means running it. Each input is opened, loaded on the
-//! plugin that it was compiled for and run, and its program is also run on the host alone. Each run is either rejected
-//! with a message, or gives outputs of the declared types; if the mutation changed only types, shapes, positions or the
-//! code of the entry function, both runs give the same outputs.
+//! plugin that it was compiled for and run, and its program is also run without backends on the host. Each run is
+//! either rejected with a message, or produces outputs of the declared types; if the mutation changed only types,
+//! shapes, positions or the code of the entry function, both runs produce the same outputs.
 
 use crate::{Target, below, check_diagnostics, corpus, count_accepted, files, json, mutate, pick};
 use byoc::build::Compiled;
@@ -52,7 +51,7 @@ blob_targets! {
 
 const BACKENDS: [&str; 6] = ["dnnl", "nuc_fpga", "vta", "template", "ccompiler", "elementwise"];
 
-/// Maximum number of elements of a register; larger models are not run, as they would take too long.
+/// Maximum number of elements of a register; models with larger registers are not run, because a run would be too slow.
 const MAX_ELEMENTS: usize = 1 << 16;
 
 /// Returns the session of all artifact targets, with the plugins of this checkout.
@@ -65,12 +64,12 @@ fn session() -> &'static Session {
     })
 }
 
-/// Returns the programs of the corpus as artifacts, compiled for a backend on this machine. Artifacts without a region
-/// of the backend are used only if there are no others: without oneDNN, dnnl supports nothing, and everything runs on
-/// the host.
+/// Returns the corpus programs as artifacts, compiled for a backend on this machine. Artifacts without a region of the
+/// backend are used only if no artifact has such a region: without oneDNN, dnnl supports nothing, and everything runs
+/// on the host.
 fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
     static SEEDS: [OnceLock<Vec<Vec<u8>>>; BACKENDS.len()] = [const { OnceLock::new() }; BACKENDS.len()];
-    let at = BACKENDS.iter().position(|name| *name == backend).expect("expected a backend of the table");
+    let at = BACKENDS.iter().position(|name| *name == backend).expect("unknown backend");
     SEEDS[at].get_or_init(|| {
         let mut seeds = Vec::new();
         let mut without_regions = Vec::new();
@@ -99,7 +98,7 @@ fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
     })
 }
 
-/// Entries of an archive, in order.
+/// Archive entries, in order.
 type Entries = Vec<(String, Vec<u8>)>;
 
 const MANIFEST: &str = "manifest.json";
@@ -253,7 +252,7 @@ fn mutate_contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
 const CCOMPILER: &[u8] = b"BYOCCC02";
 const NUC_FPGA: &[u8] = b"NUCFPGA\n";
 
-/// Mutates the blob of a region, whose result may then differ from that of the host.
+/// Mutates a region's blob; the region's result may then differ from the host's result.
 fn mutate_blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     let is_blob = |name: &str| name.starts_with("regions/") && !name.contains("/source.");
     let blobs: Vec<usize> = (0..entries.len()).filter(|&at| is_blob(&entries[at].0)).collect();
@@ -290,7 +289,7 @@ fn mutate_ccompiler_header(rest: &[u8], random: &mut Random) -> Option<Vec<u8>> 
     let (length, rest) = rest.split_first_chunk::<8>()?;
     let (header, code) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
     let mut header: Value = serde_json::from_slice(header).ok()?;
-    // With other CPU features the source would be recompiled, which is slow and tests nothing.
+    // With different CPU features, the source would be recompiled, which is slow and tests nothing.
     let native_fields = ["source", "object", "features"].map(|key| (key, header[key].clone()));
     json::mutate(&mut header, random);
     if let Value::Object(fields) = &mut header {
@@ -365,7 +364,7 @@ fn load_and_run(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<
     Ok(Some(outputs))
 }
 
-/// Checks that two runs gave equal outputs: integers bit for bit, floats up to a thousandth of the largest value.
+/// Checks that two runs produced equal outputs: integers bit for bit, floats up to a thousandth of the largest value.
 fn compare_outputs(reference: &[Tensor], result: &[Tensor]) -> Result<(), String> {
     for (number, (expected, found)) in reference.iter().zip(result).enumerate() {
         if expected.dtype() != found.dtype() || expected.shape() != found.shape() {

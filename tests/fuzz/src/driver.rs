@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Options of a run.
+/// Run options.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Maximum number of executions.
     pub executions: u64,
     /// Time limit of the run.
     pub time: Duration,
-    /// Seed of the random numbers.
+    /// Random seed.
     pub seed: u64,
     /// Number of the first execution.
     pub first: u64,
@@ -28,7 +28,7 @@ pub struct Options {
     pub execution_timeout: Duration,
 }
 
-/// Results of a run.
+/// Run results.
 #[derive(Debug, Default)]
 pub struct Summary {
     /// Number of inputs that were executed.
@@ -64,7 +64,7 @@ pub fn input(target: &Target, seeds: &[Vec<u8>], seed: u64, number: u64) -> Vec<
 /// Runs a target on one input; a panic counts as a violation.
 ///
 /// # Errors
-/// A message about the violation.
+/// If the target panics or detects a violation; the error describes it.
 pub fn execute(target: &Target, bytes: &[u8]) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(|| (target.run)(bytes))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
@@ -108,7 +108,7 @@ pub fn run(target: &Target, options: &Options) -> std::io::Result<Summary> {
     Ok(summary)
 }
 
-/// Aborts the process if one execution takes too long, as a thread cannot be stopped from outside.
+/// Aborts the process if one execution takes too long, because a thread cannot be stopped externally.
 #[expect(clippy::print_stderr, reason = "the process aborts")]
 fn watchdog(current: Arc<AtomicU64>, execution_timeout: Duration, name: &'static str, seed: u64) {
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Targets that parse their input directly: models, arrays, images, weights, pattern tables, and the JSON of plugins.
+//! Targets that parse their input directly: models, arrays, images, weights, pattern tables, and plugin JSON.
 
 use crate::{Target, below, check_diagnostics, count_accepted, json, mutate, seeds};
 use byoc::build::{BuildOptions, build};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Limits on the models that are run: total number of input elements, and operations of a run.
+/// Limits for models that are run: total number of input elements, and floating-point operations per run.
 const MAX_ELEMENTS: usize = 1 << 16;
 const MAX_FLOPS: u64 = 1 << 27;
 
@@ -266,7 +266,7 @@ pub fn model(bytes: &[u8], extension: &str) -> Result<(), String> {
     build_and_run(&path, &LoadOptions::default())
 }
 
-/// Returns the session for runs on the host alone.
+/// Returns the session for runs without plugins.
 fn host() -> &'static Session {
     static HOST: OnceLock<Session> = OnceLock::new();
     HOST.get_or_init(|| Session::without_plugins(1).expect("cannot start a thread"))

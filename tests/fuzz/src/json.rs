@@ -1,5 +1,5 @@
-//! Mutations that keep JSON well-formed: of one value, or of all equal values in the same way, which passes checks that
-//! compare one part with another.
+//! Mutations that keep JSON well-formed. They change one value, or all equal values in the same way, so that checks
+//! that compare parts of the document still pass.
 
 use crate::mutate::EDGE_VALUES;
 use crate::{below, pick};
@@ -58,7 +58,8 @@ fn remove(root: &mut Value, at: &[String]) -> bool {
     }
 }
 
-// The recursion depth is that of the JSON, which serde_json bounds for the seed and for the parts grafted into it.
+// The recursion depth equals the nesting depth of the JSON, which serde_json bounds for the seed and for the parts
+// grafted into it.
 fn collect_paths(value: &Value, at: &mut Path, paths: &mut Vec<Path>) {
     if !at.is_empty() {
         paths.push(at.clone());
@@ -75,7 +76,7 @@ fn collect_paths(value: &Value, at: &mut Path, paths: &mut Vec<Path>) {
     }
 }
 
-/// Returns a mutated value: one close to `value`, or a value of the same kind from elsewhere in the document.
+/// Returns a mutated value, close to `value` or of the same kind from elsewhere in the document.
 fn mutate_value(value: &Value, root: &Value, paths: &[Path], random: &mut Random) -> Value {
     if below(random, 16) == 0 {
         let any = [Value::Null, Value::from(true), Value::from(""), Value::Array(Vec::new()), Value::from(0.5)];

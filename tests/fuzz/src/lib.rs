@@ -3,7 +3,7 @@
 //!
 //! The bodies run in two ways: guided by coverage under `cargo-fuzz`, whose targets in `fuzz/` are one line each; and
 //! under [`driver`], with any toolchain, where an execution depends only on the target, the seed and the number of the
-//! execution, and findings can be reproduced from these three.
+//! execution, so findings can be reproduced from these three values.
 //!
 //! A body returns an error for a violation that is not a panic: a result that differs from the reference, or an
 //! unexpected type.
@@ -24,16 +24,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Fuzz target.
 pub struct Target {
-    /// Name of the target, of its directory in `corpus`, if any, and of its file in `fuzz/fuzz_targets`.
+    /// Name of the target, its directory in `corpus` (if any) and its file in `fuzz/fuzz_targets`.
     pub name: &'static str,
-    /// Returns the inputs to start from; never empty.
+    /// Returns the initial inputs, at least one.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// Mutates an input.
     pub mutate: fn(&[u8], &mut Random) -> Vec<u8>,
     /// Runs the target on one input.
     ///
     /// # Errors
-    /// A message about the violation.
+    /// If the target violates a property; the error describes the violation.
     pub run: fn(&[u8]) -> Result<(), String>,
 }
 
@@ -71,7 +71,7 @@ pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// Returns the files of a target's corpus, sorted by name.
+/// Returns the paths and contents of a target's corpus files, sorted by path.
 ///
 /// # Panics
 /// If there are no files, as the corpus is part of the project.

@@ -1,4 +1,5 @@
-//! `byoc-fuzz TARGET [--executions N] [--seconds S] [--seed N] [--only N [--save FILE]]`, or `byoc-fuzz TARGET FILE...`.
+//! `byoc-fuzz TARGET [--executions N] [--seconds S] [--seed N] [--only N [--save FILE]]`,
+//! or `byoc-fuzz TARGET FILE...`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The limit is far beyond what inputs of a few kilobytes and the small models that are run need.
+/// Allocator whose limit far exceeds the needs of inputs of a few kilobytes and of small models.
 #[global_allocator]
 static MEMORY: LimitedAllocator = LimitedAllocator::new(2 << 30);
 

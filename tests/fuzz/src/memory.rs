@@ -3,8 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// System allocator with a limit. Beyond the limit allocations fail: code that handles the failure continues, other
-/// code aborts, as if memory were exhausted.
+/// System allocator with a limit. Above the limit, allocations fail: code that handles the failure continues, and all
+/// other code aborts, as if memory were exhausted.
 pub struct LimitedAllocator {
     used: AtomicUsize,
     peak: AtomicUsize,
@@ -35,7 +35,8 @@ impl LimitedAllocator {
     }
 }
 
-// SAFETY: delegates to the system allocator, and returns null beyond the limit, which every caller of `alloc` expects.
+// SAFETY: every call is delegated to the system allocator; above the limit, the result is null, as the contract
+// permits.
 unsafe impl GlobalAlloc for LimitedAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !self.reserve(layout.size()) {
@@ -55,7 +56,8 @@ unsafe impl GlobalAlloc for LimitedAllocator {
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         self.used.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the memory comes from `alloc`, with this layout.
+        // SAFETY: the caller guarantees that the memory was allocated here with this layout, that is, by the system
+        // allocator.
         unsafe { System.dealloc(at, layout) }
     }
 }

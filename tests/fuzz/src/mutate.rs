@@ -28,7 +28,7 @@ pub const EDGE_VALUES: [i64; 18] = [
 /// Maximum size of a mutated input in bytes.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Applies one to four mutations; `tokens` are tokens of the format to insert.
+/// Applies one to four mutations; `tokens` are format tokens to insert.
 pub fn bytes(seed: &[u8], random: &mut Random, tokens: &[&str]) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..=below(random, 4) {
@@ -72,7 +72,7 @@ fn mutate_once(bytes: &mut Vec<u8>, random: &mut Random, tokens: &[&str]) {
     }
 }
 
-/// Replaces the next decimal number with another one.
+/// Replaces the next decimal number with a mutated number.
 fn number(bytes: &mut Vec<u8>, from: usize, random: &mut Random) {
     let Some(start) = bytes[from..].iter().position(u8::is_ascii_digit).map(|at| from + at) else { return };
     let end = bytes[start..].iter().position(|byte| !byte.is_ascii_digit()).map_or(bytes.len(), |at| start + at);

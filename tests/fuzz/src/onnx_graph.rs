@@ -16,7 +16,7 @@ pub const ONNX_GRAPH: Target = Target {
 };
 
 /// Operator: name, kinds of its inputs (`x` an earlier result, `s` an earlier result or a scalar, `w` weights, `i`
-/// integers, `f` floats), and attributes. One input in sixteen is of another kind.
+/// integers, `f` floats), and attributes. One input in sixteen has a different kind.
 type Operator = (&'static str, &'static str, &'static [&'static str]);
 
 const OPERATORS: &[Operator] = &[
@@ -165,10 +165,10 @@ const TEXTS: &[&str] = &[
     "zeros",
 ];
 
-/// Dimensions: mostly small, some of them odd or prime, and a few negative or huge.
+/// Dimensions: mostly small, some odd or prime, and a few negative or huge.
 const SIZES: [i64; 20] = [0, 1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 16, 17, 33, 64, -1, 1 << 20, 1 << 31, 1 << 36, i64::MAX];
 
-/// Element types as ONNX numbers them, mostly float32; 99 does not exist.
+/// ONNX element type codes, mostly float32; 99 is invalid.
 const TYPES: [i32; 16] = [1, 1, 1, 1, 1, 7, 7, 6, 3, 2, 9, 11, 10, 16, 8, 99];
 
 /// Random choices, derived from the bytes of an input, and from zeros after its end.
@@ -187,7 +187,7 @@ impl Choices<'_> {
         &of[self.below(of.len())]
     }
 
-    /// Returns a dimension: mostly a small one, and one time in 32 any of [`SIZES`].
+    /// Returns a dimension: any of [`SIZES`] with probability 1/32, otherwise a small size.
     fn size(&mut self) -> i64 {
         if self.byte() < 8 { *self.pick(&SIZES) } else { SIZES[1 + self.below(10)] }
     }
@@ -275,7 +275,7 @@ fn port(name: &str, elem_type: i32, dims: &[i64]) -> ValueInfoProto {
     ValueInfoProto { name: name.into(), r#type: Some(ty), ..ValueInfoProto::default() }
 }
 
-/// Returns a tensor of few elements, sometimes with dimensions that exceed its data.
+/// Returns a tensor with few elements, sometimes with dimensions that exceed its data.
 fn constant(c: &mut Choices<'_>, name: String, kind: u8, shape: &[i64]) -> TensorProto {
     let channels = shape.get(1).copied().filter(|size| (1..64).contains(size)).unwrap_or(1);
     let mut dims: Vec<i64> = match (kind, c.byte()) {

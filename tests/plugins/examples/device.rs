@@ -1,5 +1,5 @@
-//! A device with memory and threads of its own, which exists to test the host: it computes with the host's reference kernels,
-//! after a time that a file beside the library names.
+//! Device with its own memory and threads, for tests of the host. It computes with the host's reference kernels, after
+//! a delay that a file beside the library sets.
 
 use byoc_plugin_api::device::{
     BufferHandle, Completion, DEVICE_LOST, DeviceMemory, MEMORY_KEY, MemoryKey, Transfer, answer_memory, dependencies,
@@ -31,37 +31,38 @@ byoc_plugin_api::register!(|context, registry| {
     Ok(())
 });
 
-/// DLPack's code of a device that has none of its own.
+/// DLPack device type `kDLExtDev`, for devices without a dedicated code.
 const EXTENSION: i32 = 12;
 
-/// Content of the file beside the library.
+/// Contents of the configuration file beside the library.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Config {
-    /// Time of a run in milliseconds.
+    /// Duration of a run in milliseconds.
     milliseconds: u64,
-    /// Serves one run at a time.
+    /// True if the device serves one run at a time.
     one_run: bool,
-    /// Version of the blobs.
+    /// Blob format version.
     format: i64,
-    /// Maximum number of operators of a region; 0 for any number.
+    /// Maximum number of operators in a region; 0 for no limit.
     max_operators: usize,
-    /// Each device is a backend of its own, and both have memory: the first has no `nn.relu`, the second no `add`.
+    /// True if each of the two devices is a separate backend with memory; the first lacks `nn.relu`, the second lacks
+    /// `add`.
     per_device: bool,
-    /// The first output of a region may have the memory of its first input.
+    /// True if a region's first output may share the memory of its first input.
     in_place: bool,
-    /// Verdicts have estimates: `region` for those on regions, `parts` for those on operators.
+    /// Verdicts that contain estimates: `region` for verdicts on regions, `parts` for verdicts on operators.
     estimates: String,
-    /// `lost`: a run reports that the device is gone; `hang`: it never ends; `full`: there is no memory; `early`: a run
-    /// counts as done before it is; `unordered`: a run does not wait for those it depends on; `past_end`: it writes a byte
-    /// after an output; `host_only`: there is no memory of the device.
+    /// Simulated fault. `lost`: a run reports that the device is gone; `hang`: a run never ends; `full`: memory is
+    /// exhausted; `early`: a run is reported as done too early; `unordered`: a run does not wait for the runs that it
+    /// depends on; `past_end`: a run writes a byte past the end of an output; `host_only`: there is no device memory.
     fault: String,
 }
 
 struct Backend(Config);
 
 impl Backend {
-    /// Describes the backend: with the option `wide`, it supports one operator more.
+    /// Describes the backend, which supports one additional operator if the option `wide` is set.
     fn description(&self, options: &Value) -> Description {
         let wide = options["backend_options"]["wide"] == "true";
         let operators = ["nn.conv2d", "nn.bias_add", "nn.relu", "add", "multiply", "nn.max_pool2d", "tanh", "nn.dense"];
@@ -112,7 +113,7 @@ impl Codegen for Backend {
         }
     }
 
-    /// Refuses products but with the option `wide`.
+    /// Refuses `multiply` unless the option `wide` is set, and operators that a device lacks.
     fn judge(&self, candidate: &Candidate) -> Verdict {
         let attr = candidate.attrs.iter().find(|attr| attr.key == "options").map(|attr| &attr.value);
         let options = match attr {
@@ -214,16 +215,16 @@ impl Loader for DeviceLoader {
 
 struct OwnMemory {
     config: Config,
-    /// Number of the device.
+    /// Device index.
     id: i32,
 }
 
-/// Buffer: the device's memory, which happens to be memory of the process.
+/// Device memory buffer, which resides in process memory.
 struct Buffer(Box<[u64]>);
 
 impl OwnMemory {
     fn bytes(at: Transfer) -> *mut u8 {
-        // SAFETY: the handle is a `Buffer` that has not been released.
+        // SAFETY: the host passes only handles from `allocate` that it has not released.
         let buffer = unsafe { &mut *at.buffer.as_ptr().cast::<Buffer>() };
         buffer.0.as_mut_ptr().cast::<u8>().wrapping_add(at.offset)
     }
@@ -261,13 +262,13 @@ impl DeviceMemory for OwnMemory {
     }
 
     fn copy_in(&self, to: Transfer, from: &[u8]) -> Result<()> {
-        // SAFETY: the host checks the range, and orders the copy after the runs that use it.
+        // SAFETY: the host checks the range, and orders the copy after the runs that use the buffer.
         unsafe { OwnMemory::bytes(to).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
         Ok(())
     }
 
     fn copy_out(&self, from: Transfer, to: &mut [u8]) -> Result<()> {
-        // SAFETY: as above.
+        // SAFETY: the host checks the range, and orders the copy after the runs that write it.
         unsafe { to.as_mut_ptr().copy_from_nonoverlapping(OwnMemory::bytes(from), to.len()) };
         Ok(())
     }
@@ -280,13 +281,13 @@ struct LoadedRegion {
     services: Services,
 }
 
-/// Returns the time of the device's clock in nanoseconds.
+/// Returns the device clock in nanoseconds.
 fn now() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// Work of a run, and what became of it.
+/// Outcome of a run, or `None` while the run is in progress.
 #[derive(Clone)]
 struct Work(Arc<(Mutex<Option<Result<()>>>, Condvar)>);
 
@@ -299,7 +300,7 @@ impl Completion for Work {
     }
 }
 
-/// Operand of a run: a tensor in the memory of the device or of the host.
+/// Run operand: a tensor in device or host memory.
 struct Operand {
     dtype: DType,
     shape: Vec<usize>,
@@ -314,7 +315,7 @@ impl Operand {
         let offset = raw.byte_offset as usize;
         let data = match raw.device.kind == EXTENSION {
             true => {
-                let buffer = NonNull::new(raw.data).expect("a buffer").cast();
+                let buffer = NonNull::new(raw.data).expect("expected a device buffer, found null").cast();
                 OwnMemory::bytes(Transfer { buffer, offset }).cast()
             }
             false => raw.data.wrapping_add(offset).cast(),
@@ -328,7 +329,7 @@ impl Operand {
 }
 
 impl LoadedRegion {
-    /// Returns the work of a run.
+    /// Returns a closure that performs a run.
     fn work(&self, inputs: Vec<Operand>, outputs: Vec<Operand>) -> impl FnOnce() -> Result<()> + Send + 'static {
         let (config, reference, lost) = (self.config.clone(), self.reference.clone(), self.lost.clone());
         move || {
@@ -371,7 +372,7 @@ impl Executable for LoadedRegion {
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         let inputs: Vec<Operand> = call.inputs.iter().map(|t| Operand::new(t.raw(), t.shape())).collect();
         let outputs: Vec<Operand> = call.outputs.iter().map(|t| Operand::new(t.raw(), t.shape())).collect();
-        // Options of the run are those of the thread that the host has called.
+        // Run options belong to the thread on which the host makes the call.
         let level =
             run_options(&self.services, "device").and_then(|options| Some(options.get("level")?.as_str()?.to_owned()));
         self.services.counter(&format!("device.runs.{}", level.as_deref().unwrap_or("none")), 1);
@@ -389,7 +390,7 @@ impl Executable for LoadedRegion {
             *done.0.0.lock().unwrap() = Some(Ok(()));
         }
         std::thread::spawn(move || {
-            // Work that others depend on takes longer than they, so that their results are overwritten.
+            // Work that later runs depend on takes longer than those runs, so that it overwrites their results.
             if early || (unordered && before.is_empty()) {
                 std::thread::sleep(Duration::from_millis(30));
             }

@@ -8,14 +8,14 @@ use abi_stable::prefix_type::PrefixTypeTrait;
 use abi_stable::sabi_types::VersionStrings;
 use abi_stable::std_types::{RStr, RString};
 
-/// Module with fields of other types.
+/// Module whose field types differ from the boundary's.
 #[repr(C)]
 #[derive(StableAbi)]
 #[sabi(kind(Prefix(prefix_ref = PluginModuleRef, prefix_fields = PluginModuleFields)))]
 pub struct PluginModule {
     /// String where the boundary has a structure.
     pub info: extern "C" fn() -> RString,
-    /// Function whose argument and result differ from those of the boundary.
+    /// Function whose argument and result types differ from the boundary's `init`.
     #[sabi(last_prefix_field)]
     pub init: extern "C" fn(u32) -> u32,
 }

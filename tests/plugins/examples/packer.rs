@@ -1,8 +1,8 @@
-//! Backend whose blobs hold its constants, and whose link step moves those of all regions of a model to shared data,
-//! each once. It computes with the host's reference kernels, and exists to test the host.
+//! Backend for tests of the host. Its blobs contain the constants, and its link step moves the constants of all regions
+//! of a model to shared data without duplicates. It computes with the host's reference kernels.
 //!
-//! A blob is a checksum, the size of a JSON text as 8 bytes, the text (graph, and places of the constants), and data.
-//! In a linked blob, the places are those in the shared data.
+//! A blob consists of a checksum, the size of a JSON text in 8 bytes, the text (graph and constant locations), and
+//! data. In a linked blob, the locations refer to the shared data.
 
 use byoc_plugin_api::link::{LINK_KEY, LinkRequest, Linked};
 use byoc_plugin_api::{
@@ -26,28 +26,28 @@ byoc_plugin_api::register!(|context, registry| {
     Ok(())
 });
 
-/// Content of the file beside the library.
+/// Contents of the configuration file beside the library.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Config {
-    /// The blobs hold the constants, and the host's program is given up.
+    /// True if the blobs contain the constants, and the host drops the constants and the fallback.
     packed: bool,
-    /// The regions of a model share their constants.
+    /// True if the regions of a model share their constants.
     link: bool,
-    /// Each run adds the number of runs before it to its first output.
+    /// True if each run adds the number of earlier runs to its first output.
     state: bool,
-    /// The first output of a region may have the memory of its first input.
+    /// True if a region's first output may share the memory of its first input.
     in_place: bool,
-    /// Number of runs at a time; 0 for any number.
+    /// Maximum number of concurrent runs; 0 for no limit.
     concurrency: i64,
-    /// Version of the blobs.
+    /// Blob format version.
     format: i64,
-    /// `link`: the link step fails; `symbol`: it answers with a blob of a region that does not exist; `load`: no region
-    /// can be loaded; `prepare`: no region can be prepared.
+    /// Simulated fault. `link`: the link step fails; `symbol`: the link step returns a blob for a nonexistent region;
+    /// `load`: no region can be loaded; `prepare`: no region can be prepared.
     fault: String,
 }
 
-/// Part of a blob in JSON.
+/// JSON part of a blob.
 #[derive(Serialize, Deserialize)]
 struct Head {
     graph: Value,
@@ -65,13 +65,13 @@ struct Place {
 }
 
 impl Place {
-    /// Returns the end of the constant; an offset of a damaged blob may be any number.
+    /// Returns the end of the constant; saturates because a corrupt blob may contain an arbitrary offset.
     fn end(&self) -> usize {
         self.offset.saturating_add(self.size)
     }
 }
 
-/// Returns a number that a damaged blob does not have: FNV-1a.
+/// Returns the FNV-1a checksum, which detects corrupt blobs.
 fn checksum(bytes: &[u8]) -> [u8; 8] {
     let hash = bytes
         .iter()
@@ -178,7 +178,7 @@ impl Codegen for Backend {
     }
 }
 
-/// Data of all regions of a model, in the place of an engine.
+/// Shared data of all regions of a model, which stands in for a hardware engine.
 struct Engine(Vec<u8>);
 
 /// Constant in an engine.
@@ -200,9 +200,9 @@ impl ConstantSource for Part {
 
 struct PackerLoader {
     config: Config,
-    /// Engines in use, by the digest of the shared data.
+    /// Live engines, keyed by the digest of the shared data.
     engines: Mutex<HashMap<String, Weak<Engine>>>,
-    /// Number of runs that go on.
+    /// Number of runs in progress.
     running: &'static AtomicI64,
 }
 
@@ -293,14 +293,14 @@ impl Loader for PackerLoader {
     }
 }
 
-/// Region that fails when more runs go on than it has declared, and that may have a state.
+/// Region that fails if more runs are in progress than it declares, and that may have a state.
 struct Watched {
     reference: Box<dyn Executable>,
     /// Number of runs so far: the state.
     runs: AtomicI64,
-    /// Number of runs that go on, of all regions.
+    /// Number of runs in progress, over all regions.
     running: &'static AtomicI64,
-    /// Number of runs of this region that go on: regions of a model with a state each run side by side.
+    /// Number of runs of this region in progress: regions with separate states run concurrently.
     own: AtomicI64,
     most: i64,
     state: bool,

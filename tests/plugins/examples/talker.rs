@@ -1,4 +1,4 @@
-//! Plugin that uses every way to report something to the host, and runs tasks on several threads.
+//! Plugin that uses every reporting service of the host, and runs tasks on several threads.
 
 use byoc_plugin_api::{
     Call, Codegen, CompiledRegion, Description, Error, Executable, LoadRequest, Loader, Prepared, Region, Result,
@@ -24,7 +24,7 @@ byoc_plugin_api::register!(|_context, registry| {
 
 struct Talker;
 
-/// Services of the host, kept for the cancellation check in `compile`.
+/// Host services, kept for the cancellation check in `compile`.
 static SERVICES: OnceLock<Services> = OnceLock::new();
 
 impl Codegen for Talker {

@@ -1,4 +1,5 @@
-//! Edits artifacts as an attacker would: all digests are recomputed, so that only the checks of the contents remain.
+//! Edits artifacts as an attacker would: all digests are recomputed, so that only content checks can reject the
+//! artifact.
 
 use serde_json::{Value, json};
 use std::io::{Cursor, Read, Write};
@@ -9,7 +10,7 @@ const ALIGN: u16 = 64;
 const TRAILER: &[u8] = b"byoc-blake3:";
 const DIGEST_DIGITS: usize = 64;
 
-/// Entries of an artifact, in order.
+/// Artifact entries, in order.
 #[derive(Clone)]
 pub struct Entries(pub Vec<(String, Vec<u8>)>);
 
@@ -19,12 +20,12 @@ impl Entries {
     /// # Panics
     /// If `bytes` is not a readable archive.
     pub fn unpack(bytes: &[u8]) -> Entries {
-        let mut archive = ZipArchive::new(Cursor::new(bytes)).expect("expected an archive");
+        let mut archive = ZipArchive::new(Cursor::new(bytes)).expect("cannot open the archive");
         let entries = (0..archive.len()).map(|i| {
-            let mut entry = archive.by_index(i).expect("expected an entry");
+            let mut entry = archive.by_index(i).expect("cannot open the entry");
             let mut bytes = Vec::new();
             entry.read_to_end(&mut bytes).expect("cannot read the entry");
-            (entry.name().expect("expected a name").into_owned(), bytes)
+            (entry.name().expect("cannot decode the entry name").into_owned(), bytes)
         });
         Entries(entries.collect())
     }
@@ -35,7 +36,7 @@ impl Entries {
     /// If there is no such entry.
     pub fn entry(&mut self, suffix: &str) -> &mut Vec<u8> {
         let found = self.0.iter_mut().find(|(name, _)| name.ends_with(suffix));
-        &mut found.unwrap_or_else(|| panic!("expected an entry {suffix}")).1
+        &mut found.unwrap_or_else(|| panic!("no entry name ends with {suffix}")).1
     }
 
     /// Edits an entry as JSON.
@@ -44,9 +45,9 @@ impl Entries {
     /// If the entry is missing or not JSON.
     pub fn edit(&mut self, suffix: &str, edit: impl FnOnce(&mut Value)) {
         let entry = self.entry(suffix);
-        let mut value = serde_json::from_slice(entry).expect("expected JSON");
+        let mut value = serde_json::from_slice(entry).expect("the entry is not JSON");
         edit(&mut value);
-        *entry = serde_json::to_vec(&value).expect("expected JSON");
+        *entry = serde_json::to_vec(&value).expect("cannot serialize the entry");
     }
 
     /// Replaces text in an entry.
@@ -55,7 +56,7 @@ impl Entries {
     /// If the entry is missing, is not UTF-8, or does not contain `from`.
     pub fn replace(&mut self, suffix: &str, from: &str, to: &str) {
         let entry = self.entry(suffix);
-        let text = String::from_utf8(std::mem::take(entry)).expect("expected text");
+        let text = String::from_utf8(std::mem::take(entry)).expect("the entry is not UTF-8");
         assert!(text.contains(from), "{from} in {text}");
         *entry = text.replace(from, to).into_bytes();
     }
@@ -91,7 +92,7 @@ impl Entries {
             archive.start_file(name, options).expect("cannot start the entry");
             archive.write_all(bytes).expect("cannot write the entry");
         }
-        let mut bytes = archive.finish().expect("expected an archive").into_inner();
+        let mut bytes = archive.finish().expect("cannot finish the archive").into_inner();
         seal(&mut bytes);
         bytes
     }

@@ -2,9 +2,9 @@
 //!
 //! A plugin is a `cdylib`, which cargo does not build as a dependency of a test. A separate cargo process, with the
 //! profile of the test, builds each plugin on first use; when nothing has changed, that takes about 35 ms per test
-//! process. `cargo xtask test`, which builds the whole workspace first, names the folder of what it built in
-//! `BYOC_TEST_BUILT` instead: a package built by itself has other features of its dependencies, and so is compiled again
-//! with all of them. Every function panics on failure, as tests do.
+//! process. `cargo xtask test`, which builds the whole workspace first, sets `BYOC_TEST_BUILT` to its output folder
+//! instead: a package built separately enables different dependency features, so the package and its dependencies would
+//! be compiled again. Every function panics on failure, as tests do.
 
 pub mod artifact;
 pub mod schema;
@@ -20,7 +20,7 @@ pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
-        .expect("expected the crate below the root of the workspace")
+        .expect("the crate is not two levels below the root of the workspace")
 }
 
 /// Returns the library of the plugin `plugins/<name>`.
@@ -28,11 +28,11 @@ pub fn workspace() -> &'static Path {
 /// # Panics
 /// If the plugin does not build.
 pub fn plugin(name: &str) -> PathBuf {
-    // The name of a crate has hyphens where that of its library has underscores.
+    // Crate names have hyphens where library names have underscores.
     build(&format!("byoc-{}", name.replace('_', "-")), Product::Library)
 }
 
-/// Returns the library of a test plugin: `tests/plugins/examples/<name>.rs`. Most of them misbehave.
+/// Returns the library of a test plugin: `tests/plugins/examples/<name>.rs`. Most test plugins misbehave.
 ///
 /// # Panics
 /// If the plugin does not build.
@@ -40,7 +40,7 @@ pub fn test_plugin(name: &str) -> PathBuf {
     build("byoc-test-plugins", Product::ExampleLibrary(name))
 }
 
-/// Returns the shared library of the C interface; the static one lies next to it.
+/// Returns the shared library of the C interface; the static library is in the same folder.
 ///
 /// # Panics
 /// If the library does not build.
@@ -48,7 +48,7 @@ pub fn c_library() -> PathBuf {
     build("byoc-capi", Product::Library)
 }
 
-/// Returns the example `run` of the runtime, a program that links no other crate of the workspace directly.
+/// Returns the runtime example `run`, an executable that links no other workspace crate directly.
 ///
 /// # Panics
 /// If the example does not build.
@@ -56,10 +56,10 @@ pub fn runtime_example() -> PathBuf {
     build("byoc-runtime", Product::ExampleProgram("run"))
 }
 
-/// Returns the program of bundles, `byoc-run`.
+/// Returns the bundle runner, `byoc-run`.
 ///
 /// # Panics
-/// If the program does not build.
+/// If the runner does not build.
 pub fn bundle_runner() -> PathBuf {
     build("byoc-bundle", Product::Program("byoc-run"))
 }
@@ -74,7 +74,7 @@ pub fn sample(name: &str) -> PathBuf {
         let line = readme
             .lines()
             .find(|line| line.contains(&format!(" plugins/samples/{name}.")))
-            .unwrap_or_else(|| panic!("expected a command in the README that builds {name}"));
+            .unwrap_or_else(|| panic!("no command in the README builds {name}"));
         let library = output_folder().join(format!("libbyoc_{name}.so"));
         let output_option = format!("-o plugins/libbyoc_{name}.so");
         assert!(line.contains(&output_option), "{line}");
@@ -125,7 +125,7 @@ pub fn release_plugins() -> [PathBuf; 2] {
 /// Returns the library of the crate `byoc-<name>` in `tests/<folder>`, a separate workspace with its own lock file.
 fn frozen_crate(folder: &str, name: &str) -> PathBuf {
     once(folder, || {
-        // Both workspaces lock the same versions, and share what is built of them.
+        // Both workspaces lock the same versions, and share their build output.
         let target = workspace().join("target/abi_first");
         let output = cargo(&workspace().join("tests").join(folder))
             .args(["build", "--quiet", "--locked", "--package", &format!("byoc-{name}"), "--target-dir"])
@@ -137,7 +137,7 @@ fn frozen_crate(folder: &str, name: &str) -> PathBuf {
     })
 }
 
-/// Returns the directory for the output of C compilers, below the system's directory for temporary files.
+/// Returns the output directory for C compilers, in the system's temporary directory.
 fn output_folder() -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     FOLDER.get_or_init(temporary_folder).path()
@@ -156,7 +156,7 @@ pub fn temporary_folder() -> TempDir {
     tempfile::tempdir().expect("cannot create a temporary folder")
 }
 
-/// Creates a directory with copies of the named plugins, as `libbyoc_<name>.so`, and with a link to oneDNN if it is
+/// Creates a directory with copies of the named plugins, as `libbyoc_<name>.so`, and with a symlink to oneDNN if it is
 /// installed.
 ///
 /// # Panics
@@ -168,20 +168,20 @@ pub fn plugin_dir(names: &[&str]) -> TempDir {
     }
     if let Some(library) = onednn() {
         let link = dir.path().join("libdnnl.so.3");
-        std::os::unix::fs::symlink(&library, link).expect("cannot create a link to oneDNN");
+        std::os::unix::fs::symlink(&library, link).expect("cannot create a symlink to oneDNN");
     }
     dir
 }
 
 /// Returns the path of oneDNN: `BYOC_DNNL_LIB`, or the copy in `vendor/onednn` from `cargo xtask fetch-onednn`. Without
-/// oneDNN, the tests that need it are skipped.
+/// oneDNN, tests that need it are skipped.
 pub fn onednn() -> Option<PathBuf> {
     let named = std::env::var_os("BYOC_DNNL_LIB").map(PathBuf::from);
     named.or_else(|| Some(workspace().join("vendor/onednn/libdnnl.so.3"))).filter(|file| file.is_file())
 }
 
 /// Returns true if the CPU has int8 dot-product instructions (VNNI), without which oneDNN is not used for int8.
-/// Otherwise prints a note, as tests then skip the parts that need them.
+/// Otherwise prints a note, because tests then skip the parts that need VNNI.
 #[expect(clippy::print_stdout, reason = "a test reports skipped parts")]
 pub fn has_vnni() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -216,7 +216,7 @@ fn once(key: &str, build: impl FnOnce() -> PathBuf) -> PathBuf {
     path
 }
 
-/// File of a crate that tests load or start.
+/// Crate output that tests load or start.
 #[derive(Clone, Copy)]
 enum Product<'a> {
     Library,
@@ -254,7 +254,7 @@ fn build(package: &str, product: Product<'_>) -> PathBuf {
             .output()
             .expect("cannot start cargo");
         assert!(output.status.success(), "cargo build {key}:\n{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).expect("expected UTF-8 from cargo");
+        let text = String::from_utf8(output.stdout).expect("the output of cargo is not UTF-8");
         let is_artifact = |message: &serde_json::Value| {
             let target = &message["target"];
             let kind = target["kind"][0].as_str();

@@ -21,7 +21,7 @@ pub fn check(schema: &Value, value: &Value) -> Result<(), String> {
     check_at(schema, schema, value, "")
 }
 
-// The recursion depth is that of the value, which JSON readers bound.
+// The recursion depth equals the nesting depth of the value, which JSON readers bound.
 fn check_at(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let keywords = schema.as_object().ok_or_else(|| format!("expected a schema, found {schema}"))?;
     let violation = |problem: String| Err(format!("{}: {problem}: {value}", if at.is_empty() { "/" } else { at }));

@@ -29,9 +29,9 @@ pub enum Severity {
 /// Half-open range of byte offsets in a source text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Span {
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u32,
-    /// End, one past the last byte.
+    /// Offset one past the last byte.
     pub end: u32,
 }
 
@@ -54,15 +54,15 @@ pub struct Label {
 /// Message to the user: what was expected, where, what was found instead, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Stable code.
+    /// Stable error code.
     pub code: Code,
     /// Error or warning.
     pub severity: Severity,
     /// Message: one line, lower case, no full stop.
     pub message: String,
-    /// Spans in the source text; the first is the primary one. The source itself is added by the renderer.
+    /// Source spans with texts; the first is the primary label. The renderer adds the source itself.
     pub labels: Vec<Label>,
-    /// Further facts, one line each.
+    /// Additional facts, one line each.
     pub notes: Vec<String>,
     /// Remedy for the user.
     pub help: Option<String>,
@@ -86,7 +86,7 @@ impl Diagnostic {
         Diagnostic { severity: Severity::Warning, ..Diagnostic::error(code, message) }
     }
 
-    /// Adds a source span; the first one is the primary one.
+    /// Adds a label; the first label added is the primary label.
     pub fn at(mut self, span: Span, text: impl Into<String>) -> Self {
         self.labels.push(Label { span, text: text.into() });
         self
@@ -98,7 +98,7 @@ impl Diagnostic {
         self
     }
 
-    /// Sets the remedy.
+    /// Sets the help text.
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self

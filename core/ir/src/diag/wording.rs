@@ -1,8 +1,8 @@
-//! Options and commands in messages, translated for each interface.
+//! Translation of the options and commands in messages for each interface.
 //!
-//! Messages, remedies and the hints of plugins name an option as the command line does: `--dim batch=4`. Users of the
-//! library have no such options, so its interfaces replace those listed in [`ROWS`] with the equivalent calls. Until
-//! then texts remain in the notation of the command line, also in artifacts.
+//! Messages, help texts and plugin hints name an option in command-line notation: `--dim batch=4`. Users of the library
+//! have no such options, so the library interfaces replace the options listed in [`ROWS`] with the equivalent calls.
+//! Texts that have not reached an interface, including those in artifacts, stay in command-line notation.
 
 use super::Diagnostic;
 use std::borrow::Cow;
@@ -20,7 +20,8 @@ pub enum Interface {
     Python,
 }
 
-/// Option or command, and its replacements. `{}` stands for a name, which the replacement repeats.
+/// Option or command and its replacement in each library interface. `{}` stands for a name, which the replacement
+/// repeats.
 struct Row {
     command_line: &'static str,
     rust: &'static str,
@@ -28,7 +29,7 @@ struct Row {
     python: &'static str,
 }
 
-/// All rows; the first one that matches is taken.
+/// All rows; the first matching row applies.
 const ROWS: &[Row] = &[
     row(
         r#"pass the input to "byoc run""#,
@@ -108,7 +109,7 @@ const ROWS: &[Row] = &[
     ),
     row("byoc explain", "Model::explanation", "byoc_model_explanation", "model.explain()"),
     row("--emit {}", "`byoc compile --emit {}`", "`byoc compile --emit {}`", "`byoc compile --emit {}`"),
-    // Rust and C have no function for these, so the command is named.
+    // Rust and C have no function for these commands, so the replacements name the command.
     row(
         "byoc quantize MODEL --calibrate DATA --backend {} -o FILE.relay",
         "byoc quantize MODEL --calibrate DATA --backend {} -o FILE.relay",
@@ -147,7 +148,7 @@ impl Row {
         }
     }
 
-    /// Matches the start of a text. Returns the length of the match, and the name in it.
+    /// Matches the row at the start of a text. Returns the length of the match and the name at `{}`.
     fn matches<'t>(&self, text: &'t str) -> Option<(usize, &'t str)> {
         let Some((before, after)) = self.command_line.split_once("{}") else {
             return text.starts_with(self.command_line).then_some((self.command_line.len(), ""));
@@ -167,7 +168,7 @@ fn is_name(c: char) -> bool {
 }
 
 impl Interface {
-    /// Translates a text in the notation of the command line for this interface.
+    /// Translates a text from command-line notation to the notation of this interface.
     pub fn words(self, text: &str) -> Cow<'_, str> {
         if self == Interface::CommandLine || !(text.contains("--") || text.contains("byoc ")) {
             return Cow::Borrowed(text);

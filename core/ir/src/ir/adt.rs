@@ -27,7 +27,7 @@ pub struct Constructor {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeDefs {
     defs: BTreeMap<Name, TypeDef>,
-    /// Maps each constructor to the name of the type, the index in that type, and the function type of the constructor.
+    /// Maps each constructor to its type name, its index in that type, and its function type.
     constructors: BTreeMap<Name, (Name, u32, Type)>,
 }
 
@@ -61,8 +61,7 @@ impl TypeDefs {
         self.defs.get(name)
     }
 
-    /// Looks up a constructor: the name of the type, the index among the constructors of that type, and the function
-    /// type of the constructor.
+    /// Returns the type name of a constructor, its index in that type, and its function type.
     pub fn constructor(&self, name: &str) -> Option<(&Name, u32, &Type)> {
         self.constructors.get(name).map(|(owner, tag, ty)| (owner, *tag, ty))
     }

@@ -19,7 +19,7 @@ pub enum AttrValue {
     Str(Name),
     /// A list.
     List(Arc<[AttrValue]>),
-    /// `None`: explicitly no value.
+    /// `None`, an explicitly absent value.
     None,
 }
 
@@ -87,7 +87,7 @@ impl PartialEq for AttrValue {
 }
 
 impl fmt::Display for AttrValue {
-    /// Relay text: `1`, `0.5f`, `True`, `"NCHW"`, `[1, 1]`, `None`.
+    /// Formats the value as Relay text: `1`, `0.5f`, `True`, `"NCHW"`, `[1, 1]`, `None`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AttrValue::Int(v) => write!(f, "{v}"),
@@ -155,13 +155,13 @@ impl From<Vec<i64>> for AttrValue {
 }
 
 /// Attributes, sorted by key. Operator attributes are kept only where they differ from their default, so that a module
-/// that states a default equals one that omits it.
+/// that states a default equals a module that omits it.
 #[derive(Clone, Default)]
 pub struct Attrs(Option<Arc<Pairs>>);
 
-/// Keys and values in two parts, as the functions of regions share all attributes but one.
+/// Keys and values in two parts, because region functions share all attributes but one.
 struct Pairs {
-    /// Attributes shared with other instances, without a common part of their own.
+    /// Attributes shared with other instances; always flat, with an empty common part.
     common: Attrs,
     /// Remaining attributes, whose keys sort after those of the common part.
     own: SmallVec<[(Name, AttrValue); 1]>,
@@ -274,7 +274,7 @@ mod tests {
             assert_eq!(shared.get(key).and_then(AttrValue::as_int), value, "{key}");
         }
         assert_eq!(shared.without("b"), flat.without("b"));
-        // A key that sorts in between, an existing key, and a third part.
+        // Key between two existing keys, existing key, third part.
         assert_eq!(base.and("aa".into(), AttrValue::Int(3)), base.with("aa", 3));
         assert_eq!(base.and("b".into(), AttrValue::Int(3)), base.with("b", 3));
         assert_eq!(shared.and("d".into(), AttrValue::Int(4)), flat.with("d", 4));

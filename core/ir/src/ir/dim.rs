@@ -8,9 +8,9 @@ use std::fmt;
 pub enum Dim {
     /// Number known before the run.
     Fixed(usize),
-    /// Known only during the run; equal expressions in a module have equal values. Never constant.
+    /// Non-constant expression, known only during the run. Equal expressions in a module have equal values.
     Symbolic(DimExpr),
-    /// `?`: known only during the run; two occurrences need not be equal.
+    /// `?`: known only during the run; two occurrences may have different values.
     Any,
 }
 
@@ -60,7 +60,7 @@ impl Dim {
         expr.substitute(&value).into()
     }
 
-    /// Replaces the symbols for which `dim` returns a dimension. The result is [`Dim::Any`] if one of these is.
+    /// Replaces the symbols for which `dim` returns a dimension. The result is [`Dim::Any`] if a replacement is.
     pub fn with_dims(&self, dim: impl Fn(&str) -> Option<Dim>) -> Dim {
         let Dim::Symbolic(expr) = self else { return self.clone() };
         if expr.symbols().iter().any(|name| dim(name) == Some(Dim::Any)) {
@@ -69,14 +69,15 @@ impl Dim {
         expr.substitute(&|name: &Name| DimExpr::of(&dim(name)?)).into()
     }
 
-    /// Computes a dimension from those in `of`; [`Dim::Any`] if one of these is, or if the result cannot be
+    /// Computes a dimension from the operands `of`; [`Dim::Any`] if an operand is, or if the result cannot be
     /// represented.
     pub fn compute<const N: usize>(of: [&Dim; N], result: impl FnOnce([DimExpr; N]) -> Option<DimExpr>) -> Dim {
         let operands: Option<Vec<DimExpr>> = of.into_iter().map(DimExpr::of).collect();
         operands.and_then(|operands| result(operands.try_into().ok()?)).into()
     }
 
-    /// Returns the product; [`Dim::Any`] if a factor is. `None` if the product of the fixed dimensions overflows.
+    /// Returns the product of dimensions; [`Dim::Any`] if a factor is. `None` if the product of the fixed factors
+    /// overflows.
     pub fn product<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Option<Dim> {
         let (mut number, mut symbolic) = (1usize, Some(DimExpr::constant(1)));
         for dim in dims {
@@ -103,7 +104,7 @@ impl Dim {
 }
 
 impl From<DimExpr> for Dim {
-    /// Converts a constant to [`Dim::Fixed`], or to [`Dim::Any`] if it is negative, as no tensor has such a dimension.
+    /// Converts a constant to [`Dim::Fixed`], or to [`Dim::Any`] if it is negative, because no dimension is negative.
     fn from(expr: DimExpr) -> Dim {
         match expr.as_constant() {
             Some(n) => usize::try_from(n).map_or(Dim::Any, Dim::Fixed),

@@ -6,8 +6,8 @@
 //! `floordiv(4*n + 3, 2)` is `2*n + 1`. `ceildiv(a, b)` is `floordiv(a + b - 1, b)`.
 //!
 //! Symbols stand for dimensions and are at least 0; divisors are at least 1. An expression has at most [`MAX_ATOMS`]
-//! variables, so that no chain of operators builds one that is slow to compare. A result that exceeds this limit, or a
-//! coefficient that overflows, cannot be represented: the operation returns `None`.
+//! variables, so that a chain of operators cannot build an expression that is slow to compare. A result that exceeds
+//! this limit, or a coefficient that overflows, cannot be represented: the operation returns `None`.
 
 use super::{Dim, Name};
 use std::cmp::{Ordering, Reverse};
@@ -38,7 +38,7 @@ enum Atom {
     FloorDiv(DimExpr, DimExpr),
     /// At least two operands, sorted.
     Min(Vec<DimExpr>),
-    /// Operands as in `Min`.
+    /// At least two operands, sorted.
     Max(Vec<DimExpr>),
 }
 
@@ -190,7 +190,7 @@ impl DimExpr {
     fn divide(&self, by: &DimExpr) -> Option<(DimExpr, DimExpr)> {
         let first = by.terms.first()?;
         let (mut quotient, mut rest) = (DimExpr::constant(0), self.clone());
-        // Each round removes one term and adds smaller ones only.
+        // Each round removes one term and adds only smaller terms.
         for _ in 0..MAX_ATOMS {
             let Some(term) = rest.terms.iter().find_map(|term| term.div(first)) else { break };
             let factor = DimExpr { terms: [term].into() };
@@ -277,7 +277,7 @@ impl DimExpr {
         }
         all.sort();
         all.dedup();
-        // An operand is redundant if another is never greater (for a minimum) or never less (for a maximum).
+        // An operand is redundant if another operand is never greater (for a minimum) or never less (for a maximum).
         let mut kept: Vec<DimExpr> = Vec::with_capacity(all.len());
         for (i, expr) in all.iter().enumerate() {
             let decides = |other: &DimExpr| {
@@ -387,7 +387,7 @@ impl DimExpr {
     }
 }
 
-/// Operation between two dimensions.
+/// Binary operation on dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DimOp {
     /// Sum.

@@ -5,7 +5,7 @@ use crate::tensor::Tensor;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// List of arguments or parameters. Most are short, and every call has one, so short lists are stored inline.
+/// Argument or parameter list. Every call has one and most are short, so short lists are stored inline.
 pub type ExprList = SmallVec<[ExprId; 4]>;
 
 /// Callee of a call.
@@ -24,16 +24,16 @@ pub struct Call {
     pub callee: Callee,
     /// Arguments, left to right.
     pub args: ExprList,
-    /// Attributes of the operator; for a function call, those given in the text.
+    /// Attributes of the operator; for a function call, the attributes written in the text.
     pub attrs: Attrs,
 }
 
-/// Function, global or literal.
+/// Global function or function literal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Function {
     /// Type parameters; usually empty.
     pub type_params: Box<[Name]>,
-    /// Parameters, all of them [`Expr::Var`].
+    /// Parameters, each an [`Expr::Var`].
     pub params: ExprList,
     /// Body, whose value the function returns.
     pub body: ExprId,
@@ -81,7 +81,7 @@ pub enum Expr {
     },
     /// `callee(args, attrs)`.
     Call(Box<Call>),
-    /// `let var = value; body`. The variable is in scope in the body, and in the value when that is a function.
+    /// `let var = value; body`. The variable is in scope in the body and, if the value is a function, in the value.
     Let {
         /// Bound variable, an [`Expr::Var`].
         var: ExprId,
@@ -117,12 +117,12 @@ pub enum Expr {
 }
 
 impl Expr {
-    /// Creates a call of an operator.
+    /// Creates an operator call.
     pub fn op(op: OpId, args: impl IntoIterator<Item = ExprId>, attrs: Attrs) -> Expr {
         Expr::Call(Box::new(Call { callee: Callee::Op(op), args: args.into_iter().collect(), attrs }))
     }
 
-    /// Creates a call of a function value.
+    /// Creates a call to a function value.
     pub fn call(callee: ExprId, args: impl IntoIterator<Item = ExprId>) -> Expr {
         let args = args.into_iter().collect();
         Expr::Call(Box::new(Call { callee: Callee::Expr(callee), args, attrs: Attrs::none() }))
@@ -141,7 +141,7 @@ impl Expr {
         }
     }
 
-    /// Returns the operator and the call; `None` unless the expression is a call of an operator.
+    /// Returns the operator and the call; `None` unless the expression is an operator call.
     pub fn as_op_call(&self) -> Option<(OpId, &Call)> {
         match self {
             Expr::Call(call) => match call.callee {
@@ -276,10 +276,10 @@ impl Expr {
 /// Expression with its type and origin.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// The expression.
+    /// Expression without its type and origin.
     pub expr: Expr,
     /// Type; [`Type::Unknown`] until inference has run.
     pub ty: Type,
-    /// Operators of the model that the expression came from.
+    /// Set of model operators from which the expression originates.
     pub origin: OriginId,
 }

@@ -1,5 +1,4 @@
-//! Typed ids and the vectors they index. An id is one 32-bit word with a niche, so an `Option` of an id has the same
-//! size.
+//! Typed ids and the vectors they index. An id is one 32-bit word with a niche, so an `Option` of an id is no larger.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -46,7 +45,7 @@ ids! {
     ExprId;
     /// Id of an operator of the operator table.
     OpId;
-    /// Id of an operator of the model as the frontend read it.
+    /// Id of a model operator as the frontend read it.
     SourceId;
     /// Id of a set of [`SourceId`]s.
     OriginId;

@@ -1,6 +1,6 @@
 //! Types that contain other types.
 //!
-//! A type may nest as deep as a module is long, since each line can wrap the tuple of the previous line in another
+//! Types can nest as deeply as a module has lines, since each line can wrap the tuple of the previous line in another
 //! tuple. So the properties that are queried often (equality, size, completeness) are computed once, at construction,
 //! from the summaries of the parts, and types are dropped iteratively.
 
@@ -11,7 +11,7 @@ use std::ops::Deref;
 
 /// Access to the types that a value contains.
 pub trait TypeParts {
-    /// Appends what distinguishes the value besides the contained types: its kind, names and number of parts.
+    /// Appends the kind, the names and the arity, which identify the value together with the contained types.
     #[doc(hidden)]
     fn describe(&self, into: &mut Vec<u8>);
     /// Calls `visit` with each contained type, in order.
@@ -25,7 +25,7 @@ pub trait TypeParts {
     fn take(&mut self, into: &mut Vec<Type>);
 }
 
-/// Value that contains types, with a summary of all of them.
+/// Value that contains types, with a cached summary of the whole type.
 pub struct Nested<T: TypeParts> {
     summary: Summary,
     inner: T,
@@ -99,7 +99,7 @@ impl<T: TypeParts> Nested<T> {
     }
 }
 
-/// Returns the summary of a type that contains no other types.
+/// Returns the summary of a leaf type.
 pub(super) fn leaf(ty: &Type) -> Summary {
     let open = |dim: &Dim| !matches!(dim, Dim::Fixed(_));
     Summary {

@@ -1,19 +1,19 @@
-//! Provenance: the operators of the model that an expression came from. Every pass preserves it, so that each operator
-//! of a model can be traced to its place in the result.
+//! Provenance: the model operators from which an expression originates. Every pass preserves it, so that each model
+//! operator can be traced to the resulting expressions.
 
 use super::{Id, IndexVec, Name, OriginId, SourceId};
 use std::collections::HashMap;
 
-/// Operator of the model as the frontend read it.
+/// Model operator as the frontend read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Name in the file, or one derived from its position if the file gives none.
+    /// Name in the file; derived from the position if the file has no name.
     pub name: Name,
     /// Operator type in the file (`Conv`, `nn.conv2d`).
     pub op: Name,
 }
 
-/// Operators of the model, and the sets of operators that expressions came from.
+/// Model operators, and the sets of operators from which expressions originate.
 #[derive(Clone, Debug)]
 pub struct Origins {
     sources: IndexVec<SourceId, Source>,
@@ -54,7 +54,7 @@ impl Origins {
         self.set(all.into())
     }
 
-    /// Returns the union of any number of sets, with a single sort.
+    /// Returns the union of arbitrarily many sets, with a single sort.
     pub fn union_all(&mut self, ids: impl IntoIterator<Item = OriginId>) -> OriginId {
         let mut ids: Vec<OriginId> = ids.into_iter().filter(|&id| id != Origins::none()).collect();
         ids.sort_unstable();

@@ -1,4 +1,4 @@
-//! Scope tree of a module, and the scope that each expression is evaluated in.
+//! Scope tree of a module, and the scope in which each expression is evaluated.
 //!
 //! A function's body, the body of a let, each branch of an if and each clause of a match are scopes; they form a tree
 //! whose root is the module. An expression is evaluated in the innermost scope that contains all its uses: the least
@@ -22,7 +22,7 @@ pub struct Scope {
 /// Scopes of a module.
 #[derive(Clone, Debug)]
 pub struct Scopes {
-    /// Scope that each expression is evaluated in; `None` if the roots do not reach the expression.
+    /// Scope in which each expression is evaluated; `None` if the roots do not reach the expression.
     pub of: IndexVec<ExprId, Option<ScopeId>>,
     /// Number of uses of each expression as an operand, counting reachable users only.
     pub uses: IndexVec<ExprId, u32>,

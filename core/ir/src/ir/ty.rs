@@ -152,7 +152,7 @@ impl Type {
         }
     }
 
-    /// Maximum number of parts of a type. A shared part counts once per occurrence, as it is printed that often.
+    /// Maximum number of parts of a type. A shared part counts once per occurrence, because each occurrence is printed.
     pub const MAX_PARTS: usize = 1 << 20;
 
     /// Returns true if the text format reserves `name` (an element type, `Tensor`, a keyword), so that no type, type
@@ -258,8 +258,8 @@ impl Type {
         }
     }
 
-    /// Visits the type and all its parts in pre-order, left to right. `visit` gets the part and the type parameters of
-    /// the enclosing function types, outermost first, and returns whether to descend into the part.
+    /// Visits the type and all its parts in pre-order, left to right. `visit` receives the part and the type parameters
+    /// of the enclosing function types, outermost first, and returns whether to descend into the part.
     pub fn walk<'t>(&'t self, visit: &mut dyn FnMut(&'t Type, &[&'t [Name]]) -> bool) {
         enum Step<'t> {
             Enter(&'t Type),
@@ -288,8 +288,8 @@ impl Type {
     }
 
     /// Returns the type with its leaves replaced. `enter` returns whether a part may contain leaves to replace.
-    /// `replace` gets a leaf and the type parameters of the enclosing function types, and returns the replacement, or
-    /// `None` to keep the leaf.
+    /// `replace` receives a leaf and the type parameters of the enclosing function types, and returns the replacement,
+    /// or `None` to keep the leaf.
     pub fn map_leaves(
         &self,
         enter: &dyn Fn(&Type) -> bool,
@@ -353,7 +353,7 @@ impl fmt::Debug for Type {
 }
 
 impl fmt::Display for TensorType {
-    /// Relay text: `Tensor[(1, ?), float32]`, `float32`.
+    /// Formats the type as Relay text: `Tensor[(1, ?), float32]`, `float32`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.dims.is_empty() {
             return self.dtype.fmt(f);
@@ -365,8 +365,8 @@ impl fmt::Display for TensorType {
 }
 
 impl fmt::Display for Type {
-    /// Relay text: `Tensor[(1, ?), float32]`, `float32`, `(int32, int32)`, `fn (int32) -> int32`, `ref(int32)`,
-    /// `List[int32]`, `A`, `_`.
+    /// Formats the type as Relay text: `Tensor[(1, ?), float32]`, `float32`, `(int32, int32)`, `fn (int32) -> int32`,
+    /// `ref(int32)`, `List[int32]`, `A`, `_`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         enum Piece<'t> {
             Type(&'t Type),
@@ -439,7 +439,7 @@ fn separated<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::R
 mod tests {
     use super::*;
 
-    /// Nests `innermost` in `levels` tuples of one field: `((..(int32,)..,),)`.
+    /// Nests `innermost` in `levels` one-field tuples: `((..(int32,)..,),)`.
     fn deep(levels: usize, innermost: Type) -> Type {
         (0..levels).fold(innermost, |inner, _| Type::tuple([inner]))
     }

@@ -11,7 +11,7 @@ use crate::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut};
 pub struct Blocked {
     /// Attributes of the plain call.
     pub attrs: Attrs,
-    /// Layouts of the leading inputs, each as (blocked, plain); the remaining inputs have none.
+    /// Layouts of the leading inputs as (blocked, plain) pairs; the remaining inputs have no layout.
     pub inputs: Vec<(String, String)>,
     /// Layout of the result, as (blocked, plain).
     pub output: (String, String),
@@ -53,8 +53,8 @@ pub fn plain_shape(layout: &str, shape: &[usize]) -> Option<Shape> {
     layout.0.iter().zip(shape).filter_map(|(dim, n)| size(dim, n)).collect()
 }
 
-/// Infers the type of a call with blocked layouts by `plain`, the relation on plain layouts; `None` if no layout has
-/// blocks.
+/// Infers the type of a call with blocked layouts from `plain`, the type relation for plain layouts; `None` if no
+/// layout has blocks.
 pub(super) fn relation(relation: &Relation<'_>, plain: fn(&Relation<'_>) -> TypeResult) -> Option<TypeResult> {
     let blocked = Blocked::of(&relation.params)?;
     let read = |text: &str| {
@@ -87,7 +87,7 @@ pub(super) fn relation(relation: &Relation<'_>, plain: fn(&Relation<'_>) -> Type
     Some(typed())
 }
 
-/// Evaluates a call with blocked layouts by `plain`, the reference on plain layouts; `None` if no layout has blocks.
+/// Evaluates a call with blocked layouts with `plain`, the reference for plain layouts; `None` if no layout has blocks.
 pub(super) fn reference(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],

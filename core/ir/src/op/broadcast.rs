@@ -1,7 +1,7 @@
-//! Elementwise operators of two inputs with numpy's broadcasting, and `where`.
+//! Elementwise binary operators with numpy's broadcasting, and `where`.
 //!
-//! Integer results are exact and wrap to their type; division of an integer by zero and a shift by a negative number
-//! are errors. Floats follow IEEE 754; `maximum` and `minimum` return NaN if either operand is NaN.
+//! Integer results are exact and wrap to their type; integer division by zero and a shift by a negative number are
+//! errors. Floats follow IEEE 754; `maximum` and `minimum` return NaN if either operand is NaN.
 
 use super::elementwise::{no_flops, one_per_element};
 use super::scalar::{self, Reader, Writer, larger, smaller};
@@ -18,7 +18,7 @@ fn broadcast_dim(a: &Dim, b: &Dim) -> Option<Dim> {
         (a, b) if a == b => a.clone(),
         (Dim::Fixed(1), other) | (other, Dim::Fixed(1)) => other.clone(),
         (Dim::Fixed(_), Dim::Fixed(_)) => return None,
-        // The unknown dimension is 1 or equal to the known one.
+        // The unknown dimension is 1 or equal to the known dimension.
         (Dim::Fixed(n), _) | (_, Dim::Fixed(n)) => Dim::Fixed(*n),
         _ => Dim::Any,
     })
@@ -89,7 +89,7 @@ pub(super) fn each_pair<E>(
 
 type IntResult = Result<i128, &'static str>;
 
-/// Computes floats in binary64 and integers in 128 bits.
+/// Evaluates a binary operator: floats in binary64, integers in 128 bits.
 fn compute(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],

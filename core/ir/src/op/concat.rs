@@ -10,7 +10,7 @@ use crate::tensor::{TensorView, TensorViewMut};
 
 const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(0), "the axis; from the end when negative");
 
-/// Returns the fields of the tuple: at least one, all of the same element type and rank.
+/// Returns the field types of the tuple argument: at least one, all of the same element type and rank.
 fn fields<'a>(relation: &Relation<'a>) -> Result<Vec<&'a TensorType>, Box<Diagnostic>> {
     let fields = relation.tensors(0)?;
     let Some(first) = fields.first() else {

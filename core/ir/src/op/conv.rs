@@ -1,4 +1,4 @@
-//! Convolutions and transposed convolutions over one, two and three spatial axes, any layout, any number of groups.
+//! Convolutions and transposed convolutions over one, two and three spatial axes, with arbitrary layouts and groups.
 
 use super::blocked::{self, Blocked};
 use super::spatial::{self, CanonicalDims, Window, WindowParams, each};
@@ -15,12 +15,12 @@ use crate::tensor::{DType, TensorView, TensorViewMut};
 pub struct ConvShape {
     /// Number of channel groups.
     pub groups: usize,
-    /// Data: batch, channels, spatial.
+    /// Dimensions of the data: batch, channels, spatial.
     pub data: CanonicalDims,
-    /// Kernel: output channels, input channels per group, spatial; if transposed, data channels, output channels per
-    /// group, spatial.
+    /// Dimensions of the kernel: output channels, input channels per group, spatial; if transposed, data channels,
+    /// output channels per group, spatial.
     pub weight: CanonicalDims,
-    /// Result: batch, channels, spatial.
+    /// Dimensions of the result: batch, channels, spatial.
     pub out: CanonicalDims,
     /// Strides, dilation and padding.
     pub window: WindowParams,
@@ -45,8 +45,8 @@ impl ConvShape {
 }
 
 /// Returns the two channel letters of a kernel layout. For a 1-d or 3-d transposed convolution, Relay names the axes of
-/// the kernel after the convolution being transposed (whose result has the O channels); for a 2-d one, after the inputs
-/// and outputs of the transposed convolution itself.
+/// the kernel after the convolution being transposed (whose result has the O channels); for a 2-d transposed
+/// convolution, after its own inputs and outputs.
 fn kernel_letters(axes: usize, transposed: bool) -> &'static str {
     if transposed && axes == 2 { "IO" } else { "OI" }
 }
@@ -180,7 +180,7 @@ conv_transpose! {
     3 "nn.conv3d_transpose" [1, 1, 1] [0, 0, 0] "NCDHW" "OIDHW";
 }
 
-/// Operands of either relation after validation, with dimensions in canonical order.
+/// Validated operands of a convolution or a transposed convolution, with dimensions in canonical order.
 struct Operands {
     dtype: DType,
     out_layout: Vec<usize>,
@@ -237,8 +237,8 @@ fn operands(relation: &Relation<'_>, axes: usize, transposed: bool) -> Result<Op
     })
 }
 
-/// Returns the element type of the result of a contraction: `out_dtype`, or that of the first operand. Two integer
-/// operands may have different element types.
+/// Returns the element type of a contraction's result: `out_dtype` if given, otherwise the type of the first operand.
+/// Two integer operands may have different element types.
 pub(super) fn product_dtype(relation: &Relation<'_>, a: DType, b: DType) -> Result<DType, Box<Diagnostic>> {
     if !(a.is_int() && b.is_int()) {
         relation.same_dtype(a, b)?;
@@ -265,7 +265,7 @@ fn result(relation: &Relation<'_>, operands: Operands, channels: Dim, spatial: V
     Ok(Type::tensor_of(operands.dtype, dims))
 }
 
-/// Multiplies a dimension by a number.
+/// Multiplies a dimension by the number `n`.
 fn times(relation: &Relation<'_>, dim: &Dim, n: usize) -> Result<Dim, Box<Diagnostic>> {
     match dim {
         Dim::Fixed(d) => spatial::to_dim(relation, *d as i128 * n as i128),

@@ -30,12 +30,12 @@ fn element_type(relation: &Relation<'_>) -> Result<DType, Box<Diagnostic>> {
     relation.params.dtype("dtype").ok_or_else(wanted)
 }
 
-/// Returns the type of the result with the shape in attribute `shape`.
+/// Returns the result type for the shape in attribute `shape`.
 fn of_shape(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(element_type(relation)?, dims_of(relation, &relation.params.ints("shape"))?))
 }
 
-/// Returns the type of the result with the shape in argument `i`.
+/// Returns the result type for the shape in argument `i`.
 fn of_computed_shape(relation: &Relation<'_>, i: usize) -> TypeResult {
     let dims = match relation.known_ints(i) {
         Some(shape) => dims_of(relation, &shape)?,

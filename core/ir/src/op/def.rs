@@ -63,7 +63,7 @@ impl fmt::Display for AttrKind {
 pub enum Default {
     /// No default: the attribute must be given.
     Required,
-    /// `None`.
+    /// The value `None`.
     None,
     /// An integer.
     Int(i64),
@@ -107,11 +107,11 @@ pub enum OpPattern {
     ElemWise = 0,
     /// Elementwise with broadcasting.
     Broadcast = 1,
-    /// Each output element depends on one input element at any index.
+    /// Each output element depends on one input element at an arbitrary index.
     Injective = 2,
     /// A commutative reduction.
     CommReduce = 3,
-    /// Elementwise operators can be fused into the output of this one.
+    /// Elementwise operators can be fused into the output of the operator.
     OutEWiseFusable = 4,
     /// Creates a tuple.
     Tuple = 7,
@@ -122,13 +122,13 @@ pub enum OpPattern {
 /// Call, as seen by its type relation.
 #[derive(Clone, Copy)]
 pub struct Relation<'a> {
-    /// Operator.
+    /// Operator being called.
     pub def: &'static OpDef,
     /// Attributes, with defaults.
     pub params: Params<'a>,
     /// Argument types.
     pub args: &'a [Type],
-    /// Argument values where they are known: those of constants at compile time, all of them at run time.
+    /// Known argument values: the constants at compile time, all arguments at run time.
     pub values: &'a [Option<&'a Tensor>],
 }
 
@@ -166,7 +166,7 @@ impl<'a> Relation<'a> {
         self.values.get(i).copied().flatten()?.view().to_i64s()
     }
 
-    /// Resolves an axis; a negative one counts from the end.
+    /// Resolves an axis; a negative axis counts from the end.
     ///
     /// # Errors
     /// If the axis is out of range for `rank` dimensions.
@@ -189,7 +189,7 @@ impl<'a> Relation<'a> {
         self.error(codes::types::TYPE_MISMATCH, message)
     }
 
-    /// Unifies two dimensions that must be equal, preferring a known one. `what` names them in the message.
+    /// Unifies two dimensions that must be equal, preferring a known dimension. `what` describes both in the message.
     ///
     /// # Errors
     /// If both dimensions are known and differ.
@@ -221,7 +221,7 @@ pub struct Cost<'a> {
     pub params: Params<'a>,
     /// Argument types.
     pub args: &'a [Type],
-    /// Type of the call.
+    /// Result type of the call.
     pub ret: &'a Type,
 }
 
@@ -247,7 +247,7 @@ fn elements(ty: &Type) -> u64 {
     }
 }
 
-/// Reason why a reference failed (a negative size, an index out of bounds); shown with the operator's name.
+/// Failure reason of a reference (a negative size, an index out of bounds); shown with the operator's name.
 pub type ReferenceError = String;
 
 /// Naive implementation: plain loops, sums in binary64, written to be read. Tuple arguments and results are flattened.

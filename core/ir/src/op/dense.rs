@@ -1,4 +1,4 @@
-//! Matrix products and the addition of a bias.
+//! Matrix products and bias addition.
 
 use super::conv::product_dtype;
 use super::sum::{Sum, with_sum};
@@ -135,7 +135,7 @@ inventory::submit! {
     }
 }
 
-/// Returns rows and columns of an operand, after transposition.
+/// Returns the row and column dimensions of an operand, after transposition.
 fn sides(dims: &[Dim], transposed: bool) -> (&Dim, &Dim) {
     let (rows, cols) = (&dims[dims.len() - 2], &dims[dims.len() - 1]);
     if transposed { (cols, rows) } else { (rows, cols) }

@@ -1,5 +1,5 @@
-//! Operators along axes that are computed at run time: `dyn.NAME(data, axis)` is `NAME(data, axis=...)`. Types and
-//! references are those of `NAME`, with the axes as its attribute.
+//! Operators whose axes are computed at run time: `dyn.NAME(data, axis)` is `NAME(data, axis=...)`. Types and
+//! references come from the static operator `NAME`, with the axes as its attribute.
 
 use super::facts::{Facts, elements_along_axis, reduced_elements};
 use super::reshape::unknown_dims;
@@ -17,12 +17,12 @@ const SCAN: &[AttrDef] = &[
     AttrDef::new("exclusive", AttrKind::Bool, Default::Bool(false), "true if the element itself is excluded"),
 ];
 
-/// Returns the operator that has the axes as an attribute.
+/// Returns the static operator `NAME` for the operator `dyn.NAME`.
 fn with_attribute(def: &OpDef) -> Option<&'static OpDef> {
     def.name.strip_prefix("dyn.").and_then(lookup).map(get)
 }
 
-/// Returns the attributes of that operator.
+/// Returns the attributes of the static operator, with `axes` as attribute `axis`.
 fn attrs_with_axes(params: &Params<'_>, axes: &[i64]) -> Attrs {
     let value = if let [axis] = axes { AttrValue::from(*axis) } else { AttrValue::ints(axes.iter().copied()) };
     params.attrs().with("axis", value)
@@ -51,7 +51,7 @@ fn reduced_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, vec![Dim::Any; kept]))
 }
 
-/// Returns the type of a result with the dimensions of the data, which one axis does not change.
+/// Returns the type of a result with the dimensions of the data, for operators along a single axis.
 fn same_dims(relation: &Relation<'_>) -> TypeResult {
     let (data, axis) = (relation.tensor(0)?, relation.tensor(1)?);
     if !axis.dtype.is_int() || axis.dims.iter().any(|dim| dim.fixed().is_some_and(|n| n != 1)) {

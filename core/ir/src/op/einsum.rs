@@ -34,7 +34,7 @@ const MAX_LABELS: usize = 64;
 pub enum Label {
     /// Axis that `...` stands for, counted from the last.
     Ellipsis(usize),
-    /// Letter.
+    /// Axis named by a letter.
     Letter(char),
 }
 
@@ -48,10 +48,10 @@ pub struct Equation {
 }
 
 impl Equation {
-    /// Parses an equation for operands of these ranks.
+    /// Parses an equation for operands of the given ranks.
     ///
     /// # Errors
-    /// If the equation does not match the operands, or a label of the result occurs in none or twice.
+    /// If the equation does not match the operands, or a label of the result occurs twice or in no operand.
     pub fn parse(text: &str, ranks: &[usize]) -> Result<Equation, String> {
         let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         let (left, right) = match text.split_once("->") {
@@ -94,7 +94,7 @@ impl Equation {
         Ok(Equation { operands, result })
     }
 
-    /// Returns all labels, those of the result first.
+    /// Returns all labels, beginning with the labels of the result.
     fn all(&self) -> Vec<Label> {
         let mut all = self.result.clone();
         for label in self.operands.iter().flatten() {
@@ -106,7 +106,7 @@ impl Equation {
     }
 }
 
-/// Parses the labels of a term for a tensor of this rank.
+/// Parses the labels of a term for a tensor of rank `rank`.
 fn labels(term: &str, rank: Option<usize>) -> Result<Vec<Label>, String> {
     let (before, after) = match term.split_once("...") {
         Some((before, after)) => (before, Some(after)),

@@ -14,7 +14,7 @@ pub(super) fn same_as_input(relation: &Relation<'_>) -> TypeResult {
     Ok(relation.args[0].clone())
 }
 
-/// Returns the type of the argument with another element type.
+/// Returns the type of the argument with its element type replaced by `dtype`.
 pub(super) fn with_element_type(relation: &Relation<'_>, dtype: DType) -> TypeResult {
     Ok(Type::tensor_of(dtype, relation.tensor(0)?.dims.iter().cloned()))
 }
@@ -73,7 +73,7 @@ macro_rules! unary {
     )*};
 }
 
-/// Functions of a real number, with error bounds in units in the last place: those that OpenCL requires of every
+/// Functions of a real number, with the error bounds in units in the last place that OpenCL requires of every
 /// implementation (The OpenCL C Specification 3.0, section "Relative Error as ULPs", full profile). An integer is
 /// converted to binary64, and the result is truncated.
 macro_rules! real {
@@ -82,7 +82,7 @@ macro_rules! real {
     };
 }
 
-/// Functions that are also defined on integers: the formula for floats, then the one for integers.
+/// Functions that are also defined on integers: the float formula, then the integer formula.
 macro_rules! exact {
     ($($name:literal, $doc:literal, $f:expr, $g:expr;)*) => {
         unary! { $($name, Facts::POINTWISE, $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map_exact(inputs, outputs, &$f, &$g);)* }
@@ -223,7 +223,7 @@ fn clip(
             x
         }
     };
-    // An integer within the bounds is kept; any other becomes the nearer bound, truncated.
+    // An integer within the bounds is kept; an integer outside becomes the nearer bound, truncated.
     map_exact(inputs, outputs, &bounded, &|x| {
         let (real, bound) = (x as f64, bounded(x as f64));
         if bound == real { x } else { bound as i128 }
@@ -339,7 +339,7 @@ inventory::submit! {
     }
 }
 
-/// Returns the rounding to powers of two.
+/// Returns the power-of-two rounding in attribute `round_mode`.
 fn rounding(params: &Params<'_>) -> Option<PowerRounding> {
     match params.string("round_mode").as_str() {
         "" | "up" => Some(PowerRounding::Up),

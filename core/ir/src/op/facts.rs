@@ -9,7 +9,7 @@ use super::Params;
 pub struct Facts {
     /// True if the pattern matcher may swap the two arguments, as Relay's does.
     pub commutative: bool,
-    /// Relation of the result's memory to that of argument 0.
+    /// Relation of the result's memory to the memory of argument 0.
     pub result: ResultMemory,
     /// True if every element of the result is an element of argument 0, so that both have the same scale and zero point
     /// when they are quantized.
@@ -22,7 +22,7 @@ pub struct Facts {
     pub error: ErrorModel,
 }
 
-/// Relation of a result's memory to that of argument 0.
+/// Relation of a result's memory to the memory of argument 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultMemory {
     /// New memory.
@@ -44,7 +44,7 @@ pub enum LayoutRule {
     Axis,
     /// Attribute `axis` is adapted to the new layout, which all fields of the tuple must have.
     Concatenation,
-    /// Attribute `layout` names the layout of the data, `out_layout` that of the result.
+    /// Attribute `layout` names the layout of the data, `out_layout` the layout of the result.
     Window2d,
     /// Attributes `data_layout`, `kernel_layout` and `out_layout` name the layouts.
     Conv2d,
@@ -64,7 +64,7 @@ pub enum ErrorModel {
     /// Proportional to the sum of the magnitudes of the terms.
     Sum(Terms),
     /// Backward stable: bounded by the change in the result when every input is perturbed by the rounding error of a
-    /// sum of this many terms.
+    /// sum with the given number of terms.
     Stable(Terms),
     /// Same as `Stable`, plus a term proportional to 1 plus the result, for the logarithm of a sum near 1.
     Logarithm(Terms),

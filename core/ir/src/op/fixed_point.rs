@@ -1,4 +1,4 @@
-//! Multiplication of integers by fixed-point fractions.
+//! Integer multiplication by fixed-point fractions.
 
 use super::elementwise::same_as_input;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
@@ -92,7 +92,7 @@ fn int32(relation: &Relation<'_>, i: usize) -> Result<(), Box<Diagnostic>> {
     }
 }
 
-/// Evaluates the formula of both operators; `left` and `right` must be at most 31.
+/// Evaluates the common formula of both operators; `left` and `right` must be at most 31.
 fn multiply(x: i32, multiplier: i32, left: u32, right: u32) -> i32 {
     let product = (i128::from(x) << left) * i128::from(multiplier);
     let rounded = (product + (1i128 << (30 + right))) >> (31 + right);

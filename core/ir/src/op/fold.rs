@@ -1,4 +1,4 @@
-//! Sums of overlapping blocks: the inverse of the extraction of blocks from an image.
+//! Sums of overlapping blocks: the adjoint of block extraction from an image.
 
 use super::scalar::Writer;
 use super::walk::{each_index, offset, strides};
@@ -58,7 +58,7 @@ fn fold_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, dims.collect::<Vec<_>>()))
 }
 
-/// Sizes per axis.
+/// Sizes and window parameters, one value per axis.
 struct Shape {
     image: Vec<usize>,
     block: Vec<usize>,

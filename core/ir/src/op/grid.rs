@@ -84,7 +84,7 @@ fn flops(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(per_element)
 }
 
-/// Conversion of coordinates along one axis, with its padding.
+/// Coordinate conversion along one axis, with the padding mode.
 struct Axis {
     size: f64,
     aligned: bool,
@@ -101,7 +101,7 @@ impl Axis {
         }
     }
 
-    /// Moves an index into the data, unless the padding is zero.
+    /// Maps an index into the data for border and reflection padding; keeps it for zero padding.
     fn wrap(&self, index: f64) -> f64 {
         match self.padding.as_str() {
             "border" => index.clamp(0.0, self.size - 1.0),
@@ -122,14 +122,14 @@ impl Axis {
         low + if distance > range { 2.0 * range - distance } else { distance }
     }
 
-    /// Returns the tap at an integer index: its place in the data, unless it is outside and counts as zero.
+    /// Returns the position in the data of the tap at an integer index; `None` if it is outside and counts as zero.
     fn tap(&self, index: f64) -> Option<usize> {
         let inside = self.wrap(index);
         (0.0..self.size).contains(&inside).then_some(inside as usize)
     }
 }
 
-/// Tap along one axis: its place, if it is inside, and its weight.
+/// Tap along one axis: its position, `None` outside the data, and its weight.
 type Tap = (Option<usize>, f64);
 
 /// Returns the taps along one axis.

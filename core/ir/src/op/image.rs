@@ -1,4 +1,4 @@
-//! Resizing: each element of the result is interpolated around the coordinate in the data that it maps to.
+//! Resizing: each element of the result is interpolated around the corresponding coordinate in the data.
 
 use super::scalar::Writer;
 use super::spatial::{self, CanonicalDims};
@@ -148,15 +148,15 @@ fn method(name: &str) -> Option<Method> {
 
 /// Resizing with known dimensions: for each element of the result, the taps on the data and their weights.
 pub struct ResizeShape {
-    /// Data: batch, channels, 1, height, width.
+    /// Dimensions of the data: batch, channels, 1, height, width.
     pub data: CanonicalDims,
-    /// Result: batch, channels, 1, height, width.
+    /// Dimensions of the result: batch, channels, 1, height, width.
     pub out: CanonicalDims,
     /// Taps along height and width.
     pub axes: [AxisTaps; 2],
 }
 
-/// Taps along one axis: `per_index` of them for every index of the result.
+/// Taps along one axis: `per_index` taps for every index of the result.
 pub struct AxisTaps {
     /// Number of taps per index of the result.
     pub per_index: usize,
@@ -164,7 +164,7 @@ pub struct AxisTaps {
     pub index: Vec<usize>,
     /// Weights of the taps.
     pub weight: Vec<f64>,
-    /// True for each index of the result that maps outside the data and gets the extrapolation value.
+    /// True for each index of the result that maps outside the data and receives the extrapolation value.
     pub outside: Vec<bool>,
 }
 
@@ -177,7 +177,7 @@ impl ResizeShape {
         ResizeShape::with_roi(params, &params.floats("roi"), data, out)
     }
 
-    /// Creates the taps; `roi` is the part of the data that `tf_crop_and_resize` uses.
+    /// Creates the taps; `roi` is the part of the data that `tf_crop_and_resize` samples.
     fn with_roi(
         params: &Params<'_>,
         roi: &[f64],
@@ -255,7 +255,7 @@ impl AxisTaps {
     }
 }
 
-/// Returns the coordinate in data of `m` elements that index `x` of a result of `n` elements maps to.
+/// Returns the coordinate in data of `m` elements for index `x` of a result of `n` elements.
 fn look_up(mode: &str, x: usize, m: usize, n: usize, roi: (f64, f64)) -> f64 {
     let scale = m as f64 / n as f64;
     let x = x as f64;

@@ -14,7 +14,7 @@ fn integers(view: &TensorView<'_>) -> Result<Vec<i64>, ReferenceError> {
     view.to_i64s().ok_or_else(|| "expected integers that fit int64".into())
 }
 
-/// Resolves an index; a negative one counts from the end.
+/// Resolves an index; a negative index counts from the end.
 pub fn in_bounds(index: i64, size: usize) -> Result<usize, ReferenceError> {
     let resolved = if index < 0 { index.checked_add(size as i64) } else { Some(index) };
     match resolved.and_then(|i| usize::try_from(i).ok()) {
@@ -44,7 +44,7 @@ pub enum TakeMode {
 }
 
 impl TakeMode {
-    /// Parses the value of the attribute.
+    /// Parses the value of attribute `mode`.
     pub fn parse(name: &str) -> Option<TakeMode> {
         match name {
             "clip" => Some(TakeMode::Clip),

@@ -204,7 +204,7 @@ pub(super) fn relayout(from: &Layout, to: &Layout, input: &TensorView<'_>, outpu
     gather(input, output, |index| {
         let mut at = 0;
         for letter in to.letters() {
-            // The blocks of an axis are digits of its index, the outermost first.
+            // The blocks of an axis are digits of its index, the outermost block first.
             let places = |layout: &Layout| {
                 (0..layout.0.len()).filter(|&i| layout.0[i].0 == letter).collect::<smallvec::SmallVec<[usize; 4]>>()
             };

@@ -37,7 +37,7 @@ inventory::submit! {
     }
 }
 
-/// Computes a determinant by elimination with pivots from the column.
+/// Computes a determinant by Gaussian elimination with partial pivoting.
 fn determinant(mut matrix: Vec<f64>, size: usize) -> f64 {
     let mut product = 1.0;
     for column in 0..size {

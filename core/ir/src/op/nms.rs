@@ -51,7 +51,7 @@ fn nms_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tuple([selected, Type::tensor(DType::I64, &[1])]))
 }
 
-/// Box as its least and greatest corner.
+/// Box, given by its minimum and maximum corners.
 #[derive(Clone, Copy)]
 struct Rectangle {
     low: [f64; 2],
@@ -71,7 +71,7 @@ impl Rectangle {
         (self.high[0] - self.low[0]) * (self.high[1] - self.low[1])
     }
 
-    /// Returns the area of the intersection over that of the union; 0 for boxes without area.
+    /// Returns the intersection over union of two boxes; 0 if the union has no area.
     fn overlap(&self, other: &Rectangle) -> f64 {
         let side = |i: usize| (self.high[i].min(other.high[i]) - self.low[i].max(other.low[i])).max(0.0);
         let common = side(0) * side(1);

@@ -177,7 +177,7 @@ softmax! {
     "nn.log_softmax" "x - max - log(sum of exp(x - max)) along one axis." true Logarithm;
 }
 
-/// Returns the number of elements of one batch item, an upper bound on that of a group.
+/// Returns the number of elements of one batch item, an upper bound on the size of a group.
 fn elements_of_group(_: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize {
     shapes.first().map_or(0, |data| data.iter().skip(1).product())
 }
@@ -194,8 +194,8 @@ fn per_element<const N: u64>(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(N)
 }
 
-/// Returns the element type and the dimensions of the data, and the dimension of its axis, which is the only dimension
-/// of every further argument.
+/// Returns the element type of the data, its dimensions, and the dimension on attribute `axis`, after checking that
+/// each other argument is a vector of that dimension.
 fn channels(relation: &Relation<'_>) -> Result<(DType, Vec<Dim>, Dim), Box<Diagnostic>> {
     let data = relation.tensor(0)?;
     let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
@@ -392,7 +392,7 @@ fn l2_reference(
     let given: Vec<i64> = params.ints("axis").iter().map(|&a| if a < 0 { a + rank } else { a }).collect();
     let summed = |axis: usize| given.is_empty() || given.contains(&(axis as i64));
     let mut x = inputs[0].to_f64s();
-    // Elements that share a sum have the same index on every axis that is not summed over.
+    // Elements that share a sum have the same index on every axis that is not reduced.
     let place = |mut i: usize| {
         let mut at = 0;
         let mut step = 1;

@@ -87,7 +87,7 @@ inventory::submit! {
     }
 }
 
-/// Returns `pad_width` as (before, after) per axis; `None` if it is not a list of pairs.
+/// Returns `pad_width` as (before, after) pairs, one per axis; `None` if it is not a list of pairs.
 pub fn pad_width(params: &Params<'_>) -> Option<Vec<(i64, i64)>> {
     let AttrValue::List(items) = params.value("pad_width") else { return None };
     let pair = |item: &AttrValue| match item.as_ints()?[..] {
@@ -97,7 +97,7 @@ pub fn pad_width(params: &Params<'_>) -> Option<Vec<(i64, i64)>> {
     items.iter().map(pair).collect()
 }
 
-/// Converts a flat list to pairs of (before, after).
+/// Converts a flat list to (before, after) pairs.
 fn pairs(widths: &[i64]) -> Vec<(i64, i64)> {
     widths.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()
 }
@@ -162,8 +162,8 @@ fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64
     Ok(Type::tensor_of(data.dtype, dims?))
 }
 
-/// Returns the index in the data that padded index `x`, counted from the first element of the data, copies; `None` for
-/// the pad value.
+/// Returns the source index in the data for padded index `x`, which counts from the first element of the data; `None`
+/// for the pad value.
 pub fn pad_source(mode: &str, x: i64, size: i64) -> Option<i64> {
     match mode {
         _ if (0..size).contains(&x) => Some(x),
@@ -208,7 +208,8 @@ fn pad(
     }
 }
 
-/// Returns the block size, and the dimensions of data as batch, channels, height, width with their positions.
+/// Returns the block size, the dimensions of the data as batch, channels, height, width, and the axes of these
+/// dimensions.
 fn block(relation: &Relation<'_>) -> Result<(i64, [Dim; 4], Vec<usize>), Box<Diagnostic>> {
     let data = relation.tensor(0)?;
     let at = spatial::layout(relation, "layout", "NCHW", "NCHW")?;
@@ -278,7 +279,7 @@ fn blocks_reference(
     let to_space = params.def().name == "nn.depth_to_space";
     let crd = params.string("mode") == "CRD";
     let bytes = inputs[0].dtype.size();
-    // `deep` is the tensor with more channels, `wide` the one with the larger plane; the traversal follows `wide`.
+    // `deep` is the tensor with more channels, `wide` the tensor with the larger plane; the traversal follows `wide`.
     let (deep, wide) = if to_space { (&data, &out) } else { (&out, &data) };
     let [batch, channels, _, height, width] = wide.size;
     for n in 0..batch {

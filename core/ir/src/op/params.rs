@@ -1,11 +1,11 @@
-//! Attributes of a call, with the operator's defaults for those that are not given.
+//! Attributes of a call, with the operator's defaults for omitted attributes.
 
 use super::{Default, OpDef};
 use crate::ir::{AttrValue, Attrs};
 use crate::tensor::DType;
 
 /// Typed access to attributes. Attributes are checked against the schema when a call is created, so an accessor of the
-/// right kind always finds a value; an accessor of another kind returns that kind's zero value.
+/// right kind always finds a value; an accessor of the wrong kind returns the zero value of its kind.
 #[derive(Clone, Copy)]
 pub struct Params<'a> {
     def: &'static OpDef,
@@ -13,7 +13,7 @@ pub struct Params<'a> {
 }
 
 impl<'a> Params<'a> {
-    /// Creates the attributes of a call of `def`.
+    /// Creates the accessor for the attributes of a call to `def`.
     pub fn new(def: &'static OpDef, attrs: &'a Attrs) -> Params<'a> {
         Params { def, attrs }
     }
@@ -95,7 +95,7 @@ impl<'a> Params<'a> {
     }
 
     /// Returns spatial padding as (before, after) per axis. A single value pads all sides; one value per axis pads both
-    /// sides of that axis; with two values per axis, all values before precede all values after (Relay's top, left,
+    /// sides of that axis; with two values per axis, all `before` values precede all `after` values (Relay's top, left,
     /// bottom, right).
     pub fn padding(&self, axes: usize) -> Vec<(i64, i64)> {
         let p = self.ints("padding");
@@ -117,7 +117,7 @@ impl<'a> Params<'a> {
 }
 
 impl Default {
-    /// Returns the default as the value of an attribute.
+    /// Returns the default as an attribute value.
     pub fn value(&self) -> AttrValue {
         match *self {
             Default::Required | Default::None => AttrValue::None,

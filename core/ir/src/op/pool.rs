@@ -167,9 +167,9 @@ adaptive! {
 /// Pooling with known dimensions.
 #[derive(Clone, Debug)]
 pub struct PoolShape {
-    /// Data: batch, channels, spatial.
+    /// Dimensions of the data: batch, channels, spatial.
     pub data: CanonicalDims,
-    /// Result: batch, channels, spatial.
+    /// Dimensions of the result: batch, channels, spatial.
     pub out: CanonicalDims,
 }
 
@@ -273,8 +273,8 @@ pub(super) fn pool_flops(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(all)
 }
 
-/// Folds each window with `step`, starting at `start`. `finish` maps the folded value, the number of elements in the
-/// data and the number in the padded data to the element of the result.
+/// Folds each window with `step`, starting at `start`. `finish` computes the element of the result from the folded
+/// value, the number of window elements in the data and the number in the padded data.
 fn windows(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],

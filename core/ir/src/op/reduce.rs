@@ -1,6 +1,7 @@
 //! Reductions along axes. Floats are accumulated in binary64, integers exactly, and rounded or wrapped once.
 //!
-//! `axis` None or empty means every axis; `exclude` inverts the choice; `keepdims` keeps reduced axes with dimension 1.
+//! An `axis` of `None` or an empty list means all axes; `exclude` inverts the choice; `keepdims` keeps reduced axes
+//! with dimension 1.
 
 use super::scalar::{self, Reader, Writer, larger, smaller};
 use super::walk::{broadcast_strides, each_index, offset, strides};
@@ -179,7 +180,7 @@ boolean_reductions! {
     "any", "True if at least one element is not zero; false for an empty group.", any;
 }
 
-/// Stores the position within each group of its extreme element: the greatest if `better` is `Greater`, the least if
+/// Stores the position of the extreme element within each group: the maximum if `better` is `Greater`, the minimum if
 /// `better` is `Less`.
 fn arg_reduce(
     params: Params<'_>,

@@ -27,7 +27,7 @@ enum Code {
     Fixed(usize),
     /// The product of a range of input dimensions.
     Input(std::ops::Range<usize>),
-    /// `-1`: inferred from the others.
+    /// `-1`: inferred from the remaining dimensions.
     Infer,
 }
 
@@ -114,7 +114,7 @@ fn split_dim(dim: &Dim, a: i64, b: i64) -> Option<[Code; 2]> {
 /// Returns the type of `data` reshaped by Relay's codes.
 pub(super) fn reshaped(relation: &Relation<'_>, data: &TensorType, newshape: &[i64], allowzero: bool) -> TypeResult {
     let codes = read_codes(relation, data, newshape, allowzero)?;
-    // The product of the explicit numbers must equal that of the input dimensions that were not copied.
+    // The product of the explicit numbers must equal the product of the input dimensions that were not copied.
     let mut left: Vec<&Dim> = Vec::new();
     let copied: Vec<usize> = codes.iter().flat_map(|c| if let Code::Input(r) = c { r.clone() } else { 0..0 }).collect();
     left.extend(data.dims.iter().enumerate().filter(|(i, _)| !copied.contains(i)).map(|(_, d)| d));
@@ -130,7 +130,7 @@ pub(super) fn reshaped(relation: &Relation<'_>, data: &TensorType, newshape: &[i
     let wrong = || relation.mismatch(format!("{} does not reshape to {newshape:?}", relation.args[0]));
     let inferred = match product(left.iter().copied()) {
         Some(total) if !infers => {
-            // If all dimensions are known, the total sizes are compared, as empty tensors reshape into each other.
+            // If all dimensions are known, the total sizes are compared, so that empty tensors reshape into each other.
             let agree = match product(&data.dims).zip(total_of(data, &codes)) {
                 Some((before, after)) => before == after,
                 None => total == known,
@@ -292,7 +292,7 @@ fn expanded(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i64) -
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-/// Returns the type of `data` with new dimensions of size 1 at these places of the result.
+/// Returns the type of `data` with dimensions of 1 inserted at axes `axes` of the result.
 fn expanded_at(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeResult {
     let rank = data.dims.len().saturating_add(axes.len());
     if rank > MAX_RANK {
@@ -311,7 +311,7 @@ fn expanded_at(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> Type
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-/// Returns the type with all dimensions unknown.
+/// Returns the tensor type with all dimensions unknown.
 fn open_dims(ty: &Type) -> Type {
     match ty {
         Type::Tensor(ty) => Type::tensor_of(ty.dtype, vec![Dim::Any; ty.dims.len()]),
@@ -319,7 +319,7 @@ fn open_dims(ty: &Type) -> Type {
     }
 }
 
-/// Returns the type of `data` without these dimensions.
+/// Returns the type of `data` without the dimensions on `axes`.
 fn squeezed(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeResult {
     let mut keep = vec![true; data.dims.len()];
     for &axis in axes {

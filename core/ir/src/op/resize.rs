@@ -1,7 +1,7 @@
 //! Resizing along any axes, by scales or sizes that may be computed at run time.
 //!
-//! Each axis is interpolated on its own. Coordinates are computed in float32, as by PyTorch and ONNX Runtime, so that
-//! 10 elements scaled by 2.3 become 23, and 3 / 0.6 is 5.
+//! Axes are interpolated independently. Coordinates are computed in float32, as in PyTorch and ONNX Runtime, so that 10
+//! elements scaled by 2.3 become 23, and 3 / 0.6 is 5.
 
 use super::facts::{ErrorModel, Facts};
 use super::scalar::Writer;
@@ -28,7 +28,7 @@ pub struct ResizedAxis {
 }
 
 impl ResizedAxis {
-    /// Creates the resize by a scale. The size is rounded down.
+    /// Creates the resize by a scale, with the size of the result rounded down.
     pub fn by_scale(from: usize, scale: f64) -> ResizedAxis {
         let to = (from as f32 * scale as f32).floor() as usize;
         ResizedAxis { from, to, scale, roi: (0.0, 1.0) }
@@ -39,7 +39,7 @@ impl ResizedAxis {
         ResizedAxis { from, to, scale: to as f64 / from.max(1) as f64, roi: (0.0, 1.0) }
     }
 
-    /// Returns the coordinate in the data of index `i` of the result; `None` for an unknown mode.
+    /// Returns the data coordinate of index `i` of the result; `None` for an unknown mode.
     pub fn source_coordinate(&self, mode: &str, i: usize) -> Option<f64> {
         let (x, from, to, scale) = (i as f32, self.from as f32, self.to as f32, self.scale as f32);
         let (first, last) = (self.roi.0 as f32, self.roi.1 as f32);
@@ -134,7 +134,7 @@ inventory::submit! {
     }
 }
 
-/// Returns the axes of `extent`.
+/// Returns the resized axes: attribute `axes`, or all axes without it.
 fn axes(relation: &Relation<'_>) -> Result<Vec<usize>, Box<Diagnostic>> {
     let rank = relation.tensor(0)?.dims.len();
     match relation.params.opt_ints("axes") {

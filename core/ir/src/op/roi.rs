@@ -57,7 +57,7 @@ fn roi_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-/// Elements around a coordinate along one axis, with their weights; `None` if it is outside the data.
+/// Returns the elements around a coordinate along one axis, with their weights; `None` outside the data.
 fn neighbors(coordinate: f64, size: usize) -> Option<[(usize, f64); 2]> {
     if size == 0 || !(-1.0..=size as f64).contains(&coordinate) {
         return None;
@@ -86,7 +86,7 @@ fn roi_align(
     if let Some(bad) = rois.chunks_exact(5).find(|roi| !(0.0..batches as f64).contains(&roi[0])) {
         return Err(format!("rois: expected a batch index less than {batches}, found {}", bad[0]));
     }
-    // First coordinate, size of a bin, and number of samples per bin along y and x.
+    // First coordinate, bin size, and number of samples per bin along y or x.
     let along = |roi: &[f64], axis: usize| {
         let offset = if aligned { 0.5 } else { 0.0 };
         let (first, last) = (roi[2 - axis] * scale - offset, roi[4 - axis] * scale - offset);

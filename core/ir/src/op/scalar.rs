@@ -145,7 +145,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Converts element `j` of `from` to element `i`, as a C cast does. A float saturates in an integer type of at
-    /// least 8 bits and wraps in a smaller one; a conversion to Boolean yields true for every nonzero value.
+    /// least 8 bits and wraps in a smaller type; a conversion to Boolean yields true for every nonzero value.
     pub fn convert(&mut self, i: usize, from: &Reader<'_>, j: usize) {
         if self.is_bool {
             self.data[i] = u8::from(from.is_nonzero(j));

@@ -1,5 +1,5 @@
 //! Operators that select elements, where the number of selected elements depends on the data. The type relation
-//! computes that number from the values of the operand; the dimension is unknown if the values are.
+//! computes that number from the values of the operand; without known values the dimension is unknown.
 
 use super::elementwise::no_flops;
 use super::scalar::{Reader, Writer};
@@ -95,7 +95,7 @@ fn distinct(params: &Params<'_>, data: &TensorView<'_>) -> Distinct {
         places.map(|place| element(at(a, place), at(b, place))).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
     };
     let mut order: Vec<usize> = (0..count).collect();
-    // Stable: the first of equal slices comes first.
+    // The sort is stable, so equal slices keep their order.
     order.sort_by(|&a, &b| compare(a, b));
     let mut found = Distinct { first: Vec::new(), inverse: vec![0; count], counts: Vec::new() };
     for slice in order {

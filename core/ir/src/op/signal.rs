@@ -78,7 +78,7 @@ struct Sizes {
     length: usize,
     /// Number of real or complex numbers in the result.
     out: usize,
-    /// Number of tensor elements per number in the result: 1 for real numbers, 2 for complex ones.
+    /// Number of tensor elements per number in the result: 1 for real numbers, 2 for complex numbers.
     parts: usize,
 }
 

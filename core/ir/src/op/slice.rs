@@ -19,7 +19,7 @@ pub struct Range {
     pub len: usize,
 }
 
-/// Slice as written, with bounds that are not yet resolved against the dimensions.
+/// Slice as written, with bounds not yet resolved against the dimensions.
 pub struct Slice {
     begin: Vec<i64>,
     end: Vec<i64>,
@@ -29,7 +29,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Creates the slice of a call of `strided_slice`.
+    /// Creates the slice of a call to `strided_slice`.
     pub fn from_attrs(params: &Params<'_>) -> Slice {
         Slice {
             begin: params.ints("begin"),
@@ -40,7 +40,7 @@ impl Slice {
         }
     }
 
-    /// Creates the slice of a call of `dyn.strided_slice` from the values of its inputs.
+    /// Creates the slice of a call to `dyn.strided_slice` from the values of its inputs.
     fn from_values(params: &Params<'_>, values: [Option<Vec<i64>>; 3], axes: Option<Vec<i64>>) -> Option<Slice> {
         let ([begin, end, strides], attrs) = (values, Slice::from_attrs(params));
         let axes = axes.or_else(|| attrs.axes.clone());
@@ -142,7 +142,7 @@ impl Slice {
         for (i, axis) in self.axes(dims.len()).map_err(bad)?.into_iter().enumerate() {
             result[axis] = match dims[axis].fixed() {
                 Some(n) => Dim::Fixed(self.range(i, n).map_err(bad)?.len),
-                // A slice that selects all elements of two very different dimensions selects all elements of any
+                // A slice that selects all elements of two very different dimensions selects all elements of every
                 // dimension.
                 None => {
                     let all = |n: usize| Ok::<bool, Box<Diagnostic>>(self.range(i, n).map_err(bad)?.len == n);

@@ -123,7 +123,7 @@ inventory::submit! {
     }
 }
 
-/// Returns the type of the result with `k` elements along the axis, an unknown number if `k` is `None`.
+/// Returns the type of the result with `k` elements along the axis; the dimension is unknown if `k` is `None`.
 fn topk_type(relation: &Relation<'_>, k: Option<i64>) -> TypeResult {
     let data = relation.tensor(0)?;
     let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;

@@ -1,5 +1,5 @@
 //! Arithmetic of the naive references: binary64 for floating-point tensors, 64-bit integers (which wrap, like Relay's
-//! machine integers) for the others, so that an int8 convolution into int32 is exact.
+//! machine integers) for integer tensors, so that an int8 convolution into int32 is exact.
 
 use super::scalar::Writer;
 use crate::tensor::{DType, TensorView, TensorViewMut};

@@ -34,7 +34,7 @@ pub fn get(id: OpId) -> &'static OpDef {
 /// Checks attributes against the operator's schema and omits those that equal their default.
 ///
 /// # Errors
-/// If an attribute is unknown (with the nearest known one), of the wrong kind, or missing.
+/// If an attribute is unknown, missing or of the wrong kind; the help suggests the nearest known name.
 pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<Diagnostic>> {
     let fail = |message: String| Diagnostic::error(codes::types::BAD_ATTRIBUTE, message);
     let mut redundant = false;

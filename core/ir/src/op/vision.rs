@@ -434,8 +434,8 @@ fn suppression_reference(
     Ok(())
 }
 
-/// Moves the rows that do not begin with a negative number to the front of each of `groups` groups of rows, and fills
-/// the rest with -1. Returns the number of rows moved in each group.
+/// Moves the rows whose first element is at least 0 to the front of each of `groups` groups of rows, and fills the rest
+/// with -1. Returns the number of rows moved in each group.
 fn move_valid_to_front(rows: &mut [f64], groups: usize, elements: usize) -> Vec<f64> {
     let size = rows.len() / groups.max(1);
     let front = |group: &mut [f64]| {

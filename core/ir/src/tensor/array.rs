@@ -1,10 +1,10 @@
-//! Tensors from arrays of the crate `ndarray`, and views of tensors as such arrays.
+//! Conversions between tensors and `ndarray` arrays, and array views of tensors.
 
 use super::{DType, Element, Tensor, TensorView};
 use ndarray::{Array, ArrayBase, ArrayD, ArrayViewD, Data, Dimension, IxDyn};
 
 impl<T: Element, S: Data<Elem = T>, D: Dimension> From<&ArrayBase<S, D>> for Tensor {
-    /// Copies an array, in any layout.
+    /// Copies an array of any layout.
     fn from(array: &ArrayBase<S, D>) -> Tensor {
         match array.as_slice() {
             Some(elements) => Tensor::from_slice(array.shape(), elements),
@@ -14,7 +14,7 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> From<&ArrayBase<S, D>> for Ten
 }
 
 impl<T: Element, D: Dimension> From<Array<T, D>> for Tensor {
-    /// Takes over the memory of a row-major array; another layout is copied.
+    /// Takes ownership of the memory of a row-major array; copies an array of another layout.
     fn from(array: Array<T, D>) -> Tensor {
         if !array.is_standard_layout() {
             return Tensor::from(&array);
@@ -30,7 +30,7 @@ impl<T: Element, D: Dimension> From<Array<T, D>> for Tensor {
 }
 
 impl<'a> TensorView<'a> {
-    /// Returns the tensor as an array; `None` if `T` is not the element type.
+    /// Returns the tensor as an array view; `None` if `T` is not the element type.
     pub fn to_array_view<T: Element>(&self) -> Option<ArrayViewD<'a, T>> {
         let stored = if self.dtype == DType::Bool { DType::U8 } else { self.dtype };
         let elements = (T::DTYPE == stored).then(|| self.as_slice::<T>())?;

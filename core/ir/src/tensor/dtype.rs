@@ -53,10 +53,10 @@ dtypes! {
 }
 
 impl DType {
-    /// Element types that operators compute with; the others are only converted and moved.
+    /// Element types that operators compute with; the remaining types are only converted and moved.
     pub const COMPUTED: &'static [DType] = DType::ALL.split_at(13).0;
 
-    /// Returns the element type with that name in Relay.
+    /// Returns the element type with the Relay name `name`.
     pub fn parse(name: &str) -> Option<DType> {
         DType::ALL.iter().copied().find(|d| d.name() == name)
     }
@@ -75,7 +75,8 @@ impl DType {
         }
     }
 
-    /// Returns true for floating-point types of less than 16 bits, which are converted and moved, but not computed with.
+    /// Returns true for floating-point types of less than 16 bits, which are converted and moved, but not computed
+    /// with.
     pub const fn is_small_float(self) -> bool {
         matches!(
             self,

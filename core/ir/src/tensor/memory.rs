@@ -1,10 +1,10 @@
 //! Memory budget of the process: a limit in bytes on the total memory of tensors and workspaces in use at once.
 //!
-//! A file of a few bytes can demand any amount of memory (a broadcast, a repeat, a pooling with large padding), and the
-//! system overcommits until it kills the process. So allocations whose size comes from a model go through this module:
-//! the size is checked against the limit first, then against what the system provides, and either failure is an error
-//! value, never an abort. The count is global, as memory belongs to the process; views of mapped files and of memory
-//! that others own do not count.
+//! A file of a few bytes can demand an arbitrary amount of memory (a broadcast, a repeat, pooling with large padding),
+//! and the system overcommits until it kills the process. So allocations whose size comes from a model go through this
+//! module: the size is checked against the limit first, then against what the system provides, and either failure is an
+//! error value, never an abort. The count is global, as memory belongs to the process; views of mapped files and of
+//! foreign memory do not count.
 
 use crate::diag::{Diagnostic, codes};
 use std::fmt;
@@ -41,7 +41,7 @@ pub fn available() -> usize {
     limit().saturating_sub(used())
 }
 
-/// Failure of an allocation: the limit is exceeded, or the system has no more memory.
+/// Allocation failure: the limit is exceeded, or the system is out of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// Requested size in bytes; `None` if it exceeds the address space.
@@ -135,14 +135,14 @@ impl Drop for Charge {
     }
 }
 
-/// Minimum reservation in bytes that is probed; smaller ones are assumed to succeed.
+/// Size in bytes from which a reservation is probed; smaller reservations are assumed to succeed.
 const MIN_PROBED: usize = 64 << 20;
 
 /// Reserves `bytes` for later allocations that would abort on failure, such as a `Vec` in a reference: counts the bytes
 /// as in use and probes whether the system can provide them.
 ///
 /// # Errors
-/// If the limit is exceeded or the system has no memory.
+/// If the limit is exceeded or the system is out of memory.
 pub fn reserve(bytes: usize) -> Result<Charge, OutOfMemory> {
     let charge = Charge::new(bytes)?;
     if bytes >= MIN_PROBED {
@@ -158,7 +158,8 @@ mod tests {
     use super::super::{DType, Tensor};
     use super::*;
 
-    /// A single test, as the limit is global to the process (and no other test of this crate sets it).
+    /// Tests all counting in one function, as the limit is global to the process (and no other test of this crate sets
+    /// it).
     #[test]
     fn bytes_are_counted_limited_and_released() {
         let before = used();

@@ -49,7 +49,7 @@ pub struct Tensor {
 
 impl Tensor {
     /// Creates a tensor over `bytes`, which may be a mapped file. Bytes that are not aligned for `dtype` are copied.
-    /// `None` if the length does not match the shape, or if the system has no memory for the copy.
+    /// `None` if the length does not match the shape, or if the system is out of memory for the copy.
     pub fn from_storage(dtype: DType, shape: &[usize], bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Option<Tensor> {
         let slice: &[u8] = (*bytes).as_ref();
         if element_count(shape)?.checked_mul(dtype.size())? != slice.len() {
@@ -63,7 +63,7 @@ impl Tensor {
         Some(Tensor { dtype, shape: shape.into(), bytes })
     }
 
-    /// Creates a tensor with a copy of `bytes`. `None` if the length does not match the shape, or the system has no
+    /// Creates a tensor with a copy of `bytes`. `None` if the length does not match the shape, or the system is out of
     /// memory.
     pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<Tensor> {
         Tensor::from_storage(dtype, shape, Arc::new(AlignedBytes::copy_of(bytes).ok()?))
@@ -78,7 +78,7 @@ impl Tensor {
             .expect("the number of values matches the shape")
     }
 
-    /// Creates a tensor that takes over `values`, without a copy.
+    /// Creates a tensor that takes ownership of `values`, without a copy.
     ///
     /// # Panics
     /// If the number of values does not match the shape, which is a bug in the caller.
@@ -110,7 +110,7 @@ impl Tensor {
     /// Creates a tensor filled by `fill`, which receives zeroed bytes.
     ///
     /// # Errors
-    /// If the size exceeds the address space or the [budget](memory), or if the system has no memory.
+    /// If the size exceeds the address space or the [budget](memory), or if the system is out of memory.
     pub fn build(dtype: DType, shape: &[usize], fill: impl FnOnce(&mut [u8])) -> Result<Tensor, OutOfMemory> {
         let mut bytes = AlignedBytes::zeroed(byte_count(dtype, shape).ok_or(OutOfMemory::OVERFLOW)?)?;
         fill(bytes.as_mut());
@@ -155,7 +155,7 @@ impl Tensor {
         (*self.bytes).as_ref()
     }
 
-    /// Returns true if nothing else shares the bytes.
+    /// Returns true if this tensor is the only owner of its bytes.
     pub fn is_exclusive(&self) -> bool {
         Arc::strong_count(&self.bytes) == 1
     }
@@ -173,14 +173,14 @@ impl Tensor {
         TensorView { dtype: self.dtype, shape: &self.shape, data: self.bytes() }
     }
 
-    /// Returns a tensor of dimensions `shape` that shares the bytes. `None` if the number of elements differs.
+    /// Returns a tensor with the shape `shape` that shares the bytes. `None` if the number of elements differs.
     pub fn reshaped(&self, shape: &[usize]) -> Option<Tensor> {
         (element_count(shape)? == self.len()).then(|| Tensor { shape: shape.into(), ..self.clone() })
     }
 }
 
 impl PartialEq for Tensor {
-    /// Bitwise equality: NaN equals itself, `0.0` differs from `-0.0`.
+    /// Compares bitwise: NaN equals itself, `0.0` differs from `-0.0`.
     fn eq(&self, other: &Tensor) -> bool {
         self.dtype == other.dtype && self.shape == other.shape && self.bytes() == other.bytes()
     }

@@ -1,5 +1,5 @@
-//! Generated inputs: random, or of one value. The generator is implemented here so that a seed yields the same numbers on every platform and in
-//! every version.
+//! Generated inputs, random or constant. The generator is implemented here so that a seed yields the same numbers on
+//! every platform and in every version.
 
 use super::{DType, Element, OutOfMemory, Tensor};
 use crate::with_dtype;
@@ -38,13 +38,13 @@ impl Random {
 /// Returns a tensor whose elements are all `value`.
 ///
 /// # Errors
-/// If the memory limit is exceeded or the system has no memory.
+/// If the memory limit is exceeded or the system is out of memory.
 pub fn filled(dtype: DType, shape: &[usize], value: f64) -> Result<Tensor, OutOfMemory> {
     let one = with_dtype!(dtype, T => bytemuck::bytes_of(&T::from_f64(value)).to_vec());
     Tensor::build(dtype, shape, |bytes| bytes.chunks_exact_mut(one.len()).for_each(|c| c.copy_from_slice(&one)))
 }
 
-/// Returns a random tensor of a size that is known to be small.
+/// Returns a random tensor, for sizes known to be small.
 ///
 /// # Panics
 /// If the allocation fails. Use [`try_tensor`] for sizes that come from a model.
@@ -55,7 +55,7 @@ pub fn tensor(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
 /// Returns a random tensor: floats uniform in [0, 1), integers in [0, 10), booleans 0 or 1.
 ///
 /// # Errors
-/// If the memory limit is exceeded or the system has no memory.
+/// If the memory limit is exceeded or the system is out of memory.
 pub fn try_tensor(dtype: DType, shape: &[usize], seed: u64) -> Result<Tensor, OutOfMemory> {
     let mut random = Random::new(seed);
     Tensor::build(dtype, shape, |bytes| {
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn the_generator_is_splitmix64() {
-        // The published test vector for seed 1234567.
+        // Published test vector for seed 1234567.
         let mut random = Random::new(1234567);
         assert_eq!(random.next_u64(), 6457827717110365317);
         assert_eq!(random.next_u64(), 3203168211198807973);

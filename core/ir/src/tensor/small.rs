@@ -1,18 +1,18 @@
-//! Element types of less than 16 bits other than int8 and uint8. Each element is stored in a byte of its own; only files
-//! pack several into one.
+//! Element types of less than 16 bits other than int8 and uint8. In memory each element occupies one byte; only files
+//! pack several elements into a byte.
 
 use super::dtype::{DType, Element};
 use std::cmp::Ordering;
 use std::fmt;
 
-/// Meaning of the codes with the largest exponent, and of the code of negative zero.
+/// Interpretation of the encodings with the largest exponent, and of the encoding of negative zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Special {
     /// Infinities and NaNs, as in IEEE 754.
     Ieee,
     /// NaN where exponent and mantissa are all ones; no infinities.
     NanAtEnd,
-    /// NaN at the code of negative zero; no infinities, no negative zero.
+    /// NaN at the encoding of negative zero; no infinities, no negative zero.
     NanAtNegativeZero,
     /// Neither infinities nor NaN.
     None,
@@ -48,7 +48,7 @@ impl Format {
         ((1 << self.exponent_bits) - 1) << self.mantissa_bits
     }
 
-    /// Returns the code of the largest finite number.
+    /// Returns the encoding of the largest finite number.
     const fn largest(self) -> u8 {
         match self.special {
             Special::Ieee => self.infinity() - 1,
@@ -73,7 +73,7 @@ impl Format {
         } else {
             let mantissa = magnitude & ((1 << self.mantissa_bits) - 1);
             let exponent = i32::from(magnitude >> self.mantissa_bits);
-            // Subnormal numbers have the exponent of the smallest normal ones, without the implicit bit.
+            // Subnormal numbers have the exponent of the smallest normal number, without the implicit bit.
             let (significand, exponent) = match exponent {
                 0 => (f64::from(mantissa), 1),
                 _ => (f64::from(mantissa) + f64::from(1u32 << self.mantissa_bits), exponent),
@@ -83,8 +83,8 @@ impl Format {
         if code & self.sign() == 0 { value } else { -value }
     }
 
-    /// Returns the code of the nearest number, ties to even. Beyond the largest finite number, `saturate` selects that
-    /// number, otherwise the result is infinite, or NaN in a format without infinities.
+    /// Returns the encoding of the nearest number, ties to even. A value beyond the largest finite number is encoded as
+    /// that number if `saturate` is true, otherwise as infinity, or as NaN in a format without infinities.
     fn encode(self, value: f64, saturate: bool) -> u8 {
         if value.is_nan() {
             return self.nan();
@@ -97,7 +97,7 @@ impl Format {
         let beyond = || match (saturate || self.special == Special::None, self.special) {
             (true, _) => signed(self.largest()),
             (false, Special::Ieee) => sign | self.infinity(),
-            // Where NaN has the code of negative zero, the sign bit is part of that code.
+            // Where NaN has the encoding of negative zero, the sign bit is part of the encoding.
             (false, Special::NanAtNegativeZero) => self.nan(),
             (false, _) => sign | self.nan(),
         };
@@ -108,7 +108,7 @@ impl Format {
         if size == 0.0 {
             return signed(0);
         }
-        // Unit in the last place: that of the value's binade, or that of the subnormal numbers if the value is smaller.
+        // Unit in the last place of the value's binade, but at least the unit of the subnormal numbers.
         let exponent = ((size.to_bits() >> 52) as i32 - 1023).max(1 - self.bias);
         let unit = f64::powi(2.0, exponent - self.mantissa_bits as i32);
         let count = (size / unit).round_ties_even() as u32;
@@ -136,8 +136,8 @@ pub enum PowerRounding {
     Nearest,
 }
 
-/// Returns the code in `float8_e8m0fnu`, which holds powers of two: 2^(code - 127), and NaN as 255. Negative numbers have
-/// the code of their magnitude.
+/// Returns the encoding in `float8_e8m0fnu`, which represents 2^(encoding - 127), and NaN as 255. A negative number has
+/// the encoding of its magnitude.
 pub fn encode_e8m0(value: f64, rounding: PowerRounding, saturate: bool) -> u8 {
     const NAN: u8 = 255;
     let size = value.abs();
@@ -173,7 +173,7 @@ fn decode_e8m0(code: u8) -> f64 {
     if code == 255 { f64::NAN } else { f64::powi(2.0, i32::from(code) - 127) }
 }
 
-/// Returns the code of a value in a small floating-point type; `None` for other types.
+/// Returns the encoding of a value in a small floating-point type; `None` for other types.
 pub fn encode(dtype: DType, value: f64, rounding: PowerRounding, saturate: bool) -> Option<u8> {
     match dtype {
         DType::F8E4M3Fn => Some(E4M3FN.encode(value, saturate)),

@@ -22,7 +22,7 @@ impl AlignedBytes {
     /// Allocates `len` zero bytes. The pages are the system's zero pages until they are written.
     ///
     /// # Errors
-    /// If the limit of the process is exceeded or the system has no memory.
+    /// If the memory limit of the process is exceeded or the system is out of memory.
     pub fn zeroed(len: usize) -> Result<AlignedBytes, OutOfMemory> {
         if len == 0 {
             return Ok(AlignedBytes::empty());
@@ -34,7 +34,7 @@ impl AlignedBytes {
     /// in memory.
     ///
     /// # Errors
-    /// If the system has no memory.
+    /// If the system is out of memory.
     pub fn copy_of(bytes: &[u8]) -> Result<AlignedBytes, OutOfMemory> {
         let mut copy = AlignedBytes::charged(bytes.len(), Charge::beyond_limit(bytes.len()))?;
         copy.as_mut().copy_from_slice(bytes);

@@ -14,7 +14,7 @@ pub struct TensorView<'a> {
 }
 
 impl<'a> TensorView<'a> {
-    /// Returns a view of elements.
+    /// Creates a view over `elements`.
     ///
     /// # Panics
     /// If the number of elements does not match the shape, which is a bug in the caller.
@@ -79,7 +79,7 @@ pub struct TensorViewMut<'a> {
 }
 
 impl<'a> TensorViewMut<'a> {
-    /// Returns a view of elements.
+    /// Creates a view over `elements`.
     ///
     /// # Panics
     /// If the number of elements does not match the shape, which is a bug in the caller.

@@ -3,10 +3,10 @@
 
 use crate::ir::{Dim, DimExpr};
 
-/// Maximum nesting of functions and parentheses in a dimension.
+/// Maximum nesting depth of functions and parentheses in a dimension.
 const MAX_DEPTH: usize = 16;
 
-/// Parses a dimension; the inverse of its `Display`.
+/// Parses a dimension; inverse of the `Display` of [`Dim`].
 ///
 /// # Errors
 /// If the text is malformed or nests too deeply, or the dimension is negative or cannot be represented.
@@ -85,7 +85,7 @@ impl<'a> DimParser<'a> {
         }
     }
 
-    /// Parses operands in parentheses, separated by commas.
+    /// Parses comma-separated operands in parentheses.
     fn operands(&mut self) -> Result<Vec<Operand>, String> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(dim_or_symbol("a, b").name().map(|name| &**name), Some("a, b"));
     }
 
-    /// Dimension expression with an independent evaluation, to compare against.
+    /// Dimension expression with an independent evaluator, as a test oracle.
     #[derive(Clone, Debug)]
     enum Tree {
         Number(i64),

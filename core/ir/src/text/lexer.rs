@@ -1,6 +1,6 @@
 //! Lexer: source text to tokens, one at a time and without allocating. A token is a kind and a range of bytes.
 //!
-//! Beyond Relay's own lexical rules, `%"any name"` and `@"any name"` quote names that are not identifiers (a model's
+//! Beyond Relay's own lexical rules, `%"any name"` and `@"any name"` quote names that are not identifiers (a model
 //! input named `input.1`), so that every module can be printed and read back.
 
 use crate::diag::Span;
@@ -104,7 +104,7 @@ pub(super) struct Token {
     pub(super) span: Span,
 }
 
-/// Lexer of a text of less than 4 GiB.
+/// Lexer for a text shorter than 4 GiB.
 pub(super) struct Lexer<'a> {
     source: &'a str,
     bytes: &'a [u8],
@@ -291,7 +291,7 @@ impl<'a> Lexer<'a> {
             b'<' => (Kind::Less, 1),
             b'>' if two(b'=') => (Kind::GreaterEqual, 2),
             b'>' => (Kind::Greater, 1),
-            // One whole character, so that the bytes of the token are valid UTF-8.
+            // The token spans a whole character, so that its bytes are valid UTF-8.
             _ => (Kind::Unknown, self.source[self.at..].chars().next().map_or(1, char::len_utf8)),
         };
         self.at += len;

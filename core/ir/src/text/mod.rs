@@ -10,12 +10,12 @@
 //! assert_eq!(print(&parsed.module, &PrintOptions::default()).text, source);
 //! ```
 //!
-//! Both keep explicit stacks, so a deeply nested module uses heap, never call stack. The text differs from what TVM
-//! 0.14 writes and reads in these points:
+//! Parser and printer keep explicit stacks, so a deeply nested module uses heap, never call stack. The format differs
+//! from the text format of TVM 0.14 in these points:
 //!
-//! * A `%N` or a global bound twice is an error; in TVM one binding wins silently.
+//! * A `%N` or a global bound twice is an error; TVM silently keeps one of the two bindings.
 //! * `%"any name"` and `@"any name"` quote names that are not identifiers.
-//! * Tensor types may name a dimension, or compute it: `Tensor[(batch, floordiv(n + 1, 2)), float32]`.
+//! * Tensor types may contain named or computed dimensions: `Tensor[(batch, floordiv(n + 1, 2)), float32]`.
 //! * Scalars of every element type are written inline (`1i8`, `3u8`, `1bf16`).
 //! * `annotation.compiler_begin(%x, compiler="t")` is accepted with or without an `attrs_type_key`.
 //! * The printer defines a shared expression in the innermost scope that contains all its uses, where it is also

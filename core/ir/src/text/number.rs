@@ -1,4 +1,4 @@
-//! Numeric literals: parsing of a number with its suffix, and printing of a scalar.
+//! Numeric literals: parsing of numbers with suffixes, and printing of scalars.
 //!
 //! Relay writes `i16 i32 i64` and `f16 f32 f64`; the suffixes of the remaining element types (`i8`, `u8`, `u16`, `u32`,
 //! `u64`, `bf16`) are additions, so that every scalar can be written inline. Literals in patterns have the same syntax.
@@ -6,7 +6,7 @@
 use crate::tensor::{DType, Element, Tensor};
 use half::{bf16, f16};
 
-/// Number as written.
+/// Numeric literal as written in the text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     /// An integer and its element type.
@@ -117,8 +117,8 @@ impl Number {
     }
 }
 
-/// Writes a scalar inline. Returns false for a tensor with dimensions and for a NaN with a payload, which the text
-/// cannot express.
+/// Writes a scalar inline. Returns false for a tensor that has no inline form: one with dimensions, or a NaN with a
+/// payload.
 pub(super) fn write_scalar(tensor: &Tensor, out: &mut String) -> bool {
     use std::fmt::Write;
     if !tensor.shape().is_empty() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
-/// Appends typed expressions to a module.
+/// Builder that appends typed expressions to a module.
 ///
 /// ```
 /// use byoc_ir::ir::{Attrs, Type};
@@ -26,7 +26,7 @@ type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 pub struct Builder {
     /// Module built so far.
     pub module: Module,
-    /// Origin of the expressions that are appended next.
+    /// Origin of subsequently appended expressions.
     pub origin: Option<OriginId>,
 }
 
@@ -50,7 +50,7 @@ impl Builder {
         Ok(self.module.push_typed(expr, ty, self.origin.unwrap_or(Origins::none())))
     }
 
-    /// Appends a call of the operator `name`.
+    /// Appends a call to the operator `name`.
     ///
     /// # Errors
     /// If there is no such operator, an attribute is invalid, or the types do not agree.
@@ -84,7 +84,7 @@ impl Builder {
         self.push(Expr::Tuple(fields.into()))
     }
 
-    /// Appends a projection of a tuple.
+    /// Appends a tuple projection.
     ///
     /// # Errors
     /// If the operand is not a tuple, or has no such field.
@@ -92,10 +92,10 @@ impl Builder {
         self.push(Expr::Project { tuple, index })
     }
 
-    /// Appends a call of a function value.
+    /// Appends a call to a function value.
     ///
     /// # Errors
-    /// If the callee is not a function, or the types of the arguments do not match.
+    /// If the callee is not a function, or the argument types do not match.
     pub fn call(&mut self, callee: ExprId, args: &[ExprId]) -> Result<ExprId> {
         self.push(Expr::Call(Box::new(Call { callee: Callee::Expr(callee), args: args.into(), attrs: Attrs::none() })))
     }

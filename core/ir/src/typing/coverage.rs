@@ -1,9 +1,8 @@
 //! Exhaustiveness check of `match`.
 //!
-//! The clauses are rows of a pattern matrix, and the check searches for a row of values that none of them matches: the
-//! algorithm for useless clauses (Maranget, "Warnings for pattern matching", 2007), with an explicit stack of open
-//! subproblems and a limit on the number of steps. The problem is NP-complete in general, but not hard for programs
-//! found in practice.
+//! The clauses are rows of a pattern matrix, and the check searches for a row of values that no clause matches, with
+//! the algorithm for useless clauses (Maranget, "Warnings for pattern matching", 2007), an explicit stack of open
+//! subproblems and a step limit. The problem is NP-complete in general, but not hard for programs found in practice.
 
 use crate::ir::{ClausePattern, Match, Module, Name};
 
@@ -13,8 +12,8 @@ const MAX_STEPS: usize = 100_000;
 /// Row of the pattern matrix.
 type Row<'a> = Vec<&'a ClausePattern>;
 
-/// Open subproblem: the remaining rows, the values chosen so far in the order in which they are written, and the
-/// number of open columns.
+/// Open subproblem: the remaining rows, the values chosen so far in the order in which they are written, and the number
+/// of open columns.
 struct Subproblem<'a> {
     rows: Vec<Row<'a>>,
     width: usize,

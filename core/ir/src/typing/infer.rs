@@ -16,13 +16,13 @@ use std::sync::Arc;
 /// If the types of the operands do not agree.
 pub fn infer_expr(module: &Module, expr: &Expr) -> op::TypeResult {
     let ty = infer_unbounded(module, expr)?;
-    // Only these expressions nest the types of their operands in a larger type.
+    // Only tuples, references, functions and calls nest the types of their operands in a larger type.
     let builds = match expr {
         Expr::Tuple(_) | Expr::RefNew(_) | Expr::Function(_) => true,
         Expr::Call(call) => matches!(call.callee, Callee::Expr(_)) && !module.types.is_empty(),
         _ => false,
     };
-    // All other expressions take their tensor types from the text, which the parser checks, or from an operand.
+    // Expressions of other kinds take their tensor types from the text, which the parser checks, or from an operand.
     let computes = matches!(expr, Expr::Constant(_) | Expr::Var(_))
         || matches!(expr, Expr::Call(call) if matches!(call.callee, Callee::Op(_)));
     if let Some(wrong) = ty.unaddressable().filter(|_| computes) {

@@ -1,16 +1,16 @@
 //! Rebuilding a module in a pass.
 //!
 //! Ascending ids visit operands before users, so a rebuild is one loop: for each live expression the pass either
-//! provides a replacement, or the expression is copied with its operands mapped. A copy keeps its type if its operands
-//! keep theirs; otherwise, or if an operand became a constant, its type is inferred again. Dead expressions are not
-//! copied, and none is visited twice.
+//! provides a replacement, or the expression is copied with its operands mapped. A copy keeps its type if the types of
+//! its operands are unchanged; otherwise, or if an operand became a constant, its type is inferred again. Dead
+//! expressions are not copied, and no expression is visited twice.
 
 use super::{Builder, infer_expr, unify};
 use crate::cancel::{self, Ticks};
 use crate::diag::Diagnostic;
 use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Origins, Type};
 
-/// Copy of a module in progress: the new expressions, and those of the old module that they replace.
+/// Module copy in progress: the new module, and the mapping from old expressions to their replacements.
 pub struct Rebuild<'a> {
     /// Original module.
     pub old: &'a Module,
@@ -80,12 +80,12 @@ impl<'a> Rebuild<'a> {
         Ok(self.new.module)
     }
 
-    /// Returns the replacement of an operand of the expression being visited, or of another expression that is known to
+    /// Returns the replacement of an operand of the expression being visited, or of any expression that is known to
     /// have been visited.
     ///
     /// # Panics
-    /// If the expression has not been visited. Operands always have; for anything else, such as the function of a
-    /// global, use [`Rebuild::visited`].
+    /// If the expression has not been visited. Operands always have been visited; for other expressions, such as the
+    /// function of a global, use [`Rebuild::visited`].
     pub fn get(&self, old: ExprId) -> ExprId {
         self.map[old].expect("an operand is visited before its users")
     }
@@ -131,7 +131,7 @@ impl<'a> Rebuild<'a> {
         Ok(self.new.module.push_typed(expr, ty, node.origin))
     }
 
-    /// Adds the origins of an old expression to a new one, for passes that merge two operators into one.
+    /// Adds the origins of an old expression to a new expression, for passes that merge two operators into one.
     pub fn inherit(&mut self, new: ExprId, old: ExprId) {
         let origin = self.old.nodes[old].origin;
         self.inherit_origin(new, origin);
@@ -147,7 +147,7 @@ impl<'a> Rebuild<'a> {
     }
 
     fn operands_keep_their_types(&self, expr: &Expr) -> bool {
-        // The type of a call of a global comes from the global, which may follow in the arena, so the old type is kept.
+        // The type of a call to a global comes from the global, which may follow in the arena, so the old type is kept.
         if let Expr::Call(call) = expr
             && let Callee::Expr(callee) = call.callee
             && matches!(self.old.expr(callee), Expr::Global(_))

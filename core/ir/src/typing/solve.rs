@@ -41,7 +41,8 @@ pub fn substitute(ty: &Type, names: &[Name], with: &[Type]) -> Type {
     map_params(ty, &mut |name| names.iter().position(|n| n == name).and_then(|at| with.get(at)).cloned())
 }
 
-/// Replaces the free type parameters for which `replace` returns a type; those bound by nested function types stay.
+/// Replaces the free type parameters for which `replace` returns a type; parameters bound by nested function types
+/// stay.
 pub fn map_params(ty: &Type, replace: &mut dyn FnMut(&Name) -> Option<Type>) -> Type {
     ty.map_leaves(&Type::has_params, &mut |leaf, own| match leaf {
         Type::Param(name) if !own.iter().any(|names| names.contains(name)) => replace(name),
@@ -86,7 +87,7 @@ impl Solver {
     pub fn join(&mut self, a: &Type, b: &Type) -> Option<Type> {
         enum Step {
             Join(Type, Type),
-            /// Binds the hole to the unification of its previous type and the new one.
+            /// Binds the hole to the unification of its previous type and the new type.
             Bind(Arc<Name>),
             Tuple(usize),
             Func(Box<[Name]>, usize),
@@ -186,8 +187,8 @@ impl Solver {
         Some(())
     }
 
-    /// Replaces every filled hole with its type, and calls `visit` with all other type parameters. `None` if the result
-    /// exceeds [`Type::MAX_PARTS`].
+    /// Replaces every filled hole with its type, and calls `visit` with each remaining type parameter. `None` if the
+    /// result exceeds [`Type::MAX_PARTS`].
     fn resolve(&self, ty: &Type, visit: &mut dyn FnMut(&Name)) -> Option<Type> {
         let mut resolved = ty.clone();
         // Each round replaces one level of holes with their types; there are at most as many levels as holes.

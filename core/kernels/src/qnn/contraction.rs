@@ -262,7 +262,8 @@ impl Kernel for Contraction {
                 let out = Shared::new(outputs[0].as_mut_slice::<i32>());
                 for i in 0..self.batch.count {
                     let first = i * self.batch.steps[2];
-                    // SAFETY: the results of product `i` begin inside the output.
+                    // SAFETY: the type relation gives the output `len` = `count * steps[2]` elements, so `first` lies
+                    // inside it.
                     let (out, len) = (Shared::at(unsafe { out.get().add(first) }), len - first);
                     self.with(inputs, &mut scratch, i, |values, offsets, workspace| {
                         if offsets.zero_points.is_empty() {

@@ -27,7 +27,7 @@ offer! { make_bias: "nn.bias_add" }
 /// Minimum number of elements for which a table pays off.
 const MIN_TABLE_ELEMENTS: usize = 1024;
 
-/// Operator that maps each element on its own, by a table of the 256 possible results.
+/// Elementwise operator, computed with a table of the 256 possible results.
 struct Table {
     def: &'static OpDef,
     attrs: Attrs,
@@ -39,7 +39,7 @@ struct Table {
 fn make_table(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let byte = |t: &TensorType| matches!(t.dtype, DType::I8 | DType::U8);
     let out = spec.outputs.first()?.dtype;
-    // Parameters with one element each: the axis does not matter.
+    // Each parameter has one element, so the axis does not matter.
     let single = spec.inputs[1..].iter().all(|t| t.len() == Some(1));
     let large = spec.inputs[0].len().is_some_and(|n| n >= MIN_TABLE_ELEMENTS);
     if !byte(&spec.inputs[0]) || !matches!(out.size(), 1 | 4) || !single || !large {
@@ -130,7 +130,7 @@ fn byte(value: f32, (low, high): (f32, f32)) -> u8 {
     (value as i32) as u8
 }
 
-/// Requantization of `int32` to 8-bit integers, with one ratio or with one for each index of an axis.
+/// Requantization of `int32` to 8-bit integers, with a single ratio or one ratio per index of an axis.
 struct Requantize {
     by: PerAxis<Rescale>,
     zero_point: i32,

@@ -19,7 +19,7 @@ pub(super) struct DataShape {
     pub images: usize,
     /// Rows and columns.
     pub size: [usize; 2],
-    /// Padding before the first element; rows and columns including all padding.
+    /// Padding before the first element, and the rows and columns including all padding.
     pub before: [usize; 2],
     pub padded: [usize; 2],
     /// Strides between images, channels, rows and columns, in elements.
@@ -50,7 +50,7 @@ pub(super) struct Engine {
 /// Buffers of a run.
 pub(super) struct Values<'a> {
     pub data: TensorView<'a>,
-    /// Zero point of the data in their own type, before the shift to uint8.
+    /// Zero point of the data in their original type, before the shift to uint8.
     pub zero_point: i32,
     /// Packed weights.
     pub weights: &'a [i8],

@@ -72,11 +72,12 @@ impl<const TOTALS: bool> Epilogue for PlainEpilogue<'_, TOTALS> {
     fn tile(&self, tile: &OutputTile, sums: &Sums) {
         let offsets = &self.offsets.values[tile.channel..tile.channel + TILE_CHANNELS];
         let end = tile.at + (tile.channels - 1) * tile.channel_step + (tile.positions - 1) * tile.position_step;
-        assert!(end < self.len, "a tile inside the results");
+        assert!(end < self.len, "the tile lies inside the results");
         for (p, sums) in sums.0[..tile.positions].iter().enumerate() {
             for c in 0..tile.channels {
                 let value = sums[c].wrapping_add(offsets[c]);
-                // SAFETY: the position lies inside the results (asserted) and belongs to this tile alone.
+                // SAFETY: the assertion keeps the position inside the results, and the engine computes each tile once,
+                // so no other thread accesses it.
                 unsafe { *self.out.get().add(tile.at + c * tile.channel_step + p * tile.position_step) = value };
             }
         }
@@ -101,13 +102,14 @@ impl<const TOTALS: bool> Epilogue for ByteEpilogue<'_, TOTALS> {
 
     fn tile(&self, tile: &OutputTile, sums: &Sums) {
         let end = tile.at + (tile.channels - 1) * tile.channel_step + (tile.positions - 1) * tile.position_step;
-        assert!(end < self.len, "a tile inside the results");
+        assert!(end < self.len, "the tile lies inside the results");
         let mut values = [[0u8; TILE_CHANNELS]; TILE_POSITIONS];
         scale(self.scaling, &self.offsets.values[tile.channel..], tile.channel, tile.positions, sums, &mut values);
         let out = self.out.get();
         if tile.channel_step == 1 {
             for (p, values) in values[..tile.positions].iter().enumerate() {
-                // SAFETY: the channels of a position lie inside the results (asserted) and belong to this tile alone.
+                // SAFETY: the assertion keeps the channels of the position inside the results, and the engine computes
+                // each tile once, so no other thread accesses them.
                 let to =
                     unsafe { std::slice::from_raw_parts_mut(out.add(tile.at + p * tile.position_step), tile.channels) };
                 match to.first_chunk_mut::<TILE_CHANNELS>() {
@@ -120,7 +122,8 @@ impl<const TOTALS: bool> Epilogue for ByteEpilogue<'_, TOTALS> {
         if tile.positions == TILE_POSITIONS && tile.position_step == 1 {
             let words = transpose::to_channel_rows(&values);
             for (c, word) in words[..tile.channels].iter().enumerate() {
-                // SAFETY: the positions of a channel lie inside the results (asserted) and belong to this tile alone.
+                // SAFETY: the assertion keeps the positions of the channel inside the results, and the engine computes
+                // each tile once, so no other thread accesses them.
                 unsafe {
                     out.add(tile.at + c * tile.channel_step).cast::<[u8; TILE_POSITIONS]>().write_unaligned(*word)
                 };
@@ -129,7 +132,8 @@ impl<const TOTALS: bool> Epilogue for ByteEpilogue<'_, TOTALS> {
         }
         for (p, values) in values[..tile.positions].iter().enumerate() {
             for (c, value) in values[..tile.channels].iter().enumerate() {
-                // SAFETY: the position lies inside the results (asserted) and belongs to this tile alone.
+                // SAFETY: the assertion keeps the position inside the results, and the engine computes each tile once,
+                // so no other thread accesses it.
                 unsafe { *out.add(tile.at + c * tile.channel_step + p * tile.position_step) = *value };
             }
         }
@@ -169,7 +173,7 @@ pub(super) struct FixedRatios {
 }
 
 impl Scaling {
-    /// Creates the scaling of `channels` output channels, from one rescaling for all or one for each.
+    /// Creates the scaling of `channels` output channels, from a single rescaling or one rescaling per channel.
     pub fn new(by: &[Rescale], channels: usize, zero_point: i32, (low, high): (i32, i32)) -> Scaling {
         let padded = channels + TILE_CHANNELS;
         let at = |i: usize| by[if by.len() == 1 { 0 } else { i.min(by.len() - 1) }];
@@ -209,8 +213,8 @@ multiversion! {
         match &scaling.by {
             Ratios::Float(ratios) => {
                 let Some(ratios) = ratios[channel..].first_chunk::<TILE_CHANNELS>() else { return };
-                // Beyond these bounds the result saturates for any zero point; within them, float32 is exact where
-                // the result does not saturate. (`max` and `min` of numbers that are never NaN.)
+                // Beyond these bounds the result saturates for any zero point; within them, float32 is exact where the
+                // result does not saturate. (The comparisons below are `max` and `min` of numbers that are never NaN.)
                 let (low, high, zero) = (scaling.low as f32, scaling.high as f32, scaling.zero_point as f32);
                 for (sums, to) in rows {
                     for c in 0..TILE_CHANNELS {
@@ -223,7 +227,8 @@ multiversion! {
                         let value = whole + zero;
                         let value = if value < low { low } else { value };
                         let value = if value > high { high } else { value };
-                        // SAFETY: the value is between two numbers of the results' type, and no NaN.
+                        // SAFETY: the comparisons bound the value by `low` and `high`, which fit `i32`; it is not NaN,
+                        // as `scaling` accepts only finite ratios.
                         to[c] = unsafe { value.to_int_unchecked::<i32>() } as u8;
                     }
                 }

@@ -21,8 +21,8 @@ fn in_registers() -> bool {
 /// Computes `out[i] = table[x[i]]`.
 pub(super) fn each(table: &[u8; 256], x: &[u8], out: &mut [u8]) {
     let registers = in_registers();
-    // A lookup from memory costs about as much as the simple operation that `split` counts in; one in registers a
-    // small fraction of that.
+    // A lookup in memory costs about as much as one simple operation, the unit of work in `split`; a lookup in
+    // registers costs a small fraction of that.
     let work = if registers { x.len() / 8 } else { x.len() };
     split::each_chunk(out, CHUNK, work, |i, out| {
         let x = &x[i * CHUNK..][..out.len()];
@@ -52,7 +52,7 @@ impl Sum {
         Sum { tables, signed, planes }
     }
 
-    /// Computes `out[i]` for `a[i]` and `b[i]`.
+    /// Computes `out[i]` from `a[i]` and `b[i]`.
     pub fn each(&self, a: &[u8], b: &[u8], out: &mut [u8]) {
         let work = if self.planes.is_some() { a.len() / 4 } else { 2 * a.len() };
         let (low, high) = if self.signed { (-128, 127) } else { (0, 255) };
@@ -80,17 +80,17 @@ fn sum_vectors(_: &[[u8; 256]; 4], _: bool, _: &[u8], _: &[u8], _: &mut [u8]) ->
     0
 }
 
-/// Looks up whole vectors and returns the number of bytes done.
+/// Looks up whole vectors and returns the number of bytes processed.
 #[cfg(target_arch = "x86_64")]
 fn vectors(table: &[u8; 256], x: &[u8], out: &mut [u8]) -> usize {
-    // SAFETY: only called where the processor has both features (`in_registers`).
+    // SAFETY: `each` calls this only if `in_registers` found AVX-512 BW and VBMI, which imply the remaining features.
     unsafe { x86::vectors(table, x, out) }
 }
 
-/// Sums whole vectors and returns the number of bytes done.
+/// Sums whole vectors and returns the number of bytes processed.
 #[cfg(target_arch = "x86_64")]
 fn sum_vectors(planes: &[[u8; 256]; 4], signed: bool, a: &[u8], b: &[u8], out: &mut [u8]) -> usize {
-    // SAFETY: only called where the processor has both features (`in_registers`).
+    // SAFETY: a `Sum` has planes only if `in_registers` found AVX-512 BW and VBMI, which imply the remaining features.
     unsafe { x86::sum_vectors(planes, signed, a, b, out) }
 }
 
@@ -103,13 +103,13 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw")]
     fn load(bytes: &[u8; VECTOR]) -> __m512i {
-        // SAFETY: the array has 64 bytes.
+        // SAFETY: the array type provides the 64 bytes that the load reads.
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }
 
     #[target_feature(enable = "avx512f,avx512bw")]
     fn store(to: &mut [u8; VECTOR], value: __m512i) {
-        // SAFETY: the array has 64 bytes.
+        // SAFETY: the array type provides the 64 bytes that the store writes.
         unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) }
     }
 
@@ -119,7 +119,7 @@ mod x86 {
         [load(&quarters[0]), load(&quarters[1]), load(&quarters[2]), load(&quarters[3])]
     }
 
-    /// Performs 64 lookups: the low seven bits in each half of the table; the highest bit selects between the two.
+    /// Performs 64 lookups: the low seven bits index each half of the table, the highest bit selects the half.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     fn lookup(table: &[__m512i; 4], x: __m512i) -> __m512i {
         let low = _mm512_permutex2var_epi8(table[0], x, table[1]);
@@ -146,7 +146,7 @@ mod x86 {
             let (a, b) = (load(a), load(b));
             let (al, ah) = (lookup(&a_low, a), lookup(&a_high, a));
             let (bl, bh) = (lookup(&b_low, b), lookup(&b_high, b));
-            // The lower halves of all 128-bit lanes, then the upper ones: packing restores the order.
+            // The lower halves of all 128-bit lanes, then the upper halves: packing restores the order.
             let lower = _mm512_add_epi16(_mm512_unpacklo_epi8(al, ah), _mm512_unpacklo_epi8(bl, bh));
             let upper = _mm512_add_epi16(_mm512_unpackhi_epi8(al, ah), _mm512_unpackhi_epi8(bl, bh));
             let sums = if signed { _mm512_packs_epi16(lower, upper) } else { _mm512_packus_epi16(lower, upper) };
@@ -160,7 +160,7 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// Returns all bytes in an order that depends on `factor`, with a rest that fills no vector.
+    /// Returns all bytes in an order that depends on `factor`, with a remainder shorter than a vector.
     fn bytes(factor: usize) -> Vec<u8> {
         (0..65_536 + 77).map(|i: usize| (i * factor + i / 256) as u8).collect()
     }
@@ -174,7 +174,7 @@ mod tests {
         assert!(out.iter().zip(&x).all(|(out, x)| *out == table[usize::from(*x)]));
     }
 
-    /// Tests pairs of all bytes, with values that saturate at both ends, small ones and ones beyond 16 bits.
+    /// Tests pairs of all bytes, with table values that saturate at both ends, small values, and values beyond 16 bits.
     #[test]
     fn sums_saturate() {
         let (a, b) = (bytes(1), bytes(255));

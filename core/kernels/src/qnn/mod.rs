@@ -1,7 +1,7 @@
 //! Kernels of quantized operators on 8-bit integers.
 //!
-//! Each kernel gives the same bits as the naive reference of its operator: integer accumulation is exact modulo 2^32 in
-//! any order, and rescaling is computed by the same formulas.
+//! Each kernel produces the same bits as the naive reference of its operator: integer accumulation is exact modulo 2^32
+//! in any order, and rescaling is computed by the same formulas.
 
 mod contraction;
 mod elementwise;

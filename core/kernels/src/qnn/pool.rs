@@ -33,15 +33,15 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 const MIN_BYTE: u8 = 0;
 
 impl MaxPool {
-    /// Returns the positions of data inside window `position` on an axis (1 rows, 2 columns).
+    /// Returns the data positions inside window `position` on an axis (1 for rows, 2 for columns).
     fn seen(&self, axis: usize, position: usize) -> impl Iterator<Item = usize> {
         let (window, first) = (self.window, position * self.window.stride[axis]);
         let taps = window.taps_inside(axis, position, self.taps[axis], self.shape.data.size[2 + axis]);
         taps.map(move |tap| first + tap * window.dilation[axis] - window.before[axis])
     }
 
-    /// Computes line `line` of results (an image's row, of one channel or of all); `rows` is scratch for a row of
-    /// data.
+    /// Computes result row `row` of an image, for one channel or for all channels; `rows` is scratch memory for a row
+    /// of data.
     fn line(&self, x: &[u8], from: usize, row: usize, channels: usize, rows: &mut [u8], out: &mut [u8]) {
         let flip = if self.signed { 0x80 } else { 0 };
         rows.fill(MIN_BYTE);

@@ -2,8 +2,8 @@
 //! registers.
 //!
 //! Data are uint8 and weights int8, with four input channels per 32-bit word: the operands of the int8 dot product of
-//! AVX-512 VNNI. Without VNNI, 16-bit products are added in pairs (AVX2) or one by one. All three variants give the
-//! same results, modulo 2^32.
+//! AVX-512 VNNI. Without VNNI, 16-bit products are added in pairs (AVX2) or one by one. All three variants
+//! produce the same results, modulo 2^32.
 
 use std::sync::LazyLock;
 
@@ -41,7 +41,7 @@ pub(super) struct Tile<'a> {
 pub(super) enum Isa {
     /// Scalar code: one product at a time.
     Plain,
-    /// 256-bit vectors.
+    /// 256-bit vectors (AVX2).
     #[cfg(target_arch = "x86_64")]
     Avx2,
     /// 512-bit vectors with int8 dot products (AVX-512 VNNI).
@@ -55,7 +55,7 @@ pub(super) fn best_isa() -> Isa {
     *ISA
 }
 
-/// Returns all instruction sets that this processor supports, the best last.
+/// Returns all instruction sets that this processor supports, from slowest to fastest.
 pub(super) fn supported_isas() -> Vec<Isa> {
     let mut isas = vec![Isa::Plain];
     #[cfg(target_arch = "x86_64")]
@@ -74,22 +74,23 @@ impl Tile<'_> {
     /// Computes the sums of the first `count` positions.
     ///
     /// # Panics
-    /// Data or weights are shorter than the sizes require, which is a bug in the kernel.
+    /// If data or weights are shorter than the sizes require, which is a bug in the kernel.
     pub fn run(&self, isa: Isa, count: usize, sums: &mut Sums) {
         let width = if self.wide { TILE_CHANNELS } else { HALF_CHANNELS };
         let furthest = self.taps.iter().max().copied().unwrap_or(0) + self.words * 4;
         assert!(count <= TILE_POSITIONS && self.weights.len() >= self.taps.len() * self.words * width * 4);
         assert!(
             self.positions[..count].iter().all(|position| position + furthest <= self.data.len()),
-            "positions inside the data"
+            "all positions lie inside the data"
         );
         match isa {
             Isa::Plain => self.plain(count, width, sums),
-            // SAFETY: the processor has AVX2 (`supported_isas`); every read lies inside data and weights (asserted).
+            // SAFETY: `isa` is one of `supported_isas`, which detects AVX2; the assertions keep every read inside data
+            // and weights.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { x86::avx2(self, count, sums) },
-            // SAFETY: the processor has AVX-512 VNNI (`supported_isas`); every read lies inside data and weights
-            // (asserted).
+            // SAFETY: `isa` is one of `supported_isas`, which detects AVX-512 VNNI; the assertions keep every read
+            // inside data and weights.
             #[cfg(target_arch = "x86_64")]
             Isa::Vnni => unsafe {
                 match (count > 4, self.wide) {
@@ -133,7 +134,8 @@ mod x86 {
     /// Computes the accumulators of a tile with int8 dot products.
     ///
     /// # Safety
-    /// Requires AVX-512 VNNI; the reads of the tile's first `count` >= 1 positions lie inside data and weights.
+    /// The caller guarantees AVX-512 VNNI, and that the reads of the tile's first `count` positions lie inside data and
+    /// weights.
     #[target_feature(enable = "avx512f,avx512vnni")]
     pub unsafe fn vnni<const P: usize, const V: usize>(tile: &Tile<'_>, count: usize, sums: &mut Sums) {
         if count == 0 {
@@ -143,23 +145,25 @@ mod x86 {
         let mut acc = [[_mm512_setzero_si512(); V]; P];
         let mut w = tile.weights.as_ptr();
         for &tap in tile.taps {
-            // SAFETY: taps of the positions lie inside the data.
+            // SAFETY: the caller guarantees that every tap of the positions lies inside the data.
             let mut x = unsafe { tile.data.as_ptr().add(tap) };
             for _ in 0..tile.words {
                 let mut weights = [_mm512_setzero_si512(); V];
                 for (v, weights) in weights.iter_mut().enumerate() {
-                    // SAFETY: a word of the block's weights has V times 64 bytes.
+                    // SAFETY: the caller guarantees that the weights are complete; each word of the block has V times
+                    // 64 bytes.
                     *weights = unsafe { _mm512_loadu_si512(w.add(64 * v).cast()) };
                 }
                 for p in 0..P {
-                    // SAFETY: `words` words follow the tap of each position.
+                    // SAFETY: the caller guarantees that `words` words follow every tap of each position.
                     let word = unsafe { x.add(positions[p]).cast::<i32>().read_unaligned() };
                     let word = _mm512_set1_epi32(word);
                     for v in 0..V {
                         acc[p][v] = _mm512_dpbusd_epi32(acc[p][v], word, weights[v]);
                     }
                 }
-                // SAFETY: at most one past the end.
+                // SAFETY: the caller guarantees that data and weights are complete, so the pointers advance to at most
+                // their ends.
                 unsafe {
                     w = w.add(64 * V);
                     x = x.add(4);
@@ -168,7 +172,7 @@ mod x86 {
         }
         for (acc, sums) in acc.into_iter().zip(&mut sums.0) {
             for (v, acc) in acc.into_iter().enumerate() {
-                // SAFETY: a row of the sums holds two registers.
+                // SAFETY: the type `Sums` provides rows of two registers, and V is at most 2.
                 unsafe { _mm512_storeu_si512(sums.as_mut_ptr().add(HALF_CHANNELS * v).cast(), acc) };
             }
         }
@@ -178,7 +182,8 @@ mod x86 {
     /// seven bits and the highest bit of the data are multiplied separately; no pair then exceeds 16 bits.
     ///
     /// # Safety
-    /// Requires AVX2; the reads of the tile's first `count` positions lie inside data and weights.
+    /// The caller guarantees AVX2, and that the reads of the tile's first `count` positions lie inside data and
+    /// weights.
     #[target_feature(enable = "avx2")]
     pub unsafe fn avx2(tile: &Tile<'_>, count: usize, sums: &mut Sums) {
         let width = if tile.wide { TILE_CHANNELS } else { HALF_CHANNELS };
@@ -190,8 +195,8 @@ mod x86 {
                 let mut w = first * 4;
                 for tap in tile.taps {
                     for word in 0..tile.words {
-                        // SAFETY: `words` words follow the tap of each position; each has `width` times 4 bytes of
-                        // weights.
+                        // SAFETY: the caller guarantees that `words` words follow every tap of each position, and that
+                        // each word has `width` times 4 bytes of weights.
                         let (x, weights) = unsafe {
                             let x = tile.data.as_ptr().add(position + tap + 4 * word).cast::<i32>().read_unaligned();
                             let w = tile.weights.as_ptr().add(w);
@@ -208,7 +213,7 @@ mod x86 {
                     }
                 }
                 for (i, acc) in acc.into_iter().enumerate() {
-                    // SAFETY: a row of the sums holds `width` elements.
+                    // SAFETY: the type `Sums` provides rows of at least `width` elements.
                     unsafe { _mm256_storeu_si256(sums.as_mut_ptr().add(first + 8 * i).cast(), acc) };
                 }
             }
@@ -220,7 +225,7 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// Checks that every instruction set gives the sums of 64-bit arithmetic, also at the ends of the ranges.
+    /// Checks that every instruction set produces the sums of 64-bit arithmetic, also at the ends of the ranges.
     #[test]
     fn all_instruction_sets_agree() {
         let mut state = 0x1234_5678_9abc_def0u64;

@@ -2,7 +2,7 @@
 
 use super::tile::{TILE_CHANNELS, TILE_POSITIONS};
 
-/// Number of channels of a block that is interleaved.
+/// Number of channels per interleaved block.
 pub(super) const CHANNELS: usize = 16;
 
 /// Transposes `[position][channel]` to `[channel][position]`.
@@ -41,12 +41,12 @@ mod x86 {
     use std::arch::x86_64::*;
 
     fn load(bytes: &[u8; 16]) -> __m128i {
-        // SAFETY: the array has 16 bytes.
+        // SAFETY: the array type provides the 16 bytes that the load reads; SSE2 is part of x86-64.
         unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
     }
 
     fn store(to: &mut [u8; 16], value: __m128i) {
-        // SAFETY: the array has 16 bytes.
+        // SAFETY: the array type provides the 16 bytes that the store writes; SSE2 is part of x86-64.
         unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), value) }
     }
 
@@ -111,12 +111,12 @@ mod x86 {
     }
 
     pub fn to_position_rows(channels: &[[u8; TILE_POSITIONS]; CHANNELS], flip: u8) -> [[u8; CHANNELS]; TILE_POSITIONS] {
-        // SAFETY: SSE2 is part of x86-64; a row has eight bytes.
+        // SAFETY: SSE2 is part of x86-64; the array type provides the eight bytes of a row that the load reads.
         let row = |c: usize| unsafe { _mm_loadl_epi64(channels[c].as_ptr().cast()) };
         // SAFETY: SSE2 is part of x86-64.
         let (low, high) = unsafe { (|a, b| _mm_unpacklo_epi8(a, b), |a, b| _mm_unpackhi_epi8(a, b)) };
         let pairs: [__m128i; 8] = std::array::from_fn(|c| low(row(c), row(c + 8)));
-        // Four channels of positions 0 to 3, and of 4 to 7.
+        // Four channels of positions 0 to 3, then four channels of positions 4 to 7.
         let fours: [[__m128i; 2]; 4] =
             std::array::from_fn(|c| [low(pairs[c], pairs[c + 4]), high(pairs[c], pairs[c + 4])]);
         // Eight channels of two positions each.

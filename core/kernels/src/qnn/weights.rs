@@ -74,7 +74,7 @@ fn signed(view: &TensorView<'_>, at: usize) -> i8 {
 /// Packs 8-bit weights into `packed`, and stores their sum for each output channel in `sums`.
 ///
 /// # Panics
-/// A slice is too short, which is a bug in the kernel.
+/// If a slice is too short, which is a bug in the kernel.
 pub(super) fn pack(shape: &KernelShape, view: &TensorView<'_>, packed: &mut [i8], sums: &mut [i32]) {
     let (words, taps) = (shape.words(), shape.taps.len());
     let packed = &mut packed[..shape.packed_bytes()];

@@ -79,11 +79,11 @@ fn input(text: &str) -> Tensor {
         }
         "int8" => Tensor::from_slice(&shape, &whole.map(|v| v as i8).collect::<Vec<_>>()),
         "uint8" => Tensor::from_slice(&shape, &whole.map(|v| (v + 11) as u8).collect::<Vec<_>>()),
-        other => panic!("no inputs of {other}"),
+        other => panic!("unknown input type {other}"),
     }
 }
 
-/// Parses `True`, `"text"`, `1`, `0.5`, `[1, 2]`, `[[0, 1], [2, 3]]`.
+/// Parses an attribute value: `True`, `"text"`, `1`, `0.5`, `[1, 2]`, `[[0, 1], [2, 3]]`.
 fn attribute(text: &str) -> AttrValue {
     match text {
         "True" => AttrValue::Bool(true),
@@ -94,7 +94,7 @@ fn attribute(text: &str) -> AttrValue {
             AttrValue::List(pairs.collect())
         }
         _ if text.starts_with('[') => {
-            AttrValue::ints(text.trim_matches(['[', ']']).split(", ").map(|v| v.parse().expect("a whole number")))
+            AttrValue::ints(text.trim_matches(['[', ']']).split(", ").map(|v| v.parse().expect("an integer")))
         }
         _ => text.parse().map_or_else(|_| AttrValue::Float(text.parse().expect("a number")), AttrValue::Int),
     }

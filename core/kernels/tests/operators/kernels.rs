@@ -23,11 +23,11 @@ fn noise(shape: &[usize], seed: u64) -> Tensor {
 /// Allowed difference from the reference.
 #[derive(Clone, Copy)]
 enum Tolerance {
-    /// None: identical bits, except that all NaNs are equal.
+    /// Identical bits, except that all NaNs are equal.
     Exact,
     /// Number of units in the last place of float32.
     Units(f64),
-    /// Share of the largest input magnitude, times the number of elements reduced to one result.
+    /// Fraction of the largest input magnitude, multiplied by the number of elements reduced to one result.
     Sum(f64),
 }
 
@@ -44,7 +44,7 @@ fn assert_close(case: &str, got: &Tensor, want: &Tensor, tolerance: Tolerance) {
     }
 }
 
-/// Compares the kernel of the call, also in place where it supports that, with the reference.
+/// Compares the kernel of a call with the reference, out of place and, where supported, in place.
 fn check(name: &str, attrs: &Attrs, args: &[Value], tolerance: Tolerance) {
     let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
     let def = op::get(id);

@@ -1,4 +1,4 @@
-//! Type relations and naive references of the operators, against values worked out by hand or by numpy.
+//! Type relations and naive references of the operators, compared with values computed by hand or by numpy.
 
 mod broadcast;
 mod elementwise;
@@ -22,14 +22,14 @@ pub fn attrs<const N: usize>(pairs: [(&str, AttrValue); N]) -> Attrs {
     Attrs::new(pairs)
 }
 
-/// Evaluates `name` for these arguments.
+/// Evaluates `name` for the given arguments.
 pub fn call(name: &str, attrs: &Attrs, args: &[Value]) -> Result<Vec<Tensor>, String> {
     let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
     let attrs = op::normalize_attrs(op::get(id), attrs.clone()).map_err(|d| d.message)?;
     op::evaluate(id, &attrs, args, 1 << 20)
 }
 
-/// Evaluates `name`, which returns one tensor, for tensors.
+/// Evaluates the single-result operator `name` for the given tensors.
 pub fn run(name: &str, attrs: &Attrs, args: &[&Tensor]) -> Tensor {
     let args: Vec<Value> = args.iter().map(|&t| Value::Tensor(t.clone())).collect();
     let mut outputs = call(name, attrs, &args).unwrap_or_else(|error| panic!("{error}"));
@@ -37,7 +37,7 @@ pub fn run(name: &str, attrs: &Attrs, args: &[&Tensor]) -> Tensor {
     outputs.remove(0)
 }
 
-/// Returns the error of `name` for these tensors.
+/// Returns the error of `name` for the given tensors.
 pub fn error_of(name: &str, attrs: &Attrs, args: &[&Tensor]) -> String {
     let args: Vec<Value> = args.iter().map(|&t| Value::Tensor(t.clone())).collect();
     match call(name, attrs, &args) {
@@ -46,19 +46,19 @@ pub fn error_of(name: &str, attrs: &Attrs, args: &[&Tensor]) -> String {
     }
 }
 
-/// Returns the result type of `name` for arguments of these types, or the error, as text.
+/// Returns the result type of `name` for the given argument types, or the error, as text.
 pub fn typed(name: &str, attrs: &Attrs, args: &[Type]) -> Result<String, String> {
     infer(name, attrs, args).map(|ty| ty.to_string())
 }
 
-/// Infers the type that an operator gives arguments of these types.
+/// Infers the result type of an operator for the given argument types.
 pub fn infer(name: &str, attrs: &Attrs, args: &[Type]) -> Result<Type, String> {
     let def = op::get(op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}")));
     let attrs = op::normalize_attrs(def, attrs.clone()).map_err(|d| d.message)?;
     def.infer(&attrs, args, &vec![None; args.len()]).map_err(|d| d.message)
 }
 
-/// Creates the float32 tensor type with these dimensions: numbers, `?`, or names.
+/// Creates a float32 tensor type from comma-separated dimensions: numbers, `?`, or names.
 pub fn f32s(dims: &str) -> Type {
     let dims = dims.split(',').filter(|d| !d.trim().is_empty()).map(|d| byoc_ir::text::parse_dim(d).unwrap());
     Type::tensor_of(byoc_ir::tensor::DType::F32, dims)

@@ -1,4 +1,4 @@
-//! QNN dialect: values worked out by hand, errors, and the exact arithmetic of rescaling.
+//! QNN dialect: values computed by hand, errors, and the exact arithmetic of rescaling.
 
 use super::{attrs, call, error_of, run, typed};
 use byoc_ir::ir::{AttrValue, Attrs, Type};
@@ -148,7 +148,8 @@ impl Random {
         (self.next() as i32) >> bits
     }
 
-    /// Returns a random scale: any mantissa, an exponent of -`spread` to `spread`; occasionally a power of two.
+    /// Returns a random scale: an arbitrary mantissa, an exponent of -`spread` to `spread`; occasionally a power of
+    /// two.
     fn scale(&mut self, spread: i32) -> f32 {
         let exponent = self.below(2 * spread as u64 + 1) as i32 - spread;
         let mantissa = if self.below(8) == 0 { 1.0 } else { 1.0 + self.below(1 << 23) as f32 / (1 << 23) as f32 };
@@ -235,7 +236,7 @@ fn rescaling_saturates_where_it_would_wrap() {
     assert_eq!(rescaled(&[i32::MAX, i32::MIN, 1 << 30], 3.0, "UPWARD"), [i32::MAX, i32::MIN, i32::MAX]);
     let x = Tensor::from_slice(&[2], &[i32::MAX, i32::MIN]);
     let wide = word("out_dtype", "int32");
-    // Neither the difference to the zero point nor the sum with the other zero point fits int32.
+    // Neither the difference to the zero point nor the sum with the output zero point fits int32.
     let got = run("qnn.requantize", &wide, &[&x, &one(0.5), &zero(-1), &one(1.0), &zero(0)]);
     assert_eq!(got.as_slice::<i32>(), [1 << 30, -(1 << 30) + 1]);
     let got = run("qnn.requantize", &wide, &[&x, &one(1.0), &zero(0), &one(1.0), &zero(7)]);

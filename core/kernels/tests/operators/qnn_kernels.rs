@@ -1,4 +1,4 @@
-//! Kernels on bytes against the naive references: identical bits, over many shapes.
+//! 8-bit kernels against the naive references: identical bits, over many shapes.
 
 use super::attrs;
 use byoc_ir::ir::{AttrValue, Attrs, TensorType};
@@ -42,7 +42,7 @@ impl Random {
         Tensor::from_slice(shape, &values)
     }
 
-    /// Returns zero points: all zero, all within the range of an 8-bit type, or (occasionally) any integers.
+    /// Returns zero points: all zero, all within the range of an 8-bit type, or (occasionally) arbitrary integers.
     fn zero_points(&mut self, shape: &[usize], dtype: DType) -> Tensor {
         let kind = self.below(10);
         let values: Vec<i32> = (0..shape.iter().product::<usize>())
@@ -72,7 +72,7 @@ fn one(scale: f32) -> Tensor {
 }
 
 /// Runs the kernel of a call in a pool of `threads` threads, with the inputs in `known` as constants. Asserts that the
-/// output is bitwise equal to that of the reference.
+/// output is bitwise equal to the output of the reference.
 fn check(name: &str, attrs: &Attrs, args: &[&Tensor], known: &[usize], threads: usize) {
     let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
     let def = op::get(id);

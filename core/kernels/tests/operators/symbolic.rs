@@ -1,5 +1,5 @@
-//! Type relations over symbolic dimensions: substituting numbers for the symbols in the result must give the type that
-//! is inferred from the numbers.
+//! Type relations over symbolic dimensions: substituting numbers for the symbols in the result must yield the type
+//! inferred from the numbers.
 
 use crate::{f32s, infer};
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Type};
@@ -14,7 +14,7 @@ fn with_sizes(ty: &Type, sizes: [usize; 2]) -> Type {
 }
 
 /// Checks an operator for all small values of the symbolic dimensions. Values for which inference fails are skipped:
-/// for symbols, they are refused at run time.
+/// with symbolic dimensions, they fail at run time.
 fn check(name: &str, list: &[(&str, AttrValue)], args: &[&str], expected: &str) {
     let attrs = Attrs::new(list.iter().cloned());
     let args: Vec<Type> = match args {

@@ -1,5 +1,4 @@
-//! Detection operators. The expected numbers are worked out by hand from the formulas in the operators'
-//! documentation.
+//! Detection operators. The expected numbers are computed by hand from the formulas in the operators' documentation.
 
 use super::{attrs, call, close, error_of, f32s, typed};
 use byoc_ir::ir::{AttrValue, Attrs, Type};

@@ -1,7 +1,7 @@
 //! `annotate_target`: marks the values that enter and leave the operators of each target (spec 1.6).
 //!
-//! Every operator call gets the first target in the list that supports the operator, or `default`; a call of a
-//! composite function gets the target that is the prefix of the composite's name. Each argument is then wrapped in an
+//! Every operator call is assigned to the first target in the list that supports the operator, or `default`; a call to
+//! a composite function gets the target that is the prefix of the composite's name. Each argument is then wrapped in an
 //! end of the producer's target and, around that, a begin of the consumer's target. Targets assigned by an earlier run
 //! are kept, so running the pass for A and then for B equals running it for A and B, and the pass is idempotent.
 
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashSet};
 /// Annotates a module according to `rules`, which list the operators of each target in priority order.
 ///
 /// # Errors
-/// A rule names an unknown operator.
+/// If a rule names an unknown operator.
 pub fn annotate_target(
     module: &Module,
     rules: &[TargetRule],
@@ -49,7 +49,7 @@ fn unknown_operator(target: &str, name: &str) -> Box<Diagnostic> {
 /// target `default`.
 ///
 /// # Errors
-/// None for a well-typed module.
+/// If the module is ill-typed.
 pub fn annotate_target_by(
     module: &Module,
     targets: &[Name],
@@ -68,7 +68,7 @@ pub fn annotate_target_by(
     Rebuild::run(module, |rebuild, id, expr| Ok(annotator.visit(rebuild, id, expr, takes)))
 }
 
-/// Returns the expressions to annotate: those outside composites and opaque functions.
+/// Returns the expressions to annotate: all expressions outside composites and opaque functions.
 fn expressions_to_annotate(module: &Module) -> IndexVec<ExprId, bool> {
     let mut open = IndexVec::filled(false, module.nodes.len());
     for &root in module.globals.values() {
@@ -188,7 +188,8 @@ impl Annotator<'_> {
                 }
                 *body = self.wrap_in_end(rebuild, *body);
             }
-            // As for an if, the data and the clauses get the ends of their producers; the match itself has no target.
+            // As in an if, the data and the clauses are wrapped in the ends of their producers; the match itself has no
+            // target.
             Expr::Match(m) => {
                 m.data = self.wrap_in_end(rebuild, m.data);
                 for clause in &mut m.clauses {
@@ -205,7 +206,7 @@ impl Annotator<'_> {
         Some(push(rebuild, id, expr))
     }
 
-    /// Annotates a tuple, projection or reference operation, which gets the common target of its operands.
+    /// Annotates a tuple, projection or reference operation, which is assigned the common target of its operands.
     fn annotate_non_call(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, operands: &mut [ExprId]) {
         if self.include_non_call_ops {
             self.target[id] = Some(self.wrap(rebuild, operands, None));
@@ -216,8 +217,9 @@ impl Annotator<'_> {
         }
     }
 
-    /// Wraps each operand in an end of its producer's target and a begin of `target`. If `target` is `None`, the begin
-    /// is of the common target of all producers, or of `default` if they differ. Returns the target of the begins.
+    /// Wraps each operand in an end of its producer's target and a begin of `target`. If `target` is `None`, the begins
+    /// have the common target of all producers, or `default` if the producers' targets differ. Returns the target of
+    /// the begins.
     fn wrap(&mut self, rebuild: &mut Rebuild<'_>, operands: &mut [ExprId], target: Option<Target>) -> Target {
         let module = rebuild.old;
         let mut common: Option<Target> = None;
@@ -286,7 +288,7 @@ impl Annotator<'_> {
     }
 }
 
-/// Appends an expression that replaces an old one of the same type.
+/// Appends a replacement for an old expression, with the same type.
 fn push(rebuild: &mut Rebuild<'_>, old: ExprId, expr: Expr) -> ExprId {
     let node = &rebuild.old.nodes[old];
     rebuild.new.module.push_typed(expr, node.ty.clone(), node.origin)

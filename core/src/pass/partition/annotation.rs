@@ -7,7 +7,7 @@ use byoc_ir::typing::Rebuild;
 /// Target of expressions that are assigned to no backend.
 pub(super) const DEFAULT: &str = "default";
 
-/// Annotation: the annotated value, and the target.
+/// Annotation, with the annotated value and the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark<'m> {
     /// `annotation.compiler_begin(value, compiler)`.
@@ -30,7 +30,7 @@ impl Annotations {
         Annotations { begin: find("annotation.compiler_begin"), end: find("annotation.compiler_end") }
     }
 
-    /// Returns the annotation if the expression is one.
+    /// Returns the annotation that an expression represents, if any.
     pub fn annotation_of<'m>(&self, module: &'m Module, id: ExprId) -> Option<Mark<'m>> {
         let (op, call) = module.expr(id).as_op_call()?;
         if op != self.begin && op != self.end {

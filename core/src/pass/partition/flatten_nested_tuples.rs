@@ -11,12 +11,12 @@ use std::collections::HashMap;
 /// Rewrites `end((a, b))` as `(end(a), end(b))`, also in nested tuples.
 ///
 /// # Errors
-/// None for a well-typed module.
+/// If the module is ill-typed.
 pub fn flatten_nested_tuples(module: &Module) -> Result<Module, Box<Diagnostic>> {
     flatten_if_needed(module).map(Cow::into_owned)
 }
 
-/// Variant of [`flatten_nested_tuples`] that does not copy a module without such tuples.
+/// Variant of [`flatten_nested_tuples`] that borrows the module if no end surrounds a tuple.
 pub(super) fn flatten_if_needed(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
     let marks = Annotations::new();
     let live = module.live();
@@ -27,8 +27,9 @@ pub(super) fn flatten_if_needed(module: &Module) -> Result<Cow<'_, Module>, Box<
     if !module.nodes.ids().any(|id| ended_tuple(id).is_some()) {
         return Ok(Cow::Borrowed(module));
     }
-    // Each end becomes a separate tuple, as each end was a separate expression. With many ends around a tuple with many
-    // fields, the size would be the product of both, so beyond `budget` new expressions the ends share one tuple.
+    // Each end becomes a separate tuple, as each end was a separate expression. For many ends around a tuple with many
+    // fields, the size would grow with the product of their numbers, so beyond `budget` new expressions the ends share
+    // one tuple.
     let mut budget = (1 << 16) + 16 * module.nodes.len();
     let mut known: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     Rebuild::run(module, |rebuild, id, _| {

@@ -1,4 +1,4 @@
-//! Grouping by a single pattern, for the API of patterns.
+//! Grouping by a single pattern, for the pattern API.
 
 use super::grouping::{FoundGroup, Grouping};
 use crate::pattern::{Match, Pattern};

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 pub(super) struct Group {
     /// Name, root, nodes and inputs.
     pub composite: Composite,
-    /// Attributes of the composite function: `PartitionedFromPattern`, and the attributes that the caller requested.
+    /// Attributes of the composite function: `PartitionedFromPattern`, and the caller's attributes.
     pub attrs: Attrs,
     /// Number of the candidate in its global function, used in the names of the parameters.
     pub number: u32,
@@ -59,7 +59,7 @@ pub(super) struct Grouping<'m> {
 }
 
 impl<'m> Grouping<'m> {
-    /// Creates a grouping over all functions of a module that are not opaque.
+    /// Creates a grouping over all non-opaque functions of a module.
     pub fn new(module: &'m Module) -> Grouping<'m> {
         let functions = module
             .globals
@@ -111,7 +111,7 @@ impl<'m> Grouping<'m> {
         self.all.clone()
     }
 
-    /// Frees everything but the groups and the operands, to save memory.
+    /// Frees everything except the groups and the operands, to save memory.
     pub fn forget_users(&mut self) {
         self.graph.forget_users();
         self.all = Vec::new();
@@ -139,7 +139,7 @@ impl<'m> Grouping<'m> {
         &self.functions[function as usize].0
     }
 
-    /// Returns the operator calls that are live, in no group and not claimed, operands before users.
+    /// Returns the live, ungrouped and unclaimed operator calls, operands before users.
     pub fn free_operators(&mut self) -> Vec<ExprId> {
         if self.stale {
             self.number();
@@ -152,8 +152,8 @@ impl<'m> Grouping<'m> {
         self.all.iter().copied().filter(free).collect()
     }
 
-    /// Finds the groups of an entry, asks the judge for a verdict on each, and collapses the accepted groups. `refused`
-    /// is called for every expression of a refused candidate.
+    /// Finds the groups of an entry, requests a verdict on each from the judge, and collapses the accepted groups.
+    /// `refused` is called for every expression of a refused candidate.
     pub fn apply(&mut self, entry: &Entry, judge: &mut dyn Judge, refused: &mut dyn FnMut(ExprId, Refusal)) {
         let attrs = Attrs::new([("Composite", AttrValue::Str(entry.name.clone()))]);
         let found = self.find(&entry.pattern, &entry.name, &attrs, refused);
@@ -180,7 +180,7 @@ impl<'m> Grouping<'m> {
         }
     }
 
-    /// Accepts a group: its root becomes a call of an opaque function.
+    /// Accepts a group: its root becomes a call to an opaque function.
     pub fn accept(&mut self, group: Group) {
         let root = group.composite.root;
         self.graph.collapse(root, group.composite.inputs.clone().into());
@@ -268,10 +268,10 @@ impl<'m> Grouping<'m> {
         }
     }
 
-    /// Rebuilds the module with each group as a call of its composite function.
+    /// Rebuilds the module with each group as a call to its composite function.
     ///
     /// # Errors
-    /// None for a well-typed module.
+    /// If the module is ill-typed.
     pub fn rebuild(&self) -> Result<Module, Box<Diagnostic>> {
         let module = self.graph.module;
         let live: Vec<ExprId> = module.nodes.ids().filter(|&id| self.graph.is_live(id)).collect();
@@ -425,7 +425,7 @@ fn is_opaque_to_patterns(expr: &Expr) -> bool {
     expr.as_function().is_some_and(|f| is_opaque(f) || f.attrs.get("PartitionedFromPattern").is_some())
 }
 
-/// Returns true if an expression may be copied into any number of groups.
+/// Returns true if an expression may be copied into arbitrarily many groups.
 fn is_duplicable(expr: &Expr) -> bool {
     expr.is_leaf() || matches!(expr, Expr::Function(_))
 }
@@ -463,8 +463,8 @@ pub(super) fn describe(module: &Module, id: ExprId) -> String {
     }
 }
 
-/// Appends the composite function of a group and a call of it, which replaces the group's root. `outer` maps each input
-/// to the argument of the call.
+/// Appends the composite function of a group and a call to it, which replaces the group's root. `outer` maps each input
+/// to the corresponding call argument.
 pub(super) fn emit<'a>(
     rebuild: &mut Rebuild<'a>,
     group: &Group,
@@ -551,7 +551,7 @@ impl<'p> InputRules<'p> {
         rules
     }
 
-    /// Returns the expressions on the paths of each `post_dominates`, ascending.
+    /// Returns the expressions on the paths of each `post_dominates`, in ascending order.
     fn free_interiors(&self, graph: &Graph<'_>, matched: &Match) -> Vec<ExprId> {
         let mut interior = Vec::new();
         for &[id, parent, _] in &self.free {

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 /// Inlines the global functions `names`, given with or without `@`, and removes them.
 ///
 /// # Errors
-/// There is no global function of a given name, the function belongs to no backend, or the module becomes too large.
+/// If a name denotes no global function or a function without a backend, or the module becomes too large.
 pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> Result<Module, Box<Diagnostic>> {
     let mut chosen = BTreeSet::new();
     for name in names {
@@ -108,7 +108,7 @@ fn callees_first(module: &Module, chosen: &BTreeSet<&str>) -> Vec<ExprId> {
 /// `Extern=1`.
 ///
 /// # Errors
-/// None for a well-typed module.
+/// If the module is ill-typed.
 pub fn mark_compiler_functions_extern(module: &Module, compiler: Option<&str>) -> Result<Module, Box<Diagnostic>> {
     let globals: BTreeSet<ExprId> = module.globals.values().copied().collect();
     Rebuild::run(module, |rebuild, id, expr| {

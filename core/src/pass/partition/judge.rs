@@ -1,7 +1,7 @@
 //! Interface by which partitioning requests verdicts from a backend.
 //!
 //! The passes find candidates by structure. An implementation of [`Judge`] forwards the candidates to the backend in
-//! batches: one for each entry of the pattern table, one for all single operators, and one for the regions.
+//! batches: one per entry of the pattern table, one for all single operators, and one for the regions.
 
 use crate::pattern::Entry;
 use byoc_ir::ir::{ExprId, Module};
@@ -11,7 +11,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the names are part of the plugin contract and self-explanatory")]
 pub enum RefusalCode {
-    // Codes given by backends.
+    // Codes returned by backends.
     UnsupportedOp,
     UnsupportedDtype,
     UnsupportedShape,
@@ -23,7 +23,7 @@ pub enum RefusalCode {
     ResourceLimit,
     Unavailable,
     NotProfitable,
-    // Codes given by the framework.
+    // Codes assigned by the framework.
     NoPatternMatch,
     Overlap,
     Escape,
@@ -95,8 +95,8 @@ pub enum Verdict {
     Supported,
     /// The backend refuses the candidate.
     Refused(Refusal),
-    /// The backend accepts regions of at most this number of operators and composites, at least 1; the candidate, a region, has
-    /// more.
+    /// The candidate region is too large: the backend accepts at most this number of operators and composites per
+    /// region, at least 1.
     Split(usize),
 }
 
@@ -116,11 +116,11 @@ pub enum Question<'a> {
 pub struct Candidate {
     /// Expressions inside, operands before users, including the constants that stay inside.
     pub nodes: Vec<ExprId>,
-    /// Values from outside, in the order of the parameters. Any expression may be an input.
+    /// External values, in parameter order. Any expression may be an input.
     pub inputs: Vec<ExprId>,
     /// Results. A composite or a single operator has exactly one.
     pub outputs: Vec<ExprId>,
-    /// Number of uses of the results by expressions outside.
+    /// Number of uses of the results outside the candidate.
     pub outside_users: usize,
     /// Composites inside a region.
     pub composites: Vec<Composite>,
@@ -135,13 +135,13 @@ pub struct Composite {
     pub root: ExprId,
     /// Expressions inside, operands before users, the root last.
     pub nodes: Vec<ExprId>,
-    /// Values from outside, in the order of the parameters.
+    /// External values, in parameter order.
     pub inputs: Vec<ExprId>,
 }
 
 /// Source of verdicts on behalf of a backend.
 pub trait Judge {
-    /// Returns one verdict for each candidate, in order. A missing verdict counts as a refusal.
+    /// Returns one verdict per candidate, in order. A missing verdict counts as a refusal.
     fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict>;
 }
 
@@ -155,7 +155,7 @@ impl Judge for AcceptAll {
     }
 }
 
-/// Requests one verdict for each candidate; a missing verdict becomes a refusal.
+/// Requests one verdict per candidate; a missing verdict becomes a refusal.
 pub(super) fn request_verdicts(
     judge: &mut dyn Judge,
     module: &Module,

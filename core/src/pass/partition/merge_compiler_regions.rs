@@ -16,7 +16,7 @@ use byoc_ir::typing::Rebuild;
 /// Merges adjacent regions of one target.
 ///
 /// # Errors
-/// The annotations are inconsistent.
+/// If the annotations are inconsistent.
 pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let marks = Annotations::new();
     let mut reader = RegionReader::new(module);

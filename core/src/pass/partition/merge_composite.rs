@@ -1,4 +1,4 @@
-//! `merge_composite`: turns each match of a pattern table into a call of a composite function (spec 1.3).
+//! `merge_composite`: turns each match of a pattern table into a call to a composite function (spec 1.3).
 //!
 //! The order of the table is the order of priority: each pattern is matched against the module as the preceding
 //! patterns left it. All functions of the module are processed, and the module is rebuilt once at the end. Only a
@@ -17,7 +17,7 @@ use byoc_ir::ir::{ExprId, Module};
 /// refers to `module`, or to the last rebuild after a pattern that looks into functions.
 ///
 /// # Errors
-/// None for a well-typed module.
+/// If the module is ill-typed.
 pub fn merge_composite(
     module: &Module,
     table: &[Entry],

@@ -1,4 +1,4 @@
-//! Passes that partition a module into regions for backends: step by step as in Relay, or all at once
+//! Passes that partition a module into regions for backends: step by step as in Relay, or in one step
 //! ([`partition_for`]).
 
 mod annotate_target;

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 /// Applies the hook `optimize` to each function of a backend for which `chosen` returns true.
 ///
 /// # Errors
-/// Errors of `optimize`. The optimized module has no `main`, or its `main` has another type than the function or refers
-/// to another global function.
+/// If `optimize` fails, the optimized module has no `main`, or its `main` has a different type than the function or
+/// refers to another global function.
 pub(super) fn optimize_functions(
     module: &Module,
     chosen: &dyn Fn(&Name) -> bool,

@@ -1,4 +1,4 @@
-//! Creation and naming of the global function of a region.
+//! Creates and names the global functions of regions.
 
 use byoc_ir::ir::{
     AttrValue, Attrs, Expr, ExprId, ExprList, FuncType, Function, Name, Nested, Node, OriginId, Origins, Type,
@@ -60,7 +60,7 @@ pub(super) struct Outline<'n> {
 pub(super) struct Shared {
     /// Types of the last few functions. Many small regions have the same type and share one copy.
     types: VecDeque<Arc<Nested<FuncType>>>,
-    /// For each target, the attributes except for the symbol, and the prefix of function names.
+    /// Attributes (except for the symbol) and function name prefix of each target.
     targets: Vec<(Name, Attrs, String)>,
     /// Buffer for building names.
     text: String,
@@ -106,7 +106,7 @@ impl Shared {
 /// Attribute key of the symbol, shared by all functions.
 static SYMBOL: LazyLock<Name> = LazyLock::new(|| "global_symbol".into());
 
-/// Defines the function of a region and appends a call of it. Returns the name of the function and the value of each
+/// Defines the function of a region and appends a call to it. Returns the name of the function and the value of each
 /// output.
 ///
 /// Names that differ may become equal when sanitized, so `_a` is appended to the name of the function around the region

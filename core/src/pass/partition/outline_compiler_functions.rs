@@ -1,7 +1,7 @@
 //! `outline_compiler_functions`: turns the function literals of a backend into global functions (spec 1.10).
 //!
-//! A call of a literal with `Compiler` becomes a call of a global function named by the literal's `global_symbol`. So
-//! does a call of a variable that a let binds to such a literal; the let is removed if its variable has no other use.
+//! A call to a literal with `Compiler` becomes a call to a global function named by the literal's `global_symbol`. So
+//! does a call to a variable that a let binds to such a literal; the let is removed if its variable has no other use.
 //! Equal literals with the same symbol become one function.
 
 use crate::analysis::scope::touchable;
@@ -12,11 +12,11 @@ use byoc_ir::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name, Origins};
 use byoc_ir::typing::Rebuild;
 use std::collections::{BTreeMap, HashSet};
 
-/// Turns the function literals of the backend `compiler` into global functions; those of all backends if `compiler` is
-/// `None`.
+/// Turns the function literals of the backend `compiler`, or of all backends if `compiler` is `None`, into global
+/// functions.
 ///
 /// # Errors
-/// A literal has no `global_symbol`, captures variables, or has the symbol of a different function.
+/// If a literal has no `global_symbol`, captures variables, or has the symbol of a different function.
 pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let is_own = |id: ExprId| {

@@ -1,7 +1,7 @@
 //! Partitioning for backends in priority order. Every operator is assigned to a backend, or reported with reasons.
 //!
 //! Each backend in turn gives verdicts on the operators that are still free: first on the matches of its pattern table,
-//! then on single operators, then on the regions formed from the accepted ones. Refused operators stay free for the
+//! then on single operators, then on the regions formed from the accepted units. Refused operators stay free for the
 //! next backend. All backends work on one graph over the original module, which is rebuilt once at the end. Regions
 //! grow along edges from producer to consumer wherever that creates no cycle, but never across functions or let bodies.
 //! A projection joins the region of its tuple, and a tuple with one user joins the region of that user, so that regions
@@ -37,7 +37,7 @@ pub struct Backend<'a> {
 /// Partitions a module for backends in priority order.
 ///
 /// # Errors
-/// None for a well-typed module.
+/// If the module is ill-typed.
 pub fn partition_for(
     module: &Module,
     backends: &mut [Backend<'_>],
@@ -66,7 +66,7 @@ struct Partitioner<'m> {
     bodies: Bodies,
     /// Region of each unit. A unit is the root of a composite, or a single expression.
     region: IndexVec<ExprId, Option<u32>>,
-    /// Reports of the regions. Until the end, `nodes` holds units in place of nodes; a refused region is empty.
+    /// Reports of the regions. During partitioning, `nodes` holds units instead of nodes; a refused region is empty.
     regions: Vec<RegionReport>,
     /// Backend of each region, as an index in priority order.
     owner: Vec<u32>,
@@ -129,7 +129,7 @@ impl Partitioner<'_> {
         accepted
     }
 
-    /// Merges the units that a backend accepted into regions, and asks the backend for a verdict on each region.
+    /// Merges the units that a backend accepted into regions, and requests a verdict on each region.
     fn form_regions(&mut self, by: u32, backend: &mut Backend<'_>, accepted: &[ExprId]) {
         if accepted.is_empty() {
             return;
@@ -147,7 +147,7 @@ impl Partitioner<'_> {
         }
     }
 
-    /// Asks the backend for a verdict on regions. Returns the parts of the regions that the backend wants split.
+    /// Requests the backend's verdicts on regions. Returns the parts of the regions that the backend wants split.
     fn judge_regions(&mut self, by: u32, backend: &mut Backend<'_>, regions: &[usize]) -> Vec<usize> {
         let mut candidates = Vec::with_capacity(regions.len());
         let mut asked = Vec::with_capacity(regions.len());
@@ -245,7 +245,7 @@ impl Partitioner<'_> {
     /// Merges the expressions of `own` into regions as large as possible without creating a cycle, and appends the
     /// regions.
     fn merge_regions(&mut self, order: &[ExprId], own: &IndexVec<ExprId, bool>, by: u32) {
-        // One graph node for each existing region, and one for each other expression.
+        // One graph node per existing region, and one per expression outside regions.
         let mut nodes = 0;
         let mut node_of: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
         let mut region_node: Vec<Option<u32>> = vec![None; self.regions.len()];
@@ -467,11 +467,11 @@ impl Partitioner<'_> {
         inside
     }
 
-    /// Rebuilds the module with each region as a call of its function.
+    /// Rebuilds the module with each region as a call to its function.
     fn finish(mut self, operators: Vec<ExprId>, module_name: &str) -> Result<(Module, Report), Box<Diagnostic>> {
         let numbering = self.number_regions();
         let order = self.contracted_order();
-        // A region with no used result gets no function.
+        // A region without a used result gets no function.
         let mut is_made = vec![false; self.regions.len()];
         order.iter().filter_map(|&id| self.region[id]).for_each(|region| is_made[region as usize] = true);
         let operators = self.report(operators, &is_made);
@@ -639,7 +639,7 @@ fn no_match(backend: &str, operator: &str, entries: &[&Entry]) -> Refusal {
     Refusal::new(RefusalCode::NoPatternMatch, detail)
 }
 
-/// Returns true if an expression denotes the same value inside and outside a region, so that no parameter is needed.
+/// Returns true if an expression denotes the same value inside and outside a region and thus needs no parameter.
 fn is_duplicable(expr: &Expr) -> bool {
     expr.is_closed_leaf()
 }

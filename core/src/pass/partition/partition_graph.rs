@@ -1,12 +1,12 @@
 //! `partition_graph`: turns each region into a global function of its backend (spec 1.9).
 //!
-//! A function has a parameter for each distinct value that enters the region and an output for each distinct value
-//! that leaves it. Constants that enter a region move inside, and so do function literals; the values that a literal
-//! captures become inputs. The order of the parameters is that of a depth-first walk, operands left to right, from the
-//! end of the region that is reached first in evaluation order, then from the other ends. The functions are named
-//! `tvmgen_<module>_<target>_<function>_<region>`. The expressions outside regions are reordered so that the call of a
-//! region follows all of the region's dependencies: the call may have to come later than the first operator of the
-//! region did.
+//! A function has a parameter for each distinct value that enters the region and an output for each distinct value that
+//! leaves it. Constants that enter a region move inside, and so do function literals; the values that a literal
+//! captures become inputs. The parameters are in the order of a depth-first walk, operands left to right, from the end
+//! of the region that is reached first in evaluation order, then from the region's remaining ends. The functions are
+//! named `tvmgen_<module>_<target>_<function>_<region>`. The expressions outside regions are reordered so that the call
+//! to a region's function follows all of the region's dependencies: the call may have to come later than the first
+//! operator of the region did.
 
 use super::annotation::{Annotations, DEFAULT, Mark};
 use super::flatten_nested_tuples::flatten_if_needed;
@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 /// Turns the regions of an annotated module into functions.
 ///
 /// # Errors
-/// The annotations are inconsistent, or a region depends on its own result.
+/// If the annotations are inconsistent, or a region depends on its own result.
 pub fn partition_graph(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
     let flat = flatten_if_needed(module)?;
     let plain = remove_if_present(&flat)?;
@@ -37,7 +37,7 @@ pub fn partition_graph(module: &Module, module_name: &str, bind_constants: bool)
 /// `None` to leave it unchanged. The type of `main` must not change.
 ///
 /// # Errors
-/// Errors of [`partition_graph`] and of `optimize`; the optimized module has no `main`, or a `main` of another type.
+/// If [`partition_graph`] or `optimize` fails, or the optimized module has no `main` or a `main` of a different type.
 pub fn partition_graph_with(
     module: &Module,
     module_name: &str,
@@ -83,7 +83,7 @@ enum InputName {
 }
 
 /// Per-expression state, shared by all regions because there may be as many regions as expressions. An expression is
-/// inside at most one region; state of expressions outside is stamped with the region that wrote it last.
+/// inside at most one region; the state of an outside expression is stamped with the last region that wrote it.
 struct ExprStates {
     /// Index of the part that contains the expression.
     part: IndexVec<ExprId, Option<u32>>,
@@ -139,7 +139,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
     let mut literals = Literals::of(module, &parts);
     let order = order(module, &marks, &mut states, &mut parts, &literals, bind_constants)?;
     let ExprStates { part: part_of, output, .. } = states;
-    // A value that leaves a region without an end is recomputed outside, which uses the same literals again.
+    // A value that leaves a region without an end is recomputed outside, where the same literals are used again.
     literals.copy_all = order.iter().any(|&id| part_of[id].is_some() && marks.annotation_of(module, id).is_none());
     let mut shared = Shared::default();
     let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, count);
@@ -209,7 +209,7 @@ impl Literals {
     }
 }
 
-/// Returns true if an expression denotes the same value inside and outside a region, so that no parameter is needed.
+/// Returns true if an expression denotes the same value inside and outside a region and thus needs no parameter.
 fn is_duplicable(expr: &Expr) -> bool {
     expr.is_closed_leaf() || matches!(expr, Expr::Function(_))
 }
@@ -222,7 +222,7 @@ fn strip_annotations(module: &Module, marks: &Annotations, mut id: ExprId) -> Ex
     id
 }
 
-/// Returns the value inside a chain of ends. All ends of a chain belong to the region of the first one.
+/// Returns the value inside a chain of ends. All ends of a chain belong to one region.
 fn strip_ends(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
     while let Some(Mark::End(value, _)) = marks.annotation_of(module, id) {
         id = value;
@@ -392,7 +392,7 @@ fn order(
     Ok(order)
 }
 
-/// Builds the function of a region and its call. `inner` is scratch memory for the values of expressions inside the
+/// Builds a region's function and the call to it. `inner` is scratch memory for the values of expressions inside the
 /// function; all of its entries are `None` before and after the call.
 fn build_function(
     rebuild: &mut Rebuild<'_>,

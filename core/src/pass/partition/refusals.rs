@@ -13,7 +13,7 @@ struct Line {
     refusal: Arc<Refusal>,
 }
 
-/// Refusals in the order in which they were given.
+/// Refusals in chronological order.
 pub(super) struct RefusalLog {
     backends: Vec<Name>,
     lines: Vec<Line>,
@@ -22,7 +22,7 @@ pub(super) struct RefusalLog {
 }
 
 impl RefusalLog {
-    /// Creates a log for `backends` in priority order. The other methods identify a backend by its position.
+    /// Creates a log for `backends` in priority order. All methods identify a backend by its position in that order.
     pub fn new(module: &Module, backends: impl Iterator<Item = Name>) -> RefusalLog {
         RefusalLog { backends: backends.collect(), lines: Vec::new(), last: IndexVec::filled(0, module.nodes.len()) }
     }
@@ -55,7 +55,7 @@ impl RefusalLog {
     /// Closes the log and sorts it by expression.
     pub fn take(&mut self) -> SortedRefusals {
         let mut lines = std::mem::take(&mut self.lines);
-        // The sort is stable: the reasons for one expression stay in the order in which they were given.
+        // The sort is stable: the reasons for one expression stay in chronological order.
         lines.sort_by_key(|line| line.expr);
         SortedRefusals { backends: self.backends.clone(), lines, last: VecDeque::new() }
     }

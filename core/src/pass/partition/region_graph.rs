@@ -277,7 +277,7 @@ impl Search {
         *next += 1;
         let other = root_of(parent, other);
         if other == goal {
-            // The edge between the two nodes is not another path.
+            // The direct edge does not count as another path.
             return if node == self.start { Step::More } else { Step::Meets };
         }
         if other != self.start && self.mark[other as usize] != self.this && within(other) {
@@ -377,7 +377,7 @@ impl Order {
     }
 
     /// Inserts nodes between `at` and its successor. The new labels are close to the label of `at` if `close` is true,
-    /// otherwise to that of the successor; most of the gap is thus left for later insertions.
+    /// otherwise close to the label of the successor; either way, most of the gap is left for later insertions.
     fn insert(&mut self, nodes: &[u32], at: u32, close: bool) {
         let end = self.end();
         let after = self.next[at as usize];

@@ -74,7 +74,7 @@ impl<'m> RegionReader<'m> {
     /// Reads the regions of a function.
     ///
     /// # Errors
-    /// An end encloses an expression that is in no region or in a region of another target, or the arguments of an
+    /// If an end encloses an expression that is in no region or in a region of another target, or the arguments of an
     /// expression are in regions of different targets.
     pub fn read(&mut self, function: ExprId) -> Result<RegionSet, Box<Diagnostic>> {
         self.current += 1;

@@ -6,15 +6,15 @@ use byoc_ir::ir::Module;
 use byoc_ir::typing::Rebuild;
 use std::borrow::Cow;
 
-/// Removes the begins and ends of the target `default`, which stands for expressions that no backend supports.
+/// Removes the begins and ends of the target `default`, which marks expressions that no backend supports.
 ///
 /// # Errors
-/// None for a well-typed module.
+/// If the module is ill-typed.
 pub fn remove_default_annotations(module: &Module) -> Result<Module, Box<Diagnostic>> {
     remove_if_present(module).map(Cow::into_owned)
 }
 
-/// Variant of [`remove_default_annotations`] that does not copy a module without such annotations.
+/// Variant of [`remove_default_annotations`] that borrows a module without annotations of the target `default`.
 pub(super) fn remove_if_present(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
     let marks = Annotations::new();
     let is_default =

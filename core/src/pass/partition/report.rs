@@ -26,7 +26,7 @@ pub struct OperatorReport {
     pub expr: ExprId,
     /// Index of the operator's region in [`Report::regions`]; `None` if the operator stays on the host.
     pub region: Option<usize>,
-    /// Refusals of the operator, by backend in priority order. A backend may have several.
+    /// Refusals of the operator, by backend in priority order. A backend may have several refusals.
     pub refusals: Arc<[(Name, Arc<Refusal>)]>,
 }
 
@@ -41,7 +41,7 @@ pub struct RegionReport {
     pub nodes: ExprIds,
     /// Composites inside the region.
     pub composites: Vec<Composite>,
-    /// Values from outside, in the order of the parameters.
+    /// External values, in parameter order.
     pub inputs: ExprIds,
     /// Results, in the order of the outputs.
     pub outputs: ExprIds,

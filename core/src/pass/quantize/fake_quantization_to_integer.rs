@@ -7,8 +7,8 @@
 //! concatenation has a quantized form only together with the `qnn.quantize` that follows. A `clip` or `nn.relu` before
 //! a `qnn.quantize` is moved after it: rounding is monotonic, so the result is the same.
 //!
-//! Results may differ from those of the float operators by one step of the output's scale, because accumulators and
-//! requantized operands are rounded where the float operators do not round.
+//! Results may differ from the results of the float operators by one step of the output's scale, because accumulators
+//! and requantized operands are rounded where the float operators do not round.
 
 use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
@@ -31,14 +31,14 @@ struct Affine {
     /// Constant zero point: a scalar, or a vector along `axis`.
     zero_point: ExprId,
     axis: usize,
-    /// Origin of the model's operators that are represented only by these integers.
+    /// Origin of the model operators that only these integers represent.
     origin: OriginId,
 }
 
 /// Rewrites operators between `qnn.dequantize` and `qnn.quantize` as integer operators.
 ///
 /// # Errors
-/// The types of the rebuilt module disagree, which would be a defect of this pass.
+/// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fake_quantization_to_integer(module: &Module) -> Result<Module> {
     let touch = touchable(module);
     let mut known = Representations { by_value: HashMap::new() };
@@ -101,7 +101,7 @@ impl Representations {
         self.by_value.get(&rebuild.get(*call.args.get(i)?)).copied()
     }
 
-    /// Derives the integer representation of `new`, the result of a call, from that of the arguments.
+    /// Derives the integer representation of `new`, the result of a call, from the representations of its arguments.
     fn derive(&self, rebuild: &mut Rebuild<'_>, name: &str, call: &Call, new: ExprId) -> Result<Option<Affine>> {
         if dtype(rebuild, new) != Some(DType::F32) {
             return Ok(None);

@@ -16,7 +16,7 @@ type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 /// other user.
 ///
 /// # Errors
-/// The types of the rebuilt module disagree, which would be a defect of this pass.
+/// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fuse_requantize(module: &Module) -> Result<Module> {
     let touch = touchable(module);
     let uses = uses(module);

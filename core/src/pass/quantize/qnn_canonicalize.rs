@@ -2,7 +2,7 @@
 //! products, fixed-point requantization, clipping. Intermediate values that may not fit `int32` are computed in `int64`
 //! and clipped, because the dialect saturates where plain operators wrap.
 //!
-//! Requantization needs constant scales; a call whose scales are not constants is left unchanged.
+//! Requantization needs constant scales; a call with non-constant scales is left unchanged.
 
 use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
@@ -17,10 +17,10 @@ type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
 const INT32: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
 
-/// Lowers every call of a QNN operator whose scales are constants.
+/// Lowers every QNN operator call with constant scales.
 ///
 /// # Errors
-/// The types of the rebuilt module disagree, which would be a defect of this pass.
+/// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn qnn_canonicalize(module: &Module) -> Result<Module> {
     let touch = touchable(module);
     Rebuild::run(module, |rebuild, id, expr| {
@@ -326,7 +326,7 @@ impl<'a> Emitter<'a> {
         }
         let multiplier = self.integers(&each(&|m, _| m), t, axis)?;
         let product = self.op_without_attrs("multiply", &[wide, multiplier])?;
-        // Shifts to the right. A shift by more than the maximum gives 0 as well, so the shift is clamped.
+        // Shifts to the right. A shift by more than the maximum also produces 0, so the shift is clamped.
         let right = each(&|_, e| (-e).clamp(0, 32));
         let shift = self.integers(&right.iter().map(|r| 31 + r).collect::<Vec<_>>(), t, axis)?;
         let half = self.integers(&right.iter().map(|r| 1 << (30 + r)).collect::<Vec<_>>(), t, axis)?;
@@ -374,7 +374,7 @@ impl<'a> Emitter<'a> {
     // Lowerings of the operators.
 
     /// Applies the operator `name` to the operands minus their zero points. The differences are computed in `int16` if
-    /// they fit, otherwise in the type of the accumulators, where they may wrap as the accumulators do.
+    /// they fit, otherwise in the accumulator type, where they may wrap as the accumulators do.
     fn contraction(&mut self, name: &str) -> Result<ExprId> {
         let out = self.params().dtype("out_dtype").unwrap_or(DType::I32);
         let layout = self.params().string("kernel_layout");

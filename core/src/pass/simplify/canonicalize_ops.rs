@@ -9,7 +9,7 @@ use byoc_ir::typing::Rebuild;
 /// Rewrites every `nn.bias_add`.
 ///
 /// # Errors
-/// The types of the rebuilt module disagree, which would be a defect of this pass.
+/// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn canonicalize_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     Rebuild::run(module, |rebuild, id, expr| {

@@ -2,7 +2,7 @@
 //! inserted where a value enters or leaves that layout.
 //!
 //! A value stays in the new layout if its users can be converted, too: elementwise and broadcasting operators,
-//! `nn.bias_add` and `nn.prelu` with the axis moved, pooling with another layout attribute, and `concatenate`. An
+//! `nn.bias_add` and `nn.prelu` with the axis moved, pooling with a different layout attribute, and `concatenate`. An
 //! operator with several operands is converted if at least as many operands are in the new layout as would have to be
 //! transformed; constants are not counted, since their transforms fold. Weights are transformed as well. All other
 //! users read the value in its original layout.
@@ -24,7 +24,7 @@ use std::collections::HashMap;
 /// Converts layouts. A warning is added for each kind of operator that keeps its layout despite a request.
 ///
 /// # Errors
-/// Errors of [`check_layouts`].
+/// See [`check_layouts`].
 pub fn convert_layout(module: &Module, desired: &[DesiredLayout], warnings: &mut Vec<Diagnostic>) -> Result<Module> {
     check_layouts(desired)?;
     let touch = touchable(module);
@@ -81,7 +81,7 @@ fn dimension_with_block(ty: &Type, layout: &str, letter: char) -> Option<usize> 
 /// Checks that [`convert_layout`] can satisfy the requests `desired`.
 ///
 /// # Errors
-/// E0341 if there is no request, or for the first request that cannot be satisfied.
+/// E0341 if there is no request, or if a request cannot be satisfied.
 pub fn check_layouts(desired: &[DesiredLayout]) -> Result<()> {
     let fail = |message: String, help: &str| {
         Err(Box::new(Diagnostic::error(codes::passes::BAD_LAYOUT, message).help(help.to_owned())))

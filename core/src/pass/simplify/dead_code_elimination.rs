@@ -13,7 +13,7 @@ use byoc_ir::typing::Rebuild;
 /// Rebuilds the module without dead code.
 ///
 /// # Errors
-/// None for a well-typed module.
+/// If the module is ill-typed.
 pub fn dead_code_elimination(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let purity = Purities::of_module(module);

@@ -1,6 +1,6 @@
 //! `defuse_ops`: inlines fused functions (spec 1.10).
 //!
-//! A call of a function literal with `Primitive=1` becomes the body of the function; captured values are not copied.
+//! A call to a function literal with `Primitive=1` becomes the body of the function; captured values are not copied.
 //! Functions of a backend are not fused functions and are left unchanged.
 
 use crate::analysis::scope::{Captures, is_opaque, touchable};
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Inlines fused functions.
 ///
 /// # Errors
-/// A fused function has two parameters with the same name, which fusion does not create.
+/// If a fused function has two parameters with the same name, which fusion does not create.
 pub fn defuse_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let mut captures = Captures::of(module);

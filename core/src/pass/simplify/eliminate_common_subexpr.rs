@@ -1,10 +1,9 @@
-//! Merges equal expressions: calls of the same operator with equal operands and attributes, equal tuples, and equal
+//! Merges equal expressions: calls to the same operator with equal operands and attributes, equal tuples, and equal
 //! projections.
 //!
-//! An expression is evaluated in the innermost scope around its uses. An expression is replaced by an equal one only if
-//! the latter is evaluated in the same scope or in an enclosing one, so that nothing is evaluated that was not
-//! evaluated before: expressions in different branches of an if never merge. Neither do expressions of different
-//! functions.
+//! An expression is evaluated in the innermost scope around its uses. It is replaced only by an equal expression that
+//! is evaluated in the same scope or in an enclosing scope, so that no additional evaluation occurs: expressions in
+//! different branches of an if never merge. Neither do expressions of different functions.
 //!
 //! Scopes are represented by intervals of numbers, and the scopes of equal expressions by a sorted list of disjoint
 //! intervals, so that each lookup takes logarithmic time.
@@ -43,10 +42,10 @@ struct Span {
 /// Equal expressions with the spans of their scopes, which are disjoint and ascending.
 type Places = SmallVec<[(Span, ExprId); 1]>;
 
-/// Merges equal calls of operators, projections and tuples.
+/// Merges equal operator calls, projections and tuples.
 ///
 /// # Errors
-/// None for a well-typed module.
+/// If the module is ill-typed.
 pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let scopes = Scopes::of_module(module);
@@ -83,7 +82,7 @@ pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnosti
             return Ok(Some(first));
         }
         let new = rebuild.copy(id)?;
-        // From here on, `new` replaces the equal expressions in scopes inside its scope.
+        // From now on, `new` replaces equal expressions in the scopes nested in its scope.
         let inside = places[at..].partition_point(|(place, _)| place.first < span.end);
         places.drain(at..at + inside);
         places.insert(at, (span, new));
@@ -108,8 +107,8 @@ fn spans(scopes: &Scopes) -> IndexVec<ScopeId, Span> {
         }
     }
     let mut spans: IndexVec<ScopeId, Span> = IndexVec::with_capacity(count);
-    // Scopes are created from the end of the module backwards, so each gets the end of the free part of its parent's
-    // span.
+    // Scopes are created from the end of the module backwards, so each scope takes the end of the free part of its
+    // parent's span.
     let mut free: IndexVec<ScopeId, u32> = IndexVec::with_capacity(count);
     for (id, scope) in scopes.tree.iter() {
         let end = if id == Scopes::root() { count as u32 } else { free[scope.parent] };

@@ -1,8 +1,8 @@
-//! Evaluates expressions that depend only on constants: calls of operators on constants, the shape of a value whose
+//! Evaluates expressions that depend only on constants: operator calls on constants, the shape of a value whose
 //! dimensions are known, fields of known tuples, ifs on a known condition, and variables bound to a constant.
 //!
 //! A folded expression becomes a constant with the origins of all expressions that it was computed from, so that the
-//! model's operators that are folded can be attributed to the constant.
+//! folded model operators can be attributed to the constant.
 
 use crate::analysis::purity::{Purities, Purity};
 use crate::analysis::scope::touchable;
@@ -15,13 +15,13 @@ use byoc_ir::with_dtype;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Maximum size of a folded value in bytes, and maximum total growth of the module's constants in bytes: a short module
-/// (`zeros`, `tile`) must not turn into an artifact of gigabytes.
+/// (`zeros`, `tile`) must not grow into a multi-gigabyte artifact.
 const MAX_BYTES: usize = 256 << 20;
 
 /// Maximum amount of work for folding, in addition to [`WORK_PER_ELEMENT`] times the number of elements of the module's
 /// constants. The work of a call is the number of elements read and written, or the number of operations if that is
-/// larger. Costlier expressions are executed at run time, by faster kernels and under a time limit. The references
-/// take some seconds for this amount of work.
+/// larger. Costlier expressions are executed at run time, by faster kernels and under a time limit. The reference
+/// implementations take several seconds for this amount of work.
 const MAX_WORK: u64 = 1 << 29;
 
 /// Work per element of the module's constants; bounds the average number of consecutive operators that are folded into
@@ -35,7 +35,7 @@ const MAX_ORIGIN_STEPS: usize = 4 << 20;
 /// Evaluates the expressions that are known at compile time.
 ///
 /// # Errors
-/// The types of the rebuilt module disagree, which would be a defect of this pass.
+/// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let mut purities = Purities::default();
@@ -128,9 +128,9 @@ fn is_known(module: &Module, id: ExprId) -> bool {
 struct Folding {
     /// Sources of each folded constant: the origin of the operator, and the arguments.
     made: BTreeMap<ExprId, (OriginId, Vec<ExprId>)>,
-    /// Number of bytes by which the constants may still grow.
+    /// Remaining growth of the constants, in bytes.
     left: usize,
-    /// Remaining amount of work.
+    /// Remaining work budget.
     work: u64,
 }
 
@@ -174,8 +174,8 @@ impl Folding {
         let cost = Cost { params: Params::new(def, &call.attrs), args: &types, ret: rebuild.old.ty(id) };
         let moved = (0..types.len()).map(|i| cost.arg_len(i)).fold(cost.ret_len(), u64::saturating_add);
         let Some(left) = self.work.checked_sub((def.flops)(&cost).max(moved)) else { return Ok(None) };
-        // Calls that cannot be evaluated (no reference, result too large, index out of bounds) are left to the run,
-        // which reports the error.
+        // Calls that cannot be evaluated (no reference, result too large, index out of bounds) are left to run time,
+        // when the error is reported.
         let limit = MAX_BYTES.min(read.saturating_add(self.left));
         let Ok(results) = op::evaluate(operator, &call.attrs, &values, limit) else { return Ok(None) };
         self.work = left;
@@ -211,12 +211,12 @@ impl Folding {
             let values: Vec<T> = numbers.iter().map(|&n| <T as Element>::from_f64(n as f64)).collect();
             if counts { Tensor::scalar(values[0]) } else { Tensor::from_slice(&[values.len()], &values) }
         });
-        // Dimensions that do not fit the element type are left to the run, which reports the error.
+        // Dimensions that do not fit the element type are left to run time, when the error is reported.
         let exact = tensor.view().to_i64s()?.iter().zip(&numbers).all(|(&v, &n)| usize::try_from(v) == Ok(n));
         exact.then(|| rebuild.new.constant(tensor))
     }
 
-    /// Sets the origins of live constants to those of their sources. Intermediate constants are dead and need no
+    /// Sets the origins of live constants to the origins of their sources. Intermediate constants are dead and need no
     /// origins.
     fn propagate_origins(&self, module: &mut Module) {
         let live = module.live();

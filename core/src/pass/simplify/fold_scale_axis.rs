@@ -4,8 +4,8 @@
 //! user, `W` is a constant, and `s` is a constant that is a scalar or varies only along the output channels. A bias in
 //! between is scaled as well: `multiply(add(op(x, W), b), s)` becomes `add(op(x, W * s), b * s)`. After
 //! `simplify_inference`, this removes batch normalizations that follow convolutions. Chains of additions and
-//! multiplications are folded one by one. The products of constants are computed at once. Only floats of one type are
-//! folded, because integers would round or overflow at other places than before.
+//! multiplications are folded one by one. Products of constants are computed immediately. Only floats of one type are
+//! folded, because integers would round or overflow at different points than before.
 
 use crate::analysis::scope::touchable;
 use byoc_ir::diag::Diagnostic;
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 /// Folds per-channel multiplications into weights.
 ///
 /// # Errors
-/// The types of the rebuilt module disagree, which would be a defect of this pass.
+/// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let users = user_counts(module);
@@ -79,7 +79,7 @@ fn fold(
     Ok(Some(sum))
 }
 
-/// Returns the operands if `expr` is a call of the binary operator `name`.
+/// Returns the operands if `expr` is a call to the binary operator `name`.
 fn operands(expr: &Expr, name: &str) -> Option<[ExprId; 2]> {
     let (operator, call) = expr.as_op_call()?;
     match call.args[..] {
@@ -136,7 +136,7 @@ fn scale_weights(rebuild: &mut Rebuild<'_>, value: ExprId, scale: ExprId) -> Res
 }
 
 /// Returns `scale` as a vector along `axis` of a tensor of rank `rank`, if `scale` has a single element, or has all
-/// `channels` elements of that axis and varies along no other.
+/// `channels` elements of that axis and varies along no other axis.
 fn as_vector_along(scale: &Tensor, axis: usize, rank: usize, channels: Option<usize>) -> Option<Tensor> {
     let offset = rank.checked_sub(scale.shape().len())?;
     let varies = |i: usize, d: usize| d != 1 && i + offset != axis;

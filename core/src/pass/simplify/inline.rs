@@ -1,8 +1,8 @@
 //! `inline`: inlines functions with `Inline=1` (spec 1.10).
 //!
 //! A global function with `Inline=1` is inlined if it refers only to global functions that are inlined, too; so a
-//! recursive function is never inlined. A call of a host function is replaced by the body of the function, a call of a
-//! backend's function by a call of the function as a literal. Where the name of an inlined function is used as a value,
+//! recursive function is never inlined. A call to a host function is replaced by the body of the function, a call to a
+//! backend function by a call to the function as a literal. Where the name of an inlined function is used as a value,
 //! the literal replaces the name. An inlined function without remaining uses is removed, unless nothing referred to it
 //! before: such a function is an entry point, and stays.
 
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Inlines functions with `Inline=1`.
 ///
 /// # Errors
-/// The module becomes too large.
+/// If the module becomes too large.
 pub fn inline(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let plan = Plan::of(module);
     if plan.inlined.is_empty() {
@@ -71,7 +71,7 @@ struct Plan {
     called: BTreeSet<Name>,
     /// True for each global name that is used as a value, and only in one function.
     values: IndexVec<ExprId, bool>,
-    /// Expressions in the order of rebuilding, those of a function before those of its callers.
+    /// Expressions in rebuild order: each function's expressions before those of its callers.
     order: Vec<ExprId>,
 }
 

@@ -22,7 +22,7 @@ const MAX_DEPTH: usize = 500;
 /// Specializes functions until none has type parameters.
 ///
 /// # Errors
-/// The types of a function's type parameters cannot be inferred at a use, or too many copies are needed.
+/// If the types of a function's type parameters cannot be inferred at a use, or too many copies are needed.
 pub fn monomorphize(module: &Module) -> Result<Module, Box<Diagnostic>> {
     if !needs_copies(module) {
         return Ok(module.clone());
@@ -120,7 +120,7 @@ struct Copies<'m> {
     aliases: Aliases,
     /// Names of the requested copies of globals, by function and types.
     names: BTreeMap<(Name, String), Name>,
-    /// Number of copies of closures made so far.
+    /// Number of closure copies made so far.
     closures: usize,
     queue: VecDeque<(ExprId, Name, Types)>,
 }
@@ -137,7 +137,7 @@ struct Copy {
     map: HashMap<ExprId, ExprId>,
     /// Finished copies of the closures inside, by function and types.
     closures: HashMap<(ExprId, String), ExprId>,
-    /// Variable by which the copy calls itself; `None` if it does not.
+    /// Variable by which the copy calls itself; `None` if the copy is not recursive.
     own: Option<ExprId>,
 }
 
@@ -364,7 +364,7 @@ impl Copies<'_> {
                         stack[at].own = Some(var);
                         return Ok(Some(var));
                     }
-                    // In copies further out, the same literal is a different closure.
+                    // In enclosing copies, the same literal is a different closure.
                     if self.is_part(&stack[at], target) {
                         break;
                     }
@@ -397,7 +397,7 @@ impl Copies<'_> {
     }
 }
 
-/// Returns the copy of an expression, from the innermost function copy that contains one.
+/// Looks up the copy of an expression in the function copies, innermost first.
 fn find_copy(stack: &[Copy], id: ExprId) -> ExprId {
     let found = stack.iter().rev().find_map(|copy| copy.map.get(&id));
     *found.unwrap_or_else(|| unreachable!("{id:?} is copied before its users"))
@@ -428,7 +428,7 @@ fn too_many_copies(subject: &str, types: &str) -> Box<Diagnostic> {
     Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message))
 }
 
-/// Returns the error about a use at which type parameters cannot be inferred.
+/// Returns the diagnostic for a use whose type parameters cannot be inferred.
 fn ambiguous_parameters(module: &Module, target: ExprId) -> Box<Diagnostic> {
     let subject = match module.expr(target) {
         Expr::Global(name) => format!("@{name}"),

@@ -1,4 +1,4 @@
-//! Replaces operators with a training mode by their inference form.
+//! Replaces operators that have a training mode with their inference forms.
 //!
 //! * `nn.batch_norm(x, gamma, beta, mean, var).0` becomes `x * scale + shift` with `scale = gamma / sqrt(var +
 //!   epsilon)` and `shift = beta - mean * scale`. Both fold into constants, and then into the weights of the preceding
@@ -20,7 +20,7 @@ use std::collections::HashMap;
 /// Rewrites projections of field 0 of `nn.batch_norm` and `nn.dropout`.
 ///
 /// # Errors
-/// The types of the rebuilt module disagree, which would be a defect of this pass.
+/// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn simplify_inference(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let mut sums: HashMap<ExprId, ExprId> = HashMap::new();

@@ -15,14 +15,14 @@ use std::mem;
 enum Step {
     /// Binds a variable to a value, both of the new module.
     Bind(ExprId, ExprId),
-    /// The steps of a let's body.
+    /// Inserts the steps of a let's body.
     Body(ScopeId),
 }
 
 /// Binds every intermediate value by a `let`.
 ///
 /// # Errors
-/// None for a well-typed module.
+/// If the module is ill-typed.
 pub fn to_a_normal_form(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let mut normal = Normalizer::new(module);
     normal.name_values();
@@ -44,7 +44,7 @@ struct Normalizer<'m> {
     touch: IndexVec<ExprId, bool>,
     /// Atom (variable or leaf) that replaces each expression as an operand.
     atoms: IndexVec<ExprId, Option<ExprId>>,
-    /// Expressions evaluated in each scope, except those that the module already binds by a let.
+    /// Expressions evaluated in each scope, except expressions that the module already binds with a let.
     items: IndexVec<ScopeId, Vec<ExprId>>,
     steps: IndexVec<ScopeId, Vec<Step>>,
 }
@@ -123,7 +123,7 @@ impl<'m> Normalizer<'m> {
         expr
     }
 
-    /// Turns the expressions evaluated in a scope into steps. The scopes inside must have been built before.
+    /// Turns the expressions evaluated in a scope into steps. Nested scopes must already be built.
     fn build(&mut self, scope: ScopeId) {
         let mut steps = Vec::new();
         for id in mem::take(&mut self.items[scope]) {
@@ -176,7 +176,7 @@ impl<'m> Normalizer<'m> {
         self.push(expr, id)
     }
 
-    /// Wraps the result of a scope in the lets of the scope, including those of nested let bodies.
+    /// Wraps the result of a scope in the lets of the scope, including the lets of nested let bodies.
     fn chain(&mut self, scope: ScopeId, result: ExprId) -> ExprId {
         let result = self.atom(result);
         let ty: Type = self.new.ty(result).clone();

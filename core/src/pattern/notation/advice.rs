@@ -6,7 +6,7 @@ use byoc_ir::op;
 use byoc_ir::tensor::DType;
 use std::ops::Range;
 
-/// Forms of this notation for the constructors of Relay's pattern language, and for words of other notations.
+/// Forms in this notation that correspond to constructors of Relay's pattern language and to words of other notations.
 const OTHER_FORMS: [(&str, &str); 13] = [
     ("wildcard", "* for any expression"),
     ("is_constant", "const for a constant"),
@@ -23,7 +23,7 @@ const OTHER_FORMS: [(&str, &str); 13] = [
     ("or", "nn.relu(*) | tanh(*) for one of two patterns"),
 ];
 
-/// Returns the form of this notation for a word of another one.
+/// Returns the form in this notation that corresponds to a word of another notation.
 pub(super) fn other_form(name: &str) -> Option<&'static str> {
     OTHER_FORMS.iter().find(|(other, _)| *other == name).map(|(_, form)| *form)
 }
@@ -34,7 +34,7 @@ pub(super) fn with_prefix(name: &str) -> Option<&'static str> {
     op::names().filter(matches).min_by_key(|full| !full.starts_with("nn."))
 }
 
-/// Returns help for an entry without a colon after its first name, which is that of the entry or begins its pattern.
+/// Returns help for an entry without a colon after `first`, which is the name of the entry or begins its pattern.
 pub(super) fn name_entry(first: &str, entry: &str) -> String {
     let rest = entry.strip_prefix(first).unwrap_or_default().trim_start();
     if op::lookup(first).is_none() && !rest.is_empty() && !rest.starts_with(['(', '{', '=', '.']) {
@@ -92,7 +92,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns help for an argument list without its end, or with an attribute in it.
+    /// Returns help for an unterminated argument list, or for an argument list that contains an attribute.
     pub(super) fn in_arguments(&self, callee: &str) -> Option<String> {
         match (self.peek(), self.words.get(self.at + 1).map(|word| word.token)) {
             (Token::End, _) => {
@@ -119,7 +119,7 @@ impl Parser<'_> {
         (self.peek() == Token::Name("in")).then(|| format!("write {binding}; {}", self.after().trim()))
     }
 
-    /// Returns help for `p.relu`, where `start` is the place of `p`.
+    /// Returns help for `p.relu`, where `start` is the byte offset of `p`.
     pub(super) fn method(&self, start: usize) -> Option<String> {
         let Token::Name(name) = self.peek() else { return None };
         let full = if op::lookup(name).is_some() { name } else { with_prefix(name)? };
@@ -148,8 +148,9 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns help for `p ? op(..)`: the whole entry with a name for `p`, which the operator is applied to. `inner` is
-    /// the range of `p` in the text, `operator` the place of the operator; the current token opens its arguments.
+    /// Returns help for `p ? op(..)`: the whole entry, with a name bound to `p` and the operator applied to that name.
+    /// `inner` is the byte range of `p`, `operator` the byte offset of the operator; the current token opens its
+    /// arguments.
     pub(super) fn optional_with_arguments(&self, inner: Range<usize>, operator: usize) -> String {
         let open = self.span().start as usize;
         let Some(close) = self.closing() else { return format!("write ? {}", self.text[operator..open].trim()) };
@@ -167,7 +168,7 @@ impl Parser<'_> {
         format!("write {}", whole.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// Returns the place of the parenthesis that closes the one at the current token.
+    /// Returns the byte offset of the parenthesis that matches the opening parenthesis at the current token.
     fn closing(&self) -> Option<usize> {
         let mut depth = 0usize;
         for word in &self.words[self.at..] {
@@ -184,7 +185,7 @@ impl Parser<'_> {
     }
 }
 
-/// Returns the place of the comma after the first of several arguments.
+/// Returns the byte offset of the comma after the first of several arguments.
 fn first_argument_end(arguments: &str) -> Option<usize> {
     let mut depth = 0i32;
     arguments.char_indices().find_map(|(at, c)| {
@@ -197,7 +198,7 @@ fn first_argument_end(arguments: &str) -> Option<usize> {
     })
 }
 
-/// Returns the place of the comma or the parenthesis that ends the first argument.
+/// Returns the byte offset of the comma or the parenthesis that ends the first argument.
 fn argument_end(arguments: &str) -> usize {
     let mut depth = 0i32;
     let end = arguments.char_indices().find_map(|(at, c)| {

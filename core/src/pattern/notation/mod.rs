@@ -1,4 +1,4 @@
-//! Parser of the text notation of patterns. One entry per line, in table order; indented lines continue an entry.
+//! Parser of the pattern notation. One entry per line, in table order; indented lines continue an entry.
 //!
 //! ```text
 //! entry   := name ':' (('let' NAME '=' alt ';')* alt) ('where' name)?
@@ -13,7 +13,7 @@
 //! ```
 //! As the callee of `call`, `op{..}` and a bare operator name denote the operator itself. A name may be used in its own
 //! definition, inside an operand: `let c = nn.relu(c | *); c` matches a chain of any length. An entry with an error is
-//! omitted from the table; the entries after it are still read, so that all errors are reported at once.
+//! omitted from the table; parsing continues with the next entry, so that all errors are reported together.
 
 mod advice;
 mod values;
@@ -88,7 +88,7 @@ pub fn entry_name(table: &str, at: usize) -> &str {
 /// Parses one pattern without a name, such as `nn.relu(nn.conv2d(*, *))`. Returns the pattern and the warnings.
 ///
 /// # Errors
-/// Invalid syntax, or unknown names; returns all diagnostics.
+/// If the syntax is invalid or a name is unknown; the error lists all diagnostics.
 pub fn parse_pattern(text: &str) -> Result<(Pattern, Vec<Diagnostic>), Vec<Diagnostic>> {
     let mut parser = Parser::new(text, 0, text.len(), Checks::Refused);
     match parser.definition().and_then(|pattern| parser.expect_end().map(|()| pattern)) {
@@ -107,8 +107,9 @@ const KEYWORDS: &[&str] = &["let", "where", "if", "fn", "call", "op", "dominates
 
 struct Parser<'a> {
     text: &'a str,
-    /// Start in `text` of the current `let`, or of the pattern after the last one, and the end of the entry.
+    /// Start in `text` of the current `let`, or of the pattern after the last `let`.
     statement: usize,
+    /// End of the entry in `text`.
     end: usize,
     words: Vec<Word<'a>>,
     at: usize,
@@ -145,8 +146,6 @@ impl<'a> Parser<'a> {
     fn has_failed(&self) -> bool {
         self.diagnostics.iter().any(|d| d.severity == Severity::Error)
     }
-
-    // Tokens.
 
     fn peek(&self) -> Token<'a> {
         self.words[self.at].token
@@ -215,8 +214,6 @@ impl<'a> Parser<'a> {
         diagnostic.help = help;
         Box::new(diagnostic)
     }
-
-    // Entries.
 
     fn entry(&mut self) -> Result<Entry> {
         let (name, span) = self.name("the name of a pattern")?;
@@ -291,8 +288,6 @@ impl<'a> Parser<'a> {
         }
         Ok(pattern)
     }
-
-    // Patterns.
 
     fn alt(&mut self) -> Result<PatternId> {
         self.depth += 1;
@@ -445,7 +440,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses the rest of a call of an operator, or resolves a name bound by `let` or `*name`.
+    /// Parses the rest of an operator call, or resolves a name bound by `let` or `*name`.
     fn named(&mut self, name: &'a str, span: Span) -> Result<PatternId> {
         let called = matches!(self.peek(), Token::Mark('(' | '{'));
         if !called {
@@ -516,7 +511,7 @@ impl<'a> Parser<'a> {
         self.args_of("op")
     }
 
-    /// Parses, after `(`, arguments of `callee` up to `)`. Returns `None` for `..`, which stands for any arguments.
+    /// Parses, after `(`, arguments of `callee` up to `)`. Returns `None` for `..`, which matches arbitrary arguments.
     fn args_of(&mut self, callee: &str) -> Result<Option<Box<[PatternId]>>> {
         if self.peek() == Token::Any {
             self.next();

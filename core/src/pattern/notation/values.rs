@@ -113,8 +113,6 @@ impl Parser<'_> {
         }
     }
 
-    // Types.
-
     pub(super) fn of_type(&mut self, inner: PatternId) -> Result<PatternNode> {
         match self.peek() {
             Token::Name(name) if DType::parse(name).is_some() => {

@@ -1,8 +1,8 @@
 //! BERT: an encoder of post-norm transformer layers, written as PyTorch exports it.
 //!
 //! Inputs are `input_ids` and `attention_mask`, both int64 of shape (1, tokens), where a nonzero mask element marks a
-//! token to attend to; the output is the last hidden state. Layer normalization alone keeps the scale of the
-//! activations, so no sample is propagated through the network.
+//! token to attend to; the output is the last hidden state. Layer normalization preserves the scale of the activations,
+//! so no sample is propagated through the network.
 
 use super::net::{Attr, Net};
 use byoc::frontend::onnx::proto::ModelProto;
@@ -30,7 +30,7 @@ impl Config {
     }
 }
 
-/// Graph under construction, with the configuration.
+/// Encoder graph under construction.
 struct Bert<'a> {
     net: Net,
     config: &'a Config,
@@ -42,7 +42,7 @@ pub fn build(net: Net, config: &Config) -> ModelProto {
     bert.net.input("input_ids", DType::I64, &[1, tokens]);
     bert.net.input("attention_mask", DType::I64, &[1, tokens]);
 
-    // Additive attention mask: 0 for a token to attend to, a large negative number for the others.
+    // Additive attention mask: 0 for a token to attend to, a large negative number for a masked token.
     let mask = bert.net.node("Cast", &["attention_mask"], &[("to", Attr::Int(9))]);
     let seen = bert.constant("mask.seen", &Tensor::scalar(0f32));
     let hidden = bert.constant("mask.hidden", &Tensor::scalar(-10_000f32));

@@ -12,15 +12,15 @@ use byoc_ir::tensor::{DType, Tensor};
 /// Height and width of the images.
 const SIZE: usize = 300;
 
-/// Number of classes, of which the first is the background.
+/// Number of classes, including the background, which is class 0.
 const CLASSES: usize = 81;
 
 /// Number of default boxes.
 const BOXES: usize = 8732;
 
-/// Feature map on which boxes are predicted: size, distance of its pixels in the image, size of its smaller and of the
-/// next larger boxes in pixels, further aspect ratios. The values are those of the SSD300 of the paper's authors for
-/// COCO.
+/// Feature map from which boxes are predicted: side length, stride of its pixels in the image, box size of this level
+/// and of the next level in pixels, additional aspect ratios. The values come from the SSD300 configuration of the
+/// paper's authors for COCO.
 struct Level {
     size: usize,
     step: usize,
@@ -39,7 +39,7 @@ const LEVELS: [Level; 6] = [
 ];
 
 impl Level {
-    /// Number of default boxes per pixel: two squares, and two boxes for each further ratio.
+    /// Returns the number of default boxes per pixel: two squares, and two boxes per additional aspect ratio.
     fn boxes(&self) -> usize {
         2 + 2 * self.ratios.len()
     }
@@ -47,7 +47,7 @@ impl Level {
 
 /// Builds SSD300 with its widths divided by `divide`.
 pub fn ssd_resnet50(mut net: Net, divide: usize) -> ModelProto {
-    // The last levels are a few pixels large, so the images of the sample have full size.
+    // The last levels measure only a few pixels, so the images of the sample have full size.
     let x = stem_with_sample(&mut net, divide, SIZE, SIZE);
     let mut features = vec![bottlenecks(&mut net, x, divide, &[(3, 1), (4, 2), (6, 1)])];
     for (middle, out, stride, pad) in
@@ -105,11 +105,11 @@ fn default_boxes() -> [Tensor; 2] {
     [centers, sizes].map(|values| Tensor::from_slice(&[1, BOXES, 2], &values))
 }
 
-/// Adds the boxes of predicted locations: (1, boxes, 4) as left, top, right and bottom.
+/// Decodes predicted locations into boxes: (1, boxes, 4) as left, top, right and bottom.
 fn decode(net: &mut Net, locations: &str) -> String {
     let [centers, sizes] = default_boxes();
     let (centers, sizes) = (net.weight("default.centers", &centers), net.weight("default.sizes", &sizes));
-    // Variances of the encoding.
+    // Variances of the box encoding.
     let of_center = net.weight("default.center_variance", &Tensor::scalar(0.1f32));
     let of_size = net.weight("default.size_variance", &Tensor::scalar(0.2f32));
     let half = net.weight("default.half", &Tensor::scalar(0.5f32));
@@ -137,8 +137,8 @@ fn slice(net: &mut Net, x: &str, axis: i64, first: i64, end: i64) -> String {
 
 /// Adds non-maximum suppression for each class but the background, and the outputs.
 fn detections(mut net: Net, boxes: &str, scores: &str) -> ModelProto {
-    // Random logits have a variance of 1, those of a trained network more: the factor makes some classes stand
-    // out, so that about 200 boxes have a score above the least.
+    // Random logits have a variance of 1, trained logits a larger one: the factor makes some classes stand out, and
+    // about 200 boxes exceed the score threshold.
     let sharpness = net.weight("scores.sharpness", &Tensor::scalar(2f32));
     let scores = net.node("Mul", &[scores, &sharpness], &[]);
     let scores = net.node("Softmax", &[&scores], &[("axis", Attr::Int(2))]);

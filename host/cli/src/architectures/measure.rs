@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Evaluates a call of an operator with one result.
 ///
 /// # Panics
-/// If the call is not well typed, which is a bug in one of the fixed networks of this module's parent.
+/// If the call is ill-typed, which is a bug in one of the fixed networks of the parent module.
 pub fn call(name: &str, attrs: Attrs, args: &[&Tensor]) -> Tensor {
     let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
     let types: Vec<Type> = args.iter().map(|t| Type::tensor(t.dtype(), t.shape())).collect();
@@ -56,7 +56,7 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
     results.into_iter().map(wrap).collect()
 }
 
-/// Computes mean and variance of each channel (axis 1).
+/// Computes the per-channel mean and variance (axis 1).
 pub fn channel_statistics(data: &Tensor) -> (Vec<f64>, Vec<f64>) {
     let shape = data.shape();
     let (channels, inner) = (shape[1], shape[2..].iter().product::<usize>());

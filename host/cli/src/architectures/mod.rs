@@ -1,9 +1,9 @@
 //! Standard architectures as ONNX models with seeded weights: realistic networks to compile and to measure when no
-//! trained file is available.
+//! trained model is available.
 //!
 //! With purely random weights a deep network forgets its input: the activations of all inputs become similar layer by
 //! layer. Therefore a small batch of noise is propagated through a network while it is built, and each normalization
-//! gets the statistics measured on its input: differences between inputs keep their magnitude, so outputs depend on
+//! uses the statistics measured on its input: differences between inputs keep their magnitude, so outputs depend on
 //! inputs.
 
 mod bert;
@@ -43,8 +43,8 @@ pub fn build(name: &str, seed: u64) -> Result<ModelProto, Diagnostic> {
     })
 }
 
-/// Builds an architecture with its widths divided by `divide`, for images of size `image` where the architecture allows
-/// any: small enough for tests to run.
+/// Builds an architecture with its widths divided by `divide` and, where the architecture allows it, for images of size
+/// `image`. Tests use this to obtain models small enough to run.
 fn at_scale(name: &str, seed: u64, divide: usize, image: usize) -> Option<ModelProto> {
     let net = Net::new(name, seed);
     Some(match name {
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn outputs_depend_on_inputs() {
-        // A detector has outputs of its own; they are compared in a test of backends.
+        // The number of detections varies with the input; a backend test compares the outputs of the detector.
         for (name, _) in ARCHITECTURES.iter().filter(|(name, _)| *name != "ssd_resnet50") {
             let model = at_scale(name, 0, 8, 64).unwrap();
             let (a, b) = (run(&model, 1).view().to_f64s(), run(&model, 2).view().to_f64s());
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn parameter_counts_match_papers() {
-        // Number of weights and biases of convolutions and matrix products, counted as torchvision does.
+        // Number of convolution and GEMM weights and biases, counted as in torchvision.
         for (name, millions) in [("mobilenet_v2", 3.50), ("resnet18", 11.69), ("resnet50", 25.56)] {
             let graph = build(name, 0).unwrap().graph.unwrap();
             let bn = |t: &str| t.ends_with(".mean") || t.ends_with(".var");

@@ -1,4 +1,4 @@
-//! Construction of an ONNX graph node by node, with a sample of noise propagated through it.
+//! Node-by-node construction of an ONNX graph, with a sample of noise propagated through it.
 
 use super::measure::{call, channel_statistics};
 use byoc::frontend::onnx::proto::{
@@ -10,63 +10,56 @@ use byoc::io::random::Random;
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::tensor::{DType, Tensor};
 
-/// A network under construction.
+/// Network under construction.
 pub struct Net {
     graph: GraphProto,
     random: Random,
     count: usize,
 }
 
-/// Value of the graph, together with its elements for the sample.
+/// Value in the graph, together with its elements for the sample.
 #[derive(Clone)]
 pub struct Value {
     /// Name in the graph.
     pub name: String,
-    /// Elements for the sample.
     pub sample: Tensor,
 }
 
 /// Output of a model.
 pub struct Output {
-    /// Name of the output.
     pub name: &'static str,
-    /// Result that becomes the output.
+    /// Name of the node result that becomes the output.
     pub result: String,
-    /// Element type.
     pub dtype: DType,
-    /// Dimensions.
     pub shape: Vec<Dim>,
 }
 
 /// Dimension of an output.
 pub enum Dim {
-    /// Size.
     Known(usize),
-    /// Name of a size that depends on values.
+    /// Name of a data-dependent size.
     Named(&'static str),
 }
 
 /// Window of a convolution, the same along both axes.
 #[derive(Clone, Copy)]
 pub struct Window {
-    /// Size of the kernel.
+    /// Side length of the kernel.
     pub kernel: usize,
-    /// Distance between two windows.
+    /// Distance between adjacent windows.
     pub stride: usize,
     /// Padding on each side.
     pub pad: usize,
 }
 
-/// An attribute of a node.
+/// Node attribute.
 pub enum Attr<'a> {
     Int(i64),
-    /// Floating-point number.
     Float(f32),
-    /// A list of integers.
     Ints(&'a [i64]),
 }
 
-/// Rounds to 12 bits: the last bits of a statistic depend on the order of summation, which depends on the machine.
+/// Rounds to 12 significant bits: the last bits of a statistic depend on the summation order and thus on the machine.
 fn round_coarsely(value: f64) -> f32 {
     let bits = (value as f32).to_bits();
     f32::from_bits((bits + 0x800) & !0xfff)
@@ -79,13 +72,13 @@ impl Net {
         Net { graph, random: Random::new(seed), count: 0 }
     }
 
-    /// Returns the finished model, whose output is the value `result` of the given shape.
+    /// Returns the finished model with the single output `result` of shape `shape`.
     pub fn finish(self, result: &str, shape: &[usize]) -> ModelProto {
         let shape = shape.iter().map(|&dim| Dim::Known(dim)).collect();
         self.finish_outputs(vec![Output { name: "output", result: result.to_owned(), dtype: DType::F32, shape }])
     }
 
-    /// Returns the finished model with several outputs, each the result of a node that no other node reads.
+    /// Returns the finished model with several outputs, each of which is a node result that no other node reads.
     pub fn finish_outputs(mut self, outputs: Vec<Output>) -> ModelProto {
         for Output { name, result, dtype, shape } in outputs {
             if let Some(node) = self.graph.node.iter_mut().find(|n| n.output.contains(&result)) {
@@ -102,7 +95,7 @@ impl Net {
         }
     }
 
-    /// Adds an input of the model.
+    /// Adds a model input.
     pub fn input(&mut self, name: &str, dtype: DType, shape: &[usize]) {
         let shape: Vec<Dim> = shape.iter().map(|&dim| Dim::Known(dim)).collect();
         self.graph.input.push(value_info(name, dtype, &shape));
@@ -184,7 +177,7 @@ impl Net {
         self.conv_bn_window(x, out, Window { kernel, stride, pad: kernel / 2 }, groups)
     }
 
-    /// Variant of [`Net::conv_bn`] with any padding.
+    /// Variant of [`Net::conv_bn`] with arbitrary padding.
     pub fn conv_bn_window(&mut self, x: &Value, out: usize, window: Window, groups: usize) -> Value {
         let (product, weight) = self.evaluate_conv(x, out, window, groups);
         let weight_name = self.weight(&format!("{}.weight", product.name), &weight);
@@ -254,7 +247,7 @@ impl Net {
         Value { name, sample: call("clip", bounds, &[&x.sample]) }
     }
 
-    /// Adds the sum x + y.
+    /// Adds x + y.
     pub fn add(&mut self, x: &Value, y: &Value) -> Value {
         let name = self.node("Add", &[&x.name, &y.name], &[]);
         Value { name, sample: call("add", Attrs::none(), &[&x.sample, &y.sample]) }

@@ -16,7 +16,7 @@ fn image(net: &mut Net, size: usize) -> Value {
     image_with_sample(net, size, SAMPLE_SIZE)
 }
 
-/// Adds the input `image`; the images of the sample have another size.
+/// Adds the input `image`, with a sample whose images may differ in size from the input.
 fn image_with_sample(net: &mut Net, size: usize, sample_size: usize) -> Value {
     net.input("image", DType::F32, &[1, 3, size, size]);
     let sample = net.noise(&[SAMPLE, 3, sample_size, sample_size]);
@@ -33,7 +33,7 @@ fn stem(net: &mut Net, divide: usize, size: usize) -> Value {
     stem_with_sample(net, divide, size, SAMPLE_SIZE)
 }
 
-/// Adds the first layers of a ResNet, for images and a sample of these sizes.
+/// Adds the first layers of a ResNet, for images of size `size` and a sample of size `sample_size`.
 pub fn stem_with_sample(net: &mut Net, divide: usize, size: usize, sample_size: usize) -> Value {
     let x = image_with_sample(net, size, sample_size);
     let x = net.conv_bn(&x, 64 / divide, 7, 2, 1);
@@ -59,14 +59,14 @@ pub fn resnet18(mut net: Net, divide: usize, size: usize) -> ModelProto {
     classify(net, &x)
 }
 
-/// Builds ResNet-50: like [`resnet18`], with bottlenecks; the stride is in the 3 x 3 convolution, as is usual today.
+/// Builds ResNet-50: like [`resnet18`], with bottlenecks; the stride is in the 3 x 3 convolution, as in torchvision.
 pub fn resnet50(mut net: Net, divide: usize, size: usize) -> ModelProto {
     let x = stem(&mut net, divide, size);
     let x = bottlenecks(&mut net, x, divide, &[(3, 1), (4, 2), (6, 2), (3, 2)]);
     classify(net, &x)
 }
 
-/// Adds the stages of ResNet-50, each a number of blocks and the stride of the first.
+/// Adds the stages of ResNet-50, each given by its number of blocks and the stride of its first block.
 pub fn bottlenecks(net: &mut Net, mut x: Value, divide: usize, stages: &[(usize, usize)]) -> Value {
     for (stage, &(blocks, first_stride)) in stages.iter().enumerate() {
         let width = (64 << stage) / divide;
@@ -124,7 +124,7 @@ pub fn vgg16(mut net: Net, divide: usize, size: usize) -> ModelProto {
         }
         x = net.max_pool(&x, 2, 2, 0);
     }
-    // The sample is smaller than the images: it is resized to the input size of the dense layers.
+    // The sample is smaller than the images, so its feature map is resized to the input size of the dense layers.
     let side = (size / 32) as i64;
     let stretched = Attrs::new([("output_size", AttrValue::from([side, side]))]);
     let sample = call("nn.adaptive_avg_pool2d", stretched, &[&x.sample]);

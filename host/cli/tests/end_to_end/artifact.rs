@@ -1,4 +1,4 @@
-//! Artifacts: independent of folder, cache and number of threads, rejected when corrupted, and explicit about their
+//! Artifacts: independent of folder, cache and thread count, rejected when corrupt, and explicit about their
 //! requirements.
 
 use crate::{byoc, data_text};
@@ -26,7 +26,7 @@ fn artifact_is_reproducible() {
     assert!(first == warm && first == cold);
 }
 
-/// Without a search path in the environment, a C compiler that is started by its name does not find its own programs.
+/// Tests that the C compiler finds its subprograms without a `PATH`: a compiler started by its bare name would not.
 #[test]
 fn artifact_compiles_with_an_empty_environment() {
     let plugins = plugin_dir(&["ccompiler"]);
@@ -50,7 +50,7 @@ fn artifact_names_missing_plugin() {
     let with = run(&dir);
     let without = run(&folder.path().display().to_string());
     let without = without.stderr_contains(&["E0402", "loadbinary_template", "template 0.1.0", "runs on the host"]);
-    // The plugin executes operators with the references, the host with its kernels, so results differ by rounding only.
+    // The plugin executes the reference operators, the host its kernels, so results differ only by rounding.
     let first = |output: &crate::CommandOutput| -> Vec<f64> {
         output.json()[0]["first"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
     };

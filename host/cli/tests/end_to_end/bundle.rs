@@ -1,4 +1,4 @@
-//! Bundles: folders that run a model by themselves, in a root folder that holds nothing else.
+//! Bundles: self-contained folders that run a model, even in a chroot with nothing else.
 
 use crate::{byoc, data, data_text, to_command_output};
 use byoc::compare::{Tolerance, compare};
@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// Bundle of a model, and what it was written from.
+/// Bundle of a model, with the artifact and the plugins from which it was written.
 struct Bundled {
     folder: tempfile::TempDir,
     plugins: Option<tempfile::TempDir>,
@@ -36,7 +36,7 @@ impl Bundled {
     }
 }
 
-/// Compiles a model for these backends, and bundles it.
+/// Compiles a model for the given backends and bundles the artifact.
 fn bundled(model: &str, backends: &[&str], extra: &[&str]) -> Bundled {
     let folder = temporary_folder();
     let plugins = (!backends.is_empty()).then(|| plugin_dir(backends));
@@ -55,38 +55,38 @@ fn bundled(model: &str, backends: &[&str], extra: &[&str]) -> Bundled {
     made
 }
 
-/// Runs a command with an empty environment and these bytes on standard input.
+/// Runs a command with an empty environment and with `input` on standard input.
 fn run(command: &mut Command, input: &[u8]) -> Output {
     command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // The program may end before it has read its input.
+    // The command may exit before it has read its input.
     let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
     output
 }
 
-/// Returns the program of a bundle as a user without rights starts it in the bundle as root folder; `None` where that is
+/// Creates the command that starts the runner in a chroot to the bundle, as an unprivileged user; `None` if chroot is
 /// not permitted.
 #[expect(clippy::print_stdout, reason = "a test that is left out says why")]
 fn in_root_folder(root: &Path) -> Option<Command> {
-    // The program is found without a search path, as the environment is empty.
+    // An absolute path, as the environment has no `PATH`.
     let chroot = ["/usr/sbin/chroot", "/usr/bin/chroot"].into_iter().find(|path| Path::new(path).exists());
     let allows =
         |chroot: &&str| Command::new(chroot).args(["/", "true"]).output().is_ok_and(|run| run.status.success());
     let Some(chroot) = chroot.filter(allows) else {
-        println!("skipped: the program in a root folder of its own, for which the test has no rights");
+        println!("skipped: the runner in a chroot, which requires root privileges");
         return None;
     };
     let mut command = Command::new(chroot);
-    // This user may write nowhere: the folders belong to another one.
+    // This user cannot write anywhere, as the folders belong to the test's user.
     command.args(["--userspec=65534:65534"]).arg(root).arg("/bin/byoc-run");
     Some(command)
 }
 
-/// Returns all files below a folder, with their contents.
+/// Returns the contents of all files below a folder, by relative path.
 fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
@@ -106,7 +106,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Runs a recorded model of one input and one output in its bundle, as a root folder and in its place.
+/// Runs the bundle of a recorded model with one input and one output, in a chroot and in place.
 fn runs_alone(name: &str, made: &Bundled, input: &str) {
     let set = data(&format!("models/{name}/test_data_set_0"));
     let given = npy::encode(&pb::read(&set.join("input_0.pb")).unwrap());
@@ -130,18 +130,18 @@ fn runs_alone(name: &str, made: &Bundled, input: &str) {
     assert!(before == tree(&made.root()), "a run changed the bundle");
 }
 
-/// Checks that nothing but files of the bundle is mapped by a program started by its script: the dynamic loader lists the
-/// libraries that it initializes. Each of `expected` is the beginning of one of them.
+/// Checks that a run started by the bundle's script loads only libraries of the bundle, according to the log of the
+/// dynamic loader. Each element of `expected` is the prefix of a library path in the bundle.
 fn uses_own_libraries(made: &Bundled, expected: &[&str]) {
     let root = made.root().canonicalize().unwrap();
     let mut command = Command::new("/bin/sh");
-    // The variable applies to the loader of the bundle, which the script executes.
+    // The variable takes effect in the bundle's loader, which the script executes.
     command.args(["-c", "export LD_DEBUG=files; exec \"$0\" --check"]).arg(root.join("run"));
     let output = run(&mut command, &[]);
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{err}");
     let own = root.display().to_string();
-    // Lines of the shell are those of another process.
+    // The log also contains lines from the shell, which is a different process.
     let lines: Vec<&str> = err.lines().filter(|line| line.contains("calling init: ")).collect();
     let process = lines.last().unwrap().trim_start().split(':').next().unwrap();
     let first = lines.iter().position(|line| line.contains(&own)).unwrap();
@@ -165,7 +165,7 @@ fn bundle_of_native_regions_runs_alone() {
     let files = tree(&made.root());
     let has = |start: &str| files.keys().filter(|path| path.starts_with(start)).count();
     assert!(has("regions") > 0 && has("plugins") == 1 && has("licenses") >= 2, "{:?}", files.keys());
-    // The same artifact and plugins give the same bytes, also over an earlier bundle.
+    // The same artifact and plugins produce the same bytes, even when an earlier bundle is overwritten.
     byoc(made.arguments(&made.root())).ok();
     assert!(files == tree(&made.root()));
 
@@ -177,7 +177,7 @@ fn bundle_of_native_regions_runs_alone() {
             .iter()
             .any(|n| path.ends_with(n))
         {
-            // Without these the program does not start; they are checked when it does.
+            // The runner cannot start if one of these files is corrupt, so `--check` cannot report it.
             continue;
         }
         let bytes = std::fs::read(&path).unwrap();
@@ -228,7 +228,7 @@ fn runner_explains_its_errors() {
     assert_eq!(start(&["model.byoc"]).code, 2);
     let json = start(&["--input", "image=random:3", "--json"]).ok();
     assert_eq!(json.json()[0]["output"], "logits");
-    // The same numbers as those of the command line.
+    // The runner prints the same values as `byoc run`.
     let same = byoc(["run", &made.artifact(), "--input", "image=random:3", "--json"]).ok();
     assert_eq!(json.out, same.out);
     let outputs = made.folder.path().join("y.npz");
@@ -252,7 +252,7 @@ fn what_cannot_be_bundled_is_refused_by_name() {
     let without = byoc(["bundle", &artifact, "-o", &out, "--runner", &runner]).fails_with("E0709");
     without.stderr_contains(&["loadbinary_ccompiler", "compiled by plugin ccompiler", "--plugin-dir"]);
     assert_eq!(entries(), before, "nothing remains of a refused bundle");
-    // A folder with other files is not touched.
+    // A folder with unrelated files is left untouched.
     std::fs::create_dir(path("out")).unwrap();
     std::fs::write(path("out/notes.txt"), "keep").unwrap();
     byoc(made.arguments(&path("out"))).fails_with("E0513");
@@ -279,7 +279,7 @@ fn missing_library_of_a_plugin_is_named() {
 fn every_command_of_page_runs() {
     let page = std::fs::read_to_string(data("../docs/bundle.md")).unwrap();
     let (plugins, folder) = (plugin_dir(&["ccompiler"]), temporary_folder());
-    // The command line as it is installed, with the program of bundles beside it.
+    // Reproduces an installation: the command line with the runner beside it.
     let programs = temporary_folder();
     byoc_test_support::copy(crate::binary(), &programs.path().join("byoc"));
     byoc_test_support::copy(&bundle_runner(), &programs.path().join("byoc-run"));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
-/// Output and exit code of a command.
+/// Standard output, standard error and exit code of a command.
 pub struct CommandOutput {
     /// Standard output.
     pub out: String,
@@ -98,7 +98,7 @@ pub fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests").join(path)
 }
 
-/// Returns the same as text.
+/// Returns the path of a file or folder in the project's `tests` folder as text.
 pub fn data_text(path: &str) -> String {
     data(path).display().to_string()
 }

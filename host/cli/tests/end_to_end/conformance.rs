@@ -1,5 +1,4 @@
-//! `byoc plugins test`: correct backends pass, and each deliberate contract violation is detected as the right kind of
-//! fault.
+//! `byoc plugins test`: correct backends pass, and each deliberate contract violation is detected and classified.
 
 use crate::{CommandOutput, byoc};
 use byoc_test_support::{c_plugin, copy, plugin, sample, temporary_folder, test_plugin};
@@ -77,7 +76,7 @@ const MISTAKES: &[Mistake] = &[
     mistake("endless_compile", "nn.relu", &["time-limit"]),
 ];
 
-/// Runs the conformance test; returns its output, also as JSON values.
+/// Runs the conformance test; returns its output, unparsed and as JSON values.
 fn tested(file: &Path, more: &[&str]) -> (CommandOutput, Vec<Value>) {
     let out = temporary_folder();
     let (file, out) = (file.display().to_string(), out.path().display().to_string());
@@ -108,7 +107,7 @@ fn correct_backends_pass() {
     }
 }
 
-/// The relu of oneDNN maps NaN to 0, which the description, the report and `plugins show` declare.
+/// oneDNN's relu maps NaN to 0, which the description, the report and `plugins show` declare.
 #[test]
 fn skips_and_reports_values_without_guarantee() {
     if byoc_test_support::onednn().is_none() {
@@ -215,14 +214,14 @@ fn finds_backend_by_name() {
     assert!(output.out.contains("operator nn.relu"), "{}", output.out);
 }
 
-/// Copies the plugin whose file name selects a mistake in what it declares.
+/// Copies the `claims` plugin to a file name that selects a mistake in its declarations.
 fn claims(folder: &Path, mistake: &str) -> std::path::PathBuf {
     let file = folder.join(format!("claims_{mistake}.so"));
     copy(&c_plugin("claims"), &file);
     file
 }
 
-/// Tests that layouts, open dimensions and options that a backend declares are tried.
+/// Tests that the layouts, open dimensions and options declared by a backend are exercised.
 #[test]
 fn tests_what_is_declared() {
     let folder = temporary_folder();
@@ -245,7 +244,8 @@ fn tests_what_is_declared() {
     }
 }
 
-/// Tests that an operator which is taken only beside others, with constants or under an option is tried there.
+/// Tests that an operator supported only next to other operators, with constants or under an option is tested in that
+/// context.
 #[test]
 fn draws_what_a_claim_needs() {
     let folder = temporary_folder();
@@ -265,7 +265,7 @@ fn draws_what_a_claim_needs() {
     }
 }
 
-/// Tests that a case beside another claim names it, and repeats the fault.
+/// Tests that a case with a second claim as context names that claim, and reproduces the fault.
 #[test]
 fn repeats_cases_beside_other_claims() {
     let folder = temporary_folder();
@@ -280,7 +280,7 @@ fn repeats_cases_beside_other_claims() {
     byoc(["plugins", "test", &right, "--case", &case]).ok();
 }
 
-/// A backend that declares that it serves one run at a time is not called by several threads at once.
+/// Tests that a backend that declares support for one run at a time is never called concurrently.
 #[test]
 fn one_run_at_a_time_is_respected() {
     let folder = temporary_folder();
@@ -291,7 +291,7 @@ fn one_run_at_a_time_is_respected() {
     output.ok();
 }
 
-/// Tests that memories, devices and unfinished runs of a backend are tried.
+/// Tests that the memories, devices and unfinished runs of a backend are exercised.
 #[test]
 fn tests_devices() {
     let device = |config: &Value| {
@@ -311,7 +311,7 @@ fn tests_devices() {
             let tested = lines.iter().find(|line| line["claim"] == claim).unwrap()["tested"].as_u64();
             assert!(tested >= Some(2), "{claim}: {}", output.out);
         }
-        // The operator is supported with the option alone.
+        // The operator is supported only under the option.
         let added = lines.iter().find(|line| line["subject"] == "operator sigmoid, option wide=true").unwrap();
         assert!(added["passed"].as_u64() >= Some(4), "{}", output.out);
         output.ok();
@@ -376,7 +376,7 @@ fn claim_without_a_tested_case_is_a_fault_unless_waived() {
 }
 
 /// Tests that the report of a fault under low memory names entry and region and distinguishes a hang from a crash, that
-/// its case reproduces it, and that it can be waived.
+/// the written case reproduces the fault, and that the fault can be waived.
 #[test]
 fn reports_faults_with_little_memory() {
     for (mistake, kind) in [("memory_crash", "memory"), ("memory_hang", "memory-hang")] {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Folder with the test's device and a model.
+/// Folder with the plugin of the test device and a model.
 struct Fixture {
     folder: TempDir,
     model: String,
@@ -46,7 +46,7 @@ impl Fixture {
         assert!(read(&self.path("out.npz")) == read(expected), "the host and the device disagree");
     }
 
-    /// Returns the metrics of a run on the device, after a comparison of its results with those of the host.
+    /// Returns the metrics of a run on the device, after checking that its results match the host's.
     fn metrics(&self) -> Value {
         let output = self.path("host.npz");
         byoc(["run", &self.model, "--input", "x=random:1", "--output", &output]).ok();
@@ -57,7 +57,7 @@ impl Fixture {
     }
 }
 
-/// Relay text of `count` regions, one after another, with a view between two of them.
+/// Returns Relay text for a chain of `count + 1` regions, with a view between adjacent regions.
 fn chain(count: usize) -> String {
     let mut text = "def @main(%x: Tensor[(8, 16), float32]) {\n".to_owned();
     let mut value = "%x".to_owned();
@@ -74,8 +74,8 @@ fn chain(count: usize) -> String {
     text + &format!("  nn.relu({value})\n}}")
 }
 
-/// A residual network without weights whose region is split by a limit on its size: every second sum reads a tensor of an
-/// earlier region.
+/// Tests a residual network without weights that a limit on the region size splits: every second addition reads a
+/// tensor of an earlier region.
 #[test]
 fn regions_split_by_size_pass_their_tensors_on_the_device() {
     let mut text = "def @main(%x: Tensor[(8, 16), float32]) {\n  %0 = nn.relu(%x);\n  %1 = add(%0, %x);\n".to_owned();
@@ -110,7 +110,7 @@ fn tensors_between_regions_stay_on_the_device() {
     }
 }
 
-/// Two regions, neither of which depends on the other.
+/// Module with two independent regions.
 const INDEPENDENT: &str = "def @main(%x: Tensor[(8, 16), float32]) {
   %0 = add(%x, %x);
   %1 = nn.relu(%x);
@@ -224,7 +224,7 @@ fn blobs_of_another_version_are_compiled_again() {
     assert_eq!(same.out, other.out);
 }
 
-/// Tests that an option of a run reaches each run of a region, from the command line with a model and with an artifact.
+/// Tests that a run option on the command line reaches each run of a region, with a model and with an artifact.
 #[test]
 fn options_of_a_run_reach_the_regions() {
     let fixture = Fixture::new(&json!({}), &chain(1));
@@ -250,7 +250,7 @@ fn options_of_a_run_reach_the_regions() {
         .stderr_contains(&["expected low or high"]);
 }
 
-/// Tests that one program uses two devices of a backend that asks for a backend per device.
+/// Tests that one program uses two devices of a plugin that requests a backend per device.
 #[test]
 fn each_device_is_a_backend_if_the_plugin_asks_for_it() {
     let program = "def @main(%x: Tensor[(8, 16), float32]) { add(nn.relu(add(%x, %x)), %x) }";
@@ -267,14 +267,14 @@ fn each_device_is_a_backend_if_the_plugin_asks_for_it() {
     assert_eq!(explained["copies"], json!([copies("device@0", 2), copies("device@1", 1)]));
     fixture.metrics();
 
-    // An artifact names the devices.
+    // The artifact records the device of each region.
     let (artifact, dir) = (fixture.path("model.byoc"), fixture.folder.path().display().to_string());
     fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
     let expected = byoc(["run", &fixture.model, "--input", "x=random:1"]).ok().out;
     let words = ["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1", "--require-offload"];
     assert_eq!(byoc(words).ok().out, expected);
 
-    // A name or --device chooses one.
+    // The backend name or --device selects one device.
     let on = |words: &[&str]| {
         let words = [&["explain", &fixture.model, "--json", "--plugin-dir", &dir], words].concat();
         byoc(words).ok().json().remove(0)
@@ -306,8 +306,7 @@ fn estimates_of_a_backend_are_explained() {
     assert!(!without.on_device(&["explain", &without.model]).ok().out.contains("estimate"));
 }
 
-/// Tests that regions compute in place on the device where the input is not read afterwards, and that results stay
-/// right.
+/// Tests that regions compute in place on the device if the input has no later reader, and that results stay correct.
 #[test]
 fn regions_compute_in_place_on_the_device() {
     let arena = |fixture: &Fixture| {
@@ -325,7 +324,7 @@ fn regions_compute_in_place_on_the_device() {
     assert_eq!(metrics["device.in_place"], json!(runs(&metrics)), "{metrics}");
     assert!(apart.metrics()["device.in_place"].is_null());
 
-    // A tensor that is read again keeps its memory.
+    // A tensor with a later reader is not overwritten.
     let program = "def @main(%x: Tensor[(8, 16), float32]) {
   %0 = add(%x, %x);
   %1 = sigmoid(%0);
@@ -336,7 +335,7 @@ fn regions_compute_in_place_on_the_device() {
     let fixture = Fixture::new(&json!({"in_place": true}), program);
     fixture.metrics();
 
-    // A program from a file that names other places is rejected.
+    // A program that names an invalid in-place pair is rejected.
     let artifact = in_place.path("model.byoc");
     let mut entries = Entries::unpack(&std::fs::read(&artifact).unwrap());
     entries.replace("program.json", "\"in_place\":[[0,0]]", "\"in_place\":[[0,1]]");
@@ -346,7 +345,7 @@ fn regions_compute_in_place_on_the_device() {
     byoc(words).fails_with("E0704").stderr_contains(&["expected an in-place input of the region"]);
 }
 
-/// Tests that the library sets an option for one run, on the thread that runs it.
+/// Tests that the library sets a backend option for only one run, synchronous or asynchronous.
 #[test]
 fn library_sets_options_for_one_run() {
     let fixture = Fixture::new(&json!({}), &chain(1));

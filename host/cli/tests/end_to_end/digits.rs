@@ -1,11 +1,11 @@
-//! The trained classifier recognizes as many test images on the host and on a backend as it does with PyTorch.
+//! The trained classifier recognizes as many test images on the host and on a backend as under PyTorch.
 
 use crate::{byoc, data_text};
 use std::path::Path;
 
 const RIGHT: usize = 357;
 
-/// Classifies all test images, with the options `extra`, and counts the correct results.
+/// Classifies all test images with the options `extra`, and returns the number of correct results.
 fn count_correct(extra: &[&str]) -> usize {
     let folder = tempfile::tempdir().unwrap();
     let (images, labels) = test_set();
@@ -29,7 +29,7 @@ fn count_correct(extra: &[&str]) -> usize {
         .count()
 }
 
-/// Returns the 360 test images as input of the model, and their labels.
+/// Returns the 360 test images as a model input, and their labels.
 fn test_set() -> (byoc_ir::tensor::Tensor, Vec<i64>) {
     let entries = byoc::io::npz::read(&crate::data("digits/test.npz")).unwrap();
     let find = |wanted: &[&str]| {

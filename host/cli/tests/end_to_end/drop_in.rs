@@ -1,4 +1,4 @@
-//! A backend is a single file in a directory; every other file there is reported in one line.
+//! Installation of a backend as a single file in a directory. Every invalid plugin file is reported in one line.
 
 use crate::{byoc, data_text};
 use byoc_test_support::{copy, plugin, plugin_dir, test_plugin};

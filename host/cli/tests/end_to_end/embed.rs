@@ -1,4 +1,4 @@
-//! The example program of the runtime crate runs artifacts on a plugin and on the host.
+//! Tests of the runtime crate's example, which runs artifacts on a plugin and on the host.
 
 use crate::{byoc, data_text};
 use byoc_test_support::{plugin_dir, runtime_example, temporary_folder};

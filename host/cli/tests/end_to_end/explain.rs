@@ -65,7 +65,7 @@ fn check_node(model: &str, node: &Value, json: &Value) {
             assert!(region["nodes"].as_array().unwrap().contains(&node["id"]), "{}", place());
         }
         "host" => {
-            // Both backends refused the operator, each with a reason.
+            // Each of the two backends refused the operator with a reason.
             let refused: BTreeSet<&str> =
                 node["refusals"].as_array().unwrap().iter().map(|r| r["backend"].as_str().unwrap()).collect();
             assert_eq!(refused, BTreeSet::from(["ccompiler", "template"]), "{}", place());

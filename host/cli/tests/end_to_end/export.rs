@@ -1,5 +1,5 @@
-//! `byoc export`: models as C programs, compiled with warnings as errors, run under sanitizers, compared with recorded
-//! outputs, with the floor of their memory, and on other processors.
+//! `byoc export`: models as C programs, compiled with warnings as errors, run under sanitizers and on emulated
+//! processors, and compared with recorded outputs and with a lower bound on the memory.
 
 #![expect(clippy::print_stderr, reason = "reports skipped tests and measured ratios")]
 
@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Flags that every exported file compiles with.
+/// Compiler flags for every exported file.
 const STRICT: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wconversion"];
 
 const SANITIZE: &[&str] = &["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
-/// Exported project in a folder of its own.
+/// Exported project and its folder.
 struct Exported {
     _folder: Option<TempDir>,
     dir: PathBuf,
@@ -39,7 +39,7 @@ fn digits(extra: &[&str]) -> Exported {
     export(&data_text("digits/digits.onnx"), &[&["--dim", "batch=1"], extra].concat())
 }
 
-/// Quantizes digits to int8; returns the folder and the model in it.
+/// Quantizes the digits model to int8; returns the folder and the path of the model in it.
 fn quantized_digits(extra: &[&str]) -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("int8.relay").display().to_string();
@@ -49,12 +49,12 @@ fn quantized_digits(extra: &[&str]) -> (TempDir, String) {
     (folder, file)
 }
 
-/// Returns true if a program can be started.
+/// Tests whether an executable can be started.
 fn exists(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Runs a command and returns its standard output, which must come with exit code 0.
+/// Runs a command, asserts that it exits with code 0, and returns its standard output.
 #[track_caller]
 fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
@@ -64,7 +64,7 @@ fn output(command: &mut Command) -> String {
 }
 
 impl Exported {
-    /// Returns the project in a folder.
+    /// Opens the exported project in a folder.
     fn open(dir: &str) -> Exported {
         let dir = PathBuf::from(dir);
         let metadata = serde_json::from_slice(&std::fs::read(dir.join("model.json")).unwrap()).unwrap();
@@ -76,7 +76,7 @@ impl Exported {
         files.iter().filter_map(Value::as_str).filter(|file| file.ends_with(".c")).map(str::to_owned).collect()
     }
 
-    /// Compiles the project, with the files `extra`, to a program.
+    /// Compiles the project with the additional files `extra`; returns the path of the executable.
     #[track_caller]
     fn compile(&self, compiler: &str, flags: &[&str], extra: &[&str]) -> PathBuf {
         let (program, mut command) = self.compilation(compiler, flags, extra);
@@ -84,7 +84,7 @@ impl Exported {
         program
     }
 
-    /// Returns the program and the command that compiles it.
+    /// Returns the path of the executable and the command that compiles it.
     fn compilation(&self, compiler: &str, flags: &[&str], extra: &[&str]) -> (PathBuf, Command) {
         let program = self.dir.join(format!("{compiler}.out"));
         let mut command = Command::new(compiler);
@@ -93,7 +93,10 @@ impl Exported {
         (program, command)
     }
 
-    /// Compiles and runs the checking program; the output if it fails.
+    /// Compiles and runs the checking program.
+    ///
+    /// # Errors
+    /// If the compiler or the program exits with a nonzero code; the error is the exit status with the output.
     fn try_check(&self, compiler: &str, flags: &[&str]) -> Result<(), String> {
         let (program, mut compilation) = self.compilation(compiler, flags, &[]);
         for command in [&mut compilation, &mut isolated_command(program)] {
@@ -106,7 +109,7 @@ impl Exported {
         Ok(())
     }
 
-    /// Compiles and runs the checking program, which fails if an output differs from the recorded one.
+    /// Compiles and runs the checking program, which fails if an output differs from the recorded output.
     #[track_caller]
     fn check(&self, compiler: &str, flags: &[&str], extra: &[&str]) -> String {
         output(&mut isolated_command(self.compile(compiler, flags, extra)))
@@ -117,10 +120,10 @@ impl Exported {
     }
 }
 
-/// Checks that the arena is at most 1.1 times the floor that a script computes from the shapes alone.
+/// Checks that the arena is at most 1.1 times the lower bound that a script derives from the shapes.
 fn check_floor(model: &str, extra: &[&str], exported: &Exported) {
     if !exists("python3") {
-        eprintln!("skipped: the floor of the memory of {model}: no python3");
+        eprintln!("skipped: the memory lower bound of {model}, which requires python3");
         return;
     }
     let graph = byoc(["compile", model, "--emit", "graph-json"].iter().chain(extra)).ok().out;
@@ -181,11 +184,11 @@ fn exports_are_reproducible_and_replace_earlier_ones() {
     for file in files.iter().filter_map(Value::as_str) {
         assert!(read(&first, file) == read(&second, file), "{file} differs");
     }
-    // An export with another prefix replaces the files of the first one.
+    // An export with a different prefix replaces the files of the earlier export.
     let (model, dir) = (data_text("digits/digits.onnx"), first.dir.display().to_string());
     byoc(["export", &model, "--dim", "batch=1", "--c", &dir, "--prefix", "net"]).ok();
     assert!(first.dir.join("net.h").exists() && !first.dir.join("model.h").exists());
-    // A directory with anything else is left alone.
+    // A directory with unrelated files is left untouched.
     let other = tempfile::tempdir().unwrap();
     std::fs::write(other.path().join("thesis.txt"), "mine").unwrap();
     let dir = other.path().display().to_string();
@@ -250,14 +253,14 @@ fn operators_become_functions_of_the_user() {
     assert_eq!(calls, ["/0/Conv", "/3/Conv", "/6/Conv"].map(|node| format!("Calling my_conv2d for {node}")));
 }
 
-/// Model that is exported, with the options that bind its dimensions.
+/// Model to export, with the options that bind its dimensions.
 struct Subject {
     _folder: Option<TempDir>,
     model: String,
     dims: Vec<&'static str>,
 }
 
-/// Returns the models of `tests/models`, and digits in float and in int8.
+/// Returns the models of `tests/models`, and the digits model in float and in int8.
 fn subjects() -> Vec<Subject> {
     let plain = models().into_iter().map(|model| model.display().to_string());
     let mut subjects: Vec<Subject> = plain.map(|model| Subject { _folder: None, model, dims: Vec::new() }).collect();
@@ -274,14 +277,14 @@ impl Subject {
         export(&self.model, &[&["--target", target], &self.dims[..]].concat())
     }
 
-    /// Prints the output of the checking program, which for int8 has the bits of the host.
+    /// Prints the output of the checking program, and asserts that int8 results are bit-identical to the host's.
     fn report(&self, out: &str) {
         assert!(!self.model.ends_with("int8.relay") || out.contains("0.00e+00"), "{out}");
         eprint!("{}\n{out}", self.model);
     }
 }
 
-/// Checks that the exported C has the outputs of the recorded data on a compiler, with every warning an error.
+/// Checks all models with a compiler: the exported C compiles without warnings and reproduces the recorded outputs.
 fn all_models(compiler: &str, target: &str, flags: &[&str]) {
     for subject in subjects() {
         subject.report(&subject.export(target).check(compiler, flags, &[]));
@@ -324,7 +327,7 @@ fn all_models_with_vectors() {
 #[ignore = "minutes of computation: cargo xtask export"]
 fn all_models_on_aarch64() {
     if !exists("aarch64-linux-gnu-gcc") || !exists("qemu-aarch64") {
-        eprintln!("skipped: needs aarch64-linux-gnu-gcc and qemu-aarch64");
+        eprintln!("skipped: requires aarch64-linux-gnu-gcc and qemu-aarch64");
         return;
     }
     for subject in subjects() {
@@ -335,7 +338,7 @@ fn all_models_on_aarch64() {
     }
 }
 
-/// Builds by make and CMake as a user does.
+/// Builds the project with make and with CMake, as a user would.
 #[test]
 fn build_files_build_and_print_sizes() {
     let project = digits(&[]);
@@ -365,12 +368,12 @@ impl Exported {
     }
 }
 
-/// Flags of the board's processor.
+/// Compiler flags for the processor of the board.
 const CORTEX_M55: &[&str] =
     &["-Os", "-mcpu=cortex-m55", "-mfloat-abi=hard", "-mthumb", "-ffunction-sections", "-fdata-sections"];
 
 impl Exported {
-    /// Links the program for the board mps3-an547.
+    /// Compiles and links the program for the board mps3-an547; returns the path of the executable.
     fn compile_for_cortex_m55(&self) -> PathBuf {
         let gcc = || {
             let mut command = Command::new("arm-none-eabi-gcc");
@@ -387,7 +390,7 @@ impl Exported {
         self.dir.join("board.elf")
     }
 
-    /// Returns the sum of the sizes of the symbols that `wanted` selects.
+    /// Returns the total size in bytes of the symbols selected by `wanted`.
     fn symbols(&self, wanted: impl Fn(&str) -> bool) -> i64 {
         let table = output(Command::new("arm-none-eabi-nm").arg("-S").arg(self.dir.join("board.elf")));
         let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -400,7 +403,7 @@ impl Exported {
 #[ignore = "needs an emulator: cargo xtask export"]
 fn digits_on_a_cortex_m55() {
     if !exists("arm-none-eabi-gcc") || !exists("qemu-system-arm") {
-        eprintln!("skipped: needs arm-none-eabi-gcc and qemu-system-arm");
+        eprintln!("skipped: requires arm-none-eabi-gcc and qemu-system-arm");
         return;
     }
     let (_folder, quantized) = quantized_digits(&[]);
@@ -427,7 +430,7 @@ fn digits_on_a_cortex_m55() {
     }
 }
 
-/// Runs every `$` line of the page about exports.
+/// Runs every `$` line of `docs/export.md`.
 #[test]
 fn every_command_of_page_runs() {
     let page = std::fs::read_to_string(data("../docs/export.md")).unwrap();

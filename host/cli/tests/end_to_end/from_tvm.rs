@@ -8,7 +8,7 @@ fn page() -> String {
     std::fs::read_to_string(workspace().join("docs/from-tvm.md")).unwrap()
 }
 
-/// Returns the fenced blocks in `language`, each preceded by the text before it.
+/// Returns the fenced blocks in `language`, each with the text since the preceding block.
 fn blocks<'p>(page: &'p str, language: &str) -> Vec<(&'p str, &'p str)> {
     let open = format!("```{language}\n");
     let mut found = Vec::new();
@@ -45,7 +45,7 @@ fn excerpts_of_page_are_current() {
     let excerpts = blocks(&page, "rust");
     assert_eq!(excerpts.len(), 2);
     for (before, block) in excerpts {
-        // The last words in backquotes before an excerpt are the path of its file.
+        // The last text in backquotes before an excerpt is the path of its file.
         let path = before.rsplit('`').nth(1).expect("expected a path in backquotes before the excerpt");
         let file = std::fs::read_to_string(workspace().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
         let trimmed = |text: &str| text.trim().lines().map(str::trim).collect::<Vec<_>>().join("\n");
@@ -59,7 +59,7 @@ fn excerpts_of_page_are_current() {
 #[test]
 fn page_names_every_pass_that_tvm_has() {
     let page = page();
-    // Passes without a counterpart of their own in TVM.
+    // Passes without a counterpart in TVM.
     let own = ["flatten_nested_tuples", "monomorphize", "remove_default_annotations"];
     for pass in byoc_core::pass::manager::PASSES.iter().filter(|pass| !own.contains(&pass.name)) {
         assert!(page.contains(pass.name), "{}", pass.name);

@@ -21,8 +21,7 @@ fn reports_wrong_name_shape_or_type_of_input() {
     byoc(["run", &model, "--input", &input]).fails_with("E0511").stderr_contains(&["[9, 3, 32]", "(9, 2, 32)"]);
 }
 
-/// An unbound dimension does not silently stay symbolic: the error shows how to bind the dimension, and how to keep it
-/// symbolic.
+/// Tests that an unbound dimension is an error that shows how to bind the dimension, and how to keep it symbolic.
 #[test]
 fn reports_unbound_dimension() {
     let model = data_text("digits/digits.onnx");

@@ -11,7 +11,7 @@ fn example(name: &str) -> String {
     workspace().join("docs/examples/loop").join(name).display().to_string()
 }
 
-/// Returns the output of `byoc opt` after these steps.
+/// Returns the output of `byoc opt` after the given passes.
 fn after(steps: &[&str]) -> String {
     let (program, patterns) = (example("loop.relay"), example("loop.patterns"));
     let annotate = "byoc-target=reshape,add";
@@ -23,7 +23,7 @@ fn output_of_each_step_matches_page() {
     let page = std::fs::read_to_string(workspace().join("docs/walkthrough-loop.md")).unwrap();
     for at in 1..=STEPS.len() {
         let printed = after(&STEPS[..at]);
-        // The page omits the version line and the parts that the step did not change.
+        // The page omits the version line and the functions that the step did not change.
         let body = printed.split_once("\n").map_or("", |(_, rest)| rest).trim();
         for function in body.split("\n\n") {
             assert!(
@@ -75,7 +75,7 @@ fn partitions_into_three_regions_and_preserves_program() {
     holds(&["add(", "int32"]);
 }
 
-/// Creates a folder with the template plugin, under the name in its JSON.
+/// Creates a folder with the template plugin, configured by the JSON file of the example.
 fn target() -> tempfile::TempDir {
     let folder = temporary_folder();
     byoc_test_support::copy(&plugin("template"), &folder.path().join("libbyoc_target.so"));
@@ -83,7 +83,7 @@ fn target() -> tempfile::TempDir {
     folder
 }
 
-/// Runs the example; returns the result, read from the output file.
+/// Runs the example; returns the result from the output file, and the output of the command.
 fn result(folder: &Path, name: &str, options: &[&str]) -> (Vec<f32>, crate::CommandOutput) {
     let npz: PathBuf = folder.join(format!("{name}.npz"));
     let (program, file) = (example("loop.relay"), npz.display().to_string());
@@ -110,7 +110,7 @@ fn loop_has_same_result_with_and_without_backend() {
     for (a, b) in host.iter().zip(&other) {
         assert!((a - b).abs() <= 1e-5 * largest, "{a} against {b}");
     }
-    // The regions of the body and of the counter run in each of ten iterations, that of the exit once.
+    // The body region and the counter region run in each of ten iterations, the exit region once.
     assert!(output.err.matches("byoc_target_while_loop").count() >= 21, "{}", output.err);
     let program = example("loop.relay");
     let explain = byoc(["explain", &program, "--backend", "byoc-target", "--plugin-dir", &dir, "--json"]).ok();

@@ -1,4 +1,4 @@
-//! Backends whose blobs hold their constants, and whose regions share data after a link step.
+//! Backends that store constants in their blobs, and whose regions share data after a link step.
 
 use crate::{CommandOutput, byoc, command, to_command_output};
 use byoc::{CompileOptions, Model, Session, Tensor};
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Rows and columns of the weight, which all regions read.
+/// Number of rows and columns of the weight that all regions read.
 const WEIGHT: usize = 64;
 
 /// Size of the weight in bytes.
 const WEIGHT_BYTES: u64 = (WEIGHT * WEIGHT * 4) as u64;
 
-/// Folder with the test's plugin, and a model of three regions with the same weight.
+/// Folder with the test plugin, and a model with three regions that share a weight.
 struct Fixture {
     folder: TempDir,
     model: String,
@@ -34,7 +34,7 @@ impl Fixture {
             dense("%3")
         );
         std::fs::write(&model, text).unwrap();
-        // Small integers: all sums are exact, in whatever order a kernel adds.
+        // Small integers: all sums are exact, whatever the summation order of a kernel.
         let values: Vec<u8> = (0..WEIGHT * WEIGHT).flat_map(|i| ((i * 37 % 5) as f32 - 2.0).to_le_bytes()).collect();
         write_weight(&folder.path().join("model.safetensors"), &values);
         let model = model.display().to_string();
@@ -55,7 +55,7 @@ impl Fixture {
         self.folder.path().display().to_string()
     }
 
-    /// Compiles the model to an artifact, and returns the output of the command and the size of the file.
+    /// Compiles the model to an artifact, and returns the output of the command and the artifact size in bytes.
     fn compile(&self) -> (CommandOutput, u64) {
         let artifact = self.path("model.byoc");
         let words = ["compile", &self.model, "-o", &artifact, "--backend", "packer", "--plugin-dir", &self.dir()];
@@ -70,7 +70,7 @@ impl Fixture {
         byoc([&words[..], further].concat())
     }
 
-    /// Returns what the model prints on the host.
+    /// Returns the standard output of a run on the host.
     fn expected(&self) -> String {
         byoc(["run", &self.model, "--input", "x=ones"]).ok().out
     }
@@ -105,7 +105,7 @@ fn linked_regions_share_their_data() {
     assert_eq!(bench["regions"], 3, "{bench}");
     let verbose = fixture.run(&["-v"]).ok();
     assert_eq!(verbose.err.matches("an engine with 16384 bytes").count(), 1, "{}", verbose.err);
-    // The same without an artifact.
+    // A run without an artifact produces the same output.
     let on = ["--backend", "packer", "--plugin-dir", &fixture.dir(), "--require-offload=0.9"];
     let direct = byoc([&["run", &fixture.model, "--input", "x=ones"][..], &on].concat()).ok();
     assert_eq!(direct.out, fixture.expected());
@@ -120,7 +120,7 @@ fn constants_in_blobs_are_left_out_of_an_artifact() {
     assert!((WEIGHT_BYTES..2 * WEIGHT_BYTES).contains(&plain), "{plain}");
     assert!(!kept.err.contains("E0712"), "{}", kept.err);
     assert_eq!(fixture.run(&["--backend", "none"]).ok().out, fixture.expected());
-    // A constant that the host may have to read has to be there.
+    // An artifact must contain each constant that the host may read.
     let artifact = fixture.path("model.byoc");
     let mut entries = Entries::unpack(&std::fs::read(&artifact).unwrap());
     entries.edit("manifest.json", |manifest| manifest["tensors"][0]["in_blobs"] = true.into());
@@ -138,7 +138,7 @@ fn constants_in_blobs_are_left_out_of_an_artifact() {
     assert!(inspected.contains("1 further constant, 16384 bytes, only in blobs"), "{inspected}");
 }
 
-/// No fallback runs without its constants: each way to the host is an error with a reason.
+/// Tests that no region falls back to the host without its constants: each attempt is an error with a reason.
 #[test]
 fn regions_without_constants_do_not_run_on_the_host() {
     let config = json!({"packed": true, "link": true});
@@ -158,7 +158,7 @@ fn regions_without_constants_do_not_run_on_the_host() {
     faulty("prepare").fails_with("E0616");
     fixture.configure(&config);
     assert_eq!(fixture.run(&[]).ok().out, fixture.expected());
-    // Without an artifact, the host has the constants.
+    // When the model is compiled and run in one process, the host still has the constants.
     fixture.configure(&json!({"packed": true, "link": true, "fault": "load"}));
     let on = ["--backend", "packer", "--plugin-dir", &fixture.dir()];
     let direct = byoc([&["run", &fixture.model, "--input", "x=ones"][..], &on].concat()).ok();
@@ -188,7 +188,7 @@ fn linked_regions_of_another_version_are_compiled_and_linked_again() {
     assert_eq!(ran.err.matches("E0428").count(), 1, "{}", ran.err);
     assert_eq!(ran.out, fixture.expected());
 
-    // Where the blobs hold the constants, nothing is left to compile.
+    // If only the blobs contain the constants, the regions cannot be recompiled.
     fixture.configure(&json!({"packed": true, "link": true, "format": 1}));
     fixture.compile();
     fixture.configure(&json!({"packed": true, "link": true, "format": 2}));
@@ -222,7 +222,7 @@ fn first_output(model: &Model) -> Vec<f32> {
     model.run([input]).unwrap()[0].as_slice::<f32>().to_vec()
 }
 
-/// Tests that a state belongs to a loaded model, and is reset on request.
+/// Tests that the state of a region belongs to a loaded model, and is reset on request.
 #[test]
 fn states_of_regions_belong_to_a_loaded_model() {
     let fixture = Fixture::new(&json!({"state": true}));
@@ -233,21 +233,21 @@ fn states_of_regions_belong_to_a_loaded_model() {
     assert_ne!(first, second, "the state of the first run");
     let clone = model.clone();
     let other = fixture.model(&session);
-    assert_eq!(first_output(&other), first, "another model has a state of its own");
+    assert_eq!(first_output(&other), first, "expected a separate state in a second model");
     assert_ne!(first_output(&clone), first, "a clone shares the state");
     model.reset_state().unwrap();
     assert_eq!(first_output(&clone), first);
-    assert_eq!(first_output(&other), second, "which a reset of the first leaves as it is");
+    assert_eq!(first_output(&other), second, "expected a reset of the first model to keep the state of the second");
 }
 
-/// Tests that no more runs go on than a backend has declared: the plugin fails otherwise.
+/// Tests that the declared concurrency of a backend is not exceeded, which would make the plugin fail.
 #[test]
 fn declared_concurrency_is_kept() {
     for config in [json!({"concurrency": 2}), json!({"state": true})] {
         let fixture = Fixture::new(&config);
         let session = fixture.session();
         let models = [fixture.model(&session), fixture.model(&session)];
-        // The states of two models are independent, so only one of them is run.
+        // The states of two models are independent, so only one model is run to make its runs compete.
         let used = if config["state"] == true { &models[..1] } else { &models[..] };
         std::thread::scope(|scope| {
             for model in used.iter().cycle().take(4) {
@@ -257,8 +257,8 @@ fn declared_concurrency_is_kept() {
     }
 }
 
-/// Tests that a region computes in place in the host's memory where its input is not read afterwards: neither the input
-/// of the model nor the memory of its output is used so.
+/// Tests that a region computes in place in host memory if its input has no later reader; the model input and the
+/// memory of the model output are never used in place.
 #[test]
 fn regions_compute_in_place_in_memory_of_the_host() {
     let fixture = Fixture::new(&json!({"in_place": true}));

@@ -1,4 +1,4 @@
-//! Models with recorded outputs: each is verified, and fails verification when one of its weights is changed.
+//! Models with recorded outputs: each model is verified, and fails verification when one of its weights is changed.
 
 use crate::{byoc, models};
 
@@ -68,14 +68,14 @@ fn with_open_dimensions() {
     verify_open(&[]);
 }
 
-/// Without `--dim`, each data set runs on a program compiled for its own dimensions.
+/// Tests that without `--dim`, each data set runs on a program compiled for the dimensions of that data set.
 #[test]
 fn with_data_sets_of_several_sizes() {
     let output = byoc(["verify", "--json", "--max-rel-err", "1e-5", &crate::data_text("open/bert_open")]).ok();
     assert_eq!(output.json().last().unwrap()["summary"]["pass"], 1, "{}", output.out);
 }
 
-/// Sanity check of `verify` itself: with the weights of one matrix product or convolution zeroed, each model fails.
+/// Sanity check of `verify` itself: each model fails if the weights of one GEMM or convolution are zeroed.
 #[test]
 fn detects_zeroed_weight() {
     for model in models() {
@@ -102,9 +102,9 @@ fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-/// Returns the model with the weight of its last convolution or matrix product set to zero. The last one is chosen
-/// because two of the models have inner blocks that contribute so little to their residual sum that no tolerance could
-/// distinguish the change from rounding.
+/// Returns the model with the weight of its last convolution or GEMM set to zero. The last layer is chosen because two
+/// models have inner blocks that contribute so little to their residual sum that no tolerance could distinguish the
+/// change from rounding.
 fn zero_a_weight(bytes: &[u8]) -> Vec<u8> {
     use byoc::frontend::onnx::proto::ModelProto;
     use prost::Message;

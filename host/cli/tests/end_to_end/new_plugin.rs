@@ -56,7 +56,7 @@ fn builds_new_plugin_in_rust() {
     let mine = folder.path().join("mine");
     let shown = byoc(["plugins", "new", &mine.display().to_string()]).ok().out;
     assert!(shown.contains("cargo build --release --manifest-path"), "{shown}");
-    // The plugin contains no reference to this checkout, as the binary alone wrote it.
+    // The plugin contains no reference to this checkout, as all of its files come from the binary.
     let checkout = workspace().display().to_string();
     for file in [
         "Cargo.toml",
@@ -94,7 +94,7 @@ fn builds_new_plugin_in_rust() {
     }
 }
 
-/// Checks that the licenses of the copied sources lie next to them.
+/// Checks that the copied sources are accompanied by their licenses.
 fn assert_licensed(folder: &Path) {
     for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
         let read = |folder: &Path| std::fs::read_to_string(folder.join(name)).unwrap();
@@ -122,8 +122,7 @@ fn guide_commands_work() {
         to_command_output(command.env_remove("BYOC_PLUGIN_PATH").output().unwrap()).ok()
     };
     walked(new);
-    // The lock file makes the registry unnecessary, and the build folder of the tests saves the minutes of a first
-    // build.
+    // The lock file makes the registry unnecessary, and the shared build folder saves the minutes of a first build.
     copy(&workspace().join("Cargo.lock"), &folder.path().join("mine/Cargo.lock"));
     walked(build);
     std::os::unix::fs::symlink(shared_target(), folder.path().join("mine/target")).unwrap();
@@ -146,7 +145,7 @@ fn builds_and_edits_new_plugin_in_c() {
     }
     let facts = std::fs::read_to_string(mine.join("byoc-plugin.pc")).unwrap();
     assert!(facts.contains("\nprefix=${pcfiledir}\n") && facts.contains("\nVersion: 0.1.0\n"), "{facts}");
-    // Tests the command of the README where pkg-config is installed.
+    // Tests the README's command if pkg-config is installed.
     if Command::new("pkg-config").arg("--version").output().is_ok() {
         let readme = std::fs::read_to_string(mine.join("README.md")).unwrap();
         let line = readme.lines().find(|line| line.contains("pkg-config --cflags")).unwrap();
@@ -200,7 +199,7 @@ def @main(%a: Tensor[(4, 4), float32], %w: Tensor[(4, 4), float32]) {
         let nodes = rows["nodes"].as_array().unwrap().iter();
         nodes.map(|node| node["placement"]["kind"].as_str().unwrap_or_default().to_owned()).collect()
     };
-    // The region with one operator falls back to the host, with the reason; the region with two operators stays.
+    // The region with one operator is refused with a reason and falls back to the host; the region with two stays.
     let rows = explained(r#"{\"min_region_operators\": 2}"#);
     assert_eq!(kinds(&rows), ["host", "host", "region", "region"], "{rows}");
     let detail = rows["nodes"][0]["refusals"][0]["detail"].as_str().unwrap_or_default();
@@ -209,7 +208,7 @@ def @main(%a: Tensor[(4, 4), float32], %w: Tensor[(4, 4), float32]) {
     // 4 x 4 additions and 4 x 4 clamps are 32 FLOPs.
     assert_eq!(kinds(&explained(r#"{\"min_region_flops\": 32}"#)), ["host", "host", "region", "region"]);
     assert_eq!(kinds(&explained(r#"{\"min_region_flops\": 33}"#)), ["host"; 4]);
-    // The refused operators are back in their original function, not in a function of their own.
+    // The refused operators are back in their original function, not in a separate function.
     let partitioned = byoc([&["compile", &file, "--emit", "partitioned"], &on[..]].concat()).ok().out;
     assert!(!partitioned.contains("Compiler="), "{partitioned}");
 }
@@ -282,7 +281,7 @@ fn described(description: &str) -> (tempfile::TempDir, String) {
     let old = "(void *)\"{\\\"operators\\\": [\\\"nn.relu\\\"]}\"";
     assert!(text.contains(old));
     let text = text.replace(old, &format!("(void *){literal}")).replace("\"all\"", "\"chatty\"");
-    // Registers only one of the two backends, the one that supports every candidate.
+    // Registers only the backend that supports every candidate.
     let text = text.replace(
         "    call->host->register_codegen(call, \"short\"",
         "    if (0) call->host->register_codegen(call, \"short\"",
@@ -332,7 +331,7 @@ fn parses_tables_of_guide() {
         assert!(read.diagnostics.is_empty(), "{table}\n{:?}", read.diagnostics);
         assert_eq!(read.entries.len(), table.lines().count());
     }
-    // Blocks in other languages are covered by tests of the boundary itself. No language is missing here.
+    // Tests of the boundary itself cover the blocks in the remaining languages. This list must be complete.
     let languages = guide.lines().filter_map(|line| line.strip_prefix("```")).filter(|language| !language.is_empty());
     let known = ["sh", "rust", "rust,ignore", "c", "json", "patterns"];
     assert_eq!(languages.filter(|language| !known.contains(language)).collect::<Vec<_>>(), Vec::<&str>::new());

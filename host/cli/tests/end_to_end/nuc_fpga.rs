@@ -1,5 +1,5 @@
-//! An FPGA team replaces convolutions with calls of its own function: from an int8 model to the calls, and the
-//! diagnostics if something is missing.
+//! Scenario of an FPGA team that replaces convolutions with calls to its driver function: from an int8 model to the
+//! driver calls, and the diagnostics for missing parts.
 
 mod regions;
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Two convolutions with all operators that can follow them, a pooling between the convolutions, and a dense layer.
+/// Module with two convolutions and all operators that can follow them, a pooling in between, and a dense layer.
 const PROGRAM: &str = r#"#[version = "0.0.5"]
 def @main(%x: Tensor[(2, 3, 12, 12), int8], %w1: Tensor[(8, 3, 3, 3), int8], %w2: Tensor[(16, 2, 3, 3), int8],
           %w3: Tensor[(10, 144), int8]) {
@@ -33,7 +33,7 @@ def @main(%x: Tensor[(2, 3, 12, 12), int8], %w1: Tensor[(8, 3, 3, 3), int8], %w2
 const INPUTS: [&str; 8] =
     ["--input", "x=random:1", "--input", "w1=random:2", "--input", "w2=random:3", "--input", "w3=random:4"];
 
-/// Folder with the model, and folder with the plugin.
+/// Folders with the model and with the plugin.
 struct Fixture {
     folder: TempDir,
     plugins: TempDir,
@@ -63,7 +63,7 @@ impl Fixture {
         args.chain(self.build()).collect()
     }
 
-    /// Returns the bytes of the outputs of a run on the host.
+    /// Returns the output file of a run on the host.
     fn expected(&self) -> Vec<u8> {
         let output = self.path("host.npz");
         byoc(["run", &self.model, "--output", &output].into_iter().chain(INPUTS)).ok();
@@ -71,7 +71,7 @@ impl Fixture {
     }
 }
 
-/// Builds a C library, with the shipped header.
+/// Builds a C library against the shipped header.
 fn library(source: &Path, to: &Path) {
     libraries(&[source], to);
 }
@@ -245,8 +245,8 @@ fn suggests_quantize_for_float_model() {
     assert!(refusal["hint"].as_str().unwrap().starts_with("run \"byoc quantize\" first"));
 }
 
-/// Runs `byoc quantize` on a model with the scheme of the plugin; returns the path of the quantized model and the rows
-/// of the report.
+/// Runs `byoc quantize` on a model with the plugin's scheme; returns the path of the quantized model and the report
+/// rows.
 fn quantized(fixture: &Fixture, model: &str, calibrate: &str, more: &[&str]) -> (String, Vec<Value>) {
     let output = fixture.path("quantized.relay");
     let args = ["quantize", model, "--calibrate", calibrate, "--json", "-o", &output].map(String::from);
@@ -313,7 +313,7 @@ fn full_size_residual_network_runs_on_device() {
     }
 }
 
-/// Configuration of a test of ResNet-18.
+/// Configuration of a ResNet-18 test.
 struct Network<'a> {
     model: &'a str,
     input: &'a str,
@@ -324,8 +324,7 @@ struct Network<'a> {
 }
 
 impl Network<'_> {
-    /// Quantizes the model and checks its regions, its results and the calls of a driver. Returns the rows of the
-    /// report.
+    /// Quantizes the model and checks its regions, its results and the driver calls. Returns the report rows.
     fn check(&self, keep: &str, backends: &[&str]) -> Vec<Value> {
         let mut fixture = Fixture::new();
         fixture.plugins = plugin_dir(backends);
@@ -348,7 +347,7 @@ impl Network<'_> {
 
         let driver = sample_driver(fixture.folder.path());
         regions::check(&fixture, Path::new(&model), convolutions + 1);
-        // The naive loops of the sample driver and the software device give bit-identical results.
+        // The naive loops of the sample driver and the software device produce bit-identical results.
         let (ours, theirs) = (fixture.path("software.npz"), fixture.path("driver.npz"));
         let input = format!("{}=random:5", self.input);
         let run = |output: &str| args("run", &["--input", &input, "--output", output]);

@@ -1,4 +1,4 @@
-//! The recorded models on oneDNN. If it is not installed, these tests are skipped.
+//! Recorded models on oneDNN. The tests are skipped if oneDNN is not installed.
 
 use crate::{byoc, data, data_text, models};
 use byoc::io;
@@ -28,8 +28,7 @@ fn runs_every_model() {
     );
 }
 
-/// Checks that the unrolled steps of each recurrent layer, as the frontend creates them from a PyTorch export, are
-/// lowered to one loop.
+/// Tests that the unrolled steps of each recurrent layer, as imported from a PyTorch export, are lowered to one loop.
 #[test]
 fn lowers_recurrent_steps_to_loops() {
     let Some(plugins) = plugins() else { return };
@@ -76,8 +75,8 @@ fn network_is_one_region_and_artifact_runs() {
     byoc(["run", &file, "--plugin-dir", &dir, "--input", "input.1=ones", "--output", &out]).ok();
 }
 
-/// The option for bfloat16 affects the results of a model, is recorded in its artifact, and is off by default. Some
-/// networks with random weights amplify rounding errors; the two used here do not.
+/// Tests that the bfloat16 option affects the results of a model, is recorded in its artifact, and is off by default.
+/// Some networks with random weights amplify rounding errors; the two used here do not.
 #[test]
 fn computes_bfloat16_on_request() {
     let Some(plugins) = plugins() else { return };
@@ -133,7 +132,7 @@ fn computes_bfloat16_on_request() {
     assert!(said.contains("the option bf16 is ignored"), "{said}");
 }
 
-/// An unknown option is reported before anything is built, together with the known options.
+/// Tests that an unknown option is reported before the build starts, together with the known options.
 #[test]
 fn reports_unknown_options() {
     let plugins = byoc_test_support::plugin_dir(&["dnnl"]);
@@ -156,7 +155,7 @@ fn reports_unknown_options() {
     assert!(shown.contains("bf16 (false or true; false unless set): "), "{shown}");
 }
 
-/// Without oneDNN the plugin loads, refuses everything, and reports how to install oneDNN.
+/// Tests that without oneDNN the plugin loads, refuses every operator, and reports how to install oneDNN.
 #[test]
 fn missing_library_reports_install_command() {
     let plugins = byoc_test_support::plugin_dir(&["dnnl"]);
@@ -173,8 +172,8 @@ fn missing_library_reports_install_command() {
     );
 }
 
-/// The guard against NaN that exporters write after a softmax does not split a region, and the pattern table causes no
-/// warnings.
+/// Tests that the NaN guard that exporters write after a softmax does not split a region, and that the pattern table
+/// causes no warnings.
 #[test]
 fn guard_after_softmax_stays_in_region() {
     let Some(plugins) = plugins() else { return };
@@ -203,8 +202,8 @@ fn outputs(model: &str, input: &str, extra: &[&str]) -> Tensor {
     io::npz::read(&results).unwrap().remove(0).1
 }
 
-/// Checks that a quantized network is one region without operators left on the host, and that its result is
-/// bit-identical to the host's.
+/// Checks that a quantized network forms one region with no operator on the host, and that its result is bit-identical
+/// to the host's.
 fn quantized_is_one_region(model: &str, input: &str, quantize: &[&str], sums: usize) {
     let Some(plugins) = plugins().filter(|_| byoc_test_support::has_vnni()) else { return };
     let dir = plugins.path().display().to_string();
@@ -249,7 +248,7 @@ fn quantized_residual_network_matches_host_in_one_region() {
     quantized_is_one_region(&model, "input_1=random:3", &quantize, 53);
 }
 
-/// A quantized convolution whose scales a pass expanded to float operators is one composite.
+/// Tests that a quantized convolution is one composite even if a pass expanded its scales to float operators.
 #[test]
 fn convolution_with_expanded_scales_is_one_composite() {
     let Some(plugins) = plugins().filter(|_| byoc_test_support::has_vnni()) else { return };
@@ -282,7 +281,7 @@ def @main(%x: Tensor[(1, 8, 12, 12), uint8], %r: Tensor[(1, 16, 12, 12), uint8])
     assert_eq!(run(&backend).bytes(), run(&[]).bytes(), "the bits of the host");
 }
 
-/// A concatenation of tensors with different scales is one composite that includes the tuples of scales.
+/// Tests that a concatenation of tensors with different scales is one composite that includes the scale tuples.
 #[test]
 fn quantized_concatenation_stays_in_region() {
     let Some(plugins) = plugins().filter(|_| byoc_test_support::has_vnni()) else { return };

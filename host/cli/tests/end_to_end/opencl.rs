@@ -1,4 +1,4 @@
-//! OpenCL devices: kernels against the host's, whole networks, the cache of programs, and drivers that fail. Without an
+//! OpenCL devices: kernels compared with the host's, whole networks, the program cache, and failing drivers. Without an
 //! OpenCL library, tests that need a device are skipped.
 
 mod detector;
@@ -11,7 +11,7 @@ use byoc_test_support::plugin_dir;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// Folder for files, and folder with the plugin.
+/// Scratch folder, and folder with the plugin.
 struct Fixture {
     folder: TempDir,
     plugins: TempDir,
@@ -22,7 +22,7 @@ impl Fixture {
         Fixture { folder: tempfile::tempdir().unwrap(), plugins: plugin_dir(&["opencl"]) }
     }
 
-    /// Returns `None`, and prints the reason, if there is no device.
+    /// Creates the fixture; prints the reason and returns `None` if no device is available.
     #[expect(clippy::print_stdout, reason = "a test that is left out says why")]
     fn with_device() -> Option<Fixture> {
         let fixture = Fixture::new();
@@ -44,7 +44,7 @@ impl Fixture {
         self.path(name).display().to_string()
     }
 
-    /// Runs `byoc` with the backend, and with variables in its environment.
+    /// Runs `byoc` with the backend and with additional environment variables.
     fn byoc(&self, words: &[&str], variables: &[(&str, &str)]) -> CommandOutput {
         let dir = self.plugins.path().display().to_string();
         let mut command = command(words.iter().copied().chain(["--backend", "opencl", "--plugin-dir", &dir]));
@@ -52,7 +52,8 @@ impl Fixture {
         to_command_output(command.envs(variables.iter().copied()).output().unwrap())
     }
 
-    /// Runs a model on the device and on the host, and compares the results: `max|a - b| / max|b|` for each output.
+    /// Runs a model on the device and on the host, and checks that `max|a - b| / max|b|` of each output is at most
+    /// `most`.
     fn compare(&self, model: &str, options: &[&str], most: f64) {
         let (device, host) = (self.path("device.npz"), self.path("host.npz"));
         let words = ["run", model, "--require-offload=0.95", "--output", device.to_str().unwrap()];
@@ -72,7 +73,7 @@ impl Fixture {
     }
 }
 
-/// Returns a program with these parameters, whose results are the expressions.
+/// Returns a program with the given parameters whose results are the given expressions.
 fn program(parameters: &str, expressions: &[&str]) -> String {
     let lines: String = expressions.iter().enumerate().map(|(i, text)| format!("  %{i} = {text};\n")).collect();
     let results: Vec<String> = (0..expressions.len()).map(|i| format!("%{i}")).collect();
@@ -80,13 +81,13 @@ fn program(parameters: &str, expressions: &[&str]) -> String {
     format!("#[version = \"0.0.5\"]\ndef @main({parameters}) {{\n{lines}  {result}\n}}\n")
 }
 
-/// Inputs of a program with these parameters: random numbers.
+/// Returns `--input` values that fill the given parameters with random numbers.
 fn random(parameters: &str) -> Vec<String> {
     let names = parameters.split('%').skip(1).filter_map(|text| text.split_once(':'));
     names.enumerate().map(|(seed, (name, _))| format!("{name}=random:{seed}")).collect()
 }
 
-/// Compares programs on the device with the host, for both kinds of tiles.
+/// Compares a program on the device with the host, for both kinds of tiles.
 fn compare_programs(parameters: &str, expressions: &[&str]) {
     let Some(fixture) = Fixture::with_device() else { return };
     let model = fixture.write("model.relay", &program(parameters, expressions));
@@ -136,7 +137,7 @@ fn matrix_products() {
     );
 }
 
-/// Tests float16: the host rounds after each operator, the device at the edges of a region, which is at least as
+/// Tests float16: the host rounds after each operator, the device only at region boundaries, which is at least as
 /// precise.
 #[test]
 fn half_precision() {
@@ -156,7 +157,7 @@ fn half_precision() {
     let model = fixture.write("model.relay", &program(parameters, &expressions));
     let inputs = random(parameters);
     let inputs: Vec<&str> = inputs.iter().flat_map(|input| ["--input", input.as_str()]).collect();
-    // Half a unit in the last place is 2^-11 of a number.
+    // Half a unit in the last place of float16 is a relative error of 2^-11.
     fixture.compare(&model, &inputs, 2e-3);
 }
 
@@ -231,7 +232,7 @@ fn networks_are_one_region() {
 #[test]
 fn recorded_networks_have_the_recorded_results() {
     let Some(fixture) = Fixture::with_device() else { return };
-    // Drivers take seconds for the programs of each network.
+    // Only a few networks, as drivers take seconds to compile the programs of each.
     let names = ["bert_small", "convnext_small", "gru", "mobilenet_v2_025", "resnet18_w16", "unet_small"];
     let models = names.map(|name| data_text(&format!("models/{name}")));
     let models: Vec<&str> = models.iter().map(String::as_str).collect();
@@ -250,7 +251,8 @@ fn conforms() {
     assert_eq!(output.json().last().unwrap()["summary"]["passes"], true, "{}", output.out);
 }
 
-/// A region with open dimensions has a program for each set of them, and leaves tensors without elements to the host.
+/// Tests that a region with open dimensions has one program per set of dimensions, and leaves empty tensors to the
+/// host.
 #[test]
 fn open_dimensions() {
     let Some(fixture) = Fixture::with_device() else { return };
@@ -271,7 +273,7 @@ fn open_dimensions() {
     }
 }
 
-/// Programs are cached as binaries; a damaged one is built again.
+/// Tests that programs are cached as binaries, and that a corrupt binary is rebuilt.
 #[test]
 fn programs_are_cached() {
     let Some(fixture) = Fixture::with_device() else { return };

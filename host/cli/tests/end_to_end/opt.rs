@@ -1,4 +1,4 @@
-//! `byoc opt`: single passes on text, and comparison of the result with an expected module.
+//! `byoc opt`: single passes on Relay text, and comparison of the result with an expected module.
 
 use crate::byoc;
 use std::path::Path;
@@ -47,7 +47,7 @@ def @main(%y: int32, %x) {
 }
 ";
     assert_eq!((output.code, output.out.as_str()), (0, printed), "{}", output.err);
-    // With passes or a comparison the module must be well typed; without passes the comparison is still made.
+    // With passes or a comparison the module must be well typed. A comparison does not require passes.
     assert!(files.opt(&["--pass", "infer_type"]).err.contains("E0205"));
     files.write("program.relay", "free_var %x: int32; %x + 1");
     files.write("same.relay", "fn (%a: int32) { add(%a, 1) }");
@@ -68,7 +68,7 @@ def @tvmgen_m_t_main_0(%p: Tensor[(4), float32], %q: Tensor[(4), float32], globa
 }
 ",
     );
-    // A target without operators supports the composites with its name as prefix.
+    // A target without operators supports the composites prefixed with its name.
     let four = ["--pass", FOUR, "--patterns", "patterns.txt", "--annotate", "t=", "--module-name", "m"];
     files.opt(&[&four[..], &["--expect", "expected.relay"]].concat()).ok();
     let printed = files.opt(&four).ok();

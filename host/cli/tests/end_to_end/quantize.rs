@@ -1,4 +1,4 @@
-//! Quantization of float models to int8, and its user errors.
+//! Quantization of float models to int8, and the diagnostics for user errors.
 
 use crate::{CommandOutput, byoc, data, data_text};
 use byoc::io;
@@ -39,7 +39,7 @@ fn test_set() -> (Tensor, Vec<i64>) {
     (entry("image"), entry("label").view().to_i64s().unwrap())
 }
 
-/// Returns the rows of the report, and its summary.
+/// Returns the rows and the summary of the report.
 fn report(output: &CommandOutput) -> (Vec<serde_json::Value>, serde_json::Value) {
     let mut rows = output.json();
     let summary = rows.pop().unwrap()["summary"].clone();
@@ -80,7 +80,7 @@ fn quantized_model_consists_of_qnn_operators() {
     let text = std::fs::read_to_string(&file).unwrap();
     let count = |name: &str| text.matches(&format!("{name}(")).count();
     assert!(text.contains("%image: Tensor[(batch, 1, 8, 8), float32]"), "{text}");
-    // The first convolution is in float; there is one quantization, and one dequantization, of the last accumulators.
+    // The first convolution is in float; there is one quantization, and one dequantization of the last accumulators.
     let wanted = [
         (" nn.conv2d", 1),
         ("qnn.conv2d", 2),
@@ -136,7 +136,7 @@ fn accelerator() -> (TempDir, Vec<String>) {
     (plugins, options)
 }
 
-/// Returns the number of operators of a kind that `explain` finds in regions of a backend.
+/// Returns the number of calls to `operator` that `explain` reports in backend regions.
 fn offloaded(model: &str, options: &[&str], operator: &str) -> usize {
     let output = byoc(["explain", model, "--json", "--no-cache"].iter().chain(options)).ok();
     let nodes = output.json()[0]["nodes"].as_array().unwrap().clone();
@@ -215,7 +215,7 @@ def @main(%x: Tensor[(n, 4, 8, 8), float32]) {
         let text = std::fs::read_to_string(&file).unwrap();
         assert!(text.contains("qnn.concatenate(") && text.matches("qnn.avg_pool2d(").count() == 2, "{text}");
         assert_eq!(text.matches("qnn.dequantize(").count(), 1, "{text}");
-        // The number of samples is arbitrary, as a mean is taken over the plane of one sample.
+        // The number of samples is arbitrary, as the mean is taken over the plane of a single sample.
         let x = io::random::tensor(DType::F32, &[3, 4, 8, 8], 9);
         let (float, int8) = (outputs(&model, "x", &x, &[]), outputs(&file.display().to_string(), "x", &x, &[]));
         assert!(cosine(&float.view().to_f64s(), &int8.view().to_f64s()) > 0.99);
@@ -349,7 +349,7 @@ def @main(%x: Tensor[(n, 4), float32]) {
     assert!(std::fs::read_to_string(&file).unwrap().contains("%x: Tensor[(1, 4), float32]"));
 }
 
-/// Relay programs have weights as parameters. The calibration data has their values, which become constants.
+/// Tests that weights passed as parameters of a Relay program become constants with the values in the calibration data.
 #[test]
 fn weights_among_inputs_become_constants() {
     let (folder, file) = place();

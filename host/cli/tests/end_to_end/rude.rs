@@ -1,4 +1,4 @@
-//! Misbehaving plugins: each causes one error that names the plugin, the entry and the reason, and later commands work.
+//! Misbehaving plugins: each causes one error that names plugin, entry and reason, and later commands still work.
 
 use crate::{CommandOutput, byoc, data_text};
 use byoc_test_support::{copy, temporary_folder, test_plugin};
@@ -45,8 +45,8 @@ fn failure_before_run_falls_back_to_host() {
     }
 }
 
-/// A backend that has loaded a region owns its constants, and the host may have released them before the backend
-/// refuses the region.
+/// Tests that a region runs on the host if its backend refuses it at preparation. A backend that has loaded a region
+/// owns the constants, and the host may have released its copies by then.
 #[test]
 fn region_refused_after_release_of_constants_runs_on_host() {
     let (folder, dir, _) = rude("panic_prepare");
@@ -134,7 +134,7 @@ fn last_line_names_endless_loop() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // The host cannot stop a thread of the plugin, only report where the thread is.
+    // The host cannot stop a plugin thread, only report the entry in which it runs.
     let errors = child.stderr.take().unwrap();
     let (send, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -163,7 +163,7 @@ fn last_line_names_endless_loop() {
     the_next_command_works(&dir);
 }
 
-/// A region without outputs stays on the host, as no backend can compile such a region.
+/// Tests that a region without outputs stays on the host, as no backend can compile it.
 #[test]
 fn region_without_outputs_stays_on_host() {
     let (folder, dir, _) = rude("nothing");
@@ -224,8 +224,7 @@ fn error_with_code_is_refusal_with_that_code() {
     assert_eq!(refusal["hint"], "a larger device");
 }
 
-/// After Ctrl-C during the compilation of a region, the plugin sees the cancellation and stops, and the command reports
-/// the cancellation.
+/// Tests that Ctrl-C during the compilation of a region makes the plugin stop and the command report the cancellation.
 #[test]
 fn build_can_be_cancelled() {
     use std::io::{BufRead, BufReader, Read};

@@ -1,4 +1,4 @@
-//! Run-time errors, provoked through the binary: each with its code and message.
+//! Run-time errors of the `byoc` binary: each has the expected code and message.
 
 use crate::{CommandOutput, byoc};
 use byoc_test_support::temporary_folder;
@@ -36,7 +36,7 @@ fn reports_failure_to_start_threads() {
     let folder = temporary_folder();
     let model = folder.path().join("model.relay");
     std::fs::write(&model, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n").unwrap();
-    // The stacks of the threads do not fit into the address space.
+    // The thread stacks exceed the address space.
     let output = Command::new("sh")
         .args(["-c", "ulimit -v 400000; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_byoc"), "run"])
         .arg(&model)

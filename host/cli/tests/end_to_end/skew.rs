@@ -1,5 +1,4 @@
-//! Compatibility with plugins built against frozen copies of the boundary: such a plugin loads and runs in the current
-//! host.
+//! Compatibility with plugins built against frozen copies of the boundary: they load and run in the current host.
 
 use crate::byoc;
 use byoc_test_support::{copy, first_plugin, release_plugins, temporary_folder};
@@ -40,7 +39,7 @@ fn loads_runs_and_passes_conformance(library: &Path, name: &str) {
     let placed = output.json()[0]["regions"].as_array().map(Vec::len);
     assert_eq!(placed, Some(1), "{}", output.out);
 
-    // A conformance run queries, among others, a key that did not exist when the plugin was built.
+    // One key that a conformance run queries did not exist when the plugin was built.
     let out = folder.path().join("cases").display().to_string();
     byoc(["plugins", "test", &file.display().to_string(), "--cases", "16", "--out", &out]).ok();
 }

@@ -1,4 +1,4 @@
-//! The template: a backend defined by a JSON file.
+//! Template plugin: a backend defined by a JSON file.
 
 use crate::{byoc, data_text};
 use byoc_test_support::{copy, plugin, temporary_folder};
@@ -23,7 +23,7 @@ fn file_defines_backend_that_logs_each_call() {
     args.extend(common);
     let offloaded = byoc(&args).ok().stderr_contains(&["byoc-target", "tvmgen_default_byoc_target_main_0", "Tensor["]);
     let host = byoc(["run", &model, "--input", "image=random:1", "--dim", "batch=1"]).ok();
-    // The classes and their order match.
+    // The backend and the host print the same classes in the same order.
     let classes = |text: &str| -> Vec<String> {
         text.lines().filter_map(|line| line.split_whitespace().next().map(String::from)).collect()
     };

@@ -1,5 +1,5 @@
-//! Loading, running and unloading of plugins under valgrind: no out-of-bounds access, no use of uninitialized values,
-//! no leaks. Skipped with a message if valgrind is not installed.
+//! Plugins loaded, run and unloaded under valgrind, without out-of-bounds accesses, uses of uninitialized values or
+//! leaks. Skipped with a message if valgrind is not installed.
 
 use crate::{binary, data_text};
 use byoc_test_support::{copy, plugin, sample};

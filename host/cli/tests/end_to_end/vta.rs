@@ -1,4 +1,4 @@
-//! The accelerator VTA: from a float model to its instruction stream, with the simulator and with a driver.
+//! VTA accelerator: from a float model to its instruction stream, with the simulator and with a driver.
 
 mod device;
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Folder for files, and folder with the plugin.
+/// Scratch folder, and folder with the plugin.
 struct Fixture {
     folder: TempDir,
     plugins: TempDir,
@@ -25,7 +25,7 @@ impl Fixture {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// Writes the parameters of the device next to the plugin: those of the default device with some changed.
+    /// Writes the device parameters next to the plugin: the defaults with the given changes.
     fn set_device(&self, changes: &[(&str, u32)]) {
         let text = std::fs::read_to_string(workspace().join("plugins/vta/vta_config.json")).unwrap();
         let mut device: Value = serde_json::from_str(&text).unwrap();
@@ -46,7 +46,7 @@ impl Fixture {
         words.iter().map(|word| (*word).to_owned()).chain(self.backend()).collect()
     }
 
-    /// Quantizes a model with the scheme of the plugin; returns the path of the quantized model.
+    /// Quantizes a model with the plugin's scheme; returns the path of the quantized model.
     fn quantize(&self, model: &str, calibrate: &str, more: &[&str]) -> String {
         let output = self.path("int8.relay");
         let dir = self.plugins.path().display().to_string();
@@ -56,26 +56,26 @@ impl Fixture {
         output
     }
 
-    /// Quantizes the network of the digits.
+    /// Quantizes the digits model; returns the path of the quantized model.
     fn digits(&self) -> String {
         self.quantize(&data_text("digits/digits.onnx"), &data_text("digits/calibration.npz"), &["--keep", "none"])
     }
 
-    /// Returns the bytes of the outputs of a run on the host.
+    /// Returns the output file of a run on the host.
     fn expected(&self, model: &str, inputs: &[&str]) -> Vec<u8> {
         let output = self.path("host.npz");
         byoc(["run", model, "--output", &output].iter().chain(inputs)).ok();
         std::fs::read(output).unwrap()
     }
 
-    /// Returns the bytes of the outputs of a run on the device.
+    /// Returns the output file of a run on the device.
     fn on_device(&self, model: &str, words: &[&str]) -> Vec<u8> {
         let output = self.path("device.npz");
         byoc(self.args(&[&["run", model, "--output", &output], words].concat())).ok();
         std::fs::read(output).unwrap()
     }
 
-    /// Writes a Relay program with random int8 constants.
+    /// Writes a Relay program with random int8 constants of the given shapes.
     fn program(&self, name: &str, text: &str, constants: &[&[usize]]) -> String {
         let random =
             |(seed, shape): (usize, &&[usize])| Arc::new(byoc::io::random::tensor(DType::I8, shape, seed as u64));
@@ -91,7 +91,7 @@ impl Fixture {
     }
 }
 
-/// Returns the regions of an explanation, and its operators.
+/// Returns the regions and the operators of an explanation.
 fn explained(output: &CommandOutput) -> (Vec<Value>, Vec<Value>) {
     let explanation = output.json().remove(0);
     let list = |key: &str| explanation[key].as_array().unwrap().clone();
@@ -148,8 +148,8 @@ fn digits_match_host_in_every_mode() {
     assert!(correct >= 354, "{correct} of {}", labels.len());
 }
 
-/// Residual block as TVM's `relay.quantize` writes it: sums in int32, rounding by an addition before the shift, bounds,
-/// and an addition in int32.
+/// Residual block as written by TVM's `relay.quantize`: int32 accumulators, rounding by an addition before the shift,
+/// clamping, and an int32 addition.
 const SHIFTS: &str = "def @main(%x: Tensor[(1, 20, 12, 12), int8]) {
   %0 = nn.conv2d(%x, meta[relay.Constant][0], padding=[1, 1, 1, 1], channels=24, kernel_size=[3, 3], out_dtype=\"int32\");
   %1 = nn.relu(add(%0, 77));
@@ -185,11 +185,12 @@ fn networks_in_plain_operators_match() {
     }
 }
 
-/// Memories that are large enough for small tiles only.
+/// Buffer sizes that are large enough only for small tiles.
 const SMALL: &[(&str, u32)] =
     &[("LOG_UOP_BUFF_SIZE", 9), ("LOG_INP_BUFF_SIZE", 10), ("LOG_WGT_BUFF_SIZE", 11), ("LOG_ACC_BUFF_SIZE", 11)];
 
-/// Depthwise and grouped convolutions, a kernel of 5x5 with stride 3, one channel, and sums as results.
+/// Module with depthwise and grouped convolutions, a strided 5 x 5 kernel, a single channel, and accumulators as
+/// results.
 const SHAPES: &str = "def @main(%x: Tensor[(3, 34, 11, 9), int8]) {
   %0 = nn.conv2d(%x, meta[relay.Constant][0], padding=[1, 1, 1, 1], groups=34, channels=34, kernel_size=[3, 3], out_dtype=\"int32\");
   %1 = qnn.requantize(%0, 0.015625f, 0, 1f, 0, out_dtype=\"int8\");
@@ -231,7 +232,7 @@ fn conforms_with_every_device() {
     }
 }
 
-/// ResNet-18 at full size: `cargo xtask vta` prints the figures.
+/// Full-size ResNet-18: `cargo xtask vta` prints the figures.
 #[test]
 #[ignore = "minutes of computation"]
 #[expect(clippy::print_stdout, reason = "the test is run for its figures")]
@@ -268,7 +269,7 @@ fn full_size_residual_network() {
     assert!((7e6..8.5e6).contains(&metric("vta.cycles")));
     let schedules = [&inputs[..], &["--backend-option", "vta.simulator=schedules"]].concat();
     assert_eq!(fixture.on_device(&output, &schedules), fixture.expected(&output, &inputs));
-    // `cargo xtask vta` removes the tokens of the streams afterwards.
+    // From this artifact `cargo xtask vta` later removes the tokens of the streams.
     if let Ok(artifact) = std::env::var("BYOC_VTA_ARTIFACT") {
         byoc(fixture.args(&["compile", &output, "-o", &artifact])).ok();
     }

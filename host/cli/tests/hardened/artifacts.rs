@@ -1,4 +1,4 @@
-//! Inconsistent artifacts with valid digests, and the policies on their contents.
+//! Inconsistent artifacts with valid digests, and the policies on artifact contents.
 
 use crate::{CommandOutput, byoc, data, data_text};
 use byoc_test_support::artifact::Entries;
@@ -27,7 +27,7 @@ fn compiled(model: &str, backend: &str, plugins: &TempDir) -> Entries {
     Entries::unpack(&std::fs::read(file).unwrap())
 }
 
-/// Creates a model whose values all have one type, so that all of its types can be edited alike.
+/// Creates a model whose values all have the same type, so that all types can be edited alike.
 fn model(folder: &TempDir) -> String {
     let file = folder.path().join("model.relay");
     let program = "def @main(%x: Tensor[(64, 32), float32]) {\n  nn.relu(exp(%x))\n}\n";
@@ -68,7 +68,7 @@ fn rejects_recorded_attacks() {
     assert_eq!(output.out, run(&["--backend", "none"]).out);
 }
 
-/// Edit of an artifact: description, function, and whether the edited artifact cannot be run.
+/// Artifact edit: description, function, and true if the edited artifact cannot run.
 type Edit = (&'static str, fn(&mut Entries), bool);
 
 /// Replaces every float32 with int32, which has the same size.
@@ -147,7 +147,7 @@ fn region_rejects_tensors_of_other_types() {
     }
 }
 
-/// Updates the digest in an edited blob of dnnl.
+/// Updates the digest in an edited dnnl blob.
 fn resign_graph(blob: &mut Vec<u8>) {
     let mut graph = byoc_plugin_api::Graph::from_json(std::str::from_utf8(blob).unwrap()).unwrap();
     graph.attrs.retain(|attr| attr.key != "digest");
@@ -193,7 +193,7 @@ fn rejects_inconsistent_blob() {
 fn backend_none_loads_no_plugin() {
     let plugins = plugins();
     let file = data_text("compat/digits_ccompiler.byoc");
-    // A directory with plugins has the same effect as a directory without, and the log mentions no plugin.
+    // Plugins in the directory make no difference, and the log mentions no plugin.
     for dir in [text(plugins.path()), text(&data("models"))] {
         let options = ["--backend", "none", "--input", "image=ones", "-v", "--plugin-dir", &dir];
         let output = byoc(["run", &file].iter().chain(&options)).ok();
@@ -223,7 +223,7 @@ fn rejects_native_code_in_artifacts() {
     let file = plugins.path().join("denied.byoc");
     std::fs::write(&file, entries.pack()).unwrap();
     run(&text(&file), &["--allow-native", "no"]).fails_with("E0707").stderr_contains(&["ELF"]);
-    // Code compiled in this process is permitted, as the policy applies only to artifacts from elsewhere.
+    // Code compiled in this process is permitted, as the policy applies only to artifacts.
     let model = data_text("digits/digits.onnx");
     let options = ["--dim", "batch=1", "--backend", "ccompiler", "--no-cache", "--allow-native", "no"];
     run(&model, &options).ok();

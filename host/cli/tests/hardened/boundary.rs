@@ -1,4 +1,4 @@
-//! Values that cross the plugin boundary, in both directions.
+//! Values that cross the plugin boundary in either direction.
 
 use byoc::runtime::plugin::bridge::module_of;
 use byoc_core::analysis::Verified;

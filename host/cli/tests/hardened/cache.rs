@@ -1,4 +1,4 @@
-//! Cache of compiled objects: objects of possibly foreign origin are not loaded, and the model still runs.
+//! Cache of compiled objects: untrusted objects are not loaded, and the model still runs.
 
 use crate::{CommandOutput, command, to_command_output};
 use byoc_test_support::plugin_dir;
@@ -27,7 +27,7 @@ impl Fixture {
         self.0.path().join(name)
     }
 
-    /// Writes a model with one region, whose compiled object depends on `size`.
+    /// Writes a model with one region. Its compiled object depends on `size`.
     fn model(&self, size: usize) {
         let program = format!("def @main(%x: Tensor[(4, {size}), float32]) {{ nn.relu(exp(%x)) }}");
         std::fs::write(self.path("model.relay"), format!("#[version = \"0.0.5\"]\n{program}\n")).unwrap();
@@ -43,7 +43,7 @@ impl Fixture {
         command
     }
 
-    /// Runs the model and checks that its result is correct whatever the cache contains.
+    /// Runs the model and checks that its result is correct regardless of the cache contents.
     #[track_caller]
     fn run(&self) -> CommandOutput {
         assert_correct(to_command_output(self.command().output().unwrap()))
@@ -90,7 +90,8 @@ fn is_root(path: &Path) -> bool {
     std::fs::metadata(path).unwrap().uid() == 0
 }
 
-/// Creates an object whose loading leaves the file `mark`, with an unkeyed digest, as in a cache without a secret.
+/// Creates an object with an unkeyed digest, as in a cache without a secret, whose constructor creates a marker file.
+/// Returns the object's bytes and the path of the marker.
 fn plant_object(fixture: &Fixture) -> (Vec<u8>, PathBuf) {
     let (source, object, mark) = (fixture.path("planted.c"), fixture.path("planted.so"), fixture.path("mark"));
     let code = format!(
@@ -128,7 +129,7 @@ fn does_not_load_planted_object() {
     assert!(!mark.exists(), "the planted object was loaded");
     assert_no_warnings(fixture.run());
 
-    // The same object, owned by another user.
+    // The same object, owned or writable by a different user.
     std::fs::write(fixture.object(), &bytes).unwrap();
     if is_root(&fixture.object()) {
         chown(fixture.object(), Some(65534), None).unwrap();

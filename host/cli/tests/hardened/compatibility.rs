@@ -1,4 +1,4 @@
-//! Compatibility with plugins and artifacts from before region signatures were passed across the boundary.
+//! Compatibility with plugins and artifacts that predate region signatures in the boundary.
 
 use crate::{byoc, data, data_text};
 use byoc_test_support::onednn;

@@ -8,7 +8,7 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Runs a command on something that is not a regular file.
+/// Asserts that a command rejects a special file without blocking.
 #[track_caller]
 fn refused(args: &[&str], code: &str, words: &str) -> CommandOutput {
     run_nonblocking(&mut command(args)).fails_with(code).stderr_contains(&[words])
@@ -117,7 +117,7 @@ fn invalid_tolerance_is_usage_error() {
     }
     byoc(["verify", &model, "--rtol", "0", "--atol", "1", "--require-offload=0"]).ok();
 
-    // Tolerances that a test folder specifies.
+    // Tolerances specified by a test folder.
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(data_text("hardened/esc.onnx"), folder.path().join("model.onnx")).unwrap();
     std::fs::write(folder.path().join("data.json"), "{\"rtol\": -1}").unwrap();

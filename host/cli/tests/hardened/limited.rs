@@ -4,16 +4,16 @@ use super::{CommandOutput, binary, data_text, isolated_command, to_command_outpu
 use std::path::Path;
 use std::process::Command;
 
-/// Address space in KiB: the binary, its threads, and half a gigabyte, enough for every command in these tests.
+/// Address-space limit in KiB: room for the binary, its threads and half a gigabyte, enough for each command tested.
 pub const SPACE: usize = 1 << 20;
 
-/// Runs `byoc` with an address space of [`SPACE`].
+/// Runs `byoc` with its address space limited to [`SPACE`].
 pub fn byoc(args: &[&str]) -> CommandOutput {
     to_command_output(command(args).output().expect("cannot start a shell"))
 }
 
-/// Creates the command without starting it. The shell replaces itself by `exec`, so the id of the child is that of
-/// `byoc`.
+/// Creates the command of `byoc()` without starting it. The shell replaces itself by `exec`, so the id of the child is
+/// the process id of `byoc`.
 pub fn command(args: &[&str]) -> Command {
     let mut command = isolated_command("sh");
     let limited = format!("ulimit -v {SPACE}; exec \"$@\"");

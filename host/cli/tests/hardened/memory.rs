@@ -24,7 +24,7 @@ fn rejects_pooling_with_huge_kernel() {
         .stderr_contains(&["expected a tensor of at most", "found Tensor[(1, 3, 1073741833, 1073741833), float32]"]);
 }
 
-/// The window is huge, but all of it except the data lies in the padding.
+/// Tests a huge pooling window that covers the whole input and otherwise only padding.
 #[test]
 fn pooling_with_large_kernel_ignores_padding() {
     let folder = temporary_folder();
@@ -72,7 +72,7 @@ fn checks_generated_input_against_limit() {
             .fails_with("E0609")
             .stderr_contains(&["8589934592 bytes", "512.0 MiB"]);
     }
-    // Without a limit set by the user, the default derives from the resource limit of the process.
+    // Without a user-defined limit, the default derives from the resource limit of the process.
     byoc(&["run", &model, "--input", "x=ones"]).fails_with("E0609");
 }
 
@@ -101,12 +101,12 @@ fn charges_scratch_memory_of_references() {
         .stderr_contains(&["the limit is 96.0 MiB"]);
 }
 
-/// Writes an `.npz` entry of zeros, which compresses by a factor of a thousand.
+/// Writes an `.npz` file with an entry of zeros, which compresses by a factor of a thousand.
 fn bomb(path: &std::path::Path, shape: &[usize], bytes: usize) {
     let header = {
         let small = io::npy::encode(&Tensor::zeros(DType::F32, &[0]).unwrap());
         let dims: Vec<String> = shape.iter().map(|d| format!("{d}, ")).collect();
-        // The header is padded to 118 bytes, so there is space for another shape.
+        // The header is padded to 118 bytes, which leaves space for a longer shape.
         let text = String::from_utf8_lossy(&small[10..]).replace("(0,)", &format!("({})", dims.concat()));
         let text = format!("{:<117}\n", text.trim_end());
         [&small[..10], text.as_bytes()].concat()
@@ -127,7 +127,7 @@ fn does_not_inflate_array_of_wrong_shape() {
     let folder = temporary_folder();
     let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
     let file = folder.path().join("x.npz");
-    // One megabyte that decompresses to 1 GiB of zeros, more than fits into the address space of the process.
+    // One megabyte that decompresses to 1 GiB of zeros, more than the address space of the process.
     bomb(&file, &[1 << 28], 1 << 30);
     let input = format!("x={}", file.display());
     byoc(&["run", &model, "--input", &input]).fails_with("E0511").stderr_contains(&["found [268435456]"]);
@@ -142,7 +142,7 @@ fn does_not_inflate_array_of_wrong_shape() {
     byoc(&["quantize", &pairs, "--calibrate", &file.display().to_string(), "--scheme", "symmetric", "-o", &calibrate])
         .fails_with("E0530")
         .stderr_contains(&["268435456"]);
-    // The header declares less data than the entry contains, or more.
+    // The header declares less or more data than the entry contains.
     let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
     bomb(&file, &[2], 1 << 26);
     byoc(&["run", &model, "--input", &input]).fails_with("E0512").stderr_contains(&["with shape [2], found"]);
@@ -163,8 +163,8 @@ fn limits_size_of_text() {
 #[test]
 fn does_not_fold_into_large_program() {
     let folder = temporary_folder();
-    // The square of a 64 MiB matrix takes 2^37 operations, minutes with the reference, so constant folding leaves it
-    // for the run.
+    // Squaring a 64 MiB matrix takes 2^37 operations, minutes with the reference, so constant folding leaves the
+    // operation to the run.
     let ones = "ones(shape=[4096, 4096], dtype=\"float32\")";
     let text = format!("def @main(%x: Tensor[(4096), float32]) {{ add(%x, nn.dense({ones}, {ones}, units=4096)) }}");
     byoc(&["explain", &program(folder.path(), &text), "--timeout", "60"]).ok();

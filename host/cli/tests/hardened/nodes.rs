@@ -13,8 +13,7 @@ pub fn fifo(path: &Path) {
     mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).expect("cannot create a FIFO");
 }
 
-/// Creates a device node equal to `/dev/<name>`; returns false if creating it is not permitted or the device does not
-/// work.
+/// Creates a device node equivalent to `/dev/<name>`; returns false if the node cannot be created or opened.
 pub fn device(path: &Path, name: &str) -> bool {
     let number = match name {
         "null" => 3,
@@ -32,7 +31,7 @@ pub fn reader(path: &Path) -> File {
     OpenOptions::new().read(true).custom_flags(flags).open(path).expect("cannot open the FIFO")
 }
 
-/// Reads the data written to the FIFO by processes that have terminated.
+/// Reads the data that terminated processes have written to the FIFO.
 pub fn received(mut reader: File) -> Vec<u8> {
     let mut bytes = Vec::new();
     match reader.read_to_end(&mut bytes) {

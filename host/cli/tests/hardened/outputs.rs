@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Folder with a small model for the commands that write a file.
+/// Folder with a small model, the input of the commands that write a file.
 struct Writers {
     folder: TempDir,
     model: String,
 }
 
-/// Command that writes a file: its name in these tests, and the first bytes of the file.
+/// Commands that write a file: the name used in these tests, and the first bytes of the file.
 const WRITERS: &[(&str, &[u8])] =
     &[("artifact", b"PK"), ("output", b"PK"), ("trace", b"{"), ("bench", b"{"), ("html", b"<!doctype html>")];
 
@@ -104,7 +104,7 @@ fn writes_to_target_of_link() {
     for (command, begin) in WRITERS {
         let (link, target) = (writers.place(&format!("{command} link")), writers.place(&format!("there/{command}")));
         symlink(format!("there/{command}"), &link).unwrap();
-        // The first run creates the target, the second replaces it.
+        // The first run creates the target, the second run replaces it.
         for _ in 0..2 {
             writers.write(command, &link).ok();
             assert!(link.is_symlink(), "{command}");
@@ -129,7 +129,7 @@ fn weights_of_quantized_model_follow_links() {
     }
 }
 
-/// Runs byoc under a umask.
+/// Runs `byoc` with the given umask.
 fn run_with_umask(umask: &str, args: &[String]) -> CommandOutput {
     let byoc = command(args);
     let mut shell = Command::new("sh");

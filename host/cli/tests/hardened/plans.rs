@@ -1,5 +1,5 @@
-//! Plans of regions whose dimensions are known only at run time: a bounded number is kept, the rest are released, and a
-//! plan in use is never released.
+//! Plans of regions whose dimensions are known only at run time: a bounded number of plans is kept, older plans are
+//! released, and a plan in use is never released.
 
 use byoc::build::plan::plan;
 use byoc::runtime::exec::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};
@@ -10,7 +10,7 @@ use byoc_ir::typing::Builder;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Region that copies its input. Each of its plans holds `bytes`, and a run with a plan that does not exist fails.
+/// Region that copies its input. Each plan holds `bytes`, and a run with a released plan panics.
 struct Plans {
     state: Mutex<State>,
     bytes: usize,
@@ -51,7 +51,7 @@ impl Region for Plans {
         let dims = self.state().alive.get(&call.plan).cloned();
         let dims = dims.unwrap_or_else(|| panic!("plan {} was released", call.plan));
         assert!(self.shared || dims == call.inputs[0].shape);
-        // Gives another run the opportunity to release the plan.
+        // Lets a concurrent run attempt to release the plan.
         std::thread::yield_now();
         assert!(self.state().alive.contains_key(&call.plan), "plan {} was released during a run", call.plan);
         call.outputs[0].data.copy_from_slice(call.inputs[0].data);
@@ -63,7 +63,7 @@ impl Region for Plans {
     }
 }
 
-/// `@main(x) = @region_0(x)` for a vector of any length.
+/// Returns the module `@main(x) = @region_0(x)` for a vector of arbitrary length.
 fn open_module() -> Module {
     let open = Type::tensor_of(DType::F32, [Dim::Any]);
     let mut b = Builder::default();
@@ -102,7 +102,7 @@ fn keeps_64_plans_and_evicts_least_recently_used() {
     }
     let state = region.state();
     assert_eq!((state.alive.len(), state.created), (64, 500));
-    // A new plan is created before the oldest is released.
+    // A new plan is created before the oldest plan is released.
     assert_eq!(state.peak, 65);
     assert!(state.alive.values().any(|dims| dims == &[7]));
     drop(state);
@@ -118,7 +118,7 @@ fn limits_memory_of_plans() {
         run(&executor, length);
         assert!(region.state().alive.len() <= 2);
     }
-    // A plan that exceeds the limit is kept until another plan is created.
+    // A plan that exceeds the limit is kept until the next plan is created.
     let region = Plans::new(usize::MAX, false);
     let executor = self::executor(&region);
     for length in [1, 1, 1, 2, 2] {

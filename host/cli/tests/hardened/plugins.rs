@@ -12,8 +12,8 @@ use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The faulty plugin under the name that it registers, and a model that it supports. The model doubles its input, which
-/// is exact in any rounding mode.
+/// Faulty plugin under the name that it registers, and a model that it supports. The model doubles its input, which is
+/// exact in every rounding mode.
 struct Fixture {
     folder: TempDir,
     plugins: PathBuf,
@@ -38,7 +38,7 @@ static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| {
     Fixture { folder, plugins, model }
 });
 
-/// Outcome of a run.
+/// Exit status, standard output and standard error of a process.
 struct ProcessOutput {
     status: ExitStatus,
     out: String,
@@ -55,8 +55,7 @@ impl ProcessOutput {
 
 fn byoc(args: &[&str]) -> Command {
     let home = FIXTURE.folder.path().join("home");
-    // Restores the default action of SIGINT: tests started in the background of a shell inherit that the signal is
-    // ignored.
+    // Restores the default action of SIGINT: tests started as a background job of a shell inherit an ignored SIGINT.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_byoc")]);
     command.args(args).env("HOME", &home).env("XDG_DATA_HOME", &home).env("XDG_CACHE_HOME", &home);
@@ -67,7 +66,7 @@ fn byoc(args: &[&str]) -> Command {
     command
 }
 
-/// Waits for a process, and kills it if it does not terminate.
+/// Runs a command, and kills the process if it does not terminate.
 fn wait_with_timeout(mut command: Command) -> ProcessOutput {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let read = |mut from: Box<dyn Read + Send>| {
@@ -109,25 +108,25 @@ fn faulty(fault: &str, entry: &str, more: &[&str]) -> ProcessOutput {
 
 const ENTRIES: [&str; 9] = ["entry", "init", "describe", "judge", "compile", "load", "prepare", "run", "release"];
 
-/// Expected outcome of a fault, in addition to a right result on success.
+/// Expected outcome of a fault, in addition to the correct result on success.
 #[derive(Clone, Copy)]
 enum ExpectedOutcome {
     /// The process continues normally.
     Harmless,
     /// The process continues, and the changed state is restored and reported.
     Restored,
-    /// Like `Restored`, but whether the state can be restored depends on the system.
+    /// Like `Restored`, but the system may not permit restoring the state, which is then an error.
     Reported,
     /// The process is terminated by this signal, with a message.
     Signal(i32),
     /// The process exits with code 1 and a diagnostic with this code.
     Error(&'static str),
-    /// Any of the above, as the effect of damaged memory is unpredictable.
+    /// Any of the above, as the effect of corrupt memory is unpredictable.
     Either,
 }
 use ExpectedOutcome::{Either, Error, Harmless, Reported, Restored, Signal};
 
-/// Faults for every entry, except `_exit`, SIGSTOP and SIGTERM, which a process cannot handle itself.
+/// Faults injected into every entry. `_exit`, SIGSTOP and SIGTERM are missing, as a process cannot handle them itself.
 const FAULTS: [(&str, ExpectedOutcome); 24] = [
     ("segv", Signal(11)),
     ("abort", Signal(6)),
@@ -155,7 +154,7 @@ const FAULTS: [(&str, ExpectedOutcome); 24] = [
     ("umask", Harmless),
 ];
 
-/// Returns how a run with `fault` deviates from the expected outcome.
+/// Describes how a run with `fault` deviates from the expected outcome; `None` if it does not deviate.
 fn find_deviation(
     fault: &str,
     entry: &str,
@@ -168,7 +167,7 @@ fn find_deviation(
     let at = if fault == "heap" { String::new() } else { format!(": {entry}") };
     let named = err.lines().any(|line| line.contains("elementwise") && line.contains(&at));
     let problem = match (status.code(), status.signal()) {
-        (Some(0), _) if out != right => "expected the right result, found another one",
+        (Some(0), _) if out != right => "expected the correct result, found a different one",
         (Some(0), _) => match expected_outcome {
             Harmless | Either => return None,
             Restored | Reported if named && err.contains("E0452") => return None,
@@ -180,22 +179,22 @@ fn find_deviation(
             Either => return None,
             Reported if err.contains("E0452") => return None,
             Error(code) if err.contains(&format!("error[{code}]")) => return None,
-            _ => "another error",
+            _ => "unexpected error",
         },
-        // The overwritten memory may be that of the handler that prints the line.
+        // The corrupted memory may belong to the handler that prints the line.
         (_, Some(_)) if !named && fault == "heap" => return None,
         (_, Some(_)) if !named => "expected a line that names plugin and entry of the signal",
         (_, Some(signal)) => match expected_outcome {
             Signal(expected) if expected == signal => return None,
             Either => return None,
-            _ => "another signal",
+            _ => "unexpected signal",
         },
-        _ => "another end",
+        _ => "unexpected exit code",
     };
     Some(format!("{fault} in {entry}: {problem}\n{status}\nstdout: {out}\nstderr: {err}\n"))
 }
 
-/// Runs `cases`, several at a time, and returns the deviations.
+/// Runs `cases` in parallel, and returns the deviations.
 fn run_all(cases: &[(&str, &str, ExpectedOutcome)]) -> String {
     let right = wait_with_timeout(run(&[])).ok().out;
     let (next, problems) = (AtomicUsize::new(0), Mutex::new(String::new()));
@@ -265,7 +264,8 @@ fn redirects_output_of_plugin() {
     }
 }
 
-/// The host executes a softmax, which depends on the rounding mode, after a region that changes the mode.
+/// Tests that the rounding mode is restored after a region that changes it: the host then executes a softmax, which
+/// depends on the mode.
 #[test]
 fn restores_rounding_mode_after_run() {
     let (plugins, model) = (FIXTURE.plugins.display().to_string(), FIXTURE.folder.path().join("thirds.relay"));
@@ -307,7 +307,7 @@ fn forked_child_of_plugin_is_not_second_host() {
     }
 }
 
-/// Contract violations that apply to one entry only.
+/// Tests contract violations that apply to only one entry.
 #[test]
 fn reports_contract_violations() {
     let faults = [
@@ -353,7 +353,8 @@ fn reports_contract_violations() {
     assert!(problems.is_empty(), "{problems}");
 }
 
-/// A fault that ends the worker of `plugins test` does not end the command, which reports the reason.
+/// Tests that a fault that terminates the worker of `plugins test` does not terminate the command, which reports the
+/// reason.
 #[test]
 fn conformance_run_reports_faults() {
     let file = FIXTURE.plugins.join("libbyoc_elementwise.so").display().to_string();
@@ -368,8 +369,8 @@ fn conformance_run_reports_faults() {
     }
 }
 
-/// A plugin is identified by the backends that it registers, not by its file name, and an earlier directory takes
-/// precedence.
+/// Tests that a plugin is identified by the backends it registers, not by its file name, and that an earlier directory
+/// takes precedence.
 #[test]
 fn earlier_directory_takes_precedence() {
     let (first, second) = (temporary_folder(), temporary_folder());
@@ -382,7 +383,7 @@ fn earlier_directory_takes_precedence() {
         let shown = wait_with_timeout(byoc(&args)).ok().out;
         assert!(shown.contains(found), "{shown}");
     }
-    // Two plugins that register the same name in one directory are reported together, whatever their file names.
+    // Two plugins in one directory that register the same name are reported together, regardless of their file names.
     copy(&library, &second.path().join("twin.so"));
     let ended = wait_with_timeout(byoc(&["plugins", "show", "elementwise", "--plugin-dir", &b]));
     assert!(!ended.status.success() && ended.err.contains("E0409") && ended.err.contains("twin.so"), "{}", ended.err);

@@ -10,7 +10,7 @@ use std::path::Path;
 /// Names in the model, with control characters escaped.
 const SHOWN: [&str; 2] = ["x\\u{1b}[2J", "y\\u{1b}]0;pwn\\u{7}"];
 
-/// Asserts that a text has no control characters except line feeds.
+/// Asserts that the text contains no control characters except line feeds.
 #[track_caller]
 fn assert_escaped(text: &str) {
     let bad = text.chars().find(|c| c.is_control() && *c != '\n');
@@ -66,7 +66,7 @@ fn escapes_names_of_operators() {
     shows(byoc(["compile", &place("m.onnx"), "--emit", "relay", "--print-after", "all", "-vv"]).ok(), &[]);
     let explained = shows(byoc(["explain", &place("m.onnx"), "--json"]).ok(), &["cc\\u009b2J\\u007f"]);
     explained.json();
-    // The diagnostic contains the name of an unknown operator.
+    // The diagnostic contains the escaped name of an unknown operator.
     model.graph.as_mut().unwrap().node[0].op_type = "Re\u{1b}[2Jlu".into();
     std::fs::write(place("m.onnx"), model.encode_to_vec()).unwrap();
     shows(byoc(["explain", &place("m.onnx")]).fails_with("E0503"), &["Re\\u{1b}[2Jlu"]);
@@ -95,7 +95,7 @@ fn escapes_text_of_users() {
     let options = ["--dim", "batch=1", "--input", "image=ones", "--labels", &place("labels.txt")];
     let output = shows(byoc([&["run", &digits], &options[..]].concat()).ok(), &["\\u{1b}[31m\\u{202e}"]);
     assert!(!output.out.contains('\u{202e}'));
-    // The diagnostic shows a line of source text with control characters.
+    // The diagnostic shows a source line with control characters.
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4), float32]) { foo(%x, \"\u{1b}[2J\") }\n";
     std::fs::write(place("p.relay"), program).unwrap();
     let output = byoc(["opt", &place("p.relay")]);
@@ -105,7 +105,7 @@ fn escapes_text_of_users() {
 
 /// Runs `byoc` with a full device as standard output.
 fn to_full(args: &[&str]) -> CommandOutput {
-    let full = OpenOptions::new().write(true).open(Path::new("/dev/full")).expect("/dev/full");
+    let full = OpenOptions::new().write(true).open(Path::new("/dev/full")).expect("cannot open /dev/full");
     to_command_output(command(args).stdout(full).output().unwrap())
 }
 

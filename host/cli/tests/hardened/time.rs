@@ -1,4 +1,4 @@
-//! Endless work ends at the time limit or on cancellation, and its progress is reported.
+//! Endless work ends at the time limit or on cancellation, with a report of its progress.
 
 use super::limited::{byoc, command, hostile, program};
 use super::{CommandOutput, to_command_output};
@@ -6,21 +6,21 @@ use byoc_test_support::temporary_folder;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Counts down from %n, one call per iteration.
+/// Module that counts down from %n with one call per iteration.
 const LOOP: &str = "
 def @count(%n: int64) -> int64 {
   if (greater(%n, 0i64)) { @count(subtract(%n, 1i64)) } else { %n }
 }
 def @main(%n: int64) { @count(add(%n, 4611686018427387904i64)) }";
 
-/// A single call of a reference kernel that takes hours.
+/// Module with a single call to a reference kernel that takes hours.
 const KERNEL: &str = "
 def @main(%x: Tensor[(4096, 4096), float64]) { nn.dense(%x, %x, units=4096) }";
 
 #[track_caller]
 fn ends_in_time(args: &[&str], code: &str, words: &[&str]) {
     let start = Instant::now();
-    // Runs without a limited address space, in which the large values would be rejected.
+    // Runs with an unlimited address space, as a limited one would not fit the large values.
     crate::byoc(args).fails_with(code).stderr_contains(words);
     // The bound is generous for a busy machine; without the time limit a run takes hours.
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
@@ -75,7 +75,7 @@ fn validates_time_limit() {
 fn ctrl_c_ends_run_with_diagnostic() {
     let folder = temporary_folder();
     let model = program(folder.path(), LOOP);
-    // On a busy machine the signal may arrive, and end the command, while the model is still being compiled.
+    // On a busy machine the signal may arrive while the model is still being compiled, and end the command.
     for pause in [300, 3_000, 30_000] {
         let output = interrupted(&["run", &model, "--input", "n=ones"], Duration::from_millis(pause));
         if !output.err.contains("error[E0426]") {
@@ -86,7 +86,7 @@ fn ctrl_c_ends_run_with_diagnostic() {
     panic!("expected the model to be compiled within half a minute");
 }
 
-/// Sends SIGINT to `byoc`, `pause` after `byoc` has installed its handler.
+/// Sends SIGINT to `byoc` after it has installed its handler and `pause` has elapsed.
 fn interrupted(args: &[&str], pause: Duration) -> CommandOutput {
     let child = command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
@@ -101,7 +101,7 @@ fn interrupted(args: &[&str], pause: Duration) -> CommandOutput {
     to_command_output(child.wait_with_output().unwrap())
 }
 
-/// Returns true if a handler of SIGINT (2) is set, by `/proc/PID/status`.
+/// Returns true if `/proc/PID/status` reports a handler for SIGINT (signal 2).
 fn catches_interrupts(status: &str) -> bool {
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
     u64::from_str_radix(caught.trim(), 16).unwrap_or(0) & 0b10 != 0

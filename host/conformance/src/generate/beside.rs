@@ -1,5 +1,5 @@
-//! Cases of a claim beside operators of other claims: a backend may support an operator only in a region that computes
-//! something else as well, a view beside a product, or an addition of integers after a layer.
+//! Cases that combine a claim with operators of other claims: a backend may support an operator only in a larger
+//! region, for example a view only next to a GEMM, or an integer addition only after a quantized layer.
 
 use super::draw::Restrictions;
 use super::recipes::{self, Argument, Given};
@@ -9,21 +9,21 @@ use byoc_ir::ir::{Attrs, Expr, ExprId};
 use byoc_ir::op::OpDef;
 use std::collections::HashMap;
 
-/// Maximum number of attempts to draw a case of a claim beside a neighbor.
+/// Maximum number of attempts to draw a case that combines a claim with a neighbor.
 const ATTEMPTS: usize = 12;
 
 /// Claim with cases that the backend supports.
 #[derive(Clone)]
 pub struct Neighbor<'a> {
-    /// Claim.
+    /// Neighboring claim.
     pub claim: Claim<'a>,
-    /// Cases that passed.
+    /// Passed cases.
     pub samples: Vec<Case>,
 }
 
 impl Cases {
-    /// Generates case `number` of a claim, applied to the result of a neighbor, or with a neighbor applied to its own
-    /// result; `None` if they cannot be combined.
+    /// Generates case `number` of a claim combined with a neighbor: one is applied to the result of the other. Returns
+    /// `None` if they cannot be combined.
     pub fn beside(
         &self,
         claim: Claim<'_>,
@@ -54,7 +54,7 @@ impl Cases {
 }
 
 impl Generator {
-    /// Copies the module of a case with its inputs, and returns the result.
+    /// Copies the module of a case with its inputs, and returns the copied result expression.
     fn graft(&mut self, case: &Case) -> Option<ExprId> {
         let main = case.module.main()?;
         let mut copied: HashMap<ExprId, ExprId> = HashMap::new();
@@ -91,7 +91,7 @@ impl Generator {
         copied.get(&main.body).copied()
     }
 
-    /// Generates a call of the operator, or a match of the pattern, on `operand`, or on its first field.
+    /// Generates a call to the operator, or a match of the pattern, on `operand` (its first field if it is a tuple).
     fn extend(&mut self, claim: Claim<'_>, operand: ExprId) -> Option<ExprId> {
         let operand = match self.builder.module.ty(operand).as_tuple() {
             Some(_) => self.builder.project(operand, 0).ok()?,
@@ -103,7 +103,7 @@ impl Generator {
         }
     }
 
-    /// Generates a call with `operand` as one of the first two operands.
+    /// Generates a call with `operand` as its first or second operand.
     fn call_with(&mut self, def: &'static OpDef, operand: ExprId) -> Option<ExprId> {
         let known = self.known(operand)?;
         if def.arity.min > 1 && self.draw.one_in(4) {

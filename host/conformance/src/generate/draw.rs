@@ -1,5 +1,5 @@
-//! Random dimensions, element types and values. A theme selects the part of the input space that a case samples; the
-//! numbers are derived from a seed, and are the same on every machine.
+//! Random dimensions, element types and values. A theme selects the part of the input space that a case samples. All
+//! draws derive from a seed, and are the same on every machine.
 
 use byoc::io::random::Random;
 use byoc_ir::tensor::{DType, Element, Tensor};
@@ -10,19 +10,19 @@ use std::sync::Arc;
 /// Range of the dimensions of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DimRange {
-    /// From 2 to 6.
+    /// Dimensions from 2 to 6.
     Small,
     /// Odd dimensions, which are not multiples of a vector width.
     Odd,
-    /// Mostly 1.
+    /// Dimensions that are mostly 1.
     One,
-    /// A dimension of 0.
+    /// One dimension of 0.
     Zero,
-    /// Around multiples of 16, near the bounds of vectors, blocks and cache lines.
+    /// Dimensions around multiples of 16, the boundaries of vectors, blocks and cache lines.
     Wide,
 }
 
-/// Kind of values of a case.
+/// Value distribution of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// Floats between -2 and 2; small integers.
@@ -40,7 +40,7 @@ pub enum Values {
 pub struct Theme {
     /// Range of the dimensions.
     pub dims: DimRange,
-    /// Kind of values.
+    /// Value distribution.
     pub values: Values,
     /// Element type of the first operand.
     pub dtype: DType,
@@ -50,7 +50,7 @@ const fn theme(sizes: DimRange, values: Values, dtype: DType) -> Theme {
     Theme { dims: sizes, values, dtype }
 }
 
-/// Themes of the cases of an operator or a pattern, in this order. Further cases repeat the themes with other random
+/// Themes for the cases of an operator or a pattern, in order. Additional cases repeat the themes with different random
 /// numbers.
 pub const THEMES: &[Theme] = &[
     theme(DimRange::Small, Values::Plain, DType::F32),
@@ -79,7 +79,7 @@ pub const THEMES: &[Theme] = &[
     theme(DimRange::Odd, Values::Plain, DType::U32),
 ];
 
-/// Quantization scheme that a backend declares, as far as it restricts operands.
+/// Declared quantization scheme of a backend, reduced to its restrictions on operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheme {
     /// Element type of activations.
@@ -90,16 +90,16 @@ pub struct Scheme {
     pub power_of_two: bool,
 }
 
-/// Restrictions of the cases of a claim, which the reasons of its refusals suggest.
+/// Restrictions on the cases of a claim, derived from its refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restrictions {
-    /// Operands after the first are constants.
+    /// True if all operands after the first are constants.
     pub constants: bool,
-    /// Operands that are broadcast are scalars.
+    /// True if broadcast operands are scalars.
     pub scalars: bool,
-    /// Attributes are those of most models, as [`Draw::common_attrs`].
+    /// True if attributes are restricted as by [`Draw::common_attrs`].
     pub common_attrs: bool,
-    /// Quantized operands have zero points of 0.
+    /// True if quantized operands have zero points of 0.
     pub symmetric: bool,
 }
 
@@ -127,17 +127,17 @@ impl Restrictions {
 /// Constraint on the elements of an operand.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fill {
-    /// Any value; the theme decides.
+    /// Arbitrary values within the theme.
     Free,
-    /// Terms of a sum: same as `Free`, except for values whose sum may overflow depending on the order of summation.
+    /// Terms of a sum: same as `Free`, without values whose sum overflows only in some summation orders.
     Terms,
     /// Factors of the terms of a sum: plain values in any theme.
     Factors,
-    /// Between these bounds, inclusive.
+    /// Values between two bounds, inclusive.
     Within(f64, f64),
     /// Same as `Free`, without zeros.
     NonZero,
-    /// Powers of two with exponents between these bounds, inclusive.
+    /// Powers of two with exponents between two bounds, inclusive.
     PowerOfTwo(i64, i64),
     /// Exactly the listed integers.
     Exactly(Vec<i64>),
@@ -148,20 +148,20 @@ pub struct Draw {
     random: Random,
     /// Part of the input space to sample.
     pub theme: Theme,
-    /// Restricts attributes to those of most models: default layouts, no dilation, the same padding on both sides. This
-    /// gives a backend that supports only these attributes enough cases.
+    /// True if attributes are restricted to common values: default layouts, no dilation, equal padding on both sides. A
+    /// backend that supports only common values thus has enough supported cases.
     pub common_attrs: bool,
-    /// Restricts scales and zero points to those of a scheme.
+    /// Scheme that scales and zero points conform to, if any.
     pub scheme: Option<Scheme>,
-    /// Restrictions that earlier refusals suggest.
+    /// Restrictions derived from earlier refusals.
     pub restrictions: Restrictions,
-    /// Layouts that the backend declares by operator: of the data, then of the kernel.
+    /// Declared layouts of the backend.
     pub layouts: Arc<Layouts>,
-    /// Shape of a value that the next operand is combined with.
+    /// Preferred shape of the next operand: the shape of the value that it is combined with.
     pub shape_hint: Option<Vec<usize>>,
 }
 
-/// Declared layouts by operator: of the data, then of the kernel.
+/// Declared layouts per operator: data layout, then kernel layout.
 pub type Layouts = BTreeMap<String, Vec<String>>;
 
 impl Draw {
@@ -178,14 +178,14 @@ impl Draw {
         }
     }
 
-    /// Returns the declared layouts of an operator in three of four draws: the others show how the backend treats models
-    /// in other layouts.
+    /// Returns the declared layouts of an operator in three of four draws, else `None`, so that some cases have
+    /// undeclared layouts.
     pub fn declared_layouts(&mut self, operator: &str) -> Option<Vec<String>> {
         let declared = self.layouts.get(operator).cloned()?;
         (!self.one_in(4)).then_some(declared)
     }
 
-    /// Draws a number below `n`, which has to be greater than 0.
+    /// Draws an integer below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.random.next_u64() % n.max(1) as u64) as usize
     }
@@ -195,17 +195,17 @@ impl Draw {
         low + self.below((high - low + 1).max(1) as usize) as i64
     }
 
-    /// Draws one of the elements of `from`.
+    /// Draws an element of `from`.
     pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())].clone()
     }
 
-    /// Returns true in one of `n` draws.
+    /// Returns true with probability `1/n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// Draws a dimension that is not 0.
+    /// Draws a non-zero dimension.
     pub fn dim(&mut self) -> usize {
         match self.theme.dims {
             DimRange::Small | DimRange::Zero => 2 + self.below(5),
@@ -215,8 +215,8 @@ impl Draw {
         }
     }
 
-    /// Draws a spatial dimension. Its range is smaller than that of other dimensions, because the number of elements
-    /// grows with its square or cube.
+    /// Draws a spatial dimension, from a smaller range than [`Draw::dim`], because the number of elements grows with
+    /// its square or cube.
     pub fn spatial_dim(&mut self) -> usize {
         match self.theme.dims {
             DimRange::Wide => self.pick(&[8, 9, 14, 17]),
@@ -225,7 +225,7 @@ impl Draw {
         }
     }
 
-    /// Draws a batch dimension, which may be 0.
+    /// Draws a batch dimension; 0 if the theme has a dimension of 0.
     pub fn batch(&mut self) -> usize {
         match self.theme.dims {
             DimRange::Zero => 0,
@@ -234,7 +234,7 @@ impl Draw {
         }
     }
 
-    /// Draws a shape of this rank, with one dimension of 0 if the theme asks for it.
+    /// Draws a shape of this rank, with one dimension of 0 if the theme requires it.
     pub fn shape(&mut self, rank: usize) -> Vec<usize> {
         let mut elements = 1;
         let mut shape: Vec<usize> = Vec::with_capacity(rank);
@@ -251,7 +251,8 @@ impl Draw {
         shape
     }
 
-    /// Draws a shape whose rank is between `low` and `high`, inclusive: that of the hint, if there is one.
+    /// Draws a shape whose rank is between `low` and `high`, inclusive. Returns the shape hint, if its rank is in
+    /// range.
     pub fn shape_of_rank(&mut self, low: usize, high: usize) -> Vec<usize> {
         if let Some(shape) = self.shape_hint.as_ref().filter(|shape| (low..=high).contains(&shape.len())) {
             return shape.clone();
@@ -260,7 +261,7 @@ impl Draw {
         self.shape(rank)
     }
 
-    /// Draws an axis below `rank`, counted from the front or from the end.
+    /// Draws an axis of a tensor of this rank; a negative axis counts from the end.
     pub fn axis(&mut self, rank: usize) -> i64 {
         let axis = self.below(rank) as i64;
         if self.one_in(3) { axis - rank as i64 } else { axis }
@@ -309,7 +310,7 @@ impl Draw {
                 let near = self.below(3) as i128;
                 self.pick(&[low + near, high - near, low + near, high - near, -1, 0, 1])
             }
-            // int8 and uint8 use their full range, so that sums of products test the accumulators.
+            // int8 and uint8 use their full range, so that dot products test the accumulators.
             (Fill::Terms | Fill::Factors, _) if dtype.size() == 1 => i128::from(self.int(low as i64, high as i64)),
             _ => i128::from(self.int(-10, 10)),
         };

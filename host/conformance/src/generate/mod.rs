@@ -1,4 +1,4 @@
-//! Generation of cases for the claims of a backend. The same seed generates the same cases.
+//! Case generation for backend claims. The same seed generates the same cases.
 
 mod beside;
 pub mod draw;
@@ -20,16 +20,16 @@ pub use beside::Neighbor;
 /// Maximum number of attempts to draw a valid case of an operator for a theme.
 const ATTEMPTS: usize = 40;
 
-/// Maximum number of operations of a case, and of elements of one of its values, because the references are slow.
+/// Maximum number of operations per case, and of elements per value, because the references are slow.
 const MAX_FLOPS: u64 = 3_000_000;
 const MAX_ELEMENTS: usize = 1 << 16;
 
-/// Claim that cases are generated for.
+/// Claim to generate cases for.
 #[derive(Clone, Copy)]
 pub enum Claim<'a> {
     /// Single operator.
     Operator(&'static OpDef),
-    /// Entry of a pattern table.
+    /// Pattern-table entry.
     Pattern(&'a Entry),
 }
 
@@ -50,14 +50,14 @@ impl Claim<'_> {
     }
 }
 
-/// Source of the cases of a backend.
+/// Case generator for one backend.
 #[derive(Clone, Debug, Default)]
 pub struct Cases {
-    /// Seed of the cases.
+    /// Seed for case generation.
     pub seed: u64,
-    /// Scheme that the backend declares. Half of the cases conform to it.
+    /// Declared quantization scheme of the backend. Half of the cases conform to it.
     pub scheme: Option<Scheme>,
-    /// Layouts that the backend declares. Most cases of these operators have them.
+    /// Declared layouts of the backend, by operator. Most cases of these operators use them.
     pub layouts: Arc<Layouts>,
 }
 
@@ -83,14 +83,14 @@ impl Cases {
         let mut generator = Generator::new(draw);
         generator.constants |= restrictions.constants;
         if generator.draw.scheme.is_some() {
-            // As in the models that a backend with a scheme is made for.
+            // As in the quantized models that such a backend targets.
             (generator.constants, generator.draw.common_attrs) = (true, true);
         }
         generator
     }
 
-    /// Generates case `number` of a claim; `None` if no valid case could be drawn, for example because the operator does
-    /// not support the element type, or because no module that the entry matches could be generated.
+    /// Generates case `number` of a claim. Returns `None` if no valid case could be drawn, for example because the
+    /// operator does not support the element type, or because no generated module matches the pattern.
     pub fn alone(&self, claim: Claim<'_>, number: usize, restrictions: Restrictions) -> Option<Case> {
         (0..ATTEMPTS).find_map(|attempt| {
             let mut generator = self.generator(claim.name(), number, attempt, restrictions);
@@ -104,8 +104,8 @@ impl Cases {
         })
     }
 
-    /// Generates case `number` of a chain of operators, each applied to the result of its predecessor; `None` if they
-    /// cannot be combined.
+    /// Generates case `number` of a chain of operators, each applied to the result of its predecessor. Returns `None`
+    /// if the operators cannot be combined.
     pub fn region(&self, operators: &[&'static OpDef], number: usize) -> Option<Case> {
         if operators.is_empty() {
             return None;
@@ -166,13 +166,13 @@ impl Generator {
         Generator { draw, builder: Builder::default(), params: Vec::new(), inputs: Vec::new(), constants }
     }
 
-    /// Returns the type of `id` if it is a tensor of known dimensions.
+    /// Returns the type of `id` if it is a tensor with known dimensions.
     fn known(&self, id: ExprId) -> Option<Known> {
         let ty = self.builder.module.ty(id).as_tensor()?;
         Some((ty.dtype, ty.shape()?.to_vec()))
     }
 
-    /// Generates a call of the operator, or a match of the pattern, on new parameters and constants.
+    /// Generates a call to the operator, or a match of the pattern, on new parameters and constants.
     fn claim(&mut self, claim: Claim<'_>) -> Option<ExprId> {
         match claim {
             Claim::Operator(def) => self.call(def, &[], &Attrs::none()),
@@ -180,13 +180,13 @@ impl Generator {
         }
     }
 
-    /// Generates a call on new parameters and constants.
+    /// Generates a call to an operator on new parameters and constants.
     fn call(&mut self, def: &'static OpDef, given: &[Given], forced: &Attrs) -> Option<ExprId> {
         self.call_on(def, given, &[], forced)
     }
 
-    /// Generates a call; the arguments in `bound` already exist. A tensor for an argument that is a tuple is its first
-    /// field.
+    /// Generates a call to an operator. Arguments in `bound` already exist; a tensor bound to a tuple argument becomes
+    /// the tuple's first field.
     fn call_on(
         &mut self,
         def: &'static OpDef,
@@ -256,7 +256,7 @@ impl Generator {
         def.infer(&attrs, &types, &values).map(|_| ())
     }
 
-    /// Generates a constant or a parameter.
+    /// Generates a constant or a parameter for a proposed operand.
     fn operand(&mut self, operand: &Operand, constant: bool) -> ExprId {
         let tensor = self.draw.tensor(operand.dtype, &operand.shape, &operand.fill);
         let exactly = matches!(operand.fill, Fill::Exactly(_));
@@ -312,7 +312,7 @@ mod tests {
         cases.alone(Claim::Operator(def), number, Restrictions::default())
     }
 
-    /// Half of the cases have the zero points, scales and element types of the scheme.
+    /// Tests that half of the cases have the zero points, scales and element types of the scheme.
     #[test]
     fn conforms_to_declared_scheme() {
         let scheme = Scheme { activation: DType::I8, symmetric: true, power_of_two: true };

@@ -1,8 +1,8 @@
-//! Generation of a module that a pattern matches, from the pattern itself.
+//! Generates a module that matches a given pattern.
 //!
-//! Operands that the pattern describes are generated before the call that uses them; the others follow from the recipe
-//! of the operator. For an alternative, one side is drawn at random. The recursion is on the pattern, whose depth is
-//! bounded.
+//! Operands that the pattern describes are generated before the call that uses them; the remaining operands follow from
+//! the recipe of the operator. For an alternative, one side is drawn at random. The recursion follows the pattern,
+//! whose depth is bounded.
 
 use super::Generator;
 use super::draw::Fill;
@@ -14,7 +14,7 @@ use byoc_ir::op::{self, OpDef, OpPattern};
 use std::collections::{HashMap, VecDeque};
 
 /// Generates an expression that the pattern matches, and returns its root; `None` if this draw fails, or if the pattern
-/// contains functions, `if` or `let`, which no region contains. The first wildcard is `operand`, if there is one.
+/// contains functions, `if` or `let`, which no region contains. `operand`, if any, replaces the first wildcard.
 pub(super) fn build(generator: &mut Generator, pattern: &Pattern, operand: Option<ExprId>) -> Option<ExprId> {
     let wildcard_exprs = operand.into_iter().collect();
     let mut builder = PatternBuilder { generator, pattern, built: HashMap::new(), wildcard_exprs, depth: 0 };
@@ -41,11 +41,11 @@ struct PatternBuilder<'w> {
     built: HashMap<PatternId, ExprId>,
     /// Expressions to substitute for the next wildcards, inside a `dominates` pattern.
     wildcard_exprs: VecDeque<ExprId>,
-    /// Current depth of recursion of the pattern.
+    /// Current recursion depth.
     depth: usize,
 }
 
-/// Maximum depth of recursion of a recursive pattern.
+/// Maximum recursion depth in a recursive pattern.
 const MAX_DEPTH: usize = 12;
 
 impl PatternBuilder<'_> {
@@ -77,7 +77,7 @@ impl PatternBuilder<'_> {
                 self.make(side)?
             }
             PatternNode::Redirect(to) => {
-                // The recursion ends when a draw takes the other side of an alternative.
+                // The recursion ends when a draw selects the non-recursive side of an alternative.
                 self.depth += 1;
                 let built = if self.depth > MAX_DEPTH { None } else { self.make(*to) };
                 self.depth -= 1;
@@ -115,7 +115,7 @@ impl PatternBuilder<'_> {
     }
 
     fn any_operand(&self) -> Operand {
-        // The default shape, for a leaf without constraints from a call.
+        // Default shape for a leaf without constraints from a call.
         Operand { dtype: self.generator.draw.theme.dtype, shape: vec![3, 4], fill: Fill::Free, weight: false }
     }
 
@@ -126,8 +126,8 @@ impl PatternBuilder<'_> {
         self.generator.operand(&operand, constant)
     }
 
-    /// Returns true if the pattern matches any operand, so that the operand is generated from the recipe of the
-    /// surrounding call.
+    /// Returns true if the pattern node accepts an arbitrary operand, which is then generated from the recipe of the
+    /// enclosing call.
     fn is_open(&self, id: PatternId) -> bool {
         let leaf =
             matches!(self.pattern.nodes[id], PatternNode::Wildcard | PatternNode::Var(_) | PatternNode::Constant);
@@ -165,7 +165,7 @@ impl PatternBuilder<'_> {
         };
         let mut given = vec![Given::Open; args.len()];
         let mut bound = vec![None; args.len()];
-        // Either operand of a sum may be the one that determines the shape of the other.
+        // Either operand of an elementwise operator may determine the shape of the result.
         let combines = matches!(def.pattern, OpPattern::ElemWise | OpPattern::Broadcast);
         let reversed = combines && self.generator.draw.one_in(2);
         let order: Vec<usize> = if reversed { (0..args.len()).rev().collect() } else { (0..args.len()).collect() };
@@ -174,7 +174,7 @@ impl PatternBuilder<'_> {
             if self.is_open(arg) {
                 continue;
             }
-            // For a tuple with some open fields, the recipe provides those.
+            // The recipe provides the open fields of a tuple.
             if let PatternNode::Tuple(Some(fields)) = &self.pattern.nodes[arg]
                 && !self.built.contains_key(&arg)
             {
@@ -218,7 +218,7 @@ impl PatternBuilder<'_> {
             arguments.push(match (bound[i], want) {
                 (Some(built), _) => built,
                 (None, Argument::One(operand)) => {
-                    // Another argument may have generated the pattern meanwhile: `multiply(*x, *x)`.
+                    // An earlier argument may already have generated this node: `multiply(*x, *x)`.
                     let built = match self.built.get(&arg) {
                         Some(&built) => built,
                         None if i > 0 && self.generator.draw.restrictions.constants => {
@@ -266,7 +266,7 @@ impl PatternBuilder<'_> {
         Some(fields.iter().map(|f| Some((f.as_tensor()?.dtype, f.as_tensor()?.shape()?.to_vec()))).collect())
     }
 
-    /// Returns the operator that is called: the named one, or one of the required class.
+    /// Returns the called operator: the named operator, or an operator of the required class.
     fn callee(&mut self, id: PatternId, args: Option<usize>) -> Option<&'static OpDef> {
         match &self.pattern.nodes[id] {
             PatternNode::Op(op) => Some(op::get(*op)),
@@ -308,7 +308,7 @@ impl PatternBuilder<'_> {
         built
     }
 
-    /// Discards the expressions generated for a part of the pattern, so that this part is generated again.
+    /// Discards the expressions generated for a subpattern, so that its next use generates new expressions.
     fn discard(&mut self, id: PatternId) {
         let mut open = vec![id];
         while let Some(id) = open.pop() {

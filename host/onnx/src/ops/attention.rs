@@ -1,4 +1,4 @@
-//! Attention: scaled dot products, masks, softmax, and the cache of keys and values.
+//! Attention: scaled dot products, masks, softmax, and the key-value cache.
 
 use super::math::matmul;
 use super::{Node, Outputs, Result, Row, attrs};
@@ -7,7 +7,7 @@ use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[("Attention", 23, attention)];
 
-/// Stage of the computation whose result is the output `qk_matmul_output`.
+/// Stage of the computation that provides the output `qk_matmul_output`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Products,
@@ -16,14 +16,14 @@ enum Shown {
     Weights,
 }
 
-/// Queries, keys and values of an attention, each (batch, heads, sequence, head size).
+/// Queries, keys and values of an attention operator, each (batch, heads, sequence, head size).
 struct Heads {
     query: ExprId,
     key: ExprId,
     value: ExprId,
 }
 
-/// Converts Attention. Float16 and bfloat16 are rounded after each step, as in the function that defines the operator.
+/// Converts Attention. 16-bit floats are rounded after each step, as in the function that defines the operator.
 fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let flat = n.rank(n.input(0)?)? == 3;
     let Heads { query, key: new_key, value: new_value } = heads(n, flat)?;
@@ -90,7 +90,7 @@ fn shown(n: &Node<'_, '_>) -> Result<Shown> {
     }
 }
 
-/// Returns the inputs Q, K and V; if they are `flat` (batch, sequence, heads * size), split into heads.
+/// Returns the inputs Q, K and V; `flat` inputs (batch, sequence, heads * size) are split into heads.
 fn heads(n: &mut Node<'_, '_>, flat: bool) -> Result<Heads> {
     let inputs = [n.input(0)?, n.input(1)?, n.input(2)?];
     let rank = if flat { 3 } else { 4 };
@@ -154,8 +154,8 @@ fn scaled_products(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<E
     matmul(n, query, transposed, None)
 }
 
-/// Returns the bias of the logits: 0 where a query attends to a key and -inf elsewhere, plus the floating-point mask if
-/// there is one. `None` if there is nothing to add.
+/// Returns the bias of the logits: 0 where a query attends to a key and -inf elsewhere, plus the floating-point mask,
+/// if any. Returns `None` if no bias is needed.
 fn bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, dtype: DType) -> Result<Option<ExprId>> {
     let mut allowed = visible_keys(n, query, key)?;
     let mut added = None;
@@ -185,8 +185,8 @@ fn and(n: &mut Node<'_, '_>, a: Option<ExprId>, b: ExprId) -> Result<ExprId> {
     }
 }
 
-/// Returns the keys that each query may see by its position (causal masks and windows) and by the lengths of the
-/// sequences; `None` if every query may see every key.
+/// Returns the Boolean mask of the keys visible to each query, based on positions (causal masks and windows) and
+/// sequence lengths; `None` if every query sees every key.
 fn visible_keys(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<Option<ExprId>> {
     let causal = n.int_attr("is_causal", 0)? != 0;
     let (left, right) = (n.int_attr("left_window_size", -1)?, n.int_attr("right_window_size", -1)?);
@@ -247,7 +247,7 @@ fn positions(n: &mut Node<'_, '_>, x: ExprId, to: usize) -> Result<ExprId> {
         shape[to] = count;
         return Ok(n.tensor(Tensor::from_slice(&shape, &(0..count as i64).collect::<Vec<_>>())));
     }
-    // The indices are an exclusive `cumsum` of ones, which keeps the name of the dimension.
+    // The indices are an exclusive `cumsum` of ones, which preserves the dimension name.
     let cut = attrs![begin: [0, 0, 0], end: [1, 1, 1], strides: [1, 1, 1], axes: [0, 1, 3]];
     let lane = n.op("strided_slice", &[x], cut)?;
     let lane = n.op_without_attrs("ones_like", &[lane])?;
@@ -256,7 +256,7 @@ fn positions(n: &mut Node<'_, '_>, x: ExprId, to: usize) -> Result<ExprId> {
     if to == 2 { Ok(counted) } else { n.transpose(counted, &[0, 1, 3, 2]) }
 }
 
-/// Extends a mask whose last dimension is shorter than the number of keys: the other keys are masked.
+/// Extends a mask whose last dimension is shorter than the number of keys: keys without a mask element are masked.
 fn extend_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId, boolean: bool) -> Result<ExprId> {
     let (dims, keys) = (n.dims(mask)?, n.dims(key)?[2].fixed());
     let (Some(own), Some(keys)) = (dims.last().and_then(Dim::fixed), keys) else { return Ok(mask) };
@@ -269,7 +269,7 @@ fn extend_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId, boolean: bool) -
     n.op("nn.pad", &[mask, never], attrs![pad_width: AttrValue::List(width.into()), pad_mode: "constant"])
 }
 
-/// Zeroes the weights of queries that attend to no key, for which the softmax is NaN.
+/// Zeroes the weights of queries that attend to no key; their softmax is NaN.
 fn without_masked_rows(n: &mut Node<'_, '_>, weights: ExprId, bias: ExprId) -> Result<ExprId> {
     let most = n.op("max", &[bias], attrs![axis: [-1], keepdims: true])?;
     let never = n.scalar(n.dtype(bias)?, f64::NEG_INFINITY);

@@ -11,11 +11,11 @@ use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[("If", 1, branch), ("Loop", 1, repeat), ("Scan", 8, scan_8), ("Scan", 9, scan)];
 
-/// Maximum number of attempts to find types that hold for every iteration. An attempt can only make more dimensions
-/// unknown.
+/// Maximum number of attempts to find types that are valid for every iteration. Each attempt can only make more
+/// dimensions unknown.
 const MAX_ATTEMPTS: usize = 8;
 
-/// Maximum batch of a Scan of opset 8.
+/// Maximum batch size of an opset-8 Scan.
 const MAX_BATCH: usize = 256;
 
 fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -45,7 +45,7 @@ fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
     (0..count).map(|i| n.project(chosen, i as u32)).collect()
 }
 
-/// Converts a condition, a tensor with one element, to a scalar.
+/// Converts a one-element condition tensor to a scalar.
 fn condition(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     let ty = n.ty(value)?;
     let single = ty.dims.iter().all(|dim| dim.fixed().is_none_or(|size| size == 1));
@@ -55,14 +55,14 @@ fn condition(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     n.reshape(value, &[])
 }
 
-/// Converts an integer tensor with one element to an int64 scalar.
+/// Converts a one-element integer tensor to an int64 scalar.
 pub(super) fn counter(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     let value = n.cast(value, DType::I64)?;
     n.reshape(value, &[])
 }
 
-/// Body of a loop for the converter: gets the iteration and the loop-carried values of one iteration, and returns the
-/// condition for the next one, the new loop-carried values and the scan outputs.
+/// Callback that converts a loop body: receives the iteration number and the loop-carried values of an iteration, and
+/// returns the results of that iteration.
 pub(super) type Body<'b> = &'b mut dyn FnMut(&mut Node<'_, '_>, ExprId, &[ExprId]) -> Result<Iteration>;
 
 /// Results of one iteration.
@@ -70,9 +70,9 @@ pub(super) struct Iteration {
     /// Condition for the next iteration; `None` if it is always true.
     pub next: Option<ExprId>,
     pub carried: Vec<ExprId>,
-    /// Scan outputs, each with the end at which it is added.
+    /// Scan outputs, each with the end where it is added.
     pub scanned: Vec<(ExprId, End)>,
-    /// Dimensions that the model declares for each scan output of an iteration. They matter if no iteration runs.
+    /// Declared dimensions of each scan output of an iteration, used if no iteration runs.
     pub declared: Vec<Vec<Option<usize>>>,
 }
 
@@ -102,7 +102,7 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let always = n.scalar(DType::Bool, 1.0);
         let inputs: Vec<ExprId> = [iteration, always].into_iter().chain(values.iter().copied()).collect();
         let outputs = n.subgraph(graph, &inputs)?;
-        // Without an initial condition, that of the body has no effect.
+        // Without an initial condition, the condition from the body has no effect.
         let next = if no_condition { None } else { Some(condition(n, outputs[0])?) };
         Ok(Iteration {
             next: next.filter(|&next| !is_true(n, next)),
@@ -115,7 +115,7 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     run_loop(n, limits, carried, &mut body)
 }
 
-/// Returns the dimensions that a value is declared with; `None` for one that is not a number.
+/// Returns the declared dimensions of a value; `None` for each non-numeric dimension.
 fn declared_dims(info: &ValueInfoProto) -> Vec<Option<usize>> {
     let shape = info.r#type.as_ref().and_then(|ty| ty.tensor_type.as_ref()?.shape.as_ref());
     let number = |dim: &DimensionProto| match dim.value {
@@ -145,7 +145,7 @@ fn scan(n: &mut Node<'_, '_>) -> Result<Outputs> {
     scan_over(n, graph, carried, &inputs)
 }
 
-/// Converts the Scan of opset 8, whose values have a leading batch axis, to one loop per element of the batch.
+/// Converts the opset-8 Scan, whose values have a leading batch axis, to one loop per batch element.
 fn scan_8(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let graph = n.graph_attr("body")?;
     let scanned = usize::try_from(n.int_attr("num_scan_inputs", 0)?).unwrap_or(0);
@@ -215,7 +215,7 @@ fn scan_over(n: &mut Node<'_, '_>, graph: &GraphProto, carried: Vec<ExprId>, inp
     Ok(results)
 }
 
-/// Returns a list attribute of Scan with one value for each of `count` inputs or outputs, 0 by default.
+/// Returns a Scan attribute with one value for each of `count` inputs or outputs, 0 by default.
 fn per_output(n: &Node<'_, '_>, name: &str, count: usize) -> Result<Vec<i64>> {
     match n.ints_attr(name)? {
         None => Ok(vec![0; count]),
@@ -226,12 +226,12 @@ fn per_output(n: &Node<'_, '_>, name: &str, count: usize) -> Result<Vec<i64>> {
     }
 }
 
-/// Limits of a loop.
+/// Bounds of a loop: trip count and initial condition.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     /// Maximum number of iterations.
     pub trips: Option<ExprId>,
-    /// Condition for the first iteration; `None` if it is true.
+    /// Condition for the first iteration; `None` if always true.
     pub start: Option<ExprId>,
 }
 
@@ -333,8 +333,8 @@ fn try_loop(
     (0..params.len() - 2).map(|i| n.project(outcome, i as u32)).collect::<Result<Outputs>>().map(Attempt::Done)
 }
 
-/// Adds the scan output of an iteration to those of the previous iterations. The first iteration replaces the initial
-/// value, which has no elements and may have unknown dimensions.
+/// Adds the scan output of an iteration to the scan outputs of previous iterations. The first iteration replaces the
+/// initial value, which has no elements and may have unknown dimensions.
 fn append(n: &mut Node<'_, '_>, iteration: ExprId, part: ExprId, value: ExprId, end: End) -> Result<ExprId> {
     let row = n.op("expand_dims", &[value], attrs![axis: 0])?;
     let both = if end == End::Back { [part, row] } else { [row, part] };

@@ -1,4 +1,4 @@
-//! Convolutions in one, two and three dimensions, and the window geometry that they share with pooling.
+//! Convolutions in one, two and three dimensions, and the window geometry shared with pooling.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::diag::codes;
@@ -42,9 +42,9 @@ pub enum AutoPad {
     Not,
     /// No padding.
     Valid,
-    /// Padding such that there is one window per stride of the data; an odd element of padding goes after the data.
+    /// Padding for exactly one window per stride of the data; an odd padding element is placed after the data.
     SameUpper,
-    /// Same as `SameUpper`, but an odd element of padding goes before the data.
+    /// Same as `SameUpper`, but with an odd padding element placed before the data.
     SameLower,
 }
 
@@ -72,15 +72,15 @@ pub fn per_axis(n: &Node<'_, '_>, name: &str, axes: usize) -> Result<Vec<usize>>
     }
 }
 
-/// Data of a window operator with its geometry.
+/// Data of a window operator with the window geometry.
 pub struct Windows {
     /// Data, already padded if the padding depends on dimensions known only at run time.
     pub data: ExprId,
     pub geometry: Geometry,
 }
 
-/// Reads the geometry of a window over data with the spatial dimensions `spatial`. If dimensions are unknown, padding
-/// that depends on them is added to the data at run time, with the value `fill`.
+/// Reads the geometry of a window over data with the spatial dimensions `spatial`. Padding that depends on unknown
+/// dimensions is added to the data at run time, with the value `fill`.
 pub fn windows(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: &[Dim], fill: f64) -> Result<Windows> {
     let axes = spatial.len();
     let (strides, dilations) = (per_axis(n, "strides", axes)?, per_axis(n, "dilations", axes)?);
@@ -120,7 +120,7 @@ pub fn windows(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: 
     Ok(Windows { data, geometry })
 }
 
-/// Reads the attribute `pads`: the padding before and after each of `axes` axes.
+/// Reads the attribute `pads`: the padding before all axes, then the padding after all axes.
 fn explicit_padding(n: &Node<'_, '_>, axes: usize) -> Result<Option<[Vec<i64>; 2]>> {
     let Some(pads) = n.ints_attr("pads")? else { return Ok(None) };
     if pads.len() != 2 * axes || pads.iter().any(|p| !(0..1 << 31).contains(p)) {
@@ -129,7 +129,8 @@ fn explicit_padding(n: &Node<'_, '_>, axes: usize) -> Result<Option<[Vec<i64>; 2
     Ok(Some([pads[..axes].to_vec(), pads[axes..].to_vec()]))
 }
 
-/// Returns the padding of an axis for one window per stride: max((ceil(size / stride) - 1) * stride + extent - size, 0).
+/// Returns the padding of an axis for one window per stride: max((ceil(size / stride) - 1) * stride + extent - size,
+/// 0).
 fn same_padding(size: &Dim, stride: usize, extent: usize) -> Option<DimExpr> {
     let (size, stride) = (DimExpr::of(size)?, i64::try_from(stride).ok()?);
     let places = size.offset(stride - 1)?.floor_div(&DimExpr::constant(stride))?.offset(-1)?;
@@ -137,7 +138,7 @@ fn same_padding(size: &Dim, stride: usize, extent: usize) -> Option<DimExpr> {
     missing.maximum(&DimExpr::constant(0))
 }
 
-/// Pads spatial axes of `data` by numbers that are computed at run time.
+/// Pads spatial axes of `data` by widths computed at run time.
 fn pad_open(
     n: &mut Node<'_, '_>,
     data: ExprId,
@@ -169,7 +170,7 @@ fn pad_open(
     Ok(padded)
 }
 
-/// Returns the spatial dimensions of data (batch, channels, spatial..), of which there may be one to three.
+/// Returns the one to three spatial dimensions of data (batch, channels, spatial..).
 pub fn spatial(n: &mut Node<'_, '_>, data: ExprId) -> Result<Vec<Dim>> {
     let dims = n.dims(data)?;
     if !(3..=5).contains(&dims.len()) {
@@ -178,7 +179,7 @@ pub fn spatial(n: &mut Node<'_, '_>, data: ExprId) -> Result<Vec<Dim>> {
     Ok(dims[2..].to_vec())
 }
 
-/// Returns the spatial dimensions of the weight, after checking that `kernel_shape` agrees with them.
+/// Returns the spatial dimensions of the weight, after checking `kernel_shape` against them.
 pub fn kernel(n: &Node<'_, '_>, weight: &[Dim]) -> Result<Vec<usize>> {
     let given = n.ints_attr("kernel_shape")?.filter(|given| !given.is_empty());
     let agrees = |given: &[i64]| {
@@ -230,7 +231,7 @@ pub(super) fn conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(with_bias(n, product)?)
 }
 
-/// Adds the bias, input 2, along the channels, if it is given.
+/// Adds the bias, input 2, along the channels, if present.
 fn with_bias(n: &mut Node<'_, '_>, product: ExprId) -> Result<ExprId> {
     match n.optional_input(2) {
         Some(bias) => n.op("nn.bias_add", &[product, bias], attrs![axis: 1]),
@@ -281,7 +282,7 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
                 let stride = window.strides[axis] as i64;
                 let beyond = output_padding[axis] + window.extent(axis) as i64;
                 let total = match &wanted {
-                    // The result has `stride` elements for each element of the data.
+                    // The result has `stride` elements per data element.
                     None => beyond - stride,
                     Some(shape) => {
                         let Some(size) = spatial[axis].fixed() else { return Err(n.unknown_dims_error(&n.ty(data)?)) };

@@ -14,12 +14,12 @@ struct Sizes {
     image: [usize; 2],
     kernel: [usize; 2],
     result: [usize; 2],
-    /// Number of offset groups: groups of channels that share the sampling positions.
+    /// Number of offset groups: channel groups with common sampling positions.
     groups: usize,
 }
 
-/// Samples the image bilinearly for all taps at once, as one image of (taps * rows, columns), and multiplies the samples
-/// with the weights.
+/// Samples the image bilinearly for all taps in one call, as one image of (taps * rows, columns), and multiplies the
+/// samples by the weights.
 fn deform_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight, offset) = (n.input(0)?, n.input(1)?, n.input(2)?);
     let sizes = sizes(n, data, weight, offset)?;
@@ -82,7 +82,7 @@ fn sizes(n: &Node<'_, '_>, data: ExprId, weight: ExprId, offset: ExprId) -> Resu
     })
 }
 
-/// Returns the sampling positions of each offset group, (batch, taps * rows, columns, 2), in the form of the grids of
+/// Returns the sampling positions of each offset group, (batch, taps * rows, columns, 2), in the grid format of
 /// GridSample.
 fn coordinates(n: &mut Node<'_, '_>, of: &Sizes, offset: ExprId) -> Result<Vec<ExprId>> {
     let attribute = |n: &Node<'_, '_>, name: &str, default: i64, count: usize| {
@@ -111,7 +111,7 @@ fn coordinates(n: &mut Node<'_, '_>, of: &Sizes, offset: ExprId) -> Result<Vec<E
         let moved = n.slice(split, 3, axis, axis + 1)?;
         let moved = n.reshape(moved, &[of.batch, of.groups, taps, rows, columns])?;
         let place = n.op_without_attrs("add", &[moved, starts])?;
-        // The edges of the image are -1 and 1: pixel i is at (2 i + 1) / size - 1.
+        // The image edges are at -1 and 1: pixel i is at (2 i + 1) / size - 1.
         let doubled = n.with_scalar("multiply", place, 2.0)?;
         let center = n.with_scalar("add", doubled, 1.0)?;
         let ratio = n.with_scalar("divide", center, of.image[axis] as f64)?;

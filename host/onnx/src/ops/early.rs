@@ -1,5 +1,5 @@
-//! Operators of the sets 1 to 6, where they differ from later ones: broadcasting by an attribute, and arguments that
-//! were attributes.
+//! Operators of opsets 1 to 6 that differ from later versions: broadcasting by an attribute, and parameters as
+//! attributes instead of inputs.
 
 use super::{Node, Outputs, Result, Row, attrs, elementwise, math, norm, one, resize, slice};
 use crate::tensor;
@@ -40,8 +40,8 @@ pub const ROWS: &[Row] = &[
     ("Xor", 1, |n| binary(n, "logical_xor")),
 ];
 
-/// Converts a binary operator. With `broadcast`, the dimensions of the second operand correspond to those of the first
-/// from `axis` on, by default to the last ones.
+/// Converts a binary operator. With `broadcast`, the dimensions of the second operand are aligned with the dimensions
+/// of the first operand that begin at `axis`, by default with its last dimensions.
 fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let (a, mut b) = (n.input(0)?, n.input(1)?);
     if n.int_attr("broadcast", 0)? != 0 {
@@ -63,7 +63,7 @@ fn align(n: &mut Node<'_, '_>, a: ExprId, b: ExprId) -> Result<ExprId> {
     n.reshape_to(b, &dims)
 }
 
-/// Converts a cast, whose type is a name.
+/// Converts Cast, whose target type is a name.
 fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let name = n.str_attr("to", "")?;
     let dtype = (1..=16).filter(|number| data_type_name(*number) == name).find_map(tensor::dtype);
@@ -73,7 +73,7 @@ fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(if n.dtype(x)? == dtype { n.forward(x) } else { n.cast(x, dtype)? })
 }
 
-/// Returns the name of a value of `TensorProto.DataType`.
+/// Returns the name of a `TensorProto.DataType` value.
 fn data_type_name(number: i32) -> &'static str {
     match number {
         1 => "FLOAT",
@@ -92,7 +92,7 @@ fn data_type_name(number: i32) -> &'static str {
     }
 }
 
-/// Converts PRelu, whose slope is one number or one per channel.
+/// Converts PRelu with a scalar or per-channel slope.
 fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (x, slope) = (n.input(0)?, n.input(1)?);
     let slopes = n.dims(slope)?;

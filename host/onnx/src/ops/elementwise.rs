@@ -99,7 +99,7 @@ pub const ROWS: &[Row] = &[
     ("Relu", 1, |n| unary(n, "nn.relu")),
     ("Round", 11, round),
     ("Selu", 1, |n| {
-        // Defaults of the specification, rounded to binary32.
+        // Defaults from the specification, rounded to binary32.
         let alpha = n.float_attr("alpha", 1.673_263_2)?;
         let gamma = n.float_attr("gamma", 1.050_701)?;
         exponential_below_zero(n, alpha, gamma)
@@ -163,7 +163,7 @@ fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     one(n.op_without_attrs(op, &args)?)
 }
 
-/// Combines all inputs from left to right with a binary operator.
+/// Folds all inputs from left to right with a binary operator.
 fn variadic(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let inputs = n.all_inputs()?;
     let (&first, rest) = inputs.split_first().ok_or_else(|| n.invalid_node("expected at least one input"))?;
@@ -187,7 +187,7 @@ fn bit_shift(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
 }
 
-/// Converts a bit shift. A negative amount shifts out all bits, as an amount of at least the bit width does.
+/// Converts a bit shift. A negative amount shifts out all bits, like an amount of at least the bit width.
 fn shift(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let (data, mut amount) = (n.input(0)?, n.input(1)?);
     let dtype = n.dtype(amount)?;
@@ -232,7 +232,7 @@ fn clip_6(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(clip(n, x, low, high)?)
 }
 
-/// Computes min(max(x, low), high): `high` if `low` is above it, where Relay's `clip` would return either bound.
+/// Computes min(max(x, low), high), which is `high` if `low > high`; Relay's `clip` could return either bound.
 fn clip(n: &mut Node<'_, '_>, x: ExprId, low: f64, high: f64) -> Result<ExprId> {
     n.op("clip", &[x], attrs![a_min: low.min(high), a_max: high])
 }
@@ -255,7 +255,7 @@ fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return one(n.forward(x));
     }
     if all_known {
-        // A missing bound becomes the limit of float32 instead of an infinity, which not every text form of a module
+        // A missing bound becomes the limit of float32 instead of an infinity, which not every text format for modules
         // can represent.
         let (low, high) = (known[0].max(f64::from(f32::MIN)), known[1].min(f64::from(f32::MAX)));
         let (low, high) = if dtype == DType::F64 { (known[0], known[1]) } else { (low, high) };
@@ -271,7 +271,7 @@ fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(y)
 }
 
-/// Converts Dropout. Only inference is supported, in which the data is returned unchanged.
+/// Converts Dropout in inference mode, which returns the data unchanged. Training mode is not supported.
 pub(super) fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.opset >= 12
         && let Some(training) = n.constant(2, "training_mode")?
@@ -302,7 +302,7 @@ fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Resul
     let dtype = n.dtype(x)?;
     let positive = n.op_without_attrs("nn.relu", &[x])?;
     let zero = n.scalar(dtype, 0.0);
-    // The argument of exp is min(x, 0), so that exp does not overflow for the elements that the other branch provides.
+    // The argument of exp is min(x, 0), so that exp does not overflow for positive elements.
     let below = n.op_without_attrs("minimum", &[x, zero])?;
     let power = n.op_without_attrs("exp", &[below])?;
     let less_one = n.with_scalar("subtract", power, 1.0)?;
@@ -316,7 +316,7 @@ fn celu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let alpha = n.float_attr("alpha", 1.0)?;
     let data = n.input(0)?;
     let given = n.dtype(data)?;
-    // 16-bit floats are computed in float32, so that the result is rounded once.
+    // 16-bit floats are computed in float32, so that only the result is rounded.
     let dtype = if given == DType::F64 { given } else { DType::F32 };
     let x = n.cast(data, dtype)?;
     let positive = n.op_without_attrs("nn.relu", &[x])?;
@@ -387,7 +387,7 @@ fn modulo(n: &mut Node<'_, '_>) -> Result<Outputs> {
     binary(n, op)
 }
 
-/// Converts PRelu; the slope broadcasts to the data from the right.
+/// Converts PRelu. The slope broadcasts to the data, aligned at the last axis.
 pub(super) fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (x, slope) = (n.input(0)?, n.input(1)?);
     let (dims, slopes) = (n.dims(x)?, n.dims(slope)?);
@@ -417,7 +417,8 @@ fn pow(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let exponent = n.cast(exponent, dtype)?;
         return one(n.op_without_attrs("power", &[base, exponent])?);
     }
-    // The power is computed in float64, which represents integers that a narrower type of the exponent cannot.
+    // The power is computed in float64, which represents integers that are not exactly representable in a narrower
+    // exponent type.
     let (wide, exponent) = (n.cast(base, DType::F64)?, n.cast(exponent, DType::F64)?);
     let power = n.op_without_attrs("power", &[wide, exponent])?;
     one(n.cast(power, dtype)?)
@@ -428,7 +429,7 @@ fn round(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(half_to_even(n, x)?)
 }
 
-/// Rounds to the nearest integer, halves to even; Relay's `round` rounds halves away from zero.
+/// Rounds to the nearest integer, ties to even; Relay's `round` rounds ties away from zero.
 pub fn half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     let whole = n.op_without_attrs("trunc", &[x])?;
     let fraction = n.op_without_attrs("subtract", &[x, whole])?;
@@ -441,7 +442,7 @@ pub fn half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     n.op_without_attrs("where", &[tie, even, nearest])
 }
 
-/// Computes x + bias below -lambd, x - bias above lambd, 0 between.
+/// Computes x + bias if x < -lambd, x - bias if x > lambd, and 0 otherwise.
 fn shrink(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (bias, lambda) = (n.float_attr("bias", 0.0)?, n.float_attr("lambd", 0.5)?);
     let x = n.input(0)?;

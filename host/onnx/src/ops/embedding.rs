@@ -1,4 +1,4 @@
-//! Operators of language models around attention: rotary embeddings and caches of fixed size.
+//! Rotary embeddings and fixed-size caches of language models.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
@@ -6,7 +6,7 @@ use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[("RotaryEmbedding", 23, rotary_embedding), ("TensorScatter", 24, tensor_scatter)];
 
-/// Rotates pairs of elements by angles whose cosines and sines are given per position. X is (batch, heads, sequence, size)
+/// Rotates pairs of elements by angles with known cosines and sines per position. X is (batch, heads, sequence, size)
 /// or (batch, sequence, heads * size).
 fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
@@ -40,7 +40,7 @@ fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.reshape_to(whole, &given)?)
 }
 
-/// Rotates as many elements of each head as there are angles for: two per cosine.
+/// Rotates the leading elements of each head, two per cosine.
 pub(super) fn rotate_heads(n: &mut Node<'_, '_>, x: ExprId, angles: [ExprId; 2], interleaved: bool) -> Result<ExprId> {
     let half = n.dims(angles[0])?.last().and_then(Dim::fixed);
     let half = half.ok_or_else(|| n.invalid_node("expected a known number of angles"))?;
@@ -80,7 +80,7 @@ fn angles(n: &mut Node<'_, '_>, i: usize, flat: bool) -> Result<ExprId> {
     n.op("expand_dims", &[cache], attrs![axis: if flat { 2 } else { 1 }])
 }
 
-/// Rotates `size` elements in pairs: the two halves, or neighbors if `interleaved`.
+/// Rotates `size` elements in pairs: element i with element i + size / 2, or with its neighbor if `interleaved`.
 fn rotate(n: &mut Node<'_, '_>, x: ExprId, size: usize, [cos, sin]: [ExprId; 2], interleaved: bool) -> Result<ExprId> {
     let half = size / 2;
     let [first, second] = if interleaved {
@@ -105,8 +105,8 @@ fn rotate(n: &mut Node<'_, '_>, x: ExprId, size: usize, [cos, sin]: [ExprId; 2],
     n.reshape_to(pairs, &dims)
 }
 
-/// Writes an update into a cache of fixed size, starting at a position per sequence. In `circular` mode, the update
-/// wraps around to the start of the cache.
+/// Writes an update into a fixed-size cache, at a start position per sequence. In `circular` mode, the update wraps
+/// around to the start of the cache.
 fn tensor_scatter(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (cache, update) = (n.input(0)?, n.input(1)?);
     let (length, shape) = (n.dims(cache)?, n.shape(update)?);

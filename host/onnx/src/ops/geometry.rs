@@ -1,4 +1,4 @@
-//! Operators on images whose sizes may be computed at run time: cropping, sampling grids, unpooling.
+//! Operators on images with sizes that may be computed at run time: cropping, sampling grids, unpooling.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{AttrValue, ExprId};
@@ -66,7 +66,8 @@ fn grid_sample(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("image.grid_sample", &[data, grid], attributes)?)
 }
 
-/// Crops or pads each axis to a size, around its center. An odd difference puts one more element at the end.
+/// Crops or pads each axis symmetrically to a size. For an odd difference, the end is cropped or padded by one more
+/// element than the start.
 fn center_crop_pad(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, wanted) = (n.input(0)?, n.input(1)?);
     let rank = n.rank(data)?;
@@ -92,7 +93,7 @@ fn center_crop_pad(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let cropped = n.op("dyn.strided_slice", &[data, begin, end, steps], attrs![axes: named])?;
     let rest = n.op_without_attrs("subtract", &[wanted, kept])?;
     let after = n.op_without_attrs("subtract", &[rest, before])?;
-    // One row of widths per axis; axes that are not named keep their size.
+    // One row of widths per axis; unnamed axes keep their size.
     let none = n.vector(&[0i64, 0]);
     let mut rows = vec![none; rank];
     for (i, &axis) in axes.iter().enumerate() {
@@ -105,7 +106,7 @@ fn center_crop_pad(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("dyn.nn.pad", &[cropped, widths, value], attrs![pad_mode: "constant"])?)
 }
 
-/// Applies affine maps to the positions of an image's elements, in [-1, 1]. With `align_corners`, -1 and 1 are the
+/// Applies affine maps to the positions of the image elements, in [-1, 1]. With `align_corners`, -1 and 1 are the
 /// centers of the corner elements; otherwise, they are the edges of the image.
 fn affine_grid(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (maps, size) = (n.input(0)?, n.input(1)?);

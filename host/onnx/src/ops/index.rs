@@ -26,8 +26,8 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-/// Converts negative indices, which count from the end of `size` elements, to non-negative ones. Also returns whether
-/// the indices are constant.
+/// Converts negative indices, which count from the end of `size` elements, to non-negative indices. Also returns true
+/// if the indices are constant.
 fn normalize_indices(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<(ExprId, bool)> {
     if let Some(tensor) = n.constant_value(indices)
         && let Some(values) = tensor.view().to_i64s()
@@ -61,7 +61,7 @@ fn gather(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
     let (indices, known) = match dims[axis].fixed() {
         Some(size) => normalize_indices(n, indices, size)?,
-        // On a symbolic axis, constant indices that are not negative remain unchanged.
+        // On a symbolic axis, constant non-negative indices remain unchanged.
         None => {
             let positive =
                 |tensor: &Tensor| tensor.view().to_i64s().is_some_and(|values| values.iter().all(|v| *v >= 0));
@@ -86,7 +86,7 @@ fn gather_elements(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("gather", &[data, indices], attrs![axis: axis])?)
 }
 
-/// Moves the components of an index from the last axis (ONNX) to the first (Relay).
+/// Moves the components of an index from the last axis (ONNX) to the first axis (Relay).
 fn components_first(n: &mut Node<'_, '_>, indices: ExprId) -> Result<ExprId> {
     let rank = n.rank(indices)?;
     if rank == 0 {
@@ -103,7 +103,7 @@ fn gather_nd(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("gather_nd", &[data, indices], attrs![batch_dims: batch])?)
 }
 
-/// Returns Relay's name of the attribute `reduction`.
+/// Returns Relay's name for the value of the attribute `reduction`.
 fn reduction(n: &Node<'_, '_>) -> Result<&'static str> {
     match n.str_attr("reduction", "none")?.as_str() {
         "none" => Ok("update"),
@@ -129,7 +129,7 @@ fn scatter_nd(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("scatter_nd", &[data, indices, updates], attrs![mode: mode])?)
 }
 
-/// Converts OneHot. The input `values` is (off, on); an index outside [-depth, depth) yields only off.
+/// Converts OneHot. The input `values` is (off, on); an index outside [-depth, depth) yields only `off`.
 fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (indices, values) = (n.input(0)?, n.input(2)?);
     if let Some(depth) = n.computed_input(1) {
@@ -176,13 +176,13 @@ fn off_and_on(n: &mut Node<'_, '_>) -> Result<[ExprId; 2]> {
     Ok(pair)
 }
 
-/// Converts OneHot with a depth that is computed at run time.
+/// Converts OneHot with a depth computed at run time.
 fn one_hot_at_run_time(n: &mut Node<'_, '_>, depth: ExprId) -> Result<Outputs> {
     let (indices, axis) = (n.input(0)?, n.int_attr("axis", -1)?);
     let integers = n.cast(indices, DType::I64)?;
     let depth = n.cast(depth, DType::I64)?;
     let depth = n.reshape(depth, &[])?;
-    // Only indices from -depth on count from the end.
+    // Only indices >= -depth count from the end.
     let wrapped = wrap_negative(n, integers, depth)?;
     let ([off, on], dtype) = (off_and_on(n)?, n.dtype(n.input(2)?)?);
     one(n.op("dyn.one_hot", &[wrapped, on, off, depth], attrs![axis: axis, dtype: dtype])?)
@@ -225,7 +225,7 @@ fn reverse_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.reshape(gathered, &shape)?)
 }
 
-/// Reverses sequences whose lengths are computed at run time: element t comes from length - 1 - t where t < length.
+/// Reverses sequences with lengths computed at run time: element t is read from length - 1 - t if t < length.
 fn reverse_sequence_at_run_time(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, lengths) = (n.input(0)?, n.input(1)?);
     let dims = n.dims(data)?;
@@ -244,7 +244,7 @@ fn reverse_sequence_at_run_time(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("gather", &[data, places], attrs![axis: time as i64])?)
 }
 
-/// Converts TopK with a number of elements that is computed at run time.
+/// Converts TopK with a `k` computed at run time.
 fn top_k_at_run_time(n: &mut Node<'_, '_>, k: ExprId) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;

@@ -1,4 +1,4 @@
-//! Loss functions, which occur in models exported in training mode.
+//! Loss functions of models exported in training mode.
 
 use super::{Node, Result, Row, attrs, one};
 use byoc_ir::ir::{Attrs, ExprId};
@@ -15,7 +15,7 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-/// Computes -weight\[target\] * log_probabilities\[n, target, ...\], ignores the targets equal to `ignore_index`, and
+/// Computes -weight\[target\] * log_probabilities\[n, target, ...\], ignores targets equal to `ignore_index`, and
 /// reduces the losses. The mean is weighted.
 fn negative_log_likelihood(n: &mut Node<'_, '_>, log_probabilities: ExprId) -> Result<ExprId> {
     let target = n.input(1)?;
@@ -27,7 +27,7 @@ fn negative_log_likelihood(n: &mut Node<'_, '_>, log_probabilities: ExprId) -> R
         let ignored = n.int_attr("ignore_index", 0)?;
         let is_valid = n.with_scalar("not_equal", target, ignored as f64)?;
         let first = n.scalar(n.dtype(target)?, 0.0);
-        // An ignored target may be out of range, so the first class takes its place.
+        // An ignored target may be out of range, so it is replaced with the first class.
         index = n.op_without_attrs("where", &[is_valid, target, first])?;
         valid = Some(is_valid);
     }

@@ -1,4 +1,4 @@
-//! Matrix products and sums along an axis.
+//! Matrix products, and cumulative sums and products along an axis.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{Attrs, Dim, ExprId};
@@ -15,7 +15,7 @@ fn transpose(n: &mut Node<'_, '_>, matrix: ExprId) -> Result<ExprId> {
     n.transpose(matrix, &[1, 0])
 }
 
-/// Returns the attributes of `nn.dense`: the number of units, omitted if unknown.
+/// Returns the attributes for `nn.dense`: the number of units, omitted if unknown.
 fn with_units(units: &Dim) -> Attrs {
     units.fixed().map_or_else(|| attrs![], |units| attrs![units: units as i64])
 }
@@ -37,7 +37,7 @@ pub(super) fn gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
         b = transpose(n, b)?;
         n.dims(b)?[0].clone()
     };
-    // 16-bit floats are scaled in float32, so that the result is rounded once.
+    // 16-bit floats are scaled in float32, so that only the result is rounded.
     let dtype = n.dtype(a)?;
     if (alpha, beta) != (1.0, 1.0) {
         (a, b) = (n.widen(a)?, n.widen(b)?);
@@ -68,16 +68,16 @@ fn mat_mul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(matmul(n, a, b, None)?)
 }
 
-/// Creates a product with the semantics of `numpy.matmul`. `quantized` holds the zero points and scales of quantized
-/// operands; the result then consists of `int32` accumulators.
+/// Creates a matrix product with the semantics of `numpy.matmul`. `quantized` holds the zero points and scales of
+/// quantized operands; the result elements are then `int32` accumulators.
 pub fn matmul(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[ExprId; 4]>) -> Result<ExprId> {
     let (ty_a, ty_b) = (n.ty(a)?, n.ty(b)?);
     let (mut dims_a, mut dims_b) = (n.dims(a)?, n.dims(b)?);
     if dims_a.is_empty() || dims_b.is_empty() {
         return Err(n.invalid_node("expected operands of rank 1 or more, found a scalar"));
     }
-    // A vector is treated as a matrix with one row (first operand) or column (second operand), which is removed from
-    // the result.
+    // A vector is treated as a matrix with one row (first operand) or one column (second operand); the added axis is
+    // removed from the result.
     let (row, column) = (dims_a.len() == 1, dims_b.len() == 1);
     if row {
         dims_a.insert(0, Dim::Fixed(1));
@@ -145,7 +145,7 @@ pub fn matmul(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Exp
     n.reshape_to(result, &dims)
 }
 
-/// Returns the shape, computed at run time, that the batches of two operands broadcast to.
+/// Returns the broadcast batch shape of two operands, computed at run time.
 fn runtime_batch(n: &mut Node<'_, '_>, operands: [ExprId; 2]) -> Result<ExprId> {
     let ranks = [n.rank(operands[0])? - 2, n.rank(operands[1])? - 2];
     let mut batches = operands;
@@ -159,7 +159,7 @@ fn runtime_batch(n: &mut Node<'_, '_>, operands: [ExprId; 2]) -> Result<ExprId> 
     n.op_without_attrs("where", &[free, batches[1], batches[0]])
 }
 
-/// Broadcasts an operand to a batch that is computed at run time, as (b, rows, columns).
+/// Broadcasts an operand to a batch shape computed at run time, as (b, rows, columns).
 fn broadcast_to_batch(n: &mut Node<'_, '_>, value: ExprId, batch: ExprId) -> Result<ExprId> {
     let rank = n.rank(value)?;
     let matrix = n.shape_vector(value, rank - 2..rank)?;
@@ -170,7 +170,8 @@ fn broadcast_to_batch(n: &mut Node<'_, '_>, value: ExprId, batch: ExprId) -> Res
     n.op("dyn.reshape", &[all, shape], attrs![allowzero: true])
 }
 
-/// Reshapes an operand to (b, rows, columns), with one matrix per element of the batch, or a single matrix for all.
+/// Reshapes an operand to (b, rows, columns), with one matrix per batch element, or a single matrix for the whole
+/// batch.
 fn reshape_to_batch(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> Result<ExprId> {
     let (operand_batch, matrix) = dims.split_at(dims.len() - 2);
     let one = Dim::Fixed(1);
@@ -199,7 +200,7 @@ pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
             (x, y) if x == y => Some(x),
             (Dim::Fixed(1), other) | (other, Dim::Fixed(1)) => Some(other),
             (Dim::Fixed(_), Dim::Fixed(_)) => None,
-            // An unknown dimension can only be 1 or equal to the known one.
+            // An unknown dimension can only be 1 or equal to the known dimension.
             (Dim::Fixed(n), _) | (_, Dim::Fixed(n)) => Some(Dim::Fixed(n)),
             _ => Some(Dim::Any),
         })

@@ -1,8 +1,8 @@
 //! Converters, one file per operator family, and their table.
 //!
-//! A row gives the first opset that a converter applies to. The row with the greatest opset not above that of the model
-//! is used. To add an operator, write its converter in the file of its family and add a row there. Operators of other
-//! domains than the standard one have tables of their own.
+//! A row states the first opset that a converter applies to. The row with the greatest opset not above the model's
+//! opset is used. To add an operator, write its converter in the file of its family and add a row there. Operators
+//! outside the standard domain have separate tables.
 
 mod attention;
 mod contrib;
@@ -41,7 +41,7 @@ pub type Convert = fn(&mut Node<'_, '_>) -> Result<Outputs>;
 /// Row of an operator table: operator, first opset, converter.
 type Row = (&'static str, i64, Convert);
 
-/// Tables of the operators of a domain.
+/// Operator tables of a domain.
 struct Domain {
     name: &'static str,
     tables: &'static [&'static [Row]],
@@ -92,12 +92,12 @@ pub fn converter(domain: &str, op: &str, version: i64) -> Option<Convert> {
     known.max_by_key(|(_, since, _)| *since).map(|(_, _, convert)| *convert)
 }
 
-/// Returns the names of all operators of a domain with a converter.
+/// Returns the names of all operators with a converter in a domain.
 pub fn names(domain: &str) -> impl Iterator<Item = &'static str> {
     rows(domain).map(|(name, _, _)| *name)
 }
 
-/// Wraps the output of an operator with a single output.
+/// Wraps the output of a single-output operator.
 fn one(value: byoc_ir::ir::ExprId) -> Result<Outputs> {
     Ok(vec![value])
 }

@@ -31,13 +31,14 @@ pub const ROWS: &[Row] = &[
     ("LpNormalization", 1, lp),
     ("MeanVarianceNormalization", 9, mean_variance),
     ("RMSNormalization", 23, rms),
-    // ONNX Runtime's optimizer writes this name into the standard domain.
+    // ONNX Runtime's optimizer emits this operator in the standard domain.
     ("SimplifiedLayerNormalization", 1, rms),
     ("Softmax", 1, |n| softmax_flat(n, "nn.softmax")),
     ("Softmax", 13, |n| softmax(n, "nn.softmax")),
 ];
 
-/// Normalizes with the statistics of the batch, and returns the updated running statistics.
+/// Converts BatchNormalization in training mode: normalizes with the batch statistics, and also returns the updated
+/// running statistics.
 fn batch_of_training(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.opset < 14 {
         return Err(n.invalid_node("batch normalization in training mode is not supported before opset 14"));
@@ -102,14 +103,13 @@ fn instance(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("nn.instance_norm", &args, attrs![axis: 1, epsilon: epsilon])?)
 }
 
-/// Converts GroupNormalization. Scale and bias have one element per group before opset 21, and one per channel from
-/// opset 21 on.
+/// Converts GroupNormalization. Scale and bias are per-group before opset 21, and per-channel since opset 21.
 fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let ty = n.ty(data)?;
     let groups = n.int_attr("num_groups", 0)?;
-    // From opset 21 on, the parameters have one element per channel, so they give the number of channels if the type of
-    // the data does not.
+    // Since opset 21, the parameters are per-channel, so they determine the number of channels if the data type does
+    // not.
     let of_parameter = if n.opset < 21 { None } else { n.dims(n.input(1)?)?.first().and_then(Dim::fixed) };
     let Some(channels) = ty.dims.get(1).and_then(Dim::fixed).or(of_parameter) else {
         return Err(n.unknown_dims_error(&ty));
@@ -129,7 +129,7 @@ fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
         args.push(value);
     }
     let epsilon = n.float_attr("epsilon", 1e-5)?;
-    // The statistics are in the element type of `stash_type`, the result is rounded once.
+    // The statistics have the element type `stash_type`; only the result is rounded.
     let dtype = n.dtype(data)?;
     let stash = if n.opset < 21 { dtype } else { stash_type(n)? };
     let args = args.iter().map(|&arg| n.cast(arg, stash)).collect::<Result<Vec<_>>>()?;
@@ -137,7 +137,7 @@ fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.cast(normal, dtype)?)
 }
 
-/// Converts LayerNormalization over the axes from `axis` on; several axes are merged by a reshape.
+/// Converts LayerNormalization over `axis` and all later axes; several axes are merged by a reshape.
 fn layer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, gamma, beta) = (n.input(0)?, n.input(1)?, n.optional_input(2));
     let rank = n.rank(data)?;
@@ -168,7 +168,7 @@ pub(super) fn layer_of(
     layer_from(n, data, rank - 1, [Some(gamma), beta], epsilon)
 }
 
-/// Normalizes over the axes from `axis` on, which are merged by a reshape.
+/// Normalizes over `axis` and all later axes, which are merged by a reshape.
 fn layer_from(
     n: &mut Node<'_, '_>,
     data: ExprId,
@@ -221,7 +221,7 @@ fn lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
         }
         other => return Err(n.invalid_node(format!("attribute p: expected 1 or 2, found {other}"))),
     };
-    // A norm of zero is replaced with 1, so that the result is zero as well.
+    // A zero norm is replaced with 1, so that the result is zero as well.
     let nothing = n.with_scalar("equal", norm, 0.0)?;
     let unit = n.scalar(n.dtype(data)?, 1.0);
     let divisor = n.op_without_attrs("where", &[nothing, unit, norm])?;
@@ -249,8 +249,7 @@ fn softmax(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     one(n.op(op, &[data], attrs![axis: relative(axis, n.rank(data)?)])?)
 }
 
-/// Converts the softmax of opsets before 13: the data is treated as a matrix, split at `axis`, and each row is
-/// normalized.
+/// Converts Softmax before opset 13: the data is flattened at `axis` to a matrix, and each row is normalized.
 fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
@@ -265,7 +264,7 @@ fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     one(n.reshape_to(normal, &dims)?)
 }
 
-/// Returns 1 at the first largest element along an axis, and 0 elsewhere.
+/// Returns 1 at the first maximum along an axis, and 0 elsewhere.
 fn hard_max(n: &mut Node<'_, '_>, data: ExprId, axis: usize) -> Result<ExprId> {
     let (dtype, dims) = (n.dtype(data)?, n.dims(data)?);
     if dims.iter().any(|dim| dim.fixed() == Some(0)) {
@@ -283,8 +282,8 @@ fn hard_max(n: &mut Node<'_, '_>, data: ExprId, axis: usize) -> Result<ExprId> {
     n.cast(chosen, dtype)
 }
 
-/// Computes scale * data / sqrt(mean(data^2) + epsilon), with the mean over the axes from `axis` on, in the element type
-/// of `stash_type`.
+/// Computes scale * data / sqrt(mean(data^2) + epsilon), with the mean over `axis` and all later axes, in the element
+/// type `stash_type`.
 fn rms(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, scale) = (n.input(0)?, n.input(1)?);
     let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;
@@ -331,7 +330,7 @@ fn stash_type(n: &Node<'_, '_>) -> Result<DType> {
         .ok_or_else(|| n.invalid_node(format!("attribute stash_type: expected an element type, found {number}")))
 }
 
-/// Returns `axis`, or -1 for the last axis: -1 is the default, and the form that patterns match.
+/// Returns `axis`, or -1 for the last axis: -1 is the default, and the value that patterns match.
 fn relative(axis: usize, rank: usize) -> i64 {
     if axis + 1 == rank { -1 } else { axis as i64 }
 }

@@ -1,4 +1,4 @@
-//! Pooling.
+//! Pooling operators: average, maximum, Lp norm, and their global variants.
 
 use super::conv::{AutoPad, Geometry, Windows, auto_pad, ints, per_axis, spatial, windows};
 use super::{Node, Outputs, Result, Row, attrs, one};
@@ -22,7 +22,7 @@ pub enum Kind {
     Norm,
 }
 
-/// Converts GlobalLpPool to a pooling whose window covers the data.
+/// Converts GlobalLpPool to a pooling operator whose window covers the data.
 fn global_lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let (dims, p) = (spatial(n, data)?, n.int_attr("p", 2)?);
@@ -55,7 +55,7 @@ fn pool(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     pool_of(n, data, kind)
 }
 
-/// Creates the pooling of `data` that the attributes of the node describe.
+/// Creates the pooling of `data` described by the node's attributes.
 pub fn pool_of(n: &mut Node<'_, '_>, data: ExprId, kind: Kind) -> Result<Outputs> {
     let spatial = spatial(n, data)?;
     let axes = spatial.len();
@@ -84,7 +84,7 @@ pub fn pool_of(n: &mut Node<'_, '_>, data: ExprId, kind: Kind) -> Result<Outputs
     one(result)
 }
 
-/// Creates the call of a pooling.
+/// Creates the call to a pooling operator.
 fn pooled(
     n: &mut Node<'_, '_>,
     data: ExprId,
@@ -117,7 +117,7 @@ fn pooled(
 /// Maximum total number of window taps in a plane for which the positions of the maxima are computed.
 const MAX_TAPS: usize = 1 << 24;
 
-/// Returns the position of each maximum of a pooling in the flattened data: the first one in the order of the window.
+/// Returns the position of each pooling maximum in the flattened data: the first maximum in window order.
 fn positions_of_maxima(n: &mut Node<'_, '_>, data: ExprId, result: ExprId, window: &Geometry) -> Result<ExprId> {
     let ty = n.ty(data)?;
     let (Some(shape), Some(out)) = (ty.shape(), n.ty(result)?.shape()) else { return Err(n.unknown_dims_error(&ty)) };
@@ -128,7 +128,8 @@ fn positions_of_maxima(n: &mut Node<'_, '_>, data: ExprId, result: ExprId, windo
         return Err(n.invalid_node(format!("cannot locate the maxima of {windows} windows of {taps} elements")));
     }
     let column_major = n.int_attr("storage_order", 0)? != 0;
-    // For each tap of each window: the element of the plane, and its number in the storage order; -1 in the padding.
+    // For each tap of each window: the row-major index of the element in the plane, and its index in the requested
+    // storage order; -1 in the padding.
     let (mut elements, mut numbers) = (Vec::with_capacity(windows * taps), Vec::with_capacity(windows * taps));
     for place in 0..windows {
         for tap in 0..taps {
@@ -185,8 +186,8 @@ fn unravel(mut i: usize, shape: &[usize]) -> Vec<usize> {
     index
 }
 
-/// Averages windows over the data alone, of data that is padded at run time: the mean of the padded data by the mean of
-/// ones in its place.
+/// Averages windows of data padded at run time, without counting the padding: the mean of the padded data divided by
+/// the mean of padded ones.
 fn average_of_padded(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: &[Dim]) -> Result<ExprId> {
     let dims = n.dims(data)?;
     let unit = n.scalar(n.dtype(data)?, 1.0);
@@ -199,8 +200,8 @@ fn average_of_padded(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spa
     n.op_without_attrs("divide", &[sum, count])
 }
 
-/// Averages along one axis after the other, each with a rounding of its own: the number of elements of a window is the
-/// product of those along its axes.
+/// Averages along one axis after another, each with its own `ceil_mode`. The result equals a joint average, because the
+/// number of elements in a window is the product of the numbers along its axes.
 fn pool_by_axis(
     n: &mut Node<'_, '_>,
     data: ExprId,
@@ -240,27 +241,27 @@ fn same_with_strides(n: &Node<'_, '_>, spatial: &[Dim]) -> Result<bool> {
     Ok(same && spatial.iter().zip(strides).any(|(dim, stride)| dim.fixed().is_none() && stride > 1))
 }
 
-/// Rounding of the number of windows.
+/// Rounding mode of the number of windows.
 enum Rounding {
-    /// Value of Relay's `ceil_mode`.
+    /// Rounding of all axes by Relay's `ceil_mode`.
     All(bool),
-    /// Axes that are rounded up, if the axes differ.
+    /// True for each axis that is rounded up, if the axes differ.
     PerAxis(Vec<bool>),
 }
 
 /// Handles `ceil_mode`: an incomplete last stride yields a window too, unless that window would begin in the padding
-/// after the data. Relay's `ceil_mode` applies to all axes, so if only some axes get such a window, their padding after
-/// the data is extended instead, which affects neither the maximum nor a mean over the data alone.
+/// after the data. Relay's `ceil_mode` applies to all axes, so if only some axes have such a window, their padding
+/// after the data is extended instead, which affects neither the maximum nor a mean that excludes padding.
 ///
 /// # Errors
-/// If this depends on an unknown dimension.
+/// If the number of windows depends on an unknown dimension.
 fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[Dim], padding_counts: bool) -> Result<Rounding> {
     let mut extra_padding = vec![0i64; spatial.len()];
     let (mut more, mut fewer) = (false, false);
     for (axis, dim) in spatial.iter().enumerate() {
         let stride = window.strides[axis] as i64;
         let Some(size) = dim.fixed() else {
-            // No window begins after the data if the padding ends before the first window that could.
+            // No incomplete window exists if the padding after the data is too short for one.
             if stride > 1 && window.end[axis] + stride > window.extent(axis) as i64 {
                 let message = format!("ceil_mode: whether there is an incomplete window depends on dimension {dim}");
                 return Err(n.invalid_node(message));

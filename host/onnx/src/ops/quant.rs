@@ -1,8 +1,8 @@
-//! Quantized operators. Tensors are quantized per tensor, per axis, or in blocks along an axis. The first two kinds are
-//! converted to operators of the QNN dialect, the third to plain arithmetic that follows the definition of the
-//! operators exactly.
+//! Quantized operators. Quantization is per-tensor, per-axis, or per-block along an axis. Per-tensor and per-axis
+//! quantization is converted to operators of the QNN dialect, per-block quantization to plain arithmetic that follows
+//! the operator definitions exactly.
 //!
-//! ONNX computes in float32 and rounds halves to even, so the created calls set `compute_dtype` and `rounding`.
+//! ONNX computes in float32 and rounds ties to even, so the created calls set `compute_dtype` and `rounding`.
 
 use super::conv::{AutoPad, Windows, auto_pad, ints, kernel, spatial, windows};
 use super::elementwise::{cast_to, half_to_even};
@@ -21,15 +21,15 @@ pub const ROWS: &[Row] = &[
     ("QuantizeLinear", 10, quantize),
 ];
 
-/// Reads a scale as the QNN dialect requires it: a scalar or a vector of float32.
+/// Reads a scale in the format required by the QNN dialect: a float32 scalar or vector.
 pub(super) fn scale(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
     let value = n.input(i)?;
     let value = n.cast(value, DType::F32)?;
     parameter(n, value)
 }
 
-/// Reads a zero point as the QNN dialect requires it: a scalar or a vector of int32; 0 if not given. In the model, a
-/// zero point has the element type of the quantized tensor, `data`.
+/// Reads a zero point in the format required by the QNN dialect: an int32 scalar or vector; 0 if absent. In the model,
+/// a zero point has the element type of the quantized tensor, `data`.
 pub(super) fn zero_point(n: &mut Node<'_, '_>, i: usize, data: DType) -> Result<ExprId> {
     let Some(value) = n.optional_input(i) else { return Ok(n.scalar(DType::I32, 0.0)) };
     let given = n.dtype(value)?;
@@ -55,19 +55,19 @@ fn parameter(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     }
 }
 
-/// Reads `axis`, for data with `rank` dimensions; any axis is valid for a scalar.
+/// Reads the attribute `axis` for data with `rank` dimensions. Returns -1 for an out-of-range axis.
 fn axis(n: &Node<'_, '_>, rank: usize) -> Result<i64> {
     let axis = n.int_attr("axis", 1)?;
-    // The default may be out of range. The axis matters for vectors only, for which the type relation checks it.
+    // The default may be out of range. The axis matters only for vectors, for which the type relation checks it.
     Ok(if (-(rank as i64)..rank as i64).contains(&axis) { axis } else { -1 })
 }
 
-/// Expands a scale or zero point of a tensor quantized in blocks to the shape of `data`.
+/// Expands a per-block scale or zero point to the shape of `data`.
 fn expand_blocks(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Result<ExprId> {
     let (shape, wanted) = (n.dims(value)?, n.dims(data)?);
     let axis = n.axis(n.int_attr("axis", 1)?, wanted.len())?;
     let size = usize::try_from(block).ok().filter(|&size| size > 0);
-    // Dimensions that only a run determines are compared in the run.
+    // Dimensions known only at run time are compared at run time.
     let agrees = |(i, (own, of_data)): (usize, (&Dim, &Dim))| match (own.fixed(), of_data.fixed()) {
         (Some(own), Some(of_data)) if i == axis => size.is_some_and(|size| own == of_data.div_ceil(size)),
         (Some(own), Some(of_data)) => own == of_data,
@@ -93,7 +93,7 @@ fn dequantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let out = n.dtype(given)?;
     let block = n.int_attr("block_size", 0)?;
     let is_small = dtype.is_small_int() || dtype.is_small_float();
-    // Relay's dequantization to float16 saturates, that of ONNX overflows to infinity.
+    // Relay's dequantization to float16 saturates, but ONNX requires overflow to infinity.
     if block == 0 && !is_small && out != DType::F16 {
         let (scale, zero) = (scale(n, 1)?, zero_point(n, 2, dtype)?);
         let attrs = attrs![axis: axis(n, rank)?, out_dtype: out];
@@ -121,7 +121,7 @@ fn dequantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(output(n, product)?)
 }
 
-/// Casts the result of DequantizeLinear to the element type of the attribute `output_dtype`.
+/// Casts the result of DequantizeLinear to the element type in the attribute `output_dtype`.
 fn output(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     match n.int_attr("output_dtype", 0)? {
         0 => Ok(value),
@@ -133,8 +133,8 @@ fn output(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     }
 }
 
-/// Expands a scale or zero point to a shape that broadcasts to `data`. `block` is the block size, or 0 for parameters
-/// per axis or per tensor.
+/// Expands a scale or zero point to a shape that broadcasts to `data`. `block` is the block size, or 0 for per-axis or
+/// per-tensor parameters.
 fn expand(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Result<ExprId> {
     if block != 0 {
         return expand_blocks(n, value, data, block);
@@ -163,7 +163,7 @@ fn range(n: &Node<'_, '_>, dtype: DType) -> Result<(f64, f64)> {
     }
 }
 
-/// Computes saturate(round(x / scale) + zero point), rounding halves to even.
+/// Computes saturate(round(x / scale) + zero point), with ties rounded to even.
 fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (mut x, given) = (n.input(0)?, n.input(1)?);
     let wanted = match n.optional_input(2) {
@@ -203,7 +203,7 @@ fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(quantize_plainly(n, ratio, zero, wanted)?)
 }
 
-/// Computes saturate(round(ratio) + zero point) as an integer type of at most 16 bits, rounding halves to even.
+/// Computes saturate(round(ratio) + zero point) as an integer type of at most 16 bits, with ties rounded to even.
 pub(super) fn quantize_plainly(
     n: &mut Node<'_, '_>,
     ratio: ExprId,
@@ -250,7 +250,7 @@ struct Convolution {
     scales: [ExprId; 2],
 }
 
-/// Creates a convolution with `int32` accumulators as result.
+/// Creates a convolution that returns `int32` accumulators.
 fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId> {
     let spatial = spatial(n, of.data)?;
     let axes = spatial.len();
@@ -261,7 +261,7 @@ fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId> {
         );
     }
     let kernel = kernel(n, &n.ty(of.weight)?.dims)?;
-    // Padding holds the zero point; data that is padded at run time is shifted to a zero point of 0 before.
+    // Padding elements equal the zero point; data padded at run time is first shifted to a zero point of 0.
     let open = spatial.iter().any(|dim| dim.fixed().is_none()) && auto_pad(n)? != AutoPad::Not;
     let data = if open { subtract_zero_point(n, of.data, of.zero_points[0], 0)? } else { of.data };
     let Windows { data, geometry } = windows(n, data, kernel, &spatial, 0.0)?;
@@ -278,13 +278,14 @@ fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId> {
         let args = [data, of.weight, of.zero_points[0], of.zero_points[1], of.scales[0], of.scales[1]];
         return n.op("qnn.conv2d", &args, attrs);
     }
-    // The QNN dialect has only 2D convolutions. For others, the zero points are subtracted before a plain convolution.
+    // The QNN dialect has only 2D convolutions. For 1D and 3D, the zero points are subtracted before a plain
+    // convolution.
     let data = if open { data } else { subtract_zero_point(n, data, of.zero_points[0], 0)? };
     let weight = subtract_zero_point(n, of.weight, of.zero_points[1], axes + 1)?;
     n.op(["nn.conv1d", "nn.conv2d", "nn.conv3d"][axes - 1], &[data, weight], attrs)
 }
 
-/// Computes value - zero point in int32. A vector of zero points gets `trailing_axes` more axes of size 1.
+/// Computes value - zero point in int32. A zero-point vector is extended by `trailing_axes` axes of size 1.
 fn subtract_zero_point(
     n: &mut Node<'_, '_>,
     value: ExprId,
@@ -336,8 +337,8 @@ fn q_linear_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(requantize(n, sums, from, 6, 1)?)
 }
 
-/// Creates a matrix product with `int32` accumulators as result. Scalar zero points become arguments of a QNN operator;
-/// vectors (one element per row of the first operand, or per column of the second) are subtracted first.
+/// Creates a matrix product that returns `int32` accumulators. Scalar zero points become arguments of a QNN operator;
+/// zero-point vectors (per row of the first operand, or per column of the second operand) are subtracted first.
 pub(super) fn integer_matmul(
     n: &mut Node<'_, '_>,
     operands: [ExprId; 2],

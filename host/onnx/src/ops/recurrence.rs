@@ -1,4 +1,4 @@
-//! Linear attention and causal convolution, which carry a state from step to step.
+//! Linear attention and causal convolution, both with a state that is carried from step to step.
 
 use super::attention::split_heads;
 use super::control::{End, Iteration, Limits, counter, run_loop};
@@ -63,12 +63,12 @@ fn causal_conv_with_state(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(vec![value, state])
 }
 
-/// Update of the state of a linear attention.
+/// State update rule of linear attention.
 #[derive(Clone, Copy)]
 struct Rule {
     /// True if the state decays.
     gated: bool,
-    /// True if the value that the state already returns for the key is subtracted from the new value.
+    /// True if the state's current value for the key is subtracted from the new value (delta rule).
     delta: bool,
 }
 
@@ -155,13 +155,13 @@ fn heads(n: &mut Node<'_, '_>, i: usize, count: i64) -> Result<ExprId> {
     split_heads(n, x, count)
 }
 
-/// Returns the factors by which the state decays, per head or per element of the keys.
+/// Returns the decay factors of the state, per head or per key element.
 fn decay(n: &mut Node<'_, '_>, heads_of_key: i64) -> Result<ExprId> {
     let logarithm = heads(n, 4, heads_of_key)?;
     n.op_without_attrs("exp", &[logarithm])
 }
 
-/// Computes column^T * state for a column of keys or queries; the result has the shape (batch, heads, 1, width).
+/// Computes column^T * state for a key or query column; the result has the shape (batch, heads, 1, width).
 fn read(n: &mut Node<'_, '_>, state: ExprId, column: ExprId) -> Result<ExprId> {
     let product = n.op_without_attrs("multiply", &[state, column])?;
     n.op("sum", &[product], attrs![axis: [2i64], keepdims: true])

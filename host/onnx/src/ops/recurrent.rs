@@ -1,6 +1,6 @@
-//! Recurrent layers: unrolled over a sequence of known length, a loop over one of unknown length.
+//! Recurrent layers: unrolled over a sequence of known length, or converted to a loop if the length is unknown.
 //!
-//! The products of all time steps with the input weights are one `nn.dense`; each step then needs the product with the
+//! One `nn.dense` multiplies all time steps by the input weights; each step then needs only the product with the
 //! recurrent weights and a few elementwise operators.
 
 use super::control::{End, Iteration, Limits, counter, run_loop};
@@ -56,7 +56,7 @@ struct Direction<'a> {
     /// Recurrent weights (gates * hidden, hidden).
     recurrent: ExprId,
     /// Rows of the recurrent weights for the gates and for the candidate, if the reset gate of a GRU scales the state
-    /// before the product. The weights are sliced only once, because each slice of a constant is a new constant.
+    /// before the matrix product. The weights are sliced only once, because each slice of a constant is a new constant.
     recurrent_parts: Option<[ExprId; 2]>,
     /// Recurrent bias (gates * hidden), if it must stay separate from the input bias.
     recurrent_bias: Option<ExprId>,
@@ -66,7 +66,7 @@ struct Direction<'a> {
     couple_forget: bool,
 }
 
-/// State carried from step to step; `None` stands for zeros.
+/// State carried from step to step; `None` represents zeros.
 #[derive(Clone, Copy)]
 struct State {
     hidden: Option<ExprId>,
@@ -218,11 +218,11 @@ fn wide_input(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
     n.widen(value)
 }
 
-/// Sequence that a direction of a recurrent layer reads.
+/// Input sequence of one direction of a recurrent layer.
 struct Sequence<'a> {
-    /// Products of all steps with the input weights, (steps * batch, gates * hidden).
+    /// Inputs of all steps multiplied by the input weights, (steps * batch, gates * hidden).
     projected: ExprId,
-    /// Length of each sequence of the batch, (batch, 1), if it can be less than the number of steps.
+    /// Sequence lengths, (batch, 1), if a length may be less than the number of steps.
     lengths: Option<ExprId>,
     steps: &'a Dim,
     /// Batch and hidden size.
@@ -243,7 +243,7 @@ fn is_zero(n: &mut Node<'_, '_>, value: ExprId) -> bool {
     n.constant_value(value).is_some_and(|tensor| tensor.view().to_f64s().iter().all(|&v| v == 0.0))
 }
 
-/// Returns the lengths of the sequences of the batch, (batch, 1); `None` if all have the full length.
+/// Returns the sequence lengths, (batch, 1); `None` if all sequences have the full length.
 fn lengths(n: &mut Node<'_, '_>, steps: &Dim) -> Result<Option<ExprId>> {
     let Some(lengths) = n.optional_input(4) else { return Ok(None) };
     if let (Some(tensor), Some(steps)) = (n.constant_value(lengths), steps.fixed())
@@ -269,7 +269,7 @@ fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Ve
             defaults.len() * directions
         )));
     }
-    // Activation functions with parameters consume the lists of parameters in order.
+    // Activation functions with parameters consume the parameter lists in order.
     let mut alphas = n.floats_attr("activation_alpha")?.unwrap_or_default().into_iter();
     let mut betas = n.floats_attr("activation_beta")?.unwrap_or_default().into_iter();
     let mut all = Vec::with_capacity(names.len());
@@ -339,7 +339,7 @@ impl Activation {
 }
 
 impl Direction<'_> {
-    /// Creates one copy of the step for each of `steps` steps. Returns the stacked outputs and the last state.
+    /// Unrolls the layer into `steps` copies of its step. Returns the stacked outputs and the last state.
     fn unroll(
         &self,
         n: &mut Node<'_, '_>,
@@ -358,7 +358,8 @@ impl Direction<'_> {
         Ok((n.op("stack", &[stacked], attrs![axis: 0])?, state))
     }
 
-    /// Creates a loop over the steps, like [`Direction::unroll`], if the number of steps is known only at run time.
+    /// Creates a loop over the steps, for a number of steps known only at run time. Returns the same values as
+    /// [`Direction::unroll`].
     fn repeat(&self, n: &mut Node<'_, '_>, of: &Sequence<'_>, state: State) -> Result<(ExprId, State)> {
         let dtype = n.dtype(of.projected)?;
         let zeros = n.scalar(dtype, 0.0);
@@ -394,7 +395,7 @@ impl Direction<'_> {
         Ok((outputs, State { hidden: last.first().copied(), cell: last.get(1).copied() }))
     }
 
-    /// Returns the direction with the variables that stand for its weights in the function that is being built.
+    /// Returns the direction with its weights replaced by captured variables of the innermost function.
     fn captured(&self, n: &mut Node<'_, '_>) -> Direction<'_> {
         Direction {
             recurrent: n.capture(self.recurrent),
@@ -405,7 +406,7 @@ impl Direction<'_> {
         }
     }
 
-    /// Creates the calls of step `step`, and returns its output and the new state. A sequence that has ended outputs
+    /// Creates the calls for step `step`, and returns its output and the new state. A sequence that has ended outputs
     /// zeros and keeps its state.
     fn masked_step(
         &self,
@@ -427,7 +428,7 @@ impl Direction<'_> {
         Ok((output, State { hidden: pick(next.hidden, state.hidden)?, cell: pick(next.cell, state.cell)? }))
     }
 
-    /// Creates the calls of one step from the projected input (batch, gates * hidden).
+    /// Creates the calls for one step from the projected input (batch, gates * hidden).
     fn step(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
         match self.kind {
             Kind::Rnn => self.rnn(n, projected, state),

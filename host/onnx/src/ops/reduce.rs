@@ -21,7 +21,7 @@ pub const ROWS: &[Row] = &[
 
 type Formula = fn(&mut Node<'_, '_>, ExprId, &Along) -> Result<ExprId>;
 
-/// Formula for groups of one element.
+/// Formula for one-element groups.
 type Elementwise = fn(&mut Node<'_, '_>, ExprId) -> Result<ExprId>;
 
 /// Axes of a reduction.
@@ -58,8 +58,8 @@ fn same(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     Ok(n.forward(x))
 }
 
-/// Converts a reduction. The axes are an attribute or, since opset 13 (sum) or 18 (all others), an input. With
-/// `noop_with_empty_axes` and no axes, each element is a group of its own.
+/// Converts a reduction. The axes are an attribute or, since opset 13 (sum) or 18 (all other reductions), an input.
+/// With `noop_with_empty_axes` and no axes, each element forms a separate group.
 fn reduce(n: &mut Node<'_, '_>, formula: Formula, elementwise: Elementwise) -> Result<Outputs> {
     let data = n.input(0)?;
     let rank = n.rank(data)?;
@@ -111,7 +111,7 @@ fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId>
     let x = if given.is_float() { x } else { n.cast(x, DType::F64)? };
     let dtype = n.dtype(x)?;
     let max = along.apply_keeping(n, "max", x)?;
-    // If all elements are -inf (or there are none), the shift is 0, because -inf - -inf would be NaN.
+    // If all elements are -inf, or a group is empty, the shift is 0, because -inf - -inf would be NaN.
     let finite = n.op_without_attrs("isfinite", &[max])?;
     let zero = n.scalar(dtype, 0.0);
     let shift = n.op_without_attrs("where", &[finite, max, zero])?;

@@ -1,9 +1,10 @@
 //! Resize and Upsample.
 //!
-//! Planes (batch, channels, height, width) become `image.resize2d` if its definition of the scale (input size / output
-//! size) matches the model's. Otherwise, axes of known sizes are resized one by one: with a gather (nearest), two
-//! gathers with weights (linear), or a matrix product with weights that are computed here (cubic). Sizes and scales
-//! known only at run time, antialiasing, and regions of interest of other axes become `dyn.image.resize_nd`.
+//! A resize of planes (batch, channels, height, width) becomes `image.resize2d` if its definition of the scale (input
+//! size / output size) matches the model's. Otherwise, axes of known sizes are resized one by one: with a gather
+//! (nearest), two weighted gathers (linear), or a matrix product with precomputed weights (cubic). A resize with sizes
+//! or scales known only at run time, with antialiasing, or with regions of interest on other axes becomes
+//! `dyn.image.resize_nd`.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::tensor::from_f64s;
@@ -54,8 +55,8 @@ fn mode_before_11(n: &Node<'_, '_>, nearest: &str) -> Result<Mode> {
     })
 }
 
-/// Converts the resize of opsets before 11, whose specification has no formula. As in ONNX Runtime, coordinates are
-/// asymmetric, and `nearest` rounds down along an axis that grows and up along an axis that shrinks.
+/// Converts Resize and Upsample before opset 11, whose specification has no formula. As in ONNX Runtime, coordinates
+/// are asymmetric, and `nearest` rounds down along an enlarged axis and up along a reduced axis.
 pub(super) fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
@@ -128,7 +129,7 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(resize(n, data, &mode, &axes)?)
 }
 
-/// Resizes any axes with `dyn.image.resize_nd`. `extent` is a vector of scales or sizes.
+/// Resizes arbitrary axes with `dyn.image.resize_nd`. `extent` is a vector of scales or sizes.
 fn resize_at_run_time(
     n: &mut Node<'_, '_>,
     mode: &Mode,
@@ -155,7 +156,7 @@ fn resize_at_run_time(
     one(n.op("dyn.image.resize_nd", &[data, extent, roi], attributes)?)
 }
 
-/// Returns Relay's name of the interpolation method.
+/// Returns Relay's name for the interpolation method.
 fn method(n: &Node<'_, '_>, mode: &Mode) -> Result<&'static str> {
     match mode.method.as_str() {
         "nearest" => Ok("nearest_neighbor"),
@@ -228,7 +229,7 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis])
     if planar && known && (exact || crop) {
         return resize_images(n, data, mode, axes);
     }
-    // The spatial axes of ONNX Runtime: planes for two or four dimensions, volumes for three or five.
+    // Spatial axes as in ONNX Runtime: two for two or four dimensions, three for three or five dimensions.
     let spatial = axes.len() - (if axes.len().is_multiple_of(2) { 2 } else { 3 }).min(axes.len());
     let dtype = n.dtype(data)?;
     if mode.method == "linear" && !dtype.is_float() && changed.iter().all(|&axis| axis >= spatial) {
@@ -241,8 +242,8 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis])
     Ok(value)
 }
 
-/// Interpolates integers linearly along all axes from `spatial` on at once, in float32 and in the order of ONNX
-/// Runtime: the result is truncated to an integer, so a difference in the last bit of the sum would be visible.
+/// Interpolates integers linearly along axis `spatial` and all later axes in one step, in float32 and in ONNX Runtime's
+/// order: the result is truncated to an integer, so a difference in the last bit of the sum would be visible.
 fn multilinear(
     n: &mut Node<'_, '_>,
     data: ExprId,
@@ -279,7 +280,7 @@ fn multilinear(
     n.cast(sum.unwrap_or(value), dtype)
 }
 
-/// Resizes height and width with Relay's operator.
+/// Resizes height and width with `image.resize2d`.
 fn resize_images(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis]) -> Result<ExprId> {
     let method = method(n, mode)?;
     let mut attributes = attrs![
@@ -307,7 +308,7 @@ fn resize_images(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Resize
     n.op("image.resize2d", &[data], attributes)
 }
 
-/// Resizes one axis: gathers the nearest elements, interpolates between two, or multiplies with a matrix of weights.
+/// Resizes one axis: gathers the nearest elements, interpolates between two elements, or multiplies by a weight matrix.
 fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, size: ResizedAxis) -> Result<ExprId> {
     if size.from.max(1).saturating_mul(size.to.max(1)) > 1 << 24 {
         return Err(n.invalid_node(format!("cannot resize {} elements to {} along axis {axis}", size.from, size.to)));
@@ -322,7 +323,7 @@ fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, si
         let indices = n.vector(&indices);
         return n.op("take", &[value, indices], attrs![axis: axis as i64]);
     }
-    // Integers and 16-bit floats are interpolated in float32; the result is converted once, toward zero.
+    // Integers and 16-bit floats are interpolated in float32; only the result is converted, toward zero for integers.
     let dtype = n.dtype(value)?;
     let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let value = n.cast(value, wide)?;
@@ -336,8 +337,8 @@ fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, si
     n.cast(result, dtype)
 }
 
-/// Interpolates between the two elements next to each position: x[i] * (1 - part) + x[i + 1] * part. Positions outside
-/// the data take the element at the border.
+/// Interpolates between the two elements adjacent to each position: x[i] * (1 - part) + x[i + 1] * part. For a position
+/// outside the data, the result is the border element.
 fn linear_along_axis(n: &mut Node<'_, '_>, value: ExprId, axis: usize, last: i64, places: &[f64]) -> Result<ExprId> {
     let (dtype, rank) = (n.dtype(value)?, n.rank(value)?);
     let mut shape = vec![1; rank];
@@ -356,7 +357,7 @@ fn linear_along_axis(n: &mut Node<'_, '_>, value: ExprId, axis: usize, last: i64
     n.op_without_attrs("add", &[below, above])
 }
 
-/// Multiplies with a matrix of the weights of cubic convolution.
+/// Multiplies by the weight matrix of cubic convolution.
 fn cubic_along_axis(
     n: &mut Node<'_, '_>,
     value: ExprId,
@@ -389,7 +390,7 @@ fn cubic_along_axis(
     n.transpose(product, &back)
 }
 
-/// Returns the coordinate in the data of index `i` of the result.
+/// Returns the data coordinate for result index `i`.
 fn source_coordinate(n: &Node<'_, '_>, mode: &Mode, size: ResizedAxis, i: usize) -> Result<f64> {
     let coordinate = size.source_coordinate(&mode.coordinates, i);
     coordinate

@@ -1,4 +1,4 @@
-//! Selection of elements whose number depends on the data.
+//! Selection of a data-dependent number of elements.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::ExprId;

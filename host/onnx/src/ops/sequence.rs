@@ -1,4 +1,4 @@
-//! Sequences of known length, as tuples, and optional values that are known to be present or absent.
+//! Sequences of known length, as tuples, and optional values whose presence is known at compile time.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{AttrValue, ExprId, Type};
@@ -82,7 +82,7 @@ fn position(n: &mut Node<'_, '_>, i: usize, count: usize, bound: usize) -> Resul
         .ok_or_else(|| n.invalid_node(format!("position {given} is out of range for a sequence of {count} elements")))
 }
 
-/// Concatenates the elements along an axis, or stacks them along a new one.
+/// Concatenates the elements along an axis, or stacks them along a new axis.
 fn concat_from_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let elements = elements(n)?;
     let &first = elements.first().ok_or_else(|| n.invalid_node("expected a sequence with elements, found none"))?;
@@ -95,7 +95,7 @@ fn concat_from_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("stack", &[tuple], attrs![axis: axis])?)
 }
 
-/// Runs a subgraph on each element of the sequences, together with the inputs that are tensors.
+/// Applies a subgraph to each element of the sequences, together with the tensor inputs.
 fn sequence_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let graph = n.graph_attr("body")?;
     let inputs = n.all_inputs()?;
@@ -114,8 +114,8 @@ fn sequence_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
     results.iter().map(|elements| n.tuple(elements)).collect()
 }
 
-/// Splits into parts of one given size, of a list of sizes, or of one element, whose axis is removed unless `keepdims`
-/// is set.
+/// Splits into parts of one size, into parts with a list of sizes, or into single elements. The axis of single elements
+/// is removed unless `keepdims` is set.
 fn split_to_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;

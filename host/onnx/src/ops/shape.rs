@@ -1,4 +1,4 @@
-//! Operators that create tensors, or move their elements to other dimensions without reading them.
+//! Operators that create tensors or change their shapes, without computing on the elements.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use crate::size::Size;
@@ -109,12 +109,12 @@ fn numbers(dims: &[Dim]) -> Option<Vec<i64>> {
     dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect()
 }
 
-/// Returns the dimension of a size; `None` for a negative number.
+/// Converts a size to a dimension; `None` for a negative number.
 fn dim(size: &Size) -> Option<Dim> {
     (size.as_constant().is_none_or(|n| n >= 0)).then(|| size.clone().into())
 }
 
-/// Converts sizes to dimensions; an error if one is negative, or their product overflows.
+/// Converts sizes to dimensions. A negative size, or an overflow of the product, is an error.
 fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>> {
     let dims: Option<Vec<Dim>> = sizes.iter().map(dim).collect();
     let fits = |dims: &Vec<Dim>| {
@@ -136,8 +136,8 @@ fn depth_to_space(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("nn.depth_to_space", &[data], attrs![block_size: block, layout: "NCHW", mode: mode.as_str()])?)
 }
 
-/// Converts SpaceToDepth in CRD order: the new channels are ordered by channel of the data, then by row and column in
-/// the block.
+/// Converts SpaceToDepth in CRD order: the new channels are ordered by data channel, then by row and column in the
+/// block.
 fn space_to_depth_crd(n: &mut Node<'_, '_>, data: ExprId, block: i64) -> Result<Outputs> {
     let shape = n.shape(data)?;
     let block = usize::try_from(block).ok().filter(|&block| block > 0);
@@ -152,7 +152,7 @@ fn space_to_depth_crd(n: &mut Node<'_, '_>, data: ExprId, block: i64) -> Result<
     one(n.reshape(moved, &[batch, channels * b * b, height / b, width / b])?)
 }
 
-/// Broadcasts to the common shape of the data and the given shape.
+/// Broadcasts the data to the common shape of the data and the shape input.
 fn expand(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     if let Some(shape) = n.untracked_input(1) {
@@ -175,8 +175,8 @@ fn expand(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.broadcast_to(data, &result)?)
 }
 
-/// Broadcasts to the common shape of the data and a shape that is computed at run time: per axis the dimension of the
-/// data where the shape has a 1, else that of the shape.
+/// Broadcasts to the common shape of the data and a shape computed at run time: along each axis, the data dimension if
+/// the shape has a 1, else the dimension in the shape.
 fn expand_at_run_time(n: &mut Node<'_, '_>, data: ExprId, shape: ExprId) -> Result<Outputs> {
     let (rank, length) = (n.rank(data)?, n.shape(shape)?.iter().product::<usize>());
     let own = n.shape_vector(data, 0..rank)?;
@@ -207,7 +207,7 @@ fn eye_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
             .ok_or_else(|| n.invalid_node(format!("unsupported element type number {number}")))?,
     };
     let k = n.int_attr("k", 0)?;
-    // The matrix is i + k == j: a folded constant, or calls if it is too large.
+    // The matrix is i + k == j: a folded constant, or unfolded calls if the matrix is too large.
     let row = n.indices_along(data, 0)?;
     let row = n.with_scalar("add", row, k as f64)?;
     let column = n.indices_along(data, 1)?;
@@ -243,8 +243,8 @@ fn range(n: &mut Node<'_, '_>) -> Result<Outputs> {
         && [start.as_constant(), step.as_constant()] == [Some(0), Some(1)]
         && let Some(name) = limit.as_symbol()
     {
-        // A range of symbolic length is computed as an exclusive cumulative sum of ones, which keeps the name of the
-        // dimension.
+        // A range of symbolic length is computed as an exclusive cumulative sum of ones, which preserves the dimension
+        // name.
         let lane = n.zeros_of_dim(name)?;
         let lane = n.cast(lane, dtype)?;
         let ones = n.op_without_attrs("ones_like", &[lane])?;
@@ -253,7 +253,7 @@ fn range(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("arange", &args, attrs![dtype: dtype])?)
 }
 
-/// Converts Reshape: 0 keeps the dimension (unless `allowzero` is set), -1 is computed from the rest.
+/// Converts Reshape: 0 keeps the dimension (unless `allowzero` is set), and -1 is inferred from the other dimensions.
 fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let allow_zero = n.int_attr("allowzero", 0)? != 0;
@@ -387,7 +387,7 @@ fn trilu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("trilu", &[data, k], attrs![upper: upper])?)
 }
 
-/// Converts Unsqueeze; the axes are those of the result.
+/// Converts Unsqueeze. The axes refer to the result.
 fn unsqueeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
     let data = n.input(0)?;
     let axes = axes.ok_or_else(|| n.invalid_node("the axes are missing"))?;

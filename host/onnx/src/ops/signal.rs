@@ -61,8 +61,8 @@ fn stft(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("signal.stft", &[signal, step, window], attrs![onesided: onesided])?)
 }
 
-/// Computes a - b cos(2 pi i / count) + c cos(4 pi i / count) for each element i, in float64. `count` is the size of a
-/// periodic window, and one less for a symmetric one.
+/// Computes a - b cos(2 pi i / count) + c cos(4 pi i / count) for each element i, in float64. `count` is the window
+/// size for a periodic window, and one less for a symmetric window.
 fn window(n: &mut Node<'_, '_>, [a, b, c]: [f64; 3]) -> Result<Outputs> {
     let size = n.input(0)?;
     let size = n.cast(size, DType::F64)?;
@@ -85,7 +85,7 @@ fn window(n: &mut Node<'_, '_>, [a, b, c]: [f64; 3]) -> Result<Outputs> {
     one(n.cast(sum, dtype)?)
 }
 
-/// Computes the weights of triangular filters on the mel scale, (spectrogram bins, mel bins), in float64. Filter i rises
+/// Computes the weights of triangular mel-scale filters, (spectrogram bins, mel bins), in float64. Filter i rises
 /// from edge i to edge i + 1 and falls to edge i + 2.
 fn mel_weight_matrix(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut scalars = Vec::with_capacity(5);

@@ -49,7 +49,7 @@ fn slice_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
     slice(n, starts, ends, axes, steps)
 }
 
-/// Slices with axes or steps that are computed at run time.
+/// Slices with axes or steps computed at run time.
 fn slice_along_computed_axes(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let [data, starts, ends] = [n.input(0)?, n.input(1)?, n.input(2)?];
     let count = n.shape(starts)?.iter().product::<usize>();
@@ -64,7 +64,7 @@ fn slice_along_computed_axes(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("dyn.strided_slice", &[data, starts, ends, steps, axes], attrs![])?)
 }
 
-/// Slices with bounds that are computed at run time.
+/// Slices with bounds computed at run time.
 fn slice_at_run_time(
     n: &mut Node<'_, '_>,
     bounds: [ExprId; 2],
@@ -97,7 +97,7 @@ fn slice(
         return Err(n.invalid_node("expected starts, ends, axes and steps of equal length"));
     }
     let (mut begin, mut end, mut strides, mut cut) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    // Axes that are sliced to the length of a symbolic dimension.
+    // Axes sliced to the length of a symbolic dimension.
     let mut lanes = Vec::new();
     for i in 0..starts.len() {
         let axis = n.axis(axes[i], dims.len())?;
@@ -114,7 +114,7 @@ fn slice(
                 if size == 0 {
                     continue;
                 }
-                // Bounds far beyond the size, as exporters write them, are clamped to the nearest equivalent ones.
+                // Exporters emit bounds far beyond the size; such bounds are clamped to the nearest equivalent bounds.
                 let from_end = |v: i64| if v < 0 { v.saturating_add(size) } else { v };
                 let (from, to) = if step > 0 {
                     (from_end(from).clamp(0, size), from_end(to).clamp(0, size))
@@ -162,7 +162,7 @@ fn slice(
     one(if value == data { n.forward(data) } else { value })
 }
 
-/// Converts Split: parts of the given sizes, or equal parts, of which the last is smaller if the size is not divisible.
+/// Converts Split: parts with the given sizes, or equal parts with a smaller last part if the size is not divisible.
 fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
@@ -203,12 +203,12 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     (0..parts).map(|i| n.project(all, i as u32)).collect()
 }
 
-/// Splits an axis of unknown size. The run fails if equal parts or the given sizes do not fit it.
+/// Splits an axis of unknown size. The run fails if the axis cannot be split into equal parts or the given sizes.
 fn split_open(n: &mut Node<'_, '_>, data: ExprId, axis: usize, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let parts = n.output_count();
     let sections = match sizes {
         None if n.has("num_outputs") => {
-            // The last part may be smaller: equal sizes are rounded up, and slices end with the data.
+            // The last part may be smaller: the part size is rounded up, and slices end at the end of the data.
             let size = n.shape_vector(data, axis..axis + 1)?;
             let more = n.with_scalar("add", size, parts as f64 - 1.0)?;
             let each = n.with_scalar("floor_divide", more, parts as f64)?;
@@ -240,7 +240,7 @@ fn split_open(n: &mut Node<'_, '_>, data: ExprId, axis: usize, sizes: Option<Vec
     (0..parts).map(|i| n.project(all, i as u32)).collect()
 }
 
-/// Splits into parts whose sizes are computed at run time: a slice for each part, from the sum of the sizes before it.
+/// Splits into parts with sizes computed at run time: one slice per part, starting at the sum of the preceding sizes.
 fn split_at_run_time(n: &mut Node<'_, '_>, sizes: ExprId) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)?;
@@ -283,7 +283,8 @@ fn pad_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     pad(n, data, &pads, value, axes)
 }
 
-/// Pads by widths, or along axes, that are computed at run time. The widths of the given axes are scattered to all axes.
+/// Pads by widths, or along axes, computed at run time. The widths of the given axes are scattered into a list for all
+/// axes.
 fn pad_at_run_time(n: &mut Node<'_, '_>, data: ExprId, value: ExprId) -> Result<Outputs> {
     let mode = n.str_attr("mode", "constant")?;
     let rank = n.rank(data)?;
@@ -304,8 +305,8 @@ fn pad_at_run_time(n: &mut Node<'_, '_>, data: ExprId, value: ExprId) -> Result<
     one(n.op("dyn.nn.pad", &[data, width, value], attrs![pad_mode: mode.as_str()])?)
 }
 
-/// Pads periodically by widths computed at run time, with shape (rank, 2). Negative widths crop first; then index i of
-/// the result is (i - before) modulo the remaining size.
+/// Pads periodically by widths computed at run time, with shape (rank, 2). Negative widths crop first; then result
+/// index i reads element (i - before) modulo the remaining size.
 fn wrap_at_run_time(n: &mut Node<'_, '_>, data: ExprId, width: ExprId) -> Result<ExprId> {
     let (zero, step) = (n.scalar(DType::I64, 0.0), n.scalar(DType::I64, 1.0));
     let mut value = data;

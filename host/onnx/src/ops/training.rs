@@ -1,5 +1,5 @@
-//! Steps of optimizers, of the domain `ai.onnx.preview.training`. Each takes the learning rate, the number of updates so
-//! far, and lists of equal length: tensors, their gradients, and the states of the optimizer.
+//! Optimizer steps of the domain `ai.onnx.preview.training`. The inputs of each operator are the learning rate, the
+//! number of previous updates, and lists of equal length: tensors, their gradients, and the optimizer states.
 
 use super::{Node, Outputs, Result, Row};
 use byoc_ir::ir::ExprId;
@@ -7,15 +7,15 @@ use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[("Adagrad", 1, adagrad), ("Adam", 1, adam), ("Momentum", 1, momentum)];
 
-/// Tensor that an optimizer updates.
+/// Tensor to update, with its gradient and optimizer states.
 struct Update {
     value: ExprId,
-    /// Gradient, with the derivative of the regularization.
+    /// Gradient, including the derivative of the regularization term.
     gradient: ExprId,
     states: Vec<ExprId>,
 }
 
-/// Reads the lists of inputs, with `states` states per tensor.
+/// Reads the input lists, with `states` states per tensor.
 fn updates(n: &mut Node<'_, '_>, states: usize) -> Result<Vec<Update>> {
     let lists = states + 2;
     let count = n.input_count().saturating_sub(2) / lists;
@@ -37,7 +37,7 @@ fn updates(n: &mut Node<'_, '_>, states: usize) -> Result<Vec<Update>> {
     (0..count).map(|i| update(n, i)).collect()
 }
 
-/// Returns a linear combination of two tensors, each given with its factor.
+/// Returns a linear combination of two tensors, each paired with its factor.
 fn mix(n: &mut Node<'_, '_>, a: (ExprId, f64), b: (ExprId, f64)) -> Result<ExprId> {
     let (first, second) = (n.with_scalar("multiply", a.0, a.1)?, n.with_scalar("multiply", b.0, b.1)?);
     n.op_without_attrs("add", &[first, second])
@@ -48,7 +48,7 @@ fn descend(n: &mut Node<'_, '_>, value: ExprId, rate: ExprId, step: ExprId) -> R
     n.op_without_attrs("subtract", &[value, scaled])
 }
 
-/// Returns the updated tensors, then each list of states.
+/// Returns the updated tensors, followed by each state list.
 fn outputs(results: &[Vec<ExprId>]) -> Outputs {
     let lists = results.first().map_or(0, Vec::len);
     (0..lists).flat_map(|list| results.iter().map(move |result| result[list])).collect()
@@ -120,7 +120,7 @@ fn momentum(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (rate, steps) = (n.input(0)?, n.cast(n.input(1)?, DType::I64)?);
     let dtype = n.dtype(rate)?;
     let started = n.with_scalar("greater", steps, 0.0)?;
-    // The first update takes the whole gradient.
+    // The first update uses the whole gradient.
     let (beta, unit) = (n.scalar(dtype, beta), n.scalar(dtype, 1.0));
     let weight = n.op_without_attrs("where", &[started, beta, unit])?;
     let mut results = Vec::new();

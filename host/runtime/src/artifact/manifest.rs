@@ -30,7 +30,7 @@ pub struct Manifest {
     /// Programs for fixed values of symbolic dimensions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variants: Vec<VariantRecord>,
-    /// Backends whose regions were linked, each with the name of the entry with the data that they share.
+    /// Linked backends, each with the name of the entry that holds the data shared by its regions, if any.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub linked: BTreeMap<String, Option<String>>,
 }
@@ -51,7 +51,7 @@ pub struct VariantRecord {
     pub regions: Vec<Option<RegionRecord>>,
     /// Constants, in the program's order.
     pub tensors: Vec<TensorRecord>,
-    /// Backends whose regions were linked.
+    /// Linked backends, as in [`Manifest::linked`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub linked: BTreeMap<String, Option<String>>,
 }
@@ -105,7 +105,7 @@ pub struct RegionRecord {
     pub source: Option<String>,
     /// Language of the source.
     pub language: Option<String>,
-    /// Constants that the loader gets, in order, as indices into the constants of the program.
+    /// Constants passed to the loader, in order, as indices into the constants of the program.
     pub constants: Vec<u32>,
     /// CPU features that the blob needs.
     pub cpu_features: Vec<String>,
@@ -113,6 +113,6 @@ pub struct RegionRecord {
     pub notes: Vec<String>,
     /// Metadata recorded by the plugin, as (name, value) in the plugin's order.
     pub metadata: Vec<(String, Value)>,
-    /// Region as given to the code generator.
+    /// Region graph that the code generator received.
     pub graph: Value,
 }

@@ -1,4 +1,4 @@
-//! The `.byoc` file: a built model in one file, which is mapped into memory when it is used.
+//! The `.byoc` file: a built model in one file, which is mapped into memory for use.
 //!
 //! The file is a ZIP archive of uncompressed entries, aligned to 64 bytes, so that constants are used in place in the
 //! mapped file. `docs/artifact.md` describes the format. The contents do not depend on time, directory or number of
@@ -15,7 +15,7 @@ pub use manifest::{Entry, FORMAT, Manifest, RegionRecord, TensorRecord, VariantR
 pub use read::{Artifact, open, parse};
 pub use write::{to_bytes, write, write_to};
 
-/// Prefix of the archive's comment; the digest of everything before follows in hexadecimal.
+/// Prefix of the archive comment; the digest of all preceding bytes follows in hexadecimal.
 const TRAILER: &[u8] = b"byoc-blake3:";
 
 /// Number of hexadecimal digits of a digest.

@@ -38,7 +38,7 @@ impl Artifact {
 /// Opens an artifact and checks all of its contents.
 ///
 /// # Errors
-/// When the file cannot be read, is not an artifact, is damaged, has an unsupported format version, or has inconsistent
+/// If the file cannot be read, is not an artifact, is corrupt, has an unsupported format version, or has inconsistent
 /// contents.
 pub fn open(path: &Path) -> Result<Artifact, Diagnostic> {
     let at_path = |mut diagnostic: Diagnostic| {
@@ -52,7 +52,7 @@ pub fn open(path: &Path) -> Result<Artifact, Diagnostic> {
         return Err(at_path(not_an_artifact()));
     }
     // The file must not be truncated while it is mapped. The writer never truncates it: it renames a new file over the
-    // old one (see docs/artifact.md).
+    // old file (see docs/artifact.md).
     parse(Arc::new(MappedFile::of(&file).map_err(cannot)?)).map_err(at_path)
 }
 
@@ -195,7 +195,7 @@ fn manifest(bytes: &[u8]) -> Result<Manifest, Diagnostic> {
     serde_json::from_value(value).map_err(|e| malformed(format!("{MANIFEST}: {e}")))
 }
 
-/// Reads a program.
+/// Reads and validates a program.
 fn program<'a>(name: &str, get: impl Fn(&str) -> Result<&'a [u8], Diagnostic>) -> Result<Program, Diagnostic> {
     let program = serde_json::from_slice(get(name)?).map_err(|e| malformed(format!("{name}: {e}")))?;
     validate(&program).map_err(|e| malformed(e.message))?;

@@ -20,7 +20,7 @@ const ZIP64_THRESHOLD: usize = 1 << 31;
 /// Writes a built model to a file atomically: the file appears under its name once it is complete.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write(path: &Path, compiled: &Compiled) -> Result<(), Diagnostic> {
     let failed = |what: &dyn std::fmt::Display| {
         let message = format!("cannot write {}: {what}", path.display());
@@ -35,7 +35,7 @@ pub fn write(path: &Path, compiled: &Compiled) -> Result<(), Diagnostic> {
 /// Writes a built model to an empty file that is open for reading and writing.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write_to(file: &mut File, compiled: &Compiled) -> std::io::Result<()> {
     Contents::new(compiled)?.write(file)?;
     seal(file)?;
@@ -45,7 +45,7 @@ pub fn write_to(file: &mut File, compiled: &Compiled) -> std::io::Result<()> {
 /// Returns the bytes of an artifact.
 ///
 /// # Errors
-/// When the contents cannot be encoded.
+/// If the contents cannot be encoded.
 pub fn to_bytes(compiled: &Compiled) -> Result<Vec<u8>, Diagnostic> {
     let write = |file: &mut Cursor<Vec<u8>>| {
         Contents::new(compiled)?.write(file)?;
@@ -136,16 +136,16 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// Tensors of the archive, each with its name. A constant of several programs is written once.
+/// Tensors of the archive with their names. A constant shared by several programs is written once.
 #[derive(Default)]
 struct Weights<'a> {
     tensors: Vec<(String, &'a Tensor)>,
-    /// Name by element type, shape and digest of the bytes.
+    /// Tensor name by element type, shape and digest of the bytes.
     by_content: HashMap<(DType, &'a [usize], String), String>,
 }
 
 impl<'a> Weights<'a> {
-    /// Adds the tensors of the main program, without those that are only in blobs.
+    /// Adds the tensors of the main program, except for tensors that are only in blobs.
     fn of_program(&mut self, compiled: &'a Compiled) -> Vec<TensorRecord> {
         let in_blobs = compiled.only_in_blobs();
         let names = compiled.program.constants.iter().map(|port| port.name.clone());
@@ -165,7 +165,7 @@ impl<'a> Weights<'a> {
         record
     }
 
-    /// Adds those tensors of a specialized program that no other program has.
+    /// Adds the tensors of a specialized program that are not in the archive yet.
     fn of_variant(&mut self, number: usize, compiled: &'a Compiled) -> Vec<TensorRecord> {
         let names = compiled.program.constants.iter().map(|port| format!("variants/{number}/{}", port.name));
         let in_blobs = compiled.only_in_blobs();
@@ -185,10 +185,10 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// Shared data of linked regions. Equal data of several programs are written once.
+/// Shared data of linked regions. Data shared by several programs is written once.
 #[derive(Default)]
 struct SharedData {
-    /// Name of the entry by digest.
+    /// Entry name by digest.
     by_content: HashMap<String, String>,
 }
 

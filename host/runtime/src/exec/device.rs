@@ -1,4 +1,4 @@
-//! Memories of devices during a run: where the tensors of a step lie, copies, and runs that are not finished.
+//! Device memory during a run: locations of the tensors of a step, copies, and unfinished runs.
 
 use super::value::bad_program;
 use crate::cancel::Cancel;
@@ -10,43 +10,44 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Alignment of offsets in the arena of a device in bytes.
+/// Alignment of offsets in a device arena, in bytes.
 pub const ALIGNMENT: usize = byoc_plugin_api::host::device::MAX_ALIGNMENT;
 
-/// Time between two looks at the cancellation while a device works.
+/// Interval at which cancellation is checked while a device works.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Time that a device has to finish after the run was cancelled. Then it counts as lost: its memory cannot be used again.
+/// Time limit for a device to finish after its run was cancelled. After that, the device counts as lost, and its memory
+/// is not reused.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Memory of a device that programs use.
+/// Device memory that programs use.
 pub struct DeviceSpace {
-    /// Memory.
+    /// Interface to the memory of the device.
     pub memory: Memory,
-    /// Lock of runs, for a device that serves one at a time.
+    /// Lock that serializes runs, for a device that serves one run at a time.
     pub one_run: Mutex<()>,
-    /// Counts the bytes that are copied, by the name of the counter.
+    /// Callback that adds a number of copied bytes to the named counter.
     pub count: Box<dyn Fn(&str, u64) + Send + Sync>,
 }
 
-/// Memories of a program's spaces; `None` where the tensors live in the host's memory.
+/// Device memory of each space of a program; `None` if the tensors of the space are in host memory.
 pub type DeviceSpaces = Vec<Option<Arc<DeviceSpace>>>;
 
 /// Tensor in the memory of a device.
 #[derive(Clone)]
 pub struct DeviceSlice {
-    /// Buffer.
+    /// Device buffer that holds the tensor.
     pub buffer: Buffer,
-    /// Offset of the first byte.
+    /// Offset of the first byte in the buffer.
     pub offset: usize,
 }
 
-/// Operands of a region in the memory of a device; `None` for those in the host's.
+/// Operands of a region in device memory; `None` for operands in host memory.
 #[derive(Default)]
 pub struct DeviceOperands {
-    /// Inputs.
+    /// Inputs, in the order of the region's parameters.
     pub inputs: SmallVec<[Option<DeviceSlice>; 8]>,
-    /// Outputs.
+    /// Outputs, in the order of the region's results.
     pub outputs: SmallVec<[Option<DeviceSlice>; 4]>,
 }
 
@@ -88,7 +89,7 @@ impl Footprint {
     }
 }
 
-/// Runs of regions that are not finished, all of them in the topmost activation.
+/// Unfinished region runs, all in the topmost activation.
 #[derive(Default)]
 pub(super) struct Unfinished(Vec<(Event, Footprint, u32)>);
 
@@ -97,7 +98,7 @@ impl Unfinished {
         self.0.is_empty()
     }
 
-    /// Adds the work of a region.
+    /// Adds an unfinished run of a region.
     pub(super) fn push(&mut self, event: Event, footprint: Footprint, region: u32) {
         self.0.push((event, footprint, region));
     }
@@ -107,10 +108,10 @@ impl Unfinished {
         self.0.iter().filter(|(_, footprint, _)| footprint.conflicts(step)).map(|(event, ..)| event).collect()
     }
 
-    /// Waits for the runs that conflict with a step; for all if `step` is `None`. A failure names the region.
+    /// Waits for the runs that conflict with a step, or for all runs if `step` is `None`.
     ///
     /// # Errors
-    /// A failed run, with the index of its region. After a cancellation the wait ends without an error.
+    /// If a run fails; the error has the index of its region. After a cancellation the wait ends without an error.
     pub(super) fn wait(&mut self, step: Option<&Footprint>, cancel: &Cancel) -> Result<(), (Diagnostic, u32)> {
         let concerns = |footprint: &Footprint| step.is_none_or(|step| footprint.conflicts(step));
         let mut at = 0;
@@ -130,8 +131,8 @@ impl Unfinished {
         Ok(())
     }
 
-    /// Waits for all work after a run has failed or was cancelled. Returns the regions whose device does not finish:
-    /// their memory may still be written.
+    /// Waits for all work after a run has failed or was cancelled. Returns the regions whose device does not finish in
+    /// time and may still write to memory.
     pub(super) fn abandon(&mut self) -> Vec<u32> {
         let end = Instant::now() + GRACE;
         let mut lost = Vec::new();
@@ -145,7 +146,7 @@ impl Unfinished {
     }
 }
 
-/// Returns the buffer of a space among those of a frame.
+/// Returns the arena buffer of a space from the buffers of a frame.
 pub(super) fn buffer(device: &[Option<Buffer>], space: u32) -> Result<&Buffer, Diagnostic> {
     let buffer = device.get(space as usize).and_then(Option::as_ref);
     buffer.ok_or_else(|| bad_program("expected an arena in the memory of a device"))

@@ -1,4 +1,4 @@
-//! Runs a program, any number of times and from any number of threads.
+//! Runs a program, arbitrarily often and from arbitrarily many threads.
 
 use super::device::DeviceSpaces;
 use super::inputs::{check_inputs, check_outputs, order_inputs, show};
@@ -25,7 +25,7 @@ pub struct Executor {
     /// Program without the backend whose device was lost.
     without_lost: OnceLock<Result<PreparedProgram, Diagnostic>>,
     on_caller: bool,
-    /// Options of backends for every run.
+    /// Backend options for every run.
     options: Option<BackendOptions>,
     cancel: Cancel,
     max_calls: u64,
@@ -36,7 +36,7 @@ impl Executor {
     /// `program.regions`, with `None` for a region that runs on the host.
     ///
     /// # Errors
-    /// An invalid program, or an operator that only the host could run and does not implement.
+    /// If the program is invalid, or has an operator that only the host could run and does not implement.
     pub fn new(
         program: Program,
         constants: Vec<Tensor>,
@@ -46,8 +46,9 @@ impl Executor {
         Executor::with_partial_constants(program, constants.into_iter().map(Some).collect(), regions, Vec::new(), pool)
     }
 
-    /// Same as [`Executor::new`], with the memories of devices for the program's spaces, and with constants that may be
-    /// absent if nothing reads them while every region runs on its backend; see [`needed_constants`](super::constants::needed_constants).
+    /// Same as [`Executor::new`], with device memory for the program's spaces, and with constants that may be absent if
+    /// nothing reads them while every region runs on its backend; see
+    /// [`needed_constants`](super::constants::needed_constants).
     ///
     /// # Errors
     /// Same as [`Executor::new`], and E0616 if a backend refuses a region whose host program reads an absent constant.
@@ -77,18 +78,18 @@ impl Executor {
         self.prepared.release_constants();
     }
 
-    /// Runs regions on the calling thread instead of on a thread of the pool. This is meant for backends with threads
-    /// of their own: OpenMP creates a team for every thread that calls it, so regions called from several pool threads
-    /// would create several teams, and the idle teams would compete with the active one for processors. Host kernels
-    /// still run on the pool.
+    /// Runs regions on the calling thread instead of on a thread of the pool. This is meant for backends with their own
+    /// threads: OpenMP creates a team for every thread that calls it, so regions called from several pool threads would
+    /// create several teams, and the idle teams would compete with the active team for processors. Host kernels still
+    /// run on the pool.
     #[must_use]
     pub fn with_regions_on_caller(mut self) -> Executor {
         self.on_caller = true;
         self
     }
 
-    /// Sets options of backends for every run; those of the scope that a run is started in
-    /// ([`BackendOptions::enter`]) take precedence.
+    /// Sets backend options for every run. Options of the scope in which a run is started ([`BackendOptions::enter`])
+    /// take precedence.
     #[must_use]
     pub fn with_options(mut self, options: BackendOptions) -> Executor {
         self.options = Some(options).filter(|options| !options.is_empty());
@@ -113,8 +114,8 @@ impl Executor {
     /// Runs the program. The inputs correspond to `program().inputs`, the results to `program().outputs`.
     ///
     /// # Errors
-    /// Inputs of the wrong type, a failed step, an exceeded memory limit (E0609), or a run that is ended early (E0617,
-    /// E0618, E0619).
+    /// If an input has the wrong type, a step fails, the memory limit is exceeded (E0609), or the run is ended early
+    /// (E0617, E0618, E0619).
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic> {
         self.run_observed(inputs, None)
     }
@@ -143,12 +144,12 @@ impl Executor {
         Ok(results)
     }
 
-    /// Same as [`Executor::run_under`], and writes the results to memory of the caller. From the second run on, a
+    /// Same as [`Executor::run_under`], and writes the results to caller-provided memory. From the second run on, a
     /// straight-line program with known dimensions allocates nothing. After an error the contents of `outputs` are
     /// unspecified.
     ///
     /// # Errors
-    /// Same as [`Executor::run`], and outputs that do not have the types of the results (E0621).
+    /// Same as [`Executor::run`], and E0621 if an output does not have the type of its result.
     pub fn run_into(
         &self,
         inputs: &[Tensor],
@@ -188,7 +189,7 @@ impl Executor {
         observer: Option<&dyn Observer>,
         cancel: &Cancel,
     ) -> Result<(), Diagnostic> {
-        // A plugin reads the options on the thread that calls it, which may be one of the pool.
+        // A plugin reads the options on the thread that calls it, which may be a pool thread.
         let options = match (BackendOptions::current(), &self.options) {
             (of_run, None) => of_run,
             (None, of_session) => of_session.clone(),
@@ -204,7 +205,7 @@ impl Executor {
             Threading::Pool => self.pool().install(run),
             Threading::Unknown => {
                 let mut observed = || {
-                    // A thread that waits for others may run this inside another run.
+                    // A thread that waits for other threads may execute this closure inside another run.
                     let outer = split::take_split();
                     let result = run();
                     prepared.learn_threading(split::take_split(), result.is_ok());
@@ -218,11 +219,11 @@ impl Executor {
         }
     }
 
-    /// Resets the states of the regions that have one to those after loading. Runs in progress may come before or after
-    /// it.
+    /// Resets the state of each stateful region to the state after loading. Runs in progress may precede or follow the
+    /// reset.
     ///
     /// # Errors
-    /// A backend that cannot do so.
+    /// If a backend cannot reset the state.
     pub fn reset_state(&self) -> Result<(), Diagnostic> {
         self.prepared.reset_state()
     }
@@ -230,7 +231,7 @@ impl Executor {
     /// Orders named inputs for [`Executor::run`].
     ///
     /// # Errors
-    /// A name that the model does not have, a name given twice, or a missing input.
+    /// If the model has no input of a given name, or an input is given twice or is missing.
     pub fn bind(&self, named: impl IntoIterator<Item = (String, Tensor)>) -> Result<Vec<Tensor>, Diagnostic> {
         order_inputs(&self.program().inputs, named)
     }

@@ -41,9 +41,9 @@ pub(super) enum Slot {
 
 /// Arenas of a function.
 pub(super) struct Arenas {
-    /// Size of the host's arena in bytes, with the arenas of devices that this machine does not have.
+    /// Size of the host arena in bytes, including stand-ins for the arenas of devices that this machine lacks.
     pub host: usize,
-    /// Size of the arena in each device's memory; 0 for one that this machine does not have.
+    /// Size of the arena in each device's memory; 0 for a device that this machine lacks.
     pub device: Vec<usize>,
     /// Offset in the host's arena that stands for each device's arena; `None` for a device that exists.
     bases: Vec<Option<usize>>,
@@ -104,13 +104,13 @@ pub(super) struct Frame {
     pub values: Vec<Value>,
     /// Tensors at the offsets that the planner assigned.
     pub arena: AlignedBytes,
-    /// Arenas in the memories of devices; `None` for those that are empty.
+    /// Arenas in device memory; `None` for empty arenas.
     pub device: Vec<Option<Buffer>>,
 }
 
-/// Reason why a register was not copied to memory of the caller.
+/// Reason why a register was not copied to caller-provided memory.
 pub(super) enum Unread {
-    /// The register holds a tensor of another type.
+    /// The register holds a tensor of a different type.
     Type(DType, Shape),
     /// The register could not be read.
     Failed(Diagnostic),
@@ -160,7 +160,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Copies the tensor in a register to memory of the caller.
+    /// Copies the tensor in a register to caller-provided memory.
     pub(super) fn read_into(&self, frame: &Frame, reg: Reg, out: &mut TensorViewMut<'_>) -> Result<(), Unread> {
         let info = self.reg(reg);
         let copy = |out: &mut TensorViewMut<'_>, tensor: &Tensor| {
@@ -282,11 +282,11 @@ pub(super) struct Operands {
     pub outs: Box<[Reg]>,
     /// Non-empty operands in the arena, sorted by offset.
     arena_operands: Box<[ArenaOperand]>,
-    /// Bytes that the step accesses in the memory of a device, if all operands that are no constants lie there.
+    /// Device memory that the step accesses, if all non-constant operands are in the memory of one device.
     pub footprint: Option<Footprint>,
-    /// True if an operand lies in the memory of a device.
+    /// True if an operand is in device memory.
     pub on_device: bool,
-    /// Results that have the memory of an input: pairs of indices into `outs` and `inputs`. Such an input has no view.
+    /// Results that reuse the memory of an input: pairs of indices into `outs` and `inputs`. Such an input has no view.
     pub in_place: Box<[[u32; 2]]>,
 }
 
@@ -304,7 +304,7 @@ impl Operands {
         Operands::with_in_place(regs, inputs, outs, &[])
     }
 
-    /// Same as [`Operands::new`], with results that have the memory of an input.
+    /// Same as [`Operands::new`], with results that reuse the memory of an input.
     pub(super) fn with_in_place(
         regs: &[RegInfo],
         inputs: Vec<Reg>,
@@ -319,7 +319,7 @@ impl Operands {
             for (at, reg) in list.iter().enumerate() {
                 let info = &regs[reg.index()];
                 if !out && in_place.iter().any(|[_, input]| *input as usize == at) {
-                    // The access to the result covers that to the input.
+                    // The access to the result covers the access to the input.
                     continue;
                 }
                 match info.slot {
@@ -375,7 +375,7 @@ pub(super) struct Scratch {
     kept: Vec<Arc<AlignedBytes>>,
 }
 
-/// Maximum number of buffers of values that are kept.
+/// Maximum number of value buffers that are kept.
 const MAX_KEPT: usize = 16;
 
 /// Views of a step's operands.
@@ -479,7 +479,7 @@ fn input_view<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<Ten
     Ok(tensor.view())
 }
 
-/// Splits the arena at the outputs, and sets the data of the views into the arena.
+/// Splits the arena at the outputs, and sets the data of the arena operands' views to the slices.
 fn split_arena<'a>(arena: &'a mut [u8], arena_operands: &[ArenaOperand], views: &mut Views<'a>) {
     let (mut rest, mut base) = (arena, 0);
     let mut next = 0;
@@ -502,13 +502,13 @@ fn split_arena<'a>(arena: &'a mut [u8], arena_operands: &[ArenaOperand], views: 
     }
 }
 
-/// Reuses the allocation for views of another lifetime.
+/// Reuses the allocation for views with a different lifetime.
 fn recycle_views<'b>(mut views: Vec<TensorView<'_>>) -> Vec<TensorView<'b>> {
     views.clear();
     views.into_iter().map(|_| unreachable!("the vector is empty")).collect()
 }
 
-/// Reuses the allocation for views of another lifetime.
+/// Reuses the allocation for views with a different lifetime.
 fn recycle_outputs<'b>(mut views: Vec<TensorViewMut<'_>>) -> Vec<TensorViewMut<'b>> {
     views.clear();
     views.into_iter().map(|_| unreachable!("the vector is empty")).collect()

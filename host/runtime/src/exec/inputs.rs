@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Sorts named inputs into the order of `ports`.
 ///
 /// # Errors
-/// An unknown name, a name given twice, or a missing input.
+/// If a name is unknown, or an input is given twice or is missing.
 pub fn order_inputs(
     ports: &[Port],
     named: impl IntoIterator<Item = (String, Tensor)>,
@@ -48,7 +48,7 @@ pub fn order_inputs(
 /// Checks the number and the types of the inputs of a program.
 ///
 /// # Errors
-/// A wrong number of inputs, a wrong element type or dimension, or two values for one named dimension.
+/// If the number of inputs, an element type or a dimension is wrong, or a named dimension has two values.
 pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic> {
     if ports.len() != inputs.len() {
         let message = format!("expected {} inputs, found {}", ports.len(), inputs.len());
@@ -83,7 +83,7 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
 /// Checks the number, the types and the sizes of the caller's memory for the outputs of a program.
 ///
 /// # Errors
-/// A wrong number of outputs, or an output of another element type or dimensions.
+/// If the number of outputs is wrong, or an output has a wrong element type or wrong dimensions.
 pub(super) fn check_outputs(ports: &[Port], outputs: &[TensorViewMut<'_>]) -> Result<(), Diagnostic> {
     if ports.len() != outputs.len() {
         let message = format!("expected memory for {} outputs, found {}", ports.len(), outputs.len());
@@ -105,7 +105,7 @@ pub(super) fn check_outputs(ports: &[Port], outputs: &[TensorViewMut<'_>]) -> Re
     Ok(())
 }
 
-/// Returns the diagnostic for memory of the caller that does not have the dimensions of a result.
+/// Returns the diagnostic for caller-provided memory whose dimensions differ from the dimensions of the result.
 pub(super) fn wrong_output(port: &Port, out: &TensorViewMut<'_>, dtype: DType, shape: &[usize]) -> Diagnostic {
     let message =
         format!("output \"{}\": expected memory for {dtype}{shape:?}, found {}{:?}", port.name, out.dtype, out.shape);
@@ -116,7 +116,7 @@ pub(super) fn wrong_output(port: &Port, out: &TensorViewMut<'_>, dtype: DType, s
 /// Checks an element type and dimensions against the type of an input.
 ///
 /// # Errors
-/// A wrong element type or wrong dimensions.
+/// If the element type or the dimensions are wrong.
 pub fn check_type(port: &Port, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
     if port.ty.dtype != dtype {
         let wrong = Diagnostic { code: codes::runtime::INPUT_DTYPE, ..wrong_shape(port, dtype, shape) };
@@ -127,7 +127,7 @@ pub fn check_type(port: &Port, dtype: DType, shape: &[usize]) -> Result<(), Diag
     if fits { Ok(()) } else { Err(wrong_shape(port, dtype, shape).help(OTHER_SHAPE)) }
 }
 
-/// Remedies.
+/// Help texts for rejected inputs.
 const EACH_ONCE: &str = "give each input once: --input NAME=FILE";
 const OTHER_SHAPE: &str = "reshape the input, or compile the model for its dimensions: --dim NAME=N";
 

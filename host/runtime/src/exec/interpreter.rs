@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Maximum depth of nested calls; deeper ones count as infinite recursion.
+/// Maximum call depth; deeper nesting counts as infinite recursion.
 const MAX_DEPTH: usize = 100_000;
 
 /// Maximum total size of the arenas of nested calls, in bytes.
@@ -39,7 +39,7 @@ struct Activation<'e> {
 enum Flow<'e> {
     Next,
     Jump(u32),
-    /// Call of a function, with the registers for its results. The arguments are in [`RunBuffers::args`].
+    /// Call to a function, with the registers for its results. The arguments are in [`RunBuffers::args`].
     Call(u32, &'e [Reg]),
     TailCall(u32),
     Return(&'e [Reg]),
@@ -47,9 +47,9 @@ enum Flow<'e> {
 
 /// Destination of the results of a run.
 pub(super) enum Results<'r, 't> {
-    /// Tensors with memory of their own, appended to a list.
+    /// Owned tensors, appended to a list.
     Owned(&'r mut Vec<Tensor>),
-    /// Memory of the caller, one tensor for each output.
+    /// Caller-provided memory, one tensor per output.
     Into(&'r mut [TensorViewMut<'t>]),
 }
 
@@ -116,7 +116,7 @@ struct Interpreter<'e, 'o> {
     /// Steps so far.
     steps: u64,
     cells: Cells,
-    /// Work of devices that goes on.
+    /// Unfinished device work.
     unfinished: Unfinished,
     buffers: RunBuffers,
 }
@@ -209,7 +209,7 @@ impl<'e> Interpreter<'e, '_> {
         Ok(())
     }
 
-    /// Replaces the running function with another: a tail call.
+    /// Replaces the running function with another function (tail call).
     fn replace(&mut self, function: u32) -> Result<(), Diagnostic> {
         if let Some(top) = self.stack.last_mut()
             && top.function == function
@@ -437,8 +437,8 @@ impl<'e> Interpreter<'e, '_> {
         })
     }
 
-    /// Runs a region. If all of its operands lie in the memory of one device, the device may go on while the next steps
-    /// run; otherwise the region waits for unfinished work, and completes.
+    /// Runs a region. If all of its operands are in the memory of one device, the device may continue to work while the
+    /// next steps run; otherwise the region first waits for unfinished work, and then runs to completion.
     fn region(&mut self, step: &'e RegionStep) -> Result<Flow<'e>, Diagnostic> {
         let exec = self.exec;
         let footprint = step.fixed.as_ref().and_then(|(operands, _)| operands.footprint.as_ref());
@@ -473,7 +473,7 @@ impl<'e> Interpreter<'e, '_> {
         }
     }
 
-    /// Waits for the unfinished work that conflicts with a step; for all of it if `step` is `None`.
+    /// Waits for the unfinished work that conflicts with a step, or for all unfinished work if `step` is `None`.
     fn wait(&mut self, step: Option<&Footprint>) -> Result<(), Diagnostic> {
         if self.unfinished.is_empty() {
             return Ok(());

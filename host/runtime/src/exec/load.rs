@@ -37,8 +37,8 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// Returns the functions that this function calls or makes closures of, and the host programs of those of its
-    /// regions that no backend runs.
+    /// Returns the functions that this function calls or makes closures of, and the host programs of its regions that
+    /// no backend runs.
     pub(super) fn callees(&self, program: &Program) -> Vec<u32> {
         let callee = |step: &Step| match step {
             Step::Region(step) if step.region.is_none() => Some(program.regions[step.index as usize].fallback),
@@ -51,7 +51,7 @@ impl Code {
     }
 }
 
-/// An instruction prepared for execution.
+/// Instruction prepared for execution.
 pub(super) enum Step {
     Kernel(Box<KernelStep>),
     Dynamic(Box<DynamicStep>),
@@ -63,19 +63,19 @@ pub(super) enum Step {
         call: Option<Box<DynamicStep>>,
     },
     Region(Box<RegionStep>),
-    /// Copy between the memories of host and device, with the bytes that it accesses on the device.
+    /// Copy between host and device memory, with the bytes that it accesses on the device.
     Copy {
         from: Reg,
         to: Reg,
         footprint: Footprint,
     },
-    /// No operation: source and result share their place in the arena.
+    /// No operation: source and result share their slot in the arena.
     Nop,
     /// Any other instruction, unchanged.
     Control(Instr),
 }
 
-/// Call of an operator on operands with known dimensions.
+/// Operator call on operands with known dimensions.
 pub(super) struct KernelStep {
     pub kernel: Box<dyn Kernel>,
     pub operands: Operands,
@@ -84,7 +84,7 @@ pub(super) struct KernelStep {
 
 /// In-place execution: the first output reuses the memory of an input, which is then not among the [`Operands`].
 pub(super) enum InPlace {
-    /// The output has memory of its own.
+    /// The output has separate memory.
     No,
     /// The kernel computes in place.
     Yes,
@@ -93,7 +93,7 @@ pub(super) enum InPlace {
     Save(u32, Reg),
 }
 
-/// Call of an operator on operands whose dimensions are known only at run time.
+/// Operator call on operands whose dimensions are known only at run time.
 pub(super) struct DynamicStep {
     pub op: OpId,
     pub attrs: Attrs,
@@ -103,13 +103,13 @@ pub(super) struct DynamicStep {
     pub kernels: Mutex<LruCache<Dims, Arc<SizedKernel>>>,
 }
 
-/// A kernel for the dimensions of a run.
+/// Kernel for the dimensions of a run.
 pub(super) struct SizedKernel {
     pub kernel: Box<dyn Kernel>,
     pub outs: Vec<TensorType>,
 }
 
-/// A call of a region.
+/// Region call.
 pub(super) struct RegionStep {
     /// Index into [`Program::regions`], for messages and the host program.
     pub index: u32,
@@ -288,7 +288,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Infers the types of a call again, because a program from a file may declare any types.
+    /// Infers the types of a call again, because a program from a file may declare arbitrary types.
     fn infer_types(&self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<TypedCall, Diagnostic> {
         let op = op::lookup(&call.op).ok_or_else(|| no_kernel(self.program, call))?;
         let def = op::get(op);
@@ -347,7 +347,7 @@ pub(super) fn flatten(ty: &Type) -> Option<Vec<TensorType>> {
     }
 }
 
-/// Prepares a copy between the memories of host and device.
+/// Prepares a copy between host and device memory.
 fn copy(regs: &[RegInfo], from: Reg, to: Reg) -> Step {
     let mut footprint = Footprint::default();
     for (reg, writes) in [(from, false), (to, true)] {

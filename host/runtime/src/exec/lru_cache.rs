@@ -9,7 +9,7 @@ pub(super) struct LruCache<K, V> {
     entries: HashMap<K, Entry<V>>,
     max_entries: usize,
     max_bytes: usize,
-    /// Total size of all entries in bytes. The sum may exceed 64 bits.
+    /// Total size of all entries in bytes, which may exceed 64 bits.
     bytes: u128,
     clock: u64,
 }
@@ -25,7 +25,7 @@ struct Entry<V> {
 pub(super) type Dims = Vec<Shape>;
 
 impl<K: Eq + Hash + Clone, V: Clone> LruCache<K, V> {
-    /// Creates an empty cache. The newest entry is kept even if it alone exceeds `max_bytes`.
+    /// Creates an empty cache. The newest entry is kept even if it exceeds `max_bytes` by itself.
     pub fn new(max_entries: usize, max_bytes: usize) -> LruCache<K, V> {
         LruCache { entries: HashMap::new(), max_entries: max_entries.max(1), max_bytes, bytes: 0, clock: 0 }
     }
@@ -38,7 +38,7 @@ impl<K: Eq + Hash + Clone, V: Clone> LruCache<K, V> {
         Some(entry.value.clone())
     }
 
-    /// Inserts a value and returns the evicted ones. Dropping an evicted value may call a plugin, so the caller must
+    /// Inserts a value and returns the evicted values. Dropping an evicted value may call a plugin, so the caller must
     /// release its lock first.
     #[must_use]
     pub fn insert(&mut self, key: K, value: V, bytes: usize) -> Vec<V> {

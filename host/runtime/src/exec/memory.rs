@@ -1,11 +1,11 @@
-//! Release of memory to the system before a model runs.
+//! Releases memory to the system before a model runs.
 
 /// Returns unused heap pages to the system. Compilation of a model leaves many small holes between live allocations;
 /// call this before the memory that the model runs in is allocated.
 pub fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // SAFETY: may be called at any time, from any thread.
+        // SAFETY: glibc guarantees that `malloc_trim` may be called at any time from any thread.
         unsafe { libc::malloc_trim(0) };
     }
 }
@@ -16,9 +16,9 @@ pub fn release_code() {
     #[cfg(target_os = "linux")]
     for range in clean_code_mappings(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default()) {
         let address = std::ptr::with_exposed_provenance_mut(range.start);
-        // SAFETY: the mapping is of a file, not writable, and none of its pages differs from the file, so they have the
-        // same contents when they are read again. If the mapping has been removed meanwhile, there is nothing at its
-        // address.
+        // SAFETY: `clean_code_mappings` returns only unwritable file mappings without modified pages, so the kernel
+        // restores the same contents from the file. An address range that was unmapped in the meantime makes the call
+        // fail without effect.
         unsafe { libc::madvise(address, range.len(), libc::MADV_DONTNEED) };
     }
 }

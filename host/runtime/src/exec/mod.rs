@@ -5,7 +5,7 @@
 //! | [`program`] | a planned program as plain data, and its JSON form |
 //! | [`region`] | interface between the executor and a region that a backend runs |
 //! | [`signature`] | types that a region was compiled for, and the checks against them |
-//! | [`device`] | memories of devices, copies, runs that are not finished |
+//! | [`device`] | device memory, copies, unfinished runs |
 //! | [`constants`] | constants that a run on the host reads |
 //! | [`executor`] | runs a program; `inputs` checks its arguments |
 //! | [`trace`] | static facts about the steps, and the observer of a run |

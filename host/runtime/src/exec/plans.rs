@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 /// than regions every run would evict and recreate every plan.
 const MAX_PLANS: usize = 64;
 
-/// Maximum total size of the plans of a model in bytes. The newest plan is kept even if it alone exceeds the limit.
+/// Maximum total size of the plans of a model in bytes. The newest plan is kept even if it exceeds the limit by itself.
 const MAX_BYTES: usize = 256 << 20;
 
 /// Plans of a model, by region and dimensions; `None` if the backend refuses the dimensions.
@@ -50,7 +50,7 @@ pub(super) struct RegionPlans {
     cache: Arc<PlanCache>,
 }
 
-/// Region that owns the plans, with the number of users of each.
+/// Region that owns the plans, with the number of users of each plan.
 struct Owner {
     region: Arc<dyn Region>,
     users: Mutex<Users>,
@@ -63,7 +63,7 @@ struct Users {
     /// Plans without users. They are released only when no `prepare` is in progress, because `prepare` may return the
     /// number of an unused plan.
     unused: Vec<u64>,
-    /// Number of calls of `prepare` in progress.
+    /// Number of calls to `prepare` in progress.
     preparing: usize,
 }
 
@@ -81,13 +81,13 @@ impl RegionPlans {
     /// Returns the plan for dimensions that are known before the run. The plan is never released while the model lives.
     ///
     /// # Errors
-    /// Dimensions that the backend refuses.
+    /// If the backend refuses the dimensions.
     pub fn fixed(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
         self.owner.prepare(inputs)
     }
 
-    /// Returns the plan for these input dimensions, from the cache or newly created; `None` if the backend refuses the
-    /// dimensions, or prepares outputs that contradict the signature of the region.
+    /// Returns the plan for the given input dimensions, from the cache or newly created; `None` if the backend refuses
+    /// the dimensions, or prepares outputs that contradict the signature of the region.
     pub fn get(&self, inputs: &[&[usize]], signature: &Signature) -> Option<Arc<Plan>> {
         let key = (self.index, inputs.iter().map(|&dims| dims.into()).collect::<Dims>());
         if let Some(cache) = lock(&self.cache).get(&key) {

@@ -24,8 +24,8 @@ const STACK_BYTES: usize = 2 << 20;
 /// Guard page and bookkeeping of a thread.
 const THREAD_BYTES: usize = 64 << 10;
 
-/// Checks that the stacks of the threads fit into the address space at once. Without this check, the threads that do
-/// start would take the last of it, and the next small allocation would abort the process.
+/// Checks that the stacks of all threads fit into the address space together. Without this check, the threads that do
+/// start would exhaust the address space, and the next small allocation would abort the process.
 fn check_address_space(threads: usize) -> Result<(), TryReserveError> {
     let mut stacks = Vec::<u8>::new();
     stacks.try_reserve_exact(threads.saturating_mul(STACK_BYTES + THREAD_BYTES))?;
@@ -37,7 +37,7 @@ impl Pool {
     /// Creates a pool of `threads` threads; 0 stands for the number of processors.
     ///
     /// # Errors
-    /// The system cannot start the threads.
+    /// If the system cannot start the threads.
     pub fn new(threads: usize) -> Result<Pool, Diagnostic> {
         let threads = match threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -68,7 +68,7 @@ impl Pool {
         if split::is_inline() { body() } else { self.pool.install(body) }
     }
 
-    /// Starts `body` on a thread of the pool, and returns at once.
+    /// Starts `body` on a thread of the pool, and returns immediately.
     pub fn spawn(&self, body: impl FnOnce() + Send + 'static) {
         self.pool.spawn(body);
     }

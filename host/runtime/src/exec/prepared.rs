@@ -17,14 +17,14 @@ use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{AlignedBytes, Tensor};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A program, its constants and its code, shared by runs on any number of threads.
+/// A program, its constants and its code, shared by concurrent runs.
 pub(super) struct PreparedProgram {
     pub program: Program,
     /// A released constant is replaced with an empty tensor; `code` returns an error for a function that reads one.
     pub constants: Vec<Tensor>,
     pub pool: Arc<Pool>,
     released: Vec<bool>,
-    /// Memories of devices, one for each space of the program.
+    /// Device memories, one per space of the program.
     pub spaces: DeviceSpaces,
     regions: Vec<Option<Arc<dyn Region>>>,
     plans: Vec<Option<Arc<RegionPlans>>>,
@@ -43,9 +43,9 @@ pub(super) struct PreparedProgram {
 /// Threads that a run needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Threading {
-    /// Not known yet.
+    /// Unknown until the first run has completed.
     Unknown,
-    /// The calling thread alone: no step splits its work, so a pool would only add the hand-over to one of its threads.
+    /// Only the calling thread: no step splits its work, so the pool would only add the hand-over to a pool thread.
     Inline,
     /// The threads of the pool.
     Pool,
@@ -66,7 +66,7 @@ impl PreparedProgram {
     /// programs of regions that a backend runs are excluded.
     ///
     /// # Errors
-    /// An operator that only the host could run and does not implement, or an absent constant that the host reads.
+    /// If an operator that only the host could run is not implemented, or the host reads an absent constant.
     pub fn new(
         program: Program,
         constants: Vec<Option<Tensor>>,
@@ -150,7 +150,7 @@ impl PreparedProgram {
     /// Returns the code of a function.
     ///
     /// # Errors
-    /// An operator that the host does not implement, or a constant that was released.
+    /// If the host does not implement an operator, or a constant was released.
     pub fn code(&self, index: u32) -> Result<&Code, Diagnostic> {
         let load = || {
             self.check_present(index)?;
@@ -184,10 +184,10 @@ impl PreparedProgram {
         Ok(Frame { values: vec![Value::Empty; code.values], arena: allocate(code.arenas.host)?, device })
     }
 
-    /// Returns the program without the regions of a backend, with all of its tensors in the host's memory.
+    /// Returns the program without the regions and the device memory of a backend.
     ///
     /// # Errors
-    /// A constant that only the backend's regions had, or an operator that the host does not implement.
+    /// If a constant is held only by the backend's regions, or the host does not implement an operator.
     pub fn without_backend(&self, backend: &str) -> Result<PreparedProgram, Diagnostic> {
         let constants = self.constants.iter().zip(&self.released);
         let constants = constants.map(|(constant, released)| (!released).then(|| constant.clone())).collect();
@@ -244,7 +244,7 @@ impl PreparedProgram {
         diagnostic
     }
 
-    /// Records that the device of a region is lost, and says so once.
+    /// Records that the device of a region is lost, and logs a warning once.
     pub fn lose(&self, region: u32, reason: &str) {
         let backend = &self.program.regions[region as usize].backend;
         if self.lost.set(backend.clone()).is_ok() {
@@ -252,7 +252,7 @@ impl PreparedProgram {
         }
     }
 
-    /// Returns the backend whose device was lost.
+    /// Returns the backend whose device was lost, if any.
     pub fn lost(&self) -> Option<&str> {
         self.lost.get().map(String::as_str)
     }

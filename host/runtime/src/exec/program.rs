@@ -5,8 +5,8 @@
 //! cell, or a value of an algebraic data type. A straight-line graph is a function without jumps. Jumps only go
 //! forward; a loop is a tail call.
 //!
-//! The planner decides where the tensor of a register lives ([`Place`]): at a fixed offset of the function's arena, as
-//! a reference-counted value of its own (if the tensor leaves the function or its size is known only at run time), or
+//! The planner decides where the tensor of a register is stored ([`Place`]): at a fixed offset of the function's arena,
+//! as a separate reference-counted value (if the tensor leaves the function or its size is known only at run time), or
 //! as a constant.
 //!
 //! A program read from a file is untrusted: [`super::validate()`] checks it first.
@@ -46,7 +46,7 @@ pub struct Program {
     pub constants: Vec<Port>,
     /// Regions, each compiled by a backend.
     pub regions: Vec<Region>,
-    /// Memories of devices that tensors of the program live in.
+    /// Device memories that hold tensors of the program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spaces: Vec<Space>,
     /// Operators of the model file; `origins` of [`OpCall`] and [`Region`] are indices into this list.
@@ -76,7 +76,7 @@ pub struct Source {
     pub op: String,
 }
 
-/// Memory of a device. Where a machine has no such memory, the tensors live in the host's.
+/// Device memory. On a machine without such memory, the tensors are in host memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Space {
@@ -106,7 +106,7 @@ pub struct Region {
     pub origins: Vec<u32>,
     /// FLOPs per run; operators with unknown dimensions count as 0.
     pub flops: u64,
-    /// Memory that the region's tensors may live in, as an index into [`Program::spaces`].
+    /// Memory that may hold the region's tensors, as an index into [`Program::spaces`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<u32>,
 }
@@ -123,16 +123,16 @@ pub struct Function {
     pub results: u32,
     /// Size of the arena in bytes.
     pub arena: usize,
-    /// Size of the arena in each of [`Program::spaces`]; missing ones are empty.
+    /// Size of the arena in each of [`Program::spaces`]; missing entries stand for empty arenas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_arenas: Vec<usize>,
     /// Registers; the first `params` are the parameters.
     pub registers: Vec<Register>,
-    /// Instructions; the last one is a return or a tail call.
+    /// Instructions; the last instruction is a return or a tail call.
     pub code: Vec<Instr>,
 }
 
-/// Type and place of a register.
+/// Type and location of a register.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
@@ -162,7 +162,7 @@ pub enum Place {
     },
 }
 
-/// An argument of an operator.
+/// Argument of an operator call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Arg {
@@ -182,7 +182,7 @@ impl Arg {
     }
 }
 
-/// A call of an operator.
+/// Operator call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpCall {
@@ -210,13 +210,13 @@ impl OpCall {
     }
 }
 
-/// An instruction.
+/// Instruction of a function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Instr {
     /// Executes an operator on the host.
     Kernel(OpCall),
-    /// Reshape or similar operator: the result has the bytes of the first argument and other dimensions.
+    /// Reshape or similar operator: the result has the bytes of the first argument but different dimensions.
     Alias(OpCall),
     /// Runs a region on its backend, or its host program if no backend runs the region.
     Region {
@@ -224,9 +224,9 @@ pub enum Instr {
         region: u32,
         /// Registers of the arguments.
         inputs: Vec<Reg>,
-        /// Results.
+        /// Registers for the results.
         outs: Vec<Reg>,
-        /// Results that have the memory of an argument: pairs of indices into `outs` and `inputs`.
+        /// Results that reuse the memory of an argument: pairs of indices into `outs` and `inputs`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         in_place: Vec<[u32; 2]>,
     },
@@ -237,7 +237,7 @@ pub enum Instr {
         /// Register to copy to; a [`Place::Value`].
         to: Reg,
     },
-    /// Copies a tensor of known size between the host's memory and that of a device.
+    /// Copies a tensor of known size between host and device memory.
     Copy {
         /// Register to copy from.
         from: Reg,
@@ -262,10 +262,10 @@ pub enum Instr {
         function: u32,
         /// Arguments, then captured values.
         args: Vec<Reg>,
-        /// Results.
+        /// Registers for the results.
         outs: Vec<Reg>,
     },
-    /// Replaces the running function with another.
+    /// Replaces the running function with another function.
     TailCall {
         /// Index of the function.
         function: u32,
@@ -285,16 +285,16 @@ pub enum Instr {
     CallClosure {
         /// Register of the closure.
         closure: Reg,
-        /// Arguments.
+        /// Registers of the arguments.
         args: Vec<Reg>,
-        /// Results.
+        /// Registers for the results.
         outs: Vec<Reg>,
     },
-    /// Replaces the running function with that of a closure.
+    /// Replaces the running function with the function of a closure.
     TailCallClosure {
         /// Register of the closure.
         closure: Reg,
-        /// Arguments.
+        /// Registers of the arguments.
         args: Vec<Reg>,
     },
     /// Creates a reference cell.
@@ -362,7 +362,7 @@ pub enum Instr {
 }
 
 impl Instr {
-    /// Returns the registers that the instruction reads, and those that it writes.
+    /// Returns the registers that the instruction reads, and the registers that it writes.
     pub fn operands(&self) -> (Vec<Reg>, Vec<Reg>) {
         match self {
             Instr::Kernel(call) | Instr::Alias(call) => (call.inputs().collect(), call.outs.clone()),

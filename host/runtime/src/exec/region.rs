@@ -5,46 +5,48 @@ use byoc_ir::diag::Diagnostic;
 use byoc_ir::tensor::{Shape, TensorView, TensorViewMut};
 use byoc_plugin_api::host::device::Event;
 
-/// Loaded region of a backend. Several threads may run one region at once.
+/// Loaded region of a backend. Several threads may run one region concurrently.
 pub trait Region: Send + Sync {
-    /// Plans runs with these input dimensions. The executor caches a bounded number of plans by dimensions.
+    /// Prepares runs with the given input dimensions. The executor caches a bounded number of plans by dimensions.
     ///
     /// # Errors
-    /// Dimensions that the backend refuses; the region then runs on the host.
+    /// If the backend refuses the dimensions; the region then runs on the host.
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic>;
 
     /// Runs the region. Inputs and outputs do not overlap. The initial contents of the outputs and of the workspace are
     /// unspecified.
     ///
     /// # Errors
-    /// A failed run; the run of the model then fails with the same error.
+    /// If the run fails; the run of the model then fails with the same error.
     fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic>;
 
-    /// Starts the region, whose operands all lie in the memory of a device. `dependencies` are the unfinished runs that it
-    /// has to wait for. Returns the work that goes on; `None` if the outputs are complete.
+    /// Starts the region, whose operands are all in the memory of one device. The run has to wait for `dependencies`,
+    /// the unfinished runs on which it depends. Returns the event of the unfinished run; `None` if the outputs are
+    /// complete.
     ///
     /// # Errors
-    /// A failed run.
+    /// If the run fails.
     fn start(&self, call: RegionCall<'_, '_>, dependencies: &[&Event]) -> Result<Option<Event>, Diagnostic> {
         let _ = dependencies;
         self.run(call).map(|()| None)
     }
 
     /// Releases the resources of `plan`, a number from [`Prepared::plan`]: no later run passes it unless `prepare`
-    /// returns it again. The executor does not call `prepare` of this region at the same time.
+    /// returns it again. The executor does not call `prepare` of this region concurrently.
     fn release(&self, plan: u64) {
         let _ = plan;
     }
 
-    /// Returns the state of the region to that after it was loaded; nothing to do for a region without state.
+    /// Resets the state of the region to the state after loading; does nothing for a region without state.
     ///
     /// # Errors
-    /// A backend that cannot do so.
+    /// If the backend cannot reset the state.
     fn reset_state(&self) -> Result<(), Diagnostic> {
         Ok(())
     }
 
-    /// Returns true if a run may fail because the device is gone, after which the host runs the region: its constants are kept.
+    /// Returns true if a run may fail because the device is lost. The host then runs the region, so the region's
+    /// constants are kept.
     fn may_be_lost(&self) -> bool {
         false
     }
@@ -66,7 +68,7 @@ pub struct Prepared {
 /// Dimensions of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputDims {
-    /// Exact dimensions, or an upper bound for each.
+    /// Exact dimensions, or an upper bound on each dimension.
     pub dims: Shape,
     /// True if the dimensions are exact. Otherwise the run returns them in [`RegionCall::shapes`].
     pub exact: bool,
@@ -86,9 +88,10 @@ pub struct RegionCall<'a, 't> {
     pub workspace: &'a mut [u8],
     /// Plan number, from [`Prepared::plan`].
     pub plan: u64,
-    /// Results that have the memory of an input, as pairs of indices into `outputs` and `inputs`: the view of such an
+    /// Results that reuse the memory of an input, as pairs of indices into `outputs` and `inputs`: the view of such an
     /// input has no data, and its contents are those of the output before the run.
     pub in_place: &'a [[u32; 2]],
-    /// Operands in the memory of a device, whose views above have no data; `None` if there are none.
+    /// Operands in device memory, whose views in `inputs` and `outputs` have no data; `None` if there are no such
+    /// operands.
     pub device: Option<&'a DeviceOperands>,
 }

@@ -1,9 +1,9 @@
 //! Signature of a region: the types of its inputs, its outputs, and the constants it was compiled with.
 //!
 //! The code of a backend relies on the tensor types that it was compiled for, but a program from a file may declare
-//! others. Therefore the host performs the same checks for every backend: before any part of a region is loaded, the
-//! program is compared with the signature recorded at compile time, and the tensors of each plan are compared with the
-//! signature again.
+//! different types. Therefore the host performs the same checks for every backend: before any part of a region is
+//! loaded, the program is compared with the signature recorded at compile time, and the tensors of each plan are
+//! compared with the signature again.
 
 use super::region::{OutputDims, Prepared};
 use byoc_ir::ir::{Dim, TensorType, Type};
@@ -18,7 +18,7 @@ pub struct Signature {
     pub inputs: Vec<TensorType>,
     /// Types of the outputs.
     pub outputs: Vec<TensorType>,
-    /// Constants that the region reads: index in the list that its loader gets, and type.
+    /// Constants that the region reads: index in the list passed to its loader, and type.
     pub constants: Vec<(usize, TensorType)>,
 }
 
@@ -26,7 +26,7 @@ impl Signature {
     /// Reads the signature from the JSON form of a region's graph (`docs/schema/graph.json`).
     ///
     /// # Errors
-    /// A malformed graph; the message names the part.
+    /// If the graph is malformed; the message names the malformed part.
     pub fn of_graph(graph: &Value) -> Result<Signature, String> {
         let nodes = list(graph, "nodes")?;
         let inputs = list(graph, "inputs")?.iter().map(|input| read_type(&input["type"])).collect::<Result<_, _>>()?;
@@ -50,7 +50,7 @@ impl Signature {
         Ok(Signature { inputs, outputs, constants })
     }
 
-    /// Returns the JSON form that a loader gets (`docs/schema/options.json`).
+    /// Returns the JSON form passed to a loader (`docs/schema/options.json`).
     pub fn to_json(&self) -> Value {
         let types = |types: &[TensorType]| -> Vec<Value> { types.iter().map(write_type).collect() };
         json!({ "inputs": types(&self.inputs), "outputs": types(&self.outputs) })
@@ -60,7 +60,7 @@ impl Signature {
     /// dimensions must agree; the names of unknown dimensions may differ.
     ///
     /// # Errors
-    /// A tensor with another type; the message names the first.
+    /// If a tensor has a different type; the message names the first such tensor.
     pub fn check_ports(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Result<(), String> {
         for (kind, recorded, claimed) in [("input", &self.inputs, inputs), ("output", &self.outputs, outputs)] {
             check_count(kind, recorded.len(), claimed.len())?;
@@ -76,10 +76,10 @@ impl Signature {
         Ok(())
     }
 
-    /// Compares the constants that a loader is about to get with those that the region was compiled with.
+    /// Compares the constants to be passed to a loader with the constants with which the region was compiled.
     ///
     /// # Errors
-    /// A constant that is missing or has another type; the message names the first.
+    /// If a constant is missing or has a different type; the message names the first such constant.
     pub fn check_constants(&self, constant: impl Fn(usize) -> Option<TensorType>) -> Result<(), String> {
         for (number, recorded) in &self.constants {
             let found = constant(*number);
@@ -94,7 +94,7 @@ impl Signature {
     /// Compares the tensors of a run with the input types.
     ///
     /// # Errors
-    /// A tensor that does not have the type of its input; the message names the first.
+    /// If a tensor does not have the type of its input; the message names the first such tensor.
     pub fn check_inputs<'s>(
         &self,
         given: impl ExactSizeIterator<Item = (Option<DType>, &'s [usize])>,
@@ -110,10 +110,10 @@ impl Signature {
     }
 
     /// Compares the outputs that a backend prepares with the output types. A bound may exceed a recorded dimension; an
-    /// exact dimension must equal the recorded one.
+    /// exact dimension must equal the recorded dimension.
     ///
     /// # Errors
-    /// An output that contradicts the signature; the message names the first.
+    /// If an output contradicts the signature; the message names the first such output.
     pub fn check_prepared(&self, prepared: &Prepared) -> Result<(), String> {
         check_count("output", self.outputs.len(), prepared.outputs.len())?;
         for (i, (wanted, OutputDims { dims, exact })) in self.outputs.iter().zip(&prepared.outputs).enumerate() {
@@ -130,11 +130,11 @@ impl Signature {
         Ok(())
     }
 
-    /// Compares the dimensions that a run returned with those prepared for it.
+    /// Compares the dimensions that a run returned with the prepared dimensions.
     ///
     /// # Errors
-    /// An output that exceeds its bound, or whose rank or dimensions contradict the signature; the message names the
-    /// first.
+    /// If an output exceeds its bound, or its rank or dimensions contradict the signature; the message names the first
+    /// such output.
     pub fn check_results(&self, prepared: &Prepared, found: &[impl AsRef<[usize]>]) -> Result<(), String> {
         for (i, ((wanted, bound), found)) in self.outputs.iter().zip(&prepared.outputs).zip(found).enumerate() {
             let found = found.as_ref();

@@ -144,7 +144,7 @@ impl SizedOperands {
         flatten(&ty).ok_or_else(|| bad_program(&format!("expected tensors as results, found {ty}")))
     }
 
-    /// Returns the kernel for these dimensions, from the cache or newly created.
+    /// Returns the kernel for the dimensions of this run, from the cache or newly created.
     fn kernel(&self, step: &DynamicStep) -> Result<Arc<SizedKernel>, Diagnostic> {
         let outs = self.results(step)?;
         // Result dimensions may depend on values as well, so they are part of the key.
@@ -212,17 +212,17 @@ pub(super) fn alias(
     scope.write(frame, out, Value::Tensor(alias))
 }
 
-/// Outcome of a region's step.
+/// Outcome of a region step.
 pub(super) enum Ran {
     /// The outputs are complete.
     Done,
-    /// The device goes on.
+    /// The device has not finished yet.
     Started(Event),
     /// The host has to run the region.
     OnHost,
 }
 
-/// Runs a region, or starts it if its operands lie in the memory of a device.
+/// Runs a region, or starts it if its operands are in device memory.
 pub(super) fn region(
     scope: Scope<'_>,
     frame: &mut Frame,
@@ -315,7 +315,7 @@ fn dynamic_region(
     Ok(Ran::Done)
 }
 
-/// Returns the operands of a step that lie in the memory of a device.
+/// Returns the operands of a step that are in device memory.
 fn device_operands(scope: Scope<'_>, frame: &Frame, inputs: &[Reg], outs: &[Reg]) -> DeviceOperands {
     let slice = |reg: &Reg| match scope.reg(*reg).slot {
         Slot::Device { space, offset } => {
@@ -327,7 +327,7 @@ fn device_operands(scope: Scope<'_>, frame: &Frame, inputs: &[Reg], outs: &[Reg]
     DeviceOperands { inputs: inputs.iter().map(slice).collect(), outputs: outs.iter().map(slice).collect() }
 }
 
-/// Copies a tensor between the host's memory and that of a device.
+/// Copies a tensor between host and device memory.
 pub(super) fn copy(
     scope: Scope<'_>,
     frame: &mut Frame,
@@ -343,7 +343,7 @@ pub(super) fn copy(
     match (scope.reg(from).slot, scope.reg(to).slot) {
         (_, Slot::Device { space, .. }) => counted(space, "to_device"),
         (Slot::Device { space, .. }, _) => counted(space, "from_device"),
-        // A machine without the device.
+        // This machine lacks the device.
         _ => {}
     }
     scope.copy(frame, from, to)

@@ -13,9 +13,9 @@ pub enum StepKind {
     Kernel,
     /// Operator that only changes the dimensions of its argument.
     Alias,
-    /// A region.
+    /// Region, run on its backend or on the host.
     Region,
-    /// Copy between the memories of host and device.
+    /// Copy between host and device memory.
     Copy,
     /// Moves, jumps, calls, closures, cells.
     Control,
@@ -55,7 +55,7 @@ pub struct StepEvent<'a> {
     pub on_host: bool,
     /// Start time.
     pub start: Instant,
-    /// Duration; for a call, only that of the transfer of control.
+    /// Duration; for a call, only of the control transfer.
     pub duration: Duration,
 }
 

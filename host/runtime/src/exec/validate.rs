@@ -1,9 +1,9 @@
-//! Checks a program before it runs, because it may come from a file that was written by hand.
+//! Checks a program before it runs, because it may come from a hand-written file.
 //!
 //! After the check every index is in range, every jump goes forward and stays inside the function, every function ends,
-//! the numbers of arguments and results agree, and tensors in an arena lie within it. Properties that depend on values
-//! or on kernels (types of operators, overlapping operands, arguments of closures) are checked later, where they are
-//! known.
+//! the numbers of arguments and results agree, and tensors in an arena are within its bounds. Properties that depend on
+//! values or on kernels (types of operators, overlapping operands, arguments of closures) are checked later, where they
+//! are known.
 
 use super::device::ALIGNMENT;
 use super::program::{Function, Instr, Place, Program, Reg, Register, VERSION};
@@ -14,7 +14,7 @@ use byoc_ir::ir::{TensorType, Type};
 /// Checks the structure of a program.
 ///
 /// # Errors
-/// An invalid program; the message gives the first violation and its function.
+/// If the program is invalid; the message names the first violation and its function.
 pub fn validate(program: &Program) -> Result<(), Diagnostic> {
     check_header(program).map_err(|reason| bad_program(&reason))?;
     for function in &program.functions {
@@ -154,8 +154,8 @@ fn check_code(program: &Program, function: &Function) -> Result<(), String> {
     }
 }
 
-/// Checks that an instruction finds its operands in a memory that it can access: that of the host or, for a region and a
-/// copy, that of a device.
+/// Checks that the operands of an instruction are in memory that it can access: in host memory or, for a region or a
+/// copy, in device memory.
 fn check_spaces(
     program: &Program,
     function: &Function,
@@ -179,7 +179,7 @@ fn check_spaces(
             let own = program.regions.get(*region as usize).and_then(|region| region.space);
             spaces.all(|space| Some(space) == own)
         }
-        // The result of a view lies where its argument does.
+        // The result of a view has the location of its argument.
         Instr::Alias(call) => match (call.inputs().next(), call.outs.first()) {
             (Some(from), Some(to)) => {
                 let places = (register(&from).place, register(to).place);
@@ -196,7 +196,8 @@ fn check_spaces(
     }
 }
 
-/// Returns true if each pair of a result and an argument has one place and one size, and no register is in two pairs.
+/// Returns true if the result and the argument of each pair have the same location and size, and no register is in two
+/// pairs.
 fn is_in_place(function: &Function, inputs: &[Reg], outs: &[Reg], pairs: &[[u32; 2]]) -> bool {
     pairs.iter().enumerate().all(|(at, &[out, input])| {
         let (Some(out_reg), Some(input_reg)) = (outs.get(out as usize), inputs.get(input as usize)) else {

@@ -65,8 +65,8 @@ impl Cell {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the contents and returns the previous ones. The caller drops the previous contents after the lock is
-    /// released, because the drop may take long.
+    /// Replaces the contents and returns the previous contents. The caller drops the previous contents after the lock
+    /// is released, because the drop may take long.
     pub(super) fn replace(&self, values: Vec<Value>) -> Vec<Value> {
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), values)
     }
@@ -126,8 +126,8 @@ impl Drop for Cell {
 #[derive(Default)]
 pub(super) struct Cells {
     live: Vec<Weak<Cell>>,
-    /// Number of entries at which dead entries are removed: twice the number of live ones, so that the amortized cost
-    /// is small.
+    /// Number of entries at which dead entries are removed: twice the number of live entries, so that the amortized
+    /// cost is small.
     sweep_at: usize,
 }
 

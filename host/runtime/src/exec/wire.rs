@@ -26,7 +26,7 @@ pub fn type_to_json(ty: &TensorType) -> Value {
 /// Converts JSON to a tensor type.
 ///
 /// # Errors
-/// A value that is not a tensor type.
+/// If the value is not a tensor type.
 pub fn type_from_json(value: &Value) -> Result<TensorType, String> {
     let wrong = || format!("expected a tensor type, found {value}");
     let (first, rest) = value.as_array().and_then(|items| items.split_first()).ok_or_else(wrong)?;
@@ -58,7 +58,7 @@ pub fn attr_to_json(value: &AttrValue) -> Value {
 /// Converts JSON to an attribute value.
 ///
 /// # Errors
-/// A value that is not an attribute value.
+/// If the value is not an attribute value.
 pub fn attr_from_json(value: &Value) -> Result<AttrValue, String> {
     nested(value, MAX_DEPTH)
 }

@@ -57,7 +57,7 @@ pub fn constant_handle(name: &str, tensor: &Arc<Tensor>) -> api::Constant {
     api::Constant::new(name, dtype_to_api(tensor.dtype()), tensor.shape(), source)
 }
 
-/// Returns a constant without elements, which stands for one whose value the loader of a region does not get.
+/// Returns a constant without elements, a placeholder for a constant whose value the loader does not receive.
 pub fn without_elements(dtype: api::DType) -> api::Constant {
     api::Constant::new("", dtype, &[0], NoBytes)
 }
@@ -115,7 +115,7 @@ pub struct Group<'a> {
 /// Returns the graph that computes `outputs` from `inputs`; `groups` become composite nodes.
 ///
 /// # Errors
-/// When an expression is not pure data flow, such as a branch or a call of a function that is not a composite.
+/// If an expression is not pure data flow, such as a branch or a call to a function that is not a composite.
 pub fn subgraph(
     module: &Module,
     symbol: &str,
@@ -142,7 +142,7 @@ pub fn function_graph(
     Ok(graph)
 }
 
-/// Returns the graph of a function whose calls of regions become operators `region_op` with the attribute `symbol`.
+/// Returns the graph of a function. Calls to regions become operators `region_op` with the attribute `symbol`.
 ///
 /// # Errors
 /// Same as [`subgraph`].
@@ -161,7 +161,7 @@ pub fn graph_with_regions(
 /// Graph under construction.
 struct GraphBuilder<'a> {
     module: &'a Module,
-    /// Operator that stands for a call of a region; `None` if regions are not data flow here.
+    /// Operator that represents a call to a region; `None` if calls to regions are not allowed.
     region_op: Option<Box<str>>,
     graph: api::Graph,
     values: HashMap<ExprId, Vec<api::ValueRef>>,
@@ -224,7 +224,7 @@ impl<'a> GraphBuilder<'a> {
         Ok(self.graph)
     }
 
-    /// Returns the operator and the symbol that stand for a function that a backend compiles.
+    /// Returns the operator and the symbol that represent a function compiled by a backend.
     fn region(&self, id: ExprId) -> Option<(&str, &str)> {
         let operator = self.region_op.as_deref()?;
         let Expr::Global(name) = self.module.expr(id) else { return None };
@@ -316,11 +316,11 @@ impl<'a> GraphBuilder<'a> {
     }
 }
 
-/// Returns the attribute `padding` in its one form at the boundary: the values before all spatial axes, then those after
-/// all of them. `rank` is that of the result.
+/// Returns the attribute `padding` in the canonical form of the boundary: the values before each spatial axis, then the
+/// values after each spatial axis. `rank` is the rank of the result.
 fn spatial_padding(params: &Params<'_>, rank: usize) -> ir::AttrValue {
     let layout = ["data_layout", "layout"].map(|name| params.string(name)).concat();
-    // The spatial axes are those besides batch and channels; a lower-case letter is the inner part of a split axis.
+    // All axes except batch and channels are spatial; a lower-case letter is the inner part of a split axis.
     let axes = match layout.chars().filter(|c| c.is_ascii_uppercase() && !matches!(c, 'N' | 'C')).count() {
         0 => rank.saturating_sub(2),
         axes => axes,
@@ -338,7 +338,7 @@ fn not_data_flow(construct: &str) -> Box<Diagnostic> {
 /// Returns the tensor types in a type, tuples flattened left to right.
 ///
 /// # Errors
-/// When the type contains anything but tensors and tuples.
+/// If the type contains anything but tensors and tuples.
 pub fn flat_types(ty: &ir::Type) -> Result<Vec<&ir::TensorType>, Box<Diagnostic>> {
     let mut flat = Vec::new();
     let mut open = vec![ty];
@@ -352,7 +352,7 @@ pub fn flat_types(ty: &ir::Type) -> Result<Vec<&ir::TensorType>, Box<Diagnostic>
     Ok(flat)
 }
 
-/// Converts an element type of the core to one of the boundary.
+/// Converts an element type of the core to an element type of the boundary.
 pub fn dtype_to_api(dtype: tensor::DType) -> api::DType {
     use api::DType as Out;
     use tensor::DType as In;
@@ -383,10 +383,10 @@ pub fn dtype_to_api(dtype: tensor::DType) -> api::DType {
     }
 }
 
-/// Converts an element type of the boundary to one of the core.
+/// Converts an element type of the boundary to an element type of the core.
 ///
 /// # Errors
-/// When the host does not support the element type.
+/// If the host does not support the element type.
 pub fn dtype_from_api(dtype: api::DType) -> Result<tensor::DType, Box<Diagnostic>> {
     tensor::DType::ALL.iter().copied().find(|&own| dtype_to_api(own) == dtype).ok_or_else(|| {
         let known: Vec<&str> = tensor::DType::ALL.iter().map(|own| own.name()).collect();
@@ -454,7 +454,7 @@ fn attr_from_api(value: &api::AttrValue) -> ir::AttrValue {
 /// outputs. Composites are inlined.
 ///
 /// # Errors
-/// When an operator or element type is unknown to the host, or a type stated in the graph contradicts the inferred one.
+/// If an operator or element type is unknown to the host, or a type stated in the graph contradicts the inferred type.
 pub fn module_of(graph: &api::Graph, constants: &[api::Constant]) -> Result<Module, Box<Diagnostic>> {
     graph.check(constants.len()).map_err(|e| Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, e)))?;
     let mut builder = Builder::default();
@@ -525,7 +525,7 @@ fn inline_graph(
     Ok(graph.outputs.iter().map(|r| values[r.node as usize][r.index as usize]).collect())
 }
 
-/// Compares the type stated in a graph with the inferred one, because a backend generates code for the stated type.
+/// Compares a type stated in a graph with the inferred type, because a backend generates code for the stated type.
 fn check_declared(
     builder: &Builder,
     value: ExprId,
@@ -591,7 +591,7 @@ mod tests {
         graph.operators()[0].1.ints("padding").unwrap()
     }
 
-    /// Tests that every form in which Relay writes padding has one form in a graph.
+    /// Tests that every padding form of Relay has the same form in a graph.
     #[test]
     fn padding_has_one_form() {
         let ints = |values: &[i64]| ir::AttrValue::from(values);
@@ -606,7 +606,7 @@ mod tests {
         let layout = ("layout", ir::AttrValue::from("NCHW8c"));
         let window = ("pool_size", ints(&[3, 3]));
         let blocked = pool("nn.max_pool2d", &[1, 1, 9, 9, 8], &[layout, window, ("padding", ints(&[1]))]);
-        assert_eq!(blocked, [1; 4], "the inner part of a split axis is no spatial axis");
+        assert_eq!(blocked, [1; 4], "the inner part of a split axis is not a spatial axis");
         let line = [("pool_size", ints(&[3])), ("padding", ints(&[1])), ("layout", ir::AttrValue::from("NWC"))];
         assert_eq!(pool("nn.max_pool1d", &[1, 9, 2], &line), [1, 1]);
     }

@@ -1,4 +1,4 @@
-//! Memories of devices, and locks of backends that serve one run at a time: one for each loader in a process.
+//! Device memories, and limits on concurrent runs, shared by all regions of a session with the same loader and device.
 
 use super::run_slots::RunSlots;
 use super::services::Metrics;
@@ -8,20 +8,20 @@ use byoc_plugin_api::{Loader, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Devices of the loaders of a session.
+/// Device memories and run slots of the loaders of a session.
 #[derive(Default)]
 pub struct Devices {
-    /// By loader key and device.
+    /// Memory of each loader key and device; `None` for a device without separate memory.
     spaces: Mutex<BTreeMap<(String, String), Option<Arc<DeviceSpace>>>>,
-    /// By loader key, device, and number of runs at a time.
+    /// Run slots of each loader key, device, and number of concurrent runs.
     slots: Mutex<BTreeMap<(String, String, usize), Arc<RunSlots>>>,
 }
 
 impl Devices {
-    /// Returns the memory of a loader's device; `None` if its tensors are in the host's memory.
+    /// Returns the memory of a loader's device; `None` if its tensors are in host memory.
     ///
     /// # Errors
-    /// If the loader's answer is invalid. It is asked again next time.
+    /// If the loader's response is invalid; the next call queries the loader again.
     pub fn space(
         &self,
         (key, loader): (&str, &dyn Loader),
@@ -43,7 +43,7 @@ impl Devices {
         Ok(space)
     }
 
-    /// Returns the slots that those regions of a loader share on a device of which at most `count` may run at a time.
+    /// Returns the run slots shared by the regions of a loader on a device that allow at most `count` concurrent runs.
     pub fn slots(&self, key: &str, device: &str, count: usize) -> Arc<RunSlots> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let name = (key.to_owned(), device.to_owned(), count);

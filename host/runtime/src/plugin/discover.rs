@@ -14,7 +14,7 @@ pub struct SearchDir {
     pub prefixed_only: bool,
 }
 
-/// Returns the directories that the caller names, each of them once.
+/// Returns the directories that the caller names, without duplicates.
 pub fn given_dirs(given: &[PathBuf], reason: &'static str) -> Vec<SearchDir> {
     let mut dirs = Vec::new();
     given.iter().for_each(|path| add(&mut dirs, path.clone(), reason, false));
@@ -30,7 +30,7 @@ fn add(dirs: &mut Vec<SearchDir>, path: PathBuf, reason: &'static str, prefixed_
 }
 
 /// Returns the directories in order of precedence: `given`, `BYOC_PLUGIN_PATH`, `plugins/` beside the binary, the
-/// binary's own directory, the user's data directory. A directory is listed once.
+/// binary's own directory, the user's data directory. Contains no duplicates.
 pub fn search_dirs(given: &[PathBuf]) -> Vec<SearchDir> {
     let mut dirs = given_dirs(given, "--plugin-dir");
     let mut add = |path, reason, prefixed_only| add(&mut dirs, path, reason, prefixed_only);
@@ -56,10 +56,10 @@ fn same_dir(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// Returns the candidate files of a directory, sorted by name: those with the extension of a shared library.
+/// Returns the candidate files of a directory, sorted by name: the files with the shared library extension.
 ///
 /// # Errors
-/// When the directory exists and cannot be read. A missing directory has no files.
+/// If the directory exists and cannot be read. A missing directory has no files.
 pub fn candidates(dir: &SearchDir) -> std::io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(&dir.path) {
         Ok(entries) => entries,

@@ -20,7 +20,7 @@ impl GuardedBuffer {
     /// Creates `len` bytes of `fill` between guards of `poison`.
     ///
     /// # Errors
-    /// Insufficient memory.
+    /// If memory is insufficient.
     pub fn new(len: usize, fill: u8, poison: u8) -> Result<GuardedBuffer, OutOfMemory> {
         let count = len.checked_add(2 * GUARD).ok_or(OutOfMemory::OVERFLOW)?.div_ceil(64);
         let mut lines = Vec::new();
@@ -34,7 +34,7 @@ impl GuardedBuffer {
     /// Creates a copy of `bytes` between guards of `poison`.
     ///
     /// # Errors
-    /// Insufficient memory.
+    /// If memory is insufficient.
     pub fn copy_of(bytes: &[u8], poison: u8) -> Result<GuardedBuffer, OutOfMemory> {
         let mut guarded = GuardedBuffer::new(bytes.len(), 0, poison)?;
         guarded.bytes_mut().copy_from_slice(bytes);
@@ -49,18 +49,20 @@ impl GuardedBuffer {
     /// Returns the bytes between the guards, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let len = self.len;
-        // SAFETY: the lines are plain bytes without padding, and borrowed exclusively.
+        // SAFETY: `self.lines` owns `self.lines.len() * 64` initialized bytes: `CacheLine` is `[u8; 64]` without
+        // padding. The exclusive borrow of `self` lasts as long as the slice.
         let all =
             unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast::<u8>(), self.lines.len() * 64) };
         &mut all[GUARD..GUARD + len]
     }
 
     fn all(&self) -> &[u8] {
-        // SAFETY: the lines are plain bytes without padding.
+        // SAFETY: `self.lines` owns `self.lines.len() * 64` initialized bytes: `CacheLine` is `[u8; 64]` without
+        // padding. The borrow of `self` lasts as long as the slice.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast::<u8>(), self.lines.len() * 64) }
     }
 
-    /// Describes writes to the guards: the number of changed bytes, and the position of the first one.
+    /// Describes writes to the guards: the number of changed bytes, and the position of the nearest changed byte.
     pub fn damage(&self) -> Option<String> {
         let all = self.all();
         let (before, behind) = (&all[..GUARD], &all[GUARD + self.len..]);
@@ -73,7 +75,7 @@ impl GuardedBuffer {
     }
 }
 
-/// Describes the damage to the first buffer of a run with damaged guards; the description names the buffer.
+/// Describes the writes to the guards of the first buffer of a run with changed guards, with the name of the buffer.
 pub fn first_damage(outputs: &[GuardedBuffer], workspace: &GuardedBuffer, inputs: &[GuardedBuffer]) -> Option<String> {
     let named = |role: &'static str, memory: &'_ [GuardedBuffer]| -> Option<String> {
         memory.iter().enumerate().find_map(|(i, memory)| Some(format!("{role} {i}: {}", memory.damage()?)))
@@ -94,10 +96,10 @@ mod tests {
         memory.bytes_mut().fill(0);
         assert_eq!(memory.damage(), None);
         let at = memory.bytes_mut().as_mut_ptr();
-        // SAFETY: within the allocation, in the guard.
+        // SAFETY: `memory` owns the guard after the buffer, which contains `at + 12`.
         unsafe { at.add(12).write(1) };
         assert!(memory.damage().unwrap().contains("the first at 2 past it"));
-        // SAFETY: as above.
+        // SAFETY: `memory` owns the guards around the buffer, which contain `at + 12` and `at - 3`.
         unsafe {
             at.add(12).write(0xff);
             at.sub(3).write(1);

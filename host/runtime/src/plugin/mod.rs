@@ -16,8 +16,8 @@ pub use crate::error::fault;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Returns the options common to all code generators and loaders. A code generator also gets its own options as
-/// `backend_options`, and a loader gets the description of the region as `region`.
+/// Returns the options common to all code generators and loaders. A code generator also receives its own options as
+/// `backend_options`, and a loader receives the description of the region as `region`.
 pub fn options(cache_dir: Option<&Path>, threads: Option<usize>) -> Value {
     json!({
         "cache_dir": cache_dir.map(|d| d.display().to_string()),

@@ -1,8 +1,8 @@
 //! Adapter from a plugin's executable to a region of the executor.
 //!
-//! By default a run gets the executor's own memory, without copies and without checks. With `BYOC_CHECK_REGIONS` set,
+//! By default a run receives the executor's memory directly, without copies or checks. With `BYOC_CHECK_REGIONS` set,
 //! every run uses guarded copies, and a plugin that writes outside its outputs is reported. A thread cannot be stopped
-//! from outside, so a run that does not return continues until `--timeout` ends the process; the last line of output
+//! externally, so a run that does not return continues until `--timeout` ends the process; the last line of output
 //! names the plugin. At level debug (`-vv`), each run is logged before it starts.
 
 use super::bridge::dtype_to_api;
@@ -26,17 +26,17 @@ pub struct PluginRegion {
     label: String,
     plugin: String,
     checked: bool,
-    /// Slots that a run has to hold; empty for a region that any number of runs may be in.
+    /// Slots that a run has to hold; empty for a region without a limit on concurrent runs.
     slots: Vec<Arc<RunSlots>>,
     /// True if runs change a state of the region.
     stateful: bool,
     may_be_lost: bool,
 }
 
-/// Key of a region's `query` that returns its state to that after `load`.
+/// `query` key that resets the state of a region to the state after `load`.
 const RESET_STATE: &str = "state.reset";
 
-/// Key of a region's `query`: the JSON boolean `true` if a run may fail because the device is gone.
+/// `query` key. The response is the JSON boolean `true` if a run may fail because the device is lost.
 const MAY_BE_LOST: &str = "region.may_be_lost";
 
 impl PluginRegion {
@@ -49,18 +49,18 @@ impl PluginRegion {
         PluginRegion { executable, label, plugin, checked, slots: Vec::new(), stateful: false, may_be_lost }
     }
 
-    /// Declares that the region runs on a device with memory of its own, which may be lost.
+    /// Declares that the region runs on a device with separate memory, which may be lost.
     pub fn with_device(self) -> PluginRegion {
         PluginRegion { may_be_lost: true, ..self }
     }
 
-    /// Limits the runs at a time of those regions that share the slots.
+    /// Limits the concurrent runs of all regions that share the slots.
     pub fn with_slots(mut self, slots: Arc<RunSlots>) -> PluginRegion {
         self.slots.push(slots);
         self
     }
 
-    /// Declares that runs change a state of the region: one of them goes on at a time, and the state can be reset.
+    /// Declares that runs change a state of the region: runs are serialized, and the state can be reset.
     pub fn with_state(mut self) -> PluginRegion {
         self.stateful = true;
         self.with_slots(Arc::new(RunSlots::new(1)))
@@ -83,8 +83,8 @@ impl PluginRegion {
         let outputs = call.outputs.iter().map(|t| GuardedBuffer::new(t.data.len(), POISON, POISON));
         let mut outputs = outputs.collect::<Result<Vec<GuardedBuffer>, OutOfMemory>>()?;
         let mut workspace = GuardedBuffer::new(call.workspace.len(), POISON, POISON)?;
-        // The copies are apart, so the region does not compute in place; an input that would be has the contents of its
-        // output.
+        // The copies do not overlap, so the region does not compute in place. An input that shares memory with an
+        // output receives the initial contents of that output.
         for &[output, input] in call.in_place {
             inputs[input as usize] = GuardedBuffer::copy_of(call.outputs[output as usize].data, POISON)?;
         }
@@ -209,7 +209,7 @@ impl PluginRegion {
         self.executable.run(call).map_err(|e| fault(&e))
     }
 
-    /// Runs a region some of whose results have the memory of an input.
+    /// Runs a region with results that reuse the memory of an input.
     fn run_in_place(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         let on_device = |slices: Option<&Option<DeviceSlice>>| slices.and_then(Option::as_ref).cloned();
         let device = call.device;
@@ -219,7 +219,7 @@ impl PluginRegion {
             (0..call.outputs.len()).map(|i| on_device(device.and_then(|d| d.outputs.get(i)))).collect();
         let mut input_shapes: Vec<Shape> = call.inputs.iter().map(|t| Shape::from_slice(t.shape)).collect();
         let mut output_shapes: Vec<Shape> = call.outputs.iter().map(|t| Shape::from_slice(t.shape)).collect();
-        // Of each input, until it is taken: its type, and its memory.
+        // Shape of each input, until an output takes it.
         let mut untaken: Vec<Option<&mut Shape>> = input_shapes.iter_mut().map(Some).collect();
         let mut inputs: Vec<Option<TensorRef<'_>>> = call.inputs.iter().map(|_| None).collect();
         let mut outputs: Vec<TensorMut<'_>> = Vec::with_capacity(call.outputs.len());

@@ -1,5 +1,5 @@
-//! Registry of `relay.ext.<name>` and `loadbinary_<key>`: the plugin files found, and the result of loading those that
-//! were needed.
+//! Registry of `relay.ext.<name>` and `loadbinary_<key>`: the plugin files found, and the results of loading them on
+//! demand.
 
 use super::discover::{SearchDir, candidates, search_dirs};
 use crate::error::Failure;
@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// Result of loading a file.
 #[derive(Debug)]
 pub enum Status {
-    /// Loaded and in use.
+    /// The plugin is loaded, and its registrations are available.
     Loaded(LoadedPlugin),
-    /// Rejected, with the reason.
+    /// The plugin is rejected, with the reason.
     Rejected(Rejection),
-    /// Unused because a file in an earlier directory registers the same name.
+    /// The plugin is unused because a file in an earlier directory registers the same name.
     Shadowed {
         /// Name of the plugin.
         name: String,
@@ -50,7 +50,7 @@ impl PluginFile {
         })
     }
 
-    /// Returns the plugin, if it is in use.
+    /// Returns the plugin, if the file is loaded.
     pub fn plugin(&self) -> Option<&LoadedPlugin> {
         match &self.status {
             Status::Loaded(plugin) => Some(plugin),
@@ -59,7 +59,7 @@ impl PluginFile {
     }
 }
 
-/// Candidate file, and the result of loading it once it was needed.
+/// Candidate file, and the result of loading it on demand.
 struct CandidateFile {
     path: PathBuf,
     /// Index of the directory in [`Registry::dirs`].
@@ -80,7 +80,7 @@ struct Names {
 /// unknown until it is loaded, so a name is looked up
 ///
 /// 1. directory by directory, in files named `libbyoc_<name>` and in files whose bytes contain the name;
-/// 2. then, if none of them registers it, directory by directory in all remaining files.
+/// 2. then, if no such file registers it, directory by directory in all remaining files.
 ///
 /// Among the loaded files, an earlier directory takes precedence, and a name registered twice in one directory is
 /// rejected.
@@ -144,12 +144,12 @@ impl Registry {
         Registry::of_dirs(search_dirs(given), services)
     }
 
-    /// Returns a registry of the plugins in these directories and no others. No plugin is loaded yet.
+    /// Returns a registry of the plugins in exactly the given directories. No plugin is loaded yet.
     pub fn of_dirs(dirs: Vec<SearchDir>, services: &Services) -> Registry {
         Registry { dirs, services: Some(services.clone()), files: OnceLock::new(), names: Mutex::default() }
     }
 
-    /// Returns a registry of one file, loaded as if it were in a plugin directory of its own.
+    /// Returns a registry of one file, loaded as if it were the only file in a plugin directory.
     pub fn of_file(path: &Path, services: &Services) -> Registry {
         let file = CandidateFile { path: path.to_owned(), dir: 0, found: OnceLock::new() };
         let registry =
@@ -220,9 +220,9 @@ impl Registry {
         None
     }
 
-    /// Loads those files of one directory that are not loaded yet. If another directory has registered a name of the
-    /// file, the file is shadowed. If a name is registered twice in this directory, both files are rejected, or only
-    /// the later one if the other is already in use.
+    /// Loads the selected files of one directory that are not loaded yet. If another directory has registered a name of
+    /// the file, the file is shadowed. If a name is registered twice in this directory, both files are rejected, or
+    /// only the later file if the earlier file is already loaded.
     fn load(&self, names: &mut Names, dir: usize, filter: impl Fn(&Path) -> bool) {
         let Some(services) = &self.services else { return };
         let files = self.files();
@@ -288,7 +288,7 @@ impl Registry {
     ///
     /// # Errors
     /// E0401 if no plugin registers `name`. The notes list the directories searched and the files loaded or rejected;
-    /// the help gives the nearest name.
+    /// the help suggests the nearest name.
     pub fn codegen(&self, name: &str) -> Result<(Arc<dyn Codegen>, &PluginFile), Failure> {
         let entry = self.find(Lookup::Codegen(name), name).and_then(|number| {
             let found = self.files()[number].found.get()?;
@@ -315,7 +315,8 @@ impl Registry {
         self.loader_file(key, plugin)?.plugin()?.loader(key)
     }
 
-    /// Returns the file of the plugin that registers `loadbinary_<key>`, for the same arguments as [`Registry::loader`].
+    /// Returns the file of the plugin that registers `loadbinary_<key>`, for the same arguments as
+    /// [`Registry::loader`].
     pub fn loader_file(&self, key: &str, plugin: &str) -> Option<&PluginFile> {
         let number = self.find(Lookup::Loader(key), plugin)?;
         self.files()[number].found.get()

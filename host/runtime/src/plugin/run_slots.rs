@@ -1,8 +1,8 @@
-//! Limit on the runs of regions at a time.
+//! Limit on the number of concurrent region runs.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Slots for runs: a run holds one while it goes on.
+/// Slots for concurrent runs: a run holds one slot until it ends.
 #[derive(Debug)]
 pub struct RunSlots {
     free: Mutex<usize>,
@@ -10,7 +10,7 @@ pub struct RunSlots {
 }
 
 impl RunSlots {
-    /// Creates slots for so many runs at a time, at least one.
+    /// Creates `count` slots, at least one.
     pub fn new(count: usize) -> RunSlots {
         RunSlots { free: Mutex::new(count.max(1)), changed: Condvar::new() }
     }
@@ -24,7 +24,7 @@ impl RunSlots {
     }
 }
 
-/// Slot of a run, free again when it is dropped.
+/// Slot held by a run; freed on drop.
 #[derive(Debug)]
 pub struct RunSlot<'a>(&'a RunSlots);
 

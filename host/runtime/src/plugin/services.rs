@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tracing::Level;
 
-/// Counters of plugins by name, such as device cycles or bytes moved. After a call of [`Metrics::record`], events and
+/// Counters of plugins by name, such as device cycles or bytes moved. After a call to [`Metrics::record`], events and
 /// their times are recorded as well.
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -203,7 +203,7 @@ impl Executable for Reference {
             }
         }
         let known = super::bridge::flat_types(self.module.ty(main.body)).map_err(|d| Error::new(d.to_string()))?;
-        // Named dimensions of the inputs determine those of the results.
+        // Named dimensions of the inputs determine the dimensions of the results.
         let size = |name: &str| sizes.get(name).copied();
         let shape = |ty: &&TensorType| ty.dims.iter().map(|dim| dim.with_sizes(size).fixed()).collect();
         let shapes: Option<Vec<Vec<usize>>> = known.iter().map(shape).collect();

@@ -1,4 +1,4 @@
-//! Model configuration as JSON: names of the fields of the message, defaults included, enumerations by name.
+//! Model configuration as JSON, with the message's field names, default values, and enumeration names.
 
 use super::read::{FORMATS, KINDS};
 use crate::datatype::config_name;
@@ -7,7 +7,7 @@ use crate::proto::{
 };
 use serde_json::{Map, Value, json};
 
-/// Returns a configuration as JSON.
+/// Converts a configuration to JSON.
 pub fn to_json(config: &ModelConfig) -> Value {
     let input = config.input.iter().map(|input| {
         let format = FORMATS.get(input.format as usize);

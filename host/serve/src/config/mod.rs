@@ -1,7 +1,7 @@
-//! Model configurations: `config.pbtxt` in the text format of protocol buffers, and the same message as JSON.
+//! Model configurations: `config.pbtxt` in the protocol buffers text format, and the same message as JSON.
 //!
-//! Both forms become one tree, from which [`read`] takes the fields. A field that the server does not serve is an error
-//! that names it, as a model that silently ignores part of its configuration gives wrong answers.
+//! Both formats are parsed to the same tree, from which [`read`] extracts the fields. An unsupported field is an error
+//! that names the field, because ignoring part of a configuration could cause wrong results.
 
 mod json;
 mod read;
@@ -16,7 +16,7 @@ use crate::error::Result;
 /// Parses the contents of a `config.pbtxt`.
 ///
 /// # Errors
-/// Text that is not in the format, or a field that is unknown, wrong or not served.
+/// If the text is malformed, or a field is unknown, invalid or unsupported.
 pub fn parse_text(text: &str) -> Result<ConfigFile> {
     read(&text::parse(text)?)
 }

@@ -1,4 +1,4 @@
-//! Fields of a model configuration.
+//! Extraction of fields from a model configuration tree.
 
 use super::tree::{Fields, Node};
 use crate::datatype;
@@ -11,29 +11,29 @@ use crate::proto::{
 };
 use std::str::FromStr;
 
-/// Configuration that was read.
+/// Parsed model configuration.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigFile {
-    /// Fields that the server serves.
+    /// Supported fields.
     pub config: ModelConfig,
-    /// True if the configuration has `max_batch_size`, whose default depends on the model.
+    /// True if the configuration sets `max_batch_size`, whose default depends on the model.
     pub has_max_batch_size: bool,
-    /// Names of fields that have no effect in this server.
+    /// Names of fields without effect in this server.
     pub ignored: Vec<String>,
 }
 
-/// Names of the layouts of an input, by number.
+/// Names of the input layouts, by enumeration value.
 pub const FORMATS: [&str; 3] = ["FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"];
-/// Names of the kinds of instances, by number.
+/// Names of the instance kinds, by enumeration value.
 pub const KINDS: [&str; 4] = ["KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL"];
 /// Maximum number of dimensions of an input or output.
 const MAX_RANK: usize = 64;
-/// Maximum number of runs of one sample before a model is ready.
+/// Maximum number of warm-up runs per sample.
 const MAX_WARM_UP_RUNS: u32 = 1000;
 
-/// Fields without effect on a server that runs on processors.
+/// Fields without effect on a CPU server.
 const IGNORED: [&str; 5] = ["optimization", "cc_model_filenames", "runtime", "model_metrics", "response_cache"];
-/// Fields that would change answers.
+/// Unsupported fields that would change results.
 const REFUSED: [&str; 6] = [
     "sequence_batching",
     "ensemble_scheduling",
@@ -46,7 +46,7 @@ const REFUSED: [&str; 6] = [
 /// Reads a configuration.
 ///
 /// # Errors
-/// A field that is unknown, has a wrong value, or is not served.
+/// If a field is unknown, has an invalid value, or is unsupported.
 pub fn read(fields: &Fields) -> Result<ConfigFile> {
     let mut file = ConfigFile::default();
     let config = &mut file.config;
@@ -256,7 +256,7 @@ fn queue_policy(fields: &Fields) -> Result<ModelQueuePolicy> {
     Ok(policy)
 }
 
-/// Checks the name of a label of Prometheus.
+/// Checks the name of a Prometheus label.
 fn metric_tag(name: String) -> Result<String> {
     let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -303,7 +303,8 @@ fn warm_up_input(fields: &Fields) -> Result<WarmupInput> {
     Ok(input)
 }
 
-/// Tests for a field that a configuration in JSON has although nobody set it: the server's own answer has all fields.
+/// Tests for an unsupported or ignored field with its default value. Such fields are accepted, because JSON
+/// configurations returned by the server contain all fields.
 fn is_unset(name: &str, value: &Node) -> bool {
     (REFUSED.contains(&name) || IGNORED.contains(&name))
         && (is_default(value) || (IGNORED.contains(&name) && *value == Node::Message(Fields::new())))
@@ -354,7 +355,7 @@ fn message<'a>(field: &str, value: &'a Node) -> Result<&'a Fields> {
     }
 }
 
-/// Visits the values of a repeated field, given one by one or as a list.
+/// Visits the values of a repeated field: the items of a list, or a single value.
 fn each(value: &Node, mut visit: impl FnMut(&Node) -> Result<()>) -> Result<()> {
     match value {
         Node::List(values) => values.iter().try_for_each(visit),
@@ -370,7 +371,7 @@ fn push_each<T>(value: &Node, to: &mut Vec<T>, read: impl Fn(&Node) -> Result<T>
     })
 }
 
-/// Visits the entries of a map: messages with `key` and `value` in text, an object in JSON.
+/// Visits the entries of a map: messages with `key` and `value` in the text format, or an object in JSON.
 fn each_entry(field: &str, value: &Node, mut visit: impl FnMut(String, &Node) -> Result<()>) -> Result<()> {
     each(value, |entry| {
         let fields = message(field, entry)?;
@@ -383,7 +384,7 @@ fn each_entry(field: &str, value: &Node, mut visit: impl FnMut(String, &Node) ->
     })
 }
 
-/// Parses a word; JSON quotes numbers of 64 bits.
+/// Parses a word or, because JSON quotes 64-bit numbers, a string.
 fn parsed<T: FromStr>(field: &str, value: &Node, expected: &str) -> Result<T> {
     match value {
         Node::Word(word) | Node::Text(word) => word.parse().map_err(|_| wrong(field, expected, value)),

@@ -1,15 +1,15 @@
-//! Parser of the text format of protocol buffers.
+//! Parser for the protocol buffers text format.
 
 use super::tree::{Fields, Node};
 use crate::error::{Result, ServeError};
 
-/// Maximum depth of messages in messages; a model configuration has at most five.
+/// Maximum nesting depth of messages; a model configuration has at most five levels.
 const MAX_DEPTH: usize = 32;
 
 /// Parses a message.
 ///
 /// # Errors
-/// Text that is not in the format; the message has the line.
+/// If the text is malformed. The error message has the line number.
 pub fn parse(text: &str) -> Result<Fields> {
     let mut parser = Parser { rest: text, whole: text };
     parser.fields(None, 0)

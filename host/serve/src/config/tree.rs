@@ -1,15 +1,15 @@
-//! Tree of a configuration, from either of its forms.
+//! Syntax tree of a configuration, common to the text format and JSON.
 
 use crate::error::{Result, ServeError};
 use serde_json::Value;
 
-/// Fields of a message in their order; a repeated field may occur several times.
+/// Fields of a message in order; a repeated field may occur several times.
 pub type Fields = Vec<(String, Node)>;
 
 /// Value of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Node {
-    /// Number, Boolean or name of an enumeration.
+    /// Number, Boolean or enumeration name.
     Word(String),
     /// Quoted text.
     Text(String),
@@ -19,7 +19,7 @@ pub enum Node {
     Message(Fields),
 }
 
-/// Parses JSON, whose depth serde limits.
+/// Parses JSON; `serde_json` limits the nesting depth.
 pub fn of_json(text: &str) -> Result<Fields> {
     let value: Value = serde_json::from_str(text)
         .map_err(|error| ServeError::repository(format!("expected a model configuration as JSON, found: {error}")))?;

@@ -1,4 +1,4 @@
-//! Batches, queues, deadlines, clients that leave.
+//! Tests of batching, queues, deadlines, and disconnecting clients.
 
 use crate::client::{Client, call, input};
 use crate::grpc::{request, tensor};
@@ -15,7 +15,7 @@ pub fn stats(server: &Running, model: &str) -> Value {
     server.client().get(&format!("/v2/models/{model}/stats")).ok().json()["model_stats"][0].clone()
 }
 
-/// Serves a model with a configuration.
+/// Starts a server with one model and its configuration.
 fn configured(name: &str, config: &str, flags: &[&str]) -> Running {
     let folder = tempfile::tempdir().unwrap();
     crate::models::write(&folder.path().join(format!("{name}/1/model.relay")), name);
@@ -23,7 +23,7 @@ fn configured(name: &str, config: &str, flags: &[&str]) -> Running {
     serve_repository(folder, flags)
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition is true, for at most 10 s.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..2000 {
         if holds() {
@@ -40,7 +40,7 @@ pub fn pending(server: &Running, model: &str) -> u64 {
     text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }
 
-/// Starts a run that goes on for as long as its client waits.
+/// Starts a run that continues until its client disconnects.
 pub fn occupy(server: &Running) -> Client {
     let mut client = server.client();
     let request = json!({"inputs": [{"name": "n", "datatype": "INT64", "shape": [], "data": [i64::MAX]}, input("x", &[4], &[0.0; 4])]});
@@ -71,7 +71,7 @@ fn requests_are_joined_and_their_results_split() {
     }
     let stats = stats(&server, "slow");
     assert_eq!((&stats["inference_count"], &stats["inference_stats"]["success"]["count"]), (&json!(48), &json!(24)));
-    // The first request starts alone; those behind it wait and are joined, at most 8 rows each.
+    // The first request starts immediately; later requests wait and are batched, with at most 8 rows per batch.
     assert!(stats["execution_count"].as_u64().unwrap() < 24, "{stats}");
     let sizes = stats["batch_stats"].as_array().unwrap().iter().map(|batch| batch["batch_size"].as_u64().unwrap());
     assert!(sizes.clone().all(|size| size <= 8) && sizes.max() > Some(3), "{stats}");
@@ -98,7 +98,7 @@ fn a_full_queue_is_unavailable_with_a_hint() {
         stats(&server, "rounds")["execution_count"] == 0 && pending(&server, "rounds") == 0
     });
     let mut waiting: Vec<Client> = Vec::new();
-    // The run may not have begun when the first request arrives.
+    // The run may not have started when the first request arrives.
     until("two requests in the queue", || {
         let mut client = server.client();
         client.send("POST", "/v2/models/rounds/infer", &[], quick().to_string().as_bytes());
@@ -110,12 +110,12 @@ fn a_full_queue_is_unavailable_with_a_hint() {
     assert_eq!(reply.headers["retry-after"], "1");
     let message = reply.error(503);
     assert!(message.contains("Exceeds maximum queue size") && message.contains("--max-queue-size"), "{message}");
-    // UNAVAILABLE, which clients may retry.
+    // UNAVAILABLE (14) tells clients that they may retry.
     let inputs = vec![tensor("n", "INT64", &[]), tensor("x", "FP32", &[4])];
     let wanted = request("rounds", inputs, vec![2i64.to_le_bytes().to_vec(), vec![0; 16]]);
     let error = call::<_, ModelInferResponse>(server.grpc, "ModelInfer", &wanted).unwrap_err();
     assert!(error.code == 14 && error.message.contains("retry later, or raise --max-queue-size"), "{error:?}");
-    // The run ends when its client leaves, and the others are served.
+    // The run ends when its client disconnects, and the waiting requests are served.
     drop(busy);
     for mut client in waiting {
         let reply = client.receive();
@@ -157,7 +157,7 @@ fn timeouts_of_the_queue_and_of_the_server() {
     request["parameters"] = json!({"timeout": 50_000});
     let message = server.client().infer("rounds", &request).error(503);
     assert!(message.contains("Request timeout expired"), "{message}");
-    // The run ends at the server's limit.
+    // The run ends at the server's time limit.
     let message = busy.receive().error(504);
     assert!(message.contains("deadline") || message.contains("within"), "{message}");
     server.client().infer("rounds", &quick()).ok();
@@ -176,7 +176,7 @@ fn policies_of_the_configuration() {
     }
     let config = client.get("/v2/models/slow/config").ok().json();
     assert_eq!(config["dynamic_batching"]["default_queue_policy"]["default_timeout_microseconds"], 30_000_000);
-    // A batch size without dynamic batching joins nothing.
+    // A batch size without dynamic batching does not batch requests.
     let server = configured("slow", "max_batch_size: 4", &[]);
     let mut clients: Vec<Client> = (0..4).map(|_| server.client()).collect();
     for client in &mut clients {
@@ -188,7 +188,7 @@ fn policies_of_the_configuration() {
 
 #[test]
 fn one_request_of_a_batch_cannot_fail_another() {
-    // A division by zero fails its run; the loop gives the others time to join it.
+    // A division by zero fails its run; the loop delays the run, so that later requests form one batch.
     let text = "def @loop(%i: int64, %x: Tensor[(n, 1), int64]) -> Tensor[(n, 1), int64] {\n\
                   if (%i < 5000i64) { @loop(add(%i, 1i64), negative(%x)) } else { %x }\n}\n\
                 def @main(%x: Tensor[(n, 1), int64]) -> Tensor[(n, 1), int64] { divide(100i64, @loop(0i64, %x)) }";
@@ -198,7 +198,7 @@ fn one_request_of_a_batch_cannot_fail_another() {
     let header = model("relu").lines().next().unwrap().to_owned();
     std::fs::write(path.join("model.relay"), format!("{header}\n{text}\n")).unwrap();
     let server = serve_repository(folder, &[]);
-    // The first request starts alone; the others wait for it together.
+    // The first request starts immediately; the later requests wait and form one batch.
     let values = [5, 4, 0, 2];
     let mut clients: Vec<Client> = values.iter().map(|_| server.client()).collect();
     for (value, client) in values.iter().zip(&mut clients) {

@@ -1,4 +1,4 @@
-//! Binary tensors, requests without JSON, and compression.
+//! Tests of binary tensors, requests without JSON, and compression.
 
 use crate::client::{Client, bytes, floats, input};
 use crate::models::serve;
@@ -12,7 +12,7 @@ fn binary(shape: &[usize], size: usize) -> Value {
     json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": shape, "parameters": {"binary_data_size": size}}]})
 }
 
-/// Splits an answer into JSON and binary data.
+/// Splits a response into JSON and binary data.
 fn parts(reply: &crate::client::Reply) -> (Value, &[u8]) {
     assert_eq!(reply.headers["content-type"], "application/octet-stream");
     let (json, data) = reply.body.split_at(reply.headers["inference-header-content-length"].parse().unwrap());
@@ -24,10 +24,10 @@ fn an_output_chooses_its_form() {
     let server = serve(&["relu", "sums"], &[]);
     let mut client = server.client();
     let values = bytes(&[-1.0, 2.0, -3.0, 4.0]);
-    // Binary in, JSON out, as nobody asked for binary data.
+    // Binary input, JSON output: the request does not select binary outputs.
     let reply = client.infer_binary("relu", &binary(&[1, 4], 16), &values).ok();
     assert_eq!(reply.json()["outputs"][0]["data"], json!([0.0, 2.0, 0.0, 4.0]));
-    // JSON in, binary out, as tritonclient asks.
+    // JSON input, binary output, as requested by tritonclient.
     let request =
         json!({"inputs": [input("x", &[1, 4], &[-1.0, 2.0, -3.0, 4.0])], "parameters": {"binary_data_output": true}});
     let reply = client.infer("relu", &request).ok();
@@ -35,7 +35,7 @@ fn an_output_chooses_its_form() {
     assert_eq!(fields["outputs"][0]["parameters"]["binary_data_size"], 16);
     assert!(fields["outputs"][0].get("data").is_none());
     assert_eq!(floats(data), [0.0, 2.0, 0.0, 4.0]);
-    // One output of each form.
+    // One JSON output and one binary output.
     let names = ["a", "b", "c"];
     let request = json!({
         "inputs": names.map(|name| input(name, &[1, 2], &[1.0, 2.0])),
@@ -68,11 +68,11 @@ fn sizes_that_contradict_are_errors() {
     }
     let reply = client.request("POST", "/v2/models/relu/infer", &[("Inference-Header-Content-Length", "3")], b"{}");
     assert!(reply.error(400).contains("expected at most the 2 bytes of the body, found 3"));
-    // Too large by its header, before anything was sent.
+    // The Content-Length header exceeds the limit, and no body is sent.
     let mut other = server.client();
     other.0.write_all(b"POST /v2/models/relu/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n").unwrap();
     assert!(other.receive().error(413).contains("expected a request of at most 1048576 bytes"));
-    // Too large in chunks.
+    // The chunks exceed the limit.
     let mut other = server.client();
     other.0.write_all(b"POST /v2/models/relu/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
     let chunk = [b"40000\r\n".to_vec(), vec![b' '; 0x40000], b"\r\n".to_vec()].concat();
@@ -149,7 +149,7 @@ fn compression_of_requests_and_of_answers() {
         assert_eq!(floats(parts(&reply).1), [0.0, 2.0, 0.0, 4.0]);
         let message = client.request("POST", "/v2/models/relu/infer", &headers, b"nonsense").error(400);
         assert!(message.contains(&format!("expected a body compressed with {coding}")), "{message}");
-        // A small body that becomes large.
+        // A small compressed body that decompresses to a large body.
         let bomb = compressed(coding, &vec![b' '; 64 << 20]);
         assert!(bomb.len() < 1 << 20);
         let message = client.request("POST", "/v2/models/relu/infer", &headers, &bomb).error(413);
@@ -158,7 +158,7 @@ fn compression_of_requests_and_of_answers() {
     let reply = client.request("POST", "/v2/models/relu/infer", &[("Content-Encoding", "br")], b"");
     assert_eq!(reply.headers["accept-encoding"], "gzip, deflate");
     assert!(reply.error(501).contains("expected gzip or deflate, found \"br\""));
-    // Clients that list all they know get plain answers, and metadata is never compressed.
+    // Clients that list several formats receive uncompressed responses, and metadata is never compressed.
     let all = [("Accept-Encoding", "gzip, deflate, br"), ("Inference-Header-Content-Length", &length)];
     let reply = client.request("POST", "/v2/models/relu/infer", &all, &plain).ok();
     assert!(!reply.headers.contains_key("content-encoding"));

@@ -1,4 +1,4 @@
-//! Clients of the tests: HTTP/1.1 over a socket, so that a test decides every byte, and gRPC over HTTP/2.
+//! Test clients: HTTP/1.1 over a socket, so that a test controls every byte, and gRPC over HTTP/2.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -12,14 +12,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// Connection for HTTP/1.1.
+/// HTTP/1.1 connection.
 pub struct Client(pub TcpStream);
 
-/// Response over HTTP.
+/// HTTP response.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
-    /// Headers with names in lower case.
+    /// Headers with lower-case names.
     pub headers: BTreeMap<String, String>,
     pub body: Vec<u8>,
 }
@@ -30,7 +30,7 @@ impl Reply {
             .unwrap_or_else(|error| panic!("{error}: {:?}", String::from_utf8_lossy(&self.body)))
     }
 
-    /// Returns the message of an error, after the checks that hold for every error.
+    /// Returns the message of an error response, after the checks common to all error responses.
     pub fn error(&self, status: u16) -> String {
         let fields = self.json();
         let message = fields["error"].as_str().unwrap_or_else(|| panic!("{fields}")).to_owned();
@@ -110,7 +110,7 @@ impl Client {
         self.post(&format!("/v2/models/{model}/infer"), body)
     }
 
-    /// Sends JSON with binary data after it.
+    /// Sends an inference request of JSON followed by binary data.
     pub fn infer_binary(&mut self, model: &str, json: &Value, data: &[u8]) -> Reply {
         let json = json.to_string();
         let length = json.len().to_string();
@@ -124,7 +124,7 @@ impl Client {
     }
 }
 
-/// Returns an input of float32.
+/// Returns a float32 input as JSON.
 pub fn input(name: &str, shape: &[usize], data: &[f32]) -> Value {
     json!({"name": name, "datatype": "FP32", "shape": shape, "data": data})
 }
@@ -137,7 +137,7 @@ pub fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Error of gRPC: the number of the status and the message.
+/// gRPC error: status code and message.
 #[derive(Debug, PartialEq)]
 pub struct GrpcError {
     pub code: u32,
@@ -149,7 +149,7 @@ pub fn call<A: Message, B: Message + Default>(address: SocketAddr, method: &str,
     call_with(address, &format!("/inference.GRPCInferenceService/{method}"), &[], frame(&request.encode_to_vec()))
 }
 
-/// Puts the flag for compression and the length before a message.
+/// Prefixes a message with the compression flag and the length.
 pub fn frame(message: &[u8]) -> Vec<u8> {
     let mut framed = BytesMut::new();
     framed.put_u8(0);
@@ -158,7 +158,7 @@ pub fn frame(message: &[u8]) -> Vec<u8> {
     framed.to_vec()
 }
 
-/// Calls a method with headers and bytes of one's own.
+/// Calls a method with custom headers and body bytes.
 pub fn call_with<B: Message + Default>(
     address: SocketAddr,
     path: &str,
@@ -168,7 +168,7 @@ pub fn call_with<B: Message + Default>(
     GrpcClient::connect(address).call(path, headers, body).map(|bytes| B::decode(bytes).unwrap())
 }
 
-/// Connection for gRPC.
+/// gRPC connection.
 pub struct GrpcClient {
     runtime: Runtime,
     sender: http2::SendRequest<Full<Bytes>>,
@@ -200,18 +200,18 @@ impl GrpcClient {
         request.body(Full::new(Bytes::from(body))).unwrap()
     }
 
-    /// Sends a request and leaves before its answer: the stream is reset.
+    /// Sends a request and drops it before the response arrives, which resets the stream.
     pub fn abandon(&mut self, path: &str, body: Vec<u8>, after: Duration) {
         let request = self.request(path, &[], body);
         let response = self.sender.send_request(request);
         self.runtime.block_on(async {
             let _ = tokio::time::timeout(after, response).await;
-            // The connection's task sends the reset.
+            // The connection's task needs time to send the reset.
             tokio::time::sleep(Duration::from_millis(20)).await;
         });
     }
 
-    /// Returns the bytes of the response.
+    /// Calls a method, and returns the bytes of the response.
     pub fn call(&mut self, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Result<Bytes, GrpcError> {
         let request = self.request(path, headers, body);
         let response = self.sender.send_request(request);

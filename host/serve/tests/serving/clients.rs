@@ -1,4 +1,4 @@
-//! The real clients from PyPI, if Python with pip is there.
+//! Tests with the published clients from PyPI, if Python with pip is available.
 
 use crate::models::serve;
 use byoc_test_support::workspace;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// Client: name of the folder of its packages, its packages, its script.
+/// Published client: folder for its packages, package requirement, and test script.
 struct ClientPackages {
     folder: &'static str,
     packages: &'static str,
@@ -16,14 +16,15 @@ struct ClientPackages {
 
 const TRITON: ClientPackages =
     ClientPackages { folder: "tritonclient", packages: "tritonclient[http,grpc]==2.73.0", script: "triton.py" };
-/// 450 MB, which take two minutes to fetch.
+/// KServe client; its packages have 450 MB and take two minutes to download.
 const KSERVE: ClientPackages =
     ClientPackages { folder: "kserve", packages: "kserve==0.21.0", script: "kserve_client.py" };
 
 impl ClientPackages {
-    /// Returns the folder of the packages, which is kept for later runs; `None` if they cannot be had.
+    /// Installs the packages and returns their folder, which is kept for later test runs; `None` if the installation
+    /// fails.
     fn installed(&self) -> Option<PathBuf> {
-        // Tests that run at once install the packages one after the other.
+        // Concurrent tests install the packages one after another.
         static INSTALLING: Mutex<()> = Mutex::new(());
         let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
         let pip = Command::new("python3").args(["-m", "pip", "--version"]).output();
@@ -46,7 +47,7 @@ impl ClientPackages {
         Some(folder)
     }
 
-    /// Runs the script of the client against a server. Returns the number of its checks; `None` without packages.
+    /// Runs the client's script against a server. Returns the number of checks; `None` without packages.
     fn run(&self) -> Option<usize> {
         let packages = self.installed()?;
         let flags = ["--allow-control", "--allow-shared-memory"];
@@ -62,7 +63,7 @@ impl ClientPackages {
     }
 }
 
-/// Returns the packages of tritonclient; `None`, and a line that says so, without Python.
+/// Returns the package folder of tritonclient; prints a note and returns `None` if the packages cannot be installed.
 pub fn tritonclient_packages() -> Option<PathBuf> {
     let packages = TRITON.installed();
     if packages.is_none() {
@@ -76,13 +77,13 @@ fn tritonclient() {
     if tritonclient_packages().is_none() {
         return;
     }
-    let checks = TRITON.run().expect("expected the packages of tritonclient");
+    let checks = TRITON.run().expect("expected the tritonclient packages, found none");
     assert!(checks > 200, "expected more than 200 checks, found {checks}");
 }
 
 #[test]
 #[ignore = "fetches 450 MB: cargo xtask test-serve"]
 fn kserve() {
-    let checks = KSERVE.run().expect("expected Python with pip, and the packages of kserve");
+    let checks = KSERVE.run().expect("expected Python with pip and the kserve packages, found none");
     assert!(checks > 150, "expected more than 150 checks, found {checks}");
 }

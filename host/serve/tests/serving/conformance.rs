@@ -1,4 +1,4 @@
-//! The page of the protocol's fields, compared with the messages that the server is compiled from and with its answers.
+//! Compares the documented protocol fields with the server's message definitions and responses.
 
 use crate::client::{GrpcClient, GrpcError, bytes, frame};
 use crate::grpc::{param, request, tensor};
@@ -12,7 +12,7 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Field of a message on the page.
+/// Documented field of a message.
 struct Field {
     number: u32,
     name: String,
@@ -21,10 +21,10 @@ struct Field {
     note: String,
 }
 
-/// Messages on the page, and the fields of HTTP.
+/// Documented messages and HTTP fields.
 struct Page {
     messages: BTreeMap<String, Vec<Field>>,
-    /// Messages of the section on configurations.
+    /// Messages in the section on model configurations.
     configuration: BTreeSet<String>,
     http: Vec<[String; 3]>,
 }
@@ -67,7 +67,7 @@ impl Page {
     }
 }
 
-/// Messages that are compiled under another name.
+/// Documented names of messages and their different names in the code.
 const COMPILED_AS: [(&str, &str); 23] = [
     ("ServerReadyResponse", "ReadyResponse"),
     ("ModelReadyResponse", "ReadyResponse"),
@@ -94,7 +94,7 @@ const COMPILED_AS: [(&str, &str); 23] = [
     ("ModelWarmup.Input", "WarmupInput"),
 ];
 
-/// Messages that are alternatives.
+/// Messages that are defined as oneof types.
 const CHOICE_OF: [(&str, &str); 5] = [
     ("InferParameter", "ParameterChoice"),
     ("ModelRepositoryParameter", "RepositoryParameterChoice"),
@@ -103,13 +103,13 @@ const CHOICE_OF: [(&str, &str); 5] = [
     ("ModelVersionPolicy", "VersionPolicyChoice"),
 ];
 
-/// Returns the attribute that declares a type.
+/// Returns the `prost` attribute that declares a type.
 fn attribute(page: &Page, ty: &str, number: u32, is_choice: bool) -> String {
     let is_scalar = |ty: &str| ty.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
     let element = |ty: &str| match ty {
         "bytes" => "bytes=\"bytes\"".to_owned(),
         ty if is_scalar(ty) => ty.to_owned(),
-        // An enumeration is no message of the page.
+        // An enumeration is not a documented message.
         ty if !page.messages.contains_key(ty) && ty != "ModelVersionPolicy.All" => "int32".to_owned(),
         _ => "message".to_owned(),
     };
@@ -129,7 +129,7 @@ fn attribute(page: &Page, ty: &str, number: u32, is_choice: bool) -> String {
 fn compiled(message: &str) -> Option<Vec<(Option<&'static str>, String)>> {
     let plain = |attribute: &str| attribute.replace([' ', '\n'], "");
     if let Some((_, choice)) = CHOICE_OF.iter().find(|row| row.0 == message) {
-        let fields = CHOICES.iter().find(|row| row.0 == *choice).expect("expected a compiled choice").1;
+        let fields = CHOICES.iter().find(|row| row.0 == *choice).expect("expected a oneof type, found none").1;
         return Some(fields.iter().map(|attribute| (None, plain(attribute))).collect());
     }
     let name = COMPILED_AS.iter().find(|row| row.0 == message).map_or(message, |row| row.1);
@@ -154,13 +154,13 @@ fn page_agrees_with_the_compiled_messages() {
                 let own = if at == "MemoryUsage.type" { "kind" } else { field.name.as_str() };
                 assert!(name.is_none_or(|name| name == own), "{at}: {name:?}");
             }
-            // Outside of configurations only these parts are refused, and nothing is ignored.
+            // Outside configurations, only these features are refused, and no field is ignored.
             if !page.configuration.contains(message) && field.state != "served" {
                 let reasons = ["CUDA shared memory", "tracing", "streaming", "sequences"];
                 assert!(field.state == "refused" && reasons.iter().any(|r| field.note.starts_with(r)), "{at}");
             }
         }
-        // Each compiled field is on the page, or in its paragraph on KServe's copies.
+        // Each compiled field is documented in a table, or in the paragraph on KServe's versions.
         for (name, attribute) in compiled.iter().flatten() {
             let tag = attribute.split("tag=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
             let known = fields.iter().any(|field| field.number.to_string() == tag);
@@ -175,7 +175,7 @@ fn page_agrees_with_the_compiled_messages() {
     }
 }
 
-/// Adds the fields of an encoded message to those seen.
+/// Adds the fields of an encoded message to the set `seen`.
 fn walk(page: &Page, message: &str, mut bytes: Bytes, seen: &mut BTreeSet<String>) {
     while bytes.has_remaining() {
         let (number, wire) = decode_key(&mut bytes).unwrap();
@@ -245,7 +245,8 @@ const CONFIGURATION: &str = r#"
     model_warmup { name: "f" batch_size: 1 inputs { key: "x" value { data_type: TYPE_FP32 dims: [1, 2, 1] input_data_file: "x.bin" } } }
 "#;
 
-/// Server with models of every datatype, one with every field of a configuration, and one that does not load.
+/// Starts a server with models of every datatype, a model with every configuration field, and a model that does not
+/// load.
 fn server() -> Running {
     let folder = tempfile::tempdir().unwrap();
     let at = |path: &str| folder.path().join(path);
@@ -268,7 +269,7 @@ fn server() -> Running {
     serve_repository(folder, &["--allow-control", "--allow-shared-memory"])
 }
 
-/// Calls that record which fields were seen, and which had an effect.
+/// Client that records the fields seen in responses, and the fields with an effect on responses.
 struct Recorder {
     page: Page,
     client: GrpcClient,
@@ -281,16 +282,16 @@ impl Recorder {
         self.client.call(&path, &[], frame(&request.encode_to_vec()))
     }
 
-    /// Records the fields of an answer.
+    /// Records the fields of a response.
     fn see(&mut self, method: &str, request: &impl Message) {
         let answer = self.answer(method, request).unwrap();
-        // KServe's copy of these responses has fields.
+        // Only KServe's version of these responses has fields.
         if !method.starts_with("RepositoryModel") {
             walk(&self.page, &format!("{method}Response"), answer, &mut self.seen);
         }
     }
 
-    /// Records a field that makes the difference between two requests, if their answers differ.
+    /// Records the field in which two requests differ, after checking that the responses differ.
     fn differ(&mut self, field: &str, method: &str, one: &impl Message, other: &impl Message) {
         let (one, other) = (self.answer(method, one), self.answer(method, other));
         assert!(one != other, "{field}: expected an effect, found {one:?} twice");
@@ -334,7 +335,7 @@ fn every_served_field_is_written_or_has_an_effect() {
     };
     let missing: Vec<&String> = served.difference(&calls.seen).filter(|key| !always_zero(key)).collect();
     let unexpected: Vec<&String> = calls.seen.difference(&served).collect();
-    // A message that is there without a value is the default of a field whose other value is refused.
+    // The message is present without a value: false is the default, and true is refused.
     let unexpected: Vec<_> = unexpected.into_iter().filter(|key| *key != "ModelTransactionPolicy.decoupled").collect();
     assert!(missing.is_empty() && unexpected.is_empty(), "missing {missing:?}, unexpected {unexpected:?}");
 }
@@ -377,7 +378,7 @@ fn infer_fields(calls: &mut Recorder) {
     }
     let typed = [("binary_data", ParameterChoice::Bool(false))];
     differ("InferParameter.bool_param", &|r| r.outputs = vec![output("output_0", &typed)]);
-    // Typed contents of every datatype, in and out.
+    // Typed contents of every datatype, as inputs and outputs.
     for (datatype, ..) in TYPES.into_iter().filter(|row| !["FP16", "BF16"].contains(&row.0)) {
         let contents = |second: i32| {
             let none = InferTensorContents::default();
@@ -406,7 +407,7 @@ fn infer_fields(calls: &mut Recorder) {
         twice.extend(contents(1).encode_to_vec());
         assert_eq!(answer.outputs[0].contents, Some(InferTensorContents::decode(&*twice).unwrap()), "{datatype}");
     }
-    // Strings are written for classifications.
+    // Classification results are strings.
     let classes = [("classification", ParameterChoice::Int(2)), ("binary_data", ParameterChoice::Bool(false))];
     calls.see(INFER, &changed(|r| r.outputs = vec![output("output_0", &classes)]));
     // Datatypes without typed contents stay raw.
@@ -559,7 +560,7 @@ fn refused_and_ignored_fields_of_configurations() {
                 "ModelOutput" => json!({"output": [fields]}),
                 "ModelInstanceGroup" => json!({"instance_group": [fields]}),
                 "ModelTransactionPolicy" => json!({"model_transaction_policy": fields}),
-                other => panic!("{other}: expected a message with a place in the configuration"),
+                other => panic!("{other}: expected a message of the model configuration"),
             };
             let reply = load(&config);
             if field.state == "ignored" {
@@ -626,7 +627,7 @@ fn fields_of_http_are_written_or_have_an_effect() {
     };
     assert_eq!(seen, rows("served"));
     assert_eq!(rows("refused"), BTreeSet::from([("response".to_owned(), "parameters".to_owned())]));
-    // A repository that is named in the path.
+    // A repository name in the path.
     let name = server.folder.path().file_name().unwrap().to_str().unwrap();
     let index = client.post(&format!("/v2/repository/{name}/index"), &json!({})).ok().json();
     assert!(index.as_array().unwrap().len() > 5, "{index}");

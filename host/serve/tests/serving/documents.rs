@@ -1,4 +1,4 @@
-//! Commands and examples of `docs/serve.md` and of `--help`, run as they stand there.
+//! Runs the commands and examples of `docs/serve.md` and of `--help` unchanged.
 
 use crate::client::Client;
 use crate::models::{options, serve_repository, write};
@@ -14,7 +14,7 @@ fn page() -> String {
     fs::read_to_string(workspace().join("docs/serve.md")).unwrap()
 }
 
-/// Returns the fenced blocks of a language.
+/// Returns the fenced code blocks in a language.
 fn blocks(text: &str, language: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut current: Option<(bool, String)> = None;
@@ -32,14 +32,14 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
     found
 }
 
-/// Parses a command line that begins with `byoc serve`, up to a comment of two spaces.
+/// Parses a command line that begins with `byoc serve`, up to a comment separated by two spaces.
 fn parse(line: &str) -> Options {
     let line = line.trim().split("  ").next().unwrap();
     let words = line.split_whitespace().skip(1).map(OsString::from);
     byoc_serve::parse(words).unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
-/// Starts a server of a model with input `x` and 4 columns under the name of the examples.
+/// Starts a server with a model that has the example's name and an input `x` with 4 columns.
 fn server_of_digits() -> (tempfile::TempDir, Server) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("digits.relay");
@@ -48,7 +48,7 @@ fn server_of_digits() -> (tempfile::TempDir, Server) {
     (folder, server)
 }
 
-/// Runs the `curl` commands of a text: a path, and the data of a POST.
+/// Runs the `curl` commands in a text (a path with optional POST data), and returns the JSON responses.
 fn run_curl(text: &str, server: &Server) -> Vec<Value> {
     let text = text.replace("\\\n", " ");
     let commands = text.lines().map(str::trim).filter(|line| line.starts_with("curl "));
@@ -155,6 +155,6 @@ fn the_unit_file_of_the_page() {
     assert_eq!(options.models, ["a.onnx"]);
     assert!(Duration::from_secs(value("TimeoutStopSec").parse().unwrap()) > options.shutdown_timeout);
     assert!(value("LimitNOFILE").parse::<u32>().unwrap() > options.max_connections);
-    // The name of the variable is that of the flag.
+    // The environment variable corresponds to the flag `--cache-dir`.
     assert!(value("Environment").starts_with("BYOC_CACHE_DIR="));
 }

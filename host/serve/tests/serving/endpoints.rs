@@ -1,4 +1,4 @@
-//! Paths of the protocol: health, metadata, configuration, statistics, settings, metrics.
+//! Tests of the protocol endpoints: health, metadata, configuration, statistics, settings, metrics.
 
 use crate::client::input;
 use crate::models::{serve, serve_repository, write};
@@ -71,7 +71,7 @@ fn unknown_paths_methods_and_models() {
     }
     let message = client.infer("nope", &json!({"inputs": []})).error(404);
     assert!(message.contains("'nope' is not found"), "{message}");
-    // What is not served says so.
+    // Unsupported endpoints return an explanatory error.
     for (method, path) in [
         ("GET", "/v2/cudasharedmemory/status"),
         ("GET", "/v2/cudasharedmemory/region/r/status"),
@@ -221,7 +221,7 @@ fn log_settings_are_read_and_changed() {
         let message = client.post("/v2/logging", &setting).error(400);
         assert!(message.contains(expected), "{message}");
     }
-    // A wrong setting changes none.
+    // A request with an invalid setting changes no setting.
     client.post("/v2/logging", &json!({"log_error": false, "log_warning": 1})).error(400);
     assert_eq!(client.get("/v2/logging").ok().json()["log_error"], true);
 }
@@ -267,13 +267,13 @@ fn regions_have_metrics_of_their_own() {
     );
     let mut client = server.client();
     let explained = client.get("/v2/models/softmax/explain").ok().json();
-    let region = explained["regions"][0]["symbol"].as_str().expect("expected a region").to_owned();
+    let region = explained["regions"][0]["symbol"].as_str().expect("expected a region symbol").to_owned();
     let answer = client.infer("softmax", &json!({"inputs": [input("x", &[1, 5], &[1.0; 5])]})).ok().json();
     assert!((answer["outputs"][0]["data"][0].as_f64().unwrap() - 0.2).abs() < 1e-6, "{answer}");
     let text = String::from_utf8(client.get("/metrics").ok().body).unwrap();
     let line = format!("byoc_region_duration_us_count{{model=\"softmax\",version=\"1\",region=\"{region}\"}} 1");
     assert!(text.lines().any(|found| found == line), "{line}\n{text}");
-    // A symbolic dimension with sizes that have programs of their own.
+    // A symbolic dimension with separate programs for two sizes.
     let server = serve(
         &["softmax"],
         &["--backend", "ccompiler", "--dim", "n=1,2", "--plugin-dir", &folder, "--cache-dir", &cache],

@@ -1,4 +1,4 @@
-//! The protocol over gRPC.
+//! Tests of the gRPC interface.
 
 use crate::client::{GrpcError, bytes, call, call_with, floats, frame};
 use crate::models::{Running, TYPES, serve};
@@ -94,7 +94,7 @@ fn unknown_names_and_methods() {
         for (name, version) in [("nope", ""), ("relu", "2"), ("relu", "x")] {
             let request = ModelRequest { name: name.into(), version: version.into() };
             match call::<_, ReadyResponse>(server.grpc, method, &request) {
-                // A known model that has not this version is not ready.
+                // A known model without this version is not ready.
                 Ok(answer) => assert!(method == "ModelReady" && name == "relu" && !answer.ready, "{method} {name}"),
                 Err(error) => assert_eq!(error.code, NOT_FOUND, "{method} {name} {version}: {error:?}"),
             }
@@ -117,7 +117,7 @@ fn unknown_names_and_methods() {
     }
     let named = RepositoryIndexRequest { repository_name: "r".into(), ready: false };
     assert_eq!(call::<_, Empty>(server.grpc, "RepositoryIndex", &named).unwrap_err().code, NOT_FOUND);
-    // Bytes that are no message.
+    // Bytes that are not a message.
     for body in [vec![], vec![0, 0, 0, 0, 9, 1], frame(&[0xff; 40]), vec![7; 3]] {
         let error =
             call_with::<Empty>(server.grpc, "/inference.GRPCInferenceService/ModelInfer", &[], body).unwrap_err();
@@ -220,7 +220,7 @@ fn wrong_requests() {
         INVALID,
         "data-type is 'FP33'",
     );
-    // BYTES whose length runs past its end.
+    // A BYTES element whose length exceeds the data.
     refused(
         &server,
         &request("relu", vec![tensor("x", "BYTES", &[1])], vec![vec![255, 255, 255, 255]]),
@@ -262,7 +262,7 @@ fn messages_of_12_mb_and_a_limit() {
     let raw = bytes(&values);
     let answer = infer(&server, &request("relu", vec![tensor("x", "FP32", &[65536, 4])], vec![raw])).unwrap();
     assert!(floats(&answer.raw_output_contents[0]).iter().zip(&values).all(|(found, value)| *found == value.max(0.0)));
-    // 12 MB arrive; they do not fit the shape.
+    // A request of 12 MiB is received, but does not match the shape.
     refused(
         &server,
         &request("relu", vec![tensor("x", "FP32", &[1, 4])], vec![vec![0; 12 << 20]]),
@@ -300,7 +300,7 @@ fn compressed_requests_and_deadlines() {
         let answer: ModelInferResponse = call_with(server.grpc, path, &headers, body).unwrap();
         assert_eq!(floats(&answer.raw_output_contents[0]), [0.0, 2.0, 0.0, 4.0]);
     }
-    // A run of minutes ends at the client's deadline, and the server goes on.
+    // A long run ends at the client's deadline, and the server continues to serve requests.
     let forever = i64::MAX.to_le_bytes().to_vec();
     let inputs = vec![tensor("n", "INT64", &[]), tensor("x", "FP32", &[4])];
     let endless = request("rounds", inputs, vec![forever, vec![0; 16]]);

@@ -1,4 +1,4 @@
-//! Inference in JSON.
+//! Tests of inference over JSON.
 
 use crate::client::input;
 use crate::models::{TYPES, serve};
@@ -13,7 +13,7 @@ fn answers_have_the_fields_of_the_protocol() {
         input("a", &[1, 2], &[1.0, 2.0]),
         input("b", &[1, 2], &[3.0, 4.0])
     ]);
-    // Unknown keys are ignored; KServe's client sends the name of the model.
+    // Unknown keys are ignored; KServe's client sends the model name.
     let reply = client.infer("sums", &json!({"id": "42", "model_name": "sums", "inputs": inputs})).ok();
     assert_eq!(reply.headers["content-type"], "application/json");
     assert!(!reply.headers.contains_key("inference-header-content-length"));
@@ -71,11 +71,11 @@ fn every_datatype_returns() {
         let twice = [values.as_array().unwrap().clone(), values.as_array().unwrap().clone()].concat();
         assert_eq!(reply.ok().json()["outputs"][0]["data"], Value::from(twice), "{datatype}");
     }
-    // Bytes that are no Booleans.
+    // A byte other than 0 and 1 is not a Boolean.
     let request =
         json!({"inputs": [{"name": "x", "datatype": "BOOL", "shape": [1, 2], "parameters": {"binary_data_size": 2}}]});
     assert!(client.infer_binary("copy_BOOL", &request, &[0, 2]).error(400).contains("found a byte of 2"));
-    // 64-bit integers beyond the range of a double.
+    // 64-bit integers that are not exactly representable as a double.
     let request = json!({"inputs": [{"name": "x", "datatype": "UINT64", "shape": [1, 2], "data": [u64::MAX, 9_007_199_254_740_993u64]}]});
     let data = client.infer("copy_UINT64", &request).ok().json()["outputs"][0]["data"].clone();
     assert_eq!(data[0], json!(u64::MAX));
@@ -207,7 +207,7 @@ fn wrong_requests_get_a_status_a_code_and_a_reason() {
         let message = client.infer("relu", &json!({"inputs": [x(&[1, 4], 4)], "parameters": {name: value}})).error(501);
         assert!(message.contains(name), "{message}");
     }
-    // Values that ask for nothing are accepted.
+    // Default values of parameters are accepted.
     let none = json!({"sequence_id": 0, "sequence_start": false, "sequence_end": false, "priority": 0, "timeout": 0, "mine": "x"});
     client.infer("relu", &json!({"inputs": [x(&[1, 4], 4)], "parameters": none})).ok();
     client.infer("relu", &json!({"inputs": [x(&[1, 4], 4)], "outputs": []})).ok();

@@ -1,4 +1,4 @@
-//! Models of the tests, and servers that serve them.
+//! Test models, and servers for them.
 
 use crate::client::Client;
 use byoc_serve::{Options, Server};
@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Models by name.
+/// Test models: name and Relay definition.
 const MODELS: [(&str, &str); 10] = [
     ("relu", "def @main(%x: Tensor[(n, 4), float32]) { nn.relu(%x) }"),
     ("fixed", "def @main(%x: Tensor[(1, 3), float32]) { add(%x, 1f) }"),
@@ -18,7 +18,7 @@ const MODELS: [(&str, &str); 10] = [
            (add(add(%a, %b), %c), multiply(%a, %b))\n\
          }",
     ),
-    // The result of an item depends on its batch.
+    // The result of an item depends on the other items of its batch.
     ("mixing", "def @main(%x: Tensor[(n, 4), float32]) { subtract(%x, mean(%x, axis=[0], keepdims=True)) }"),
     ("softmax", "def @main(%x: Tensor[(n, 5), float32]) { nn.softmax(%x) }"),
     ("scalar", "def @main(%x: float32) { add(%x, 1f) }"),
@@ -26,9 +26,9 @@ const MODELS: [(&str, &str); 10] = [
         "picked",
         "def @main(%table: Tensor[(3, 2), float32], %index: Tensor[(2), int64]) { take(%table, %index, axis=0) }",
     ),
-    // Four megabytes for each row.
+    // The output has 4 MB per row.
     ("wide", "def @main(%x: Tensor[(n, 1), float32]) { multiply(%x, ones(shape=[1, 1000000], dtype=\"float32\")) }"),
-    // As many rounds as the input says.
+    // The input `n` determines the number of iterations.
     (
         "rounds",
         "def @loop(%i: int64, %n: int64, %x: Tensor[(4), float32]) -> Tensor[(4), float32] {\n\
@@ -36,7 +36,7 @@ const MODELS: [(&str, &str); 10] = [
          }\n\
          def @main(%n: int64, %x: Tensor[(4), float32]) -> Tensor[(4), float32] { @loop(0i64, %n, %x) }",
     ),
-    // A model that is slow enough for requests to wait, and takes batches.
+    // A batchable model that is slow enough for requests to wait.
     (
         "slow",
         "def @loop(%i: int64, %x: Tensor[(n, 4), float32]) -> Tensor[(n, 4), float32] {\n\
@@ -46,7 +46,7 @@ const MODELS: [(&str, &str); 10] = [
     ),
 ];
 
-/// Identity of every datatype.
+/// Datatypes: protocol name, Relay name, size in bytes.
 pub const TYPES: [(&str, &str, usize); 13] = [
     ("BOOL", "bool", 1),
     ("UINT8", "uint8", 1),
@@ -63,26 +63,26 @@ pub const TYPES: [(&str, &str, usize); 13] = [
     ("FP64", "float64", 8),
 ];
 
-/// Returns the text of a model.
+/// Returns the Relay text of a test model.
 pub fn model(name: &str) -> String {
     let body = match MODELS.iter().find(|model| model.0 == name) {
         Some(model) => model.1.to_owned(),
         None => {
             let dtype = TYPES.iter().find(|row| format!("copy_{}", row.0) == name).expect("expected a known model").1;
-            // A copy that no pass removes.
+            // Concatenation, because no pass removes it.
             format!("def @main(%x: Tensor[(n, 2), {dtype}]) {{ concatenate((%x, %x), axis=1) }}")
         }
     };
     format!("#[version = \"0.0.5\"]\n{body}\n")
 }
 
-/// Writes a model to a file.
+/// Writes a test model to a file.
 pub fn write(path: &Path, name: &str) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, model(name)).unwrap();
 }
 
-/// Server with the files of its models.
+/// Running server with its model files.
 pub struct Running {
     server: Option<Server>,
     pub folder: TempDir,
@@ -109,14 +109,14 @@ impl Drop for Running {
     }
 }
 
-/// Parses options. Servers of tests run on the host, on free ports, and end soon.
+/// Parses options, with test defaults: host kernels, free ports, and a short shutdown timeout.
 pub fn options(flags: &[&str]) -> Options {
     let fixed = ["byoc serve", "--http", "0", "--grpc", "0", "--threads", "2", "--shutdown-timeout", "5"];
     let host: &[&str] = if flags.contains(&"--backend") { &[] } else { &["--backend", "none"] };
     byoc_serve::parse(fixed.iter().chain(host).chain(flags).map(OsString::from)).unwrap()
 }
 
-/// Starts a server of models.
+/// Starts a server with test models.
 pub fn serve(models: &[&str], flags: &[&str]) -> Running {
     let folder = tempfile::tempdir().unwrap();
     let files: Vec<String> = models
@@ -131,7 +131,7 @@ pub fn serve(models: &[&str], flags: &[&str]) -> Running {
     start(folder, &flags)
 }
 
-/// Starts a server of a repository, which is the folder.
+/// Starts a server whose repository is `folder`.
 pub fn serve_repository(folder: TempDir, flags: &[&str]) -> Running {
     let path = folder.path().display().to_string();
     let flags: Vec<&str> = flags.iter().copied().chain(["--repository", &path]).collect();

@@ -1,4 +1,4 @@
-//! Requests with random changes: each gets an answer, and an answer with a result is right.
+//! Tests with randomly mutated requests: each request receives a response, and each result is correct.
 
 use crate::client::{Client, GrpcClient, bytes, floats, frame};
 use crate::grpc::{request, tensor};
@@ -11,12 +11,12 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-/// Returns the smaller number in the tests of CI, the larger one in `cargo xtask test-serve`.
+/// Returns `few` in CI tests, and `many` in `cargo xtask test-serve`.
 pub fn count(few: usize, many: usize) -> usize {
     if std::env::var_os("BYOC_SERVE_FULL").is_some() { many } else { few }
 }
 
-/// Changes up to three places of a request.
+/// Applies one to three random changes to a request.
 fn mutate(body: &mut Vec<u8>, random: &mut Random, inserted: &[u8]) {
     for _ in 0..1 + random.next_u64() % 3 {
         let at = (random.next_u64() as usize) % body.len().max(1);
@@ -37,7 +37,7 @@ fn relu(values: &[f32]) -> Vec<f32> {
     values.iter().map(|value| if *value > 0.0 { *value } else { 0.0 }).collect()
 }
 
-/// Compares with NaN equal to NaN; the model may return either for one.
+/// Compares a result with the expected ReLU of the input; for a NaN input, any result is accepted.
 fn agree(found: &[f32], input: &[f32]) -> bool {
     found.len() == input.len()
         && found.iter().zip(input).zip(relu(input)).all(|((found, input), relu)| *found == relu || input.is_nan())
@@ -64,12 +64,12 @@ fn mutated_requests_over_http() {
         let reply = client.request("POST", "/v2/models/relu/infer", &headers, &body);
         match reply.status {
             200 => {
-                // The elements are the last 16 bytes, whatever the JSON before them has become.
+                // The elements are the last 16 bytes, regardless of the changes to the JSON before them.
                 let input = floats(&body[body.len() - 16..]);
                 let found = match reply.headers.get("inference-header-content-length") {
                     Some(length) => floats(&reply.body[length.parse().unwrap()..]),
                     None => {
-                        // Names and values that are no JSON are written as Python writes them.
+                        // The response may contain Python's tokens, such as NaN, which are not valid JSON.
                         let Ok(fields) = serde_json::from_slice::<Value>(&reply.body) else { continue };
                         let data = fields["outputs"][0]["data"].as_array().cloned().unwrap_or_default();
                         data.iter().filter_map(|value| value.as_f64().map(|value| value as f32)).collect()
@@ -79,7 +79,7 @@ fn mutated_requests_over_http() {
                 served += 1;
             }
             400 | 501 => drop(reply.error(reply.status)),
-            // A timeout of some microseconds.
+            // A mutated timeout may be only a few microseconds.
             503 => assert!(reply.error(503).contains("Request timeout expired")),
             other => {
                 panic!("expected status 200, 400, 501 or 503, found {other} for {:?}", String::from_utf8_lossy(&body))
@@ -111,7 +111,7 @@ fn mutated_heads_over_http() {
         let mut reply = Vec::new();
         let ended = stream.read_to_end(&mut reply);
         let is_timeout = ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-        assert!(!is_timeout, "expected an answer or an end within 10 s: {:?}", String::from_utf8_lossy(&bytes));
+        assert!(!is_timeout, "expected a response or a close within 10 s: {:?}", String::from_utf8_lossy(&bytes));
         assert!(reply.is_empty() || reply.starts_with(b"HTTP/1."), "{:?}", String::from_utf8_lossy(&reply));
     }
     let request = json!({"inputs": [crate::client::input("x", &[1, 4], &VALUES)]});
@@ -140,7 +140,7 @@ fn mutated_messages_over_grpc() {
                 assert!(agree(&floats(&answer.raw_output_contents[0]), &input), "{sent:?} {answer:?}");
                 served += 1;
             }
-            // INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED; INTERNAL for bytes that are no message.
+            // INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED; INTERNAL for bytes that are not a message.
             Err(error) => {
                 assert!([3, 5, 12, 13].contains(&error.code) && !error.message.is_empty(), "{body:?}: {error:?}");
                 let is_message = ModelInferRequest::decode(&*body).is_ok();
@@ -156,7 +156,7 @@ fn mutated_messages_over_grpc() {
 #[test]
 fn mutated_frames_of_http_2() {
     let server = serve(&["relu"], &["--timeout", "1", "--idle-timeout", "1"]);
-    // The preface, settings, a window update, and the header of a stream, as a client sends them.
+    // Preface, settings, window update, and stream header of an HTTP/2 client.
     let mut whole = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     whole.extend([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 16, 0, 0]);
     whole.extend([0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 16, 0, 0]);
@@ -177,7 +177,7 @@ fn mutated_frames_of_http_2() {
         let _ = stream.write_all(&bytes).and_then(|()| stream.shutdown(Shutdown::Write));
         let ended = stream.read_to_end(&mut Vec::new());
         let is_timeout = ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-        assert!(!is_timeout, "expected an answer or an end within 10 s: {bytes:?}");
+        assert!(!is_timeout, "expected a response or a close within 10 s: {bytes:?}");
     }
     let answer: ModelInferResponse = crate::client::call(
         server.grpc,

@@ -1,4 +1,4 @@
-//! Start, end, and clients that misbehave.
+//! Tests of startup, shutdown, and misbehaving clients.
 
 use crate::client::{Client, input};
 use crate::models::{options, serve, write};
@@ -28,10 +28,10 @@ fn starts_that_fail_say_why() {
         (vec!["--http", &*taken, &*file], "E0802", "found one that another program listens on"),
         (vec!["--grpc", "nowhere", &*file], "E0802", "expected a port, HOST:PORT or none"),
     ] {
-        let error = Server::start(&options(&flags)).err().expect("expected a start that fails");
+        let error = Server::start(&options(&flags)).err().expect("expected a startup error, found a running server");
         assert!(error.code.to_string() == code && error.message.contains(expected), "{flags:?}: {error}");
     }
-    // A folder without models is served: models may come.
+    // A folder without models is served, because models may be added later.
     let server = Server::start(&options(&["--repository", &folder.path().join("..").display().to_string()]));
     server.unwrap().stop();
 }
@@ -48,7 +48,7 @@ fn sigterm_under_load_loses_no_request() {
     for client in &mut clients {
         client.send("POST", "/v2/models/slow/infer", &[], request.as_bytes());
     }
-    // Once one is answered, all of them have arrived or are in the sockets of their connections.
+    // Once one request is answered, all requests have arrived or are in socket buffers.
     clients[0].receive().ok();
     process.signal(rustix::process::Signal::TERM);
     for client in &mut clients[1..] {
@@ -69,7 +69,7 @@ fn kill_and_restart() {
     let address = process.http.to_string();
     process.signal(rustix::process::Signal::KILL);
     drop(process);
-    // The port is free again at once.
+    // The port is free again immediately.
     let process = Process::start(&[&file, "--http", &address]);
     assert_eq!(process.http.to_string(), address);
     ready(process.http);
@@ -99,7 +99,7 @@ fn help_and_wrong_flags() {
 fn clients_that_misbehave_do_not_disturb_others() {
     let server = serve(&["relu"], &["--timeout", "2", "--max-connections", "64"]);
     let request = json!({"inputs": [input("x", &[1, 4], &[1.0; 4])]}).to_string();
-    // Connections that send nothing, half a header, half a body, or garbage.
+    // Connections that send no data, a partial header, a partial body, or garbage.
     let mut held: Vec<TcpStream> = Vec::new();
     for start in [
         "",
@@ -126,11 +126,11 @@ fn clients_that_misbehave_do_not_disturb_others() {
     }
     let mut client = server.client();
     client.request("POST", "/v2/models/relu/infer", &[], request.as_bytes()).ok();
-    // A body that does not arrive is answered at the time limit.
+    // A request with a missing body receives an error at the time limit.
     let mut last = Client(held.pop().unwrap());
     last.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     assert!(last.receive().error(504).contains("within 2 s"));
-    // Beyond the limit connections are closed, and those that exist go on.
+    // Connections beyond the limit are closed, and existing connections remain usable.
     let more: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(server.http).unwrap()).collect();
     client.request("POST", "/v2/models/relu/infer", &[], request.as_bytes()).ok();
     drop(more);
@@ -144,5 +144,5 @@ fn clients_that_misbehave_do_not_disturb_others() {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("expected connections to be accepted again within 10 s");
+    panic!("expected an accepted connection within 10 s, found none");
 }

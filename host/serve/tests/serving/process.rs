@@ -1,4 +1,4 @@
-//! Servers in processes of their own.
+//! Servers in separate processes.
 
 use crate::client::Client;
 use rustix::process::Signal;
@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Server in a process of its own.
+/// Server in a separate process.
 pub struct Process {
     pub child: Child,
     pub http: SocketAddr,
@@ -15,7 +15,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a server, and waits until it listens.
+    /// Starts a server process, and waits until it listens.
     pub fn start(flags: &[&str]) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_byoc-serve"));
         command.args(["--http", "0", "--grpc", "0", "--backend", "none", "--log-format", "json"]).args(flags);
@@ -29,7 +29,7 @@ impl Process {
             .unwrap();
         let address = |name: &str| listening[name].as_str().unwrap().parse().unwrap();
         let (http, grpc) = (address("http"), address("grpc"));
-        // The rest of the log is read, so that the server never waits for its reader.
+        // The rest of the log is read, so that the server never blocks on a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Process { child, http, grpc }
     }
@@ -47,7 +47,7 @@ impl Drop for Process {
     }
 }
 
-/// Waits until a server is ready.
+/// Waits until a server is ready, for at most 10 s.
 pub fn ready(http: SocketAddr) {
     for _ in 0..2000 {
         if Client::connect(http).get("/v2/health/ready").status == 200 {
@@ -55,5 +55,5 @@ pub fn ready(http: SocketAddr) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("expected a server that is ready within 10 s");
+    panic!("expected a ready server within 10 s, found none");
 }

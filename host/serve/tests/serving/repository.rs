@@ -1,4 +1,4 @@
-//! Repositories: versions, load and unload, reload under load.
+//! Tests of repositories: versions, load and unload, reload with requests in progress.
 
 use crate::client::{Client, call, input};
 use crate::models::{model, serve, serve_repository, write};
@@ -49,7 +49,7 @@ fn versions_follow_the_policy() {
             std::fs::create_dir_all(&path).unwrap();
             std::fs::write(path.join("model.relay"), add(value)).unwrap();
         }
-        // Folders that are no versions.
+        // Folders whose names are not version numbers.
         for other in ["0", "03", "v4", "-5", "configs"] {
             write(&folder.path().join(name).join(other).join("model.relay"), "relu");
         }
@@ -73,14 +73,14 @@ fn versions_follow_the_policy() {
     for version in ["3", "03", "0"] {
         client.get(&format!("/v2/models/all/versions/{version}")).error(404);
     }
-    // A model that appears later is listed by its name, and served once it is loaded.
+    // A model that is added later is listed by name, and served once it is loaded.
     write(&server.path("later/1/model.relay"), "relu");
     let index = client.post("/v2/repository/index", &json!({})).ok().json();
     assert!(index.as_array().unwrap().contains(&json!({"name": "later"})), "{index}");
     client.get("/v2/models/later").error(404);
     client.post("/v2/repository/models/later/load", &json!(null)).ok();
     assert_eq!(versions(&mut client, "later"), json!(["1"]));
-    // A version that is added is served after a reload, and the one that the policy leaves out is not.
+    // A reload serves the added version, and unloads the version that the policy no longer selects.
     write(&server.path("latest/11/model.relay"), "relu");
     client.post("/v2/repository/models/latest/load", &json!({})).ok();
     assert_eq!(versions(&mut client, "latest"), json!(["11"]));
@@ -101,11 +101,11 @@ fn load_and_unload_in_both_dialects() {
     );
     assert!(client.get("/v2/models/m/versions/1").error(503).contains("unloaded"));
     assert!(client.get("/v2/models/m").error(404).contains("has no available versions: unloaded"));
-    // A model that a client unloaded does not make the server unready.
+    // An unloaded model does not affect the readiness of the server.
     client.get("/v2/health/ready").ok();
     let index = client.post("/v2/repository/index", &json!({})).ok().json();
     assert_eq!(index, json!([{"name": "m", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}]));
-    // KServe's client has the name in the first field, Triton's in the second.
+    // KServe's client sends the name in the first field, Triton's in the second field.
     for (first, second) in [("m", ""), ("", "m")] {
         let request = RepositoryModelRequest {
             repository_name: first.into(),
@@ -157,7 +157,7 @@ fn a_client_sends_a_model_and_its_configuration() {
     assert_eq!((&answer["model_version"], &answer["outputs"][0]["data"][0]), (&json!("7"), &json!(0.0)));
     let served = client.get("/v2/models/sent/config").ok().json();
     assert_eq!(served["max_batch_size"], 16);
-    // The server's own answer is a configuration that it takes.
+    // The server accepts a configuration that it has returned.
     let mut request = RepositoryModelRequest { model_name: "again".into(), ..RepositoryModelRequest::default() };
     let mut own = served;
     own["name"] = json!("again");
@@ -193,7 +193,7 @@ fn a_failed_reload_keeps_the_old_version() {
     std::fs::write(&path, add(5)).unwrap();
     client.post("/v2/repository/models/m/load", &json!({})).ok();
     assert_eq!(client.infer("m", &request).ok().json()["outputs"][0]["data"][0], 5.0);
-    // Statistics go on.
+    // Statistics persist across reloads.
     assert_eq!(client.get("/v2/models/m/stats").ok().json()["model_stats"][0]["inference_count"], 4);
 }
 
@@ -324,7 +324,7 @@ fn unload_while_requests_run() {
         let request = json!({"inputs": [input("x", &[1, 4], &[3.0; 4])]});
         client.send("POST", "/v2/models/slow/infer", &[], request.to_string().as_bytes());
     }
-    // The first answer shows that requests are in progress.
+    // The first response shows that requests are in progress.
     clients[0].receive().ok();
     server.client().post("/v2/repository/models/slow/unload", &json!({})).ok();
     for client in &mut clients[1..] {

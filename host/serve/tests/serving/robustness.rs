@@ -1,4 +1,4 @@
-//! Clients that are many, slow, silent or gone, and servers that end under load.
+//! Tests with many, slow, silent and disconnected clients, and with shutdown under load.
 
 use crate::batching::{occupy, pending, quick, stats, until};
 use crate::client::{Client, GrpcClient, bytes, floats, frame, input};
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
-/// Sends a request and checks the answer.
+/// Sends a request and checks the response.
 fn check(client: &mut Client, value: f32) {
     let answer = client.infer("relu", &json!({"inputs": [input("x", &[1, 4], &[value, -value, value, 0.0])]})).ok();
     let values = [value, -value, value, 0.0].map(|value| f64::from(value.max(0.0)));
@@ -50,7 +50,7 @@ fn a_thousand_idle_connections() {
     let mut idle: Vec<Client> = Vec::new();
     let mut silent: Vec<TcpStream> = Vec::new();
     for i in 0..500 {
-        // One that has been used, and one that has sent nothing or half a head.
+        // One connection after a request, and one connection with no data or a partial header.
         let mut client = Client::connect(process.http);
         check(&mut client, i as f32);
         idle.push(client);
@@ -63,7 +63,7 @@ fn a_thousand_idle_connections() {
     for i in 0..200 {
         check(&mut client, i as f32);
     }
-    // Those that waited are served as before.
+    // Idle connections are still served.
     for (i, client) in idle.iter_mut().enumerate() {
         check(client, -(i as f32));
     }
@@ -71,7 +71,7 @@ fn a_thousand_idle_connections() {
     until("the connections to be closed", || metric(&mut client, "byoc_connections") == 1.0);
 }
 
-/// Asks for 16 MB, more than the system holds for a connection that is not read.
+/// Requests an output of 16 MB, which exceeds the socket buffers of an unread connection.
 fn ask_wide(stream: &mut TcpStream) {
     let request = json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [4, 1], "data": [1, 2, 3, 4]}],
                          "parameters": {"binary_data_output": true}})
@@ -102,7 +102,7 @@ fn slow_readers_are_served_and_those_that_stall_are_closed() {
     assert!(data.chunks(1_000_000).zip(1..).all(|(row, value)| row.iter().all(|found| *found == value as f32)));
     drop((slow, other));
     until("the stalled connection to be closed", || connections(&server) == 1.0);
-    // What it had received ends early.
+    // The stalled client received only part of the response.
     stalled.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut rest = Vec::new();
     let _ = stalled.read_to_end(&mut rest);
@@ -126,12 +126,12 @@ fn a_stream_that_is_not_read_is_closed() {
             hyper::Request::post(format!("http://{address}{INFER}")).header("content-type", "application/grpc");
         let response = sender.send_request(wanted.body(Full::new(Bytes::from(message))).unwrap()).await.unwrap();
         assert_eq!(response.status(), 200);
-        // The body is not asked for, so that its window is used up.
+        // The body is not read, so that the flow-control window is exhausted.
         let ended = tokio::time::timeout(Duration::from_secs(20), connection).await;
         assert!(response.into_body().collect().await.is_err());
         ended
     });
-    assert!(ended.is_ok(), "expected the server to close the connection");
+    assert!(ended.is_ok(), "expected the server to close the connection, found it open");
     until("the connection to be closed", || connections(&server) == 1.0);
 }
 
@@ -150,18 +150,18 @@ fn half_open_connections_are_closed() {
         let mut stream = TcpStream::connect(if i % 2 == 0 { server.http } else { server.grpc }).unwrap();
         stream.write_all(start).unwrap();
         if i % 4 == 3 {
-            // A client whose other half stays open.
+            // The client closes only its write half.
             stream.shutdown(Shutdown::Write).unwrap();
         }
         held.push(stream);
     }
     check(&mut server.client(), 3.0);
-    until("all of them to be closed", || connections(&server) == 1.0);
+    until("all held connections to be closed", || connections(&server) == 1.0);
     for mut stream in held {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let ended = stream.read_to_end(&mut Vec::new());
         let is_open = ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-        assert!(!is_open, "expected the end of the connection");
+        assert!(!is_open, "expected a closed connection, found an open connection");
     }
     check(&mut server.client(), 4.0);
 }
@@ -188,7 +188,7 @@ fn no_client_waits_past_its_deadline() {
     let server = serve(&["rounds"], &["--timeout", "2", "--max-queue-size", "8"]);
     let busy = occupy(&server);
     std::thread::sleep(Duration::from_millis(50));
-    // Some wait for the server's limit, some for their own, some find the queue full.
+    // Some requests reach the server's time limit, some their own timeout, and some find the queue full.
     let mut clients: Vec<Client> = (0..24).map(|_| server.client()).collect();
     for (i, client) in clients.iter_mut().enumerate() {
         let mut request = quick();
@@ -208,7 +208,7 @@ fn no_client_waits_past_its_deadline() {
         client.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let reply = client.receive();
         match reply.status {
-            // Once the busy run has reached the limit, those that still wait are served.
+            // Once the busy run has reached its time limit, requests that still wait are served.
             200 => {}
             503 => full += usize::from(reply.error(503).contains("Exceeds maximum queue size")),
             other => drop(reply.error(if other == 504 { 504 } else { 503 })),
@@ -219,7 +219,7 @@ fn no_client_waits_past_its_deadline() {
     until("an empty queue", || pending(&server, "rounds") == 0);
 }
 
-/// Sends requests until the end, over new connections where the old one breaks. Every answer is checked.
+/// Sends requests until `ended` is set, reconnecting after connection failures, and checks every response.
 fn load(address: SocketAddr, seed: usize, ended: &AtomicBool, answers: &AtomicUsize) {
     let mut value = seed as f32;
     while !ended.load(Ordering::Relaxed) {
@@ -227,7 +227,7 @@ fn load(address: SocketAddr, seed: usize, ended: &AtomicBool, answers: &AtomicUs
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        // A client that waits longer than this has been forgotten.
+        // After this time, the server has lost the request.
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_nodelay(true).unwrap();
         let mut client = Client(stream);
@@ -238,11 +238,11 @@ fn load(address: SocketAddr, seed: usize, ended: &AtomicBool, answers: &AtomicUs
             let reply = match sent.and_then(|()| client.try_receive()) {
                 Ok(reply) => reply,
                 Err(error) => {
-                    assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "expected an answer within 20 s");
+                    assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "expected a response within 20 s");
                     break;
                 }
             };
-            // A server that starts has the port before it has the model.
+            // During startup, the server accepts connections before its models are loaded.
             if [404, 503].contains(&reply.status) {
                 reply.error(reply.status);
                 continue;
@@ -273,7 +273,7 @@ fn kill_and_restart_under_load() {
         let served = || answers.iter().map(|answers| answers.load(Ordering::Relaxed)).collect::<Vec<_>>();
         for round in 0..count(3, 20) {
             let before = served();
-            until("each client to get answers", || {
+            until("responses to each client", || {
                 served().iter().zip(&before).all(|(now, before)| *now > before + 20)
             });
             let signal = if round % 2 == 0 { Signal::KILL } else { Signal::TERM };
@@ -282,7 +282,7 @@ fn kill_and_restart_under_load() {
             process = Process::start(&[&file, "--http", &address.to_string()]);
         }
         let before = served();
-        until("each client to get answers", || served().iter().zip(&before).all(|(now, before)| *now > before + 20));
+        until("responses to each client", || served().iter().zip(&before).all(|(now, before)| *now > before + 20));
         ended.store(true, Ordering::Relaxed);
     });
 }

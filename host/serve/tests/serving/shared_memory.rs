@@ -1,4 +1,4 @@
-//! System shared memory.
+//! Tests of system shared memory.
 
 use crate::client::{bytes, call, floats};
 use crate::grpc::{param, request, tensor};
@@ -14,7 +14,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Object of shared memory, removed at the end.
+/// Shared-memory object, removed on drop.
 pub struct Object {
     pub key: String,
     file: File,
@@ -83,7 +83,7 @@ fn inputs_and_outputs_in_a_region() {
     let server = serve(&["relu"], &["--allow-shared-memory"]);
     let mut client = server.client();
     let object = Object::new(100);
-    // An offset that is no multiple of the page size, and a region smaller than its object.
+    // The offset is not a multiple of the page size, and the region is smaller than its object.
     let register = json!({"key": format!("/{}", object.key), "offset": 4, "byte_size": 64});
     client.post("/v2/systemsharedmemory/region/r/register", &register).ok();
     let status = json!([{"name": "r", "key": format!("/{}", object.key), "offset": 4, "byte_size": 64}]);
@@ -119,7 +119,7 @@ fn inputs_and_outputs_in_a_region() {
         let message = client.infer("relu", &relu(shared("r", 0, 16), output)).error(400);
         assert!(message.contains("found both"), "{message}");
     }
-    // An object that was shrunk is an error of the requests that use it.
+    // After an object shrinks, requests that use it fail.
     object.file.set_len(10).unwrap();
     let message = client.infer("relu", &relu(shared("r", 0, 16), json!({}))).error(400);
     assert!(message.contains("found an object of 10 bytes"), "{message}");
@@ -189,7 +189,7 @@ fn one_input_of_three_in_shared_memory_over_grpc() {
     wanted.outputs[0].parameters.extend(place(64, 8));
     let answer: ModelInferResponse = call(server.grpc, "ModelInfer", &wanted).unwrap();
     assert_eq!(object.read(64, 2), [111.0, 222.0]);
-    // The output in shared memory keeps its place with an empty entry.
+    // The output in shared memory has an empty entry in the raw contents.
     assert_eq!(answer.raw_output_contents.len(), 2);
     assert!(answer.raw_output_contents[0].is_empty());
     assert_eq!(floats(&answer.raw_output_contents[1]), [10.0, 40.0]);
@@ -212,12 +212,12 @@ fn a_region_that_is_unregistered_while_a_request_uses_it() {
     for client in &mut waiting {
         client.send("POST", "/v2/models/slow/infer", &[], request.as_bytes());
     }
-    // The first answer shows that the others have been read.
+    // The first response shows that the remaining requests have been read.
     waiting[0].receive().ok();
     client.post("/v2/systemsharedmemory/region/r/unregister", &json!(null)).ok();
     for client in &mut waiting[1..] {
         let reply = client.receive();
-        // A request that had not been looked at before is refused as a whole.
+        // A request that was not yet processed when the region was unregistered is rejected completely.
         assert!([200, 404].contains(&reply.status), "{reply:?}");
     }
     assert_eq!(object.read(16, 4), [1.0, 2.0, 3.0, 4.0]);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Alignment of offsets in the host's arena in bytes: a cache line, which is also the size of the widest vector.
+/// Alignment of offsets in the host's arena, in bytes: the size of a cache line and of the widest vector.
 const ALIGN: usize = 64;
 
 /// State of an arena during planning.
@@ -32,7 +32,8 @@ impl Arena {
         self.size
     }
 
-    /// Allocates `bytes`, which must not be 0, and returns the offset; `None` if the size of the arena would overflow.
+    /// Allocates `bytes`, which must be non-zero, and returns the offset; `None` if the size of the arena would
+    /// overflow.
     pub(super) fn allocate(&mut self, bytes: usize) -> Option<usize> {
         let bytes = bytes.checked_next_multiple_of(self.alignment)?;
         if let Some(&(size, offset)) = self.by_size.range((bytes, 0)..).next() {

@@ -1,9 +1,9 @@
-//! Tensors in the memories of devices: those that regions of one backend pass to each other, directly or through views,
-//! stay on its device. Tensors that the host computes or reads are copied.
+//! Placement of tensors in device memories. Tensors that regions of one backend pass to each other, directly or through
+//! views, stay on the backend's device; tensors that the host computes or reads are copied.
 //!
-//! A copy in the memory of a device is a register of its own, a *twin* of the host's register. Jumps only go forward, so a
-//! twin that was made before a jump exists at every later instruction; one made between a jump and its target does not exist
-//! after the target.
+//! A copy in device memory is a separate register, the *twin* of the host register. All jumps are forward, so a twin
+//! created before a jump exists at every later instruction, whereas a twin created between a jump and its target does
+//! not exist after the target.
 
 use byoc_runtime::exec::program::{Arg, Function, Instr, OpCall, Place, Reg, Region, Register};
 use std::collections::BTreeMap;
@@ -28,8 +28,8 @@ pub(super) fn assign(mut function: Function, regions: &[Region]) -> Function {
         let read = uses.host_operands(&instr, space);
         let stays = matches!(instr, Instr::Kernel(_) | Instr::Alias(_) | Instr::Region { .. } | Instr::Free { .. });
         let is_target = jumps.iter().any(|(to, _)| *to as usize == at);
-        // A copy is deferred until the host reads the tensor, so that the device continues in the meantime. No copy is
-        // deferred past a jump.
+        // Copies are deferred until the host reads the tensor, so the device can continue in the meantime, but never
+        // past a jump.
         placement.flush(&mut code, |to| !stays || is_target || read.contains(&to));
         moved.push(code.len() as u32);
         // Twins created after a jump to this instruction do not exist here.
@@ -49,7 +49,7 @@ pub(super) fn assign(mut function: Function, regions: &[Region]) -> Function {
             Instr::Alias(call) if is_view(&placement.registers, &call) => {
                 let (from, out) = (call.inputs().next().expect("a view has an argument"), call.outs[0]);
                 match uses.home[from.index()] {
-                    // The view of a tensor on a device is one on that device.
+                    // A view of a device tensor is on the same device.
                     Some(space) => {
                         let mut made = Made { code: &mut code, at, space };
                         aliases.insert(out, call);
@@ -92,9 +92,9 @@ fn is_sized(register: &Register) -> bool {
 
 /// Producers and readers of a function's tensors.
 struct Uses {
-    /// Device that holds each register: the result of a region, or a view of a tensor on that device.
+    /// Device that holds each register, which is the result of a region, or a view of a tensor on that device.
     home: Vec<Option<u32>>,
-    /// True if the host reads the register, or a region of another device.
+    /// True if the host, or a region on a different device, reads the register.
     read: Vec<bool>,
 }
 
@@ -119,7 +119,7 @@ impl Uses {
 }
 
 impl Uses {
-    /// Returns the registers that an instruction reads in the host's memory.
+    /// Returns the registers that an instruction reads from host memory.
     fn host_operands(&self, instr: &Instr, space: Option<u32>) -> Vec<Reg> {
         let (mut read, _) = instr.operands();
         let first = read.first().copied();
@@ -131,7 +131,7 @@ impl Uses {
     }
 }
 
-/// Returns true if the result of an alias has as many bytes as its first argument, both of known size.
+/// Returns true if the result of an alias has as many bytes as its first argument, and both sizes are known.
 fn is_view(registers: &[Register], call: &OpCall) -> bool {
     let bytes = |reg: Reg| {
         let ty = registers[reg.index()].ty.as_ref()?;
@@ -144,7 +144,7 @@ fn is_view(registers: &[Register], call: &OpCall) -> bool {
 /// Position of new instructions, and the device that they serve.
 struct Made<'a> {
     code: &'a mut Vec<Instr>,
-    /// Index of the instruction of the original code.
+    /// Index of the current instruction in the original code.
     at: usize,
     space: u32,
 }
@@ -154,12 +154,12 @@ struct Placement {
     registers: Vec<Register>,
     /// Twin of a register in a space, and the index of the original instruction at which it was created.
     twins: BTreeMap<(Reg, u32), (Reg, usize)>,
-    /// Deferred copies to the host, each from a twin to the host's register.
+    /// Deferred copies to the host, each from a twin to its host register.
     copies: Vec<[Reg; 2]>,
 }
 
 impl Placement {
-    /// Emits the deferred copies whose register on the host satisfies `now`.
+    /// Emits the deferred copies whose host register satisfies `now`.
     fn flush(&mut self, code: &mut Vec<Instr>, now: impl Fn(Reg) -> bool) {
         self.copies.retain(|&[from, to]| {
             let made = now(to);
@@ -178,13 +178,13 @@ impl Placement {
         twin
     }
 
-    /// Returns the register from which a region reads an input: a twin, created as a view of the viewed tensor's twin
-    /// or by a copy. A constant stays on the host.
+    /// Returns the register from which a region reads an input: a twin, created by a copy or as a view of the viewed
+    /// tensor's twin. Constants stay on the host.
     fn input(&mut self, reg: Reg, aliases: &BTreeMap<Reg, OpCall>, made: &mut Made<'_>) -> Reg {
         if matches!(self.registers[reg.index()].place, Place::Constant(_)) {
             return reg;
         }
-        // The chain of views from the input to a register that has a twin, or to the host's tensor.
+        // Chain of views from the input to a register that has a twin, or to the host tensor.
         let (mut chain, mut from) = (Vec::new(), reg);
         while !self.twins.contains_key(&(from, made.space)) {
             let Some(call) = aliases.get(&from) else { break };
@@ -192,7 +192,7 @@ impl Placement {
             from = call.inputs().next().expect("a view has an argument");
         }
         let Some(&(mut twin, _)) = self.twins.get(&(from, made.space)) else {
-            // No register of the chain is on the device, so the host's view is copied.
+            // No register of the chain is on the device, so the host view is copied.
             let twin = self.twin(reg, made);
             made.code.push(Instr::Copy { from: reg, to: twin });
             return twin;

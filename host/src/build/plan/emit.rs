@@ -1,5 +1,5 @@
-//! Emission of the code of one function: the expressions of its scopes, in order, become instructions over registers.
-//! [`super::storage`] assigns a place to each register afterwards.
+//! Code emission for one function: the expressions of its scopes, in order, become instructions over registers.
+//! [`super::storage`] assigns a storage location to each register afterwards.
 //!
 //! A tuple is not a value at run time but a structure over registers ([`Sym`]), so constructing and projecting tuples
 //! is free.
@@ -30,7 +30,7 @@ pub(super) enum Sym {
     Global(ExprId),
 }
 
-/// Function whose registers have no places yet.
+/// Function whose registers have no storage locations yet.
 pub(super) struct Draft {
     pub params: u32,
     pub results: u32,
@@ -40,19 +40,19 @@ pub(super) struct Draft {
 
 /// Pending unit of work of the emitter.
 enum Task {
-    /// Rest of a scope, from the item `next` of the cursor on.
+    /// Rest of a scope, starting at the cursor's item `next`.
     Scope(Cursor),
-    /// Second branch of an `if`, with the index of the branch instruction and, unless the `if` is in tail position, its
-    /// value.
+    /// Second branch of an `if`, with the index of the branch instruction and, unless the `if` is in tail position, the
+    /// value of the `if`.
     Otherwise { branch: usize, cursor: Cursor, join: Option<(ExprId, Sym)> },
     /// End of an `if` or a `match` that is not in tail position; `jumps` are the jumps from the ends of its branches to
-    /// this point.
+    /// its end.
     Join { jumps: Vec<usize>, id: ExprId, sym: Sym },
     /// Next clause of a `match`.
     Clause(Clauses),
 }
 
-/// State of a `match` that is being emitted.
+/// State of a `match` during emission.
 struct Clauses {
     id: ExprId,
     /// Index of the next clause.
@@ -66,7 +66,7 @@ struct Clauses {
     join: Option<Sym>,
 }
 
-/// State of a scope that is being emitted.
+/// State of a scope during emission.
 struct Cursor {
     scope: ScopeId,
     next: usize,
@@ -93,7 +93,7 @@ pub(super) struct Emitter<'a, 'm> {
     code: Vec<Instr>,
     fields: Vec<Sym>,
     constants: HashMap<u32, Reg>,
-    /// Registers of the captured values if the function is that of a literal.
+    /// Registers of the captured values, for the function of a literal.
     captured: Vec<Reg>,
     self_closure: Option<Reg>,
 }
@@ -178,8 +178,8 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Cursor { scope, next: 0, root, to, tail }
     }
 
-    /// Returns the index of the item in tail position: a call or branch that produces the result and that no code
-    /// follows.
+    /// Returns the index of the item in tail position: a call or branch that produces the result and is not followed by
+    /// code.
     fn tail(&self, items: &[ExprId], root: ExprId) -> Option<usize> {
         let mut result = root;
         while let Some(other) = self.forwarded_expr(result) {
@@ -198,7 +198,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         (items[at] == result && takes_over).then_some(at)
     }
 
-    /// Returns the expression whose value this one forwards without emitting code.
+    /// Returns the expression whose value `id` forwards without emitting code, if any.
     fn forwarded_expr(&self, id: ExprId) -> Option<ExprId> {
         match self.context.module.expr(id) {
             Expr::Let { body, .. } => Some(*body),
@@ -324,7 +324,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 let unit = self.tuple(Vec::new());
                 self.context.syms.set(id, unit);
             }
-            // These expressions emit no code here: their values are looked up where they are used.
+            // These expressions emit no code here, since their values are looked up at their uses.
             Expr::Var(_)
             | Expr::Let { .. }
             | Expr::Constant(_)
@@ -353,8 +353,8 @@ impl<'a, 'm> Emitter<'a, 'm> {
             }
         }
         let Some(clause) = m.clauses.get(state.next) else {
-            // The instruction is emitted for exhaustive matches as well. The types make the instruction unreachable,
-            // but an executor of untrusted programs cannot rely on types.
+            // Exhaustive matches have this instruction as well: types make it unreachable, but an executor of untrusted
+            // programs cannot rely on types.
             let clauses: Vec<String> = m.clauses.iter().map(|clause| format_pattern(&clause.pattern)).collect();
             self.code.push(Instr::Unmatched { clauses: clauses.join(", ") });
             if let Some(sym) = state.join {
@@ -531,7 +531,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(sym)
     }
 
-    /// Returns the register of an expression that is not a tuple.
+    /// Returns the single register of a non-tuple expression.
     fn reg(&mut self, id: ExprId) -> Result<Reg, Diagnostic> {
         match &self.values(id)?[..] {
             [reg] => Ok(*reg),
@@ -583,7 +583,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(sym)
     }
 
-    /// Allocates registers for a value of a type.
+    /// Allocates registers for a value of type `ty`.
     fn registers_for(&mut self, ty: &Type) -> Result<Sym, Diagnostic> {
         let mut ty = ty;
         // Stack of the enclosing tuple types: the remaining fields, and the values of the finished fields.
@@ -655,7 +655,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
     }
 }
 
-/// Returns the types of the leaves of a type.
+/// Returns the leaf types of a type.
 pub(super) fn leaves(ty: &Type) -> Result<Vec<&Type>, Diagnostic> {
     let mut leaves = Vec::new();
     let mut stack = vec![ty];

@@ -1,8 +1,8 @@
 //! Lowering of a typed module to a [`Program`]: `scope` determines the evaluation order, `emit` produces the code of
-//! every function over registers, `devices` decides which tensors stay in the memory of a device, and `storage` assigns a
-//! place to every register.
+//! every function over registers, `devices` decides which tensors stay in device memory, and `storage` assigns a
+//! storage location to every register.
 //!
-//! A call of a global function with a `Compiler` attribute becomes a region; the function itself is lowered as well, as
+//! A call to a global function with a `Compiler` attribute becomes a region; the function itself is lowered as well, as
 //! the region's fallback on the host.
 
 mod arena;
@@ -32,20 +32,20 @@ pub struct LoweredProgram {
     pub constant_of: BTreeMap<ExprId, u32>,
 }
 
-/// Lowers the module from `main`. `output_names` are the names of the leaves of the result of `main`; a missing name
-/// becomes `output_<i>`. Tensors of the regions of `device_backends` live in the memories of their devices.
+/// Lowers the module, starting at `@main`. `output_names` are the names of the leaves of its result; a missing name
+/// becomes `output_<i>`. Tensors of the regions of `device_backends` are in device memory.
 ///
 /// # Errors
-/// When the module has no `main`, `main` takes or returns anything but tensors, or the module is not typed.
+/// If the module has no `@main`, `@main` accepts or returns non-tensors, or the module is untyped.
 pub fn plan(module: &Module, output_names: &[String], device_backends: &[&str]) -> Result<LoweredProgram, Diagnostic> {
     plan_in_place(module, output_names, device_backends, &InPlace::new())
 }
 
-/// Results that a region may write to the memory of an argument, as pairs of indices of result and argument, by symbol.
+/// Results that a region may write to the memory of an argument, as (result, argument) index pairs, by region symbol.
 pub type InPlace = BTreeMap<String, Vec<[u32; 2]>>;
 
-/// Same as [`plan`], with regions that compute in place where an argument is not read afterwards. Only the places of
-/// tensors differ from those of [`plan`].
+/// Lowers the module like [`plan`], with regions that compute in place if the argument is not read afterwards. Only the
+/// storage locations of tensors differ from the result of [`plan`].
 ///
 /// # Errors
 /// Same as [`plan`].
@@ -112,22 +112,22 @@ struct Context<'m> {
     functions: Vec<Option<Function>>,
     globals: HashMap<Name, u32>,
     queue: VecDeque<(Name, u32)>,
-    /// Index of the function of each literal in the unit that is being lowered.
+    /// Function index of each literal in the current unit.
     literals: HashMap<ExprId, u32>,
     regions: Vec<Region>,
-    /// Backends whose devices have memory of their own.
+    /// Backends with device memory.
     device_backends: &'m [&'m str],
     spaces: Vec<Space>,
     in_place: &'m InPlace,
     region_of: HashMap<Name, u32>,
     constants: Vec<Tensor>,
     constant_of: BTreeMap<ExprId, u32>,
-    /// Index of each constant, by the address of its bytes: expressions that share a tensor share a constant.
+    /// Index of each constant, by address, element type and shape: expressions that share a tensor share a constant.
     constant_at: HashMap<(usize, DType, Shape), u32>,
     syms: Syms,
 }
 
-/// Values of expressions in the function that is being emitted.
+/// Values of expressions in the current function.
 struct Syms {
     stamp: u32,
     values: IndexVec<ExprId, (u32, Sym)>,
@@ -217,7 +217,7 @@ impl<'m> Context<'m> {
         }
     }
 
-    /// Returns the name of the global that an expression refers to, if a backend compiles it.
+    /// Returns the name of the global function that an expression refers to, if a backend compiles it.
     fn region_name(&self, id: ExprId) -> Option<Name> {
         let Expr::Global(name) = self.module.expr(id) else { return None };
         self.module.function(name)?.attrs.str("Compiler").map(|_| name.clone())
@@ -252,7 +252,7 @@ impl<'m> Context<'m> {
         Ok(index)
     }
 
-    /// Returns the memory of a backend's device; `None` if its tensors are in the host's memory.
+    /// Returns the device memory of a backend; `None` if the backend's tensors are in host memory.
     fn space(&mut self, backend: &str) -> Option<u32> {
         if !self.device_backends.contains(&backend) {
             return None;
@@ -264,7 +264,7 @@ impl<'m> Context<'m> {
         }) as u32)
     }
 
-    /// Places the registers of a function.
+    /// Assigns storage locations to the registers of a function.
     fn finish(&self, name: String, draft: Draft) -> Function {
         let Draft { params, results, registers, code } = draft;
         let function = Function { name, params, results, arena: 0, device_arenas: Vec::new(), registers, code };
@@ -292,7 +292,7 @@ impl<'m> Context<'m> {
 
     fn constant(&mut self, id: ExprId, tensor: &Arc<Tensor>) -> u32 {
         let next = self.constants.len() as u32;
-        // An empty tensor may share its address with any other tensor.
+        // An empty tensor may share its address with a different tensor.
         let index = if tensor.is_empty() {
             next
         } else {
@@ -311,7 +311,7 @@ impl<'m> Context<'m> {
     }
 }
 
-/// Returns the tensor types of the leaves of a type.
+/// Returns the leaf types of a type, all of which must be tensors.
 fn tensors(ty: &Type, place: &str) -> Result<Vec<TensorType>, Diagnostic> {
     let tensor = |leaf: &&Type| match leaf {
         Type::Tensor(tensor) => Ok((**tensor).clone()),

@@ -1,13 +1,13 @@
 //! Assignment of expressions to scopes.
 //!
-//! A global function is a tree of scopes: its body, the branches of each `if`, the clauses of each `match`, the body of
-//! each function literal that is not inlined. An expression is evaluated in the scope that is the least common ancestor
-//! of its uses, just as the text declares a shared `%0` before the first `if` that uses it. Within a scope the order is
-//! that of the text: operands before users, left to right, the value of a `let` before its body.
+//! A global function is a tree of scopes: its body, the branches of each `if`, the clauses of each `match`, and the
+//! body of each non-inlined function literal. An expression is evaluated in the scope that is the least common ancestor
+//! of its uses, just as the text declares a shared `%0` before the first `if` that uses it. A scope evaluates its
+//! expressions in textual order: operands before users, left to right, the value of a `let` before its body.
 //!
-//! A literal that is called exactly once and not used otherwise is inlined: its parameters are names for the arguments.
-//! (Composite functions are inlined this way when they run on the host.) Every other literal becomes a function of its
-//! own, whose captured values are the values that its body uses from enclosing scopes.
+//! A literal whose only use is as the callee of one call is inlined: its parameters are names for the arguments.
+//! (Composite functions are inlined this way when they run on the host.) Every remaining literal becomes a separate
+//! function, which captures the values that its body uses from enclosing scopes.
 
 use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module};
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ pub(super) type ScopeId = u32;
 /// Analysis results for an expression within a unit.
 #[derive(Clone, Copy, Default)]
 struct Facts {
-    /// Unit that the other fields were computed for; they are stale in any other unit.
+    /// Unit for which the facts were computed; they are stale in a different unit.
     unit: u32,
     uses: u32,
     /// Number of uses as the callee of a call.
@@ -47,19 +47,19 @@ pub(super) struct Scope {
     pub items: Vec<ExprId>,
 }
 
-/// Function literal that becomes a function of its own.
+/// Function literal that becomes a separate function.
 pub(super) struct Literal {
     /// Scope of the body.
     pub scope: ScopeId,
     /// Values captured from enclosing scopes.
     pub captures: Vec<ExprId>,
-    /// True if the closure is used as a value outside its body, and not only called.
+    /// True if the closure is used as a value outside its body, in addition to being called.
     pub as_value: bool,
     /// True if the closure is used as a value inside its own body.
     pub self_as_value: bool,
 }
 
-/// Global function with the functions inside it.
+/// Global function with its nested functions.
 pub(super) struct Unit {
     /// Scopes; scope 0 is the body.
     pub scopes: Vec<Scope>,
@@ -73,7 +73,7 @@ pub(super) struct Unit {
     pub literal_order: Vec<ExprId>,
     /// Expression that each variable is bound to: the value of a `let`, or an argument of an inlined call.
     pub bound: HashMap<ExprId, ExprId>,
-    /// Inlined calls, with the body that replaces them.
+    /// Body that replaces each inlined call.
     pub inlined: HashMap<ExprId, ExprId>,
 }
 
@@ -92,7 +92,7 @@ impl<'m> Analyzer<'m> {
         Analyzer { module, facts: IndexVec::filled(Facts::default(), module.nodes.len()), unit: 0 }
     }
 
-    /// Analyzes a global function and the functions inside it.
+    /// Analyzes a global function and its nested functions.
     pub(super) fn analyze(&mut self, params: &[ExprId], body: ExprId) -> Unit {
         self.unit += 1;
         self.count_uses(body);
@@ -157,7 +157,7 @@ impl<'m> Analyzer<'m> {
         matches!(self.module.expr(id), Expr::Function(_)) && uses == 1 && called == 1
     }
 
-    /// Returns the expressions to evaluate, in the order of the text. Constants and globals are excluded: they are
+    /// Returns the expressions to evaluate, in textual order. Constants and globals are excluded, since they are
     /// available everywhere.
     fn order(&mut self, body: ExprId, unit: &mut Unit) -> Vec<ExprId> {
         let module = self.module;

@@ -1,9 +1,9 @@
-//! Assigns a place to every register, and decides which operators compute in place.
+//! Assignment of storage locations to registers, and selection of operators that compute in place.
 //!
-//! A tensor of known size that never leaves its function lives in the function's arena, from the instruction that
-//! writes it to the last one that reads it or a view of it. Jumps only go forward, so a live range is an interval of
-//! instructions; branches inside the interval that do not use the tensor cost at most a little memory. Every other
-//! tensor is a reference-counted value, dropped after its last use if that may free memory.
+//! A tensor of known size that never leaves its function is stored in the function's arena, from the instruction that
+//! writes it to the last instruction that reads it or one of its views. All jumps are forward, so a live range is an
+//! interval of instructions; a branch inside the interval that does not use the tensor only wastes memory. Every
+//! remaining tensor is a reference-counted value, dropped after its last use if that may free memory.
 
 use super::arena::Arena;
 use byoc_ir::ir::TensorType;
@@ -12,13 +12,13 @@ use byoc_kernels::{self, Spec};
 use byoc_runtime::exec::device::ALIGNMENT;
 use byoc_runtime::exec::program::{Function, Instr, OpCall, Place, Reg};
 
-/// Classes of registers that share their bytes: a register and its views. The index of the first register identifies
-/// the class.
+/// Register classes, which consist of a register and its views and share their bytes. The index of the first register
+/// identifies the class.
 struct Classes {
     of: Vec<u32>,
     /// True if a class has to be a reference-counted value.
     value: Vec<bool>,
-    /// Last instruction that reads the class.
+    /// Last instruction that reads each class.
     last: Vec<usize>,
 }
 
@@ -28,11 +28,11 @@ impl Classes {
     }
 }
 
-/// Returns the results that a region may write to the memory of an argument, as pairs of indices of result and
+/// Function from a region to the (result, argument) index pairs whose result may be written to the memory of the
 /// argument.
 type InPlaceOf<'a> = dyn Fn(u32) -> &'a [[u32; 2]] + 'a;
 
-/// Assigns a place to every register of a function.
+/// Assigns a storage location to every register of a function.
 pub(super) fn assign(mut function: Function, in_place: &InPlaceOf<'_>) -> Function {
     let classes = classify(&function);
     place(&mut function, &classes, in_place);
@@ -54,7 +54,7 @@ fn is_sized(function: &Function, mut operands: impl Iterator<Item = Reg>) -> boo
 fn classify(function: &Function) -> Classes {
     let count = function.registers.len();
     let mut of: Vec<u32> = (0..count as u32).collect();
-    // A class is a value unless it is written by a step that computes into memory of the caller.
+    // A class is a value unless a step that computes into caller-provided memory writes it.
     let mut value = vec![true; count];
     let mut last = vec![0; count];
     for instr in &function.code {
@@ -112,7 +112,7 @@ fn classify(function: &Function) -> Classes {
 struct Block {
     offset: usize,
     bytes: usize,
-    /// Device whose arena holds the block; `None` for the host's.
+    /// Device whose arena holds the block; `None` for the host.
     space: Option<u32>,
 }
 
@@ -124,7 +124,7 @@ fn place(function: &mut Function, classes: &Classes, in_place_of: &InPlaceOf<'_>
     let mut code = std::mem::take(&mut function.code);
     for (at, instr) in code.iter_mut().enumerate() {
         let (read, written) = instr.operands();
-        // Classes whose blocks outputs of this instruction reuse.
+        // Classes whose blocks are reused by outputs of this instruction.
         let mut reused: Vec<usize> = Vec::new();
         if let Instr::Kernel(call) = instr
             && let Some(input) = in_place(function, classes, &blocks, call, at)
@@ -186,7 +186,7 @@ fn place(function: &mut Function, classes: &Classes, in_place_of: &InPlaceOf<'_>
     function.device_arenas = devices.iter().map(Arena::size).collect();
 }
 
-/// Returns the device that a register lies on.
+/// Returns the device of a storage location; `None` for the host.
 fn device_of(place: Place) -> Option<u32> {
     match place {
         Place::Device { space, .. } => Some(space),
@@ -202,7 +202,7 @@ fn arena_of<'a>(space: Option<u32>, host: &'a mut Arena, devices: &'a mut Vec<Ar
     &mut devices[space as usize]
 }
 
-/// Returns the input whose block the first output of a kernel reuses.
+/// Returns the input whose block the first output of a kernel reuses, if any.
 fn in_place(
     function: &Function,
     classes: &Classes,
@@ -216,8 +216,7 @@ fn in_place(
         return None;
     }
     let inputs: Vec<Reg> = call.inputs().collect();
-    // In-place reuse requires that the input dies here, lies in the arena, has the output's size, and is read only
-    // once.
+    // In-place reuse requires that the input dies here, is in the arena, has the output's size, and is read only once.
     let fits = |input: usize| {
         let class = classes.of(inputs[input]);
         classes.last[class] == at
@@ -246,8 +245,8 @@ fn in_place(
     (input < inputs.len() && fits(input)).then_some(input)
 }
 
-/// Returns true if a result of a region can reuse the block of an argument: the argument dies here, is read once, and
-/// lies in the same arena with the same size; the result has no block yet.
+/// Returns true if a region result can reuse the block of an argument: the argument dies here, is read once, and is in
+/// the same arena with the same size, and the result has no block yet.
 fn dies_into(
     function: &Function,
     classes: &Classes,

@@ -8,7 +8,7 @@ use crate::loop_body::{LoopBody, Place};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::View;
 
-/// A sum of products.
+/// Sum of products over taps and channels.
 pub struct Contraction {
     /// Index space `[groups.., rows.., column]` and the operations applied to each sum.
     pub body: LoopBody,
@@ -30,7 +30,7 @@ pub struct Contraction {
     pub b_groups: Vec<i64>,
     /// Stride of `b` from one column to the next.
     pub b_column: i64,
-    /// Per kernel axis the taps that read elements, in a program; empty if every tap does.
+    /// Guards per kernel axis, for a program; empty if every tap reads an element.
     pub guards: Vec<Option<TapGuard>>,
     /// Element types.
     pub types: Types,
@@ -50,11 +50,11 @@ pub struct Types {
 }
 
 impl Types {
-    /// All float32.
+    /// Contraction in float32.
     pub const FLOAT: Types = Types { a: DType::F32, b: DType::F32, sum: DType::F32 };
 }
 
-/// Relation of the taps of a kernel axis to the data: output `o` at tap `t` reads index `o * scale + base + t * step`,
+/// Mapping from kernel taps to data along one axis: output `o` at tap `t` reads index `o * scale + base + t * step`,
 /// or the padding if the index is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TapGuard {
@@ -66,7 +66,7 @@ pub struct TapGuard {
     pub base: i64,
     /// Increment of the input index per tap.
     pub step: i64,
-    /// Number of elements of the data.
+    /// Number of data elements along the axis.
     pub size: i64,
 }
 
@@ -80,20 +80,20 @@ impl Contraction {
 /// Size of a tile: number of rows and number of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// For 512-bit vectors.
+    /// Tile for 512-bit vectors.
     pub wide: (i64, i64),
-    /// For 256-bit vectors.
+    /// Tile for 256-bit vectors.
     pub narrow: (i64, i64),
 }
 
 /// Number of tasks along each part of the index space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tasks {
-    /// Groups.
+    /// Number of tasks along the groups.
     pub groups: i64,
-    /// Rows of a group.
+    /// Number of tasks along the rows of a group.
     pub rows: i64,
-    /// Columns of a group.
+    /// Number of tasks along the columns of a group.
     pub columns: i64,
 }
 
@@ -108,11 +108,11 @@ pub struct Schedule {
     pub b_index: View,
     /// Number of merged group dimensions.
     pub groups: usize,
-    /// Number of merged row dimensions; the last one is tiled.
+    /// Number of merged row dimensions; the last row dimension is tiled.
     pub rows: usize,
     /// Number of columns.
     pub columns: i64,
-    /// Dimensions that are summed over and their strides in `a`, outermost first.
+    /// Summation dimensions and their strides in `a`, outermost first.
     pub sums: [(i64, i64); 3],
     /// Number of terms in each sum.
     pub depth: i64,
@@ -132,7 +132,7 @@ impl Schedule {
     /// Schedules a contraction.
     ///
     /// # Errors
-    /// If the sum is over more than three dimensions that are not contiguous in `a`.
+    /// If the sum is over more than three non-contiguous dimensions of `a`.
     pub fn new(c: &Contraction) -> Result<Schedule, String> {
         let [groups, rows] = c.parts;
         let columns = c.columns();
@@ -155,7 +155,7 @@ impl Schedule {
         let outer_rows: i64 = row_dims[..rows - 1].iter().product();
         let group_count: i64 = body.domain[..groups].iter().product();
 
-        // Dimensions that are summed over, outermost first; neighbors that are contiguous in `a` are merged.
+        // Summation dimensions, outermost first; neighbors that are contiguous in `a` are merged.
         let mut sums: Vec<(i64, i64)> = c.taps.iter().map(|t| (t.0, t.1)).chain([(c.k.0, c.k.1)]).collect();
         sums.retain(|s| s.0 != 1);
         let mut merged: Vec<(i64, i64)> = Vec::new();
@@ -176,7 +176,7 @@ impl Schedule {
         let tile = Tile { wide: best_tile(len, padded / 16, 32), narrow: best_tile(len, padded / 8, 16) };
         let packed_size = depth * padded;
 
-        // Every task gets enough work; tasks are split into rows and columns so as to minimize the memory traffic.
+        // Every task receives enough work; the split into rows and columns minimizes the memory traffic.
         let flops = 2 * group_count * outer_rows * len * columns * depth;
         let target_tasks = (flops / 1_500_000).clamp(1, 24);
         let tiles = outer_rows * ((len + tile.wide.0 - 1) / tile.wide.0);
@@ -220,9 +220,9 @@ impl Schedule {
     }
 }
 
-/// Returns the tile, in rows and vectors, with the least estimated time for `len` rows and `vectors` vectors of columns. The
-/// registers hold the accumulators, the vectors of `b` and one element of `a`. A step costs one multiply-add per
-/// accumulator, but at least as many as are needed to hide the latency of a multiply-add.
+/// Returns the tile, in rows and vectors, with the least estimated time for `len` rows and `vectors` column vectors.
+/// The registers hold the accumulators, the vectors of `b` and one element of `a`. A step costs one multiply-add per
+/// accumulator, but at least the number that hides the latency of a multiply-add.
 pub fn best_tile(len: i64, vectors: i64, registers: i64) -> (i64, i64) {
     let mut best = ((1, 1), f64::INFINITY);
     for nv in 1..=vectors.min(8) {

@@ -1,5 +1,5 @@
-//! Schedules: how each loop nest is tiled, blocked and divided into tasks, and where its buffers lie. Pure functions of
-//! shapes and strides; the code generators emit the C that follows a schedule.
+//! Schedules: tiling, blocking and task division of each loop nest, and the placement of its buffers. Schedules are
+//! pure functions of shapes and strides; the code generators emit C according to them.
 
 pub mod contraction;
 pub mod nest;
@@ -14,8 +14,8 @@ pub fn round_up(n: i64, to: i64) -> i64 {
     (n + to - 1) / to * to
 }
 
-/// Returns the number of tasks for `work` operations: one per `grain` operations, at least 1 and at most `most`, and no
-/// more than there are `items` to distribute.
+/// Returns the number of tasks for `work` operations: one per `grain` operations, at least 1, and at most `most` and
+/// the number of `items` to distribute.
 pub fn tasks(work: i64, grain: i64, most: i64, items: i64) -> i64 {
     (work / grain).clamp(1, most).min(items.max(1))
 }

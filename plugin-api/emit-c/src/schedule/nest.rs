@@ -20,7 +20,7 @@ pub struct Points {
 }
 
 impl Points {
-    /// Schedules a loop body; `None` if there are no points.
+    /// Schedules a loop body; `None` for an empty index space.
     pub fn new(body: &LoopBody) -> Option<Points> {
         let (len, rows) = match body.domain.split_last() {
             Some((&len, outer)) => (len, count(outer)),
@@ -34,7 +34,7 @@ impl Points {
     }
 }
 
-/// Blocked transpose of two dimensions: one is contiguous in the source, the last one in the target.
+/// Blocked transpose of two dimensions: `across` is contiguous in the source, the last dimension in the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transpose {
     /// Dimension that is contiguous in the source.
@@ -52,8 +52,7 @@ pub struct Transpose {
 }
 
 impl Transpose {
-    /// Schedules a copy of float32 whose source and target have different innermost dimensions; `None` for any other
-    /// body.
+    /// Schedules a float32 copy whose source and target have different innermost dimensions; `None` for any other body.
     pub fn new(body: &LoopBody) -> Option<Transpose> {
         let ([load], [_], []) = (&body.loads[..], &body.stores[..], &body.lines[..]) else { return None };
         let (&columns, outer) = body.domain.split_last()?;
@@ -62,7 +61,7 @@ impl Transpose {
         if strides[outer.len()] <= 1 || columns < 8 || load.dtype != DType::F32 {
             return None;
         }
-        // Blocks of rows are distributed over the tasks together with the other dimensions.
+        // Blocks of rows are distributed over the tasks together with the remaining dimensions.
         let rows = outer[across];
         let mut dims = outer.to_vec();
         dims[across] = (rows + TRANSPOSE_BLOCK - 1) / TRANSPOSE_BLOCK;

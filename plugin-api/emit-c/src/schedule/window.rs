@@ -37,7 +37,7 @@ impl Depthwise {
 pub struct Pooling {
     /// Number of channels that are reduced together.
     pub block: i64,
-    /// Number of blocks of channels.
+    /// Number of channel blocks.
     pub blocks: i64,
     /// Number of blocks in all rows.
     pub items: i64,

@@ -1,4 +1,4 @@
-//! Plan of the workspace: buffers whose lifetimes are disjoint may share memory.
+//! Workspace planning: buffers with disjoint lifetimes may share memory.
 
 use super::round_up;
 use std::cmp::Reverse;

@@ -5,14 +5,14 @@ use std::ffi::{c_char, c_void};
 
 /// Version of the header.
 pub const ABI: u32 = 1;
-/// `BYOC_OK`.
+/// Mirror of `BYOC_OK`.
 pub const OK: i32 = 0;
-/// `BYOC_ERROR`.
+/// Mirror of `BYOC_ERROR`.
 pub const ERROR: i32 = 1;
-/// `BYOC_UNKNOWN_KEY`.
+/// Mirror of `BYOC_UNKNOWN_KEY`.
 pub const UNKNOWN_KEY: i32 = 2;
 
-/// A structure of the header that begins with its size.
+/// Header structure that begins with its size.
 ///
 /// # Safety
 /// All bits zero must be a valid value, the type must hold no references, and it must begin with its size, a `usize`.
@@ -28,7 +28,7 @@ macro_rules! structures {
 
         #[cfg(test)]
         impl $name {
-            /// Returns the size and the offset of each field.
+            /// Returns the structure's size and the offset of each field.
             pub fn layout() -> String {
                 let mut text = format!("byoc_{} {}", stringify!($name), size_of::<$name>());
                 $(text += &format!(" {}={}", stringify!($field), std::mem::offset_of!($name, $field));)*
@@ -53,18 +53,18 @@ pub type WorkerTask = unsafe extern "C" fn(SelfPtr, usize, usize);
 pub use super::handles::{CConstant, CReference};
 
 structures! {
-    /// `byoc_call`.
+    /// Mirror of `byoc_call`.
     pub struct Call {
         host: HostPtr,
     }
 
-    /// `byoc_dims`.
+    /// Mirror of `byoc_dims`.
     pub struct Dims {
         data: *const i64,
         count: usize,
     }
 
-    /// `byoc_candidate`.
+    /// Mirror of `byoc_candidate`.
     pub struct Candidate {
         struct_size: usize,
         kind: u32,
@@ -77,7 +77,7 @@ structures! {
         attrs: Text,
     }
 
-    /// `byoc_region`.
+    /// Mirror of `byoc_region`.
     pub struct Region {
         struct_size: usize,
         symbol: Text,
@@ -87,7 +87,7 @@ structures! {
         options: Text,
     }
 
-    /// `byoc_compiled`.
+    /// Mirror of `byoc_compiled`.
     pub struct Compiled {
         struct_size: usize,
         blob: *const c_void,
@@ -101,7 +101,7 @@ structures! {
         metadata: Text,
     }
 
-    /// `byoc_codegen`.
+    /// Mirror of `byoc_codegen`.
     pub struct Codegen {
         struct_size: usize,
         describe: Option<unsafe extern "C" fn(SelfPtr, CallPtr) -> i32>,
@@ -111,7 +111,7 @@ structures! {
         release: Release,
     }
 
-    /// `byoc_load`.
+    /// Mirror of `byoc_load`.
     pub struct Load {
         struct_size: usize,
         symbol: Text,
@@ -122,7 +122,7 @@ structures! {
         options: Text,
     }
 
-    /// `byoc_run`.
+    /// Mirror of `byoc_run`.
     pub struct Run {
         struct_size: usize,
         inputs: *const Tensor,
@@ -134,7 +134,7 @@ structures! {
         plan: u64,
     }
 
-    /// `byoc_executable`.
+    /// Mirror of `byoc_executable`.
     pub struct Executable {
         struct_size: usize,
         prepare: Option<unsafe extern "C" fn(SelfPtr, CallPtr, *const Dims, usize) -> i32>,
@@ -143,7 +143,7 @@ structures! {
         release: Release,
     }
 
-    /// `byoc_loader`.
+    /// Mirror of `byoc_loader`.
     pub struct Loader {
         struct_size: usize,
         load: Option<unsafe extern "C" fn(SelfPtr, CallPtr, *const Load) -> i32>,
@@ -151,7 +151,7 @@ structures! {
         release: Release,
     }
 
-    /// `byoc_host`. Created by the host, so that every function is present.
+    /// Mirror of `byoc_host`. The host creates it, so every function is present.
     pub struct Host {
         struct_size: usize,
         abi: u32,
@@ -189,7 +189,7 @@ structures! {
         parallel_for_workers: unsafe extern "C" fn(CallPtr, usize, Option<WorkerTask>, SelfPtr) -> i32,
     }
 
-    /// `byoc_plugin`.
+    /// Mirror of `byoc_plugin`.
     pub struct Plugin {
         abi: u32,
         struct_size: u32,
@@ -208,11 +208,11 @@ macro_rules! size_tagged {
 
 size_tagged! { Codegen Loader Executable Compiled Run }
 
-/// `byoc_plugin_entry`.
+/// Type of `byoc_plugin_entry`.
 pub type Entry = unsafe extern "C" fn(u32) -> *const Plugin;
 
-/// Copies a structure of a plugin, with zeros for the fields beyond its `struct_size`. Returns `None` for a null
-/// pointer, or if `struct_size` does not even cover `struct_size` itself.
+/// Copies a plugin's structure, with zeros for the fields beyond its `struct_size`. Returns `None` for a null pointer,
+/// or if `struct_size` is smaller than the field itself.
 ///
 /// # Safety
 /// `from` must be null, or point to the first `struct_size` bytes of a `T`.
@@ -220,18 +220,19 @@ pub unsafe fn read<T: SizeTagged>(from: *const T) -> Option<T> {
     if from.is_null() {
         return None;
     }
-    // SAFETY: such a structure begins with its size.
+    // SAFETY: the caller guarantees a `T`, and `SizeTagged` guarantees that a `T` begins with its size.
     let size = unsafe { from.cast::<usize>().read() };
-    // SAFETY: by the caller's contract and that of `SizeTagged`.
+    // SAFETY: the caller guarantees `size` readable bytes, and `SizeTagged` guarantees that all bits zero are a valid
+    // `T`.
     (size >= size_of::<usize>()).then(|| unsafe { padded(from, size) })
 }
 
-/// Copies the table of a library, with zeros for the fields beyond `size`.
+/// Copies a library's plugin table, with zeros for the fields beyond `size`.
 ///
 /// # Safety
 /// `from` must point to the first `size` bytes of a `Plugin`.
 pub unsafe fn read_plugin(from: *const Plugin, size: usize) -> Plugin {
-    // SAFETY: by the caller's contract; zeros are a `Plugin` without texts and functions.
+    // SAFETY: the caller guarantees `size` readable bytes; all bits zero are a `Plugin` without texts and functions.
     unsafe { padded(from, size) }
 }
 
@@ -241,7 +242,7 @@ pub unsafe fn read_plugin(from: *const Plugin, size: usize) -> Plugin {
 /// `from` must point to `size` bytes, and all bits zero must be a valid `T`.
 unsafe fn padded<T: Copy>(from: *const T, size: usize) -> T {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: copies no more bytes than both structures have; all bits zero are a valid `T`.
+    // SAFETY: copies at most the size of each structure; the caller guarantees that all bits zero are a valid `T`.
     unsafe {
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
         value.assume_init()
@@ -279,7 +280,8 @@ mod tests {
         lines.into_iter().map(|line| line.to_lowercase()).collect()
     }
 
-    /// Returns the structures of `byoc_device.h`; what C calls `self` is a keyword here.
+    /// Returns the structures of `byoc_device.h`. The C field `self` is a keyword in Rust, where the field is named
+    /// `this`.
     fn device_layout() -> [String; 4] {
         macro_rules! layout {
             ($name:literal $ty:ident: $($field:ident)*) => {
@@ -329,7 +331,7 @@ mod tests {
                 .arg("-o")
                 .arg(&binary)
                 .output()
-                .expect("the C compiler that Rust links with");
+                .expect("failed to run the compiler");
             assert!(built.status.success(), "{compiler}:\n{}", String::from_utf8_lossy(&built.stderr));
             let printed = Command::new(&binary).output().unwrap().stdout;
             let printed = String::from_utf8(printed).unwrap();
@@ -348,7 +350,7 @@ mod tests {
         let read = unsafe { read(&raw const whole) }.unwrap();
         assert!(read.release.is_none());
         let tiny = Executable { struct_size: 3, ..whole };
-        // SAFETY: as above.
+        // SAFETY: the structure is longer than its `struct_size`.
         assert!(unsafe { super::read(&raw const tiny) }.is_none());
         // SAFETY: the pointer is null.
         assert!(unsafe { super::read::<Executable>(std::ptr::null()) }.is_none());

@@ -1,8 +1,8 @@
-//! Arguments of the entries of a C plugin: texts terminated by a NUL, handles to constants, candidates.
+//! Arguments of C plugin entries: NUL-terminated texts, constant handles, candidates.
 //!
 //! `judge` may be called on thousands of candidates. All texts of a batch are in one buffer, and all of its constants
 //! in one list, so that a candidate costs little more than writing its JSON. The buffer is reused for the next batch,
-//! so that the plugin reads it from the cache.
+//! so that it stays in the cache.
 
 use super::abi;
 use super::handles::CConstant;
@@ -18,7 +18,7 @@ pub fn c_text(text: &str) -> CString {
     CString::new(text).unwrap_or_else(|_| CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default())
 }
 
-/// Constants in the form that the plugin receives: the handles, and the list of pointers to them.
+/// Constants as passed to a plugin: the handles, and the list of pointers to them.
 #[derive(Default)]
 pub struct Handles {
     handles: Vec<Arc<CConstant>>,
@@ -44,14 +44,15 @@ impl Handles {
     }
 }
 
-/// Concatenated texts, each terminated by a NUL. A text is identified by its offset, as the buffer moves when it grows.
+/// Concatenated texts, each terminated by a NUL. A text is identified by its offset, because the buffer moves when it
+/// grows.
 #[derive(Default)]
 struct Texts {
     bytes: Vec<u8>,
 }
 
 impl Texts {
-    /// Appends a text that contains no NUL, such as JSON.
+    /// Appends a NUL-free text, such as JSON.
     fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> usize {
         let start = self.bytes.len();
         write(&mut self.bytes);
@@ -72,7 +73,7 @@ impl Texts {
     }
 }
 
-/// Candidates in the form that the plugin receives, and the data that they point to.
+/// Candidates as passed to a plugin, and the data that they point to.
 #[derive(Default)]
 pub struct Batch {
     texts: Texts,
@@ -87,7 +88,7 @@ impl Batch {
     /// Number of candidates in a batch: enough to amortize a call, few enough that their texts stay in the cache.
     pub const SIZE: usize = 128;
 
-    /// Number of candidates that are prefetched while as many are written.
+    /// Number of candidates that are prefetched while an equal number is written.
     const PREFETCH_GROUP: usize = 8;
 
     /// Replaces the contents of the batch with `candidates`.

@@ -1,7 +1,7 @@
-//! State of one call of an entry of a C plugin.
+//! State of one call to a C plugin entry.
 //!
-//! The call is an object of the host that begins with the public `byoc_call`. It collects the plugin's answers until
-//! the entry returns.
+//! The call is a host object that begins with the public `byoc_call`. It collects the plugin's results until the entry
+//! returns.
 
 use super::abi::{self, OK};
 use crate::backend::{CompiledRegion, Verdict};
@@ -20,17 +20,17 @@ pub struct HostTable {
 }
 
 impl HostTable {
-    /// Returns the same functions bound to other services.
+    /// Returns the same functions bound to `services`.
     pub fn with_services(&self, services: &Services) -> Arc<HostTable> {
         Arc::new(HostTable { table: self.table, services: services.clone() })
     }
 }
 
-/// Answers of a plugin in one call.
+/// Results that a plugin reports during one call.
 #[derive(Default)]
 pub struct Answers {
     pub failure: Option<Error>,
-    /// Violation of the contract; an error regardless of the status that the entry returns.
+    /// Contract violation; an error regardless of the status that the entry returns.
     violation: Option<String>,
     pub name: Option<String>,
     pub registrations: Vec<(String, RegisteredObject)>,
@@ -41,37 +41,37 @@ pub struct Answers {
     pub prepared: Prepared,
 }
 
-/// Call of an entry in progress. Begins with the public `byoc_call`.
+/// Entry call in progress. Begins with the public `byoc_call`.
 #[repr(C)]
 pub struct CallState<'a> {
     public: abi::Call,
     pub host: &'a Arc<HostTable>,
     pub plugin: &'a Arc<str>,
-    /// Symbol of the region that is compiled or loaded; empty otherwise.
+    /// Symbol of the region being compiled or loaded; empty otherwise.
     pub symbol: &'a str,
     answers: Mutex<Answers>,
 }
 
 impl<'a> CallState<'a> {
-    /// Creates a call of an entry of that plugin.
+    /// Creates a call to an entry of `plugin`.
     pub fn new(host: &'a Arc<HostTable>, plugin: &'a Arc<str>) -> CallState<'a> {
         let public = abi::Call { host: Arc::as_ptr(host).cast() };
         CallState { public, host, plugin, symbol: "", answers: Mutex::default() }
     }
 
-    /// Turns this into a call of `compile` or `load` for the region `symbol`.
+    /// Sets the region of a `compile` or `load` call.
     pub fn for_region(mut self, symbol: &'a str) -> CallState<'a> {
         self.symbol = symbol;
         self
     }
 
-    /// Turns this into a call of `judge` on `count` candidates.
+    /// Reserves the verdicts of a `judge` call on `count` candidates.
     pub fn for_judge(self, count: usize) -> CallState<'a> {
         self.with_answers(|answers| answers.verdicts = vec![None; count]);
         self
     }
 
-    /// Calls an entry and returns its status and its answers.
+    /// Calls an entry and returns its status and the reported results.
     ///
     /// # Errors
     /// If the plugin called `fail`, returned an error status, or violated the contract.
@@ -88,21 +88,21 @@ impl<'a> CallState<'a> {
                     let hint = "call call->host->fail with a message before returning an error status";
                     Error::new(format!("status {status}, but `fail` was not called")).hint(hint)
                 });
-                // `fail` takes no code; a failure without one after cancellation counts as cancelled.
+                // `fail` has no code parameter; after a cancellation, a failure without a code counts as cancelled.
                 let cancelled = error.code.is_empty() && self.host.services.cancelled();
                 Err(if cancelled { error.code(Error::CANCELLED) } else { error })
             }
         }
     }
 
-    /// Calls `body` with the answers collected so far.
+    /// Calls `body` with the results collected so far.
     pub fn with_answers<T>(&self, body: impl FnOnce(&mut Answers) -> T) -> T {
         body(&mut self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Runs the body of a host function with the call that the plugin passed; an error or a panic counts as a violation of
-/// the contract.
+/// Runs the body of a host function with the call that the plugin passed; an error or a panic counts as a contract
+/// violation.
 pub fn in_call<T: Default>(
     call: *mut abi::Call,
     name: &str,
@@ -111,7 +111,7 @@ pub fn in_call<T: Default>(
     if call.is_null() {
         return T::default();
     }
-    // SAFETY: the pointer is the one passed to the entry, which is valid until the entry returns.
+    // SAFETY: the plugin passes the pointer that its entry received, which is valid until the entry returns.
     let state = unsafe { &*call.cast::<CallState<'_>>() };
     let result = guard(|| Ok(body(state)));
     result.unwrap_or_else(|panic| Err(panic.to_string())).unwrap_or_else(|problem| {

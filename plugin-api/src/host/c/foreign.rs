@@ -4,15 +4,15 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Size of a chunk in bytes. Memory is allocated chunk by chunk, so that an unmapped range is detected before its full
+/// Size of a chunk in bytes. Memory is allocated in chunks, so that an unmapped range is detected before its full
 /// length is allocated.
 const CHUNK: usize = 1 << 20;
 
-/// Copies `size` bytes from `data`. The kernel reads the memory on behalf of this process, so that a length beyond the
-/// mapped pages is an error; a plain copy would crash the process.
+/// Copies `size` bytes from `data`. The kernel reads the memory on behalf of this process and reports a length beyond
+/// the mapped pages as an error; a plain copy would crash the process.
 ///
 /// # Errors
-/// If some of the bytes are not mapped. The message begins with `name`.
+/// If `data` is null, some bytes are not mapped, or memory is exhausted. The message begins with `name`.
 pub fn copy(data: *const c_void, size: usize, name: &str) -> Result<Vec<u8>, String> {
     if size == 0 {
         return Ok(Vec::new());
@@ -21,7 +21,7 @@ pub fn copy(data: *const c_void, size: usize, name: &str) -> Result<Vec<u8>, Str
         return Err(format!("{name}: expected {size} bytes, found NULL"));
     }
     let Ok(memory) = File::open("/proc/self/mem") else {
-        // SAFETY: the caller's length is trusted, as it cannot be checked here.
+        // SAFETY: the plugin guarantees `size` readable bytes; without `/proc/self/mem`, the length cannot be checked.
         return Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) }.to_vec());
     };
     let mut copied: Vec<u8> = Vec::new();

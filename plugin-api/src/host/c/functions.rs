@@ -1,4 +1,5 @@
-//! Host functions that a C plugin calls: answers and services. Each is guarded, as a panic must not unwind into C.
+//! Host functions that a C plugin calls: results and services. Each function is guarded, because a panic must not
+//! unwind into C.
 
 use super::abi::{self, ERROR, OK};
 use super::call::{CallState, HostTable, in_call};
@@ -23,7 +24,7 @@ use serde_json::{Map, Value};
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 
-/// Creates the function table for these services.
+/// Creates the host function table for `services`.
 pub fn host_table(services: &Services) -> Arc<HostTable> {
     let table = abi::Host {
         struct_size: size_of::<abi::Host>(),
@@ -64,12 +65,12 @@ pub fn host_table(services: &Services) -> Arc<HostTable> {
     Arc::new(HostTable { table, services: services.clone() })
 }
 
-/// Copies a C string of the plugin.
+/// Copies a plugin's C string; `None` for a null pointer.
 fn read_text(from: *const c_char) -> Option<String> {
     if from.is_null() {
         return None;
     }
-    // SAFETY: texts end with a NUL.
+    // SAFETY: the header requires that a text ends with a NUL.
     Some(unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned())
 }
 
@@ -77,31 +78,31 @@ fn required(from: *const c_char, name: &str) -> Result<String, String> {
     read_text(from).ok_or_else(|| format!("{name}: expected a string, found NULL"))
 }
 
-/// Copies a structure of the plugin, which `name` describes in a message.
+/// Copies a plugin's structure. `name` describes the structure in messages.
 fn sized<T: abi::SizeTagged>(from: *const T, name: &str) -> Result<T, String> {
-    // SAFETY: the plugin's structure is as long as its `struct_size`.
+    // SAFETY: the header requires that a structure has `struct_size` bytes.
     unsafe { abi::read(from) }.ok_or_else(|| format!("expected {name} with a struct_size"))
 }
 
-/// Returns a list of the plugin as a slice. Messages begin with `name`.
+/// Returns a plugin's list as a slice. Messages begin with `name`.
 fn list<'a, T>(data: *const T, count: usize, name: &str) -> Result<&'a [T], String> {
     match (data.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, count) => Err(format!("{name}: expected {count} items, found NULL")),
-        // SAFETY: the header requires that a list has as many items as its count says.
+        // SAFETY: the header requires that a list has as many items as its count states.
         (false, count) => Ok(unsafe { std::slice::from_raw_parts(data, count) }),
     }
 }
 
-/// Returns a list of the plugin as a mutable slice; see [`list`].
+/// Returns a plugin's list as a mutable slice; see [`list`].
 ///
 /// # Safety
-/// No other reference to the items may exist meanwhile.
+/// No other reference to the items may exist while the slice lives.
 unsafe fn list_mut<'a, T>(data: *mut T, count: usize, name: &str) -> Result<&'a mut [T], String> {
     list(data, count, name)?;
     match count {
         0 => Ok(&mut []),
-        // SAFETY: by the caller's contract.
+        // SAFETY: the caller guarantees exclusive access, and `list` has checked the pointer.
         count => Ok(unsafe { std::slice::from_raw_parts_mut(data, count) }),
     }
 }
@@ -261,9 +262,9 @@ unsafe extern "C" fn prepared(call: *mut abi::Call, workspace: usize, plan: u64)
     });
 }
 
-/// Returns the services that a host table belongs to.
+/// Returns the services behind a host function table.
 fn services<'a>(host: *const abi::Host) -> Option<&'a Services> {
-    // SAFETY: every table that a plugin gets is the beginning of a `HostTable`.
+    // SAFETY: every table that the host passes to a plugin is the beginning of a `HostTable`.
     (!host.is_null()).then(|| unsafe { &(*host.cast::<HostTable>()).services })
 }
 
@@ -280,7 +281,7 @@ struct Task<F> {
 
 // SAFETY: the header requires that a task of `parallel_for` can be called on several threads.
 unsafe impl<F: Send> Send for Task<F> {}
-// SAFETY: as above.
+// SAFETY: the header requires that a task of `parallel_for` can be called on several threads.
 unsafe impl<F: Sync> Sync for Task<F> {}
 
 unsafe extern "C" fn parallel_for(
@@ -293,7 +294,7 @@ unsafe extern "C" fn parallel_for(
         let task = Task { run: task.ok_or("task: expected a function, found NULL")?, context };
         let result = state.host.services.parallel_for(count, move |index| {
             let task = task;
-            // SAFETY: the plugin's function is called with the plugin's argument.
+            // SAFETY: the header requires that the plugin's function accepts the plugin's argument and every index.
             unsafe { (task.run)(task.context, index) }
         });
         Ok(status(state, result))
@@ -311,7 +312,7 @@ unsafe extern "C" fn parallel_for_workers(
         let task = Task { run: task.ok_or("task: expected a function, found NULL")?, context };
         let result = state.host.services.parallel_for_workers(count, move |worker, index| {
             let task = task;
-            // SAFETY: the plugin's function is called with the plugin's argument.
+            // SAFETY: the header requires that the plugin's function accepts the plugin's argument and every index.
             unsafe { (task.run)(task.context, worker, index) }
         });
         Ok(status(state, result))
@@ -319,7 +320,7 @@ unsafe extern "C" fn parallel_for_workers(
     .0
 }
 
-/// Returns the status of a service; its error becomes the failure of the call.
+/// Converts a service's result into a status, and records an error as the failure of the call.
 fn status(state: &CallState<'_>, result: Result<()>) -> Status {
     match result {
         Ok(()) => Status(OK),
@@ -330,7 +331,7 @@ fn status(state: &CallState<'_>, result: Result<()>) -> Status {
     }
 }
 
-/// Status of an entry; the default, for a call that could not start, is an error.
+/// Status of a host function. The default, for a call that could not start, is an error.
 struct Status(i32);
 
 impl Default for Status {
@@ -396,7 +397,7 @@ unsafe extern "C" fn reference(
     executable.map_or(std::ptr::null_mut(), |executable| Box::into_raw(Box::new(CReference(executable))))
 }
 
-/// Runs the body of an entry of a reference; an error of `body` becomes the failure of the call.
+/// Runs the body of a reference function, and records an error of `body` as the failure of the call.
 fn in_reference(
     reference: *const CReference,
     call: *mut abi::Call,
@@ -404,7 +405,7 @@ fn in_reference(
     body: impl FnOnce(&dyn Executable, &CallState<'_>) -> Result<(), Error>,
 ) -> i32 {
     in_call(call, name, |state| {
-        // SAFETY: null, or a reference that the plugin has not released.
+        // SAFETY: the plugin passes null or a reference that it has not released.
         let reference = unsafe { reference.as_ref() }.ok_or("reference: expected a handle, found NULL")?;
         Ok(status(state, body(&*reference.0, state)))
     })
@@ -436,9 +437,10 @@ unsafe extern "C" fn reference_run(reference: *const CReference, call: *mut abi:
     in_reference(reference, call, "reference_run", |executable, _| {
         let run = sized(run, "a run")?;
         let inputs: &[TensorRef<'_>] = list(run.inputs.cast(), run.input_count, "inputs")?;
-        // SAFETY: the same for a `TensorMut`.
+        // SAFETY: `TensorMut` is a transparent wrapper around `Tensor`, and the plugin lends the outputs exclusively to
+        // the run.
         let outputs: &mut [TensorMut<'_>] = unsafe { list_mut(run.outputs.cast(), run.output_count, "outputs") }?;
-        // SAFETY: the run's workspace has `workspace_size` bytes.
+        // SAFETY: the plugin lends `workspace_size` bytes exclusively to the run.
         let workspace: &mut [u8] = unsafe { list_mut(run.workspace.cast(), run.workspace_size, "workspace") }?;
         executable.run(Call { inputs, outputs, workspace, plan: run.plan })
     })

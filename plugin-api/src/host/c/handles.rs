@@ -1,4 +1,4 @@
-//! Handles of the host that a plugin holds: constants, and graphs that run with the reference kernels.
+//! Host handles that a plugin holds: constants, and graphs that run with the reference kernels.
 
 use crate::constant::Constant;
 use crate::executable::Executable;
@@ -7,7 +7,7 @@ use crate::tensor::Tensor;
 use std::ffi::c_char;
 use std::sync::Arc;
 
-/// Handle of a C plugin to a constant: always in an `Arc`, whose reference count the plugin controls.
+/// Constant handle of a C plugin, always in an `Arc` whose reference count the plugin controls.
 pub struct CConstant(pub Constant);
 
 impl CConstant {
@@ -17,15 +17,15 @@ impl CConstant {
     }
 }
 
-/// Returns the constant of a plugin's handle; `None` for a null pointer.
+/// Returns the constant behind a plugin's handle; `None` for a null pointer.
 fn constant<'a>(handle: *const CConstant) -> Option<&'a Constant> {
-    // SAFETY: the plugin received this handle and has not released it.
+    // SAFETY: the plugin passes null or a handle that it has not released.
     unsafe { handle.as_ref() }.map(|handle| &handle.0)
 }
 
 pub unsafe extern "C" fn constant_tensor(handle: *const CConstant, tensor: *mut Tensor) {
     if let (Some(constant), false) = (constant(handle), tensor.is_null()) {
-        // SAFETY: the plugin passes a structure to write to.
+        // SAFETY: the plugin passes a valid output pointer.
         unsafe { tensor.write(*constant.tensor().raw()) };
     }
 }
@@ -38,11 +38,11 @@ pub unsafe extern "C" fn constant_name(handle: *const CConstant, text: *mut c_ch
     constant(handle).map_or(0, |constant| guarded(|| write_text(constant.name(), text, size)))
 }
 
-/// Writes a text with a NUL into a buffer of a plugin, truncated to its `size`, and returns the untruncated length.
+/// Writes a NUL-terminated text into a plugin's buffer, truncated to its `size`, and returns the untruncated length.
 fn write_text(from: &str, text: *mut c_char, size: usize) -> usize {
     if size > 0 && !text.is_null() {
         let copied = from.floor_char_boundary(size - 1);
-        // SAFETY: the plugin's buffer has `size` bytes, and `copied` is less.
+        // SAFETY: the plugin guarantees `size` writable bytes, and `copied` is less than `size`.
         unsafe {
             std::ptr::copy_nonoverlapping(from.as_ptr(), text.cast(), copied);
             text.add(copied).write(0);
@@ -61,7 +61,8 @@ pub unsafe extern "C" fn constant_retain(constant: *const CConstant) -> *const C
 
 pub unsafe extern "C" fn constant_release(constant: *const CConstant) {
     if !constant.is_null() {
-        // SAFETY: as above; the plugin releases a reference that it retained.
+        // SAFETY: every handle that a plugin receives comes from an `Arc`, and the plugin releases a reference that it
+        // retained.
         guarded(|| unsafe { Arc::decrement_strong_count(constant) });
     }
 }
@@ -71,7 +72,7 @@ pub struct CReference(pub Box<dyn Executable>);
 
 pub unsafe extern "C" fn reference_release(reference: *mut CReference) {
     if !reference.is_null() {
-        // SAFETY: the pointer was returned by `reference`, and is released once.
+        // SAFETY: `reference` returned the pointer, and the plugin releases it once.
         guarded(|| drop(unsafe { Box::from_raw(reference) }));
     }
 }

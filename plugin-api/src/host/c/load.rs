@@ -1,4 +1,4 @@
-//! Loading of a C plugin: calls its entry, checks its version, initializes it.
+//! C plugin loading: calls the entry, checks the version, initializes the plugin.
 //!
 //! A host loads every plugin whose BYOC_ABI is between 1 and the host's own. Within a version, nothing is removed and
 //! nothing changes its meaning: a structure grows at its end only and begins with its size, fields beyond the end of a
@@ -32,14 +32,14 @@ pub fn load(
     let entry: abi::Entry = *entry.map_err(|error| Rejection::new(code::DLOPEN, error.to_string()))?;
     let plugin = {
         let _entered = enter(sites.at(Entry::Entry));
-        // SAFETY: the plugin's entry has the header's signature.
+        // SAFETY: the library exports the entry, which the header declares with this signature.
         unsafe { entry(ABI) }
     };
     if plugin.is_null() {
         let reason = format!("byoc_plugin_entry returned NULL for version {ABI} of byoc_plugin.h");
         return Err(Rejection::new(code::VERSION, reason).hint(REBUILD_C));
     }
-    // SAFETY: the first two fields are the same in every version.
+    // SAFETY: the header guarantees the same first two fields in every version.
     let (version, size) = unsafe { ((&raw const (*plugin).abi).read(), (&raw const (*plugin).struct_size).read()) };
     check_version(version, ABI)?;
     const HEADER: usize = std::mem::offset_of!(abi::Plugin, name);
@@ -47,10 +47,10 @@ pub fn load(
         let reason = format!("byoc_plugin.struct_size: expected at least {HEADER}, found {size}");
         return Err(Rejection::new(code::LAYOUT, reason).hint("set struct_size to sizeof(byoc_plugin)"));
     }
-    // SAFETY: the plugin's table is as long as its `struct_size`.
+    // SAFETY: the header requires that the table has `struct_size` bytes.
     let plugin = unsafe { abi::read_plugin(plugin, size as usize) };
     let text = |pointer: *const c_char| {
-        // SAFETY: texts end with a NUL.
+        // SAFETY: the header requires that a text ends with a NUL.
         (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
     };
     let declared = text(plugin.name).unwrap_or_else(|| name_of_file(path));
@@ -64,7 +64,7 @@ pub fn load(
     let (file, options) = (c_text(&path.to_string_lossy()), c_text(&init_options()));
     let result = CallState::new(&host, &name).run(|call| {
         let _entered = enter(CallSites::of(&declared, "").at(Entry::Init));
-        // SAFETY: the plugin's entry has the header's signature.
+        // SAFETY: the header declares `init` with this signature, and all arguments live until the call returns.
         unsafe { init(call, file.as_ptr(), options.as_ptr()) }
     });
     let (_, answers) = result.map_err(|error| init_rejection(error.with_entry(&declared, "init")))?;
@@ -81,7 +81,7 @@ pub fn load(
     LoadedPlugin::new(&name, &plugin_version, format!("byoc_plugin.h {version}"), path, registrations)
 }
 
-/// Checks that a host whose newest version of the header is `newest` reads tables of `version`.
+/// Checks that a host with the header version `newest` supports tables of `version`.
 fn check_version(version: u32, newest: u32) -> Result<(), Rejection> {
     if (1..=newest).contains(&version) {
         return Ok(());
@@ -96,7 +96,7 @@ fn check_version(version: u32, newest: u32) -> Result<(), Rejection> {
     Err(Rejection::new(code::VERSION, reason).hint(hint))
 }
 
-/// Returns the name that the file of a plugin stands for: `mine` for `libbyoc_mine.so`.
+/// Returns the plugin name that a file name implies: `mine` for `libbyoc_mine.so`.
 fn name_of_file(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let stem = stem.strip_prefix("lib").unwrap_or(&stem);

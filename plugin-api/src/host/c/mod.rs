@@ -3,12 +3,12 @@
 //! | file | contents |
 //! |---|---|
 //! | `abi` | the header, field by field |
-//! | `handles` | handles of the host that a plugin holds: constants, references |
-//! | `call` | one call of an entry, and the plugin's answers |
-//! | `arguments` | arguments of the entries: candidates, constants, texts |
+//! | `handles` | host handles that a plugin holds: constants, references |
+//! | `call` | one entry call, and the plugin's results |
+//! | `arguments` | entry arguments: candidates, constants, texts |
 //! | `objects` | code generators, loaders and loaded regions of a C plugin as the plain traits |
-//! | `foreign` | copies of memory that a plugin points at |
-//! | `functions` | host functions: answers and services |
+//! | `foreign` | copies of memory that a plugin points to |
+//! | `functions` | host functions: results and services |
 //! | `load` | the library: version, name, registrations |
 //!
 //! C code cannot panic. A crash in a C plugin ends the process, and so does a C++ exception that escapes an entry.
@@ -29,7 +29,7 @@ pub(super) use load::load;
 pub const HEADER: &str = include_str!("../../../include/byoc_plugin.h");
 /// Text of the header with the JSON reader.
 pub const JSON_HEADER: &str = include_str!("../../../include/byoc_json.h");
-/// Text of the header with the memory of devices.
+/// Text of the header with the device-memory interface.
 pub const DEVICE_HEADER: &str = include_str!("../../../include/byoc_device.h");
 /// Version of the header, for messages.
 pub const ABI_TEXT: &str = "1";

@@ -1,4 +1,4 @@
-//! Adapters from the objects of a C plugin to the plain traits. The adapters add the plugin and the entry to errors.
+//! Adapters from C plugin objects to the plain traits. The adapters add the plugin and the entry to errors.
 
 use super::abi::{self, SizeTagged};
 use super::arguments::{Batch, Handles, c_text};
@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Object of a C plugin: its table, its pointer, and the host's functions for it.
+/// Object of a C plugin: its function table, its `self` pointer, and the host functions for its calls.
 struct Object<T> {
     plugin: Arc<str>,
     host: Arc<HostTable>,
@@ -27,14 +27,14 @@ struct Object<T> {
 
 // SAFETY: the header requires that entries can be called on several threads, and `release` on any.
 unsafe impl<T: SizeTagged> Send for Object<T> {}
-// SAFETY: as above.
+// SAFETY: the header requires that entries can be called on several threads, and `release` on any.
 unsafe impl<T: SizeTagged> Sync for Object<T> {}
 
 impl<T> Drop for Object<T> {
     fn drop(&mut self) {
         if let Some(release) = self.release {
             let _entered = enter(self.sites.at(Entry::Release));
-            // SAFETY: the plugin's function is called with the plugin's pointer; no entry is in progress.
+            // SAFETY: the plugin registered `release` for this pointer, and no entry is in progress.
             unsafe { release(self.this) };
         }
     }
@@ -78,7 +78,7 @@ fn missing_function_message(name: &str) -> String {
     format!("table: expected the function {name}, found NULL")
 }
 
-/// Parses a description; tolerates malformed text.
+/// Parses a description, tolerating malformed text.
 fn description(answers: Answers) -> Result<Description> {
     let bytes = answers.bytes.ok_or_else(|| Error::new("no description: `answer` was not called"))?;
     Ok(Description::from_json_lossy(&String::from_utf8_lossy(&bytes)))
@@ -149,7 +149,7 @@ impl Codegen for CCodegen {
         let Some(judge) = self.0.table.judge else { return Ok(vec![Verdict::Supported; candidates.len()]) };
         let batches: Vec<&[Candidate]> = candidates.chunks(Batch::SIZE).collect();
         let judged: Vec<OnceLock<Result<Vec<Verdict>>>> = batches.iter().map(|_| OnceLock::new()).collect();
-        // Buffers are reused from batch to batch, one for each thread that works on batches.
+        // Buffers are reused across batches, one buffer per concurrent thread.
         let buffers: Mutex<Vec<Batch>> = Mutex::default();
         let lock = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let task = |i: usize| {
@@ -270,7 +270,7 @@ impl CExecutable {
 impl Executable for CExecutable {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         let Some(prepare) = self.0.table.prepare else { return Err(missing_function_message("prepare").into()) };
-        // A dimension has the same representation as a `usize` and as an `i64`.
+        // A dimension has the same representation as `usize` and as `i64`.
         let dims: SmallVec<[abi::Dims; 8]> =
             inputs.iter().map(|dims| abi::Dims { data: dims.as_ptr().cast(), count: dims.len() }).collect();
         let result = self.0.call().run(|call| {

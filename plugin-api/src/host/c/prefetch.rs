@@ -1,13 +1,13 @@
 //! Prefetches candidates before they are written as JSON.
 //!
 //! A candidate consists of some fifty small allocations, and thousands of candidates exceed the caches: writing them
-//! one by one would mostly wait for one cache miss after another. Therefore a group of candidates is prefetched level
-//! by level, all allocations of a level at once, while the previous group is written.
+//! one by one would mostly wait for serial cache misses. Therefore a group of candidates is prefetched level by level,
+//! all allocations of a level together, while the previous group is written.
 
 use crate::backend::Candidate;
 use crate::graph::{AttrValue, Graph, NodeKind};
 
-/// Prefetches the data from which the JSON of `candidates` is written, except the bodies of composites.
+/// Prefetches the data from which the JSON of `candidates` is written, except composite bodies.
 pub fn prefetch(candidates: &[Candidate]) {
     candidates.iter().for_each(|candidate| prefetch_roots(&candidate.graph));
     candidates.iter().for_each(|candidate| prefetch_nodes(&candidate.graph));

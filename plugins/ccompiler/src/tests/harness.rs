@@ -8,7 +8,7 @@ use serde_json::json;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Host with a number of threads, and the number of the query at which the host reports cancellation; 0 for never.
+/// Test host: number of threads, and number of the query at which the host reports cancellation (0: never).
 struct TestHost(usize, AtomicUsize);
 
 impl HostServices for TestHost {
@@ -56,7 +56,7 @@ struct ByteConstant(Vec<u64>, usize);
 
 impl ConstantSource for ByteConstant {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the words hold at least that many bytes.
+        // SAFETY: the 64-bit words are allocated with at least that many bytes.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
     }
 
@@ -67,12 +67,12 @@ impl ConstantSource for ByteConstant {
 
 fn constant(name: &str, dtype: DType, shape: &[usize], bytes: &[u8]) -> Constant {
     let mut words = vec![0u64; bytes.len().div_ceil(8)];
-    // SAFETY: the words hold at least that many bytes.
+    // SAFETY: the 64-bit words are allocated with at least that many bytes.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), bytes.len()) }.copy_from_slice(bytes);
     Constant::new(name, dtype, shape, ByteConstant(words, bytes.len()))
 }
 
-/// Reproducible pseudorandom numbers in [-1, 1).
+/// Generator of reproducible pseudorandom numbers in [-1, 1).
 pub struct Rng(u64);
 
 impl Rng {
@@ -102,7 +102,7 @@ pub fn services_that_cancel(questions: usize) -> Services {
 pub struct Case {
     pub graph: Graph,
     pub constants: Vec<Constant>,
-    /// Values of the inputs, as operands of the naive evaluator.
+    /// Input values, in the naive evaluator's format.
     pub inputs: Vec<naive::Array>,
     pub constant_values: Vec<naive::Array>,
     numbers: Rng,
@@ -189,8 +189,8 @@ impl Case {
         self.graph.outputs.push(value);
     }
 
-    /// Compiles, loads and runs the region on 1 and on 2 threads, and compares the results with those of the naive
-    /// evaluator. `tolerance` bounds the difference relative to the largest value.
+    /// Compiles, loads and runs the region on 1 and on 2 threads, and compares the results with the naive evaluator.
+    /// `tolerance` bounds the difference relative to the largest value.
     pub fn check(&self, tolerance: f64) {
         self.check_in(None, tolerance);
     }
@@ -243,7 +243,7 @@ impl Case {
             .zip(&buffers)
             .map(|(array, words)| {
                 let len = array.data.len() * array.dtype.size();
-                // SAFETY: the words hold at least that many bytes.
+                // SAFETY: the 64-bit words are allocated with at least that many bytes.
                 let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), len) };
                 TensorRef::new(array.dtype, &array.shape, bytes)
             })
@@ -259,7 +259,7 @@ impl Case {
                 .zip(&mut memory)
                 .map(|((ty, shape), words)| {
                     let len = shape.iter().product::<usize>() * ty.dtype.size();
-                    // SAFETY: the words hold at least that many bytes.
+                    // SAFETY: the 64-bit words are allocated with at least that many bytes.
                     let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), len) };
                     TensorMut::new(ty.dtype, shape, bytes)
                 })
@@ -267,7 +267,7 @@ impl Case {
             // The workspace is filled with NaN to detect reads of memory that was not written.
             let mut space = vec![u64::MAX; prepared.workspace.div_ceil(8) + 16];
             let skip = (64 - space.as_ptr() as usize % 64) % 64;
-            // SAFETY: the words hold the workspace and 128 bytes more.
+            // SAFETY: `space` is 128 bytes larger than the workspace, and `skip` is less than 64.
             let workspace = unsafe {
                 std::slice::from_raw_parts_mut(space.as_mut_ptr().cast::<u8>().add(skip), prepared.workspace)
             };
@@ -283,7 +283,8 @@ impl Case {
     }
 }
 
-/// Checks that the generated C compiles without warnings. `BYOC_SHOW_C` names a file to which the C is also written.
+/// Checks that the generated C compiles without warnings. `BYOC_SHOW_C` names a file to which the C code is also
+/// written.
 fn check_source(text: &str) {
     if let Ok(path) = std::env::var("BYOC_SHOW_C") {
         std::fs::write(path, text).unwrap();
@@ -300,7 +301,7 @@ fn check_source(text: &str) {
 
 pub fn words(bytes: &[u8]) -> Vec<u64> {
     let mut words = vec![0u64; bytes.len().div_ceil(8).max(1)];
-    // SAFETY: the words hold at least that many bytes.
+    // SAFETY: the 64-bit words are allocated with at least that many bytes.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), bytes.len()) }.copy_from_slice(bytes);
     words
 }

@@ -1,5 +1,5 @@
-//! Regions as programs of their own: compiled as strict C99 with sanitizers, run in a process, and compared with the
-//! naive evaluator.
+//! Regions as standalone programs: compiled as strict C99 with sanitizers, run in a separate process, and compared with
+//! the naive evaluator.
 
 use super::harness::Case;
 use super::naive;
@@ -11,7 +11,7 @@ use std::process::Command;
 const STRICT: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wconversion", "-O1"];
 const SANITIZE: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
-/// Runs a region as a program for each machine; returns the outputs with the name of the machine.
+/// Runs a region as a standalone program for each machine; returns the machine names and the outputs.
 pub fn run(case: &Case) -> Vec<(&'static str, Vec<naive::Array>)> {
     let mut found = Vec::new();
     for (name, flags) in [("generic", &[][..]), ("x86-64-v3", &["-march=x86-64-v3"])] {
@@ -55,8 +55,8 @@ fn run_command(command: &mut Command, text: &str) {
     assert!(output.status.success(), "{}\n{text}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Returns a program that reads the inputs from files and writes the outputs to files. Every tensor is an allocation of
-/// its own, so that accesses out of range are found.
+/// Returns C code that reads the inputs from files and writes the outputs to files. Every tensor has its own
+/// allocation, so that sanitizers detect out-of-range accesses.
 fn main_text(inputs: &[usize], outputs: &[usize], workspace: i64) -> String {
     let mut text = String::from("#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n");
     let w = &mut text;

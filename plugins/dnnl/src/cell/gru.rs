@@ -1,28 +1,27 @@
 //! Kernel for one row of a GRU step.
 //!
 //! If the reset gate scales the recurrent product (`linear_before_reset` in ONNX, and PyTorch's formula), a step is one
-//! matrix product followed by one loop. If the reset gate scales the state before the product, a step is two products,
-//! each followed by a loop.
+//! matrix product followed by one loop. If the reset gate scales the state before the recurrent product, a step is two
+//! matrix products, each followed by a loop.
 
 use super::MAX_OPERANDS;
 use crate::math::{LANES, load, sigmoid, store, tanh};
 
-/// Formula of a loop; a number in a formula denotes the operand with that argument index. Each gate is the sum of two
-/// operands, computed from the input and from the state.
+/// Formula of a loop; a number in a formula denotes the operand with that argument index. Each gate's pre-activation is
+/// the sum of two operands, one computed from the input and one from the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// `z = sigmoid(0 + 1)`, `r = sigmoid(2 + 3)`, `n = tanh(4 + r 5)`, `(1 - z) n + z 6`.
+    /// Whole step: `z = sigmoid(0 + 1)`, `r = sigmoid(2 + 3)`, `n = tanh(4 + r 5)`, `(1 - z) n + z 6`.
     Whole,
-    /// `z = sigmoid(0 + 1)`, `n = tanh(2 + 3)`, `(1 - z) n + z 4`.
+    /// New state: `z = sigmoid(0 + 1)`, `n = tanh(2 + 3)`, `(1 - z) n + z 4`.
     Mix,
-    /// `sigmoid(0 + 1) 2`.
+    /// Reset state: `sigmoid(0 + 1) 2`.
     Reset,
 }
 
 /// Loop of a GRU step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gru {
-    /// Formula.
     pub part: Part,
     /// True for each operand that is present; absent operands are zeros.
     pub present: [bool; MAX_OPERANDS],
@@ -58,7 +57,7 @@ pub(super) unsafe fn row(part: Part, read: [Option<*const f32>; MAX_OPERANDS], o
                 }
             }
         }
-        // SAFETY: as above; the result overlaps no operand.
+        // SAFETY: the caller guarantees `n` elements at `out`, which overlaps no operand.
         unsafe { store(&result, out, at, count) };
         at += count;
     }

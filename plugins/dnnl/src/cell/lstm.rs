@@ -5,13 +5,10 @@ use crate::math::{LANES, load, sigmoid, store, tanh};
 /// Positions of the gates in a row of pre-activations, in units of the hidden size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gates {
-    /// Input gate.
     pub input: usize,
-    /// Forget gate; unused in a step without a previous state.
+    /// Unused in a step without a previous state.
     pub forget: usize,
-    /// Candidate.
     pub candidate: usize,
-    /// Output gate.
     pub output: usize,
 }
 
@@ -33,14 +30,14 @@ pub(super) unsafe fn row(gates: [*const f32; 4], old: Option<*const f32>, h: *mu
         let count = LANES.min(n - at);
         // SAFETY: the caller guarantees `n` elements at each address.
         let [i, f, g, o] = gates.map(|gate| unsafe { load(Some(gate), at, count) });
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees `n` elements at `old`, if present.
         let state = unsafe { load(old, at, count) };
         let (mut cell, mut hidden) = ([0.0f32; LANES], [0.0f32; LANES]);
         for l in 0..LANES {
             cell[l] = sigmoid(f[l]) * state[l] + sigmoid(i[l]) * tanh(g[l]);
             hidden[l] = sigmoid(o[l]) * tanh(cell[l]);
         }
-        // SAFETY: as above; the results overlap no operand.
+        // SAFETY: the caller guarantees `n` elements at `c` and `h`, which overlap no operand.
         unsafe {
             store(&cell, c, at, count);
             store(&hidden, h, at, count);

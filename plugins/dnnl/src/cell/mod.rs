@@ -1,7 +1,7 @@
 //! Steps of recurrent layers after their matrix products, on the caller's thread.
 //!
 //! A step is a GEMV by the recurrent weights, which the library computes at memory bandwidth, followed by the gates,
-//! which have about a thousand elements. Computed by oneDNN primitives, the gates of an LSTM take eight calls, whose
+//! which have about a thousand elements. Computed by oneDNN primitives, the gates of an LSTM need eight calls, whose
 //! overhead exceeds their work; oneDNN's recurrent primitive took two to three times as long as the matrix products. So
 //! the gates are a single loop here: `lstm` and `gru` compute one row, and this module iterates over the rows.
 
@@ -14,13 +14,13 @@ use crate::library::ffi;
 use gru::Gru;
 use lstm::Gates;
 
-/// Maximum number of operands of a cell. Argument indices of operands start at 0; absent operands are zeros.
+/// Maximum number of cell operands. Argument indices of operands start at 0; absent operands are zeros.
 pub const MAX_OPERANDS: usize = 7;
 
 /// Argument index of the result.
 pub const ARG_OUT: i32 = ffi::ARG_DST;
 
-/// Computation of a cell.
+/// Cell computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellKind {
     /// Step of an LSTM. Reads the pre-activations of the gates (rows, 4 * hidden) and, except in the first step, the
@@ -31,7 +31,7 @@ pub enum CellKind {
 }
 
 impl CellKind {
-    /// Name in messages.
+    /// Returns the name for messages.
     pub fn name(&self) -> &'static str {
         match self {
             CellKind::Lstm(_) => "LSTM cell",
@@ -48,7 +48,7 @@ impl CellKind {
     }
 }
 
-/// Kernel of a cell for given dimensions and strides.
+/// Cell kernel for given dimensions and strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
     pub kind: CellKind,
@@ -75,7 +75,7 @@ impl Cell {
     pub unsafe fn run(&self, args: Arguments<'_>) {
         let Some(out) = args.floats(ARG_OUT) else { return };
         let read = std::array::from_fn(|number| args.floats(number as i32).map(<*mut f32>::cast_const));
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees the tensors, and an output that does not overlap them.
         unsafe { steps()(self, &Pointers { read, out }) }
     }
 
@@ -106,7 +106,7 @@ impl Cell {
 }
 
 fastest! {
-    /// Computes all rows.
+    /// Returns the variant of [`Cell::steps`] for this CPU.
     steps: unsafe fn(cell: &Cell, pointers: &Pointers) = Cell::steps
 }
 
@@ -130,7 +130,7 @@ mod tests {
             (strides[number], read[number]) = (width + 3, Some(tensor.as_ptr()));
         }
         let mut out = vec![9.0; outs * rows * hidden];
-        // SAFETY: every tensor has the rows that its stride implies.
+        // SAFETY: `tensors` and `out` are allocated above in the sizes that rows and strides imply.
         unsafe { steps()(&Cell { kind, rows, hidden, strides }, &Pointers { read, out: out.as_mut_ptr() }) };
         let rows_of = |(tensor, &width): (&Vec<f32>, &usize)| -> Vec<f32> {
             (0..rows).flat_map(|r| tensor[r * (width + 3)..][..width].to_vec()).collect()

@@ -1,6 +1,6 @@
-//! Hand-written declarations of oneDNN's C API, version 3: the types, constants and functions in use.
+//! Hand-written declarations of oneDNN's C API, version 3: the types, constants and functions used here.
 //!
-//! Every object of the library is an opaque pointer. Constants are those of `dnnl_types.h` and `dnnl_common_types.h`; a
+//! Every object of the library is an opaque pointer. Constants come from `dnnl_types.h` and `dnnl_common_types.h`; a
 //! test compares each constant with the headers if they are installed.
 
 use libloading::os::unix::Library;
@@ -62,11 +62,11 @@ pub struct Version {
     pub gpu_runtime: c_uint,
 }
 
-/// Declares constants together with their names in the headers, which a test compares.
+/// Declares constants together with their header names, for a test that compares them with the headers.
 macro_rules! constants {
     ($($(#[$doc:meta])* $name:ident = $c:literal $value:literal;)*) => {
         $($(#[$doc])* pub const $name: c_int = $value;)*
-        /// Names in the headers and values of all constants.
+        /// Header name and value of each constant.
         #[cfg(test)]
         pub const CONSTANTS: &[(&str, c_int)] = &[$(($c, $value)),*];
     };
@@ -104,7 +104,7 @@ constants! {
     REDUCTION_MUL = "dnnl_reduction_mul" 0x2fff5;
     REDUCTION_MEAN = "dnnl_reduction_mean" 0x2fff6;
 
-    /// max(x, 0), or alpha x below 0.
+    /// max(x, 0), or alpha x for x < 0.
     ELTWISE_RELU = "dnnl_eltwise_relu" 0x20;
     ELTWISE_TANH = "dnnl_eltwise_tanh" 0x21;
     ELTWISE_ABS = "dnnl_eltwise_abs" 0x24;
@@ -136,12 +136,12 @@ constants! {
     BINARY_DIV = "dnnl_binary_div" 0x1fff4;
     BINARY_SUB = "dnnl_binary_sub" 0x1fff5;
 
-    /// Scale tensor of a normalization.
+    /// Flag for a normalization with a scale tensor.
     USE_SCALE = "dnnl_use_scale" 2;
-    /// Shift tensor of a normalization.
+    /// Flag for a normalization with a shift tensor.
     USE_SHIFT = "dnnl_use_shift" 4;
 
-    /// Scratchpad supplied by the caller.
+    /// Caller-supplied scratchpad.
     SCRATCHPAD_USER = "dnnl_scratchpad_mode_user" 1;
 
     QUERY_IMPL_INFO = "dnnl_query_impl_info_str" 8;
@@ -162,7 +162,7 @@ constants! {
     ARG_SCRATCHPAD = "DNNL_ARG_SCRATCHPAD" 80;
     /// First of several sources.
     ARG_MULTIPLE_SRC = "DNNL_ARG_MULTIPLE_SRC" 1024;
-    /// Base of post-operator arguments: those of post-operator `i` start at `(i + 1) * ARG_POST_OP`.
+    /// Base of post-operator arguments: the arguments of post-operator `i` start at `(i + 1) * ARG_POST_OP`.
     ARG_POST_OP = "DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE" 32768;
 }
 
@@ -179,10 +179,10 @@ pub const SIZES: &[(&str, usize)] = &[
     ("dnnl_query_t", size_of::<c_int>()),
 ];
 
-/// Declares the functions by name, as a table of pointers resolved from a library.
+/// Declares a function table whose pointers are resolved by name from a library.
 macro_rules! functions {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)*) => {
-        /// Functions of the library, by their names without the prefix `dnnl_`.
+        /// Library functions, named without the prefix `dnnl_`.
         pub struct Api {
             $(pub $name: unsafe extern "C" fn($($arg: $ty),*) -> $ret,)*
         }
@@ -191,7 +191,7 @@ macro_rules! functions {
             /// Resolves every function.
             ///
             /// # Errors
-            /// The library lacks a function, whose name is returned.
+            /// If the library lacks a function; the error is the function's name.
             ///
             /// # Safety
             /// The library must be oneDNN version 3, and must stay mapped while the table is in use.
@@ -199,7 +199,7 @@ macro_rules! functions {
                 Ok(Api {
                     $($name: {
                         let name = concat!("dnnl_", stringify!($name));
-                        // SAFETY: the function has this signature in version 3 of the library.
+                        // SAFETY: the caller guarantees oneDNN 3, which defines the function with this signature.
                         *unsafe { library.get(name.as_bytes()) }.map_err(|_| name)?
                     },)*
                 })

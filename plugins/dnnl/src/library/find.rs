@@ -13,16 +13,16 @@ pub const FILE_NAME: &str = "libdnnl.so.3";
 
 static PLUGIN_PATH: OnceLock<PathBuf> = OnceLock::new();
 
-/// Sets the path of the plugin. Only the first call has an effect.
+/// Sets the plugin path. Only the first call has an effect.
 pub fn set_plugin_path(path: &Path) {
     let _ = PLUGIN_PATH.set(path.to_owned());
 }
 
-/// Returns the path of the library. Candidates, in order: `BYOC_DNNL_LIB`; the plugin's folder; `vendor/onednn` in the
+/// Returns the library path. Candidates, in order: `BYOC_DNNL_LIB`; the plugin's folder; `vendor/onednn` in the
 /// plugin's folder or in one of the three folders above it; the bare file name, for the dynamic loader to search.
 ///
 /// # Errors
-/// The file that `BYOC_DNNL_LIB` names, or the one that was found, is not a complete shared library.
+/// If the file named by `BYOC_DNNL_LIB`, or the file found, is not a complete shared library.
 pub fn find() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
         let file = PathBuf::from(named);
@@ -53,10 +53,10 @@ fn candidates(plugin: Option<&Path>) -> Vec<PathBuf> {
     candidates
 }
 
-/// Returns the file of the loaded library: `file`, or what the dynamic loader has mapped if that is a bare name.
+/// Returns the path of the loaded library: `file`, or the path that the dynamic loader mapped if `file` is a bare name.
 ///
 /// # Errors
-/// If the system does not tell which files are mapped.
+/// If `/proc/self/maps` does not list the library, or the current folder is not accessible.
 pub fn mapped(file: &Path) -> Result<PathBuf> {
     if file.parent().is_some_and(|folder| !folder.as_os_str().is_empty()) {
         return Ok(std::path::absolute(file)?);
@@ -68,7 +68,7 @@ pub fn mapped(file: &Path) -> Result<PathBuf> {
     path.map(PathBuf::from).ok_or_else(|| Error::new(format!("{shown}: the file of the library is not known")))
 }
 
-/// Checks that a file is a complete shared library: mapping a truncated one kills the process.
+/// Checks that a file is a complete shared library: mapping a truncated library kills the process.
 fn check(file: &Path) -> std::result::Result<(), String> {
     use std::io::Read;
     let mut header = [0u8; 64];
@@ -79,7 +79,7 @@ fn check(file: &Path) -> std::result::Result<(), String> {
     }
     let long = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap_or_default());
     let short = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
-    // The section headers are at the end of the file.
+    // The section header table is at the end of the file.
     let end = long(40).saturating_add(short(58) * short(60));
     let length = open.metadata().map_err(|error| error.to_string())?.len();
     if length < end {

@@ -1,6 +1,6 @@
 //! Safe layer over the C API: every object is owned and destroyed on drop, and every status is checked.
 //!
-//! Descriptors are only created and queried. [`Primitive::execute`] alone accesses tensor data, and is the only
+//! Descriptors are only created and queried. Only [`Primitive::execute`] accesses tensor data, and it is the only
 //! `unsafe` function.
 
 use super::OneDnn;
@@ -10,17 +10,17 @@ use byoc_plugin_api::DType;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
-/// Result of a call of the library.
+/// Result of a library call.
 pub type Result<T, E = OneDnnError> = std::result::Result<T, E>;
 
 fn check(status: ffi::Status, subject: &str) -> Result<()> {
     Status::of(status).map_or(Ok(()), |status| Err(OneDnnError::of(status, subject)))
 }
 
-/// Returns oneDNN's code of an element type.
+/// Returns oneDNN's code for an element type.
 ///
 /// # Errors
-/// oneDNN does not support the element type.
+/// If oneDNN does not support the element type.
 fn dtype_number(dtype: DType) -> Result<c_int> {
     Ok(match dtype {
         DType::F32 => ffi::F32,
@@ -51,12 +51,12 @@ macro_rules! owned {
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: the object is owned here and was created by the library.
+                // SAFETY: `self` owns the object, which the library created.
                 unsafe { (self.library.api.$destroy)(self.raw) };
             }
         }
 
-        // SAFETY: the object is not bound to a thread.
+        // SAFETY: oneDNN does not bind objects to a thread.
         unsafe impl Send for $name {}
     )*};
 }
@@ -80,20 +80,20 @@ owned! {
 
 // SAFETY: a descriptor is immutable once it is created.
 unsafe impl Sync for Desc {}
-// SAFETY: as above.
+// SAFETY: a primitive descriptor is immutable once it is created.
 unsafe impl Sync for PrimitiveDesc {}
-// SAFETY: the scratchpad comes from the caller, so any number of threads may execute a primitive at once.
+// SAFETY: the caller supplies the scratchpad, so oneDNN permits concurrent executions of a primitive.
 unsafe impl Sync for Primitive {}
 
 impl Desc {
     /// Creates the descriptor of a tensor with the given strides, in elements.
     ///
     /// # Errors
-    /// The library does not support the element type, the rank or the strides.
+    /// If the library does not support the element type, the rank or the strides.
     pub fn strided(library: &'static OneDnn, dtype: DType, shape: &[i64], strides: &[i64]) -> Result<Desc> {
         let (number, dims, strides) = (dtype_number(dtype)?, dims(shape)?, dims(strides)?);
         let mut raw = null_mut();
-        // SAFETY: the arrays have the library's size, and `raw` is a valid out-pointer.
+        // SAFETY: `dims` returns arrays of the library's size, and `raw` is a valid out-pointer.
         let status = unsafe {
             (library.api.memory_desc_create_with_strides)(&mut raw, shape.len() as c_int, &dims, number, &strides)
         };
@@ -104,11 +104,11 @@ impl Desc {
     /// Creates the descriptor of a tensor whose layout the primitive chooses.
     ///
     /// # Errors
-    /// As for [`Desc::strided`].
+    /// If the library does not support the element type or the rank.
     pub fn any(library: &'static OneDnn, dtype: DType, shape: &[i64]) -> Result<Desc> {
         let (number, dims) = (dtype_number(dtype)?, dims(shape)?);
         let mut raw = null_mut();
-        // SAFETY: as above.
+        // SAFETY: `dims` returns an array of the library's size, and `raw` is a valid out-pointer.
         let status = unsafe {
             (library.api.memory_desc_create_with_tag)(&mut raw, shape.len() as c_int, &dims, number, ffi::FORMAT_ANY)
         };
@@ -116,9 +116,9 @@ impl Desc {
         Ok(Desc { library, raw })
     }
 
-    /// Returns the size in bytes, from the start of the first element to the end of the last.
+    /// Returns the size in bytes, from the start of the first element to the end of the last element.
     pub fn size(&self) -> usize {
-        // SAFETY: the descriptor is alive.
+        // SAFETY: `self` owns the descriptor, so it is valid for the call.
         unsafe { (self.library.api.memory_desc_get_size)(self.raw) }
     }
 }
@@ -126,7 +126,7 @@ impl Desc {
 impl Clone for Desc {
     fn clone(&self) -> Desc {
         let mut raw = null_mut();
-        // SAFETY: the descriptor is alive. Cloning fails only if memory is exhausted.
+        // SAFETY: `self` owns the descriptor. Cloning fails only if memory is exhausted.
         let status = unsafe { (self.library.api.memory_desc_clone)(&mut raw, self.raw) };
         assert_eq!(Status::of(status), None, "cloning a tensor layout failed");
         Desc { library: self.library, raw }
@@ -135,7 +135,7 @@ impl Clone for Desc {
 
 impl PartialEq for Desc {
     fn eq(&self, other: &Desc) -> bool {
-        // SAFETY: both descriptors are alive.
+        // SAFETY: `self` and `other` own their descriptors.
         unsafe { (self.library.api.memory_desc_equal)(self.raw, other.raw) != 0 }
     }
 }
@@ -152,12 +152,12 @@ impl PostOps {
         Ok(PostOps { library, raw })
     }
 
-    /// Appends an addition of the previous contents of the destination.
+    /// Appends an addition of the destination's previous contents.
     ///
     /// # Errors
     /// If there are too many post-operators.
     pub fn sum(&mut self) -> Result<()> {
-        // SAFETY: the list is alive. Type 0 stands for the type of the destination.
+        // SAFETY: `self` owns the list. Type 0 stands for the destination's type.
         check(unsafe { (self.library.api.post_ops_append_sum)(self.raw, 1.0, 0, 0) }, "sum post-operator")
     }
 
@@ -166,7 +166,7 @@ impl PostOps {
     /// # Errors
     /// If the function is unknown, or there are too many post-operators.
     pub fn eltwise(&mut self, alg: c_int, alpha: f32, beta: f32) -> Result<()> {
-        // SAFETY: the list is alive.
+        // SAFETY: `self` owns the list.
         let status = unsafe { (self.library.api.post_ops_append_eltwise)(self.raw, alg, alpha, beta) };
         check(status, "eltwise post-operator")
     }
@@ -176,14 +176,14 @@ impl PostOps {
     /// # Errors
     /// If the tensor does not broadcast, or there are too many post-operators.
     pub fn binary(&mut self, alg: c_int, other: &Desc) -> Result<()> {
-        // SAFETY: list and descriptor are alive; the descriptor is copied.
+        // SAFETY: `self` and `other` own list and descriptor; the library copies the descriptor.
         let status = unsafe { (self.library.api.post_ops_append_binary)(self.raw, alg, other.raw) };
         check(status, "binary post-operator")
     }
 }
 
 impl Attr {
-    /// Creates attributes with a scratchpad supplied by the caller and the given post-operators.
+    /// Creates attributes with a caller-supplied scratchpad and the given post-operators.
     ///
     /// # Errors
     /// If memory is exhausted.
@@ -192,7 +192,7 @@ impl Attr {
         // SAFETY: `raw` is a valid out-pointer.
         check(unsafe { (library.api.primitive_attr_create)(&mut raw) }, "attributes")?;
         let attr = Attr { library, raw };
-        // SAFETY: both are alive; the list is copied.
+        // SAFETY: `attr` and `post_ops` own both objects; the library copies the list.
         unsafe {
             check((library.api.primitive_attr_set_scratchpad_mode)(raw, ffi::SCRATCHPAD_USER), "scratchpad mode")?;
             check((library.api.primitive_attr_set_post_ops)(raw, post_ops.raw), "post-operators")?;
@@ -232,7 +232,7 @@ macro_rules! describe {
     ($library:expr, $subject:literal, $function:ident($($arg:expr),* $(,)?)) => {{
         let library: &'static OneDnn = $library;
         let mut raw = null_mut();
-        // SAFETY: every descriptor and attribute is alive, every array has the library's size.
+        // SAFETY: the callers borrow every descriptor and attribute, and every array has the library's size.
         let status = unsafe { (library.api.$function)(&mut raw, library.engine, $($arg),*) };
         check(status, $subject)?;
         Ok(PrimitiveDesc { library, raw })
@@ -245,11 +245,11 @@ impl PrimitiveDesc {
     /// Describes a copy of a tensor into another layout or element type.
     ///
     /// # Errors
-    /// The library has no implementation; this applies to all functions below.
+    /// If the library has no implementation; this applies to all functions below.
     pub fn reorder(library: &'static OneDnn, src: &Desc, dst: &Desc, attr: &Attr) -> Result<PrimitiveDesc> {
         let mut raw = null_mut();
         let engine = library.engine;
-        // SAFETY: descriptors and attributes are alive.
+        // SAFETY: `src`, `dst` and `attr` own their objects, so they are valid for the call.
         let status = unsafe {
             (library.api.reorder_primitive_desc_create)(&mut raw, src.raw, engine, dst.raw, engine, attr.raw)
         };
@@ -447,9 +447,9 @@ impl PrimitiveDesc {
         )
     }
 
-    /// Returns the layout that the implementation expects its weights in.
+    /// Returns the weight layout that the implementation expects.
     pub fn weights(&self) -> Result<Desc> {
-        // SAFETY: the descriptor is alive; the result lives as long as the descriptor, and is copied.
+        // SAFETY: `self` owns the descriptor; the result lives as long as the descriptor and is copied.
         let raw = unsafe { (self.library.api.primitive_desc_query_md)(self.raw, ffi::QUERY_WEIGHTS_MD, 0) };
         self.copied(raw)
     }
@@ -459,7 +459,7 @@ impl PrimitiveDesc {
             return Err("the primitive has no such tensor".into());
         }
         let mut own = null_mut();
-        // SAFETY: the descriptor that `raw` points to is alive.
+        // SAFETY: `raw` points to a layout that belongs to the descriptor of `self`.
         check(unsafe { (self.library.api.memory_desc_clone)(&mut own, raw) }, "tensor layout")?;
         Ok(Desc { library: self.library, raw: own })
     }
@@ -469,7 +469,7 @@ impl PrimitiveDesc {
     /// # Errors
     /// If memory is exhausted.
     pub fn scratchpad(&self) -> Result<Option<Desc>> {
-        // SAFETY: as above.
+        // SAFETY: `self` owns the descriptor; the result lives as long as the descriptor and is copied.
         let raw = unsafe { (self.library.api.primitive_desc_query_md)(self.raw, ffi::QUERY_SCRATCHPAD_MD, 0) };
         if raw.is_null() {
             return Ok(None);
@@ -499,7 +499,7 @@ impl PrimitiveDesc {
     }
 }
 
-/// Returns strides, dilation, start and end padding as oneDNN expects them; a dense kernel has dilation 0 there.
+/// Returns strides, dilation, start and end padding in oneDNN's convention, in which a dense kernel has dilation 0.
 fn conv_dims(w: &Window) -> Result<[Dims; 4]> {
     let dilates: Vec<i64> = w.dilation.iter().map(|d| d - 1).collect();
     Ok([dims(&w.strides)?, dims(&dilates)?, dims(&w.before)?, dims(&w.after)?])
@@ -512,7 +512,7 @@ impl Primitive {
     /// If memory is exhausted.
     pub fn new(desc: &PrimitiveDesc) -> Result<Primitive> {
         let mut raw = null_mut();
-        // SAFETY: the descriptor is alive.
+        // SAFETY: the descriptor is borrowed from its owner, so it is valid for the call.
         check(unsafe { (desc.library.api.primitive_create)(&mut raw, desc.raw) }, "primitive")?;
         Ok(Primitive { library: desc.library, raw })
     }
@@ -526,7 +526,7 @@ impl Primitive {
     /// The memory object of each argument must have the layout that the primitive was created for and point to memory
     /// that is large enough. During the call, nothing else may access memory that the primitive writes.
     pub unsafe fn execute(&self, stream: &Stream, args: &[ffi::ExecArg]) -> Result<()> {
-        // SAFETY: primitive and stream are alive; the caller guarantees the rest.
+        // SAFETY: `self` and `stream` own their objects; the caller guarantees the memory objects.
         let status =
             unsafe { (self.library.api.primitive_execute)(self.raw, stream.raw, args.len() as c_int, args.as_ptr()) };
         check(status, "execution")
@@ -534,13 +534,13 @@ impl Primitive {
 }
 
 impl Memory {
-    /// Creates a memory object of the given layout, with no address yet.
+    /// Creates a memory object with the given layout and no address.
     ///
     /// # Errors
     /// If memory is exhausted.
     pub fn new(library: &'static OneDnn, desc: &Desc) -> Result<Memory> {
         let mut raw = null_mut();
-        // SAFETY: the descriptor is alive and is copied; a null address is allowed until an execution.
+        // SAFETY: `desc` owns the descriptor, which is copied; a null address is allowed until an execution.
         let status = unsafe { (library.api.memory_create)(&mut raw, desc.raw, library.engine, null_mut()) };
         check(status, "memory")?;
         Ok(Memory { library, raw })
@@ -549,9 +549,9 @@ impl Memory {
     /// Sets the address of the first element.
     ///
     /// # Errors
-    /// The library rejects the memory object; no cause is known.
+    /// If the library rejects the address, for which no cause is known.
     pub fn set(&mut self, place: *mut u8) -> Result<()> {
-        // SAFETY: the object is alive; the address is dereferenced only during an execution.
+        // SAFETY: `self` owns the object; the address is dereferenced only during an execution.
         check(unsafe { (self.library.api.memory_set_data_handle)(self.raw, place.cast()) }, "memory")
     }
 

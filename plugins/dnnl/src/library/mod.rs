@@ -23,7 +23,7 @@ pub struct OneDnn {
     engine: *mut ffi::CEngine,
     set_threads: SetThreads,
     team: Option<Team>,
-    /// Path or bare name that the library was opened by.
+    /// Path or bare name with which the library was opened.
     file: PathBuf,
     /// Version, such as `3.2.0`.
     pub version: String,
@@ -31,15 +31,15 @@ pub struct OneDnn {
     _library: Library,
 }
 
-// SAFETY: the table holds function pointers, and the library's engines may be used from any thread.
+// SAFETY: oneDNN permits the use of an engine from any thread; the other fields are immutable.
 unsafe impl Send for OneDnn {}
-// SAFETY: as above.
+// SAFETY: oneDNN permits concurrent use of an engine; the other fields are immutable.
 unsafe impl Sync for OneDnn {}
 
 /// Returns the library, opening it on the first call.
 ///
 /// # Errors
-/// The library is missing or unsupported; the hint gives the installation command.
+/// If the library is missing or unsupported; the hint contains the installation command.
 pub fn onednn() -> Result<&'static OneDnn> {
     static LIBRARY: OnceLock<Result<OneDnn>> = OnceLock::new();
     match LIBRARY.get_or_init(open) {
@@ -52,15 +52,14 @@ fn open() -> Result<OneDnn> {
     let file = find::find()?;
     let shown = file.display();
     let unusable = |problem: String| Error::new(format!("{shown}: {problem}")).hint(INSTALL_HINT);
-    // SAFETY: the file is a complete shared library that the user trusts; its constructors only initialize OpenMP and
-    // C++ statics.
+    // SAFETY: the user trusts the library; its constructors only initialize OpenMP and C++ statics.
     let library = openmp::with_short_spin(|| unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) })
         .map_err(|error| unusable(format!("cannot load the library: {error}")))?;
     // SAFETY: every version of the library has this function, and the structure that it returns begins with these
     // fields.
     let version = unsafe { library.get::<unsafe extern "C" fn() -> *const ffi::Version>(b"dnnl_version") };
     let version = version.map_err(|_| unusable("not oneDNN: function dnnl_version is missing".into()))?;
-    // SAFETY: the function returns a pointer to a constant.
+    // SAFETY: `dnnl_version` returns a pointer to a static structure.
     let version = unsafe { &*version() };
     let shown_version = format!("{}.{}.{}", version.major, version.minor, version.patch);
     if version.major != 3 {
@@ -69,7 +68,7 @@ fn open() -> Result<OneDnn> {
     if version.cpu_runtime != ffi::RUNTIME_OMP as u32 {
         return Err(unusable("expected oneDNN with the OpenMP threading runtime, found another runtime".into()));
     }
-    // SAFETY: the library is oneDNN 3 and is never unmapped.
+    // SAFETY: the check above ensures oneDNN 3, and `OneDnn` keeps the library mapped.
     let api = unsafe { ffi::Api::of(&library) };
     let api = api.map_err(|name| unusable(format!("oneDNN {shown_version} lacks function {name}")))?;
     let set_threads = openmp::set_threads(&library)
@@ -86,16 +85,16 @@ fn open() -> Result<OneDnn> {
 }
 
 impl OneDnn {
-    /// Returns the file of the library.
+    /// Returns the library path.
     ///
     /// # Errors
-    /// If the system does not tell which files are mapped.
+    /// If the system does not report the mapped files, or the current folder is not accessible.
     pub fn path(&self) -> Result<PathBuf> {
         find::mapped(&self.file)
     }
 
     /// Calls `body(thread, threads)` on every thread of the library's pool if there is `enough` work to justify waking
-    /// them, otherwise on the calling thread alone. `body` must not panic.
+    /// them, otherwise only on the calling thread. `body` must not panic.
     pub fn on_threads(&self, enough: bool, body: &(dyn Fn(usize, usize) + Sync)) {
         match self.team.as_ref().filter(|_| enough) {
             Some(team) => team.run(body),
@@ -103,19 +102,19 @@ impl OneDnn {
         }
     }
 
-    /// Returns the number of threads that the library uses for the calling thread.
+    /// Returns the number of threads that the library uses for calls from the calling thread.
     pub fn threads(&self) -> usize {
         self.team.as_ref().map_or(1, Team::size)
     }
 
     /// Empties the library's primitive cache, which keeps the code of up to about a thousand primitives after their
-    /// last user has released them. Primitives in use are not affected.
+    /// last user has released them. Live primitives are not affected.
     pub fn empty_cache(&self) {
         // Without the lock, a concurrent call could read the temporary 0 as the capacity and leave the cache disabled.
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut capacity = 0;
-        // SAFETY: the out-pointer is valid. Threads that create primitives at the same time merely miss the cache.
+        // SAFETY: `capacity` is a valid out-pointer. Threads that create primitives concurrently merely miss the cache.
         unsafe {
             if (self.api.get_primitive_cache_capacity)(&mut capacity) == ffi::SUCCESS && capacity > 0 {
                 (self.api.set_primitive_cache_capacity)(0);
@@ -126,7 +125,7 @@ impl OneDnn {
 
     /// Sets the number of threads for calls by the calling thread.
     pub fn set_threads(&self, threads: usize) {
-        // SAFETY: the function sets a variable of the calling thread.
+        // SAFETY: `omp_set_num_threads` only sets a variable of the calling thread.
         unsafe { (self.set_threads)(threads.clamp(1, 4096) as i32) }
     }
 }

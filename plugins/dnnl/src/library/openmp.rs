@@ -1,7 +1,7 @@
-//! OpenMP, the thread pool of oneDNN.
+//! OpenMP runtime: oneDNN's thread pool.
 //!
-//! Idle workers should spin between two primitives of a run, so that the next primitive starts at once, and sleep soon
-//! after the run. GNU OpenMP reads the number of spin iterations from the environment when it is loaded, and the
+//! Idle workers should spin between two primitives of a run, so that the next primitive starts immediately, and sleep
+//! soon after the run. GNU OpenMP reads the number of spin iterations from the environment when it is loaded, and the
 //! default amounts to milliseconds. So the library is loaded with an environment that sets a shorter spin time, unless
 //! the user has set one.
 
@@ -23,11 +23,11 @@ const SPIN: Duration = Duration::from_micros(50);
 const SPIN_VARIABLES: [&str; 2] = ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"];
 
 unsafe extern "C" {
-    // Environment of the C library: a null-terminated array of strings `NAME=value`.
+    // Environment of the C library: a null-terminated array of `NAME=value` strings.
     static environ: AtomicPtr<*mut c_char>;
 }
 
-/// Functions of GNU OpenMP that run hand-written kernels on the library's threads.
+/// GNU OpenMP functions that run hand-written kernels on the library's threads.
 #[derive(Clone, Copy)]
 pub struct Team {
     parallel: unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint),
@@ -37,9 +37,9 @@ pub struct Team {
 }
 
 impl Team {
-    /// Looks up the functions of GNU OpenMP. Returns `None` if the library uses another implementation of OpenMP.
+    /// Looks up the GNU OpenMP functions. Returns `None` if the library uses another OpenMP implementation.
     pub fn of(library: &Library) -> Option<Team> {
-        // SAFETY: in GNU OpenMP and compatible libraries the functions have these signatures.
+        // SAFETY: GNU OpenMP and compatible libraries define the functions with these signatures.
         unsafe {
             Some(Team {
                 parallel: *library.get(b"GOMP_parallel").ok()?,
@@ -52,7 +52,7 @@ impl Team {
 
     /// Returns the number of threads in a team of the calling thread.
     pub fn size(&self) -> usize {
-        // SAFETY: the function has no arguments.
+        // SAFETY: `omp_get_max_threads` has no preconditions.
         unsafe { (self.max_threads)() }.max(1) as usize
     }
 
@@ -63,21 +63,23 @@ impl Team {
             body: &'a (dyn Fn(usize, usize) + Sync),
         }
         unsafe extern "C" fn enter(task: *mut c_void) {
-            // SAFETY: the pointer is to the `Task` below, which outlives the team's run.
+            // SAFETY: `run` passes a pointer to its `Task`, which outlives the parallel region.
             let task = unsafe { &*task.cast::<Task<'_>>() };
-            // SAFETY: the functions have no arguments, and this is a thread of the team.
+            // SAFETY: both functions have no preconditions.
             let (thread, threads) = unsafe { ((task.team.thread_num)(), (task.team.num_threads)()) };
             (task.body)(thread.max(0) as usize, threads.max(1) as usize);
         }
         let mut task = Task { team: *self, body };
-        // SAFETY: the team has finished when the function returns. 0 selects the calling thread's number of threads.
+        // SAFETY: `GOMP_parallel` returns after every thread has finished, so `task` outlives its uses. 0 selects the
+        // calling thread's number of threads.
         unsafe { (self.parallel)(enter, (&raw mut task).cast(), 0, 0) };
     }
 }
 
 /// Looks up `omp_set_num_threads` in the OpenMP library on which `library` depends.
 pub fn set_threads(library: &Library) -> Option<SetThreads> {
-    // SAFETY: the function has this signature in every OpenMP library. The lookup includes the library's dependencies.
+    // SAFETY: every OpenMP library defines the function with this signature. The lookup includes the library's
+    // dependencies.
     unsafe { library.get::<SetThreads>(b"omp_set_num_threads") }.ok().map(|function| *function)
 }
 
@@ -87,21 +89,20 @@ pub fn with_short_spin<T>(open: impl FnOnce() -> T) -> T {
         return open();
     }
     let Ok(entry) = CString::new(format!("GOMP_SPINCOUNT={}", spin_count())) else { return open() };
-    // SAFETY: the C library defines the variable.
+    // SAFETY: the C library defines `environ` as a pointer, which has the layout of `AtomicPtr`.
     let environment = unsafe { &environ };
     let before = environment.load(Ordering::Acquire);
     let mut with = vec![entry.into_raw()];
     let mut at = before;
-    // SAFETY: the array ends with a null pointer; a null array is an empty one.
+    // SAFETY: the C library ends the array with a null pointer; a null array is empty.
     while !at.is_null() && unsafe { !(*at).is_null() } {
-        // SAFETY: as above.
+        // SAFETY: the loop condition ensures that `at` points to an entry.
         with.push(unsafe { *at });
-        // SAFETY: the current entry is not the terminator.
+        // SAFETY: the loop condition ensures that the current entry is not the terminator.
         at = unsafe { at.add(1) };
     }
     with.push(std::ptr::null_mut());
-    // Both arrays stay allocated and unchanged, so another thread that reads the environment meanwhile sees a valid
-    // array in either case.
+    // Both arrays stay allocated and unchanged, so a thread that reads the environment concurrently sees a valid array.
     environment.store(Box::leak(with.into_boxed_slice()).as_mut_ptr(), Ordering::Release);
     let opened = open();
     environment.store(before, Ordering::Release);

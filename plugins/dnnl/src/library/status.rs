@@ -4,7 +4,7 @@ use super::ffi;
 use byoc_plugin_api::{Error, RefusalCode};
 use std::fmt;
 
-/// Failures of `dnnl_status_t`.
+/// Failure codes of `dnnl_status_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Memory is exhausted, or a tensor is larger than the address space.
@@ -52,7 +52,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// Error of the library, or of the layer over it.
+/// Error from the library or from the layer over it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OneDnnError {
     /// No implementation. Alternatives may be tried; if all fail, the host executes the operator.

@@ -10,7 +10,7 @@ use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::view::View;
 
 impl Lowering<'_> {
-    /// Adds the step of an average pooling, which runs a hand-written channels-last kernel.
+    /// Adds an average pooling step, which runs a hand-written channels-last kernel.
     pub fn int_avg_pool(&mut self, op: &Op, pool: &IntAvgPool) -> Result<usize> {
         let x = self.at(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();

@@ -1,11 +1,11 @@
 //! Lowering of a region into a plan: selects a layout for every tensor and a primitive for every item.
 //!
-//! Images are channels-last throughout a region, other tensors are row-major; the region's inputs and outputs alone are
-//! dense in the order of their dimensions. A view is read in place if the library supports its layout. A tensor whose
-//! layout only oneDNN's reference implementation supports is copied first.
+//! Within a region, images are channels-last and all other tensors are row-major; the region's inputs and outputs,
+//! including images, are dense and row-major. A view is read in place if the library supports its layout. A tensor
+//! whose layout only oneDNN's reference implementation supports is copied first.
 //!
-//! For each item, alternatives are tried in order of preference, and the first one that the library implements is
-//! selected: fusion of the whole chain is preferred to fusion of a prefix, and existing layouts to copies.
+//! For each item, alternatives are tried in order of preference, and the first alternative that the library implements
+//! is selected: fusion of the whole chain is preferred to fusion of a prefix, and existing layouts to copies.
 
 mod avg_pool;
 mod stages;
@@ -41,7 +41,7 @@ pub enum PostOp {
     Binary(i32, BufferView),
 }
 
-/// Prefix of a chain, converted to the post-operators of a primitive.
+/// Chain prefix, converted to a primitive's post-operators.
 pub struct Chain {
     pub post_ops: Vec<PostOp>,
     /// Number of links in the prefix.
@@ -56,7 +56,7 @@ pub struct Packs {
     pub packs: Vec<PackSpec>,
 }
 
-/// Maximum number of post-operators of a primitive in oneDNN.
+/// Maximum number of post-operators that a oneDNN primitive supports.
 const MAX_POST_OPS: usize = 32;
 
 /// Plan under construction.
@@ -70,27 +70,27 @@ pub struct Lowering<'p> {
     constants: HashMap<usize, BufferId>,
     packed: HashMap<usize, BufferId>,
     tensor: Vec<Option<BufferView>>,
-    /// Index of the last item that reads each value or a view of it; `usize::MAX` for outputs.
+    /// Per value, the index of the last item that reads the value or a view of it; `usize::MAX` for outputs.
     last_read: Vec<usize>,
-    /// Index of the last item that reads each buffer.
+    /// Per buffer, the index of the last item that reads it.
     needed_until: Vec<usize>,
     /// Tensors and their copies in other layouts, so that each copy is made once.
     copies: Vec<(BufferView, BufferView)>,
-    /// Tensors and their copies in bfloat16.
+    /// Tensors and their bfloat16 copies.
     pub bf16_copies: Vec<(BufferView, BufferView)>,
-    /// Buffers that the remaining links of the current item read, whether or not these are fused with the current
+    /// Buffers that the remaining links of the current item read, whether or not the links are fused with the current
     /// anchor.
     chain_reads: Vec<BufferId>,
-    /// Constant matrices that several products read.
+    /// Uses of constant matrices by matrix products.
     pub matrices: MatrixUses,
     now: usize,
 }
 
-/// Lowers a region. `packs` holds the constants packed by earlier plans of the region and receives those that this
-/// plan adds.
+/// Lowers a region. `packs` holds the constants packed by earlier plans of the region and receives the constants that
+/// this plan adds.
 ///
 /// # Errors
-/// The library has no implementation of an operator.
+/// If the library has no implementation of an operator.
 pub fn lower(library: &'static OneDnn, ir: &RegionIr, packs: &mut Packs) -> Result<Plan> {
     let items = items(ir);
     let mut lowering = Lowering {
@@ -159,7 +159,7 @@ impl Lowering<'_> {
         self.buffers[tensor.buffer.0 as usize].dtype
     }
 
-    /// Returns true if a tensor is constant, so that it can be packed at load time.
+    /// Returns true if a tensor is a constant, which can be packed at load time.
     pub fn is_constant(&self, tensor: &BufferView) -> bool {
         matches!(self.buffers[tensor.buffer.0 as usize].place, Place::Constant(_))
     }
@@ -238,7 +238,7 @@ impl Lowering<'_> {
         }
         let copy = self.scratch_of(dtype, wanted);
         self.copy(tensor, &copy, "reorder")?;
-        // Later items may read the copy instead of the original, so its buffer is never reused.
+        // Later items may read the copy instead of the original, so the copy's buffer is never reused.
         self.needed_until[copy.buffer.0 as usize] = usize::MAX;
         self.copies.push((tensor.clone(), copy.clone()));
         Ok(copy)
@@ -250,7 +250,7 @@ impl Lowering<'_> {
         self.in_order(tensor, &order)
     }
 
-    /// Packs a constant into a layout of the library at load time. Returns `None` if the tensor is not a constant.
+    /// Packs a constant into a oneDNN layout at load time. Returns `None` if the tensor is not a constant.
     pub fn pack(&mut self, tensor: &BufferView, to: Desc) -> Result<Option<BufferId>> {
         self.pack_as(tensor, Packing::Layout(to))
     }
@@ -279,7 +279,7 @@ impl Lowering<'_> {
         Ok(Some(buffer))
     }
 
-    /// Returns the forms in which other plans have already packed a constant tensor.
+    /// Returns the packed forms of a constant tensor that other plans have created.
     pub fn existing_packings(&self, tensor: &BufferView) -> Vec<Packing> {
         let Place::Constant(constant) = self.buffers[tensor.buffer.0 as usize].place else { return Vec::new() };
         let Ok(from) = self.desc_of(tensor) else { return Vec::new() };
@@ -288,7 +288,7 @@ impl Lowering<'_> {
         self.packs.packs.iter().filter(own).map(|pack| pack.to.clone()).collect()
     }
 
-    /// Returns the library layouts into which other plans have already packed a constant tensor.
+    /// Returns the packed oneDNN layouts of a constant tensor that other plans have created.
     pub fn existing_layouts(&self, tensor: &BufferView) -> Vec<Desc> {
         let layout = |packing| if let Packing::Layout(desc) = packing { Some(desc) } else { None };
         self.existing_packings(tensor).into_iter().filter_map(layout).collect()
@@ -373,7 +373,7 @@ impl Lowering<'_> {
         Attr::new(self.library, &list)
     }
 
-    /// Returns the tensors of post-operators as arguments.
+    /// Returns the tensor arguments of post-operators.
     pub fn post_op_args(&self, post_ops: &[PostOp]) -> Result<Vec<(i32, BufferView, Desc)>, OneDnnError> {
         let mut args = Vec::new();
         for (i, post_op) in post_ops.iter().enumerate() {
@@ -385,8 +385,8 @@ impl Lowering<'_> {
         Ok(args)
     }
 
-    /// Returns the second operand of a link, mapped to the dimensions of the primitive that computes the value at the
-    /// start of the chain. `path` lists the views between that value and the link.
+    /// Returns a link's second operand, mapped to the dimensions of the primitive that computes the chain's first
+    /// value, or `None` if that is impossible. `path` lists the views between that value and the link.
     pub fn operand(&mut self, other: Val, path: &[Link], dim_map: &DimMap) -> Option<BufferView> {
         let tensor = self.at(other);
         let mut view = tensor.view;
@@ -411,7 +411,7 @@ impl Lowering<'_> {
         if let Some(view) = dim_map.to_exec(&view) {
             return Some(BufferView { buffer, view });
         }
-        // Dimensions that the map merges may not be adjacent in memory; if so, the operand is copied.
+        // If dimensions that the map merges are not adjacent in memory, the operand is copied.
         let ordered = BufferView { buffer, view: dim_map.permuted(&view)? };
         let shape = regroup(&ordered.view.shape, &dim_map.ordered_shape(), &dim_map.exec_shape)?;
         let ordered = self.row_major(&ordered).ok()?;
@@ -497,7 +497,7 @@ impl Lowering<'_> {
             && read.iter().filter(|&&buffer| buffer == tensor.buffer).count() == 1
     }
 
-    /// Returns the preferred memory order of a value: that of its transpose, if a transpose is the only user.
+    /// Returns the preferred memory order of a value: the order of its transpose if a transpose is the only user.
     pub fn preferred_order(&self, value: Val) -> Option<Vec<usize>> {
         match self.users[value.index()][..] {
             [user] => match &self.ir.ops[user].kind {
@@ -529,8 +529,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Sets the placement of the value that the first `count` links of a chain compute; `tensor` is that result in the
-    /// dimensions of the primitive, which `dim_map` maps back.
+    /// Sets the placement of the value that the first `count` links of a chain compute; `tensor` is the result in the
+    /// primitive's dimensions, which `dim_map` maps back.
     pub fn put_after_chain(
         &mut self,
         op: &Op,
@@ -556,8 +556,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Returns the map to the fewest dimensions for the result of `op` in memory order `order` that is compatible with
-    /// an operand of shape `operand` and with all operands of the chain.
+    /// Returns the map with the fewest dimensions for the result of `op` in memory order `order`, compatible with an
+    /// operand of shape `operand` and with all operands of the chain.
     pub fn collapsed_dims(&mut self, op: &Op, links: &[Link], order: &[usize], operand: Option<&[i64]>) -> DimMap {
         let start = self.ir.shape(op.output).to_vec();
         let whole = DimMap::plain(&start, &start);
@@ -627,7 +627,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns the name of a kind for messages.
+/// Returns the name of an operator kind for messages.
 fn name(kind: &Kind) -> &'static str {
     match kind {
         Kind::Conv { transposed: false, .. } => "convolution",

@@ -1,5 +1,5 @@
-//! Lowering of a chain of [`Stage`]s to the operations of an epilogue: parameters along an axis become rows that can be
-//! read from any index, and adjacent clamps and offsets are merged.
+//! Lowering of a [`Stage`] chain to epilogue operations: per-axis parameters are padded so that a block
+//! can be read from any index, and adjacent clamps and offsets are merged.
 
 use super::{BufferView, Lowering};
 use crate::fuse::Link;
@@ -12,7 +12,7 @@ use crate::qnn::stage::{Stage, SumOperand, range};
 use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::view::{View, count};
 
-/// Axis along which parameters vary, by its layout in memory.
+/// Memory layout of the axis along which parameters vary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ParamAxis {
     /// Number of elements along the axis.
@@ -26,7 +26,7 @@ struct EpilogueBuilder {
     /// Axis that all non-scalar parameters share.
     axis: Option<ParamAxis>,
     ops: Vec<EpilogueOp>,
-    /// True if the operations so far yield floats.
+    /// True if the operations so far produce floats.
     real: bool,
 }
 
@@ -35,8 +35,8 @@ fn unsupported_shape(detail: &str) -> CompileError {
 }
 
 impl Lowering<'_> {
-    /// Adds one step for a stage and for the links that follow, up to the first one that cannot be part of the same
-    /// epilogue. Returns the number of links covered.
+    /// Adds one step for a stage and for the longest run of following links that fits in the same epilogue. Returns the
+    /// number of links covered.
     pub fn stages(&mut self, op: &Op, links: &[Link]) -> Result<usize> {
         let mut x = self.at(op.inputs[0]);
         if !x.view.is_packed() {
@@ -110,8 +110,8 @@ impl Lowering<'_> {
 }
 
 impl EpilogueBuilder {
-    /// Adds a stage on elements of layout `view`. Returns false if its parameters do not share the axis of the earlier
-    /// stages.
+    /// Adds a stage on elements of layout `view`. Returns false if its parameters vary along a different axis than the
+    /// parameters of earlier stages.
     fn add(&mut self, stage: &Stage, view: &View, swapped: bool) -> bool {
         let along = match stage {
             Stage::Offset(along) => (along.values.len(), along.axis),
@@ -211,7 +211,7 @@ impl EpilogueBuilder {
         true
     }
 
-    /// Sets the element type of the second operand of the last operation.
+    /// Sets the element type of the last operation's second operand.
     fn set_operand_dtype(&mut self, dtype: DType) {
         if let Some(EpilogueOp::RealSum { from, .. } | EpilogueOp::Sum { from, .. }) = self.ops.last_mut() {
             *from = dtype;
@@ -243,7 +243,7 @@ impl EpilogueBuilder {
     }
 }
 
-/// Operations that requantize an operand of a sum to the scale of the result.
+/// Operations that requantize a sum operand to the result's scale.
 struct OperandRescale {
     zero_in: i32,
     step: EpilogueOp,
@@ -272,7 +272,7 @@ fn fixed_point_scale(
     bytes: bool,
 ) -> FixedPointScale {
     // Exponents are clamped to [-32, 32]: a larger exponent overflows `int32` for every nonzero value, and a smaller
-    // one makes every result 0.
+    // exponent makes every result 0.
     let left: Vec<i64> = ratios.iter().map(|ratio| i64::from(ratio.exponent.clamp(0, 32))).collect();
     let shifts: Vec<i32> = ratios.iter().map(|ratio| 31 + (-ratio.exponent).clamp(0, 32)).collect();
     let multipliers: Vec<i32> = ratios.iter().map(|ratio| ratio.multiplier).collect();

@@ -15,10 +15,10 @@ pub struct IntAvgPool {
     pub scale: f32,
 }
 
-/// Windows along one axis.
+/// Pooling windows along one axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
-    /// Number of elements of the data.
+    /// Number of data elements along the axis.
     pub size: i64,
     /// Number of windows.
     pub out: i64,
@@ -29,7 +29,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Returns the taps of a window that are inside the data.
+    /// Returns the range of taps of window `at` that are inside the data.
     fn taps(self, at: i64) -> std::ops::Range<i64> {
         let start = at * self.stride - self.before;
         let first = if start < 0 { (-start + self.dilation - 1) / self.dilation } else { 0 };
@@ -38,7 +38,7 @@ impl Axis {
     }
 }
 
-/// Average pooling over channels-last images.
+/// Average pooling kernel for channels-last images.
 #[derive(Clone, Debug)]
 pub struct IntAvgPoolKernel {
     pub images: usize,
@@ -50,20 +50,20 @@ pub struct IntAvgPoolKernel {
     pub signed: bool,
 }
 
-/// Number of channels that are summed together.
+/// Number of channels accumulated together.
 const LANES: usize = 64;
 
-/// Minimum number of bytes to read that justifies waking another thread.
+/// Minimum number of input bytes that justifies waking another thread.
 const MIN_PARALLEL_BYTES: usize = 1 << 15;
 
-/// Addresses of the tensors of a run.
+/// Tensor addresses during a run.
 #[derive(Clone, Copy)]
 struct Pointers {
     from: *const u8,
     to: *mut f32,
 }
 
-// SAFETY: each thread writes only its own elements, and inputs are not written.
+// SAFETY: `run` assigns disjoint results to the threads, and inputs are not written.
 unsafe impl Sync for Pointers {}
 
 impl IntAvgPoolKernel {
@@ -71,7 +71,7 @@ impl IntAvgPoolKernel {
     ///
     /// # Safety
     /// Each tensor must be at its argument's address, channels-last, with the pooling's dimensions; source and
-    /// destination may not overlap.
+    /// destination must not overlap.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
         let (Some(from), Some(to)) = (args.find(ffi::ARG_SRC), args.find(ffi::ARG_DST)) else { return };
         let pointers = Pointers { from: from.cast_const(), to: to.cast() };
@@ -81,14 +81,14 @@ impl IntAvgPoolKernel {
         let part = |thread: usize, threads: usize| {
             let pointers = &pointers;
             for unit in units * thread / threads..units * (thread + 1) / threads {
-                // SAFETY: the unit is within the tensors that the caller guarantees, and belongs to this thread alone.
+                // SAFETY: the caller guarantees tensors that contain the unit, and only this thread computes it.
                 unsafe { self.unit(*pointers, unit / blocks, unit % blocks * LANES) };
             }
         };
         library.on_threads(units * LANES * (height.kernel * width.kernel) as usize > MIN_PARALLEL_BYTES, &part);
     }
 
-    /// Computes the means of one window for a block of channels that starts at `channel`.
+    /// Computes the means of one window for the block of channels that starts at `channel`.
     ///
     /// # Safety
     /// The tensors at `pointers` must have the pooling's dimensions.
@@ -106,7 +106,7 @@ impl IntAvgPoolKernel {
                 let at_x = x * width.stride - width.before + tap_x * width.dilation;
                 let at = ((image * height.size + at_y) * width.size + at_x) as usize * self.channels + channel;
                 let mut block = [0u8; LANES];
-                // SAFETY: the tap is inside the data, which has `len` channels from `channel` on.
+                // SAFETY: `taps` returns only taps inside the data, which has `len` channels from `channel` on.
                 unsafe { std::ptr::copy_nonoverlapping(pointers.from.add(at), block.as_mut_ptr(), len) };
                 for (sum, &byte) in sums.iter_mut().zip(&block) {
                     *sum += if self.signed { i64::from(byte as i8) } else { i64::from(byte) };
@@ -120,7 +120,7 @@ impl IntAvgPoolKernel {
             let sum = sum - inside * i64::from(self.zero);
             *mean = (sum as f64 / count.max(1) as f64) as f32 * self.scale;
         }
-        // SAFETY: the window's result has `len` channels from `channel` on.
+        // SAFETY: the caller guarantees a result with `len` channels from `channel` on for this window.
         unsafe {
             let to = pointers.to.add(place * self.channels + channel);
             std::ptr::copy_nonoverlapping(means.as_ptr(), to, len);

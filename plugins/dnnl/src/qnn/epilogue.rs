@@ -1,5 +1,5 @@
-//! Elementwise loop after an integer accumulation: blocks of elements go through a list of operations, on the threads
-//! of the library's pool.
+//! Elementwise loop after an integer accumulation: applies a list of operations to blocks of elements, on the library's
+//! thread pool.
 
 use super::ratio::Rounding;
 use crate::argument::Arguments;
@@ -7,7 +7,7 @@ use crate::cpu::fastest;
 use crate::library::{OneDnn, ffi};
 use byoc_plugin_api::DType;
 
-/// Number of elements of a block.
+/// Number of elements per block.
 pub const BLOCK: usize = 64;
 
 /// Minimum number of elements that justifies waking another thread.
@@ -16,9 +16,8 @@ const MIN_PARALLEL_ELEMENTS: usize = 8192;
 type Ints = [i32; BLOCK];
 type Reals = [f32; BLOCK];
 
-/// Parameter of an operation: one value for all elements, or one for each index of an axis. The values are repeated so
-/// that a block can be read from any index: a single value cyclically, and per-axis values with the first ones appended
-/// after the last.
+/// Per-tensor or per-axis parameter of an operation. Values are repeated so that a block can be read from any index: a
+/// single value fills one block, and per-axis values are continued cyclically by one block.
 #[derive(Clone, Debug)]
 pub struct AxisParam<T> {
     values: Vec<T>,
@@ -27,7 +26,7 @@ pub struct AxisParam<T> {
 }
 
 impl<T: Copy> AxisParam<T> {
-    /// Creates a parameter of one value, or of one value per index.
+    /// Creates a parameter from a single value or from one value per index.
     pub fn new(values: &[T]) -> AxisParam<T> {
         let each = values.len() != 1;
         let len = if each { values.len() + BLOCK } else { BLOCK };
@@ -41,7 +40,7 @@ impl<T: Copy> AxisParam<T> {
 }
 
 impl AxisParam<i32> {
-    /// Adds `values` to those of the parameter, wrapping.
+    /// Adds `values` to the parameter's values, wrapping on overflow.
     pub fn add(&mut self, values: &[i32]) {
         let own = self.unpadded();
         let len = own.len().max(values.len());
@@ -50,7 +49,7 @@ impl AxisParam<i32> {
     }
 }
 
-/// `(x + offset) multiplier 2^(left - shift) + zero`; the addition of the offset wraps.
+/// Fixed-point requantization `(x + offset) multiplier 2^(left - shift) + zero`; the offset addition wraps.
 #[derive(Clone, Debug)]
 pub struct FixedPointScale {
     pub offsets: AxisParam<i32>,
@@ -61,8 +60,7 @@ pub struct FixedPointScale {
     pub shifts: AxisParam<i32>,
     pub rounding: Rounding,
     pub zero: i32,
-    /// True if the bounds are those of an 8-bit type, so that the zero point can be added after clamping without
-    /// overflow.
+    /// True if the result has an 8-bit type, so that the zero point can be added after clamping without overflow.
     pub bytes: bool,
 }
 
@@ -81,21 +79,21 @@ pub struct FloatScale {
 /// where they are floats.
 #[derive(Clone, Debug)]
 pub enum EpilogueOp {
-    /// `x + b`, wrapping.
+    /// Computes `x + b`, wrapping.
     Offset(AxisParam<i32>),
-    /// `x - zero`, saturating.
+    /// Computes `x - zero`, saturating.
     SubtractZeroPoint(i32),
-    /// `round((x + offset) ratio) + zero` in 64-bit fixed point, clamped to two bounds.
+    /// Computes `round((x + offset) ratio) + zero` in 64-bit fixed point, clamped to two bounds.
     FixedPoint(FixedPointScale, i32, i32),
-    /// `round(x ratio) + zero` in floats, clamped to two bounds.
+    /// Computes `round(x ratio) + zero` in floats, clamped to two bounds.
     Float(FloatScale),
-    /// `x + zero`, saturating, clamped to two bounds.
+    /// Computes `x + zero`, saturating, clamped to two bounds.
     AddZeroPoint { zero: i32, low: i32, high: i32 },
-    /// Clamps to two bounds.
+    /// Clamps an integer to two bounds.
     Clamp { low: i32, high: i32 },
-    /// `x + y - zero`, clamped to two bounds, where `y` is the next tensor with the operations `other` applied.
+    /// Computes `x + y - zero`, clamped to two bounds, where `y` is the next tensor after the operations `other`.
     Sum { other: Vec<EpilogueOp>, from: DType, zero: i32, low: i32, high: i32 },
-    /// `x scale` as a float.
+    /// Computes `x scale` as a float.
     Dequantize(AxisParam<f32>),
     /// Wraps the integer to the range of the type.
     Wrap(DType),
@@ -103,15 +101,15 @@ pub enum EpilogueOp {
     ToReal,
     /// Rounds the float toward zero and clamps it to two bounds.
     ToInteger { low: i32, high: i32 },
-    /// `x + b` in floats.
+    /// Computes `x + b` in floats.
     RealAdd(AxisParam<f32>),
-    /// `x b` in floats.
+    /// Computes `x b` in floats.
     RealMultiply(AxisParam<f32>),
     /// Clamps a float to two bounds.
     RealClamp { low: f32, high: f32 },
-    /// `x + y` in floats, where `y` is the next tensor with the operations `other` applied.
+    /// Computes `x + y` in floats, where `y` is the next tensor after the operations `other`.
     RealSum { other: Vec<EpilogueOp>, from: DType },
-    /// `round(x / scale) + zero`, clamped to two bounds.
+    /// Computes `round(x / scale) + zero`, clamped to two bounds.
     Quantize { scale: f32, zero: i32, rounding: Rounding, low: i32, high: i32 },
 }
 
@@ -126,7 +124,7 @@ pub struct Epilogue {
     ops: Vec<EpilogueOp>,
 }
 
-/// Addresses of the tensors of a run.
+/// Tensor addresses during a run.
 #[derive(Clone, Copy)]
 struct Pointers<'a> {
     from: *const u8,
@@ -134,7 +132,7 @@ struct Pointers<'a> {
     others: &'a [*const u8],
 }
 
-// SAFETY: each thread writes only its own elements, and inputs are not written.
+// SAFETY: `run` assigns disjoint blocks to the threads, and inputs are not written.
 unsafe impl Sync for Pointers<'_> {}
 
 /// Maximum number of sums in a chain, limited so that a run can collect their operands without allocating.
@@ -149,8 +147,8 @@ impl Epilogue {
     /// Runs the chain on all elements.
     ///
     /// # Safety
-    /// Each tensor must be at its argument's address with the chain's number of elements, and the result may overlap no
-    /// other tensor.
+    /// Each tensor must be at its argument's address with the chain's number of elements, and the result must not
+    /// overlap any other tensor.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
         let (Some(from), Some(to)) = (args.find(ffi::ARG_SRC), args.find(ffi::ARG_DST)) else { return };
         let mut others = [std::ptr::null::<u8>(); MAX_OTHERS];
@@ -164,7 +162,7 @@ impl Epilogue {
         let part = |thread: usize, threads: usize| {
             let pointers = &pointers;
             let (first, last) = (blocks * thread / threads, blocks * (thread + 1) / threads);
-            // SAFETY: the blocks are within the tensors that the caller guarantees, and belong to this thread alone.
+            // SAFETY: the caller guarantees tensors that contain the blocks, and only this thread computes them.
             unsafe { code(self, pointers, first, last) };
         };
         library.on_threads(self.elements >= MIN_PARALLEL_ELEMENTS, &part);
@@ -172,18 +170,20 @@ impl Epilogue {
 }
 
 fastest! {
-    /// Computes the blocks `first..last`.
+    /// Returns the variant of [`blocks`] for this CPU.
     code: unsafe fn(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, last: usize) = blocks
 }
 
-/// Positions of the parameters of a block's elements.
+/// Parameter indices of a block's elements.
 struct ParamIndex {
     /// Index of the first element's parameter, if parameters of adjacent elements are adjacent.
     at: usize,
-    /// Index of each element's parameter otherwise.
+    /// Index of each element's parameter, if parameters of adjacent elements are not adjacent.
     each: Option<[u32; BLOCK]>,
 }
 
+/// Computes the blocks `first..last`.
+///
 /// # Safety
 /// The blocks must be within the tensors, and no other thread may write to them.
 #[inline(always)]
@@ -196,7 +196,7 @@ unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, las
         let index = ParamIndex { at: if inner == 1 { start % size } else { 0 }, each };
         let (mut x, mut real) = ([0; BLOCK], [0.0; BLOCK]);
         let mut other = 0;
-        // SAFETY: the block is within the tensors.
+        // SAFETY: the caller guarantees that the block is within the tensors.
         unsafe {
             load(epilogue.from, pointers.from, start, len, &mut x, &mut real);
             for op in &epilogue.ops {
@@ -239,7 +239,8 @@ unsafe fn load(dtype: DType, from: *const u8, start: usize, len: usize, x: &mut 
     macro_rules! into {
         ($ty:ty, $lanes:expr, |$v:ident| $convert:expr) => {{
             let mut block = [<$ty>::default(); BLOCK];
-            // SAFETY: guaranteed by the caller. A full block has a constant size, so its copy is inlined.
+            // SAFETY: the caller guarantees `len` elements from `start` on. A full block has a constant size, so its
+            // copy is inlined.
             unsafe {
                 let from = from.cast::<$ty>().add(start);
                 match len {
@@ -272,7 +273,8 @@ unsafe fn store(dtype: DType, to: *mut u8, start: usize, len: usize, x: &Ints, r
             for (out, &v) in block.iter_mut().zip($lanes) {
                 *out = v as $ty;
             }
-            // SAFETY: guaranteed by the caller. A full block has a constant size, so its copy is inlined.
+            // SAFETY: the caller guarantees `len` elements from `start` on. A full block has a constant size, so its
+            // copy is inlined.
             unsafe {
                 let to = to.cast::<$ty>().add(start);
                 match len {
@@ -446,7 +448,7 @@ fn half(by: i32) -> i64 {
     1 << (shift(by) - 1)
 }
 
-/// Computes `(x + offset) multiplier 2^(left - shift)`, rounded.
+/// Computes `(x + offset) multiplier 2^(left - shift) + zero`, rounded and clamped to two bounds.
 #[inline(always)]
 fn scale_fixed_point(scale: &FixedPointScale, index: &ParamIndex, low: i32, high: i32, x: &mut Ints) {
     let (mut own_offsets, mut own_multipliers) = ([0; BLOCK], [0; BLOCK]);

@@ -1,19 +1,19 @@
 //! Quantized operators: 8-bit convolutions and matrix products, and the integer operators on their accumulators.
 //!
-//! **Integer results are exact**: a region yields the bits that the operators' definitions require. The library
+//! **Integer results are exact**: a region produces exactly the bits that the operator definitions require. The library
 //! accumulates 8-bit products in `int32` without rounding, but computes everything after the sums in 32-bit floats,
-//! which hold integers only up to 2^24 and round products of scales. Floats cannot express a requantization in 64-bit
-//! fixed point. So the work is divided:
+//! which represent integers exactly only up to 2^24 and round scale products. Floats cannot express a requantization in
+//! 64-bit fixed point. So the work is divided:
 //!
 //! * the library multiplies and accumulates, and writes the `int32` sums;
-//! * everything after them, up to the next convolution, is one hand-written loop (`epilogue`): biases, requantizations,
-//!   bounds, residual sums, conversions. [`Stage`] defines the semantics of each of these operators.
+//! * one hand-written loop (`epilogue`) computes everything from these sums to the next convolution: biases,
+//!   requantizations, bounds, residual sums, conversions. [`Stage`] defines the semantics of each of these operators.
 //!
 //! Even `int32` sums pass through floats where the library compensates for signed data.
-//! [`SumRequirement`](crate::sum_requirement::SumRequirement) selects the implementations that may be used: those that
-//! multiply 8-bit integers without saturating (VNNI), and, if the weights allow sums of 2^24 and more, those that write
-//! sums of unsigned data unchanged. Signed data is converted to unsigned for the latter: `x + 128`, and a bias that
-//! compensates for it.
+//! [`SumRequirement`](crate::sum_requirement::SumRequirement) restricts the choice to implementations that multiply
+//! 8-bit integers without saturating (VNNI), and, if the weights allow sums of 2^24 or more, write the sums of unsigned
+//! data unchanged. In that case, signed data is converted to unsigned data: `x + 128`, with a bias that compensates for
+//! the offset.
 //!
 //! The zero point of the data is folded into a bias (`Σ (x - z) w = Σ x w - z Σ w`), and padding, which represents
 //! zero, is explicit if the zero point is not 0.

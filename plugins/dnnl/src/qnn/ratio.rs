@@ -1,22 +1,21 @@
-//! Ratio of two scales, as a multiplier of integers.
+//! Ratio of two scales, in fixed point or as a float.
 
-/// Rounding of ties, values halfway between two integers; all other values are rounded to the nearest integer.
+/// Rounding of ties (values halfway between two integers). All other values are rounded to the nearest integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
-    /// Toward positive infinity.
+    /// Rounds ties toward positive infinity.
     Up,
-    /// Away from zero.
+    /// Rounds ties away from zero.
     Away,
-    /// To even.
+    /// Rounds ties to even.
     Even,
 }
 
-/// `multiplier * 2^(exponent - 31)`, with 2^30 <= multiplier < 2^31.
+/// Fixed-point number `multiplier * 2^(exponent - 31)`, with 2^30 <= multiplier < 2^31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fixed {
     /// Leading 31 bits of the ratio.
     pub multiplier: i32,
-    /// Power of two.
     pub exponent: i32,
 }
 
@@ -28,27 +27,27 @@ impl Fixed {
         let exponent = ((bits >> 52) & 0x7ff) as i32 - 1022;
         let mantissa = (bits & ((1 << 52) - 1)) | (1 << 52);
         match (mantissa + (1 << 21)) >> 22 {
-            // Rounds up to the next power of two.
+            // The mantissa was rounded up to the next power of two.
             0x8000_0000 => Fixed { multiplier: 1 << 30, exponent: exponent + 1 },
             multiplier => Fixed { multiplier: multiplier as i32, exponent },
         }
     }
 }
 
-/// Ratios of two scales: one for all elements, or one for each index of an axis.
+/// Per-tensor or per-axis scale ratios.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ratios {
     /// Equal scales.
     Same,
-    /// 64-bit fixed point.
+    /// Ratios in 64-bit fixed point.
     Fixed(Vec<Fixed>),
-    /// 32-bit floats.
+    /// Ratios as 32-bit floats.
     Float(Vec<f32>),
 }
 
 impl Ratios {
-    /// Returns the ratio of each scale in `from` to the scale `to`, as floats if `floats`, otherwise in fixed point.
-    /// All scales must be finite and positive.
+    /// Returns the ratio of each scale in `from` to the scale `to`, as floats if `floats` is set, otherwise in fixed
+    /// point. All scales must be finite and positive.
     pub fn new(from: &[f32], to: f32, floats: bool) -> Ratios {
         if from.iter().all(|&from| from == to) {
             Ratios::Same

@@ -3,12 +3,12 @@
 use super::ratio::{Ratios, Rounding};
 use byoc_plugin_api::DType;
 
-/// One value for all elements, or one for each index of an axis.
+/// Per-tensor or per-axis parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PerAxis<T> {
-    /// One value, or one for each index of the axis.
+    /// Single value, or one value per index of the axis.
     pub values: Vec<T>,
-    /// Axis; arbitrary if there is a single value.
+    /// Axis along which the values vary; unused for a single value.
     pub axis: usize,
 }
 
@@ -18,13 +18,13 @@ pub struct PerAxis<T> {
 pub struct SumOperand {
     /// Zero point of the operand.
     pub zero_in: i32,
-    /// Ratio of the operand's scale to that of the result.
+    /// Ratio of the operand's scale to the result's scale.
     pub ratios: Ratios,
     /// Zero point of the result.
     pub zero_out: i32,
 }
 
-/// Elementwise function.
+/// Elementwise operator after an integer accumulation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stage {
     /// Adds a parameter to `int32` values, wrapping.
@@ -33,7 +33,7 @@ pub enum Stage {
     Rescale {
         /// Zero point of the operand.
         zero_in: i32,
-        /// Ratio of the operand's scale to that of the result.
+        /// Ratio of the operand's scale to the result's scale.
         ratios: Ratios,
         /// Axis of the ratios.
         axis: usize,
@@ -46,15 +46,13 @@ pub enum Stage {
     },
     /// Clamps integers to two bounds.
     Clamp {
-        /// Lower bound.
         low: i32,
-        /// Upper bound.
         high: i32,
     },
-    /// Sum with a second tensor, both requantized to the scale of the result (`None`: already at that scale), minus the
-    /// result's zero point, saturated to the type of the result.
+    /// Sum with a second tensor. Operands are requantized to the result's scale (`None`: already at that scale); the
+    /// result's zero point is subtracted, and the sum is saturated to the result's type.
     Sum {
-        /// Left and right operand.
+        /// Left and right operands.
         operands: [Option<SumOperand>; 2],
         /// Zero point of the result.
         zero: i32,
@@ -87,18 +85,16 @@ pub enum Stage {
     RealMultiply(PerAxis<f32>),
     /// Clamps floats to two bounds.
     RealClamp {
-        /// Lower bound.
         low: f32,
-        /// Upper bound.
         high: f32,
     },
-    /// Sum of floats with a second tensor to which these stages, all with scalar parameters, are applied first.
+    /// Float sum with a second tensor, to which these stages, all with scalar parameters, are applied first.
     RealSum(Vec<Stage>),
 }
 
 impl Stage {
-    /// Returns true if the stage yields floats that are later converted to integers. Each of these operations must be
-    /// rounded as written, so none may be left to a library that fuses two of them.
+    /// Returns true if the stage produces floats that are later converted back to integers. Such operations must be
+    /// rounded as written, so none may be left to a library that fuses two operations.
     pub fn is_exact_real(&self) -> bool {
         matches!(
             self,

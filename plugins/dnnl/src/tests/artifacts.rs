@@ -1,4 +1,4 @@
-//! Blobs and refusals: round trip of a blob, rejection of invalid ones.
+//! Blob round trips, rejection of invalid blobs, and refusals.
 
 use super::library;
 use crate::backend::{Dnnl, JsonLoader};
@@ -10,7 +10,7 @@ pub struct FloatConstant(pub Vec<f32>);
 
 impl ConstantSource for FloatConstant {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: floats have no padding, and every byte is initialized.
+        // SAFETY: the slice covers the elements of the vector; floats have no padding.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * 4) }
     }
 
@@ -63,7 +63,7 @@ impl HostServices for TestHost {
     }
 }
 
-/// Returns the graph of x (2, 3) times a (4, 3) weight, in a composite.
+/// Returns a dense layer with a ReLU, in a composite: input (2, 3), weight (4, 3).
 fn layer() -> (Graph, Vec<Constant>) {
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let mut body = Graph::new("dnnl.dense_relu");
@@ -146,14 +146,14 @@ fn refuses_unsupported_operators_with_reason() {
         Candidate::new(CandidateKind::Operator, name, graph)
     };
     if library().is_none() {
-        // Without the library, candidates are refused as unavailable, with the command that installs it.
+        // Without the library, candidates are refused as unavailable, with the installation command as the hint.
         let Verdict::Refused(refusal) = Dnnl.judge(&candidate("nn.relu", DType::F32)) else { panic!() };
         assert_eq!(refusal.code.as_str(), "Unavailable");
         assert!(refusal.hint.contains("onednn-cpu-gomp==2023.2.0"), "{}", refusal.hint);
         return;
     }
     let refusal = |candidate: &Candidate| match Dnnl.judge(candidate) {
-        Verdict::Supported => panic!("expected a refusal"),
+        Verdict::Supported => panic!("expected a refusal, found support"),
         Verdict::Refused(refusal) => (refusal.code.to_string(), refusal.detail.to_string()),
     };
     assert_eq!(Dnnl.judge(&candidate("nn.relu", DType::F32)), Verdict::Supported);

@@ -1,4 +1,4 @@
-//! Batch normalization as a single operator: imported models have it folded already, other modules may not.
+//! Batch normalization as a single operator: frontends fold it in imported models, but other modules may contain it.
 
 use super::artifacts::{FloatConstant, TestHost};
 use super::library;

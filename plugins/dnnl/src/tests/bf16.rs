@@ -1,4 +1,4 @@
-//! bfloat16: operands are rounded, results are not, and only if the option is set.
+//! bfloat16 option: if it is set, operands are rounded and results are not.
 
 use super::artifacts::{FloatConstant, TestHost};
 use super::library;
@@ -11,7 +11,7 @@ use serde_json::json;
 /// Number of rows and columns, large enough for a copy of the data to pay off.
 const N: usize = 96;
 
-/// Halfway between 1 and the next bfloat16, hence not representable in bfloat16.
+/// Value halfway between 1 and the next bfloat16, hence not representable in bfloat16.
 const HALFWAY: f32 = 1.0 + 1.0 / 256.0;
 /// Smallest bfloat16 above 1.
 const NEXT_BF16: f32 = 1.0 + 1.0 / 128.0;
@@ -28,7 +28,7 @@ fn product(options: &serde_json::Value) -> (String, f32) {
     let constants = [Constant::new("w", DType::F32, &[N, N], FloatConstant(vec![NEXT_BF16; N * N]))];
     let compiled = Dnnl.compile(&Region { graph: &graph, constants: &constants, options }).unwrap();
     let services = Services::new(TestHost(1));
-    // Options take effect at compile time only.
+    // Options take effect only at compile time.
     let request = LoadRequest {
         symbol: "region_0",
         blob: &compiled.blob,

@@ -1,4 +1,4 @@
-//! Concatenation of rows: widths with every remainder, parts with gaps, on one and on all threads.
+//! Row-wise concatenation: widths with every remainder, parts with gaps, on one and on all threads.
 
 use super::library;
 use crate::argument::{Argument, Arguments, BufferId};
@@ -26,7 +26,7 @@ fn rows_are_concatenated() {
         let args: Vec<Argument> = (0..tensors.len()).map(argument).collect();
         let places: Vec<*mut u8> = tensors.iter_mut().map(Vec::as_mut_ptr).collect();
         let concat = RowConcat { rows, parts: parts.clone() };
-        // SAFETY: every tensor has the rows that its stride implies.
+        // SAFETY: `tensors` are allocated above in the sizes that rows and strides imply.
         unsafe { concat.run(library, Arguments { args: &args, bases: &places }) };
         let result = &tensors[parts.len()];
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! GEMV by a matrix that several products read.
+//! GEMV by a matrix that several matrix products read.
 
 use super::artifacts::{FloatConstant, TestHost};
 use super::library;
@@ -9,7 +9,7 @@ use crate::plan::Operation;
 use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
 
-/// Graph that applies `y = x w + b` `times` times, for x of (rows, n); the kernel is (n, n) in the layout of
+/// Returns a graph that applies `y = x w + b` `times` times to x of shape (rows, n); `w` is (n, n) in the layout of
 /// `nn.dense`.
 fn chain(rows: usize, n: usize, times: usize, bias: bool) -> (Graph, Vec<Constant>) {
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);

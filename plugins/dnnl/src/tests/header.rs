@@ -5,7 +5,8 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Returns the folder that contains `oneapi/dnnl/dnnl.h`: `include` of the package that the library comes from.
+/// Returns the first of `BYOC_DNNL_INCLUDE`, `vendor/onednn/include` and `/usr/include` that contains
+/// `oneapi/dnnl/dnnl.h`.
 fn include() -> Option<PathBuf> {
     let vendor = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../vendor/onednn/include");
     let named = std::env::var_os("BYOC_DNNL_INCLUDE").map(PathBuf::from);

@@ -6,7 +6,7 @@ use super::region::{numbers, run};
 use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
 
-/// Two dense layers of width `n` with a ReLU in between, for any number of rows.
+/// Creates a region of two dense layers of width `n`, each followed by a ReLU, for an arbitrary number of rows.
 fn dynamic_region(n: usize) -> LoadedRegion {
     let dynamic = || TensorType { dtype: DType::F32, dims: vec![Dim::Unknown("b".into()), Dim::Known(n)].into() };
     let mut graph = Graph::new("region_0");

@@ -1,4 +1,4 @@
-//! Threads of the library: as many as the host requests, and asleep soon after a run.
+//! Library threads: as many as the host requests, and asleep soon after a run.
 
 use super::artifacts::{FloatConstant, TestHost};
 use super::library;
@@ -35,7 +35,7 @@ fn workers() -> Vec<Worker> {
         .collect()
 }
 
-/// CPU time after a run, in nanoseconds, above which a worker counts as never sleeping: a thousand times the actual
+/// CPU time after a run, in nanoseconds, above which a worker counts as spinning: a thousand times the actual
 /// time.
 const MAX_CPU_TIME: u64 = 1_000_000_000;
 

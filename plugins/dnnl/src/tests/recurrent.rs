@@ -1,4 +1,4 @@
-//! GRU steps are recognized in the forms that frontends and exporters emit, and not confused with similar graphs.
+//! Recognition of GRU steps in the forms that frontends and exporters emit, and rejection of similar graphs.
 
 use super::artifacts::FloatConstant;
 use crate::cell::CellKind;
@@ -72,7 +72,7 @@ impl Net {
         self.op(name, &[x], x.1, vec![])
     }
 
-    /// `(1 - z) n + z h`.
+    /// Adds `(1 - z) n + z h`.
     fn interpolate(&mut self, z: Matrix, n: Matrix, kept: (Matrix, Matrix)) -> Matrix {
         let one = self.one();
         let rest = self.op("subtract", &[one, z], z.1, vec![]);
@@ -95,7 +95,7 @@ impl Net {
 }
 
 /// Returns the cells among these operators, in order, with their number of operands. Asserts that all other operators
-/// are matrix products or additions of biases.
+/// are matrix products or bias additions.
 fn loops(kinds: &[Kind]) -> Vec<(Part, usize)> {
     let rest = kinds
         .iter()
@@ -111,7 +111,7 @@ fn loops(kinds: &[Kind]) -> Vec<(Part, usize)> {
 }
 
 /// Adds the update gate and the candidate of a step whose reset gate follows the recurrent product; `gate` and
-/// `activation` are the functions of the two.
+/// `activation` are the functions of update gate and candidate.
 fn reset_after_product(net: &mut Net, x: Matrix, h: Matrix, [gate, activation]: [&str; 2]) -> [Matrix; 2] {
     let (x, product) = (net.dense(x, 3 * HIDDEN), net.dense(h, 3 * HIDDEN));
     let (x, product) = (net.split(x, 3), net.split(product, 3));
@@ -209,14 +209,14 @@ fn does_not_match_similar_graphs() {
         let [z, n] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
         net.interpolate(z, n, (z, h))
     }));
-    // The gate of the state differs from that of the candidate.
+    // The state and the candidate have different gates.
     assert!(!found(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
         let [other, _] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
         net.interpolate(z, n, (other, h))
     }));
-    // Other activation functions.
+    // Different activation functions.
     assert!(!found(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = reset_after_product(net, x, h, ["tanh", "tanh"]);

@@ -1,4 +1,4 @@
-//! Helpers to run a region of floats without a host, and test data.
+//! Helpers that run a float region without a host, and test data.
 
 use byoc_plugin_api::*;
 
@@ -36,7 +36,7 @@ pub fn run_times(region: &dyn Executable, shape: &[usize], x: &[f32], times: usi
     output.iter().flat_map(|line| line.0).take(elements).collect()
 }
 
-/// Like [`run_times`], with a single run.
+/// Runs a region with one input and one output once, and returns the result.
 pub fn run(region: &dyn Executable, shape: &[usize], x: &[f32]) -> Vec<f32> {
     run_times(region, shape, x, 1)
 }

@@ -1,4 +1,4 @@
-//! Winograd convolutions compared with the direct formula, and the conditions of their use.
+//! Winograd convolutions compared with the direct formula, and the conditions under which they are used.
 
 use super::artifacts::{FloatConstant, TestHost};
 use super::library;
@@ -13,7 +13,7 @@ use crate::runtime::LoadedRegion;
 use crate::winograd::{Weights, Winograd};
 use byoc_plugin_api::*;
 
-/// Dimensions of a convolution of channels-last images by kernels (filters, channels, 3, 3).
+/// Dimensions of a convolution with channels-last images and kernels (filters, channels, 3, 3).
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     source: [usize; 3],
@@ -52,8 +52,9 @@ impl Sizes {
     }
 }
 
-/// Compares the convolution with the direct formula. It has a bias and an addend, which shares the result's memory if
-/// `in_place`. `threads` holds the number of threads with scratch memory and the number of threads that run.
+/// Compares the convolution with the direct formula. The convolution has a bias and an addend, which shares the
+/// result's memory if `in_place` is set. `threads` holds the number of threads with scratch memory and the number of
+/// threads that run.
 fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) {
     let Some(library) = library() else { return };
     let Sizes { source, result, padding, filters, channels } = *sizes;
@@ -96,7 +97,7 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
     let args: Vec<Argument> = tensors.iter().enumerate().map(argument).collect();
     library.set_threads(threads[1]);
     let bases: Vec<*mut u8> = tensors.iter().map(|(_, at)| at.cast()).collect();
-    // SAFETY: every tensor has the stated sizes, and the CPU supports the kernel.
+    // SAFETY: all tensors are allocated above in the sizes of `layer`, and the caller checked for AVX-512.
     unsafe { layer.run(library, Arguments { args: &args, bases: &bases }) };
     assert_eq!((out.pop(), scratch.pop().map(f32::is_nan)), (Some(7.0), Some(true)));
     for (i, (&got, sum)) in out.iter().zip(wanted).enumerate() {
@@ -129,10 +130,10 @@ fn matches_reference_for_every_size() {
         (sizes(3, 6, 11, [2, 0, 0, 2], 70, 40), [3, 3]),
         (sizes(1, 3, 3, [0; 4], 64, 16), [4, 4]),
         (sizes(1, 1, 30, [1; 4], 16, 64), [2, 2]),
-        // More tiles than are held at once, and filters that are split among threads.
+        // More tiles than fit in one group, and filters that are split among threads.
         (sizes(1, 41, 23, [1; 4], 20, 200), [2, 2]),
         (sizes(1, 4, 4, [1; 4], 100, 16), [5, 5]),
-        // Fewer and more threads than there is scratch memory for.
+        // Fewer and more threads than scratch memory slots.
         (sizes(1, 20, 20, [1; 4], 32, 16), [4, 1]),
         (sizes(1, 20, 20, [1; 4], 32, 16), [1, 3]),
     ] {
@@ -142,7 +143,8 @@ fn matches_reference_for_every_size() {
     }
 }
 
-/// Convolution of (1, 32, n, n) by 32 kernels of k x k with padding that keeps the size, followed by an operator.
+/// Returns a convolution of a (1, 32, n, n) image by 32 k x k kernels with size-preserving padding, followed by an
+/// operator, and the kernels.
 fn graph(n: usize, k: usize, activation: &str, attrs: Vec<Attr>) -> (Graph, Constant) {
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let mut graph = Graph::new("region_0");
@@ -175,7 +177,7 @@ fn used_if_profitable_and_enabled() {
     );
     assert_eq!(count_winograd(relu(16, 3), serde_json::json!({"backend_options": {"winograd": "false"}})), 0);
     assert_eq!(count_winograd(relu(4, 3), nothing()), 0, "too few tiles");
-    assert_eq!(count_winograd(relu(16, 5), nothing()), 0, "other kernels");
+    assert_eq!(count_winograd(relu(16, 5), nothing()), 0, "the kernel is not 3 x 3");
     assert_eq!(count_winograd(graph(16, 3, "tanh", vec![]), nothing()), 0, "the library fuses the tanh");
 }
 
@@ -191,7 +193,7 @@ fn nan_propagates_within_its_tiles_only() {
     x[5 * N + 5] = f32::NAN;
     let y = run(&region, &[1, 32, N, N], &x);
     for (row, column) in (0..N * N).map(|at| (at / N, at % N)) {
-        // Outputs that depend on the NaN, and those that share a tile with them.
+        // NaN is allowed in outputs that depend on the NaN, and in outputs of the same tiles.
         let near = |at: usize| (4..8).contains(&at);
         let value = y[row * N + column];
         let depends = (4..=6).contains(&row) && (4..=6).contains(&column);

@@ -1,6 +1,6 @@
 //! Translation of the boundary's graph into the IR. Only this module knows Relay's operators and their attributes.
 //!
-//! Shapes are inferred again from those of the inputs and compared with the graph's types, so that a graph whose
+//! Shapes are inferred again from the input shapes and compared with the graph's types, so that a graph whose
 //! attributes and types disagree is rejected before anything is executed.
 
 pub mod quantized;
@@ -32,8 +32,7 @@ impl RegionIr {
     /// Translates a graph for inputs of these dimensions.
     ///
     /// # Errors
-    /// If an operator is not supported, with the reason for the first one, or if dimensions do not match the graph's
-    /// types.
+    /// If an operator is not supported, or if dimensions do not match the graph's types; the first problem is reported.
     pub fn of(graph: &Graph, constants: &[Constant], inputs: &[Vec<i64>]) -> Result<RegionIr> {
         let mut ir = RegionIr::new(constants.to_vec());
         for (i, (input, shape)) in graph.inputs.iter().zip(inputs).enumerate() {
@@ -68,7 +67,7 @@ impl RegionIr {
     }
 }
 
-/// Checks that a tensor of this shape matches the type in the graph.
+/// Checks that a shape matches the type in the graph.
 fn check_shape(ty: &TensorType, shape: &[i64]) -> Result<(), String> {
     let same = ty.rank() == shape.len()
         && ty.dims.iter().zip(shape).all(|(dim, &size)| match dim {
@@ -129,13 +128,13 @@ fn check_results(ir: &RegionIr, values: Vec<Val>) -> Result<Vec<Val>> {
     Ok(values)
 }
 
-/// Returns true if an operand or the result consists of integers.
+/// Returns true if the operator is quantized, or if its first operand or first result consists of integers.
 fn is_quantized(ir: &RegionIr, row: &Row, node: &Node, inputs: &[Val]) -> bool {
     let integer = |dtype: DType| matches!(dtype, DType::I8 | DType::U8 | DType::I32);
     row.quantized || integer(ir.get(inputs[0]).dtype) || integer(node.outputs[0].dtype)
 }
 
-/// Operator of the graph during translation.
+/// Graph operator under translation.
 pub struct Translation<'a> {
     /// IR under construction.
     pub ir: &'a mut RegionIr,
@@ -154,7 +153,7 @@ pub struct Convolution {
     pub shape: Vec<i64>,
     /// Order of the result's dimensions.
     pub order: String,
-    /// Layout of the result that the graph requires.
+    /// Result layout that the graph requires.
     pub out_layout: String,
 }
 
@@ -212,7 +211,8 @@ impl Translation<'_> {
         let axes = axes.ok_or_else(|| shape_error(format!("data: expected rank 3 to 5, found {}", self.rank(data))))?;
         let spatial = ["W", "HW", "DHW"][axes - 1];
         let order = format!("NC{spatial}");
-        // The first letter of a transposed convolution's kernel denotes the data's channels, whatever Relay calls it.
+        // The first letter of a transposed convolution's kernel layout denotes the data channels, whatever letter Relay
+        // uses.
         let letters = if transposed && axes == 2 { "IO" } else { "OI" };
         let kernel_order = format!("{letters}{spatial}");
         let kernel_layout = match self.attrs.text("kernel_layout") {
@@ -303,7 +303,7 @@ impl Translation<'_> {
         Ok(self.ir.matmul(transpose_a, transpose_b, [a, b], shape))
     }
 
-    /// Returns the data in the order (N, C, spatial...), its original layout, and the order.
+    /// Returns the data permuted to (N, C, spatial...), its original layout, and the permuted layout.
     fn image(&mut self) -> Result<(Val, String, String)> {
         let data = self.inputs[0];
         let axes = self.rank(data).checked_sub(2).filter(|axes| (1..=3).contains(axes));
@@ -329,8 +329,8 @@ impl Translation<'_> {
         self.pool_with(alg, dtype, |window| Kind::Pool { alg, window })
     }
 
-    /// Adds a pooling: the operator that `make` returns for its windows, with results of type `dtype`. `alg` is
-    /// oneDNN's algorithm.
+    /// Adds the pooling operator that `make` returns for the pooling windows, with results of type `dtype`. `alg` is
+    /// the oneDNN algorithm.
     pub fn pool_with(&mut self, alg: i32, dtype: DType, make: impl FnOnce(Window) -> Kind) -> Result<Val> {
         let (data, layout, order) = self.image()?;
         let x = self.shape(data);

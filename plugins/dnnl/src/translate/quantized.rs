@@ -1,4 +1,4 @@
-//! Translation of quantized operators: their parameters, which have to be constants, and their stages.
+//! Translation of quantized operators: their parameters, which must be constants, and their stages.
 
 use super::Translation;
 use super::table::Row;
@@ -8,8 +8,8 @@ use crate::qnn::stage::{PerAxis, Stage, SumOperand, range};
 use crate::sum_requirement::F32_EXACT_BOUND;
 use byoc_plugin_api::{DType, RefusalCode, TensorRef};
 
-/// Maximum magnitude of a zero point. Zero points of 8-bit data have 8 bits; with one far outside that range, every
-/// value saturates.
+/// Maximum magnitude of a zero point. Zero points of 8-bit data have 8 bits; with a zero point far outside that range,
+/// every value saturates.
 const MAX_ZERO_POINT: i32 = 1 << 15;
 
 fn scheme_error(detail: impl Into<String>) -> CompileError {
@@ -29,7 +29,7 @@ fn is_integer(dtype: DType) -> bool {
 }
 
 impl Translation<'_> {
-    /// Translates an operator that reads or yields integers.
+    /// Translates an operator with integer operands or results.
     pub fn quantized(&mut self, row: &Row) -> Result<Vec<Val>> {
         let x = self.inputs[0];
         let from = self.ir.get(x).dtype;
@@ -56,19 +56,19 @@ impl Translation<'_> {
         }
     }
 
-    /// Adds a stage after the first operand.
+    /// Adds a stage that reads the first operand.
     fn stage(&mut self, stage: Stage, to: DType) -> Val {
         let x = self.inputs[0];
         self.push_stage(x, stage, to)
     }
 
-    /// Adds a stage after a value.
+    /// Adds a stage that reads `x`.
     pub fn push_stage(&mut self, x: Val, stage: Stage, to: DType) -> Val {
         let shape = self.ir.shape(x).to_vec();
         self.ir.push_as(Kind::Stage(stage), &[x], shape, to)
     }
 
-    /// Returns an operand that must be a constant; `name` describes the operand in messages.
+    /// Returns the constant operand `number`, which error messages call `name`.
     fn constant_operand(&self, number: usize, name: &str) -> Result<TensorRef<'_>> {
         let value = self.input(number)?;
         let constant = self.ir.constant(value);
@@ -76,7 +76,7 @@ impl Translation<'_> {
         Ok(self.ir.constants[constant.ok_or_else(reason)?].tensor())
     }
 
-    /// Returns scales: one, or one for each index of an axis.
+    /// Returns the per-tensor or per-axis scales in operand `number`.
     fn scales(&self, number: usize, name: &str) -> Result<Vec<f32>> {
         let constant = self.constant_operand(number, name)?;
         if constant.dtype() != DType::F32 {
@@ -90,7 +90,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Returns a single scale.
+    /// Returns the per-tensor scale in operand `number`.
     pub fn scale(&self, number: usize, name: &str) -> Result<f32> {
         match self.scales(number, name)?[..] {
             [scale] => Ok(scale),
@@ -98,7 +98,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Returns a zero point: a single value, which may be repeated for each index of an axis.
+    /// Returns the zero point in operand `number`: a single value, possibly repeated for each index of an axis.
     pub fn zero_point(&self, number: usize, name: &str) -> Result<i32> {
         let constant = self.constant_operand(number, name)?;
         if constant.dtype() != DType::I32 {
@@ -132,7 +132,7 @@ impl Translation<'_> {
         Ok(axis)
     }
 
-    /// Returns the sum of the weights and the sum of their magnitudes for each index of the output channel axis.
+    /// Returns, per output channel, the sum of the weights and the sum of their magnitudes.
     fn weight_sums(&self, axis: usize) -> Result<Vec<(i32, i64)>> {
         let constant = self.constant_operand(1, "weight")?;
         if constant.dtype() != DType::I8 {
@@ -156,7 +156,7 @@ impl Translation<'_> {
         Ok(sums)
     }
 
-    /// Returns the data in the form that oneDNN accumulates, its zero point, and whether sums may reach 2^24.
+    /// Returns the data in the type that oneDNN accumulates exactly, its zero point, and true if sums may reach 2^24.
     fn data(&mut self, data: Val, sums: &[(i32, i64)]) -> Result<(Val, i32, bool)> {
         let dtype = self.ir.get(data).dtype;
         let zero = self.zero_point(2, "data zero point")?;
@@ -183,7 +183,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Adds a product of integers, and the correction for the data's zero point.
+    /// Adds an integer convolution or matrix product, and the correction for the data's zero point.
     fn integer_sum(&mut self, kind: Kind, operands: [Val; 2], shape: Vec<i64>, params: IntegerSum<'_>) -> Result<Val> {
         if self.node.outputs[0].dtype != DType::I32 {
             return Err(dtype_error(format!("expected int32 accumulators, found {}", self.node.outputs[0].dtype)));
@@ -384,7 +384,7 @@ impl Translation<'_> {
 struct IntegerSum<'a> {
     zero: i32,
     sums: &'a [(i32, i64)],
-    /// Axis of the result's channels.
+    /// Channel axis of the result.
     axis: usize,
     wide: bool,
 }

@@ -1,4 +1,4 @@
-//! Quantized operators with several inputs or window elements: concatenation and average pooling.
+//! Quantized concatenation and quantized average pooling.
 
 use super::Translation;
 use super::quantized::{dtype_error, is_byte};

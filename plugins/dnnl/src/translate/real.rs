@@ -1,8 +1,8 @@
 //! Float arithmetic between an integer accumulation and the conversion back to 8 bits, if the model spells it out:
 //! `cast` to floats, a bias, factors, bounds, a residual, and `cast` back.
 //!
-//! The last cast truncates, so one rounding more or less before that cast changes the integer. The library may fuse a
-//! multiplication and an addition into one operation; here each operation is rounded as written.
+//! The last cast truncates, so one additional or omitted rounding before that cast can change the integer. The library
+//! may fuse a multiplication and an addition into one operation; here each operation is rounded as written.
 
 use super::Translation;
 use crate::ir::{Kind, Result, Val};

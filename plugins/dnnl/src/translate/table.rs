@@ -1,4 +1,4 @@
-//! Table of the operators that have a translation. Everything that depends on an operator's name is in its row.
+//! Operator table. Everything that depends on an operator's name is in its row.
 
 use super::{Translation, attr_error, shape_error};
 use crate::elementwise::MathFn;
@@ -7,14 +7,14 @@ use crate::library::ffi;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::count;
 
-/// Operator that has a translation.
+/// Table row of a supported operator.
 pub struct Row {
     pub name: &'static str,
     /// Translates a call and returns its results.
     pub translate: fn(&mut Translation<'_>) -> Result<Vec<Val>>,
     /// True if the operator makes a region profitable: its work exceeds the cost of moving data.
     pub computes: bool,
-    /// True if the translation also holds for 8-bit data, because elements are only moved or compared.
+    /// True if the translation also applies to 8-bit data, because elements are only moved or compared.
     pub keeps_dtype: bool,
     /// True if the operator is supported only as a part of a composite.
     pub composite_only: bool,
@@ -49,7 +49,7 @@ pub fn row(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.name == name)
 }
 
-/// Returns the operators that are supported outside of composites.
+/// Returns the names of the operators that are supported outside composites.
 pub fn supported_alone() -> impl Iterator<Item = &'static str> {
     ROWS.iter().filter(|row| !row.composite_only).map(|row| row.name)
 }

@@ -2,14 +2,14 @@
 //!
 //! A part is computed in groups of tiles. The data of a whole group is transformed first: for each position, a matrix
 //! of tiles by channels in the order in which the register kernel reads it, `LANES` channels of up to `MAX_ROWS` tiles
-//! at a time. The group is then multiplied by one block of filters after another, and each block's products are
-//! transformed back while they are still in cache.
+//! at a time. The group is then multiplied by each filter block in turn, and the block's results are transformed back
+//! while they are still in cache.
 
 use super::{BLOCK, LANES, MAX_ROWS, POSITIONS, Pointers, Winograd};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Group of tiles, split into batches of nearly equal size, one per call of a register kernel.
+/// Group of tiles, split into batches of nearly equal size, one batch per call to a register kernel.
 struct Group {
     tiles: Range<usize>,
     batches: usize,
@@ -33,22 +33,24 @@ fn lanes(elements: usize) -> __mmask16 {
 }
 
 impl Winograd {
-    /// Computes a range of filter blocks for a range of tiles, in scratch memory `slot`.
+    /// Computes a range of filter blocks for a range of tiles, in scratch memory slot `slot`.
     ///
     /// # Safety
-    /// As for [`run`](Winograd::run); no other thread may write these results or use that scratch memory.
+    /// The requirements of [`run`](Winograd::run) apply, and no other thread may write these results or use that
+    /// scratch memory.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn part(&self, pointers: &Pointers, slot: usize, tiles: Range<usize>, blocks: Range<usize>) {
         let channels = self.weights.padded_channels();
         let groups = tiles.len().div_ceil(self.tiles_per_group()).max(1);
         let begin = |group: usize| tiles.start + tiles.len() * group / groups;
-        // SAFETY: scratch memory has this number of elements per slot, and a group has at most `tiles_per_group` tiles.
+        // SAFETY: `scratch` reserves `scratch_per_thread` elements per slot, enough for a group of `tiles_per_group`
+        // tiles.
         let (data, products) = unsafe {
             let data = pointers.scratch.add(slot * self.scratch_per_thread());
             (data, data.add(POSITIONS * self.tiles_per_group() * channels))
         };
         for group in (0..groups).map(|group| Group::new(begin(group)..begin(group + 1))) {
-            // SAFETY: guaranteed by the caller, and as above; there are weights for every block.
+            // SAFETY: the caller guarantees the tensors, with weights for every block; the slot has room for a group.
             unsafe {
                 self.transform(pointers, &group, data);
                 for block in blocks.clone() {
@@ -87,8 +89,8 @@ impl Winograd {
                 for channel in (0..padded).step_by(LANES) {
                     let place = |i: usize, j: usize| corner.wrapping_add(i * down + j * right + channel);
                     let left = lanes(filled - channel);
-                    // SAFETY: either the whole tile is inside the image, or the mask limits the read to the elements
-                    // that are; the matrices hold every tile and channel.
+                    // SAFETY: reads are unmasked only if the whole tile is inside the image; otherwise, the mask
+                    // excludes elements outside. The matrices at `to` hold every tile and channel.
                     unsafe {
                         let data = if whole && left == !0 {
                             std::array::from_fn(|i| std::array::from_fn(|j| _mm512_loadu_ps(place(i, j))))
@@ -138,15 +140,15 @@ impl Winograd {
             let left = lanes(filters - first);
             let mut bias = _mm512_setzero_ps();
             if !pointers.bias.is_null() {
-                // SAFETY: a bias has as many elements as there are filters.
+                // SAFETY: the caller guarantees a bias with one element per filter.
                 bias = unsafe { _mm512_maskz_loadu_ps(left, pointers.bias.add(first)) };
             }
             for tile in 0..group.tiles.len() {
                 let [image, row, column] = self.locate(group.tiles.start + tile);
                 let [row, column] = [row * 2, column * 2];
                 let corner = ((image * height + row) * width + column) * filters + first;
-                // SAFETY: the products have this many positions, tiles and filters; of the four results, only those
-                // inside the image are read and written.
+                // SAFETY: `multiply` wrote products for every position, tile and filter; only results inside the image
+                // are accessed.
                 unsafe {
                     let from = products.add(tile * BLOCK + first % BLOCK);
                     let product = |place: usize| _mm512_loadu_ps(from.add(place * group.tiles.len() * BLOCK));
@@ -200,22 +202,22 @@ fn transform_result(m: [[__m512; 4]; 4]) -> [[__m512; 2]; 2] {
     std::array::from_fn(|i| gather(columns[0][i], columns[1][i], columns[2][i], columns[3][i]))
 }
 
-/// Multiplies a batch of tiles by a block of kernels over `channels` channels: data in blocks of `LANES` channels by
-/// tile, kernels and products by `BLOCK` filters.
+/// Register kernel, which multiplies a batch of tiles by a filter block. Parameters: number of channels, data in blocks
+/// of (tiles, `LANES` channels), weights and result in rows of `BLOCK` filters.
 type Kernel = unsafe fn(usize, *const f32, *const f32, *mut f32);
 
 macro_rules! kernels {
     ($registers:literal: $($rows:literal)*) => { [$(multiply::<$rows, $registers>),*] };
 }
 
-/// Kernels for blocks of two registers, indexed by the number of tiles of a batch minus 1.
+/// Kernels for filter blocks of two registers, indexed by batch size minus 1.
 static WIDE_KERNELS: [Kernel; MAX_ROWS] = kernels!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
-/// Kernels for blocks whose filters fit one register.
+/// Kernels for filter blocks that fit in one register, indexed by batch size minus 1.
 static NARROW_KERNELS: [Kernel; MAX_ROWS] = kernels!(1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
-/// Multiplies matrices in registers. With 14 rows of 2 registers, there are 28 accumulators, 2 registers of weights and
-/// 1 of data.
+/// Multiplies matrices in registers. With 14 rows of 2 registers, there are 28 accumulators, 2 weight registers and 1
+/// data register.
 #[target_feature(enable = "avx512f")]
 unsafe fn multiply<const ROWS: usize, const REGISTERS: usize>(
     channels: usize,

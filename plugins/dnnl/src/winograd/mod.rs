@@ -1,8 +1,8 @@
-//! Convolutions by 3 x 3 kernels with fewer multiplications: Winograd's minimal filtering F(2 x 2, 3 x 3).
+//! 3 x 3 convolutions with fewer multiplications: Winograd's minimal filtering F(2 x 2, 3 x 3).
 //!
-//! Computed directly, a 2 x 2 tile of the result takes 36 multiplications for each pair of channels. In a transformed
-//! basis, the 4 x 4 input tile that it depends on is multiplied by the kernel in 16 multiplications (A. Lavin and S.
-//! Gray, "Fast Algorithms for Convolutional Neural Networks", 2015, section 4.1):
+//! Computed directly, a 2 x 2 result tile needs 36 multiplications per pair of input and output channels. In a
+//! transformed basis, multiplying the corresponding 4 x 4 input tile by the kernel needs 16 (A. Lavin and S. Gray,
+//! "Fast Algorithms for Convolutional Neural Networks", 2015, section 4.1):
 //!
 //! ```text
 //! Y = At [ (G g Gt) * (Bt d B) ] A
@@ -15,12 +15,12 @@
 //!
 //! Summed over channels, the elementwise product is one matrix product for each of the 16 positions. oneDNN 3.2 has no
 //! Winograd convolution for these CPUs (a request for one returns "unimplemented"), so it is computed here, on the
-//! library's threads: each thread takes tiles of the result, transforms their input into a buffer that stays in its
-//! cache (`kernel`), multiplies and transforms back. The kernels are transformed at load time (`weights`).
-//! `handwritten` decides where this is used instead of the library's convolution.
+//! library's threads: each thread transforms the input of its result tiles into a buffer that stays in cache
+//! (`kernel`), multiplies, and transforms back. The kernels are transformed at load time (`weights`). `handwritten`
+//! decides where this is used instead of the library's convolution.
 //!
 //! Larger tiles would save more multiplications but lose precision: their transforms have coefficients of 4 and 8,
-//! whereas those used here have none above 1.
+//! whereas the transforms used here have no coefficient above 1.
 
 #[cfg(target_arch = "x86_64")]
 mod kernel;
@@ -31,7 +31,7 @@ pub use weights::Weights;
 use crate::argument::Arguments;
 use crate::library::{OneDnn, ffi};
 
-/// Number of positions of a transformed tile.
+/// Number of positions in a transformed tile.
 const POSITIONS: usize = 16;
 
 /// Number of channels per vector.
@@ -40,10 +40,11 @@ pub const LANES: usize = 16;
 /// Number of filters per block: columns of a register kernel.
 const BLOCK: usize = 2 * LANES;
 
-/// Maximum number of tiles that a register kernel multiplies at once.
+/// Maximum number of tiles per call to a register kernel.
 const MAX_ROWS: usize = 14;
 
-/// Size in bytes of a thread's transformed data: a part of a core's L2 cache, most of which the weights occupy.
+/// Size in bytes of a thread's transformed data: a fraction of a core's L2 cache, because weights occupy most of the
+/// cache.
 const CACHE_BYTES: usize = 256 << 10;
 
 /// Winograd convolution.
@@ -51,7 +52,7 @@ const CACHE_BYTES: usize = 256 << 10;
 pub struct Winograd {
     /// Number of images, and their height and width.
     pub source: [usize; 3],
-    /// Strides of images, rows and columns of the data, in elements. Channels are contiguous.
+    /// Strides of the data's images, rows and columns, in elements. Channels are contiguous.
     pub strides: [usize; 3],
     /// Height and width of the result, which is channels-last and packed.
     pub result: [usize; 2],
@@ -64,33 +65,33 @@ pub struct Winograd {
     pub slots: usize,
 }
 
-/// Addresses of a convolution's tensors; null for optional ones that are absent.
+/// Addresses of a convolution's tensors; null for absent optional tensors.
 struct Pointers {
     data: *const f32,
     weights: *const f32,
     bias: *const f32,
-    /// Tensor in the result's layout that is added; may be the result itself.
+    /// Tensor added to the result, in the same layout; may be the result itself.
     addend: *const f32,
     result: *mut f32,
     scratch: *mut f32,
 }
 
-// SAFETY: inputs are not written, except for the addend, each element of which is read by the thread that writes it;
-// results and scratch memory are disjoint between threads.
+// SAFETY: `run` assigns the threads disjoint results and scratch memory, and inputs are not written, unless the result
+// is the addend; then the thread that writes an element also reads it.
 unsafe impl Sync for Pointers {}
 
 impl Winograd {
-    /// Returns the number of rows and columns of tiles.
+    /// Returns the number of tile rows and the number of tile columns.
     fn grid(&self) -> [usize; 2] {
         self.result.map(|size| size.div_ceil(2))
     }
 
-    /// Number of tiles of all images.
+    /// Total number of tiles in all images.
     pub fn tiles(&self) -> usize {
         self.source[0] * self.grid()[0] * self.grid()[1]
     }
 
-    /// Number of tiles whose transformed data is held at once.
+    /// Number of tiles per group; the transformed data of one group is in memory at a time.
     fn tiles_per_group(&self) -> usize {
         let rows = POSITIONS * MAX_ROWS * self.weights.padded_channels() * size_of::<f32>();
         MAX_ROWS * (CACHE_BYTES / rows).clamp(1, 8)
@@ -101,13 +102,13 @@ impl Winograd {
         POSITIONS * self.tiles_per_group() * (self.weights.padded_channels() + BLOCK)
     }
 
-    /// Number of elements of scratch memory.
+    /// Total number of scratch memory elements.
     pub fn scratch(&self) -> usize {
         self.slots * self.scratch_per_thread()
     }
 
-    /// Returns the number of parts into which tiles and the number into which filter blocks are split. Tiles are split
-    /// first, since threads that share tiles transform the same data; a part should fill a register kernel.
+    /// Returns the number of tile parts and the number of filter-block parts. Tiles are split first, because threads
+    /// with the same tiles repeat the same data transform; each tile part should fill a register kernel.
     fn parts(&self, threads: usize) -> [usize; 2] {
         let tiles = threads.min(self.tiles().div_ceil(MAX_ROWS)).max(1);
         [tiles, (threads / tiles).clamp(1, self.weights.blocks())]
@@ -132,7 +133,8 @@ impl Winograd {
                 let blocks = share(self.weights.blocks(), thread / shares, others);
                 // Winograd is never chosen on other architectures.
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: guaranteed by the caller; parts do not overlap, and each has its own scratch memory.
+                // SAFETY: the caller guarantees the tensors and AVX-512; parts do not overlap, and each has its own
+                // scratch memory.
                 unsafe {
                     self.part(&pointers, thread, tiles, blocks);
                 }

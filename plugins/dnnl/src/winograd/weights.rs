@@ -1,8 +1,8 @@
-//! Kernels in the transformed basis, in the order in which they are multiplied.
+//! Kernels in the transformed basis, in the order in which the register kernels read them.
 
 use super::{BLOCK, LANES, POSITIONS};
 
-/// Kernels of a 3 x 3 convolution, before and after the transform.
+/// Layout of 3 x 3 kernels before and after the Winograd transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
     /// Number of filters and channels.
@@ -12,17 +12,17 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Number of channels, padded with zeros to full vectors.
+    /// Number of channels, zero-padded to full vectors.
     pub fn padded_channels(&self) -> usize {
         self.size[1].next_multiple_of(LANES)
     }
 
-    /// Number of filter blocks; the last one is padded with zeros.
+    /// Number of filter blocks; the last block is zero-padded.
     pub fn blocks(&self) -> usize {
         self.size[0].div_ceil(BLOCK)
     }
 
-    /// Number of elements of the transformed kernels: (blocks, positions, channels, filters of a block).
+    /// Number of elements of the transformed kernels, whose axes are (blocks, positions, channels, filters per block).
     pub fn elements(&self) -> usize {
         self.blocks() * POSITIONS * self.padded_channels() * BLOCK
     }
@@ -42,7 +42,7 @@ impl Weights {
                         *tap = f64::from(f32::from_ne_bytes(*floats.get(at)?));
                     }
                 }
-                // G g, by columns, then multiplied by Gt.
+                // Columns of G g, which the loop below multiplies by Gt.
                 let columns = taps.map(multiply_by_g);
                 for row in 0..4 {
                     let places = multiply_by_g(columns.map(|column| column[row]));

@@ -1,38 +1,38 @@
-//! Parameters of the device, from `device.json` of this crate or from a file beside the library with the library's name
+//! Device parameters, from this crate's `device.json` or from a file next to the library with the library's name
 //! (`libbyoc_nuc_fpga.so` reads `libbyoc_nuc_fpga.json`).
 
 use byoc_plugin_api::{Error, Result};
 use serde::Deserialize;
 use std::path::Path;
 
-/// Parameters of the device.
+/// Device parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Number of rows of the array: terms of a sum multiplied per cycle.
+    /// Number of array rows: terms of a dot product that are multiplied per cycle.
     pub array_rows: u64,
-    /// Number of columns of the array: output channels summed per cycle.
+    /// Number of array columns: output channels that are accumulated per cycle.
     pub array_columns: u64,
-    /// Clock frequency in cycles per second.
+    /// Clock frequency in hertz.
     pub clock_hz: u64,
-    /// Size of the buffer for feature maps in bytes. Like the other buffers, it is double-buffered: one half is
-    /// transferred while the array works on the other.
+    /// Size of the feature map buffer in bytes. All buffers are double-buffered: one half is transferred while the
+    /// array processes the other half.
     pub input_buffer_bytes: u64,
-    /// Size of the buffer for kernels in bytes.
+    /// Size of the kernel buffer in bytes.
     pub weight_buffer_bytes: u64,
-    /// Size of the buffer for sums in bytes.
+    /// Size of the accumulator buffer in bytes.
     pub sum_buffer_bytes: u64,
     /// Bandwidth between DRAM and the buffers in bytes per second, in one direction at a time.
     pub dram_bytes_per_second: u64,
-    /// Maximum size of a burst in bytes.
+    /// Maximum burst size in bytes.
     pub dram_burst_bytes: u64,
-    /// Latency of the first byte of a burst in cycles.
+    /// Latency of a burst's first byte in cycles.
     pub dram_burst_latency_cycles: u64,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        parse(include_str!("../../device.json")).expect("device.json of the crate is valid")
+        parse(include_str!("../../device.json")).expect("expected a valid device.json in the crate")
     }
 }
 
@@ -40,7 +40,7 @@ impl Config {
     /// Reads the file next to the library. Without a file, returns the defaults.
     ///
     /// # Errors
-    /// If the file cannot be read, lacks a parameter, or has one that is unknown or out of range.
+    /// If the file cannot be read, lacks a parameter, or has an unknown or out-of-range parameter.
     pub fn load_beside(library: &Path) -> Result<Config> {
         let path = library.with_extension("json");
         if !path.exists() {

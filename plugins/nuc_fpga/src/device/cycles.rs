@@ -1,8 +1,9 @@
 //! Cycle model of the device.
 //!
-//! A systolic array of R rows and C columns holds R x C kernel elements and consumes the R terms of one output position
+//! A systolic array of R rows and C columns stores R x C kernel elements and consumes R terms of one output position
 //! per cycle. A layer is tiled: a tile has `channels` input channels, `outputs` output channels, and `rows` output rows
-//! of full width. One tile is one step; sums stay in their buffer from the first block of input channels to the last.
+//! of full width. One tile is one step; accumulators stay in their buffer from the first input channel block to the
+//! last.
 //!
 //! ```text
 //! passes(tile)  = ceil(channels * taps / R) * ceil(outputs / C)
@@ -17,23 +18,23 @@
 //! transfer(tile) = sum of burst(run) over the runs of contiguous bytes
 //! ```
 //!
-//! Loads (feature rows, kernels) and stores (sums) share one DRAM port. Every buffer is double-buffered: while step i
-//! is computed, the operands of step i + 1 are loaded and the sums that step i - 1 completed are stored.
+//! Loads (feature rows, kernels) and stores (accumulators) share one DRAM port. Every buffer is double-buffered: while
+//! step i is computed, the operands of step i + 1 are loaded and the accumulators that step i - 1 completed are stored.
 //!
 //! ```text
 //! cycles = load(0) + sum over i of max(compute(i), load(i + 1) + store(i - 1)) + store(last)
 //! ```
 //!
-//! An operand that the preceding step used as well is not loaded again. Groups and images are processed one after the
-//! other. The tile sizes that fit into half of each buffer are tried in two orders (all rows of a block of output
-//! channels, or all output channels of a stripe of rows). The tiling with the fewest cycles is chosen, the first one
-//! among equals.
+//! An operand that the preceding step used too is not loaded again. Groups and images are processed sequentially. Tile
+//! sizes that fit into half of each buffer are tried in two orders: all rows of an output channel block first, or all
+//! output channels of a stripe of rows first. The tiling with the fewest cycles is chosen; ties are broken by candidate
+//! order.
 
 use super::config::Config;
 use crate::layer::Layer;
 use std::ops::Range;
 
-/// Maximum number of steps of the simulated tilings; the tiling with the fewest steps is always simulated.
+/// Maximum number of steps of a simulated tiling. The tiling with the fewest steps is always simulated.
 const MAX_STEPS: u64 = 50_000;
 
 /// Estimated cost of a call.
@@ -43,13 +44,13 @@ pub struct Estimate {
     pub cycles: u64,
     /// Cycles in which the array computes.
     pub compute_cycles: u64,
-    /// Number of bytes of feature maps read.
+    /// Number of feature map bytes read.
     pub input_bytes: u64,
-    /// Number of bytes of kernels read.
+    /// Number of kernel bytes read.
     pub weight_bytes: u64,
-    /// Number of bytes of sums written.
+    /// Number of accumulator bytes written.
     pub sum_bytes: u64,
-    /// Number of multiply-accumulate operations of the layer.
+    /// Number of multiply-accumulate operations in the layer.
     pub macs: u64,
     /// Number of multiply-accumulate operations that the array can execute in `cycles`.
     pub possible_macs: u64,
@@ -65,22 +66,22 @@ impl Estimate {
         self.input_bytes + self.weight_bytes + self.sum_bytes
     }
 
-    /// Returns the utilization of the array, from 0 to 1.
+    /// Returns the array utilization, from 0 to 1.
     pub fn utilization(&self) -> f64 {
         self.macs as f64 / self.possible_macs.max(1) as f64
     }
 }
 
-/// Tile sizes of a layer, and the order of its tiles.
+/// Tile sizes and tile order of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tiling {
-    /// Number of input channels of a tile.
+    /// Number of input channels per tile.
     pub channels: u64,
-    /// Number of output channels of a tile.
+    /// Number of output channels per tile.
     pub outputs: u64,
-    /// Number of output rows of a tile.
+    /// Number of output rows per tile.
     pub rows: u64,
-    /// True if all rows of a block of output channels are computed before the next block.
+    /// True if all rows of an output channel block are computed before the next block.
     pub rows_first: bool,
 }
 
@@ -98,13 +99,13 @@ struct LayerDims {
 
 /// Relation of output rows to input rows, and the layout of both in memory.
 enum RowLayout {
-    /// Plane of `height` x `width` per channel.
+    /// One plane of `height` x `width` per channel.
     Planes { height: u64, width: u64, kernel: u64, stride: u64, pad: u64 },
     /// One row of all channels per output row.
     Rows,
 }
 
-/// Transfer of contiguous runs: number of runs, bytes per run.
+/// Transfer of contiguous runs: number of runs, size of a run in bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Runs(u64, u64);
 
@@ -152,7 +153,7 @@ impl LayerDims {
         }
     }
 
-    /// Returns the transfer of the features for these channels and output rows. Rows of padding are not loaded.
+    /// Returns the feature transfer for the given channels and output rows. Padding rows are not loaded.
     fn input(&self, channels: u64, rows: &Range<u64>) -> Runs {
         match self.layout {
             RowLayout::Planes { height, width, kernel, stride, pad } => {
@@ -171,7 +172,7 @@ impl LayerDims {
         }
     }
 
-    /// Returns the maximum number of bytes of features for `rows` output rows at any position.
+    /// Returns the maximum number of feature bytes for `rows` output rows at any position.
     fn max_input(&self, channels: u64, rows: u64) -> u64 {
         match self.layout {
             RowLayout::Planes { height, width, kernel, stride, .. } => {
@@ -198,8 +199,8 @@ impl LayerDims {
         }
     }
 
-    /// Returns the maximum number of output rows of a tile with these channels that fits into half of each buffer;
-    /// `None` if one row does not fit.
+    /// Returns the maximum number of output rows for which a tile with these channels fits into half of each buffer;
+    /// `None` if no row fits.
     fn max_rows(&self, channels: u64, outputs: u64, config: &Config) -> Option<u64> {
         let fits = |rows: u64| {
             self.max_input(channels, rows) <= config.input_buffer_bytes / 2
@@ -288,9 +289,9 @@ impl LayerDims {
 #[derive(Default)]
 struct Timeline {
     cycles: u64,
-    /// Cycles of the computation of the preceding step, and of the store of the step before it.
+    /// Compute cycles of the preceding step, and store cycles of the step before it.
     pending: Option<(u64, u64)>,
-    /// Cycles of the store of the preceding step.
+    /// Store cycles of the preceding step.
     store: u64,
 }
 
@@ -309,7 +310,7 @@ impl Timeline {
     }
 }
 
-/// Returns the block sizes to try for `size` channels: all of them, and `min` times each power of two below that.
+/// Returns the block sizes to try for `size` channels: `size`, and `min` times each power of two below `size`.
 fn sizes(size: u64, min: u64) -> Vec<u64> {
     let mut sizes = vec![size];
     sizes.extend(std::iter::successors(Some(min), |at| at.checked_mul(2)).take_while(|&at| at < size));
@@ -319,7 +320,7 @@ fn sizes(size: u64, min: u64) -> Vec<u64> {
 /// Checks that the smallest tile of a layer fits into the buffers.
 ///
 /// # Errors
-/// If the tile does not fit; the message names the buffer and the sizes.
+/// If the tile does not fit. The message names the buffer and the sizes.
 pub fn fits(layer: &Layer, config: &Config) -> Result<(), String> {
     let dims = LayerDims::new(layer);
     let (channels, outputs) = (dims.channels.min(config.array_rows), dims.outputs.min(config.array_columns));

@@ -1,5 +1,5 @@
-//! Software device: the functions of `nuc_fpga.h` on the CPU, with a model of the cycles that hardware of the
-//! configured size takes.
+//! Software device: implements `nuc_fpga.h` on the CPU, and models the cycles that hardware of the configured size
+//! takes.
 
 pub mod config;
 pub mod cycles;

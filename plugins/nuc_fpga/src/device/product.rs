@@ -1,5 +1,5 @@
-//! Execution of device calls on the CPU: blocks of output positions by blocks of output channels, each a product of
-//! int8 matrices whose rows are dense and padded to full vectors.
+//! Execution of device calls on the CPU: blocks of output positions by blocks of output channels, each an int8 GEMM
+//! whose rows are dense and padded to full vectors.
 
 use crate::epilogue::Target;
 use crate::layer::{Conv, Dense, Layer};
@@ -12,22 +12,22 @@ const LANES: usize = 32;
 const POSITIONS: usize = 48;
 /// Number of output channels per task.
 const OUTPUTS: usize = 64;
-/// Number of positions and of channels in a register tile.
+/// Number of output positions and of output channels in a register tile.
 const TILE: [usize; 2] = [2, 4];
 
 /// Executes a call.
 ///
 /// # Errors
-/// If a task panicked.
+/// If a task panics.
 ///
 /// # Safety
-/// `out` must hold as many int32 elements as the layer has sums, not overlap the operands, and not be accessed by
+/// `out` must have as many int32 elements as the layer has sums, not overlap the operands, and not be accessed by
 /// anything else during the call. The operands must have the layer's sizes.
 pub unsafe fn run(services: &Services, layer: &Layer, feature: &[i8], kernel: &[i8], out: Target) -> Result<()> {
     match layer {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees the sizes of the operands, and exclusive access to `out`.
         Layer::Conv2d(conv) => unsafe { conv2d(services, conv, feature, kernel, out) },
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees the sizes of the operands, and exclusive access to `out`.
         Layer::Dense(dense) => unsafe { self::dense(services, dense, feature, kernel, out) },
     }
 }
@@ -57,7 +57,8 @@ unsafe fn dense(services: &Services, dense: &Dense, feature: &[i8], kernel: &[i8
         let a = &feature[rows.start * width..rows.end * width];
         let b = &kernel[columns.start * width..columns.end * width];
         product(a, b, width, |position, output, sum| {
-            // SAFETY: the tasks have disjoint rows and columns, all within the result.
+            // SAFETY: the tasks have disjoint rows and columns, all within the result, whose size the caller of `run`
+            // guarantees.
             unsafe { out.sums().add((rows.start + position) * outputs + columns.start + output).write(sum) }
         });
     })
@@ -87,7 +88,8 @@ unsafe fn conv2d(services: &Services, conv: &Conv, feature: &[i8], kernel: &[i8]
         let b = &kernel[first * width..(first + block.len()) * width];
         product(&windows, b, width, |position, output, sum| {
             let at = (image * kernels + first + output) * positions + band.start + position;
-            // SAFETY: the tasks have disjoint positions and channels, all within the result.
+            // SAFETY: the tasks have disjoint positions and channels, all within the result, whose size the caller of
+            // `run` guarantees.
             unsafe { out.sums().add(at).write(sum) }
         });
     })
@@ -97,14 +99,14 @@ fn range(block: usize, size: usize, end: usize) -> std::ops::Range<usize> {
     block * size..((block + 1) * size).min(end)
 }
 
-/// Copies the elements of a window in the order of the kernel's elements. Elements outside the feature map are 0.
+/// Copies the elements of a window in kernel order. Elements outside the feature map are 0.
 fn window(conv: &Conv, image: &[i8], group: usize, position: usize, to: &mut [i8]) {
     let (y, x) = (position / conv.out_width(), position % conv.out_width());
     let [height, width] = [conv.height, conv.width].map(|size| size as usize);
     let [taps_y, taps_x] = [conv.kernel_height, conv.kernel_width].map(|size| size as usize);
     let top = (y * conv.stride_height as usize) as i64 - i64::from(conv.pad_height);
     let left = (x * conv.stride_width as usize) as i64 - i64::from(conv.pad_width);
-    // Taps of a row that are inside the feature map.
+    // Range of a row's taps that are inside the feature map.
     let inside = (-left).clamp(0, taps_x as i64) as usize..(width as i64 - left).clamp(0, taps_x as i64) as usize;
     let channels = conv.group_channels();
     for (row, to) in to.chunks_exact_mut(taps_x).enumerate() {
@@ -126,7 +128,7 @@ fn window(conv: &Conv, image: &[i8], group: usize, position: usize, to: &mut [i8
 fn product(a: &[i8], b: &[i8], width: usize, write: impl Fn(usize, usize, i32)) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the CPU supports AVX2.
+        // SAFETY: `is_x86_feature_detected` has confirmed that the CPU supports AVX2.
         return tiles(a, b, width, |a, b| unsafe { avx2::tile(a, b, width) }, |a, b| unsafe { avx2::one(a, b) }, write);
     }
     let one = |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(&a, &b)| i32::from(a) * i32::from(b)).sum();
@@ -143,7 +145,7 @@ fn product(a: &[i8], b: &[i8], width: usize, write: impl Fn(usize, usize, i32)) 
     tiles(a, b, width, tile, one, write);
 }
 
-/// Iterates over both operands in tiles, and over the remaining rows one by one.
+/// Iterates over both operands in tiles, and over the remaining rows individually.
 fn tiles(
     a: &[i8],
     b: &[i8],
@@ -175,17 +177,18 @@ fn tiles(
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    //! Computes 16 products at a time: elements are widened to 16 bits, and adjacent products are added in 32 bits.
+    //! AVX2 dot products, 16 elements at a time: elements are widened to 16 bits, and adjacent products are added in 32
+    //! bits.
 
     use super::{LANES, TILE};
     use std::arch::x86_64::*;
 
-    /// Loads 16 elements from index `at` on, widened to 16 bits.
+    /// Loads 16 elements, beginning at index `at`, and widens them to 16 bits.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn load(row: &[i8], at: usize) -> __m256i {
         let bytes: &[i8; 16] = row[at..at + 16].first_chunk().unwrap_or(&[0; 16]);
-        // SAFETY: `bytes` refers to 16 bytes.
+        // SAFETY: `bytes` is a reference to 16 bytes, and the load requires no alignment.
         _mm256_cvtepi8_epi16(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
     }
 

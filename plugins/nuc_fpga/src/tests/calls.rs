@@ -30,17 +30,17 @@ fn convolutions_of_random_shapes() {
 
 #[test]
 fn convolutions_at_block_boundaries() {
-    // Covers more positions and channels than a task has, and one more than whole tiles and vectors.
+    // Covers more positions and channels than one task, and one more than a multiple of tiles and vectors.
     let conv = ConvCase { data: [1, 11, 15, 13], kernels: 67, kernel: [3, 1], padding: [1, 0], ..ConvCase::default() };
     check_conv(&conv, 1);
     check_conv(&ConvCase { data: [2, 32, 7, 7], kernels: 65, kernel: [1, 1], padding: [0, 0], ..conv.clone() }, 2);
-    // Includes windows that lie entirely in the padding.
+    // Includes windows that are entirely in the padding.
     check_conv(&ConvCase { data: [1, 1, 1, 1], kernels: 1, kernel: [1, 1], padding: [2, 3], ..conv.clone() }, 3);
-    // Depthwise.
+    // Depthwise convolution.
     check_conv(&ConvCase { data: [1, 40, 6, 5], kernels: 40, kernel: [3, 3], padding: [1, 1], groups: 40, ..conv }, 4);
 }
 
-/// Checks a fully connected layer with `batch` rows, `inputs` features and `outputs` outputs.
+/// Checks a fully connected layer with `batch` rows, `inputs` input features and `outputs` output features.
 fn check_dense([batch, inputs, outputs]: [usize; 3], seed: u64) {
     let mut case = Case::new(seed);
     let x = case.input_of(DType::I8, &[batch, inputs]);

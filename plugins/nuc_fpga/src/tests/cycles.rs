@@ -1,4 +1,4 @@
-//! Tests of the cycle model against cases computed by hand.
+//! Tests the cycle model on cases computed by hand.
 
 use crate::device::config::Config;
 use crate::device::cycles::{Tiling, plan};
@@ -25,7 +25,7 @@ fn conv(channels: u32, side: u32, kernels: u32, kernel: u32, group: u32) -> Conv
     }
 }
 
-/// Returns the parameters that the numbers below assume: 16 bytes per cycle (3.2 GB/s at 200 MHz), 40 cycles of burst
+/// Returns the parameters that the expected values assume: 16 bytes per cycle (3.2 GB/s at 200 MHz), 40 cycles of burst
 /// latency.
 fn device() -> Config {
     Config {
@@ -49,8 +49,9 @@ fn default_parameters_are_as_documented() {
 #[test]
 fn one_tile_of_a_dense_layer() {
     let estimate = plan(&dense(1, 16, 16), &device()).unwrap();
-    // Load: 16 x 16 weights 40 + 256/16 = 56, 16 features 40 + 1 = 41. Compute: 16 to load the array, one pass of 16
-    // (the lower bound is the load of the next weights), 30 to drain = 62. Store: 16 sums of 4 bytes 40 + 4 = 44.
+    // Load: 40 + 256 / 16 = 56 for 16 x 16 weights, 40 + 1 = 41 for 16 features. Compute: 62 = 16 to load the array,
+    // one pass of 16 (the time to load the next weights is a lower bound), 30 to drain. Store: 40 + 4 = 44 for 16 sums
+    // of 4 bytes.
     assert_eq!(estimate.cycles, 56 + 41 + 62 + 44);
     assert_eq!((estimate.input_bytes, estimate.weight_bytes, estimate.sum_bytes), (16, 256, 64));
     assert_eq!((estimate.macs, estimate.possible_macs), (256, 203 * 256));
@@ -60,8 +61,8 @@ fn one_tile_of_a_dense_layer() {
 #[test]
 fn one_tile_of_a_convolution() {
     let estimate = plan(&Layer::Conv2d(conv(16, 8, 16, 1, 1)), &device()).unwrap();
-    // Load: weights 56; 16 contiguous planes of 64: 40 + 64 = 104. Compute: 16 + 64 + 30 = 110. Store: 4096 bytes in
-    // one burst: 40 + 256 = 296.
+    // Load: 56 for the weights, 40 + 64 = 104 for 16 contiguous planes of 64. Compute: 16 + 64 + 30 = 110. Store: 40 +
+    // 256 = 296 for 4096 bytes in one burst.
     assert_eq!(estimate.cycles, 56 + 104 + 110 + 296);
     assert_eq!(estimate.compute_cycles, 110);
     assert_eq!(estimate.tiling, Tiling { channels: 16, outputs: 16, rows: 8, rows_first: true });
@@ -69,24 +70,24 @@ fn one_tile_of_a_convolution() {
 
 #[test]
 fn loading_of_stripes_overlaps_computation() {
-    // Half of the buffer holds 512 bytes: four rows of 8 in 16 channels.
+    // Half of the buffer is 512 bytes: four rows of 8 in 16 channels.
     let device = Config { input_buffer_bytes: 1024, ..device() };
     let estimate = plan(&Layer::Conv2d(conv(16, 8, 16, 1, 1)), &device).unwrap();
     assert_eq!((estimate.tiling.rows, estimate.steps), (4, 2));
-    // A stripe: 16 runs of 32 bytes, 16 * (40 + 2) = 672. Its sums: 16 runs of 128 bytes, 16 * (40 + 8) = 768. Compute:
-    // 16 + 32 + 30 = 78, overlapped by the second load, then by the first store.
+    // Load per stripe: 16 * (40 + 2) = 672 for 16 runs of 32 bytes. Store per stripe: 16 * (40 + 8) = 768 for 16 runs
+    // of 128 bytes. Compute: 16 + 32 + 30 = 78, overlapped by the second load, then by the first store.
     assert_eq!(estimate.cycles, (56 + 672) + 672 + 768 + 768);
     assert_eq!(estimate.compute_cycles, 2 * 78);
 }
 
 #[test]
 fn blocks_of_input_channels_keep_sums_on_the_device() {
-    // Half of the buffer holds 256 bytes: 16 outputs of 16 terms.
+    // Half of the buffer is 256 bytes: 16 outputs of 16 terms.
     let device = Config { weight_buffer_bytes: 512, ..device() };
     let estimate = plan(&dense(1, 32, 16), &device).unwrap();
     assert_eq!((estimate.tiling.channels, estimate.steps), (16, 2));
-    // A block: 16 runs of 16 weights, 16 * 41 = 656, and 16 features, 41. Compute: 62, the first one overlapped by the
-    // second load. One store of 64 bytes at the end: 44.
+    // Load per block: 16 * 41 = 656 for 16 runs of 16 weights, 41 for 16 features. Compute per block: 62; the second
+    // load overlaps the first block. Store: 44 for 64 bytes at the end.
     assert_eq!(estimate.cycles, 697 + 697 + 62 + 44);
     assert_eq!(estimate.sum_bytes, 64);
 }
@@ -94,8 +95,9 @@ fn blocks_of_input_channels_keep_sums_on_the_device() {
 #[test]
 fn groups_are_processed_sequentially() {
     let estimate = plan(&Layer::Conv2d(conv(2, 4, 2, 3, 2)), &device()).unwrap();
-    // A group: 9 weights 41, a plane of 16 features 41; compute 16 + 16 + 30 = 62; store 64 bytes 44. The first group
-    // is computed while the second is loaded (82), the second while the first is stored.
+    // Load per group: 41 for 9 weights, 41 for a plane of 16 features. Compute per group: 16 + 16 + 30 = 62. Store per
+    // group: 44 for 64 bytes. The first group is computed while the second group is loaded (82), the second group while
+    // the first group is stored.
     assert_eq!(estimate.steps, 2);
     assert_eq!(estimate.cycles, 82 + 82 + 62 + 44);
     assert_eq!(estimate.macs, 2 * 16 * 9);
@@ -103,8 +105,8 @@ fn groups_are_processed_sequentially() {
 
 #[test]
 fn operands_on_the_device_are_not_reloaded() {
-    // 64 rows of 1024 features: 65536 bytes, half of the buffer. 160 outputs of 1024 weights: 163840 bytes, more than
-    // half of the buffer. Either operand can stay while blocks of the other are streamed.
+    // 64 rows of 1024 features are 65536 bytes, half of the buffer. 160 outputs of 1024 weights are 163840 bytes, more
+    // than half of the buffer. Either operand can stay on the device while blocks of the other operand are streamed.
     let estimate = plan(&dense(64, 1024, 160), &device()).unwrap();
     assert_eq!(estimate.input_bytes, 65_536);
     assert_eq!(estimate.weight_bytes, 163_840);
@@ -115,7 +117,7 @@ fn operands_on_the_device_are_not_reloaded() {
 #[test]
 fn long_bursts_are_split() {
     let estimate = plan(&dense(1, 16, 16), &Config { dram_burst_bytes: 64, ..device() }).unwrap();
-    // The 256 bytes of weights take four bursts, the other transfers one each.
+    // The 256 bytes of weights take four bursts, the remaining transfers one burst each.
     assert_eq!(estimate.cycles, (4 * 40 + 16) + 41 + 62 + 44);
 }
 
@@ -129,8 +131,8 @@ fn reports_bytes_of_a_layer_that_does_not_fit() {
     );
 }
 
-/// Checks that faster hardware never takes more cycles, and that no estimate is below the bound that the peak
-/// throughput of the array or of the DRAM implies.
+/// Checks that faster hardware never takes more cycles, and that no estimate is below the lower bound from the peak
+/// throughput of the array or the DRAM.
 #[test]
 fn bounds_hold_for_many_layers() {
     let mut numbers = super::harness::Rng(3);

@@ -1,5 +1,5 @@
-//! Tests of drivers: the sample is bit-exact with the software device, and other files are rejected before they are
-//! mapped.
+//! Tests drivers: the sample driver is bit-exact with the software device, and invalid files are rejected before they
+//! are mapped.
 
 use super::harness::{Rng, host};
 use crate::device::product;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// Builds a shared library from C.
+/// Builds a shared library from a C file.
 fn build(folder: &Path, source: &Path) -> PathBuf {
     let library = folder.join("libdriver.so");
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
@@ -49,7 +49,7 @@ fn sample_driver_equals_software_device() {
         let mut numbers = Rng(5);
         let (feature, kernel) = (numbers.int8s(feature), numbers.int8s(kernel));
         let (mut ours, mut theirs) = (vec![0i32; out], vec![1i32; out]);
-        // SAFETY: the vectors have the layer's sizes.
+        // SAFETY: `Layer::elements` determines the sizes of the vectors, which nothing else accesses.
         unsafe {
             product::run(&services, &layer, &feature, &kernel, Target(ours.as_mut_ptr().cast())).unwrap();
             driver.run(&layer, feature.as_ptr(), kernel.as_ptr(), theirs.as_mut_ptr());

@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Events and counters that a host received from plugins.
+/// Events and counters that a host has received from plugins.
 #[derive(Default)]
 pub struct Recorded {
     pub events: Mutex<Vec<(String, Value)>>,
     pub counters: Mutex<BTreeMap<String, u64>>,
 }
 
-/// Host with a number of threads.
+/// Host with a number of threads, and the record of what it receives.
 struct TestHost(usize, Arc<Recorded>);
 
 impl HostServices for TestHost {
@@ -89,7 +89,7 @@ impl Rng {
     }
 }
 
-/// Dense memory of a tensor with the alignment of the host's tensors.
+/// Dense tensor memory with the alignment of host tensors.
 #[derive(Clone)]
 pub struct Memory {
     words: Vec<[u64; 8]>,
@@ -113,13 +113,13 @@ impl Memory {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the words hold 64 bytes more than `bytes`, and `skip` is less than 64.
+        // SAFETY: `words` has at least 64 bytes more than `bytes`, and `skip` is less than 64.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast::<u8>().add(self.skip()), self.bytes) }
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let skip = self.skip();
-        // SAFETY: as above.
+        // SAFETY: `words` has at least 64 bytes more than `bytes`, and `skip` is less than 64.
         unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<u8>().add(skip), self.bytes) }
     }
 }
@@ -136,7 +136,7 @@ impl ConstantSource for ByteConstant {
     }
 }
 
-/// Encodes integers as elements of a type.
+/// Encodes integers as elements of type `dtype`.
 pub fn encode(dtype: DType, values: &[i64]) -> Vec<u8> {
     match dtype.size() {
         1 => values.iter().map(|&v| v as u8).collect(),
@@ -145,13 +145,13 @@ pub fn encode(dtype: DType, values: &[i64]) -> Vec<u8> {
     }
 }
 
-/// Decodes the elements of a tensor to integers.
+/// Decodes tensor elements to integers.
 pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<i64> {
     match dtype {
         DType::I8 => bytes.iter().map(|&b| i64::from(b as i8)).collect(),
         DType::U8 => bytes.iter().map(|&b| i64::from(b)).collect(),
         DType::I32 => bytes.chunks_exact(4).map(|b| i64::from(i32::from_le_bytes(b.try_into().unwrap()))).collect(),
-        other => panic!("{other}"),
+        other => panic!("unsupported element type {other}"),
     }
 }
 
@@ -252,7 +252,7 @@ impl Case {
         self.graph.output_types().cloned().collect()
     }
 
-    /// Runs a compiled region and returns its outputs and what the host received.
+    /// Runs a compiled region. Returns its outputs, and the events and counters that the host has received.
     pub fn run(&self, blob: &[u8], threads: usize) -> (Vec<Vec<i64>>, Arc<Recorded>) {
         let (services, heard) = host(threads);
         let executable = self.load(blob, &services).unwrap_or_else(|error| panic!("{error}"));
@@ -299,7 +299,7 @@ impl Case {
             let out = node.outputs[0].shape().unwrap();
             let value = match &node.kind {
                 NodeKind::Input(i) => decode(node.outputs[0].dtype, self.inputs[*i as usize].bytes()),
-                // Scales are read by the operators that use them.
+                // Operators that use scales read them directly.
                 NodeKind::Constant(_) if node.outputs[0].dtype == DType::F32 => Vec::new(),
                 NodeKind::Constant(i) => decode(node.outputs[0].dtype, self.constants[*i as usize].bytes()),
                 NodeKind::Composite(_) => panic!("expected an operator, found a composite"),
@@ -360,7 +360,7 @@ impl Case {
                         };
                         of(0).iter().enumerate().map(each).collect()
                     }
-                    other => panic!("{other}"),
+                    other => panic!("unsupported operator {other}"),
                 },
             };
             values.push(value);
@@ -369,7 +369,7 @@ impl Case {
     }
 }
 
-/// Computes Relay's formula with both shifts in 128 bits.
+/// Evaluates Relay's formula, with both shifts, in 128 bits.
 pub fn fixed_point(x: i64, multiplier: i32, exponent: i32, rounding: &str) -> i128 {
     let (left, right) = (exponent.max(0), (-exponent).max(0));
     let y = (i128::from(x) << left) * i128::from(multiplier);
@@ -385,7 +385,7 @@ pub fn fixed_point(x: i64, multiplier: i32, exponent: i32, rounding: &str) -> i1
     }
 }
 
-/// Computes `frexp` of the quotient by repeated halving, with the fraction rounded to 31 bits.
+/// Returns `frexp` of the quotient, computed by repeated halving, with the fraction rounded to 31 bits.
 fn multiplier_and_exponent(from: f32, to: f32) -> (i32, i32) {
     let (mut fraction, mut exponent) = (f64::from(from) / f64::from(to), 0);
     while fraction >= 1.0 {
@@ -438,7 +438,7 @@ fn naive_dense(x: &[i64], w: &[i64], ws: &[usize]) -> Vec<i64> {
     rows.flat_map(|x| w.chunks_exact(ws[1]).map(move |w| x.iter().zip(w).map(|(a, b)| a * b).sum::<i64>())).collect()
 }
 
-/// Parameters of a convolution.
+/// Convolution parameters.
 #[derive(Clone, Debug)]
 pub struct ConvCase {
     pub data: [usize; 4],
@@ -456,7 +456,7 @@ impl Default for ConvCase {
 }
 
 impl ConvCase {
-    /// Returns random parameters; a third of the cases may have groups, depthwise convolutions included.
+    /// Returns random parameters. A third of the cases may have groups, including depthwise convolutions.
     pub fn random(numbers: &mut Rng) -> ConvCase {
         let pick = |numbers: &mut Rng, from, to| numbers.between(from, to) as usize;
         let groups = [1, 1, pick(numbers, 1, 8)][pick(numbers, 0, 2)];

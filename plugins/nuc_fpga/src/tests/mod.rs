@@ -1,4 +1,4 @@
-//! Tests that compile, load and run regions, and compare the results with naive loops.
+//! Tests that compile, load and run regions, and compare the results with naive implementations.
 
 mod calls;
 mod cycles;

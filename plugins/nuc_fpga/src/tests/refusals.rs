@@ -60,7 +60,7 @@ fn float_models_get_a_hint() {
     let w = case.input_of(DType::F32, &conv.kernel_shape());
     let y = case.op("nn.conv2d", &[x, w], conv.attrs(), ty(DType::F32, &conv.out_shape()));
     case.output(y);
-    let Verdict::Refused(refusal) = case.judge() else { panic!("supported") };
+    let Verdict::Refused(refusal) = case.judge() else { panic!("expected a refusal, found support") };
     assert_eq!(refusal.detail.as_str(), "input 0: expected int8, found float32");
     assert!(refusal.hint.starts_with("run \"byoc quantize\" first"), "{}", refusal.hint);
 }
@@ -82,7 +82,7 @@ fn layers_that_exceed_the_buffers() {
     assert_eq!(case.refusal(), "ResourceLimit: expected at most 131071 terms per int32 accumulator, found 131072");
 }
 
-/// Builds a quantized dense layer with these zero points, followed by the operators that `then` adds.
+/// Builds a quantized dense layer with the given zero points, followed by the operators that `then` adds.
 fn quantized(input_zero: i64, kernel_zeros: &[i64], then: impl FnOnce(&mut Case, ValueRef) -> ValueRef) -> Case {
     let mut case = Case::new(0);
     let x = case.input_of(DType::I8, &[2, 8]);
@@ -110,7 +110,7 @@ fn zero_points() {
         "QuantScheme: kernel zero point: expected 0, found -7"
     );
     let mut case = quantized(0, &[0], |_, sum| sum);
-    // The same with a zero point that is an input.
+    // A quantized layer whose zero point is an input.
     let zero = case.input_of(DType::I32, &[]);
     let sum = case.graph.nodes.iter().position(|node| node.op().is_some()).unwrap();
     case.graph.nodes[sum].inputs[2] = zero;
@@ -121,7 +121,7 @@ fn zero_points() {
     assert_eq!(case.refusal(), "NotConstant: input zero point: expected a constant");
 }
 
-/// Adds a requantization of the sum.
+/// Adds a requantization of `sum`.
 fn requantize(case: &mut Case, sum: ValueRef, from: &[f32], zeros: [i64; 2], to: f32, attrs: [&str; 2]) -> ValueRef {
     let [from_zero, to_zero] = zeros.map(|zero| case.int32(&[], &[zero]));
     let shape: &[usize] = if from.len() == 1 { &[] } else { &[from.len()] };

@@ -1,4 +1,4 @@
-//! Tests of sums with epilogues, in one command and in chains: the plugin and the generated C are bit-exact with the
+//! Tests layers with epilogues, in one command and in chains: the plugin and the generated C are bit-exact with the
 //! single operators.
 
 use super::harness::{Case, ConvCase, Memory, Rng, decode, ty};
@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::path::Path;
 use std::process::Command;
 
-/// Appends operators of quantized models to a sum. The scales are chosen so that results use their range.
+/// Appends the operators of quantized models to a layer. The scales are chosen to make results use their full range.
 fn epilogue(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
     let shape = case.graph.type_of(sum).shape().unwrap();
     let channels = shape[1];
@@ -98,7 +98,7 @@ fn random(seed: u64) -> Case {
     case
 }
 
-/// Builds a chain of convolutions with epilogues; one result has two consumers and is an output, and the last
+/// Builds a chain of convolutions with epilogues. One result has two consumers and is a region output, and the last
 /// convolution covers its whole input.
 fn chain() -> Case {
     let mut case = Case::new(9);
@@ -156,11 +156,11 @@ fn random_regions() {
         if seed % 10 == 0 {
             same(&case, &case.run(&blob, 3).0, &expected);
         }
-        // Counts the cases whose results are not all equal: equal results would test little.
+        // Counts the cases with non-constant results, because constant results would test little.
         let first = expected[0][0];
         kinds[0] += usize::from(expected[0].iter().any(|&v| v != first));
     }
-    assert!(kinds[0] > 200, "{kinds:?}");
+    assert!(kinds[0] > 200, "expected more than 200 cases with non-constant results, found {kinds:?}");
 }
 
 #[test]
@@ -170,11 +170,11 @@ fn chains_reuse_the_workspace() {
     same(&case, &case.run(&compiled.blob, 2).0, &case.expected());
     let list = crate::blob::read(&compiled.blob).unwrap();
     assert_eq!(list.commands.len(), 7);
-    // Five layers have 2 x 8 x 9 x 9 sums, but at most two layers with their results are live at a time.
-    assert!(list.workspace < 2 * (4 + 2) * 2 * 8 * 81 + 4096, "{}", list.workspace);
+    // Five layers have 2 x 8 x 9 x 9 sums each, but the sums and results of at most two layers are live simultaneously.
+    assert!(list.workspace < 2 * (4 + 2) * 2 * 8 * 81 + 4096, "found {} bytes of workspace", list.workspace);
 }
 
-/// Compiles a region's C together with the sample driver.
+/// Compiles the C source of a region together with the sample driver.
 fn compile_c(source: &str, folder: &Path) -> libloading::Library {
     std::fs::write(folder.join("region.c"), source).unwrap();
     let plugin = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -188,14 +188,14 @@ fn compile_c(source: &str, folder: &Path) -> libloading::Library {
     cc(&["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-c", "region.c"]);
     cc(&["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", &include, "-c", sample.to_str().unwrap()]);
     cc(&["-shared", "-o", "libregion.so", "region.o", "driver.o"]);
-    // SAFETY: the library consists of generated C and has no constructors.
+    // SAFETY: the library was built above from generated C and the sample driver, neither of which has constructors.
     unsafe { libloading::Library::new(folder.join("libregion.so")) }.unwrap()
 }
 
-/// Runs the C of a region.
+/// Runs the compiled C source of a region.
 fn run_c(case: &Case, library: &libloading::Library) -> Vec<Vec<i64>> {
     type Run = unsafe extern "C" fn(*const *const c_void, *const *mut c_void, *const *const c_void, *mut c_void);
-    // SAFETY: the generated file defines both with these types.
+    // SAFETY: `source::source` generates both functions with these types.
     let (run, size) = unsafe {
         let run = library.get::<Run>("region_0").unwrap();
         (run, library.get::<unsafe extern "C" fn() -> usize>("region_0_work_size").unwrap()())
@@ -207,7 +207,7 @@ fn run_c(case: &Case, library: &libloading::Library) -> Vec<Vec<i64>> {
     let inputs: Vec<*const c_void> = case.inputs.iter().map(|memory| memory.bytes().as_ptr().cast()).collect();
     let constants: Vec<*const c_void> = case.constants.iter().map(|c| c.bytes().as_ptr().cast()).collect();
     let pointers: Vec<*mut c_void> = outputs.iter_mut().map(|memory| memory.bytes_mut().as_mut_ptr().cast()).collect();
-    // SAFETY: the tensors are those that the region was compiled for.
+    // SAFETY: `case` provides tensors of the types that the region was compiled for.
     unsafe { run(inputs.as_ptr(), pointers.as_ptr(), constants.as_ptr(), work.bytes_mut().as_mut_ptr().cast()) };
     types.iter().zip(outputs).map(|(t, memory)| decode(t.dtype, memory.bytes())).collect()
 }

@@ -1,4 +1,4 @@
-//! Tests of serialized command lists: reproducible, checked, and rejected when damaged; tests of the description and
+//! Tests that serialized command lists are reproducible, validated, and rejected if corrupt; tests the description and
 //! events.
 
 use super::harness::{Case, ConvCase, host};
@@ -42,7 +42,7 @@ fn rejects_damaged_command_lists() {
         for bit in [0, 3, 6] {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1 << bit;
-            // A flipped bit may turn a digit into another one; the list must still match the region's tensors.
+            // A flipped bit may change a digit; the list must still match the region's tensors.
             if let Ok(executable) = case.load(&damaged, &services) {
                 assert!(executable.prepare(&[&[1, 8, 9, 7]]).is_ok() || executable.prepare(&[]).is_err());
             }

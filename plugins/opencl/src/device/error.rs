@@ -1,4 +1,4 @@
-//! Errors of the OpenCL library, with what to do about them.
+//! OpenCL errors, with hints for the user.
 
 use byoc_plugin_api::Error;
 use byoc_plugin_api::device::DEVICE_LOST;
@@ -10,18 +10,18 @@ use cl3::error_codes::{
 /// Code that drivers return for a kernel that ended abnormally.
 const ABNORMAL_END: i32 = -9999;
 
-/// Tests a code for lack of memory.
+/// Tests for an error code that reports a lack of memory.
 pub fn is_memory(code: i32) -> bool {
     [CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_HOST_MEMORY, CL_OUT_OF_RESOURCES, CL_INVALID_BUFFER_SIZE]
         .contains(&code)
 }
 
-/// Tests a code for a device that computes nothing any more.
+/// Tests for an error code after which the device is unusable.
 pub fn is_lost(code: i32) -> bool {
     [CL_DEVICE_NOT_AVAILABLE, CL_INVALID_COMMAND_QUEUE, CL_INVALID_CONTEXT, ABNORMAL_END].contains(&code)
 }
 
-/// Creates the error of a function that returned a code.
+/// Creates the error for a library function that returned `code`.
 pub fn failed(function: &str, code: i32) -> Error {
     let text = if code == ABNORMAL_END { "a kernel ended abnormally" } else { error_text(code) };
     let error = Error::new(format!("{function}: {text} ({code})"));

@@ -1,4 +1,4 @@
-//! Commands in a queue, and the wait for the last of them.
+//! Enqueued commands, and waiting for their completion.
 
 use super::Device;
 use byoc_plugin_api::{Error, Result, Services};
@@ -11,26 +11,26 @@ use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Interval at which a wait looks for cancellation.
+/// Interval at which a wait checks for cancellation.
 pub const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Time that a cancelled run has for the kernels that are already enqueued. A device that takes longer counts as lost. The
-/// host ends a process whose plugin does not return within a second.
+/// Grace period of a cancelled run for kernels that are already enqueued. A device that takes longer counts as lost.
+/// The host ends a process whose plugin does not return within a second.
 const GRACE: Duration = Duration::from_millis(400);
 
-/// Command in a queue.
+/// Enqueued command.
 #[derive(Debug)]
 pub struct Event {
     device: Arc<Device>,
     handle: cl_event,
 }
 
-// SAFETY: the handle is a pointer that the library follows, whose functions may be called from any thread.
+// SAFETY: only the OpenCL library dereferences the handle, and it accepts it from any thread (OpenCL 1.2, A.2).
 unsafe impl Send for Event {}
-// SAFETY: as above.
+// SAFETY: OpenCL guarantees that event functions are thread-safe (OpenCL 1.2, A.2).
 unsafe impl Sync for Event {}
 
-/// Status of an event, which the library sets from a thread of its own.
+/// Final status of a command, set by a thread of the OpenCL library.
 #[derive(Debug, Default)]
 struct Signal {
     status: Mutex<Option<i32>>,
@@ -38,7 +38,7 @@ struct Signal {
 }
 
 impl Signal {
-    /// Waits for the end, at most for `time`. Returns the status of the ended command.
+    /// Waits at most `time` for the command to end. Returns its status; `None` if it has not ended.
     fn wait(&self, time: Duration) -> Option<i32> {
         let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         *self
@@ -49,7 +49,7 @@ impl Signal {
     }
 }
 
-/// Command that goes on after the run that has enqueued it.
+/// Command that may outlast the run that enqueued it.
 #[derive(Debug)]
 pub struct Unfinished {
     last: Event,
@@ -57,15 +57,15 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
-    /// Returns the command.
+    /// Returns the event of the command.
     pub fn event(&self) -> &Event {
         &self.last
     }
 
-    /// Waits for the end, at most for `time`. Returns true if the command has ended.
+    /// Waits at most `time` for the command to end. Returns true if it has ended.
     ///
     /// # Errors
-    /// A command that failed.
+    /// If the command failed.
     pub fn wait(&self, time: Duration) -> Result<bool> {
         match self.signal.wait(time) {
             Some(code) => self.last.device.ended(code).map(|()| true),
@@ -76,7 +76,7 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // The host does not wait any more for a command that has not ended.
+        // The host has stopped waiting for a command that has not ended.
         if self.signal.wait(Duration::ZERO).is_none() {
             self.last.device.lose();
         }
@@ -84,37 +84,37 @@ impl Drop for Unfinished {
 }
 
 extern "C" fn signal(_: cl_event, status: i32, data: *mut c_void) {
-    // SAFETY: `data` is the reference that `Event::wait` gave away, and the library calls back once.
+    // SAFETY: `data` is the `Arc` that `Event::signalled` passed to the library, which calls back once.
     let signal = unsafe { Arc::from_raw(data.cast::<Signal>().cast_const()) };
     *signal.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
     signal.ended.notify_all();
 }
 
 impl Event {
-    /// Takes over an event of the library.
+    /// Takes ownership of an event handle.
     pub fn new(device: &Arc<Device>, handle: cl_event) -> Event {
         Event { device: device.clone(), handle }
     }
 
-    /// Lets the library signal the end of the command, and sends all commands to the device.
+    /// Requests a signal for the end of the command, and flushes the queue.
     fn signalled(&self) -> Result<Arc<Signal>> {
         let device = &self.device;
         cl3::command_queue::flush(device.handles.queue).map_err(|code| device.failed("clFlush", code))?;
         let shared = Arc::new(Signal::default());
         let given = Arc::into_raw(shared.clone());
         if let Err(code) = set_event_callback(self.handle, CL_COMPLETE, signal, given.cast_mut().cast()) {
-            // SAFETY: the library did not take the reference.
+            // SAFETY: registration failed, so the library did not take ownership of the `Arc`.
             drop(unsafe { Arc::from_raw(given) });
             return Err(device.failed("clSetEventCallback", code));
         }
         Ok(shared)
     }
 
-    /// Waits for the end of the command and of all before it. On cancellation, commands that are already running get a
-    /// moment to end; a device on which they do not is lost.
+    /// Waits for the command and all earlier commands to end. After a cancellation, they have `GRACE` to end; then the
+    /// device is marked as lost.
     ///
     /// # Errors
-    /// A command that failed, cancellation, or a device that is lost.
+    /// If the command fails, the device is lost, or the caller cancels.
     pub fn wait(&self, services: &Services) -> Result<()> {
         let shared = self.signalled()?;
         let mut cancelled: Option<Instant> = None;
@@ -133,16 +133,15 @@ impl Event {
         }
     }
 
-    /// Returns the command as work that goes on.
+    /// Converts the event to an unfinished command, whose end the library signals.
     ///
     /// # Errors
-    /// Those of the library.
+    /// If the library cannot flush the queue or register the callback.
     pub fn unfinished(self) -> Result<Unfinished> {
         Ok(Unfinished { signal: self.signalled()?, last: self })
     }
 
-    /// Returns the times at which the device began and ended the command, in nanoseconds of its clock; `None` if it has not
-    /// ended.
+    /// Returns the start and end times of the command in nanoseconds of the device clock; `None` if it has not ended.
     pub fn times(&self) -> Option<[u64; 2]> {
         let status = i32::from(get_event_info(self.handle, CL_EVENT_COMMAND_EXECUTION_STATUS).ok()?);
         let time = |name| get_event_profiling_info(self.handle, name).ok().map(u64::from);
@@ -154,7 +153,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if !self.device.is_lost() {
-            // SAFETY: this object owns one reference.
+            // SAFETY: `self` owns one reference to the event and releases it only here.
             let _ = unsafe { release_event(self.handle) };
         }
     }

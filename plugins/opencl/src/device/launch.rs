@@ -19,14 +19,14 @@ pub struct Launch {
     local: [usize; 3],
 }
 
-// SAFETY: the handle is a pointer that the library follows; the object is used by one thread at a time.
+// SAFETY: OpenCL allows calls on a kernel from any thread, one at a time (OpenCL 1.2, A.2); the type is not `Sync`.
 unsafe impl Send for Launch {}
 
 impl Launch {
     /// Creates a launch of the kernel `name` of a program.
     ///
     /// # Errors
-    /// A program without this kernel, or a kernel with other parameters.
+    /// If the program has no kernel of this name, or the name contains a zero byte.
     pub fn new(program: &Program, name: &str, global: [usize; 3], local: [usize; 3]) -> Result<Launch> {
         let device = program.device.clone();
         let text = CString::new(name).map_err(|_| Error::new("expected a kernel name without zero bytes"))?;
@@ -35,23 +35,24 @@ impl Launch {
         Ok(Launch { device, kernel, global, local })
     }
 
-    /// Sets an argument for launches that are enqueued from now on. The buffer has to live until they have ended.
+    /// Sets an argument for subsequent launches. The buffer must live until they have ended.
     ///
     /// # Errors
-    /// A parameter that the kernel does not have.
+    /// If the kernel has no parameter with this number.
     pub fn set(&self, number: usize, argument: cl_mem) -> Result<()> {
-        // SAFETY: the value is the address of a handle, of the size of a handle.
+        // SAFETY: the pointer refers to `argument`, which outlives the call and has the passed size.
         unsafe { set_kernel_arg(self.kernel, number as u32, size_of::<cl_mem>(), (&raw const argument).cast()) }
             .map_err(|code| self.device.failed("clSetKernelArg", code))
     }
 
-    /// Enqueues the kernel after all commands before it.
+    /// Enqueues the kernel. The queue executes commands in order.
     ///
     /// # Errors
-    /// Those of the library.
+    /// If the library cannot enqueue the kernel.
     pub fn enqueue(&self) -> Result<Event> {
         let (device, (global, local)) = (&self.device, (&self.global, &self.local));
-        // SAFETY: all arguments are set to buffers that live as long as this object's owner; the sizes have three dimensions.
+        // SAFETY: the owner of `self` has set all arguments to buffers that it keeps alive; both sizes have three
+        // dimensions.
         let event = unsafe {
             enqueue_nd_range_kernel(
                 device.handles.queue,
@@ -71,7 +72,7 @@ impl Launch {
 impl Drop for Launch {
     fn drop(&mut self) {
         if !self.device.is_lost() {
-            // SAFETY: this object owns one reference.
+            // SAFETY: `self` owns one reference to the kernel and releases it only here.
             let _ = unsafe { release_kernel(self.kernel) };
         }
     }

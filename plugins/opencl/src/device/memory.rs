@@ -1,4 +1,4 @@
-//! Buffers on a device.
+//! Device buffers.
 
 use super::Device;
 use super::event::Event;
@@ -10,7 +10,7 @@ use cl3::types::{CL_FALSE, cl_buffer_region, cl_mem};
 use std::ptr;
 use std::sync::Arc;
 
-/// Buffer, or part of one. Released on drop, unless the device is lost.
+/// Buffer or sub-buffer, released on drop unless the device is lost.
 #[derive(Debug)]
 pub struct Buffer {
     device: Arc<Device>,
@@ -18,16 +18,16 @@ pub struct Buffer {
     bytes: usize,
 }
 
-// SAFETY: the handle is a pointer that the library follows, whose functions may be called from any thread.
+// SAFETY: only the OpenCL library dereferences the handle, and it accepts it from any thread (OpenCL 1.2, A.2).
 unsafe impl Send for Buffer {}
-// SAFETY: as above.
+// SAFETY: OpenCL guarantees that buffer functions are thread-safe (OpenCL 1.2, A.2).
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// Allocates a buffer.
     ///
     /// # Errors
-    /// More bytes than the device has.
+    /// If the device does not support buffers of this size, or lacks memory.
     pub fn new(device: &Arc<Device>, bytes: u64) -> Result<Buffer> {
         let bytes = bytes.max(1);
         if bytes > device.max_buffer {
@@ -37,36 +37,37 @@ impl Buffer {
             ))
             .hint("the device lacks memory: use a smaller batch or model, or close other programs on the device"));
         }
-        // SAFETY: the context lives as long as the process; there is no host pointer.
+        // SAFETY: the context lives as long as the process; the flags require no host pointer.
         let handle =
             unsafe { create_buffer(device.handles.context, CL_MEM_READ_WRITE, bytes as usize, ptr::null_mut()) }
                 .map_err(|code| device.failed("clCreateBuffer", code))?;
         Ok(Buffer { device: device.clone(), handle, bytes: bytes as usize })
     }
 
-    /// Takes over a buffer that [`into_handle`](Buffer::into_handle) gave away.
+    /// Takes ownership of a handle that [`into_handle`](Buffer::into_handle) returned.
     ///
     /// # Safety
-    /// The handle must be that of a buffer of this device and size, which nobody else releases.
+    /// `handle` must be a live buffer of this device, and no other owner may release this reference to it.
     pub unsafe fn from_handle(device: &Arc<Device>, handle: cl_mem, bytes: usize) -> Buffer {
         Buffer { device: device.clone(), handle, bytes }
     }
 
-    /// Gives the buffer away: it is not released.
+    /// Returns the handle without releasing the buffer.
     pub fn into_handle(self) -> cl_mem {
         std::mem::ManuallyDrop::new(self).handle
     }
 
-    /// Creates a part of a buffer.
+    /// Creates a sub-buffer.
     ///
     /// # Errors
-    /// A range outside the buffer.
+    /// If the range exceeds the buffer, or the library cannot create the sub-buffer.
     pub fn part(&self, offset: u64, bytes: u64) -> Result<Buffer> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes as u64) {
             return Err(Error::new(format!("expected a part of {} bytes, found {bytes} at {offset}", self.bytes)));
         }
         let region = cl_buffer_region { origin: offset as usize, size: bytes as usize };
-        // SAFETY: the region lies inside the buffer; the structure is the one that this type of part takes.
+        // SAFETY: `self` owns the buffer; `region` has the type that `CL_BUFFER_CREATE_TYPE_REGION` requires and
+        // outlives the call.
         let handle = unsafe {
             create_sub_buffer(self.handle, CL_MEM_READ_WRITE, CL_BUFFER_CREATE_TYPE_REGION, (&raw const region).cast())
         }
@@ -74,7 +75,7 @@ impl Buffer {
         Ok(Buffer { device: self.device.clone(), handle, bytes: bytes as usize })
     }
 
-    /// Returns the handle, for arguments of kernels.
+    /// Returns the handle, for kernel arguments.
     pub fn handle(&self) -> cl_mem {
         self.handle
     }
@@ -82,14 +83,13 @@ impl Buffer {
     /// Enqueues a copy of `data` to the buffer.
     ///
     /// # Errors
-    /// Those of the library.
     ///
     /// # Safety
-    /// `data` must live unchanged until the event has ended.
+    /// `data` must stay valid and unchanged until the command has ended.
     pub unsafe fn write(&self, data: &[u8]) -> Result<Event> {
         assert!(data.len() <= self.bytes, "the caller checks the size");
         let queue = self.device.handles.queue;
-        // SAFETY: the range lies inside the buffer; the caller keeps the data.
+        // SAFETY: the assertion checks the range; the caller keeps `data` valid until the command has ended.
         let event = unsafe {
             enqueue_write_buffer(queue, self.handle, CL_FALSE, 0, data.len(), data.as_ptr().cast(), 0, ptr::null())
         };
@@ -101,14 +101,13 @@ impl Buffer {
     /// Enqueues a copy of the buffer to `data`.
     ///
     /// # Errors
-    /// Those of the library.
     ///
     /// # Safety
-    /// `data` must live, and must not be accessed, until the event has ended.
+    /// `data` must stay valid, and must not be accessed, until the command has ended.
     pub unsafe fn read(&self, data: &mut [u8]) -> Result<Event> {
         assert!(data.len() <= self.bytes, "the caller checks the size");
         let queue = self.device.handles.queue;
-        // SAFETY: the range lies inside the buffer; the caller keeps the memory.
+        // SAFETY: the assertion checks the range; the caller does not access `data` until the command has ended.
         let event = unsafe {
             enqueue_read_buffer(queue, self.handle, CL_FALSE, 0, data.len(), data.as_mut_ptr().cast(), 0, ptr::null())
         };
@@ -121,7 +120,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if !self.device.is_lost() {
-            // SAFETY: this object owns one reference. A failure leaves the memory to the driver.
+            // SAFETY: `self` owns one reference to the buffer. A failed release only leaks the memory.
             let _ = unsafe { release_mem_object(self.handle) };
         }
     }

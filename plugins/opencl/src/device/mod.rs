@@ -1,18 +1,18 @@
-//! Devices: discovery, context and queue; memory; programs; launches and the wait for them.
+//! OpenCL devices: discovery, context and queue; memory; programs; launches and their completion.
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `error` | codes of the library |
+//! | `error` | error codes of the library |
 //! | `memory` | buffers: allocate, free, copy in and out |
 //! | `program` | builds programs, and caches their binaries |
-//! | `launch`, `event` | enqueues without waiting, and waits at the end |
-//! | `space` | memory of the device for tensors between regions |
+//! | `launch`, `event` | enqueue without waiting; wait for completion |
+//! | `space` | device memory for tensors between regions |
 //!
-//! A device is opened once per process and shared by all regions. The library is opened at run time: without it,
-//! everything here returns the same error, which names the command that installs one.
+//! A device is opened once per process and number of threads, and shared by all regions. The library is opened at run
+//! time; without it, every function returns the same error, with a hint that names the install command.
 //!
-//! A device that does not answer is marked as lost. From then on nothing is called on it: not even a release, which might
-//! wait for a kernel that never returns.
+//! A device that does not respond is marked as lost. From then on, no function is called on it, not even a release,
+//! which might wait for a kernel that never returns.
 
 pub mod error;
 pub mod event;
@@ -36,39 +36,38 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Command that installs an OpenCL library with a device that runs on every processor.
+/// Command that installs an OpenCL library with a driver for any CPU.
 pub const INSTALL: &str = "apt-get install -y pocl-opencl-icd";
 
-/// Selector of the device that is used unless the user chooses one.
+/// Selector of the default device.
 pub const AUTO: &str = "auto";
 
-/// Checks that text selects a device, on this machine or another.
+/// Tests for a well-formed device selector. The device need not exist on this machine.
 pub fn is_selector(text: &str) -> bool {
     text == AUTO || text.parse::<u16>().is_ok()
 }
 
-/// Properties of a device that kernels are tuned for.
+/// Device properties for which kernels are tuned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traits {
-    /// Name.
     pub name: String,
-    /// Version of OpenCL and of the driver.
+    /// OpenCL version and driver version.
     pub version: String,
-    /// Elements of a vector of float32 that the device computes at once, from 1 to 16.
+    /// Native float32 vector width in elements, from 1 to 16.
     pub width: i64,
-    /// Local memory is faster than global memory.
+    /// True if local memory is faster than global memory.
     pub local_memory: bool,
 }
 
 impl Traits {
-    /// Returns the number of elements of a vector for rows of `columns` elements.
+    /// Returns the vector width in elements for rows of `columns` elements.
     pub fn vector(&self, columns: i64) -> i64 {
         let widest = self.width.clamp(4, 16);
         [16, 8, 4, 2].into_iter().find(|&width| width <= widest && width <= columns).unwrap_or(1)
     }
 }
 
-/// Objects of the library that belong to a device. They live as long as the process.
+/// OpenCL objects of a device. They live as long as the process.
 #[derive(Clone, Copy, Debug)]
 struct Handles {
     device: cl_device_id,
@@ -79,21 +78,21 @@ struct Handles {
 /// Opened device.
 #[derive(Debug)]
 pub struct Device {
-    /// Properties.
     pub traits: Traits,
-    /// Size of the largest buffer in bytes.
+    /// Maximum buffer size in bytes.
     pub max_buffer: u64,
-    /// Number of work-items of the largest work-group.
+    /// Maximum number of work-items per work-group.
     pub max_group: usize,
-    /// Alignment of parts of buffers in bytes.
+    /// Alignment of sub-buffers in bytes.
     pub alignment: usize,
     handles: Handles,
     lost: AtomicBool,
 }
 
-// SAFETY: the handles are pointers that the library, whose functions may be called from any thread, follows itself.
+// SAFETY: only the OpenCL library dereferences the handles, and it accepts them from any thread (OpenCL 1.2, A.2).
 unsafe impl Send for Device {}
-// SAFETY: as above; objects whose functions are not thread-safe (kernels) are locked by their owners.
+// SAFETY: OpenCL guarantees thread-safe functions (OpenCL 1.2, A.2), except `clSetKernelArg` on the same kernel, which
+// this type does not call.
 unsafe impl Sync for Device {}
 
 /// Reads a property of a device.
@@ -103,7 +102,7 @@ macro_rules! property {
     };
 }
 
-/// Finds all devices with a compiler, in the order of the library.
+/// Finds all devices with a compiler, in library order.
 fn discover() -> Result<Vec<cl_device_id>> {
     let missing = |message: String| Error::new(message).hint(format!("install one with `{INSTALL}`"));
     let platforms = cl3::platform::get_platform_ids()
@@ -128,17 +127,17 @@ fn text(device: cl_device_id, name: cl_device_info) -> Result<String> {
     Ok(String::from(info).trim_matches(|c: char| c == '\0' || c.is_whitespace()).to_owned())
 }
 
-/// Returns a part of a processor with this number of units; `None` if the driver does not divide it.
+/// Returns a sub-device with `units` compute units; `None` if the driver cannot partition the device.
 fn part(device: cl_device_id, units: usize) -> Option<cl_device_id> {
     let counts = [CL_DEVICE_PARTITION_BY_COUNTS, units as isize, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, 0];
     create_sub_devices(device, &counts).ok()?.into_iter().next()
 }
 
 impl Device {
-    /// Returns the devices as the host lists them.
+    /// Returns JSON descriptions of the devices, for the host's device list.
     ///
     /// # Errors
-    /// No library or no device.
+    /// If no OpenCL library or no device is found.
     pub fn list() -> Result<Vec<Value>> {
         let found = Found::get()?;
         let about = |(index, (id, name, kind)): (usize, &(cl_device_id, String, u64))| {
@@ -153,12 +152,12 @@ impl Device {
         Ok(found.devices.iter().enumerate().map(about).collect())
     }
 
-    /// Returns the device that `selector` names: [`AUTO`] for the first that is no processor, or the first of all; a number in
-    /// the order of the library. A processor is used with at most this number of threads, if one is given and
-    /// the driver divides devices. A device is opened once for each number of threads.
+    /// Returns the device that `selector` names: an index in library order, or [`AUTO`] for the first non-CPU device,
+    /// or else the first device. A CPU uses at most `threads` compute units if the driver can partition it. A device is
+    /// opened once per number of threads.
     ///
     /// # Errors
-    /// No library, no device, or none of that name.
+    /// If no OpenCL library is found, `selector` names no device, or the device cannot be opened.
     pub fn get(selector: &str, threads: Option<usize>) -> Result<Arc<Device>> {
         static OPENED: Mutex<Vec<((usize, Option<usize>), Arc<Device>)>> = Mutex::new(Vec::new());
         let found = Found::get()?;
@@ -187,7 +186,7 @@ impl Device {
         }
         let context = cl3::context::create_context(&[device], std::ptr::null(), None, std::ptr::null_mut())
             .map_err(|code| failed("clCreateContext", code))?;
-        // SAFETY: the context was created for this device.
+        // SAFETY: `create_context` above created the context for `device`.
         let queue = unsafe {
             cl3::command_queue::create_command_queue(context, device, cl3::command_queue::CL_QUEUE_PROFILING_ENABLE)
         }
@@ -222,7 +221,7 @@ impl Device {
     /// Checks that the device has not been marked as lost.
     ///
     /// # Errors
-    /// A device that is lost.
+    /// If the device is lost.
     pub fn check(&self) -> Result<()> {
         if !self.is_lost() {
             return Ok(());
@@ -232,19 +231,20 @@ impl Device {
             .hint("start the program again, or run it with `--backend none`"))
     }
 
-    /// Checks the status of a command that has ended.
+    /// Converts the final status of a command to a result. Marks the device as lost after any failure but a lack of
+    /// memory.
     fn ended(&self, code: i32) -> Result<()> {
         if code >= 0 {
             return Ok(());
         }
-        // The context of a failed command is not usable on most drivers; a lack of memory passes.
+        // On most drivers, a failed command makes its context unusable, unless memory was insufficient.
         if !error::is_memory(code) {
             self.lose();
         }
         Err(failed("clSetEventCallback", code))
     }
 
-    /// Converts a code to an error, and marks the device as lost if the code says so.
+    /// Converts an error code to an error. Marks the device as lost if the code means that it is.
     pub fn failed(&self, function: &str, code: i32) -> Error {
         if error::is_lost(code) {
             self.lose();
@@ -253,18 +253,18 @@ impl Device {
     }
 }
 
-/// Devices of the library, with their names.
+/// Discovered devices: ID, name and type of each.
 struct Found {
     devices: Vec<(cl_device_id, String, u64)>,
 }
 
-// SAFETY: as for `Device`.
+// SAFETY: only the OpenCL library dereferences the device IDs, and it accepts them from any thread (OpenCL 1.2, A.2).
 unsafe impl Send for Found {}
-// SAFETY: as for `Device`.
+// SAFETY: OpenCL guarantees that device functions are thread-safe (OpenCL 1.2, A.2).
 unsafe impl Sync for Found {}
 
 impl Found {
-    /// Returns the devices, which are discovered once.
+    /// Returns the devices. The first call discovers them.
     fn get() -> Result<&'static Found> {
         static FOUND: OnceLock<Result<Found>> = OnceLock::new();
         FOUND.get_or_init(Found::new).as_ref().map_err(Clone::clone)

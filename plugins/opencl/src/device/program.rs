@@ -1,4 +1,4 @@
-//! Programs: built from source, or from a binary that an earlier build has left in the cache.
+//! Programs, built from source or from a cached binary.
 
 use super::Device;
 use super::event::INTERVAL;
@@ -14,34 +14,34 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 
-/// Options of the compiler. Nothing here lets it change NaN, infinities or signed zeros.
+/// Compiler options. Fast-math options are omitted because they could change NaN, infinities or signed zeros.
 const OPTIONS: &std::ffi::CStr = c"-cl-std=CL1.2";
 
-/// Maximum length of a quoted error of the compiler.
+/// Maximum length of a quoted compiler error, in characters.
 const MAX_LOG: usize = 400;
 
 /// Built program.
 #[derive(Debug)]
 pub struct Program {
-    /// Device.
     pub device: Arc<Device>,
-    /// Object of the library.
+    /// OpenCL program object.
     pub handle: cl_program,
 }
 
-// SAFETY: the handle is a pointer that the library follows, whose functions may be called from any thread.
+// SAFETY: OpenCL guarantees that program functions are thread-safe (OpenCL 1.2, A.2).
 unsafe impl Send for Program {}
 
-/// Returns the settings of the cache of binaries; `None` if caching is disabled.
+/// Returns the settings of the binary cache; `None` if caching is disabled.
 pub fn cache_settings(options: &Value) -> Option<Settings> {
     Settings::of_options(options, "opencl", ".bin")
 }
 
 impl Program {
-    /// Builds a program, from its binary if the cache has one that the driver takes.
+    /// Builds a program, from its cached binary if the driver accepts one.
     ///
     /// # Errors
-    /// Source that the driver does not compile; the message quotes its first error.
+    /// If the driver cannot compile the source (the message quotes its first error), the device is lost, or the caller
+    /// cancels.
     pub fn build(device: &Arc<Device>, source: &str, cache: Option<&Settings>, services: &Services) -> Result<Program> {
         device.check()?;
         if services.cancelled() {
@@ -52,7 +52,7 @@ impl Program {
             let program = Program::from_source(device, source, services)?;
             let binary = program.binary();
             built = Some(program);
-            // A driver that gives no binary is asked again in every process.
+            // Without a binary, nothing is cached, and every process compiles the source.
             binary.ok_or_else(|| Error::new(""))
         };
         let mut hasher = blake3::Hasher::new();
@@ -67,7 +67,7 @@ impl Program {
             (None, Ok(binary)) => match Program::from_binary(device, &binary, services) {
                 Ok(program) => Ok(program),
                 Err(error) => {
-                    tracing::debug!("the driver does not take its binary any more ({error}); compiling again");
+                    tracing::debug!("the driver rejected the cached binary ({error}); compiling from source");
                     Program::from_source(device, source, services)
                 }
             },
@@ -82,17 +82,18 @@ impl Program {
     }
 
     fn from_binary(device: &Arc<Device>, binary: &[u8], services: &Services) -> Result<Program> {
-        // SAFETY: the binary is one that this driver made; the cache has checked that it is unchanged.
+        // SAFETY: the cache key names device and driver version, and the cache verifies the digest, so the binary is
+        // unchanged output of this driver.
         let handle = unsafe { create_program_with_binary(device.handles.context, &[device.handles.device], &[binary]) }
             .map_err(|code| device.failed("clCreateProgramWithBinary", code))?;
         Program { device: device.clone(), handle }.built(services)
     }
 
-    /// Compiles the program on a thread of its own: drivers take seconds and cannot be interrupted.
+    /// Compiles the program on a separate thread, because drivers take seconds and cannot be interrupted.
     fn built(self, services: &Services) -> Result<Program> {
         let (send, receive) = mpsc::channel();
         let build = move || {
-            // Nobody waits any more after a cancellation.
+            // After a cancellation, the receiver no longer exists.
             let _ = send.send(self.compile());
         };
         std::thread::Builder::new().name("opencl build".into()).spawn(build)?;
@@ -121,7 +122,7 @@ impl Program {
         }
     }
 
-    /// Returns the binary; `None` if the driver has none.
+    /// Returns the binary; `None` if the driver provides none.
     fn binary(&self) -> Option<Vec<u8>> {
         let binaries: Vec<Vec<u8>> = get_program_info(self.handle, CL_PROGRAM_BINARIES).ok()?.into();
         binaries.into_iter().next().filter(|binary| !binary.is_empty())
@@ -131,7 +132,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if !self.device.is_lost() {
-            // SAFETY: this object owns one reference.
+            // SAFETY: `self` owns one reference to the program and releases it only here.
             let _ = unsafe { release_program(self.handle) };
         }
     }

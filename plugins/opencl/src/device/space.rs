@@ -1,4 +1,4 @@
-//! Memory of a device for the tensors between regions.
+//! Device memory for tensors between regions.
 
 use super::Device;
 use super::memory::Buffer;
@@ -8,19 +8,19 @@ use cl3::types::cl_mem;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// DLPack's code of an OpenCL device.
+/// DLPack device type of OpenCL (`kDLOpenCL`).
 const OPENCL: i32 = 4;
 
-/// Returns the device of tensors in this memory, in DLPack's terms: the host compares it with nothing else.
+/// Returns the DLPack device of tensors in this memory. The host uses the value only for comparison.
 pub fn dlpack_device() -> DlpackDevice {
     DlpackDevice { kind: OPENCL, id: 0 }
 }
 
-/// Memory of a device.
+/// Memory of one device.
 pub struct Space {
     device: Arc<Device>,
     services: Services,
-    /// Sizes of the buffers that the host has.
+    /// Size in bytes of each buffer that the host owns, keyed by handle.
     sizes: Mutex<BTreeMap<usize, usize>>,
 }
 
@@ -30,14 +30,15 @@ impl Space {
         Space { device: device.clone(), services: services.clone(), sizes: Mutex::default() }
     }
 
-    /// Calls `f` with a part of a buffer.
+    /// Calls `f` with a sub-buffer.
     fn with_part<R>(&self, of: Transfer, bytes: usize, f: impl FnOnce(&Buffer) -> Result<R>) -> Result<R> {
         self.device.check()?;
         let size =
             self.sizes.lock().unwrap_or_else(PoisonError::into_inner).get(&(of.buffer.as_ptr() as usize)).copied();
         let size = size.ok_or_else(|| Error::new("expected a buffer of this device"))?;
         let handle: cl_mem = of.buffer.as_ptr();
-        // SAFETY: the host has the buffer, so it has not been released; it is given away again below.
+        // SAFETY: `sizes` lists the handle, so the host has not released the buffer; `into_handle` below returns it
+        // without a release.
         let buffer = unsafe { Buffer::from_handle(&self.device, handle, size) };
         let result = buffer.part(of.offset as u64, bytes as u64).and_then(|part| f(&part));
         buffer.into_handle();
@@ -64,7 +65,7 @@ impl DeviceMemory for Space {
     fn release(&self, buffer: BufferHandle) {
         let size = self.sizes.lock().unwrap_or_else(PoisonError::into_inner).remove(&(buffer.as_ptr() as usize));
         if let Some(size) = size {
-            // SAFETY: `allocate` gave the buffer away, and the host releases it once.
+            // SAFETY: `allocate` returned the handle; removing its entry from `sizes` ensures a single release.
             drop(unsafe { Buffer::from_handle(&self.device, buffer.as_ptr(), size) });
         }
     }
@@ -73,10 +74,10 @@ impl DeviceMemory for Space {
         if from.is_empty() {
             return Ok(());
         }
-        // The device may be lost before it has read the bytes.
+        // A lost device may still read the bytes after this call has returned, so they are copied.
         let data = from.to_vec();
         let copied = self.with_part(to, data.len(), |part| {
-            // SAFETY: the data lives until the event has ended, or for ever if the device is lost.
+            // SAFETY: `data` outlives the wait for the event, and is leaked below if the device is lost.
             unsafe { part.write(&data) }.and_then(|event| event.wait(&self.services))
         });
         if self.device.is_lost() {
@@ -91,7 +92,7 @@ impl DeviceMemory for Space {
         }
         let mut data = vec![0; to.len()];
         let copied = self.with_part(from, to.len(), |part| {
-            // SAFETY: as in `copy_in`.
+            // SAFETY: `data` outlives the wait for the event, and is leaked below if the device is lost.
             unsafe { part.read(&mut data) }.and_then(|event| event.wait(&self.services))
         });
         if self.device.is_lost() {

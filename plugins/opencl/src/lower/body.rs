@@ -1,4 +1,4 @@
-//! Body of a kernel: loads, elementwise operators and stores at each point of the index space.
+//! Kernel body: loads, elementwise operators and stores at each point of the index space.
 
 use crate::expression::{c_type, expression, int_literal, literal, operand_view, vector};
 use crate::fusion::{Group, index_in};
@@ -12,31 +12,29 @@ use byoc_plugin_support::region::{OpId, RegionIr, Val};
 use byoc_plugin_support::view::View;
 use std::collections::BTreeMap;
 
-/// Memory that is read or written at each point.
+/// Memory access at each point: a load or a store.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// Variable.
+    /// Variable that is loaded or stored.
     pub name: String,
-    /// Memory.
     pub place: Place,
-    /// View over the index space.
+    /// View of the memory over the index space.
     pub view: View,
     /// Element type.
     pub dtype: DType,
 }
 
-/// Operand of an operator.
+/// Operand of an elementwise operator.
 #[derive(Clone, Debug)]
 pub enum Operand {
-    /// Variable.
     Name(String),
-    /// Constant of float32.
+    /// float32 constant.
     Number(f64),
-    /// Constant of another type, as a literal.
+    /// Constant of a type other than float32, as a C literal.
     Literal(String),
 }
 
-/// Operator, whose result is a variable.
+/// Elementwise operator that assigns its result to a variable.
 #[derive(Clone, Debug)]
 pub struct Line {
     op: OpId,
@@ -45,21 +43,19 @@ pub struct Line {
     dtype: DType,
 }
 
-/// Loads, operators and stores.
+/// Loads, elementwise operators and stores of a kernel.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
-    /// Index space.
+    /// Shape of the index space.
     pub domain: Vec<i64>,
-    /// Loads.
     pub loads: Vec<Access>,
-    /// Operators.
+    /// Elementwise operators in evaluation order.
     pub lines: Vec<Line>,
-    /// Stores.
     pub stores: Vec<Access>,
 }
 
 impl Body {
-    /// Replaces the index space, with `change` applied to the view of each access; `None` if a view cannot be changed.
+    /// Applies `change` to the view of each access and to the index space; `None` if a view cannot be changed.
     pub fn transform(mut self, change: impl Fn(&View) -> Option<View>) -> Option<Body> {
         for access in self.loads.iter_mut().chain(&mut self.stores) {
             access.view = change(&access.view)?;
@@ -78,12 +74,12 @@ impl Body {
         body
     }
 
-    /// Returns all views.
+    /// Returns the views of all loads and stores.
     pub fn views(&self) -> Vec<&View> {
         self.loads.iter().chain(&self.stores).map(|access| &access.view).collect()
     }
 
-    /// Appends the statements for the columns at a point. The anchor's result is the variable `acc`.
+    /// Appends the statements for the columns at a point. The anchor's result is in variable `acc`.
     pub fn emit(&self, ir: &RegionIr<'_>, text: &mut KernelText, point: &Point, depth: usize) {
         let width = point.width;
         let ty = |dtype: DType| match dtype {
@@ -92,7 +88,7 @@ impl Body {
         };
         for load in &self.loads {
             let pointer = text.pointer(load.place, load.dtype, false);
-            // Groups with other types than float32 have one column at a point.
+            // Groups with element types other than float32 have one column per point.
             let value = match load.dtype {
                 DType::F16 => point.load_half(&pointer, &load.view),
                 _ => point.load(&pointer, &load.view),
@@ -109,7 +105,7 @@ impl Body {
                 })
                 .collect();
             let op = ir.get(line.op);
-            // The body was built for operators that have an expression.
+            // `Lowering::body` refuses operators without an expression.
             let value = expression(ir, op, &operands, width).unwrap_or_default();
             text.line(depth, &format!("const {} {} = {value}; /* {} */", ty(line.dtype), line.name, op.name));
         }
@@ -126,7 +122,7 @@ impl Body {
 
 impl Lowering<'_, '_> {
     /// Builds the body of a group, resolves its operands and chooses the storage of its results. `order` is the memory
-    /// order of the dimensions of the results; without it, they follow the operand that is broadcast least.
+    /// order of the result dimensions; `None` selects the order of the least-broadcast operand.
     pub fn body(&mut self, number: usize, order: Option<&[usize]>) -> Result<Body, CompileError> {
         let (ir, grouping) = (self.ir, self.grouping);
         let group: &Group = &grouping.groups[number];
@@ -160,7 +156,7 @@ impl Lowering<'_, '_> {
                 let dtype = ir.val(input).dtype;
                 let (place, view) = match pull_back(index, &wide, &group.domain) {
                     Some(view) => (storage.place, view),
-                    // A copy in the order of the index space can always be read.
+                    // A copy in index-space order is always readable.
                     None => {
                         let to = self.allocate(&group.domain, dtype);
                         let target = Storage { place: to, view: index.clone() };
@@ -203,7 +199,8 @@ impl Lowering<'_, '_> {
         Ok(body)
     }
 
-    /// Chooses the storage of a result that has the view `index` of the domain. Returns it, and its view over the domain.
+    /// Chooses the storage of a result, given its view `index` of the domain. Returns the storage, and the view of the
+    /// storage over the domain.
     fn place(&mut self, value: Val, index: &View, domain: &[i64], order: &[usize]) -> (Storage, View) {
         let shape = self.ir.shape(value).to_vec();
         let dense = View::dense(&shape);
@@ -217,11 +214,11 @@ impl Lowering<'_, '_> {
             let view = View::in_order(&shape, order);
             return (Storage { place, view: view.clone() }, view);
         }
-        // The domain is stored row-major, which makes the value's own view the one of the domain.
+        // The buffer contains the domain in row-major order, so `index` is also the view of the storage.
         (Storage { place, view: index.clone() }, View::dense(domain))
     }
 
-    /// Tests a value for being read by another group, directly or through view operators, or leaving the region.
+    /// Tests for a value that another group reads, directly or through view operators, or that is a region output.
     fn is_used_outside(&self, value: Val, group: usize) -> bool {
         let mut worklist = vec![value];
         while let Some(at) = worklist.pop() {
@@ -240,7 +237,7 @@ impl Lowering<'_, '_> {
         false
     }
 
-    /// Returns a constant of one element as a literal; `None` for other values.
+    /// Returns a one-element constant as a number or literal; `None` for any other value.
     fn scalar(&self, value: Val) -> Option<Operand> {
         let mut at = value;
         while let Some(op) = self.ir.producer(at) {

@@ -1,10 +1,10 @@
-//! Sums of products: convolutions as implicit matrix products, and matrix products.
+//! Contractions: matrix products, and convolutions as implicit matrix products.
 //!
-//! `out[g, r, c] = Σ_t Σ_k a[g, r, t, k] * b[g, t, k, c]`. Rows `r` are pixels or rows of a matrix, columns `c` are output
+//! `out[g, r, c] = Σ_t Σ_k a[g, r, t, k] * b[g, t, k, c]`. Rows `r` are pixels or matrix rows, columns `c` are output
 //! channels and fill vectors. `a` is read in place, one element at a time for all columns of a tile; `b` is packed into
-//! panels as wide as a tile: constants when the region is loaded, other operands by a kernel before. A work-item holds a
-//! tile of sums in registers and applies the elementwise operators of the group to it. On devices whose local memory is
-//! memory of its own, a work-group first loads the elements that its tiles share ([`Lowering::shared`]).
+//! panels as wide as a tile: a constant when the region is loaded, any other operand in a preceding kernel. A work-item
+//! accumulates a tile in registers and applies the elementwise operators of the group to it. On devices with dedicated
+//! local memory, a work-group first loads the elements that its tiles share ([`Lowering::shared`]).
 
 use super::body::Body;
 use super::panels::Operand;
@@ -17,31 +17,31 @@ use crate::program::Place;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::View;
 
-/// Loop over the window of a convolution along one axis.
+/// Loop over a convolution window along one axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Tap {
     /// Number of taps.
     pub size: i64,
-    /// Distance of taps in `a`.
+    /// Distance between adjacent taps in `a`.
     pub step: i64,
-    /// Dimension of the index space and axis whose border the taps may cross; `None` if they do not.
+    /// Dimension of the index space, and axis whose border the taps may cross; `None` if they cannot cross it.
     pub bounds: Option<(usize, Axis)>,
 }
 
-/// Sums of products over an index space of batch dimensions, rows and one dimension of columns.
+/// Contraction over an index space of batch dimensions, row dimensions, and one column dimension.
 #[derive(Clone, Debug)]
 pub struct Contraction {
-    /// Operators after the sums, and stores.
+    /// Elementwise operators on the result, and stores.
     pub body: Body,
     /// Number of batch dimensions.
     pub batch: usize,
-    /// First operand.
+    /// Memory of the first operand.
     pub a: Place,
-    /// First element of each row of the first operand.
+    /// View of the first element of each row of the first operand.
     pub a_view: View,
     /// Loops over the window.
     pub taps: Vec<Tap>,
-    /// Number of channels, and their distance in `a`.
+    /// Number of channels, and channel stride in `a`.
     pub k: (i64, i64),
     /// Second operand.
     pub b: Operand,
@@ -50,17 +50,17 @@ pub struct Contraction {
 /// Tile of a work-item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// Rows.
+    /// Number of rows.
     pub rows: i64,
-    /// Vectors of columns.
+    /// Number of vectors per row.
     pub vectors: i64,
-    /// Columns of a vector.
+    /// Number of columns per vector.
     pub width: i64,
 }
 
 impl Tile {
-    /// Chooses the tile with the least work for a product of `rows` and `columns`, on a device with vectors of `native`
-    /// elements and registers for 16 or 32 of them.
+    /// Chooses the cheapest tile for a result of `rows` by `columns`, on a device with vectors of `native` elements and
+    /// 16 vector registers, or 32 if `native` is 16.
     fn choose(rows: i64, columns: i64, native: i64) -> Tile {
         let registers = if native >= 16 { 32 } else { 16 };
         let mut best: Option<(i64, Tile)> = None;
@@ -70,7 +70,7 @@ impl Tile {
                 for tile_rows in (most - 4).max(1)..=most {
                     let tiles =
                         ((rows + tile_rows - 1) / tile_rows) * ((columns + vectors * width - 1) / (vectors * width));
-                    // Multiplications of vectors, and half as much for each load.
+                    // A vector multiplication costs 2, a load costs 1.
                     let cost = tiles * (2 * tile_rows * vectors + tile_rows + vectors);
                     if best.is_none_or(|(least, _)| cost < least) {
                         best = Some((cost, Tile { rows: tile_rows, vectors, width }));
@@ -81,7 +81,7 @@ impl Tile {
         best.map_or(Tile { rows: 1, vectors: 1, width: 4 }, |(_, tile)| tile)
     }
 
-    /// Returns the number of columns.
+    /// Returns the total number of columns in the tile.
     pub fn columns(&self) -> i64 {
         self.vectors * self.width
     }
@@ -111,7 +111,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Appends the sums of a tile in registers: `s0_0` and so on.
+    /// Appends the accumulation of a tile in registers, named `s<row>_<vector>`.
     fn sums(&mut self, text: &mut KernelText, c: &Contraction, tile: Tile, b: Place, rows: i64) {
         let rank = c.body.domain.len();
         let ty = vector(tile.width);
@@ -223,12 +223,12 @@ pub fn row_indices(c: &Contraction, suffix: &str) -> Vec<String> {
     (c.batch..c.body.domain.len() - 1).map(|d| format!("i{d}{suffix}")).collect()
 }
 
-/// Appends the batch indices, which `g` numbers.
+/// Appends declarations of the batch indices, decoded from `g`.
 pub fn batch_indices(text: &mut KernelText, c: &Contraction) {
     text.decode(1, &batch_names(c), &c.body.domain[..c.batch], "g");
 }
 
-/// Formats the number of the packed matrix of a batch: the batch's own, unless the operand is broadcast.
+/// Formats the index of a batch's packed matrix; broadcast dimensions do not contribute.
 pub fn group_offset(c: &Contraction) -> String {
     let mut stride: i64 = 1;
     let mut terms = Vec::new();
@@ -241,8 +241,8 @@ pub fn group_offset(c: &Contraction) -> String {
     if terms.is_empty() { "0".to_owned() } else { format!("({})", terms.join(" + ")) }
 }
 
-/// Appends the elementwise operators and stores of a tile whose sums are `s0_0` and so on. Its first row is `m0`, and
-/// `first` is its first column.
+/// Appends the elementwise operators and stores of a tile with accumulators `s<row>_<vector>`. The tile begins at row
+/// `m0` and column `first`.
 pub fn finish(lowering: &Lowering<'_, '_>, text: &mut KernelText, c: &Contraction, tile: Tile, rows: i64, first: &str) {
     let rank = c.body.domain.len();
     let columns = c.body.domain[rank - 1];
@@ -252,7 +252,7 @@ pub fn finish(lowering: &Lowering<'_, '_>, text: &mut KernelText, c: &Contractio
     text.line(1, &format!("const {ty} sums[{}] = {{{}}};", sums.len(), sums.join(", ")));
     text.line(1, &format!("for (int r = 0; r < {}; ++r) {{", tile.rows));
     text.line(2, "const int m = m0 + r;");
-    // Tiles of a work-group may lie past the last row or the last column.
+    // With local memory, whole tiles may be past the last row or column.
     let shared = lowering.device.local_memory;
     if shared || rows % tile.rows != 0 {
         text.line(2, &format!("if (m >= {rows})\n            break;"));
@@ -286,7 +286,7 @@ mod tests {
     fn tiles_fit_rows_columns_and_registers() {
         let tile = Tile::choose(49, 2048, 16);
         let computed = 49_u64.next_multiple_of(tile.rows as u64) * 2048_u64.next_multiple_of(tile.columns() as u64);
-        assert!(computed * 20 <= 49 * 2048 * 21, "at most 5 % of the work is lost: {tile:?}");
+        assert!(computed * 20 <= 49 * 2048 * 21, "expected at most 5 % padding, found {tile:?}");
         let tile = Tile::choose(12544, 24, 16);
         assert!(tile.rows >= 8 && tile.columns() < 48, "{tile:?}");
         assert_eq!(Tile::choose(1, 1000, 16).rows, 1);

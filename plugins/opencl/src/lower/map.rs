@@ -8,15 +8,15 @@ use crate::view_ops::{collapse, memory_order};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::View;
 
-/// Number of work-items of a group.
+/// Maximum number of work-items per work-group.
 const GROUP: i64 = 64;
 
-/// Returns the smallest power of two that is at least `n`, and at most `limit`.
+/// Returns the smallest power of two >= `n`, capped at `limit`.
 fn power_of_two(n: i64, limit: i64) -> i64 {
     (n.max(1) as u64).next_power_of_two().min(limit as u64) as i64
 }
 
-/// Returns work-groups over `columns` along the first dimension, and `rows` along the second.
+/// Returns a grid with `columns` work-items along the first dimension and `rows` along the second.
 pub fn grid(columns: i64, rows: i64) -> Grid {
     let x = power_of_two(columns, GROUP);
     let y = power_of_two(rows, GROUP / x);
@@ -24,8 +24,7 @@ pub fn grid(columns: i64, rows: i64) -> Grid {
 }
 
 impl KernelText {
-    /// Appends the positions of a work-item in a grid of `columns` vectors times `rows`, and returns from work-items past
-    /// the end.
+    /// Appends declarations of the work-item's position in the grid, and an early return for work-items past its end.
     pub fn positions(&mut self, grid: &Grid) {
         let guard = |d: usize| !(grid.items[d] as usize).is_multiple_of(grid.local[d]);
         self.line(1, "const int x = get_global_id(0);");
@@ -43,7 +42,8 @@ impl KernelText {
         }
     }
 
-    /// Appends the first column of a vector of a row with `columns`, and the number of columns that exist.
+    /// Appends the declaration of a vector's first column, `c`. If `width` does not divide `columns`, declares the
+    /// number of valid columns too, and returns its name.
     pub fn column(&mut self, columns: i64, width: i64) -> Option<String> {
         if width == 1 {
             self.line(1, "const int c = x;");
@@ -78,7 +78,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Adds a kernel over the points of a body.
+    /// Adds a kernel that executes a body at each point of its index space.
     pub fn map(&mut self, body: Body, float: bool, kind: &str, name: &str, comment: &str) {
         let Some(order) = body.stores.first().map(|store| memory_order(&store.view)) else { return };
         let body = body.permute(&order);

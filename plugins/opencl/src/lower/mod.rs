@@ -1,4 +1,4 @@
-//! Lowers a region to a program: storage of every tensor, kernels, and the list of their launches.
+//! Lowers a region to a program: tensor storage, kernels, and the launch list.
 //!
 //! Results of convolutions and pools are stored with the channels innermost, so that channels fill vectors. Every tensor
 //! is a strided view of a buffer, so transposes, slices and most reshapes cost nothing.
@@ -36,43 +36,43 @@ type Result<T> = std::result::Result<T, CompileError>;
 /// Tensor in memory.
 #[derive(Clone, Debug)]
 pub struct Storage {
-    /// Memory.
+    /// Memory that contains the tensor.
     pub place: Place,
-    /// Places of the elements.
+    /// Strided view of the tensor's elements in that memory.
     pub view: View,
 }
 
-/// Grid of a launch: work-items per group, and in all.
+/// Launch grid: number of work-items per work-group, and in total.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
-    /// Size of a work-group.
+    /// Work-group size along each dimension.
     pub local: [usize; 3],
-    /// Number of work-items that have work; rounded up to whole work-groups.
+    /// Number of active work-items along each dimension, before rounding up to whole work-groups.
     pub items: [i64; 3],
 }
 
-/// State of lowering a region. Other modules add `impl` blocks for the kinds of operators.
+/// State of lowering a region. Submodules add one `impl` block per kind of operator.
 pub struct Lowering<'p, 'a> {
-    /// Region.
+    /// Region to lower.
     pub ir: &'p RegionIr<'a>,
-    /// Groups of the region.
+    /// Fusion groups of the region.
     pub grouping: &'p Grouping,
-    /// Properties of the device that kernels are tuned for.
+    /// Properties of the device for which kernels are tuned.
     pub device: &'p Traits,
-    /// Storage of each value that has one.
+    /// Storage assigned to values so far.
     pub storage: BTreeMap<Val, Storage>,
-    /// Sizes of the buffers in bytes.
+    /// Buffer sizes in bytes.
     buffers: Vec<u64>,
     packed: Vec<PackedConstant>,
     kernels: Vec<Kernel>,
     definitions: Vec<String>,
-    /// Kernels by their text.
+    /// Kernel indices keyed by kernel text.
     known: BTreeMap<String, usize>,
     launches: Vec<Launch>,
     comments: Vec<String>,
 }
 
-/// Returns the attribute `axis` of an operator.
+/// Returns the attribute `axis` of an operator, normalized to a dimension index.
 pub fn axis(op: &Op<'_>, default: i64, rank: usize) -> Result<usize> {
     op.attrs().axis("axis", default, rank).map_or_else(
         || {
@@ -85,13 +85,13 @@ pub fn axis(op: &Op<'_>, default: i64, rank: usize) -> Result<usize> {
 }
 
 impl Lowering<'_, '_> {
-    /// Adds a buffer for a dense tensor.
+    /// Allocates an arena buffer for a dense tensor.
     pub fn allocate(&mut self, shape: &[i64], dtype: DType) -> Place {
         self.buffers.push((count(shape) * dtype.size() as i64) as u64);
         Place::Work(self.buffers.len() - 1)
     }
 
-    /// Returns the place of a constant in a packed order. Equal requests share the place.
+    /// Returns the place of a packed constant, or of zeros if `constant` is `None`. Equal requests share the place.
     pub fn constant(&mut self, constant: Option<usize>, dtype: DType, packing: Packing) -> Place {
         let packed = PackedConstant { constant, element: dtype.size(), packing };
         let known = self.packed.iter().position(|other| *other == packed);
@@ -101,7 +101,7 @@ impl Lowering<'_, '_> {
         }))
     }
 
-    /// Returns the storage of a value, with a copy where a view operator has no view.
+    /// Returns the storage of a value; adds a copy where a view operator has no view.
     pub fn resolve(&mut self, value: Val) -> Result<Storage> {
         let ir = self.ir;
         let mut chain = Vec::new();
@@ -147,7 +147,7 @@ impl Lowering<'_, '_> {
         Ok(storage)
     }
 
-    /// Returns a row-major copy.
+    /// Adds a row-major copy of a tensor, and returns its storage.
     pub fn dense(&mut self, from: &Storage, dtype: DType, name: &str) -> Result<Storage> {
         let shape = &from.view.shape;
         let to = Storage { place: self.allocate(shape, dtype), view: View::dense(shape) };
@@ -155,7 +155,7 @@ impl Lowering<'_, '_> {
         Ok(to)
     }
 
-    /// Describes an operator for a comment: name, shapes, nodes of the model.
+    /// Describes an operator for a comment in the source: name, shapes, model nodes.
     pub fn describe(&self, id: OpId) -> String {
         let op = self.ir.get(id);
         let shape = |value: &Val| {
@@ -172,7 +172,7 @@ impl Lowering<'_, '_> {
         text.replace("*/", "* /").replace("/*", "/ *").replace(|c: char| c == '\\' || c.is_control(), " ")
     }
 
-    /// Adds a launch of a kernel, which is defined unless an equal one is.
+    /// Adds a kernel launch; defines the kernel unless an equal kernel exists.
     pub fn launch(&mut self, kind: &str, text: KernelText, grid: Grid, name: &str, comment: &str) {
         let [x, y, z] = grid.local;
         let definition = format!("({}) {{\n{}}}\n", text.parameters(), text.code);
@@ -195,7 +195,7 @@ impl Lowering<'_, '_> {
         self.launches.push(Launch { name: name.to_owned(), kernel, arguments: text.arguments(), global });
     }
 
-    /// Returns the name of a group's launch, its operators, and its comment.
+    /// Returns the launch name of a group, made of its operator names, and the launch comment.
     pub fn names(&self, number: usize) -> (String, String) {
         let group = &self.grouping.groups[number];
         let ops: Vec<OpId> = group.anchor.iter().chain(&group.members).copied().collect();
@@ -220,7 +220,7 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// Copies outputs that no kernel has written: inputs, constants, views, and values that are several outputs.
+    /// Adds copies for outputs that no kernel writes: inputs, constants, views, and values returned more than once.
     fn outputs(&mut self) -> Result<()> {
         for (i, &value) in self.ir.outputs.iter().enumerate() {
             let place = Place::Output(i);
@@ -234,7 +234,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Assembles the source: a list of the launches, the functions that kernels call, and the kernels.
+    /// Assembles the source: launch list, helper functions, and kernels.
     fn source(&self, symbol: &str) -> String {
         let mut text = format!("/* {symbol}, for {}. Launches, in order:\n\n", self.device.name.replace("*/", ""));
         for (launch, comment) in self.launches.iter().zip(&self.comments) {
@@ -258,7 +258,7 @@ impl Lowering<'_, '_> {
 /// Lowers a region to a program.
 ///
 /// # Errors
-/// Operators, types and attributes without a kernel.
+/// If no kernel supports an operator with its element types, shapes and attributes.
 pub fn lower(graph: &Graph, ir: &RegionIr<'_>, device: &Traits) -> Result<Program> {
     let grouping = Grouping::new(ir);
     let mut lowering = Lowering {
@@ -321,7 +321,7 @@ fn prune(packed: Vec<PackedConstant>, launches: &mut [Launch]) -> Vec<PackedCons
     packed.into_iter().zip(used).filter_map(|(packed, used)| used.then_some(packed)).collect()
 }
 
-/// Returns the C type of an element type.
+/// Returns the OpenCL C type of an element type that [`support::check`](crate::support::check) accepts.
 pub fn element_type(dtype: DType) -> &'static str {
     c_type(dtype).unwrap_or("float")
 }

@@ -9,7 +9,8 @@ use byoc_plugin_support::region::Op;
 use byoc_plugin_support::view::{View, count};
 
 impl Lowering<'_, '_> {
-    /// Lowers `concatenate` to a copy of each operand. The result has the memory order of the largest operand.
+    /// Lowers `concatenate` to a copy of each operand. An intermediate result has the memory order of the largest
+    /// operand.
     pub fn concatenate(&mut self, op: &Op<'_>) -> Result<()> {
         let value = op.outputs[0];
         let shape = self.ir.shape(value).to_vec();
@@ -35,7 +36,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Lowers `take` along an axis, with indices clipped to the range, or wrapped.
+    /// Lowers `take`, with indices clipped or wrapped to the size of the axis.
     pub fn take(&mut self, op: &Op<'_>) -> Result<()> {
         let (data, indices) = (self.resolve(op.inputs[0])?, self.resolve(op.inputs[1])?);
         let value = op.outputs[0];
@@ -46,7 +47,7 @@ impl Lowering<'_, '_> {
         };
         let data = match op.attrs().ints("axis") {
             Some(_) => data,
-            // Without an axis, the data is flat.
+            // Without an axis, indices refer to the flattened data.
             None => {
                 let dense = self.dense(&data, dtype, op.name)?;
                 Storage { view: View::dense(&[count(&data.view.shape)]), ..dense }
@@ -82,7 +83,7 @@ impl Lowering<'_, '_> {
         from.extend(names[axis + between..].iter().cloned());
         let from_pointer = text.pointer(data.place, dtype, false);
         let to_pointer = text.pointer(to.place, dtype, true);
-        // An index along an axis of size 1 is 0, and has no part in the address.
+        // An index along an axis of size 1 is 0 and does not contribute to the address.
         let (source, target) = (address(&data.view, &from), address(&to.view, &names));
         text.line(1, &format!("{to_pointer}[{target}] = {from_pointer}[{source}];"));
         self.storage.insert(value, to);

@@ -1,4 +1,4 @@
-//! Operands of products in panels of columns, as wide as a tile.
+//! Operands of contractions, packed into panels of columns as wide as a tile.
 
 use super::{Lowering, Result, Storage};
 use crate::kernel::{KernelText, address};
@@ -11,7 +11,7 @@ use byoc_plugin_support::view::View;
 /// Operand that is packed into panels of columns.
 #[derive(Clone, Debug)]
 pub struct Operand {
-    /// Storage.
+    /// Storage before packing.
     pub storage: Storage,
     /// Size and stride of the dimensions outside the panels.
     pub outer: Vec<(i64, i64)>,
@@ -22,19 +22,20 @@ pub struct Operand {
 }
 
 impl Operand {
-    /// Returns the number of rows of a panel.
+    /// Returns the number of rows per panel.
     pub fn depth(&self) -> i64 {
         self.inner.iter().map(|step| step.0).product()
     }
 
-    /// Returns the number of panels of this width.
+    /// Returns the number of panels that are `width` columns wide.
     pub fn panels(&self, width: i64) -> i64 {
         (self.columns.0 + width - 1) / width
     }
 }
 
 impl Lowering<'_, '_> {
-    /// Packs an operand into panels of `width` columns. Returns its place.
+    /// Packs an operand into panels of `width` columns: a constant when the region is loaded, any other operand in a
+    /// kernel. Returns the place of the panels.
     pub fn panels(&mut self, b: &Operand, width: i64) -> Result<Place> {
         let batches: i64 = b.outer.iter().map(|step| step.0).product();
         let elements = [b.depth(), batches, b.panels(width), width].into_iter().try_fold(1i64, i64::checked_mul);
@@ -86,7 +87,7 @@ impl Lowering<'_, '_> {
         Ok(to)
     }
 
-    /// Returns the region's constant that a place holds as it is; `None` for other places.
+    /// Returns the index of the region constant that a place contains unchanged; `None` if there is none.
     fn source_constant(&self, place: Place) -> Option<usize> {
         let Place::Constant(i) = place else { return None };
         let packed = &self.packed[i];

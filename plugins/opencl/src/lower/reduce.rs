@@ -11,11 +11,11 @@ use byoc_plugin_support::refusal::refuse;
 use byoc_plugin_support::region::Op;
 use byoc_plugin_support::view::View;
 
-/// Combination of elements.
+/// Binary operation of a reduction, with its initial value.
 #[derive(Clone, Copy)]
 struct Combine {
     start: f64,
-    /// Combines the sum `a` with the element `b`.
+    /// Formats the combination of accumulator `a` and element `b`.
     text: fn(&str, &str) -> String,
 }
 
@@ -42,7 +42,7 @@ impl Lowering<'_, '_> {
         let by_memory: Vec<usize> = memory_order(x).into_iter().filter(|&d| !reduced[d]).collect();
         let summed: Vec<usize> = memory_order(x).into_iter().filter(|&d| reduced[d] && x.shape[d] != 1).collect();
         let out_rank = self.ir.shape(op.outputs[0]).len();
-        // Memory order of the result: that of the kept dimensions.
+        // The result has the memory order of the kept dimensions.
         let keepdims = out_rank == rank && kept.len() != rank;
         let of = |d: usize| if keepdims { d } else { kept.iter().position(|&k| k == d).unwrap_or(0) };
         let mut order: Vec<usize> = by_memory.iter().map(|&d| of(d)).collect();

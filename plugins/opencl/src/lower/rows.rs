@@ -1,6 +1,6 @@
 //! Operators over whole rows: softmax, log-softmax and layer normalization.
 //!
-//! A work-item computes a row. Rows whose elements are adjacent are read in vectors, with the rest one by one.
+//! A work-item computes one row. Rows with contiguous elements are read in vectors, and the remainder by element.
 
 use super::{Grid, Lowering, Result, axis};
 use crate::expression::{literal, vector};
@@ -10,10 +10,10 @@ use byoc_plugin_support::region::Op;
 use byoc_plugin_support::view::View;
 use std::fmt::Write;
 
-/// Number of rows of a work-group.
+/// Maximum number of rows per work-group.
 const GROUP: i64 = 4;
 
-/// Appends the combination of a vector's elements in pairs, and returns the expression of the result.
+/// Appends a pairwise reduction of a vector's elements, and returns the expression for its result.
 pub fn fold(name: &str, width: i64, combine: fn(&str, &str) -> String, code: &mut String, depth: usize) -> String {
     let pad = "    ".repeat(depth);
     let mut width = width;
@@ -47,8 +47,8 @@ impl Row<'_> {
         Point { indices: self.indices.to_vec(), column: "c".into(), valid: None, width }
     }
 
-    /// Appends a loop over the vectors of a row, and one over the rest. `body` appends the statements for an element or a
-    /// vector `v`.
+    /// Appends a loop over the vectors of a row, and a loop over the remaining elements. `body` appends the statements
+    /// for a vector or element `v`.
     fn each(&self, text: &mut KernelText, mut body: impl FnMut(&mut KernelText, i64)) {
         text.line(1, "c = 0;");
         for width in [self.width, 1] {
@@ -68,7 +68,8 @@ impl Row<'_> {
         }
     }
 
-    /// Appends the combination of all elements of a row into a variable; `element` formats an element from `v`.
+    /// Appends a reduction of a row into the variable `name`; `element` formats the operand to combine as a function of
+    /// `v`.
     fn total(
         &self,
         text: &mut KernelText,

@@ -1,26 +1,26 @@
-//! Sums of products through local memory, for devices where it is faster than global memory.
+//! Contractions through local memory, for devices whose local memory is faster than global memory.
 //!
-//! A work-group computes 32 rows by 32 columns. For every 16 products of the sums, its work-items load the elements of both
-//! operands that they share, meet at a barrier, and multiply from local memory. Taps and channels are one loop.
+//! A work-group computes 32 rows by 32 columns. For every 16 steps of the reduction, its work-items load the shared
+//! elements of both operands into local memory, wait at a barrier, and multiply. Taps and channels form one loop.
 
 use super::contraction::{Contraction, Tile, batch_indices, batch_names, finish, group_offset, row_indices};
 use super::{Grid, Lowering, Result};
 use crate::kernel::{KernelText, address};
 use byoc_plugin_api::DType;
 
-/// Work-items of a group along columns and rows.
+/// Number of work-items per work-group along columns and along rows.
 const ITEMS: i64 = 8;
 /// Tile of a work-item.
 const TILE: Tile = Tile { rows: 4, vectors: 1, width: 4 };
-/// Rows of a work-group, and columns.
+/// Number of rows, and of columns, per work-group.
 const SIDE: i64 = ITEMS * TILE.rows;
-/// Products between two barriers.
+/// Number of reduction steps between barriers.
 const DEPTH: i64 = 16;
-/// Elements of an operand that each work-item loads.
+/// Number of elements of each operand that a work-item loads between barriers.
 const LOADS: i64 = SIDE * DEPTH / (ITEMS * ITEMS);
 
 impl Lowering<'_, '_> {
-    /// Adds the kernel of a contraction.
+    /// Adds the local-memory kernel for a contraction.
     pub fn shared(&mut self, number: usize, c: &Contraction) -> Result<()> {
         let rank = c.body.domain.len();
         let rows: i64 = c.body.domain[c.batch..rank - 1].iter().product();
@@ -67,7 +67,8 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Appends the load of one element of the rows. Neighbors load neighbors in memory: rows, or else products.
+    /// Appends the load of one element of the first operand. Adjacent work-items load adjacent elements: along rows, or
+    /// else along the reduction.
     fn load_rows(&mut self, text: &mut KernelText, c: &Contraction, a: &str, rows: i64) {
         let rank = c.body.domain.len();
         let depth = c.b.depth();
@@ -93,7 +94,7 @@ impl Lowering<'_, '_> {
         if depth % DEPTH != 0 {
             inside.push(format!("k < {depth}"));
         }
-        // The product's number is the row-major number of taps and channel.
+        // `k` is the row-major index of taps and channel.
         let mut step = depth;
         for (t, tap) in c.taps.iter().enumerate() {
             step /= tap.size;

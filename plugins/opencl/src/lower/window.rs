@@ -11,14 +11,14 @@ use byoc_plugin_api::DType;
 use byoc_plugin_support::region::Op;
 use byoc_plugin_support::view::View;
 
-/// Reduction of a window.
+/// Reduction over a window.
 #[derive(Clone, Debug)]
 pub enum Reduction {
-    /// Maximum, where NaN wins.
+    /// Maximum, which propagates NaN.
     Max,
-    /// Mean; with `true`, over the padding too.
+    /// Mean; `true` includes the padding.
     Mean(bool),
-    /// Sum of products with one weight per tap and channel.
+    /// Dot product with one weight per tap and channel.
     Products(Operand),
 }
 
@@ -26,20 +26,19 @@ pub enum Reduction {
 pub struct Window {
     /// Operators after the reduction, and stores. The index space is `[batch, pixels.., channel]`.
     pub body: Body,
-    /// Data.
+    /// Storage of the data.
     pub storage: Storage,
-    /// Stride of the batches.
+    /// Batch stride of the data, in elements.
     pub batch: i64,
-    /// Stride of the channels.
+    /// Channel stride of the data, in elements.
     pub channel: i64,
     /// Spatial axes.
     pub axes: Vec<Axis>,
-    /// Reduction.
     pub reduction: Reduction,
 }
 
 impl Lowering<'_, '_> {
-    /// Lowers a pool.
+    /// Lowers a pooling operator.
     pub fn pool(&mut self, number: usize, op: &Op<'_>) -> Result<()> {
         let data = self.resolve(op.inputs[0])?;
         let (shape, out) = (data.view.shape.clone(), self.ir.shape(op.outputs[0]).to_vec());
@@ -55,7 +54,7 @@ impl Lowering<'_, '_> {
         let (dilation, pads) = (op.attrs().per_axis("dilation", axes, 1), op.attrs().padding(axes));
         let whole = op.name.contains("global") || op.name.contains("adaptive");
         let axis = |(i, &d): (usize, &usize)| Axis {
-            // The taps of an adaptive window are computed for each window.
+            // 0 marks global and adaptive windows, whose bounds the kernel computes.
             taps: if whole { 0 } else { sizes[i] },
             stride: strides[i],
             dilation: if whole { 1 } else { dilation[i] },
@@ -74,7 +73,7 @@ impl Lowering<'_, '_> {
         self.window(number, Window { body, storage: data, batch, channel, axes, reduction })
     }
 
-    /// Adds a kernel over windows.
+    /// Adds a kernel that reduces windows.
     pub fn window(&mut self, number: usize, w: Window) -> Result<()> {
         let rank = w.body.domain.len();
         let channels = w.body.domain[rank - 1];
@@ -142,7 +141,7 @@ impl Lowering<'_, '_> {
             Reduction::Mean(include) => {
                 let counts: Vec<String> =
                     w.axes.iter().enumerate().map(|(i, axis)| window_count(i, axis, include)).collect();
-                // With `ceil_mode`, a window may lie in the padding; the mean of nothing is 0.
+                // With `ceil_mode`, a window may be entirely in the padding; its mean is 0.
                 format!("a / (float)max({}, 1)", counts.join(" * "))
             }
             _ => "a".to_owned(),
@@ -155,7 +154,8 @@ impl Lowering<'_, '_> {
     }
 }
 
-/// Appends the range of a window inside the data: `at`, the first tap even in the padding, `from` and `to`.
+/// Appends the bounds of a window: `at`, its first tap, possibly in the padding, and `from` and `to`, its range inside
+/// the data.
 fn window_bounds(text: &mut KernelText, i: usize, axis: &Axis, index: &str) {
     let (size, outputs) = (axis.size, axis.outputs);
     if axis.taps == 0 {
@@ -179,11 +179,11 @@ fn window_bounds(text: &mut KernelText, i: usize, axis: &Axis, index: &str) {
     text.line(1, &format!("const int to{i} = min(at{i} + {end}, {size});"));
 }
 
-/// Formats the number of elements of a window, with or without the padding.
+/// Formats the number of elements in a window, with or without the padding.
 fn window_count(i: usize, axis: &Axis, include: bool) -> String {
     let dilation = axis.dilation;
     if axis.taps != 0 && include {
-        // A window that reaches past the padding counts elements up to the end of the padding.
+        // Elements past the end of the padding do not count.
         let limit = axis.size + axis.pad.1;
         return format!("min({}, ({limit} - at{i} + {}) / {dilation})", axis.taps, dilation - 1);
     }

@@ -1,8 +1,8 @@
-//! Static verification of a stream, without its data: every access lies within a memory or a buffer, the stream ends, and
-//! tokens order every two accesses of which one writes.
+//! Static verification of a stream without its data: every access is within a memory or a buffer, the stream
+//! terminates, and tokens order every pair of accesses that includes a write.
 //!
-//! The order is that of vector clocks: an instruction happens after those before it in its module, and after those whose
-//! tokens it takes.
+//! Vector clocks define the order: an instruction happens after the earlier instructions of its module, and after the
+//! instructions whose tokens it pops.
 
 use crate::config::Config;
 use crate::isa::{Gemm, Insn, Loops, Memory, Module, Op, Transfer, Uop};
@@ -11,17 +11,17 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 
-/// Maximum number of tokens in a queue: what every hardware design holds.
+/// Maximum number of tokens in a queue that every hardware design supports.
 pub const MAX_TOKENS: usize = 8;
 
 /// Buffer in DRAM that a stream may access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Addresses in bytes.
+    /// Range of byte addresses.
     pub range: Range<usize>,
-    /// True if the stream may write it.
+    /// True if the stream may write to the buffer.
     pub writable: bool,
-    /// Micro-operations of the buffer, if it has them: their contents are needed to know what instructions access.
+    /// Micro-operations in the buffer, if any. They determine the elements that instructions access.
     pub uops: Option<Vec<u32>>,
 }
 
@@ -30,7 +30,7 @@ pub struct Segment {
 pub struct Violation {
     /// Index of the instruction in the stream; `None` for the stream as a whole.
     pub instruction: Option<usize>,
-    /// Rule, and what breaks it.
+    /// Description of the violation, with expected and found values.
     pub message: String,
 }
 
@@ -45,13 +45,13 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// Number of instructions of each module that happen before or at an instruction.
+/// Vector clock: number of instructions per module that have happened by the end of an instruction.
 type Clock = [u32; MODULES];
 
 /// Checks a stream.
 ///
 /// # Errors
-/// The first violation.
+/// If the stream violates a rule. The error is the first violation.
 pub fn check(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(), Violation> {
     let mut checker = Checker::new(config, segments);
     let queues = tokens::by_module(stream);
@@ -104,15 +104,15 @@ pub fn check(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(
     }
 }
 
-/// Minimum distance of two steps of a matrix instruction that write one accumulator: the depth of the pipelines of the
-/// hardware designs, with a margin.
+/// Minimum distance between two steps of a matrix instruction that write the same accumulator: the pipeline depth of
+/// the hardware designs, with a margin.
 pub const MIN_DISTANCE: usize = 4;
 
-/// Checks that no matrix instruction of a stream adds to an accumulator again before the pipeline has written it. The
-/// simulators have no pipeline, and neither have all designs; a portable stream passes.
+/// Checks that no matrix instruction adds to an accumulator again before the pipeline has written it. The simulators
+/// and some hardware designs have no such pipeline, but a portable stream must pass.
 ///
 /// # Errors
-/// The first instruction that does.
+/// If an instruction has such a hazard. The error is the first violation.
 pub fn hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(), Violation> {
     let mut checker = Checker::new(config, segments);
     for (index, insn) in stream.iter().enumerate() {
@@ -142,13 +142,13 @@ pub fn hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result
     Ok(())
 }
 
-/// Returns the first module that has not executed all of its instructions, with its next one.
+/// Returns the first module with pending instructions, and the index of its next instruction.
 fn waiting(queues: &[Vec<usize>; MODULES], heads: [usize; MODULES]) -> Option<(Module, usize)> {
     let modules = [Module::Load, Module::Compute, Module::Store];
     modules.into_iter().zip(queues).zip(heads).find_map(|((module, queue), head)| Some((module, *queue.get(head)?)))
 }
 
-/// Last accesses to an element: the write, and the reads of each module since.
+/// Latest accesses to an element: the last write, and the last read of each module since then.
 #[derive(Clone, Copy, Default)]
 struct Accesses {
     write: Option<(Module, u32)>,
@@ -156,7 +156,7 @@ struct Accesses {
 }
 
 impl Accesses {
-    /// Records an access, and returns false if an earlier one conflicts and does not happen before it.
+    /// Records an access. Returns false if an earlier conflicting access does not happen before it.
     fn record(&mut self, module: Module, clock: Clock, writes: bool) -> bool {
         let after_write = self.write.is_none_or(|(by, number)| clock[by as usize] >= number);
         let after_reads = !writes || self.reads.iter().zip(clock).all(|(read, clock)| clock >= *read);
@@ -169,16 +169,17 @@ impl Accesses {
     }
 }
 
-/// Maximum number of accesses that a check records: some 20 times those of ResNet-18, and seconds.
+/// Maximum number of accesses that a check records: some 20 times the accesses of ResNet-18. Such a check takes
+/// seconds.
 pub const MAX_ACCESSES: u64 = 1 << 28;
 
-/// Bytes of DRAM whose accesses are recorded together.
+/// Size in bytes of a granule: DRAM whose accesses are recorded together.
 const GRANULE: usize = 16;
 
 struct Checker<'a> {
     config: &'a Config,
     segments: &'a [Segment],
-    /// Micro-operations in the memory of the device.
+    /// Contents of the micro-operation memory; `None` for entries that are not loaded.
     uops: Vec<Option<u32>>,
     /// Accesses to the elements of INP, WGT and ACC.
     sram: [Vec<Accesses>; 3],
@@ -188,7 +189,7 @@ struct Checker<'a> {
     accesses: u64,
 }
 
-/// Returns the granules of a range of addresses.
+/// Returns the granules of an address range.
 fn granules(range: &Range<usize>) -> Range<usize> {
     range.start / GRANULE..range.end.div_ceil(GRANULE)
 }
@@ -264,7 +265,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Counts an access, so that no stream keeps the checker busy.
+    /// Counts an access. The maximum bounds the time for any stream.
     fn count(&mut self) -> Result<(), String> {
         self.accesses += 1;
         match self.accesses > MAX_ACCESSES {
@@ -273,13 +274,13 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Returns the number of elements of a memory that a stream may use.
+    /// Returns the number of usable elements in a memory.
     fn limit(&self, memory: Memory) -> usize {
         if memory == Memory::Uop { self.config.uop_entries() } else { self.config.depth(memory) }
     }
 
-    /// Returns the elements of a memory that a transfer accesses. The first one has to exist even if there is none, as in
-    /// the simulators.
+    /// Returns the range of memory elements that a transfer accesses. The start of an empty range must be in bounds
+    /// too, as in the simulators.
     fn elements(&self, memory: Memory, of: &Transfer) -> Result<Range<usize>, String> {
         let (limit, base) = (self.limit(memory), usize::from(of.sram_base));
         let end = base + of.rows() * of.row_length();
@@ -289,7 +290,7 @@ impl<'a> Checker<'a> {
         Ok(base..end)
     }
 
-    /// Records an access to an element of a memory of the device.
+    /// Records an access to an element of an on-chip memory.
     fn access(
         &mut self,
         memory: Memory,
@@ -302,7 +303,7 @@ impl<'a> Checker<'a> {
         if element >= limit {
             return Err(format!("{memory}: expected elements below {limit}, found {element}"));
         }
-        // Micro-operations are loaded and read by one module, in order.
+        // A single module loads and reads micro-operations, in order.
         let table = match memory {
             Memory::Inp => 0,
             Memory::Wgt => 1,
@@ -317,7 +318,7 @@ impl<'a> Checker<'a> {
         Err(format!("{module} {verb} {memory}[{element}] without a token after the last access of another module"))
     }
 
-    /// Checks the range of a transfer in DRAM, and records its accesses.
+    /// Checks the DRAM range of a transfer, and records its accesses.
     fn transfer(&mut self, of: &Transfer, module: Module, clock: Clock, writes: bool) -> Result<(), String> {
         let bytes = self.config.element_bytes(of.memory);
         for row in 0..usize::from(of.y_size) {
@@ -347,7 +348,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Copies micro-operations to the memory of the device. Hardware copies one row, whatever the other sizes are.
+    /// Copies micro-operations to the on-chip memory. Only a single row is valid, because hardware ignores the other
+    /// sizes.
     fn load_uops(&mut self, of: &Transfer) -> Result<(), String> {
         if of.y_size != 1 || of.rows() != 1 || of.row_length() != usize::from(of.x_size) {
             let (rows, row) = (of.rows(), of.row_length());
@@ -364,7 +366,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Returns the micro-operations of loops.
+    /// Returns the micro-operations that loops execute.
     fn known_uops(&self, loops: &Loops) -> Result<Vec<Uop>, String> {
         let range = loops.uop_begin as usize..loops.uop_end as usize;
         let entries = self.config.uop_entries();
@@ -378,8 +380,8 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// Calls `f` with each element that an operand of loops accesses. Iterations that access the same elements again count once:
-/// the instruction is one access to each of them, however often it repeats.
+/// Calls `f` with each element that an operand accesses in loops. Iterations that access the same elements again count
+/// once, because the instruction is one access to each element.
 fn each_element(
     indices: impl Iterator<Item = u32> + Clone,
     factors: [u16; 2],
@@ -407,7 +409,7 @@ fn each_element(
 /// Calls `f` with the accumulator of each step of a matrix instruction.
 fn each_sum(uops: &[Uop], gemm: &Gemm, mut f: impl FnMut(usize) -> Result<(), String>) -> Result<(), String> {
     let [outer, inner] = gemm.loops.iterations.map(u32::from);
-    // Iterations without micro-operations are no steps: they would take time that nobody has counted.
+    // Iterations without micro-operations have no steps, and callers bound the time by the number of steps.
     for y in 0..if uops.is_empty() { 0 } else { outer } {
         for x in 0..inner {
             let offset = y * u32::from(gemm.dst[0]) + x * u32::from(gemm.dst[1]);

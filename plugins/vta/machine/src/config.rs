@@ -1,51 +1,51 @@
-//! Parameters of a device: one flat JSON object with VTA's own keys, so that an existing `vta_config.json` works.
+//! Device parameters: one flat JSON object with VTA's own keys, so an existing `vta_config.json` works.
 
 use crate::memory::Memory;
 use serde::{Deserialize, Serialize};
 
-/// Parameters of a device.
+/// Device parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// Board or simulator.
     #[serde(rename = "TARGET")]
     pub target: String,
-    /// Version of the hardware, which names the revision of the instruction set.
+    /// Hardware version, which determines the instruction set revision.
     #[serde(rename = "HW_VER")]
     pub hw_ver: String,
-    /// Base-2 logarithm of the bits of an activation.
+    /// Base-2 logarithm of the activation width in bits.
     #[serde(rename = "LOG_INP_WIDTH")]
     pub log_inp_width: u32,
-    /// Base-2 logarithm of the bits of a weight.
+    /// Base-2 logarithm of the weight width in bits.
     #[serde(rename = "LOG_WGT_WIDTH")]
     pub log_wgt_width: u32,
-    /// Base-2 logarithm of the bits of an accumulator.
+    /// Base-2 logarithm of the accumulator width in bits.
     #[serde(rename = "LOG_ACC_WIDTH")]
     pub log_acc_width: u32,
-    /// Base-2 logarithm of the rows of an activation element.
+    /// Base-2 logarithm of the number of rows per activation element.
     #[serde(rename = "LOG_BATCH")]
     pub log_batch: u32,
-    /// Base-2 logarithm of the channels of an element.
+    /// Base-2 logarithm of the number of channels per element.
     #[serde(rename = "LOG_BLOCK")]
     pub log_block: u32,
-    /// Base-2 logarithm of the bytes of the memory of micro-operations.
+    /// Base-2 logarithm of the micro-operation memory size in bytes.
     #[serde(rename = "LOG_UOP_BUFF_SIZE")]
     pub log_uop_buff_size: u32,
-    /// Base-2 logarithm of the bytes of the activation memory.
+    /// Base-2 logarithm of the activation memory size in bytes.
     #[serde(rename = "LOG_INP_BUFF_SIZE")]
     pub log_inp_buff_size: u32,
-    /// Base-2 logarithm of the bytes of the weight memory.
+    /// Base-2 logarithm of the weight memory size in bytes.
     #[serde(rename = "LOG_WGT_BUFF_SIZE")]
     pub log_wgt_buff_size: u32,
-    /// Base-2 logarithm of the bytes of the accumulator memory.
+    /// Base-2 logarithm of the accumulator memory size in bytes.
     #[serde(rename = "LOG_ACC_BUFF_SIZE")]
     pub log_acc_buff_size: u32,
-    /// Number of micro-operations that the memory really holds, if fewer than its size allows.
+    /// Number of usable micro-operations, if fewer than the memory size allows.
     #[serde(rename = "UOP_ENTRIES", default, skip_serializing_if = "Option::is_none")]
     pub uop_entries: Option<u32>,
-    /// Support for loads of bytes to accumulators; by default that of the target.
+    /// Support for loading bytes into accumulators; `None` for the default of the target.
     #[serde(rename = "ACC_8BIT", default, skip_serializing_if = "Option::is_none")]
     pub acc_8bit: Option<bool>,
-    /// Support for multiplication by the vector unit.
+    /// Support for multiplication in the vector unit.
     #[serde(rename = "MUL", default)]
     pub mul: bool,
     /// Profile of the cycle model.
@@ -53,7 +53,7 @@ pub struct Config {
     pub profile: Profile,
 }
 
-/// Rates of memory and instructions in the cycle model.
+/// Profile of memory and instruction rates in the cycle model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
@@ -64,16 +64,16 @@ pub enum Profile {
     Tsim,
 }
 
-/// Revision of the instruction set.
+/// Instruction set revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revision {
-    /// Hardware 0.0.1: memory ids and vector operations have 2 bits.
+    /// Hardware 0.0.1: memory IDs and vector operation codes have 2 bits.
     First,
-    /// Hardware 0.0.2: they have 3 bits.
+    /// Hardware 0.0.2: memory IDs and vector operation codes have 3 bits.
     Second,
 }
 
-/// Field of a configuration that the instruction set or the hardware does not allow.
+/// Error for a parameter that the instruction set or the hardware does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidConfig(pub String);
 
@@ -85,11 +85,11 @@ impl std::fmt::Display for InvalidConfig {
 
 impl std::error::Error for InvalidConfig {}
 
-/// Maximum size of an element in bytes: a page of the driver's memory.
+/// Maximum element size in bytes: a page of driver memory.
 const MAX_ELEMENT: u64 = 4096;
 
 impl Default for Config {
-    /// Returns the parameters of every sample configuration that VTA ships: `1x16_i8w8a32_15_15_18_17`.
+    /// Returns the parameters of VTA's sample configurations: `1x16_i8w8a32_15_15_18_17`.
     fn default() -> Config {
         Config {
             target: "sim".into(),
@@ -112,10 +112,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads and checks a configuration.
+    /// Parses and validates a configuration.
     ///
     /// # Errors
-    /// Text that is not JSON, a missing key, or parameters that do not fit the instruction set.
+    /// If the text is not JSON, a key is missing, or a parameter does not fit the instruction set.
     pub fn from_json(text: &str) -> Result<Config, InvalidConfig> {
         let config: Config =
             serde_json::from_str(text).map_err(|error| InvalidConfig(format!("expected VTA's keys: {error}")))?;
@@ -126,7 +126,7 @@ impl Config {
     /// Checks that the parameters fit the instruction set.
     ///
     /// # Errors
-    /// The first parameter that does not.
+    /// If a parameter does not fit. The error names the first such parameter.
     pub fn check(&self) -> Result<(), InvalidConfig> {
         let fail = |message: String| Err(InvalidConfig(message));
         let widths = [self.log_inp_width, self.log_wgt_width, self.log_acc_width];
@@ -182,7 +182,7 @@ impl Config {
         }
     }
 
-    /// Returns the name of the configuration, as in the names of bitstreams.
+    /// Returns the name of the configuration, as used in bitstream names.
     pub fn name(&self) -> String {
         format!(
             "{}x{}_i{}w{}a{}_{}_{}_{}_{}",
@@ -198,28 +198,28 @@ impl Config {
         )
     }
 
-    /// Returns true if the device loads bytes to accumulators: the functional simulator and the OpenCL design do.
+    /// Tests for a device that loads bytes into accumulators, as the functional simulator and the OpenCL design do.
     pub fn acc_8bit(&self) -> bool {
         let of_target = ["sim", "intelfocl"].contains(&self.target.as_str());
         self.revision() == Revision::Second && self.acc_8bit.unwrap_or(of_target)
     }
 
-    /// Returns the revision of the instruction set.
+    /// Returns the instruction set revision.
     pub fn revision(&self) -> Revision {
         if self.hw_ver == "0.0.1" { Revision::First } else { Revision::Second }
     }
 
-    /// Returns the rows of an activation element.
+    /// Returns the number of rows per activation element.
     pub fn batch(&self) -> usize {
         1 << self.log_batch
     }
 
-    /// Returns the channels of an element.
+    /// Returns the number of channels per element.
     pub fn block(&self) -> usize {
         1 << self.log_block
     }
 
-    /// Returns the base-2 logarithms of the bytes of a memory and of one of its elements.
+    /// Returns the base-2 logarithms of the memory size and element size in bytes.
     fn log_sizes(&self, memory: Memory) -> (u32, u32) {
         match memory {
             Memory::Uop => (self.log_uop_buff_size, 2),
@@ -233,23 +233,23 @@ impl Config {
         }
     }
 
-    /// Returns the base-2 logarithm of the number of elements of a memory.
+    /// Returns the base-2 logarithm of the number of elements in a memory.
     pub fn log_depth(&self, memory: Memory) -> u32 {
         let (bytes, element) = self.log_sizes(memory);
         bytes.saturating_sub(element)
     }
 
-    /// Returns the number of elements of a memory.
+    /// Returns the number of elements in a memory.
     pub fn depth(&self, memory: Memory) -> usize {
         1 << self.log_depth(memory)
     }
 
-    /// Returns the bytes of an element of a memory, which is also the unit of the DRAM addresses of its instructions.
+    /// Returns the element size of a memory in bytes, which is also the unit of DRAM addresses in its transfers.
     pub fn element_bytes(&self, memory: Memory) -> usize {
         1 << self.log_sizes(memory).1
     }
 
-    /// Returns the number of micro-operations that the device holds.
+    /// Returns the number of micro-operations that the device can hold.
     pub fn uop_entries(&self) -> usize {
         self.uop_entries.map_or(usize::MAX, |entries| entries as usize).min(self.depth(Memory::Uop))
     }

@@ -1,33 +1,33 @@
-//! Time of a stream in cycles, from a model of the three modules that fits measurements on hardware.
+//! Cycle model of a stream: a model of the three modules that fits measurements on hardware.
 //!
-//! Each instruction has a duration; a module executes one instruction at a time; a token carries the time at which it was
-//! given. The matrix unit computes one step per cycle, the vector unit one in two cycles, and a transfer takes a latency
-//! and the time of its bytes for each row.
+//! Each instruction has a duration, a module executes one instruction at a time, and a token carries the time at which
+//! it was pushed. The matrix unit executes one step per cycle, the vector unit one step per two cycles. Each row of a
+//! transfer takes a latency plus the time for its bytes.
 
 use crate::config::{Config, Profile};
 use crate::isa::{Insn, Module, Op, Transfer};
 use crate::tokens::{self, MODULES, QUEUES};
 use std::collections::VecDeque;
 
-/// Time of a stream.
+/// Predicted times of a stream, in cycles.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timing {
-    /// Cycles from the first instruction to the end of the last one.
+    /// Cycles from the start of the stream to the end of its last instruction.
     pub total: f64,
-    /// Cycles in which each module executes: LOAD, COMPUTE, STORE.
+    /// Busy cycles of each module: LOAD, COMPUTE, STORE.
     pub busy: [f64; MODULES],
-    /// End of each instruction, in the order of the stream.
+    /// End time of each instruction, in stream order.
     pub ends: Vec<f64>,
 }
 
-/// Rates of a profile.
+/// Memory rates of a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
-    /// Bytes per cycle between DRAM and the memories.
+    /// Bytes per cycle between DRAM and the on-chip memories.
     pub bandwidth: f64,
-    /// Cycles of a row of a transfer before its first byte.
+    /// Latency of each transfer row before its first byte, in cycles.
     pub row: f64,
-    /// Cycles of a transfer before its first row.
+    /// Latency of each transfer before its first row, in cycles.
     pub transfer: f64,
 }
 
@@ -41,10 +41,10 @@ impl Rates {
     }
 }
 
-/// Cycles of an instruction of the matrix or the vector unit before its first step.
+/// Startup cycles of a matrix or vector instruction before its first step.
 const START: f64 = 10.0;
 
-/// Returns the duration of an instruction.
+/// Returns the duration of an instruction in cycles.
 pub fn duration(config: &Config, insn: &Insn, rates: &Rates) -> f64 {
     match &insn.op {
         Op::Gemm(gemm) => gemm.loops.steps() as f64 + START,
@@ -62,7 +62,7 @@ fn transfer_time(config: &Config, transfer: &Transfer, rates: &Rates) -> f64 {
     rates.transfer + f64::from(transfer.y_size) * (rates.row + bytes as f64 / rates.bandwidth)
 }
 
-/// Returns the time of a stream; `None` if it cannot run to its end.
+/// Returns the predicted times of a stream; `None` if it cannot run to completion.
 pub fn time(config: &Config, stream: &[Insn]) -> Option<Timing> {
     let rates = Rates::of(config.profile);
     let queues = tokens::by_module(stream);

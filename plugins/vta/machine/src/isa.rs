@@ -1,7 +1,7 @@
 //! Instructions and micro-operations.
 //!
-//! An instruction has 128 bits, two little-endian words of 64. Fields are filled from bit 0 upwards and never straddle
-//! the words. The widths of some fields depend on the depths of the device's memories.
+//! An instruction is two little-endian 64-bit words. Fields are filled from bit 0 up and never straddle the words. Some
+//! field widths depend on the depths of the on-chip memories.
 
 mod bits;
 mod text;
@@ -18,11 +18,11 @@ pub enum AluOp {
     Min,
     /// Maximum.
     Max,
-    /// Addition, which wraps.
+    /// Wrapping addition.
     Add,
-    /// Arithmetic shift to the right; to the left by a negative amount.
+    /// Arithmetic right shift; left shift for a negative amount.
     Shr,
-    /// Multiplication, which wraps.
+    /// Wrapping multiplication.
     Mul,
 }
 
@@ -30,63 +30,63 @@ impl AluOp {
     const ALL: [AluOp; 5] = [AluOp::Min, AluOp::Max, AluOp::Add, AluOp::Shr, AluOp::Mul];
 }
 
-/// Tokens that an instruction takes before it starts and gives after it ends.
+/// Tokens that an instruction pops before it starts and pushes after it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deps {
-    /// Takes a token from the previous module.
+    /// Pops a token from the previous module.
     pub pop_prev: bool,
-    /// Takes a token from the next module.
+    /// Pops a token from the next module.
     pub pop_next: bool,
-    /// Gives a token to the previous module.
+    /// Pushes a token to the previous module.
     pub push_prev: bool,
-    /// Gives a token to the next module.
+    /// Pushes a token to the next module.
     pub push_next: bool,
 }
 
-/// Transfer between DRAM and a memory of the device.
+/// Transfer between DRAM and an on-chip memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Memory of the device.
+    /// On-chip memory.
     pub memory: Memory,
-    /// First element in the memory.
+    /// Index of the first element in the on-chip memory.
     pub sram_base: u16,
-    /// First element in DRAM.
+    /// Index of the first element in DRAM.
     pub dram_base: u32,
     /// Number of rows.
     pub y_size: u16,
-    /// Elements of a row.
+    /// Number of elements per row.
     pub x_size: u16,
-    /// Elements between the starts of two rows in DRAM.
+    /// Row stride in DRAM, in elements.
     pub x_stride: u16,
-    /// Rows of zeros before and after.
+    /// Number of zero rows before and after the data.
     pub y_pad: [u8; 2],
-    /// Elements of zeros before and after each row.
+    /// Number of zero elements before and after each row.
     pub x_pad: [u8; 2],
 }
 
 /// Loops around a range of micro-operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loops {
-    /// First micro-operation.
+    /// Index of the first micro-operation.
     pub uop_begin: u32,
-    /// End of the micro-operations, exclusive.
+    /// Exclusive end index of the micro-operations.
     pub uop_end: u32,
-    /// Iterations of the outer and of the inner loop.
+    /// Number of iterations of the outer loop and of the inner loop.
     pub iterations: [u16; 2],
 }
 
-/// Matrix instruction: sums of products, or zeros.
+/// Matrix instruction: multiplies and accumulates, or resets accumulators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gemm {
-    /// Writes zeros, if true.
+    /// True to write zeros.
     pub reset: bool,
     /// Loops and micro-operations.
     pub loops: Loops,
-    /// Steps of the accumulator's index in the outer and the inner loop.
+    /// Increments of the accumulator index in the outer loop and in the inner loop.
     pub dst: [u16; 2],
-    /// Steps of the activation's index.
+    /// Increments of the activation index.
     pub src: [u16; 2],
-    /// Steps of the weight's index.
+    /// Increments of the weight index.
     pub wgt: [u16; 2],
 }
 
@@ -97,50 +97,50 @@ pub struct Alu {
     pub reset: bool,
     /// Loops and micro-operations.
     pub loops: Loops,
-    /// Steps of the destination's index in the outer and the inner loop.
+    /// Increments of the destination index in the outer loop and in the inner loop.
     pub dst: [u16; 2],
-    /// Steps of the source's index.
+    /// Increments of the source index.
     pub src: [u16; 2],
-    /// Operation.
+    /// Operation on the accumulators.
     pub op: AluOp,
-    /// Second operand, if it is not an accumulator. The field of the instruction keeps the value if it is unused.
+    /// True if the second operand is the immediate, not an accumulator.
     pub use_imm: bool,
-    /// Immediate.
+    /// Immediate operand, which the encoding preserves even if it is unused.
     pub imm: i16,
 }
 
-/// Work of an instruction.
+/// Operation of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// From DRAM.
+    /// Transfer from DRAM.
     Load(Transfer),
-    /// To DRAM.
+    /// Transfer to DRAM.
     Store(Transfer),
-    /// Matrix unit.
+    /// Matrix unit instruction.
     Gemm(Gemm),
-    /// Vector unit.
+    /// Vector unit instruction.
     Alu(Alu),
     /// End of the stream.
     Finish,
 }
 
-/// Instruction.
+/// Instruction of the accelerator, with its synchronization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Insn {
-    /// Tokens.
+    /// Tokens that the instruction pops and pushes.
     pub deps: Deps,
-    /// Work.
+    /// Operation that the instruction executes.
     pub op: Op,
 }
 
-/// Indices of a micro-operation.
+/// Micro-operation: the element indices of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uop {
-    /// Accumulator.
+    /// Accumulator index.
     pub dst: u32,
-    /// Activation, or accumulator in a vector instruction.
+    /// Activation index, or source accumulator index in a vector instruction.
     pub src: u32,
-    /// Weight.
+    /// Weight index.
     pub wgt: u32,
 }
 
@@ -165,7 +165,7 @@ impl fmt::Display for Module {
     }
 }
 
-/// Returns the lowest bit of the address of a transfer, which lies in the low half of an instruction.
+/// Returns the position of the lowest DRAM address bit of a transfer in the low word of an instruction.
 pub fn dram_base_bit(config: &Config) -> u32 {
     const FLAGS_AND_OPCODE: u32 = 7;
     const SRAM_BASE: u32 = 16;
@@ -201,7 +201,7 @@ impl Insn {
     /// Encodes the instruction for a device.
     ///
     /// # Errors
-    /// A field whose value does not fit.
+    /// If a value does not fit its field.
     pub fn encode(&self, config: &Config) -> Result<[u64; 2], EncodeError> {
         let widths = Widths::of(config);
         let mut to = Writer::default();
@@ -251,10 +251,10 @@ impl Insn {
         Ok(to.words())
     }
 
-    /// Decodes an instruction of a device.
+    /// Decodes an instruction for a device.
     ///
     /// # Errors
-    /// An unknown operation, memory or vector operation, or a bit outside all fields that is set.
+    /// If an operation, memory or vector operation is unknown, or a bit outside all fields is set.
     pub fn decode(words: [u64; 2], config: &Config) -> Result<Insn, DecodeError> {
         let widths = Widths::of(config);
         let mut from = Reader::new(words);
@@ -299,7 +299,7 @@ impl Transfer {
     fn encode(&self, widths: &Widths, store: bool, to: &mut Writer) -> Result<(), EncodeError> {
         let mut code = Memory::ALL.iter().position(|memory| *memory == self.memory).unwrap_or_default() as u64;
         if widths.code == 2 && store && self.memory == Memory::Out {
-            // The first revision has no code for OUT; a store can only mean it.
+            // The first revision has no code for OUT, the only memory that a store can name.
             code = 0;
         }
         to.put("memory_type", code, widths.code)?;
@@ -332,12 +332,12 @@ impl Transfer {
         self.x_size == 0
     }
 
-    /// Returns the elements of a row with its padding.
+    /// Returns the number of elements per row, including padding.
     pub fn row_length(&self) -> usize {
         usize::from(self.x_pad[0]) + usize::from(self.x_size) + usize::from(self.x_pad[1])
     }
 
-    /// Returns the number of rows with the padding.
+    /// Returns the number of rows, including padding.
     pub fn rows(&self) -> usize {
         usize::from(self.y_pad[0]) + usize::from(self.y_size) + usize::from(self.y_pad[1])
     }
@@ -370,7 +370,7 @@ impl Uop {
     /// Encodes the micro-operation for a device.
     ///
     /// # Errors
-    /// An index that does not fit.
+    /// If an index does not fit its field.
     pub fn encode(&self, config: &Config) -> Result<u32, EncodeError> {
         let widths = Widths::of(config);
         let mut to = Writer::default();
@@ -380,7 +380,7 @@ impl Uop {
         Ok(to.words()[0] as u32)
     }
 
-    /// Decodes a micro-operation of a device.
+    /// Decodes a micro-operation for a device.
     pub fn decode(word: u32, config: &Config) -> Uop {
         let widths = Widths::of(config);
         let mut from = Reader::new([u64::from(word), 0]);
@@ -392,15 +392,15 @@ impl Uop {
     }
 }
 
-/// Widths of the fields that depend on the device.
+/// Device-dependent field widths in bits.
 struct Widths {
     uop: u32,
     inp: u32,
     wgt: u32,
     acc: u32,
-    /// Field of a micro-operation's source.
+    /// Width of a micro-operation's source index.
     uop_src: u32,
-    /// Memory ids and vector operations.
+    /// Width of memory IDs and vector operation codes.
     code: u32,
 }
 
@@ -419,14 +419,14 @@ impl Widths {
     }
 }
 
-/// Field whose value does not fit its width.
+/// Error for a value that does not fit its field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodeError {
     /// Name of the field.
     pub field: &'static str,
-    /// Value.
+    /// Value that does not fit.
     pub value: u64,
-    /// Width in bits.
+    /// Width of the field in bits.
     pub width: u32,
 }
 
@@ -438,16 +438,16 @@ impl fmt::Display for EncodeError {
 
 impl std::error::Error for EncodeError {}
 
-/// Reason why 128 bits are no instruction.
+/// Reason for failing to decode an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// Operation code without an operation.
+    /// Unknown operation code.
     UnknownOpcode(u64),
-    /// Memory id without a memory.
+    /// Unknown memory ID.
     UnknownMemory(u64),
-    /// Code without a vector operation.
+    /// Unknown vector operation code.
     UnknownAluOp(u64),
-    /// Bits outside all fields that are set.
+    /// Nonzero bits outside all fields.
     ExtraBits,
 }
 

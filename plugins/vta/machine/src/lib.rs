@@ -1,5 +1,5 @@
-//! The Versatile Tensor Accelerator (VTA): its parameters, its instruction set, simulators of its hardware, and a checker
-//! of instruction streams.
+//! Versatile Tensor Accelerator (VTA): device parameters, instruction set, hardware simulators, and a checker of
+//! instruction streams.
 //!
 //! The accelerator has a matrix unit, a vector unit, on-chip memories and three modules that run concurrently: LOAD,
 //! COMPUTE and STORE. Each module executes its instructions in order; tokens in queues between neighbors order
@@ -9,9 +9,9 @@
 //! |---|---|
 //! | [`config`] | parameters of a device, read from VTA's own JSON keys |
 //! | [`isa`] | instructions: encoding, decoding, assembly text |
-//! | [`sim`] | functional simulation, bit for bit that of VTA's own simulator, and a strict mode with the rules of the hardware |
-//! | [`cycles`] | time of a stream in cycles |
-//! | [`check`] | proof that a stream stays in range, ends, and has no race |
+//! | [`sim`] | functional simulation, bit-exact with VTA's simulator, and a strict mode with the hardware rules |
+//! | [`cycles`] | cycle model of a stream |
+//! | [`check`] | proof that a stream stays in range, terminates, and has no race |
 
 pub mod check;
 pub mod config;

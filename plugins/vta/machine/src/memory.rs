@@ -1,4 +1,4 @@
-//! Memories of the device.
+//! On-chip memories.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub enum Memory {
     Acc,
     /// Results.
     Out,
-    /// Accumulators that are 8-bit integers in DRAM.
+    /// Accumulators that are loaded from 8-bit integers in DRAM.
     Acc8,
 }
 

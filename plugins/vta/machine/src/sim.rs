@@ -1,8 +1,7 @@
-//! Functional simulation: what a stream computes, without time.
+//! Functional simulation: the results of a stream, without timing.
 //!
-//! Each module executes its instructions in order; which module goes next is chosen by a seed, so that a stream with a
-//! missing token gives other results under another seed. A stream that cannot go on is reported with the heads of the
-//! modules.
+//! Each module executes its instructions in order. A seed determines which module executes next, so the results of a
+//! stream with a missing token depend on the seed. A deadlock is reported with the next instruction of each module.
 
 mod counters;
 mod memory;
@@ -17,40 +16,39 @@ use crate::tokens::{self, MODULES, QUEUES, Queue};
 use memory::Sram;
 use std::fmt;
 
-/// Rules of the simulation.
+/// Simulation rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Those of VTA's own functional simulator: results are stored from the accumulators.
+    /// Rules of VTA's own functional simulator: results are stored from the accumulators.
     #[default]
     Functional,
-    /// Those that every hardware design has: a memory for results that only computations write, shift amounts of five
-    /// bits, no padding of weights.
+    /// Rules that all hardware designs share: a result memory that only computations write, 5-bit shift amounts, no
+    /// padding of weights.
     Strict,
 }
 
-/// Options of a simulation.
+/// Simulation options.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Rules.
+    /// Simulation rules to apply.
     pub mode: Mode,
-    /// Seed of the schedule of the modules.
+    /// Seed of the module schedule.
     pub seed: u64,
-    /// Executes the instructions one by one, in the order of the stream, as VTA's runtime does when it is told to
-    /// serialize.
+    /// True to execute instructions one by one in stream order, as VTA's runtime does on request.
     pub serial: bool,
-    /// Number of executed instructions after which the simulation ends with an error; 0 for no limit.
+    /// Maximum number of executed instructions; 0 for no limit.
     pub max_instructions: u64,
 }
 
-/// Number of instructions between two looks at a request to cancel.
+/// Number of instructions between two cancellation checks.
 const CANCELLATION_INTERVAL: u64 = 64;
 
-/// Error of a simulation.
+/// Simulation error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimError {
     /// Index of the instruction in the stream; `None` for a deadlock.
     pub instruction: Option<usize>,
-    /// Reason.
+    /// Description of the error.
     pub message: String,
 }
 
@@ -65,19 +63,18 @@ impl fmt::Display for SimError {
 
 impl std::error::Error for SimError {}
 
-/// Executes a stream until every instruction has run, and returns what it has moved and computed.
+/// Executes a stream to completion, and returns the counters.
 ///
 /// # Errors
-/// An access outside a memory, a deadlock, or an instruction that the mode does not allow.
+/// If an access is outside a memory, the stream deadlocks, or the mode does not allow an instruction.
 pub fn run(config: &Config, stream: &[Insn], dram: &mut Dram, options: &Options) -> Result<Counters, SimError> {
     run_unless(config, stream, dram, options, &mut || false)
 }
 
-/// Executes a stream like [`run`], but ends with an error when `cancelled`, which is called between instructions, returns
-/// true.
+/// Executes a stream like [`run`], but stops when `cancelled`, which is called between instructions, returns true.
 ///
 /// # Errors
-/// As for [`run`], and cancellation.
+/// Under the conditions of [`run`], or if `cancelled` returns true.
 pub fn run_unless(
     config: &Config,
     stream: &[Insn],
@@ -134,7 +131,7 @@ pub fn run_unless(
     Ok(machine.counters)
 }
 
-/// Describes a deadlock: the instruction that each module waits with, and the fill of the token queues.
+/// Describes a deadlock: the instruction at which each module waits, and the number of tokens in each queue.
 fn deadlock(stream: &[Insn], queues: &[Vec<usize>; MODULES], heads: [usize; MODULES], tokens: [u64; QUEUES]) -> String {
     let waiting = queues.iter().zip(heads).filter_map(|(queue, head)| queue.get(head));
     let waiting: Vec<String> =

@@ -8,7 +8,7 @@ pub(crate) const MODULES: usize = 3;
 /// Number of token queues.
 pub(crate) const QUEUES: usize = 4;
 
-/// Queue of tokens from one module to a neighbor.
+/// Token queue from one module to a neighbor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     LoadToCompute,
@@ -22,28 +22,28 @@ impl Queue {
         ["LOAD to COMPUTE", "COMPUTE to LOAD", "COMPUTE to STORE", "STORE to COMPUTE"];
 }
 
-/// Returns the queues that an instruction takes a token from: from the previous and from the next module.
+/// Returns the queues from which an instruction pops a token: from the previous and from the next module.
 ///
 /// # Errors
-/// A flag for a neighbor that the module does not have.
+/// If a flag refers to a neighbor that the module does not have.
 pub(crate) fn pops(module: Module, deps: &Deps) -> Result<[Option<Queue>; 2], String> {
     let [previous, next] =
         neighbors(module, [Queue::LoadToCompute, Queue::ComputeToStore], [Queue::ComputeToLoad, Queue::StoreToCompute]);
     select(module, [(deps.pop_prev, previous, "pop_prev"), (deps.pop_next, next, "pop_next")])
 }
 
-/// Returns the queues that an instruction gives a token to.
+/// Returns the queues to which an instruction pushes a token: to the previous and to the next module.
 ///
 /// # Errors
-/// A flag for a neighbor that the module does not have.
+/// If a flag refers to a neighbor that the module does not have.
 pub(crate) fn pushes(module: Module, deps: &Deps) -> Result<[Option<Queue>; 2], String> {
     let [previous, next] =
         neighbors(module, [Queue::ComputeToLoad, Queue::StoreToCompute], [Queue::LoadToCompute, Queue::ComputeToStore]);
     select(module, [(deps.push_prev, previous, "push_prev"), (deps.push_next, next, "push_next")])
 }
 
-/// Returns the queues of a module to its previous and its next neighbor. `previous` has those of COMPUTE and STORE, `next`
-/// those of LOAD and COMPUTE.
+/// Returns the queues between a module and its previous and next neighbors. `previous` lists the queues of COMPUTE and
+/// STORE, `next` the queues of LOAD and COMPUTE.
 fn neighbors(module: Module, previous: [Queue; 2], next: [Queue; 2]) -> [Option<Queue>; 2] {
     match module {
         Module::Load => [None, Some(next[0])],
@@ -63,7 +63,7 @@ fn select(module: Module, flags: [(bool, Option<Queue>, &str); 2]) -> Result<[Op
     Ok(queues)
 }
 
-/// Returns the indices of the instructions of each module, in order.
+/// Returns the instruction indices of each module, in order.
 pub(crate) fn by_module(stream: &[Insn]) -> [Vec<usize>; MODULES] {
     let mut queues: [Vec<usize>; MODULES] = Default::default();
     for (index, insn) in stream.iter().enumerate() {

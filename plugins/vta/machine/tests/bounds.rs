@@ -1,4 +1,4 @@
-//! Streams at the bounds of what the checker accepts: what it accepts, the simulators execute.
+//! Streams at the bounds of the checker: the simulators execute every stream that it accepts.
 
 use byoc_vta_machine::check::{Segment, check, hazards};
 use byoc_vta_machine::config::Config;
@@ -34,8 +34,8 @@ fn simulate(ops: &[Op]) -> Result<(), String> {
     run(Mode::Functional).and_then(|_| run(Mode::Strict)).map(drop)
 }
 
-/// Hardware loads one row without padding, and the simulator what the instruction says. The checker knows which
-/// micro-operations the device holds only if these agree.
+/// Hardware loads one row without padding; the simulator follows the instruction. Unless both agree, the checker does
+/// not know which micro-operations the device holds.
 #[test]
 fn checker_rejects_micro_operations_in_several_rows() {
     let one = transfer(Memory::Uop, UOPS, [1, 2]);
@@ -55,7 +55,7 @@ fn checker_rejects_micro_operations_in_several_rows() {
     }
 }
 
-/// A transfer without rows accesses no element, but its first one has to exist.
+/// A transfer without rows accesses no element, but its base must be in bounds.
 #[test]
 fn checker_rejects_empty_transfers_beyond_a_memory() {
     for (limit, memory) in [(2048, Memory::Inp), (1024, Memory::Wgt), (2048, Memory::Acc), (2048, Memory::Acc8)] {
@@ -72,7 +72,7 @@ fn checker_rejects_empty_transfers_beyond_a_memory() {
     assert!(simulate(&[store]).is_err());
 }
 
-/// Iterations without micro-operations are no steps, by which callers bound the work of a stream.
+/// Iterations without micro-operations take no time, because callers bound the work of a stream by its steps.
 #[test]
 fn loops_without_micro_operations_take_no_time() {
     let loops = Loops { uop_begin: 1, uop_end: 1, iterations: [16383; 2] };

@@ -1,5 +1,5 @@
-//! The cycle model against times measured on hardware: ten convolutions of ResNet-18 under the tilings that were tuned for
-//! the board, with two virtual threads, and a shift and two bounds per result.
+//! Compares the cycle model with times measured on hardware: ten ResNet-18 convolutions with the tilings that were
+//! tuned for the board, two virtual threads, and a shift and two bounds per result.
 
 use byoc_vta_machine::config::{Config, Profile};
 use byoc_vta_machine::cycles;
@@ -8,11 +8,11 @@ use byoc_vta_machine::isa::{Alu, AluOp, Deps, Gemm, Insn, Loops, Memory, Module,
 /// Convolution with its tiling.
 struct Layer {
     name: &'static str,
-    /// Rows and columns of the data, blocks of input and output channels, kernel, stride.
+    /// Rows and columns of the data, input channel blocks, output channel blocks, kernel size, stride.
     size: [usize; 6],
-    /// Inner sizes of the tiles: rows, columns, blocks of input and output channels.
+    /// Tile sizes: rows, columns, input channel blocks, output channel blocks.
     tile: [usize; 4],
-    /// Axis that the virtual threads share.
+    /// Axis that is split between the virtual threads.
     threads: Axis,
     /// Measured time in milliseconds at 100 MHz.
     measured: f64,
@@ -37,7 +37,7 @@ const LAYERS: [Layer; 10] = [
     Layer { name: "C11", size: [7, 7, 32, 32, 3, 1], tile: [7, 7, 1, 16], threads: Axis::Channels, measured: 7.35 },
 ];
 
-/// Writes a stream of hand-overs between modules; every hand-over without work of its own is a no-op.
+/// Stream under construction. A hand-over without an operation becomes a no-op.
 #[derive(Default)]
 struct Stream(Vec<Insn>);
 
@@ -50,7 +50,7 @@ impl Stream {
         self.0.push(Insn::no_op(module, deps));
     }
 
-    /// Marks the last instruction as giving a token to the previous or the next module.
+    /// Makes the last instruction push a token to the previous or next module.
     fn give(&mut self, next: bool) {
         let Some(last) = self.0.last_mut() else { return };
         if next {
@@ -67,7 +67,7 @@ fn transfer(memory: Memory, rows: usize, length: usize) -> Transfer {
 }
 
 fn loops(steps: usize) -> Loops {
-    // The model knows only the product of micro-operations and iterations.
+    // The model depends only on the product of micro-operations and iterations.
     Loops { uop_begin: 0, uop_end: 1, iterations: [(steps / 49).max(1) as u16, steps.min(49) as u16] }
 }
 
@@ -90,9 +90,9 @@ fn stream(layer: &Layer) -> Vec<Insn> {
     let out = |size: usize| (size + 2 * pad - kernel) / stride + 1;
     let tiles_of_rows = out(height).div_ceil(rows);
     let tiles_of_channels = outputs / blocks;
-    assert_eq!(columns, out(width), "{}: tiles span the width", layer.name);
+    assert_eq!(columns, out(width), "{}: expected tiles that span the width", layer.name);
     let positions = rows * columns;
-    // Rows of the data that a tile reads, without those of the padding.
+    // Number of data rows that a tile reads, without padding.
     let read = |tile: usize| {
         let first = (tile * rows * stride) as isize - pad as isize;
         let last = first + ((rows - 1) * stride + kernel) as isize;
@@ -155,5 +155,5 @@ fn model_agrees_with_measured_times() {
     }
     let worst = errors.iter().map(|(_, ratio)| (ratio - 1.0).abs()).fold(0.0, f64::max);
     let mean = errors.iter().map(|(_, ratio)| (ratio - 1.0).abs()).sum::<f64>() / errors.len() as f64;
-    assert!(mean <= 0.06 && worst <= 0.30, "mean {mean:.3}, worst {worst:.3}: {errors:.2?}");
+    assert!(mean <= 0.06 && worst <= 0.30, "expected errors <= 0.06 and 0.30, found {mean}, {worst}: {errors:?}");
 }

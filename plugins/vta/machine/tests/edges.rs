@@ -1,4 +1,4 @@
-//! Edge cases with the results of VTA's own functional simulator.
+//! Edge cases, with expected results from VTA's own functional simulator.
 
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{Alu, AluOp, Deps, Gemm, Insn, Loops, Memory, Op, Transfer};
@@ -17,7 +17,7 @@ fn insn(op: Op) -> Insn {
     Insn { deps: Deps::default(), op }
 }
 
-/// Marks a hand-over from COMPUTE to STORE before the first store, and the end.
+/// Adds a hand-over from COMPUTE to STORE before the first store, and the end of the stream.
 fn sequence(mut ops: Vec<Op>) -> Vec<Insn> {
     let first = ops.iter().position(|op| matches!(op, Op::Store(_))).unwrap_or(ops.len());
     ops.push(Op::Finish);
@@ -40,7 +40,7 @@ fn words(values: &[i32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Runs the instructions on the data, and returns the bytes of the result.
+/// Runs the instructions on the data, and returns the result bytes.
 fn run_on(data: &[u8], ops: Vec<Op>, count: usize) -> Result<Vec<i8>, SimError> {
     let mut dram = Dram::new(0x10000);
     dram.write(DATA as usize, data.len()).unwrap().copy_from_slice(data);
@@ -99,7 +99,7 @@ fn tensor_shift_takes_its_amounts_from_an_accumulator() {
     assert_eq!(found, [-64, -32, 112, 56, -100, -50, -25, -13, -7, -4, -2, -1, -1, -1, -1, -1]);
 }
 
-/// Multiplies each activation element by the identity, so that the result shows what a load has written.
+/// Multiplies each activation element by the identity matrix, so the result is the data that the load has written.
 #[test]
 fn padded_load_surrounds_rows_with_zeros() {
     let config = Config::default();

@@ -1,4 +1,4 @@
-//! Whole streams, made by the rules of VTA's own runtime: their hashes and counters are those of its simulator.
+//! Complete streams, built by the rules of VTA's own runtime, with the hashes and counters of its simulator.
 
 use byoc_vta_machine::check::{Segment, check};
 use byoc_vta_machine::config::{Config, Profile};
@@ -12,11 +12,11 @@ const UOPS: usize = 0x0001_0000;
 const A: usize = 0x0010_0000;
 const SIZE: usize = 0x0070_0000;
 
-/// Model of VTA's runtime: records kernels, and turns hand-overs between modules into the flags of instructions.
+/// Model of VTA's runtime: records kernels, and turns hand-overs between modules into instruction flags.
 #[derive(Default)]
 struct Runtime {
     stream: Vec<Insn>,
-    /// Pops that the next instruction of each module takes: from the previous and from the next module.
+    /// Pending pops of each module's next instruction: from the previous and from the next module.
     pending: [[bool; 2]; 3],
     uops: Vec<u32>,
     kernels: HashMap<String, (u32, u32)>,
@@ -48,7 +48,7 @@ impl Runtime {
         self.pending[to][side] = true;
     }
 
-    /// Records that `from` tells `to` that it may go on.
+    /// Records that `from` allows `to` to continue.
     fn push(&mut self, from: usize, to: usize) {
         let (module, next) = (from - 1, from < to);
         self.emit_pending(module);
@@ -113,7 +113,7 @@ impl Runtime {
         self.emit(module as usize, if store { Op::Store(transfer) } else { Op::Load(transfer) });
     }
 
-    /// Returns the range of a kernel in the memory of micro-operations, which is loaded at the first use.
+    /// Returns the range of a kernel in the micro-operation memory; loads the kernel on first use.
     fn kernel(&mut self, name: String, uops: &[[u32; 3]]) -> (u32, u32) {
         if let Some(&range) = self.kernels.get(&name) {
             return range;
@@ -262,7 +262,7 @@ fn stream_b() -> Case {
     Case { stream, uops, data: [(A, pattern(1024, 7, 3)), (b, pattern(1 << 20, 31, 11))], result: (c, 1024) }
 }
 
-/// Convolution of 14x14 pixels, 256 to 256 channels, 3x3, on two virtual threads.
+/// Returns the case of a 3x3 convolution of 14x14 pixels, 256 to 256 channels, on two virtual threads.
 fn stream_c() -> Case {
     let (b, c) = (0x0020_0000, 0x0060_0000);
     let mut runtime = Runtime::default();
@@ -417,7 +417,7 @@ fn checker_accepts_streams_and_finds_every_missing_token() {
             }
         }
     }
-    assert!(removed > 60, "{removed} flags");
+    assert!(removed > 60, "expected more than 60 flags, found {removed}");
 }
 
 #[test]
@@ -454,7 +454,7 @@ fn cycle_model_counts_overlapping_modules() {
         let [load, compute, store] = timing.busy;
         let longest = load.max(compute).max(store);
         assert!(timing.total >= longest && timing.total <= load + compute + store, "{timing:?}");
-        assert!(compute > 451_584.0, "a cycle per step of the matrix unit, found {compute}");
+        assert!(compute > 451_584.0, "expected at least one cycle per matrix unit step, found {compute}");
     }
     let waiting = Insn { deps: Deps { pop_next: true, ..Deps::default() }, op: Op::Finish };
     assert_eq!(cycles::time(&Config::default(), &[waiting]), None);

@@ -1,10 +1,11 @@
-//! Encodings of instructions and micro-operations, which agree with the macros of VTA's own header.
+//! Encodings of instructions and micro-operations, compared with the macros of VTA's own header.
 
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{Alu, AluOp, Deps, Gemm, Insn, Loops, Memory, Module, Op, Transfer, Uop};
 use proptest::prelude::*;
 
-/// Tokens by the letters of their flags: `p` and `n` pop from the previous and the next module, `P` and `N` push to them.
+/// Parses token flags: `p` and `n` pop from the previous and next module, `P` and `N` push to the previous and next
+/// module.
 fn deps(flags: &str) -> Deps {
     let has = |flag| flags.contains(flag);
     Deps { pop_prev: has('p'), pop_next: has('n'), push_prev: has('P'), push_next: has('N') }

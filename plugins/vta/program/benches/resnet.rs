@@ -1,7 +1,7 @@
-//! Costs of the software around the accelerator on ten convolutions of ResNet-18, for the default device: encoding and
-//! decoding a stream, choosing the tiling, checking the stream, its predicted time, and its simulation.
+//! Benchmarks of the accelerator's software on ten convolutions of ResNet-18, for the default device: encoding,
+//! decoding, tiling search, checking, cycle prediction and simulation.
 //!
-//! An element in a throughput is an instruction, in those of simulations a multiply-add.
+//! A throughput element is an instruction, or a multiply-add in simulations.
 
 #[path = "../tests/layers/memory.rs"]
 #[expect(dead_code, reason = "networks and random layers are those of the tests")]
@@ -107,7 +107,7 @@ fn simulate(criterion: &mut Criterion, config: &Config, cases: &[Case]) {
     for (name, mode) in [("functional", Mode::Functional), ("strict", Mode::Strict)] {
         let options = Options { mode, ..Options::default() };
         for case in cases {
-            // The stream reads nothing that it has written, so that runs can share the memory.
+            // The stream reads no buffer that it writes, so runs can share the memory.
             let mut dram = case.prepared.dram();
             group.throughput(case.macs(config));
             group.bench_function(format!("{name} {}", case.name), |bencher| {

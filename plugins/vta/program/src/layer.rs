@@ -1,16 +1,16 @@
-//! Layers in the units of the device: blocks of channels.
+//! Layers in device units: channel blocks.
 //!
-//! Tensors are packed: activations and results as (blocks of batch, blocks of channels, rows, columns), weights as
-//! (blocks of output channels, blocks of input channels of the group, rows, columns), vectors as one accumulator
-//! element per block of output channels.
+//! Tensors are packed: activations and results as (batch blocks, channel blocks, rows, columns), weights as (output
+//! channel blocks, input channel blocks of the group, rows, columns), vectors as one accumulator element per output
+//! channel block.
 
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{AluOp, Memory};
 
-/// Place of a tensor in the memory that host and device share.
+/// Location of a tensor in memory that host and device share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Number of the buffer.
+    /// Index of the buffer.
     pub buffer: u32,
     /// Offset in the buffer in bytes.
     pub offset: usize,
@@ -19,30 +19,30 @@ pub struct Place {
 /// Operation of the vector unit on the accumulators of a tile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Operation with an immediate.
+    /// Operation with an immediate operand.
     Immediate(AluOp, i16),
-    /// Operation with a vector: a number per output channel.
+    /// Operation with a vector: one operand per output channel.
     Vector(AluOp, Place),
     /// Addition of an int8 tensor with the dimensions of the result, after operations on its elements.
     AddTensor {
-        /// Tensor.
+        /// Location of the tensor.
         place: Place,
         /// Operations on the elements of the tensor.
         steps: Vec<(AluOp, i16)>,
     },
 }
 
-/// Form of a result in memory.
+/// Memory format of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// int8: the low byte of each accumulator.
     Bytes,
-    /// int32: four tensors of bytes, one after another, from the low byte to the high one.
+    /// int32: four consecutive byte tensors, from the low byte to the high byte.
     Planes,
 }
 
 impl Form {
-    /// Returns the number of bytes of an element.
+    /// Returns the number of bytes per element.
     pub fn bytes(self) -> usize {
         if self == Form::Bytes { 1 } else { 4 }
     }
@@ -51,74 +51,74 @@ impl Form {
 /// Convolution of int8 tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conv {
-    /// Blocks of the batch.
+    /// Number of batch blocks.
     pub batch: usize,
     /// Number of groups.
     pub groups: usize,
-    /// Blocks of input channels of a group.
+    /// Number of input channel blocks per group.
     pub inputs: usize,
-    /// Blocks of output channels of a group.
+    /// Number of output channel blocks per group.
     pub outputs: usize,
-    /// Rows and columns of the data.
+    /// Number of rows and columns of the data.
     pub size: [usize; 2],
-    /// Rows and columns of a kernel.
+    /// Number of rows and columns of a kernel.
     pub kernel: [usize; 2],
-    /// Strides in rows and columns.
+    /// Row stride and column stride.
     pub strides: [usize; 2],
-    /// Rows of zeros above and below, columns of zeros on the left and on the right.
+    /// Number of zero rows above and below, and of zero columns on the left and on the right.
     pub pads: [[usize; 2]; 2],
-    /// Activations.
+    /// Location of the activations.
     pub data: Place,
-    /// Weights.
+    /// Location of the weights.
     pub weight: Place,
-    /// Operations on the sums.
+    /// Operations on the accumulators.
     pub steps: Vec<Step>,
-    /// Result.
+    /// Location of the result.
     pub result: Place,
-    /// Form of the result.
+    /// Memory format of the result.
     pub form: Form,
 }
 
-/// Maximum over windows of an int8 tensor, without padding values.
+/// Max pooling of an int8 tensor. Padding does not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Blocks of the batch times blocks of channels.
+    /// Number of batch blocks times number of channel blocks.
     pub images: usize,
-    /// Rows and columns of the data.
+    /// Number of rows and columns of the data.
     pub size: [usize; 2],
-    /// Rows and columns of a window.
+    /// Number of rows and columns of a window.
     pub kernel: [usize; 2],
-    /// Strides in rows and columns.
+    /// Row stride and column stride.
     pub strides: [usize; 2],
-    /// Rows above and columns on the left of the data that windows may cover.
+    /// Number of padding rows above and of padding columns on the left of the data.
     pub pads: [usize; 2],
-    /// Rows and columns of the result.
+    /// Number of rows and columns of the result.
     pub results: [usize; 2],
-    /// Activations.
+    /// Location of the activations.
     pub data: Place,
     /// Operations on the maxima.
     pub steps: Vec<Step>,
-    /// Result, in int8.
+    /// Location of the int8 result.
     pub result: Place,
 }
 
 /// Operations on each element of an int8 tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elementwise {
-    /// Number of activation elements of the device.
+    /// Number of device activation elements.
     pub elements: usize,
-    /// Tensor.
+    /// Location of the tensor.
     pub data: Place,
     /// Operations, without vectors.
     pub steps: Vec<Step>,
-    /// Result, in int8.
+    /// Location of the int8 result.
     pub result: Place,
 }
 
 /// Layer of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// Convolution; a dense layer is one of a kernel with one tap.
+    /// Convolution. A dense layer is a convolution with one tap.
     Conv(Conv),
     /// Pooling.
     Pool(Pool),
@@ -127,7 +127,7 @@ pub enum Layer {
 }
 
 impl Conv {
-    /// Returns the rows and columns of the result; `None` if the padded data is smaller than the kernel.
+    /// Returns the number of result rows and columns; `None` if the padded data is smaller than the kernel.
     pub fn result(&self) -> Option<[usize; 2]> {
         let along = |axis: usize| {
             let padded = self.size[axis] + self.pads[axis][0] + self.pads[axis][1];
@@ -136,13 +136,13 @@ impl Conv {
         Some([along(0)?, along(1)?])
     }
 
-    /// Returns the number of elements of the result.
+    /// Returns the number of result elements.
     pub fn result_elements(&self) -> usize {
         let [rows, columns] = self.result().unwrap_or_default();
         self.batch * self.groups * self.outputs * rows * columns
     }
 
-    /// Returns the number of steps of the matrix unit.
+    /// Returns the number of matrix unit steps.
     pub fn gemm_steps(&self) -> usize {
         self.result_elements() * self.inputs * self.kernel[0] * self.kernel[1]
     }
@@ -163,7 +163,7 @@ impl Layer {
         self.steps().iter().filter(|step| matches!(step, Step::AddTensor { .. })).count()
     }
 
-    /// Returns the number of operations of the vector unit on each result.
+    /// Returns the number of vector unit operations per result.
     pub(crate) fn alu_steps(&self) -> usize {
         let each = |step: &Step| match step {
             Step::Immediate(..) | Step::Vector(..) => 1,
@@ -172,7 +172,7 @@ impl Layer {
         self.steps().iter().map(each).sum()
     }
 
-    /// Returns the bytes of the result.
+    /// Returns the size of the result in bytes.
     pub fn result_bytes(&self, config: &Config) -> usize {
         let element = config.element_bytes(Memory::Out);
         match self {
@@ -182,7 +182,7 @@ impl Layer {
         }
     }
 
-    /// Returns the layer with all tensors in one place: layers that are then equal have one tiling.
+    /// Returns the layer with all tensor locations reset. Layers that are then equal share a tiling.
     pub fn without_places(&self) -> Layer {
         let nowhere = Place { buffer: 0, offset: 0 };
         let mut layer = self.clone();

@@ -1,7 +1,7 @@
-//! Layers of int8 networks as instruction streams of the Versatile Tensor Accelerator.
+//! Instruction streams for int8 network layers on the Versatile Tensor Accelerator.
 //!
-//! A [`layer::Layer`] reads packed tensors from DRAM, a [`tile::Tile`] says how much of it the memories of the device hold
-//! at a time, [`search`] chooses one, and [`emit`] writes the instructions of a sequence of layers.
+//! A [`layer::Layer`] reads packed tensors from DRAM, a [`tile::Tile`] defines the part of a layer that the on-chip
+//! memories hold at a time, [`search`] chooses a tile, and [`emit`] writes the instructions for a sequence of layers.
 
 pub mod emit;
 pub mod layer;

@@ -1,4 +1,4 @@
-//! Writes a stream: instructions, micro-operations, and the tokens of hand-overs between modules.
+//! Records a stream: instructions, micro-operations, and the tokens of hand-overs between modules.
 
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{Deps, EncodeError, Insn, Memory, Module, Op, Transfer, Uop};
@@ -7,16 +7,16 @@ use std::collections::HashMap;
 /// Stream under construction.
 pub(crate) struct Recorder<'a> {
     pub(crate) config: &'a Config,
-    /// Buffer of the micro-operations.
+    /// Index of the micro-operation buffer.
     buffer: u32,
     pub(crate) stream: Vec<Insn>,
-    /// Buffer that each instruction accesses; `None` if it accesses no memory outside the device.
+    /// Index of the buffer that each instruction accesses; `None` if it accesses no DRAM.
     pub(crate) buffers: Vec<Option<u32>>,
-    /// All micro-operations of the stream, in the order of their kernels.
+    /// All micro-operations of the stream, in kernel order.
     pub(crate) uops: Vec<u32>,
-    /// Range of each kernel that the memory of micro-operations holds.
+    /// Range of each kernel in the micro-operation memory.
     kernels: HashMap<Vec<u32>, (u32, u32)>,
-    /// First free micro-operation of the memory.
+    /// Index of the first free entry in the micro-operation memory.
     free: usize,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Appends an instruction that takes these tokens and accesses no memory outside the device.
+    /// Appends an instruction that has these token flags and accesses no DRAM.
     pub(crate) fn push(&mut self, deps: Deps, op: Op) {
         self.stream.push(Insn { deps, op });
         self.buffers.push(None);
@@ -47,7 +47,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Makes the last instruction give a token to the next or to the previous module.
+    /// Makes the last instruction push a token to the next or previous module.
     pub(crate) fn give(&mut self, next: bool) {
         if let Some(last) = self.stream.last_mut() {
             let flag = if next { &mut last.deps.push_next } else { &mut last.deps.push_prev };
@@ -60,14 +60,14 @@ impl<'a> Recorder<'a> {
         self.push(deps, op);
     }
 
-    /// Forgets which kernels the device holds: another run begins.
+    /// Marks the micro-operation memory as empty.
     pub(crate) fn forget_kernels(&mut self) {
         self.kernels.clear();
         self.free = 0;
     }
 
-    /// Returns the range of a kernel in the memory of micro-operations. A kernel that it does not hold is loaded; if it
-    /// does not fit after the others, the memory is filled anew.
+    /// Returns the range of a kernel in the micro-operation memory. Loads a kernel that is not there; refills the
+    /// memory from the start if the kernel does not fit.
     pub(crate) fn kernel(&mut self, uops: &[Uop]) -> Result<(u32, u32), EncodeError> {
         let words = uops.iter().map(|uop| uop.encode(self.config)).collect::<Result<Vec<u32>, _>>()?;
         if let Some(&range) = self.kernels.get(&words) {

@@ -1,15 +1,15 @@
-//! Addresses of a stream: transfers are relative to buffers until the buffers have addresses.
+//! Relocation: transfers of a stream are relative to buffers until the buffers have addresses.
 
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{Insn, Op};
 use std::fmt;
 
-/// Instruction whose address cannot be made absolute.
+/// Error for an instruction whose address cannot be made absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelocateError {
     /// Index of the instruction.
     pub instruction: usize,
-    /// Expected and found.
+    /// Description with expected and found values.
     pub message: String,
 }
 
@@ -24,8 +24,8 @@ impl std::error::Error for RelocateError {}
 /// Adds the addresses of buffers to the transfers of a stream.
 ///
 /// # Errors
-/// A buffer that does not exist or does not start at a multiple of the element's size, a transfer without a buffer, or an
-/// address of more than 32 bits.
+/// If a buffer does not exist or does not start at a multiple of the element size, a transfer has no buffer, or an
+/// address exceeds 32 bits.
 pub fn relocate(
     config: &Config,
     stream: &[Insn],

@@ -1,5 +1,5 @@
-//! Choice of a tiling: feasible ones are emitted in the order of a lower bound of their time until no other can be faster,
-//! and the cycle model decides. Ties are broken by the order of the candidates, so that the choice is deterministic.
+//! Tiling search: feasible tilings are emitted in order of a lower bound on their cycles, until no remaining tiling can
+//! be faster, and the cycle model decides. Ties are broken by candidate order, so the choice is deterministic.
 
 use crate::emit::{self, Auxiliary, Runs};
 use crate::layer::{Conv, Elementwise, Layer, Pool};
@@ -8,7 +8,7 @@ use byoc_vta_machine::config::Config;
 use byoc_vta_machine::cycles::{self, Rates};
 use byoc_vta_machine::isa::Memory;
 
-/// Returns the fastest tiling of a layer with its predicted cycles; `None` if no tile fits the memories of the device.
+/// Returns the fastest tiling of a layer with its predicted cycles; `None` if no tile fits into the on-chip memories.
 pub fn fastest(config: &Config, layer: &Layer) -> Option<(Tile, f64)> {
     let mut all: Vec<(f64, Tile)> =
         candidates(config, layer).into_iter().map(|tile| (least(config, layer, &tile), tile)).collect();
@@ -26,21 +26,21 @@ pub fn fastest(config: &Config, layer: &Layer) -> Option<(Tile, f64)> {
     best
 }
 
-/// Returns true if some tiling of a layer fits the memories of the device.
+/// Tests whether any tiling of a layer fits into the on-chip memories.
 pub fn has_tiling(config: &Config, layer: &Layer) -> bool {
     let tile = Tile { size: [1, 1], inputs: 1, outputs: 1, threads: Threads::One };
     tile.fits(layer, config)
 }
 
-/// Returns a lower bound on the cycles of a tiling: the time of the busier of LOAD and COMPUTE, without latencies that
-/// depend on their order.
+/// Returns a lower bound on the cycles of a tiling: the maximum of the LOAD and COMPUTE times, without latencies that
+/// depend on the instruction order.
 fn least(config: &Config, layer: &Layer, tile: &Tile) -> f64 {
     let conv = match layer {
         Layer::Conv(conv) => conv,
-        // Few candidates, all of which are emitted.
+        // These layers have few candidates, and all are emitted.
         Layer::Pool(_) | Layer::Elementwise(_) => return 0.0,
     };
-    // A reset, and two cycles per operation.
+    // Each result takes one cycle to reset, and two cycles per operation.
     let results = conv.result_elements() as f64;
     let compute = conv.gemm_steps() as f64 + (1.0 + 2.0 * layer.alu_steps() as f64) * results;
     compute.max(load_time(config, conv, tile))
@@ -54,13 +54,13 @@ fn load_time(config: &Config, layer: &Conv, tile: &Tile) -> f64 {
     let tiles = images * rows.div_ceil(tile.size[0]) * columns.div_ceil(tile.size[1]);
     let blocks = layer.outputs.div_ceil(tile.outputs);
     let element = |memory| config.element_bytes(memory) as f64;
-    // The last tile of an axis is smaller, and its data may lie in the padding.
+    // The last tile of an axis may be smaller, and its data may be in the padding.
     let inside = |axis: usize| {
         let count = [rows, columns][axis].div_ceil(tile.size[axis]);
         let all = layer.size[axis] + (count - 1) * layer.kernel[axis].saturating_sub(layer.strides[axis]);
         all.saturating_sub(layer.pads[axis][0] + layer.pads[axis][1] + layer.strides[axis]).max(1) as f64
     };
-    // Tiles of whole rows are one run.
+    // Tiles of whole rows are contiguous.
     let runs = if tile.size[1] == columns { 1.0 } else { inside(0) };
     let bytes = inside(0) * inside(1) / columns.div_ceil(tile.size[1]) as f64 * element(Memory::Inp);
     let loads = (images * layer.inputs * blocks * columns.div_ceil(tile.size[1])) as f64;
@@ -71,18 +71,18 @@ fn load_time(config: &Config, layer: &Conv, tile: &Tile) -> f64 {
     of_data + of_weights
 }
 
-/// Returns the predicted cycles of a layer under a tiling; `None` if the tiling does not fit.
+/// Returns the predicted cycles of a layer with a tiling; `None` if the tiling does not fit.
 pub fn predicted(config: &Config, layer: &Layer, tile: Tile) -> Option<f64> {
     let auxiliary = Auxiliary { uops: 0, identity: 0 };
     let program = emit::program(config, &[(layer.clone(), tile)], auxiliary, Runs::Whole).ok()?;
     Some(cycles::time(config, &program.stream)?.total)
 }
 
-/// Maximum number of tiles that an axis is cut into.
+/// Maximum number of equal tiles per axis.
 const MAX_PIECES: usize = 16;
 
-/// Returns sizes of equal pieces of an axis, the last of which may be smaller: up to [`MAX_PIECES`] pieces, and then halves
-/// of the smallest.
+/// Returns candidate tile sizes for an axis: equal divisions into up to [`MAX_PIECES`] tiles, and then repeated halves
+/// of the smallest size.
 fn pieces(size: usize) -> Vec<usize> {
     let mut sizes: Vec<usize> = (1..=size.min(MAX_PIECES)).map(|count| size.div_ceil(count)).collect();
     while let Some(&last) = sizes.last()
@@ -122,7 +122,7 @@ fn of_conv(layer: &Conv) -> Vec<Tile> {
     tiles
 }
 
-/// Returns tiles of as many whole rows as fit, or of parts of a row.
+/// Returns tiles of whole rows, and tiles of row parts.
 fn of_pool(layer: &Pool) -> Vec<Tile> {
     let [rows, columns] = layer.results;
     let tile = |rows, columns, threads| Tile { size: [rows, columns], inputs: 1, outputs: 1, threads };
@@ -131,7 +131,7 @@ fn of_pool(layer: &Pool) -> Vec<Tile> {
     whole.chain(pieces(columns).into_iter().flat_map(|columns| both(1, columns))).collect()
 }
 
-/// Returns tiles of fractions of the accumulators.
+/// Returns tiles that fill fractions of the accumulators.
 fn of_elementwise(config: &Config, layer: &Elementwise) -> Vec<Tile> {
     let least = config.depth(Memory::Acc).min(layer.elements).max(1);
     let sizes = pieces(least);

@@ -1,18 +1,19 @@
-//! Tilings of a layer: how much of it the memories of the device hold at a time.
+//! Tilings: the part of a layer that the on-chip memories hold at a time.
 
 use crate::layer::{Conv, Layer, Pool, Step};
 use byoc_vta_machine::check::MIN_DISTANCE;
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::Memory;
 
-/// Axis whose tiles two virtual threads share: while one computes, the memories of the other are filled.
+/// Axis whose tiles are split between two virtual threads. While one thread computes, the memories of the other are
+/// filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
     /// One thread.
     One,
-    /// Two threads, on blocks of output channels.
+    /// Two threads, split over output channel blocks.
     OverOutputs,
-    /// Two threads, on rows.
+    /// Two threads, split over rows.
     OverRows,
 }
 
@@ -23,41 +24,41 @@ impl Threads {
     }
 }
 
-/// Sizes of a tile.
+/// Tile sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// Rows and columns of the result. Elementwise operations have one row.
+    /// Number of result rows and columns. Elementwise operations have one row.
     pub size: [usize; 2],
-    /// Blocks of input channels; 1 for layers other than convolutions.
+    /// Number of input channel blocks; 1 for layers other than convolutions.
     pub inputs: usize,
-    /// Blocks of output channels; 1 for layers other than convolutions.
+    /// Number of output channel blocks; 1 for layers other than convolutions.
     pub outputs: usize,
     /// Virtual threads.
     pub threads: Threads,
 }
 
-/// Maximum of the loop counts, and of the micro-operations of a kernel.
+/// Maximum loop count of an instruction.
 const MAX_ITERATIONS: usize = 16383;
 
-/// Maximum rows or columns of zeros that a load adds on a side.
+/// Maximum number of zero rows or columns that a load can add on each side.
 pub const MAX_PAD: usize = 15;
 
-/// Axes of the results that the micro-operations of a convolution enumerate between two taps. The others are loops of the
-/// instruction.
+/// Result axes that the micro-operations of a convolution enumerate between two taps. The remaining axes are
+/// instruction loops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unrolled {
-    /// Columns.
+    /// Columns only.
     Columns,
     /// Rows and columns.
     Rows,
     /// Blocks, rows and columns.
     All,
-    /// One result at a time: each tap is an instruction.
+    /// Blocks, rows and columns, with one instruction per tap.
     Nothing,
 }
 
 impl Unrolled {
-    /// Returns the fewest axes for which steps that write one accumulator are far apart.
+    /// Returns the fewest axes for which steps that write the same accumulator are at least `MIN_DISTANCE` apart.
     pub(crate) fn of([rows, columns]: [usize; 2], outputs: usize, taps: usize) -> Unrolled {
         if taps == 1 || columns >= MIN_DISTANCE {
             Unrolled::Columns
@@ -72,12 +73,12 @@ impl Unrolled {
 }
 
 impl Tile {
-    /// Returns the rows and columns of the data that a tile of windows reads, with padding.
+    /// Returns the number of data rows and columns that a tile of windows reads, with padding.
     fn data(&self, kernel: [usize; 2], strides: [usize; 2]) -> [usize; 2] {
         [0, 1].map(|axis| (self.size[axis] - 1) * strides[axis] + kernel[axis])
     }
 
-    /// Returns the number of micro-operations of the matrix kernel of a tile.
+    /// Returns the number of micro-operations in a tile's matrix kernel.
     fn uops(&self, layer: &Conv) -> usize {
         let taps = self.inputs * layer.kernel[0] * layer.kernel[1];
         let results = match Unrolled::of(self.size, self.outputs, taps) {
@@ -89,7 +90,7 @@ impl Tile {
         taps * results
     }
 
-    /// Returns true if the memories of the device hold the tiles of all threads.
+    /// Tests whether the tiles of all threads fit into the on-chip memories.
     pub fn fits(&self, layer: &Layer, config: &Config) -> bool {
         let threads = self.threads.count();
         let share = |memory| config.depth(memory) / threads;
@@ -97,7 +98,7 @@ impl Tile {
         let added = layer.added_tensors();
         let vectors = layer.steps().iter().any(|step| matches!(step, Step::Vector(..)));
         let epilogue = results * added.min(1) + if vectors { self.outputs } else { 0 };
-        // Tensors reach the accumulators through the activation memory if the device has no loads of bytes.
+        // Tensors pass through the activation memory if the device cannot load bytes into accumulators.
         let through = |tensors: usize| if config.acc_8bit() { 0 } else { tensors };
         let steps = results <= MAX_ITERATIONS;
         let uops = |kernels: usize| kernels + self.size[1] + 16 <= config.uop_entries();
@@ -129,7 +130,7 @@ impl Tile {
         }
     }
 
-    /// Returns the maximum rows and columns of the data that a tile of a pooling layer reads.
+    /// Returns the maximum number of data rows and columns that a pooling tile reads.
     fn pool_data(&self, pool: &Pool) -> [usize; 2] {
         let data = self.data(pool.kernel, pool.strides);
         [0, 1].map(|axis| data[axis].min(pool.size[axis]))

@@ -1,4 +1,5 @@
-//! Operations on accumulators: what follows a sum, a pooling or a tensor in the model, as operations of the device.
+//! Epilogues: operators that follow a convolution, dense layer, pooling or tensor, as device operations on
+//! accumulators.
 
 use super::layer::{ChannelAxis, zero_point};
 use super::range::{self, ChannelStep, INT8, INT32, MAX_SHIFT, Range, ScaleError, addition, shifts_right};
@@ -10,36 +11,36 @@ use byoc_plugin_support::region::{Op, RegionIr, Val};
 use byoc_vta_machine::isa::AluOp;
 use std::collections::BTreeMap;
 
-/// Operations so far, with what they leave in the accumulators.
+/// Epilogue under construction, with the resulting accumulator ranges.
 pub struct Epilogue {
-    /// Operations.
+    /// Operations on the accumulators.
     pub steps: Vec<NodeStep>,
-    /// Ranges before each operation.
+    /// Accumulator ranges before each operation.
     before: Vec<Vec<Range>>,
     /// Number of output channels; 1 for a tensor that is read element by element.
     channels: usize,
     axis: ChannelAxis,
-    /// Range of each channel.
+    /// Accumulator range of each channel.
     ranges: Vec<Range>,
     /// Element type of the value in the model.
     dtype: DType,
 }
 
 impl Epilogue {
-    /// Begins with accumulators whose channels have these ranges.
+    /// Creates an empty epilogue for accumulators with these per-channel ranges.
     pub fn new(channels: usize, axis: ChannelAxis, ranges: Vec<Range>, dtype: DType) -> Epilogue {
         Epilogue { steps: Vec::new(), before: Vec::new(), channels, axis, ranges, dtype }
     }
 
-    /// Begins with the elements of an int8 tensor, of this element type in the model.
+    /// Creates an empty epilogue for the elements of an int8 tensor; `dtype` is their type in the model.
     pub fn of_tensor(dtype: DType) -> Epilogue {
         Epilogue::new(1, ChannelAxis::None, vec![INT8], dtype)
     }
 
-    /// Appends an operator that reads `tail`, the value so far; false if the device has no operation for it.
+    /// Appends an operator that reads `tail`, the value so far. Returns false if the device has no such operation.
     ///
     /// # Errors
-    /// An operator that the device has, with attributes or operands that it does not support.
+    /// If the device has the operation but does not support the attributes or operands.
     pub fn append(
         &mut self,
         ir: &RegionIr<'_>,
@@ -93,12 +94,12 @@ impl Epilogue {
         Ok(true)
     }
 
-    /// Appends an operation with an immediate.
+    /// Appends an operation with an immediate operand.
     pub fn immediate(&mut self, op: AluOp, imm: i16) {
         self.push(ChannelStep::Immediate(op, imm));
     }
 
-    /// Appends an operation, merged with the one before where that has the same effect.
+    /// Appends an operation; merges it into the previous operation if the effect is the same.
     fn push(&mut self, step: ChannelStep) {
         use ChannelStep::{Immediate, Vector};
         let channels = self.channels;
@@ -112,14 +113,14 @@ impl Epilogue {
             *range = range::after(op, *range, operand);
         }
         let merged = match (self.steps.last(), &step) {
-            // Additions are associative, as they wrap.
+            // Wrapping additions are associative.
             (Some(NodeStep::Channel(last)), Immediate(AluOp::Add, _) | Vector(AluOp::Add, _))
                 if operand(last, 0).0 == AluOp::Add =>
             {
                 let sum = |channel| operand(last, channel).1 + operand(&step, channel).1;
                 let sums: Vec<i64> = (0..channels).map(|channel| i64::from(sum(channel) as i32)).collect();
                 let merged = addition(&sums);
-                // A tensor without channels has no vectors.
+                // Vector operands require a channel axis.
                 (channels > 1 || matches!(merged, Immediate(..)) || self.axis != ChannelAxis::None).then_some(merged)
             }
             _ => None,
@@ -133,8 +134,9 @@ impl Epilogue {
         }
     }
 
-    /// Scales bounded results of a shift by `2^-shift` more: one longer shift with other bounds does both, since rounding
-    /// down twice is rounding down once, and bounds commute with shifts. False if the operations so far are others.
+    /// Scales the clamped result of a shift by a further `2^-shift`: one longer shift with adjusted bounds does both,
+    /// because rounding down twice is rounding down once, and clamping commutes with shifts. Returns false if the
+    /// previous operations have a different form or the longer shift does not fit.
     fn scale_bounded(&mut self, shift: i64) -> bool {
         let immediate_of = |step: &NodeStep| match step {
             NodeStep::Channel(ChannelStep::Immediate(op, imm)) => Some((*op, i64::from(*imm))),
@@ -192,13 +194,13 @@ impl Epilogue {
         self.push(sum);
         shifts_right(&amounts).into_iter().for_each(|step| self.push(step));
         for (op, bound) in bounds {
-            // Bounds of int8 or of an immediate are small, so they fit after the shift as well.
+            // The bounds are 16-bit immediates, so they fit after the shift too.
             self.immediate(op, ((bound + half) >> shift) as i16);
         }
         true
     }
 
-    /// Bounds the accumulators, if they may be out of range. Bounds that follow bounds are one pair.
+    /// Clamps the accumulators if they may be out of range. Consecutive clamps are merged into one pair of bounds.
     fn clamp(&mut self, [low, high]: Range) -> Result<(), CompileError> {
         let (least, greatest) = (self.least(), self.greatest());
         let mut bounds = [(AluOp::Max, low, least < low), (AluOp::Min, high, greatest > high)];
@@ -217,7 +219,8 @@ impl Epilogue {
         Ok(())
     }
 
-    /// Tightens a bound that an earlier operation sets, with bounds alone after it; false if there is none.
+    /// Tightens an earlier bound that only bounds follow. Returns false if there is none, or if the bounds do not
+    /// commute.
     fn tighten(&mut self, op: AluOp, imm: i16) -> bool {
         let bounds = self
             .steps
@@ -234,7 +237,7 @@ impl Epilogue {
             let imm = i64::from(imm);
             if op == AluOp::Max { imm > range[1] } else { imm < range[0] }
         };
-        // Bounds that leave one value do not commute.
+        // Bounds that leave a single value do not commute.
         let Some(bound) = found.filter(|_| !self.ranges.iter().any(crosses)) else { return false };
         *bound = if op == AluOp::Max { (*bound).max(imm) } else { (*bound).min(imm) };
         for range in &mut self.ranges {
@@ -277,7 +280,7 @@ impl Epilogue {
         Ok(())
     }
 
-    /// Returns a constant operand of an operator: a number for each channel.
+    /// Returns a constant operand as one value per channel.
     fn per_channel(&self, ir: &RegionIr<'_>, op: &Op<'_>, tail: Val, name: &str) -> Result<Vec<i32>, CompileError> {
         let input = usize::from(op.inputs.first() == Some(&tail));
         let values = elements(ir, op, input, DType::I32, name, |t| t.as_slice::<i32>().to_vec())?;
@@ -286,7 +289,7 @@ impl Epilogue {
         let along = if op.name == "nn.bias_add" {
             axis.is_some() && op.attrs().axis("axis", 1, rank) == axis && input == 1
         } else {
-            // Broadcasting aligns shapes at the last dimension; all dimensions but that of the channels must be 1.
+            // Broadcasting aligns shapes at the last dimension; every dimension except the channel axis must be 1.
             shape.len() <= rank
                 && shape.iter().rev().enumerate().all(|(i, &dim)| dim == 1 || rank.checked_sub(i + 1) == axis)
         };
@@ -303,7 +306,7 @@ impl Epilogue {
             let detail = format!("clip: expected bounds in order, found {low} to {high}");
             return refuse(RefusalCode::UnsupportedAttr, detail);
         }
-        // Clipping an integer to a fractional bound gives the bound without its fraction.
+        // Clipping an integer to a fractional bound truncates the bound.
         let whole = |bound: f64| bound.trunc().clamp(INT32[0] as f64, INT32[1] as f64) as i64;
         self.clamp([whole(low), whole(high)])
     }
@@ -346,7 +349,7 @@ impl Epilogue {
         Ok(())
     }
 
-    /// Scales accumulators by `2^-shift` of their channel.
+    /// Scales the accumulators of each channel by `2^-shift`.
     fn scale(&mut self, shifts: &[i64]) -> Result<(), CompileError> {
         if self.axis == ChannelAxis::None && self.channels == 1 && shifts[0] > MAX_SHIFT {
             let detail = format!("shift: expected at most {MAX_SHIFT} for a tensor, found {}", shifts[0]);
@@ -444,7 +447,7 @@ impl Epilogue {
         };
         let (of_lhs, of_rhs, of_sum) = (one(2, "lhs")?, one(4, "rhs")?, one(6, "output")?);
         let (own, other, tensor) = if lhs == tail { (of_lhs, of_rhs, rhs) } else { (of_rhs, of_lhs, lhs) };
-        // Every element of int8 is scaled to 0 by a shift of 9.
+        // A shift of 9 scales every int8 value to 0.
         let shift = |scale: f32| -> Result<i64, CompileError> {
             let shift = shift_of(scale, of_sum)?.min(9);
             if shift < -MAX_SHIFT {
@@ -472,7 +475,7 @@ impl Epilogue {
     }
 }
 
-/// Returns the operand of an addition that is not `tail`.
+/// Returns the operand of an addition besides `tail`.
 fn other(op: &Op<'_>, tail: Val) -> Val {
     op.inputs.iter().copied().find(|input| *input != tail).unwrap_or(tail)
 }
@@ -485,7 +488,7 @@ fn scales(ir: &RegionIr<'_>, op: &Op<'_>, input: usize, name: &str) -> Result<Ve
     }
 }
 
-/// Returns `n` of a ratio of scales of `2^-n`.
+/// Returns `n` if the ratio of two scales is `2^-n`.
 fn shift_of(input: f32, output: f32) -> Result<i64, CompileError> {
     let ratio = f64::from(input) / f64::from(output);
     // A quotient of binary32 numbers is a normal binary64 number, so its exponent field is exact.

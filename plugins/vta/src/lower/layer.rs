@@ -1,4 +1,4 @@
-//! Geometry of the layers that begin a node, and what they require.
+//! Geometry of the layers that begin a node, and its validation.
 
 use super::range::{INT32, Range};
 use super::{QUANTIZE, SCHEME};
@@ -13,58 +13,58 @@ use byoc_vta_program::tile::MAX_PAD;
 pub struct ConvShape {
     /// True for a dense layer, whose rows are its batch.
     pub dense: bool,
-    /// Images, or rows of a dense layer.
+    /// Number of images, or of rows of a dense layer.
     pub batch: usize,
-    /// Input channels.
+    /// Number of input channels.
     pub channels: usize,
-    /// Rows and columns of the data.
+    /// Number of rows and columns of the data.
     pub size: [usize; 2],
-    /// Output channels.
+    /// Number of output channels.
     pub kernels: usize,
-    /// Groups of channels.
+    /// Number of channel groups.
     pub groups: usize,
-    /// Rows and columns of a kernel.
+    /// Number of rows and columns of a kernel.
     pub kernel: [usize; 2],
-    /// Strides.
+    /// Row stride and column stride.
     pub strides: [usize; 2],
-    /// Zeros before and after, in rows and columns.
+    /// Zero padding before and after, for rows and for columns.
     pub pads: [[usize; 2]; 2],
-    /// Index of the weights in the constants.
+    /// Index of the weight constant.
     pub weight: usize,
 }
 
 /// Maximum over windows of (N, C, H, W).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolShape {
-    /// Images.
+    /// Number of images.
     pub batch: usize,
-    /// Channels.
+    /// Number of channels.
     pub channels: usize,
-    /// Rows and columns of the data.
+    /// Number of rows and columns of the data.
     pub size: [usize; 2],
-    /// Rows and columns of a window.
+    /// Number of rows and columns of a window.
     pub kernel: [usize; 2],
-    /// Strides.
+    /// Row stride and column stride.
     pub strides: [usize; 2],
-    /// Rows above and columns on the left that windows may cover.
+    /// Number of padding rows above and of padding columns on the left.
     pub pads: [usize; 2],
-    /// Rows and columns of the result.
+    /// Number of rows and columns of the result.
     pub results: [usize; 2],
 }
 
-/// Returns the axis of the output channels of a sum.
+/// Returns the output channel axis of a convolution or dense layer.
 pub fn channel_axis(op: &Op<'_>) -> ChannelAxis {
     if op.name.ends_with("dense") { ChannelAxis::Last } else { ChannelAxis::Second }
 }
 
-/// Axis of the channels of a tensor.
+/// Channel axis of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelAxis {
-    /// Axis 1, of a convolution.
+    /// Axis 1, for a convolution.
     Second,
-    /// Last axis, of a dense layer.
+    /// Last axis, for a dense layer.
     Last,
-    /// None: the tensor is read element by element.
+    /// No channel axis: the tensor is read element by element.
     None,
 }
 
@@ -82,7 +82,7 @@ impl ChannelAxis {
 /// Returns the geometry of a convolution or a dense layer.
 ///
 /// # Errors
-/// Element types, zero points, layouts or sizes that the device does not have.
+/// If the device does not support an element type, zero point, layout or size.
 pub fn sums(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<ConvShape, CompileError> {
     check_types(ir, op)?;
     let Some((weight, _)) = op.inputs.get(1).and_then(|weight| ir.constant(*weight)) else {
@@ -100,7 +100,7 @@ pub fn sums(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<ConvShape, CompileError> {
     Ok(shape)
 }
 
-/// Checks the element types of a sum, and the zero points of a quantized one.
+/// Checks the element types of a convolution or dense layer, and the zero points of a QNN operator.
 fn check_types(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
     for (i, &input) in op.inputs.iter().take(2).enumerate() {
         let dtype = ir.val(input).dtype;
@@ -149,7 +149,7 @@ fn layout(op: &Op<'_>, keys: &[(&str, &str)]) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Converts sizes that the type relation has checked.
+/// Converts a shape of rank `N`; `None` if the rank differs or a size is negative.
 fn sizes<const N: usize>(shape: &[i64]) -> Option<[usize; N]> {
     let sizes: Vec<usize> = shape.iter().map(|&size| usize::try_from(size).ok()).collect::<Option<_>>()?;
     sizes.try_into().ok()
@@ -170,7 +170,7 @@ fn attribute(op: &Op<'_>, key: &str, value: i64) -> Result<usize, CompileError> 
     }
 }
 
-/// Returns strides and padding (before, after) of rows and columns.
+/// Returns strides and padding (before, after) for rows and columns.
 fn window(op: &Op<'_>) -> Result<([usize; 2], [[usize; 2]; 2]), CompileError> {
     let strides = op.attrs().per_axis("strides", 2, 1);
     let padding = op.attrs().padding(2);
@@ -233,7 +233,7 @@ fn dense(ir: &RegionIr<'_>, op: &Op<'_>, weight: usize) -> Result<ConvShape, Com
 /// Returns the geometry of a pooling layer.
 ///
 /// # Errors
-/// Element types, layouts or sizes that the device does not have.
+/// If the device does not support an element type, layout or size.
 pub fn pool(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<PoolShape, CompileError> {
     let dtype = ir.val(op.inputs[0]).dtype;
     if dtype != DType::I8 {
@@ -253,10 +253,10 @@ pub fn pool(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<PoolShape, CompileError> {
     Ok(PoolShape { batch, channels, size: [height, width], kernel, strides, pads, results: [rows, columns] })
 }
 
-/// Returns the range of the sums of each output channel.
+/// Returns the accumulator range of each output channel.
 ///
 /// # Errors
-/// Sums that may overflow: their value would depend on the order of the additions.
+/// If an accumulator may overflow int32.
 pub fn ranges(ir: &RegionIr<'_>, shape: &ConvShape) -> Result<Vec<Range>, CompileError> {
     let Some(weight) = ir.constants.get(shape.weight) else {
         return refuse(RefusalCode::NotConstant, "weight: expected a constant");

@@ -1,5 +1,5 @@
-//! Lowering of operators to nodes: sums, pooling and elementwise operations, each with the operations that follow on its
-//! accumulators.
+//! Lowers operators to nodes: convolutions and dense layers, pooling, and elementwise operations, each with the
+//! epilogue on its accumulators.
 
 mod epilogue;
 mod layer;
@@ -15,55 +15,55 @@ use std::collections::BTreeMap;
 
 pub use layer::{ConvShape, PoolShape};
 
-/// Hint for a model in float.
+/// Hint for a floating-point model.
 const QUANTIZE: &str = "run \"byoc quantize\" first: byoc quantize MODEL --calibrate DATA --backend vta -o FILE.relay";
-/// Hint for a model in another quantization scheme.
+/// Hint for a model with an unsupported quantization scheme.
 const SCHEME: &str = "run \"byoc quantize --backend vta\", or --scheme symmetric,power-of-two, for a model in the \
                       quantization scheme of the device";
 
 /// Operation of a node on its accumulators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeStep {
-    /// Operation with constants.
+    /// Operation with constant operands.
     Channel(ChannelStep),
     /// Addition of a tensor, after operations on its elements.
     Add(Widened),
 }
 
-/// int8 tensor as int32, after operations on its elements.
+/// int8 tensor that is widened to int32, with operations on its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Widened {
-    /// Tensor.
+    /// int8 tensor.
     pub tensor: Val,
-    /// Operations.
+    /// Operations on the widened elements.
     pub steps: Vec<(AluOp, i16)>,
 }
 
-/// Computation of a node before its operations.
+/// Computation of a node before its epilogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Sums of products.
+    /// Convolution or dense layer.
     Conv(ConvShape),
-    /// Maxima over windows.
+    /// Max pooling.
     Pool(PoolShape),
-    /// The elements of a tensor.
+    /// Epilogue on the elements of a tensor.
     Elementwise,
 }
 
-/// Work on one tensor whose result is stored.
+/// Computation on one tensor, with a stored result.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Work before the operations.
+    /// Computation before the epilogue.
     pub kind: Kind,
-    /// Tensor that it reads.
+    /// Tensor that the node reads.
     pub data: Val,
-    /// Operations on the accumulators.
+    /// Epilogue: operations on the accumulators.
     pub steps: Vec<NodeStep>,
-    /// Tensor that it stores.
+    /// Tensor that the node stores.
     pub result: Val,
     /// Index of the last operator.
     last: usize,
-    /// Operators with the nodes of the model that they came from.
+    /// Operators, with their source nodes in the model.
     pub comment: String,
 }
 
@@ -71,20 +71,20 @@ pub struct Node {
 pub struct Network<'a> {
     /// Operators over numbered values.
     pub ir: RegionIr<'a>,
-    /// Nodes in the order of their execution.
+    /// Nodes in execution order.
     pub nodes: Vec<Node>,
 }
 
 /// Lowers a region.
 ///
 /// # Errors
-/// If the device does not support an operator, with the refusal of the first one.
+/// If the device does not support an operator. The error is the refusal of the first such operator.
 pub fn lower<'a>(graph: &'a Graph, constants: &'a [Constant]) -> Result<Network<'a>, CompileError> {
     let ir = RegionIr::new(graph, constants)?;
     ir.ops.iter().try_for_each(single_result)?;
     let mut lowering =
         Lowering { ir: &ir, fused: vec![false; ir.ops.len()], widened: BTreeMap::new(), nodes: Vec::new() };
-    // First, because a sum may be followed by the addition of a value that is computed after it.
+    // Widening is done first, because an epilogue may add a value that is computed after its layer.
     for (number, op) in ir.ops.iter().enumerate() {
         lowering.fused[number] = lowering.widen(op);
     }
@@ -94,7 +94,7 @@ pub fn lower<'a>(graph: &'a Graph, constants: &'a [Constant]) -> Result<Network<
         }
     }
     let mut nodes = lowering.nodes;
-    // A node reads what earlier operators computed, so it is executed in the place of its last operator.
+    // A node reads operands of all its operators, so it is executed in the position of the last one.
     nodes.sort_by_key(|node| node.last);
     check_values(&ir, &nodes)?;
     Ok(Network { ir, nodes })
@@ -103,13 +103,13 @@ pub fn lower<'a>(graph: &'a Graph, constants: &'a [Constant]) -> Result<Network<
 struct Lowering<'i, 'a> {
     ir: &'i RegionIr<'a>,
     fused: Vec<bool>,
-    /// Values that are no tensors in memory, but int8 tensors after operations.
+    /// Widened values, which are not stored in memory.
     widened: BTreeMap<Val, Widened>,
     nodes: Vec<Node>,
 }
 
 impl<'a> Lowering<'_, 'a> {
-    /// Lowers the node that begins with operator `number`, and fuses the operators that follow.
+    /// Lowers the node that begins with operator `number`, and fuses subsequent operators.
     fn node(&mut self, number: usize) -> Result<(), CompileError> {
         let ir = self.ir;
         let op = &ir.ops[number];
@@ -148,7 +148,8 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Records an operator that makes int32 of an int8 tensor, or works on such a value; false for other operators.
+    /// Records an operator that widens an int8 tensor to int32, or that computes on a widened value. Returns false
+    /// otherwise.
     fn widen(&mut self, op: &Op<'a>) -> bool {
         let ir = self.ir;
         let (from, to) = (op.inputs[0], op.outputs[0]);
@@ -159,7 +160,7 @@ impl<'a> Lowering<'_, 'a> {
         }
         let Some(Widened { tensor, mut steps }) = self.widened.get(&from).cloned() else { return false };
         let mut epilogue = Epilogue::of_tensor(DType::I32);
-        // An operator that is not supported here may be the end of a sum, or is refused with its reason later.
+        // An operator that is unsupported here may belong to an epilogue. If not, it is refused later, with the reason.
         if dtype(to) != DType::I32 || !epilogue.append(ir, op, from, &BTreeMap::new()).unwrap_or(false) {
             return false;
         }
@@ -173,7 +174,7 @@ impl<'a> Lowering<'_, 'a> {
         true
     }
 
-    /// Begins an elementwise node with an operator on int8 tensors, or on values made of them.
+    /// Begins an elementwise node with an operator on int8 tensors or widened values.
     fn elementwise(&self, op: &Op<'a>) -> Result<Option<(Val, Epilogue)>, CompileError> {
         let ir = self.ir;
         let first = op.inputs[0];
@@ -197,7 +198,7 @@ impl<'a> Lowering<'_, 'a> {
     }
 }
 
-/// Returns the names of operators and of the nodes of the model that they came from.
+/// Formats the names of operators and of their source nodes in the model.
 fn comment(ops: &[&Op<'_>]) -> String {
     let names: Vec<&str> = ops.iter().map(|op| op.name).collect();
     let mut sources: Vec<String> =
@@ -207,7 +208,7 @@ fn comment(ops: &[&Op<'_>]) -> String {
     format!("{}{from}", names.join(", "))
 }
 
-/// Checks that an operator has one result, as all operators of the device have.
+/// Checks that an operator has operands and one result, as every supported operator does.
 fn single_result(op: &Op<'_>) -> Result<(), CompileError> {
     match op.outputs.len() {
         1 if !op.inputs.is_empty() => Ok(()),
@@ -215,7 +216,8 @@ fn single_result(op: &Op<'_>) -> Result<(), CompileError> {
     }
 }
 
-/// Checks that nodes read int8 tensors that are inputs or results, and that the outputs are results.
+/// Checks that nodes read int8 tensors that are region inputs or node results, and that region outputs are node
+/// results.
 fn check_values(ir: &RegionIr<'_>, nodes: &[Node]) -> Result<(), CompileError> {
     let stored = |value: Val| nodes.iter().any(|node| node.result == value);
     for node in nodes {

@@ -1,11 +1,11 @@
-//! Ranges of accumulators, and the shifts that scale them to another scale.
+//! Accumulator ranges, and shifts that rescale accumulators.
 //!
-//! `qnn.requantize` by a ratio of `2^-n` with rounding upward is `(x + 2^(n-1)) >> n`, if the addition does not overflow.
-//! A range for each output channel shows that: weights and biases are constant.
+//! `qnn.requantize` by a ratio of `2^-n` with rounding upward is `(x + 2^(n-1)) >> n`, if the addition does not
+//! overflow. Per-channel ranges prove this, because weights and biases are constant.
 
 use byoc_vta_machine::isa::AluOp;
 
-/// Least and greatest value of an accumulator.
+/// Minimum and maximum of an accumulator.
 pub type Range = [i64; 2];
 
 /// Range of int32.
@@ -14,24 +14,24 @@ pub const INT32: Range = [i32::MIN as i64, i32::MAX as i64];
 /// Range of int8.
 pub const INT8: Range = [i8::MIN as i64, i8::MAX as i64];
 
-/// Maximum amount of a shift on which all devices agree.
+/// Maximum shift amount for which all devices agree.
 pub const MAX_SHIFT: i64 = 15;
 
 /// Operation on the accumulators of all channels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelStep {
-    /// The same operand for all channels.
+    /// Operation with one operand for all channels.
     Immediate(AluOp, i16),
-    /// An operand for each channel.
+    /// Operation with one operand per channel.
     Vector(AluOp, Vec<i32>),
 }
 
-/// Reason why accumulators cannot be scaled by shifts.
+/// Reason for failing to scale accumulators by shifts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScaleError {
-    /// A sum may pass the range of int32, with its greatest absolute value.
+    /// An accumulator may overflow int32. Contains its maximum absolute value.
     Overflow(i64),
-    /// The shifts of two channels differ by more than the device can shift.
+    /// The shifts of two channels differ by more than the device can shift. Contains the difference.
     Spread(i64),
 }
 
@@ -41,12 +41,12 @@ fn saturating_range([low, high]: Range, add: i64, left: i64) -> Option<Range> {
     (range[0] >= INT32[0] && range[1] <= INT32[1]).then_some(range)
 }
 
-/// Returns the operations that scale accumulators by `2^-shift` of their channel, with halves rounded upward.
+/// Returns the operations that scale the accumulators of each channel by `2^-shift`, with halves rounded upward.
 ///
 /// # Errors
-/// Sums that may overflow, or shifts that differ too much.
+/// If an accumulator may overflow, or the shifts differ too much.
 pub fn scale(ranges: &[Range], shifts: &[i64]) -> Result<Vec<ChannelStep>, ScaleError> {
-    // Channels with a constant sum, such as those of weights that are 0, take any shift.
+    // A channel with a constant accumulator, such as one with zero weights, accepts any shift.
     let varies = |(range, shift): (&Range, &i64)| (range[0] != range[1]).then_some(*shift);
     let varying: Vec<i64> = ranges.iter().zip(shifts).filter_map(varies).collect();
     let (least, greatest) = match (varying.iter().min(), varying.iter().max()) {
@@ -77,13 +77,13 @@ pub fn scale(ranges: &[Range], shifts: &[i64]) -> Result<Vec<ChannelStep>, Scale
     Ok(steps)
 }
 
-/// Returns the addend and the shift to the right of a channel, after a shift of `up` to the left that all channels share.
-/// `common` is the shift of a channel that may take any.
+/// Returns the addend and the right shift of a channel, after the left shift by `up` that all channels share. `common`
+/// is the right shift of a channel with a constant accumulator.
 fn one(range: Range, shift: i64, up: i64, common: i64) -> Result<(i64, i64), ScaleError> {
     let greatest = range[0].abs().max(range[1].abs());
     let overflow = ScaleError::Overflow(greatest.saturating_mul(1 << up));
     if range[0] == range[1] {
-        // A constant: the value after the shift that the others have.
+        // The addend makes a constant accumulator the scaled constant after the common shift.
         let result = if shift <= 0 {
             range[0].saturating_mul(1i64.checked_shl((-shift).min(40) as u32).unwrap_or(i64::MAX)).clamp(-256, 256)
         } else {
@@ -104,7 +104,8 @@ fn one(range: Range, shift: i64, up: i64, common: i64) -> Result<(i64, i64), Sca
     if amount <= 2 * MAX_SHIFT {
         return saturating_range(range, half, up).map(|_| (half, amount)).ok_or(overflow);
     }
-    // Larger shifts round every number of the range to 0, if that is shorter than the greatest shift.
+    // A larger shift rounds the whole range to 0. So does the maximum shift after `-low` is added, if the range is
+    // shorter than `limit`.
     let [low, high] = saturating_range(range, 0, up).ok_or(overflow.clone())?;
     let limit = 1i64 << (2 * MAX_SHIFT);
     if low >= -half && high < half && high - low < limit {
@@ -113,9 +114,9 @@ fn one(range: Range, shift: i64, up: i64, common: i64) -> Result<(i64, i64), Sca
     Err(overflow)
 }
 
-/// Returns the operations that multiply by `2^up` and keep what int8 does not hold beyond its range.
+/// Returns the operations that multiply by `2^up` without overflow; products outside the int8 range stay outside.
 fn left(ranges: &[Range], up: i64) -> Result<Vec<ChannelStep>, ScaleError> {
-    // A number of 1 or more times 2^8 is out of range already.
+    // Every nonzero integer times 2^8 is outside the int8 range.
     let up = up.min(8);
     let mut steps = Vec::new();
     if ranges.iter().any(|range| saturating_range(*range, 0, up).is_none()) {
@@ -125,7 +126,7 @@ fn left(ranges: &[Range], up: i64) -> Result<Vec<ChannelStep>, ScaleError> {
     Ok(steps)
 }
 
-/// Returns the addition of a number per channel; one immediate if they are equal and small.
+/// Returns the addition of one number per channel; an immediate if the numbers are equal and fit into 16 bits.
 pub fn addition(addends: &[i64]) -> ChannelStep {
     let first = addends.first().copied().unwrap_or(0);
     match i16::try_from(first) {
@@ -134,8 +135,7 @@ pub fn addition(addends: &[i64]) -> ChannelStep {
     }
 }
 
-/// Returns shifts to the right by an amount per channel of at most 30: by at most 15 at a time, and by immediates where all
-/// amounts are equal.
+/// Returns right shifts by per-channel amounts of at most 30, in steps of at most 15. Equal amounts become immediates.
 pub fn shifts_right(amounts: &[i64]) -> Vec<ChannelStep> {
     let (least, greatest) = (amounts.iter().min().copied().unwrap_or(0), amounts.iter().max().copied().unwrap_or(0));
     let immediate = |amount: i64| ChannelStep::Immediate(AluOp::Shr, amount as i16);
@@ -167,7 +167,7 @@ pub fn after(op: AluOp, [low, high]: Range, operand: i64) -> Range {
         AluOp::Shr if operand < 0 => [low << -operand, high << -operand],
         AluOp::Shr => [low >> operand, high >> operand],
     };
-    // A number that wraps may be any.
+    // A number that wraps may have any value.
     if range[0] < INT32[0] || range[1] > INT32[1] { INT32 } else { range }
 }
 
@@ -175,7 +175,7 @@ pub fn after(op: AluOp, [low, high]: Range, operand: i64) -> Range {
 mod tests {
     use super::*;
 
-    /// Applies operations to an accumulator of a channel, as the device does.
+    /// Applies operations to a channel's accumulator, as the device does.
     fn apply(steps: &[ChannelStep], channel: usize, value: i64) -> i64 {
         let value = i32::try_from(value).unwrap();
         i64::from(steps.iter().fold(value, |value, step| {
@@ -197,7 +197,7 @@ mod tests {
         }))
     }
 
-    /// Computes the definition, clipped to int8.
+    /// Computes the reference result, clipped to int8.
     fn wanted(value: i64, shift: i64) -> i64 {
         let value = i128::from(value);
         let scaled = if shift <= 0 { value << -shift } else { (value + (1i128 << (shift - 1))) >> shift };

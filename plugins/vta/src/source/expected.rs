@@ -1,4 +1,4 @@
-//! Results of a region for inputs that a generated program can make itself.
+//! Expected results of a region for inputs that a generated program can reproduce.
 
 use crate::device::Device;
 use crate::image::Image;
@@ -7,7 +7,7 @@ use byoc_plugin_api::{Constant, Error, Executable, Graph, HostServices, Result, 
 use serde_json::Value;
 use tracing::Level;
 
-/// Services of a compilation, which has none of the host's: one thread, no trace.
+/// Services during compilation, when there are no host services: one thread, no trace.
 struct Inline;
 
 impl HostServices for Inline {
@@ -34,12 +34,12 @@ impl HostServices for Inline {
     }
 }
 
-/// Returns services without threads.
+/// Returns single-threaded services.
 pub fn inline_services() -> Services {
     Services::new(Inline)
 }
 
-/// Returns the bytes of an input, from the linear congruential generator of the program.
+/// Returns the elements of an input, from the linear congruential generator that the program uses.
 fn input(number: usize, count: usize) -> Vec<i8> {
     let mut state = number as u32 + 1;
     let mut next = || {
@@ -58,7 +58,7 @@ fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
 /// Runs the region in the simulator, and returns the hash of each output.
 ///
 /// # Errors
-/// A region that the simulator cannot run.
+/// If the simulator cannot run the region.
 pub fn hashes(image: &Image, constants: &[Constant]) -> Result<Vec<u64>> {
     let (services, config) = (inline_services(), &image.config);
     let mut device = Device::simulator(image)?;

@@ -1,4 +1,4 @@
-//! The region as a C program against VTA's `driver.h`: constants, stream and tensors as arrays, and a `main` that checks
+//! Region as a C program that uses VTA's `driver.h`: constants, stream and tensors as arrays, and a `main` that checks
 //! one input.
 
 mod expected;
@@ -10,23 +10,23 @@ use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{self, Op};
 use std::fmt::{Display, Write};
 
-/// Functions that are the same for every region.
+/// C functions that all regions share.
 const PROGRAM: &str = include_str!("program.c");
 
-/// Functions that run one input.
+/// C functions that run one input and check its results.
 const CHECK: &str = include_str!("check.c");
 
-/// Declarations of the driver, which an exported program contains.
+/// Driver declarations in an exported program.
 const DRIVER: &str = include_str!("../../include/vta/driver.h");
 
-/// Maximum size of the weights of a region whose program is part of every artifact. The program of a larger region is
-/// written on request alone, because the weights are text in it.
+/// Maximum size in bytes of the weights of a region whose program is part of every artifact. The program of a larger
+/// region is written only on request, because it contains the weights as text.
 const MAX_WEIGHT_BYTES: usize = 64 << 10;
 
-/// Maximum number of steps of the matrix unit of such a region, which is simulated when its program is written.
+/// Maximum number of matrix unit steps of such a region, which is simulated when its program is written.
 const MAX_GEMM_STEPS: u64 = 1 << 20;
 
-/// Returns true if the program of a region is small and quickly made.
+/// Tests for a region whose program is small and quick to write.
 pub fn is_small(image: &Image) -> bool {
     let weights: usize =
         image.buffers.iter().filter(|b| matches!(b.content, Content::Weights(_))).map(|b| b.bytes).sum();
@@ -34,11 +34,11 @@ pub fn is_small(image: &Image) -> bool {
     weights <= MAX_WEIGHT_BYTES && steps <= MAX_GEMM_STEPS
 }
 
-/// Returns the C program of a region. The programs of several regions, one after another, are a program as well; its `main`
-/// checks the first of them.
+/// Returns the C program of a region. Concatenated programs of several regions are a valid program, whose `main` checks
+/// the first region.
 ///
 /// # Errors
-/// A region that the simulator cannot run, or an instruction that cannot be encoded.
+/// If the simulator cannot run the region, or an instruction cannot be encoded.
 pub fn source(image: &Image, constants: &[Constant]) -> Result<String> {
     let mut text = String::new();
     header(&mut text, image);
@@ -54,7 +54,7 @@ pub fn source(image: &Image, constants: &[Constant]) -> Result<String> {
 
 /// Region as a C file of an exported program.
 pub struct Exported {
-    /// Text of the file, whose function returns 0 for success.
+    /// Text of the file; its function returns 0 on success.
     pub text: String,
     /// Size in bytes of the workspace.
     pub workspace: usize,
@@ -62,11 +62,11 @@ pub struct Exported {
     pub constant_bytes: usize,
 }
 
-/// Returns the region as a C file of an exported program, which is linked with the driver. The device is opened by the first
-/// run and stays open.
+/// Returns the region as a C file of an exported program, which is linked with the driver. The first run opens the
+/// device, which then stays open.
 ///
 /// # Errors
-/// An instruction that cannot be encoded.
+/// If an instruction cannot be encoded.
 pub fn exported(image: &Image, constants: &[Constant]) -> Result<Exported> {
     let mut text = String::new();
     exported_header(&mut text, image);
@@ -76,13 +76,14 @@ pub fn exported(image: &Image, constants: &[Constant]) -> Result<Exported> {
     Ok(Exported { text, workspace: scratch_bytes(image), constant_bytes })
 }
 
-/// Returns the size in bytes of the memory for a tensor or the stream on the way to the device.
+/// Returns the size in bytes of the staging memory for a tensor or the stream.
 fn scratch_bytes(image: &Image) -> usize {
     let edges = image.inputs.iter().chain(&image.outputs).map(|edge| edge.bytes(&image.config));
     edges.chain([image.stream.len() * 16]).max().unwrap_or(0)
 }
 
-/// Writes the parts of the region and the structure that holds them. Returns the size in bytes of the constant arrays.
+/// Writes the arrays of the region and the structure that refers to them. Returns the size of the constant arrays in
+/// bytes.
 fn region(text: &mut String, image: &Image, constants: &[Constant], expected: &str) -> Result<usize> {
     let held = buffers(text, image, constants)?;
     stream(text, image)?;
@@ -158,7 +159,7 @@ int main(void) {{
     );
 }
 
-/// Writes the functions of a region of an exported program.
+/// Writes the functions of a region in an exported program.
 fn exported_functions(text: &mut String, image: &Image) {
     let (symbol, buffers) = (&image.symbol, image.buffers.len());
     let _ = write!(
@@ -186,7 +187,7 @@ void {symbol}_close(void) {{
     );
 }
 
-/// Makes names of a model safe within a comment.
+/// Makes model names safe within a C comment.
 fn clean(text: &str) -> String {
     text.replace("*/", "* /").replace("/*", "/ *").replace(|c: char| c.is_control() || c == '\\' || c == '?', " ")
 }
@@ -226,7 +227,7 @@ fn exported_header(text: &mut String, image: &Image) {
     text.push('\n');
 }
 
-/// Writes the tensors of a region, as lines of a comment.
+/// Writes the tensors of a region as comment lines.
 fn tensors(text: &mut String, image: &Image) {
     for (kind, edges) in [("in", &image.inputs), ("out", &image.outputs)] {
         for (number, edge) in edges.iter().enumerate() {
@@ -245,7 +246,7 @@ fn costs(text: &mut String, image: &Image) {
     text.push_str(" */\n\n");
 }
 
-/// Writes an array, eight elements a line.
+/// Writes an array with eight elements per line.
 fn array(text: &mut String, declaration: &str, elements: impl Iterator<Item = impl Display>) {
     let _ = write!(text, "static const {declaration} = {{");
     for (index, element) in elements.enumerate() {
@@ -254,7 +255,7 @@ fn array(text: &mut String, declaration: &str, elements: impl Iterator<Item = im
     text.push_str("\n};\n\n");
 }
 
-/// Writes the contents of the buffers. Returns their size in bytes.
+/// Writes the buffer contents. Returns their size in bytes.
 fn buffers(text: &mut String, image: &Image, constants: &[Constant]) -> Result<usize> {
     let services = expected::inline_services();
     let symbol = &image.symbol;
@@ -280,7 +281,7 @@ fn buffers(text: &mut String, image: &Image, constants: &[Constant]) -> Result<u
     Ok(held)
 }
 
-/// Returns the transfers that need the address of a buffer: index of the instruction, buffer, size of an element.
+/// Returns the transfers that need a buffer address: instruction index, buffer index, element size in bytes.
 fn addressed(image: &Image) -> impl Iterator<Item = (usize, u32, usize)> {
     let config = &image.config;
     image.stream.iter().zip(&image.accessed).enumerate().filter_map(|(index, (insn, buffer))| match &insn.op {
@@ -291,7 +292,7 @@ fn addressed(image: &Image) -> impl Iterator<Item = (usize, u32, usize)> {
     })
 }
 
-/// Writes the stream, its runs, and the addresses that depend on buffers.
+/// Writes the stream, its transfers that need buffer addresses, and its runs.
 fn stream(text: &mut String, image: &Image) -> Result<()> {
     let symbol = &image.symbol;
     let _ = writeln!(text, "static const uint64_t {symbol}_stream[][2] = {{");

@@ -1,20 +1,20 @@
-//! Form of an input: two bytes for the device, the number of micro-operations in one byte, micro-operations of 4 bytes,
-//! instructions of 16 bytes. Every sequence of bytes is an input.
+//! Input format: 2 device bytes, the number of micro-operations in 1 byte, 4-byte micro-operations, 16-byte
+//! instructions. Every byte sequence is a valid input.
 
 use byoc_vta_machine::config::Config;
 
 /// Parts of an input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Input {
-    /// Choice of the device: its geometry and features, and the depths of its memories.
+    /// Device choice: geometry and features, and memory depths.
     pub device: [u8; 2],
     /// Micro-operations in DRAM, at most 255.
     pub uops: Vec<u32>,
-    /// Instructions.
+    /// Instructions, each in two 64-bit words.
     pub words: Vec<[u64; 2]>,
 }
 
-/// Bits of the first byte of the device, after two for the block.
+/// Bits of the first device byte, above two bits for the block.
 const BATCH: u8 = 1 << 2;
 const FIRST_REVISION: u8 = 1 << 3;
 const FEW_UOPS: u8 = 1 << 4;
@@ -23,7 +23,7 @@ const MUL: u8 = 1 << 6;
 const DEFAULT_DEPTHS: u8 = 1 << 7;
 
 impl Input {
-    /// Parses bytes. What is missing is 0, and what is left of an instruction is ignored.
+    /// Parses bytes. Missing bytes are 0, and an incomplete instruction is ignored.
     pub fn parse(bytes: &[u8]) -> Input {
         let (header, rest) = bytes.split_at(bytes.len().min(3));
         let at = |index: usize| header.get(index).copied().unwrap_or(0);
@@ -46,7 +46,7 @@ impl Input {
         bytes
     }
 
-    /// Returns the device, which is valid for every choice.
+    /// Returns the device configuration, which is valid for every choice.
     pub fn config(&self) -> Config {
         let [choice, extra] = self.device;
         let has = |bit: u8| choice & bit != 0;

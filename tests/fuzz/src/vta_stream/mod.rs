@@ -1,8 +1,7 @@
-//! Instruction streams of the accelerator VTA: decoding, checks and simulation of untrusted instructions on several
-//! devices.
+//! VTA instruction streams: decoding, checks and simulation of untrusted instructions on several devices.
 //!
-//! The checker is the reference of the simulators: a stream that it accepts runs to its end in range, and gives the same
-//! results under every schedule of the modules.
+//! The checker is the reference for the simulators: a stream that the checker accepts runs to completion without
+//! out-of-range accesses, and produces the same results under every module schedule.
 
 mod input;
 mod mutation;
@@ -26,7 +25,7 @@ pub const VTA_STREAM: Target = Target {
     run: |bytes| run(&Input::parse(bytes)),
 };
 
-/// Micro-operations in DRAM.
+/// Address of the micro-operations in DRAM.
 const UOPS: usize = 0x1000;
 
 /// Addresses of the data that a stream may only read.
@@ -35,10 +34,10 @@ const READ_ONLY: Range<usize> = 0x2000..0xb000;
 /// Addresses that a stream may write.
 const WRITABLE: Range<usize> = 0xb000..0xf000;
 
-/// Size of DRAM in bytes. The last addresses are in no buffer.
+/// Size of DRAM in bytes. The last addresses belong to no buffer.
 const DRAM: usize = 0x10000;
 
-/// Maximum number of steps of a stream that is checked and simulated: some milliseconds.
+/// Maximum number of steps of a stream that is checked and simulated: a few milliseconds.
 const MAX_STEPS: u64 = 1 << 16;
 
 /// Maximum number of instructions of a stream.
@@ -83,7 +82,7 @@ fn run(input: &Input) -> Result<(), String> {
     }
 }
 
-/// Decodes an instruction, and checks that it has the same words again.
+/// Decodes an instruction, and checks that encoding it produces the same words.
 fn decode(config: &Config, words: [u64; 2]) -> Result<Option<Insn>, String> {
     let insn = match Insn::decode(words, config) {
         Ok(insn) => insn,
@@ -96,7 +95,7 @@ fn decode(config: &Config, words: [u64; 2]) -> Result<Option<Insn>, String> {
     }
 }
 
-/// Checks that the fields of a micro-operation survive encoding. Bits outside all fields do not.
+/// Checks that the fields of a micro-operation survive encoding. Bits outside the fields are lost.
 fn check_uop(config: &Config, word: u32) -> Result<(), String> {
     let uop = Uop::decode(word, config);
     match uop.encode(config) {
@@ -105,7 +104,7 @@ fn check_uop(config: &Config, word: u32) -> Result<(), String> {
     }
 }
 
-/// Returns the number of steps of an instruction, or of elements that it loads.
+/// Returns the number of steps of an instruction, or the number of elements that it loads.
 fn steps(insn: &Insn) -> u64 {
     match &insn.op {
         Op::Gemm(gemm) => gemm.loops.steps(),
@@ -165,7 +164,8 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Checks that an accepted stream gives the same results under several schedules and writes only where it may.
+    /// Checks that an accepted stream produces the same results under several schedules and writes only to permitted
+    /// addresses.
     fn check_results(&self) -> Result<(), String> {
         let before = self.dram()?;
         for mode in [Mode::Functional, Mode::Strict] {
@@ -192,7 +192,7 @@ impl Case<'_> {
     }
 }
 
-/// Tests for an error that depends on more than addresses and tokens, which are all that the checker looks at.
+/// Tests for an error that depends on more than addresses and tokens, the only properties that the checker examines.
 fn is_rule_of_hardware(error: &SimError) -> bool {
     ["expected no padding", "expected the result of a computation"].iter().any(|rule| error.message.contains(rule))
 }
@@ -201,7 +201,7 @@ fn options(mode: Mode, seed: u64) -> Options {
     Options { mode, seed, ..Options::default() }
 }
 
-/// Returns random contents of DRAM.
+/// Returns random DRAM contents.
 fn pattern() -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     PATTERN.get_or_init(|| {

@@ -53,7 +53,7 @@ fn mutate_once(input: &mut Input, config: &Config, random: &mut Random) {
 const FLAGS: [fn(&mut Deps) -> &mut bool; 4] =
     [|deps| &mut deps.pop_prev, |deps| &mut deps.pop_next, |deps| &mut deps.push_prev, |deps| &mut deps.push_next];
 
-/// Changes an instruction, if it has one and the change fits its fields.
+/// Changes the instruction at index `at`, if it can be decoded and the changed fields can be encoded.
 fn change(input: &mut Input, config: &Config, at: usize, f: impl FnOnce(&mut Insn)) {
     let Ok(mut insn) = Insn::decode(input.words[at], config) else { return };
     f(&mut insn);
@@ -131,10 +131,10 @@ fn mutate_alu(of: &mut Alu, random: &mut Random) {
     }
 }
 
-/// Numbers at the limits of fields.
+/// Field limits.
 const LIMITS: [u64; 7] = [0, 0, 1, 2, 15, 16383, 65535];
 
-/// Replaces a number by one close to it, a limit or a random one. A number that is too large for its type is kept.
+/// Replaces a number with a nearby number, a limit or a random number, unless that is too large for the type.
 fn change_number<T: Copy + Into<u64> + TryFrom<u64>>(number: &mut T, random: &mut Random) {
     let now: u64 = (*number).into();
     let bits = below(random, 17);

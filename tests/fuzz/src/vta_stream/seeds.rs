@@ -8,7 +8,7 @@ use byoc_vta_program::layer::{Conv, Elementwise, Form, Layer, Place, Pool, Step}
 use byoc_vta_program::relocate::relocate;
 use byoc_vta_program::search::fastest;
 
-/// Devices: large and small memories, both revisions, without loads of bytes, with a batch, with few micro-operations.
+/// Devices: large and small memories, both revisions, without byte loads, with a batch, with few micro-operations.
 const DEVICES: [[u8; 2]; 6] = [[0x83, 0], [0x43, 0xff], [0x0a, 0xff], [0x22, 0xff], [0x06, 0xff], [0x51, 0xff]];
 
 /// Addresses of the buffers: micro-operations, the identity matrix, activations, weights, vectors, a tensor between
@@ -33,16 +33,16 @@ pub fn seeds() -> Vec<Vec<u8>> {
     DEVICES.iter().flat_map(|device| networks().map(|layers| seed(*device, &layers))).collect()
 }
 
-/// Returns the stream of layers under their fastest tilings.
+/// Returns the instruction stream for layers with their fastest tilings.
 fn seed(device: [u8; 2], layers: &[Layer]) -> Vec<u8> {
     let mut input = Input { device, ..Input::default() };
     let config = input.config();
-    let tiled = |layer: &Layer| (layer.clone(), fastest(&config, layer).expect("expected a tiling").0);
+    let tiled = |layer: &Layer| (layer.clone(), fastest(&config, layer).expect("no tiling fits the device").0);
     let layers: Vec<_> = layers.iter().map(tiled).collect();
     let program =
-        program(&config, &layers, Auxiliary { uops: 0, identity: 1 }, Runs::Whole).expect("expected a stream");
-    let stream = relocate(&config, &program.stream, &program.buffers, &ADDRESSES).expect("expected addresses");
-    input.words = stream.iter().map(|insn| insn.encode(&config).expect("expected fields that fit")).collect();
+        program(&config, &layers, Auxiliary { uops: 0, identity: 1 }, Runs::Whole).expect("cannot generate the stream");
+    let stream = relocate(&config, &program.stream, &program.buffers, &ADDRESSES).expect("cannot relocate the stream");
+    input.words = stream.iter().map(|insn| insn.encode(&config).expect("cannot encode the instruction")).collect();
     assert!(program.uops.len() < 256, "expected few micro-operations, found {}", program.uops.len());
     input.uops = program.uops;
     // A tensor must not reach into the next buffer: the checker would find a race, and reject the seed.
@@ -51,7 +51,7 @@ fn seed(device: [u8; 2], layers: &[Layer]) -> Vec<u8> {
     input.to_bytes()
 }
 
-/// Maximum number of elements of a tensor of the seeds.
+/// Maximum number of elements per seed tensor.
 const MAX_ELEMENTS: usize = 64;
 
 fn networks() -> [Vec<Layer>; 4] {

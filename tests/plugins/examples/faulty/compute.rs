@@ -1,4 +1,4 @@
-//! Naive implementations of the operators, with the deliberate mistakes.
+//! Naive operator implementations, with the deliberate mistakes.
 
 use crate::convolution::convolution;
 use byoc_plugin_api::*;
@@ -7,7 +7,6 @@ use byoc_plugin_api::*;
 #[derive(Clone)]
 pub struct Value {
     pub dtype: DType,
-    /// Dimensions.
     pub dims: Vec<usize>,
     /// Elements, row-major.
     pub bytes: Vec<u8>,
@@ -87,7 +86,7 @@ fn operator(mistake: &str, name: &str, node: &Node, args: &[&Value], dims: &[usi
         }
         "concatenate" => {
             let axis = node.int("axis").unwrap_or(0).rem_euclid(dims.len() as i64) as usize;
-            // Appending whole operands one after the other is correct for the first axis only.
+            // Concatenating whole operands is correct only for the first axis.
             let outer = if mistake == "concatenates_memory" { 1 } else { dims[..axis].iter().product() };
             let mut bytes = Vec::new();
             for block in 0..outer {

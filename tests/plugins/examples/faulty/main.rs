@@ -1,5 +1,5 @@
 //! Backend with exactly one deliberate mistake, selected by its file name: `faulty_swapped_strides.so` swaps the
-//! strides. With any other name the backend is correct. It implements a few operators on float32, and `add` on
+//! strides. With any other file name, the backend is correct. It implements a few operators on float32, and `add` on
 //! integers.
 
 mod compute;
@@ -218,7 +218,7 @@ impl Executable for LoadedRegion {
             // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { *at ^= 1 };
         }
-        // A lock for each region does not protect what all regions share.
+        // A per-region lock does not protect data that all regions share.
         let _busy =
             self.is("shared_by_regions").then(|| self.busy.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
         let inputs = match self.mistake.as_str() {
@@ -230,7 +230,7 @@ impl Executable for LoadedRegion {
             let mut bytes = result.bytes;
             if self.is("reads_past_end") && odd && output.dtype() == DType::F32 && bytes.len() >= 4 {
                 let input = &call.inputs[0];
-                // SAFETY: as above.
+                // SAFETY: deliberately unsound; the host passes guarded copies, so the read stays in the process.
                 let past = unsafe { input.raw().data.add(input.bytes().len()).cast::<f32>().read_unaligned() };
                 let last = bytes.len() - 4;
                 let value = f32::from_ne_bytes(bytes[last..].try_into().expect("expected four bytes")) + past;
@@ -246,7 +246,7 @@ impl Executable for LoadedRegion {
         }
         if self.is("writes_past_workspace") {
             let at = call.workspace.as_mut_ptr();
-            // SAFETY: as above.
+            // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { at.add(call.workspace.len()).write(7) };
         }
         Ok(())
@@ -270,7 +270,7 @@ impl LoadedRegion {
             unsafe { start.add(target.len()).write(7) };
         }
         if self.is("writes_before_start") && odd {
-            // SAFETY: as above.
+            // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { start.sub(1).write(7) };
         }
         if self.is("adds_to_output") && bytes.len() >= 4 {
@@ -313,7 +313,7 @@ impl LoadedRegion {
         select_part: impl Fn(usize) -> usize + Sync,
     ) -> Result<()> {
         struct Start(*mut u8);
-        // SAFETY: the tasks below write within bounds, though two of them may write the same bytes.
+        // SAFETY: the tasks below write within bounds; two tasks may write the same bytes, which is deliberate.
         unsafe impl Sync for Start {}
         let start = Start(target.as_mut_ptr());
         self.services.parallel_for(parts, |part| {
@@ -321,7 +321,7 @@ impl LoadedRegion {
             let from = (select_part(part) * each).min(bytes.len());
             let to = (from + each).min(bytes.len());
             for (at, &byte) in bytes.iter().enumerate().take(to).skip(from) {
-                // SAFETY: as above.
+                // SAFETY: `at` is less than `bytes.len()`, the size of `target`; `write_volatile` needs no reference.
                 unsafe { start.0.add(at).write_volatile(byte) };
             }
         })

@@ -39,7 +39,7 @@ pub fn init(mistake: &str) -> Result<()> {
     if mistake == "error_init" { Err(Error::new("the device is not there").hint("plug it in")) } else { Ok(()) }
 }
 
-/// Keeps calling services of the host after the region and the plugin are released.
+/// Keeps calling host services after the region and the plugin are released.
 pub fn noise_after_unload(mistake: &str, services: &Services) {
     if mistake == "noise_after_unload" {
         let services = services.clone();

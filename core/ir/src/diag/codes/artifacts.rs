@@ -1,4 +1,4 @@
-//! E07xx: artifacts.
+//! Error codes E07xx: artifacts.
 
 codes! {
     NOT_AN_ARTIFACT = 701, "not a byoc artifact";

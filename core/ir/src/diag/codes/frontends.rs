@@ -1,4 +1,4 @@
-//! E05xx: frontends, tensor files and calibration data.
+//! Error codes E05xx: frontends, tensor files and calibration data.
 
 codes! {
     UNREADABLE_MODEL = 501, "the model file cannot be read";

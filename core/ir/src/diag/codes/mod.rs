@@ -1,6 +1,6 @@
 //! Table of error codes, one file per area. Each code has a page in `docs/errors/` and a test that provokes it.
 
-/// Declares the codes of an area: constants, and the table `ALL` of (code, title) that `byoc error` lists.
+/// Declares the codes of an area as constants, and the table `ALL` of (code, title) pairs that `byoc error` lists.
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $title:literal;)*) => {
         $($(#[$doc])* #[doc = $title] pub const $name: crate::diag::Code = crate::diag::Code($number);)*

@@ -1,4 +1,4 @@
-//! E03xx: passes.
+//! Error codes E03xx: passes.
 
 codes! {
     UNKNOWN_PASS = 301, "no such pass";

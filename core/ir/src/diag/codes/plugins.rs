@@ -1,4 +1,4 @@
-//! E04xx: plugins.
+//! Error codes E04xx: plugins.
 
 codes! {
     NO_CODEGEN = 401, "no code generator of that name";

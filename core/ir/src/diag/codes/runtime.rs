@@ -1,4 +1,4 @@
-//! E06xx: run time.
+//! Error codes E06xx: run time.
 
 codes! {
     KERNEL_FAILED = 601, "an operator could not be executed";

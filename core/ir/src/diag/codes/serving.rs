@@ -1,4 +1,4 @@
-//! E08xx: the inference server.
+//! Error codes E08xx: the inference server.
 
 codes! {
     SERVE_OPTIONS = 801, "the server cannot start with its options";

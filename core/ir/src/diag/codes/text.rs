@@ -1,4 +1,4 @@
-//! E01xx: the text format.
+//! Error codes E01xx: the text format.
 
 codes! {
     UNEXPECTED_TOKEN = 101, "unexpected token";

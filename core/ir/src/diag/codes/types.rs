@@ -1,4 +1,4 @@
-//! E02xx: types.
+//! Error codes E02xx: types.
 
 codes! {
     TYPE_MISMATCH = 201, "types do not agree";

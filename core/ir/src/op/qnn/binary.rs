@@ -1,4 +1,4 @@
-//! Operators of two quantized tensors with numpy's broadcasting.
+//! Binary operators on quantized tensors, with numpy's broadcasting.
 
 use super::numerics::{range, rescale, saturate};
 use super::params::{
@@ -121,7 +121,7 @@ fn product(
     store(inputs, outputs, |i, j| rescale(saturate(i128::from(lhs[i]) * i128::from(rhs[j])), by, zero, limits))
 }
 
-/// Fills the output with the saturated results of `f`, which is called with the offsets into both operands.
+/// Fills the output with the saturated results of `f`, which receives the offsets into both operands.
 fn store(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],

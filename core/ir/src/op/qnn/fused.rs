@@ -1,5 +1,5 @@
-//! Contractions with bias and requantization in one operator, for the fallback to the host where no backend supports
-//! them. These operators are not part of Relay; the pass `fuse_requantize` creates them.
+//! Contractions with bias and requantization in one operator, for contractions that run on the host because no backend
+//! supports them. These operators are not part of Relay; the pass `fuse_requantize` creates them.
 
 use super::numerics::{range, rescale};
 use super::params::{Kind, PerAxis, check_choice, one_of, parameter, requantization, scales, zero_points};

@@ -2,14 +2,14 @@
 
 use crate::tensor::DType;
 
-/// Rounding to the nearest integer, with the rule for numbers halfway between two integers.
+/// Rounding to the nearest integer, with the tie-breaking rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
-    /// To the larger integer.
+    /// Ties toward the larger integer.
     Upward,
-    /// Away from zero.
+    /// Ties away from zero.
     ToNearest,
-    /// To the even integer.
+    /// Ties to the even integer.
     ToEven,
 }
 
@@ -55,7 +55,7 @@ impl FixedPoint {
         }
     }
 
-    /// Multiplies `value` by the ratio, then rounds and saturates; every step is exact.
+    /// Multiplies `value` by the ratio exactly, then rounds and saturates once.
     pub fn apply(self, value: i32, rounding: Rounding) -> i32 {
         // Beyond these bounds the result saturates, or is zero.
         let (left, right) = (self.exponent.clamp(0, 63), (-self.exponent).clamp(0, 63));
@@ -75,14 +75,14 @@ pub fn saturate(value: i128) -> i32 {
     value.clamp(i128::from(i32::MIN), i128::from(i32::MAX)) as i32
 }
 
-/// Method of rescaling `int32` values from one scale to another.
+/// Rescaling method for `int32` values, from one scale to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rescale {
-    /// Equal scales, without rescaling.
+    /// No rescaling, for equal scales.
     Same,
-    /// In 64-bit fixed point.
+    /// Multiplication by the ratio of the scales in 64-bit fixed point.
     Fixed(FixedPoint, Rounding),
-    /// In binary32, by the ratio of the scales.
+    /// Multiplication by the ratio of the scales in binary32.
     Float(f32, Rounding),
 }
 

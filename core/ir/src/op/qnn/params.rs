@@ -17,7 +17,7 @@ pub(super) const NARROW: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U
 /// Kind of a parameter of a quantized operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Value of one step of the integer: `float32`, finite, above zero.
+    /// Real value of one integer step: `float32`, finite, above zero.
     Scale,
     /// The integer that represents zero: `int32`.
     ZeroPoint,
@@ -41,7 +41,7 @@ pub(super) fn parameter(relation: &Relation<'_>, i: usize, kind: Kind, dim: Opti
     check(relation, relation.def.inputs[i], relation.tensor(i)?, value, kind, dim)
 }
 
-/// Performs the checks of [`parameter`] on a type that need not be that of an argument.
+/// Performs the checks of [`parameter`] on a given type, which need not be the type of an argument.
 pub(super) fn check(
     relation: &Relation<'_>,
     name: &str,
@@ -90,12 +90,12 @@ pub(super) fn axis_dim(relation: &Relation<'_>, attr: &str, data: &TensorType) -
     Ok(Some(data.dims[axis].clone()))
 }
 
-/// One value for all elements, or one for each index on an axis.
+/// One value for all elements, or one value for each index on an axis.
 #[derive(Clone, Debug)]
 pub struct PerAxis<T> {
-    /// One value, or one for each index on the axis.
+    /// One value, or one value for each index on the axis.
     pub values: Vec<T>,
-    /// Number of elements from one index to the next.
+    /// Stride along the axis, in elements.
     pub inner: usize,
 }
 
@@ -126,7 +126,7 @@ pub fn scales(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Result<Ve
     Ok(view.as_slice::<f32>().to_vec())
 }
 
-/// Returns the only value of a scale.
+/// Returns the value of a scalar scale.
 pub(super) fn scale(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Result<f32, ReferenceError> {
     Ok(scales(params, i, view)?[0])
 }
@@ -142,7 +142,7 @@ pub fn rounding_of(params: &Params<'_>, default: Rounding) -> Rounding {
 }
 
 /// Returns the method of rescaling from `input` to `output` that the attributes `rounding` and `compute_dtype` specify:
-/// one entry for a single pair of scales, otherwise one for each index on the axis.
+/// one entry for a single pair of scales, otherwise one entry for each index on the axis.
 pub fn requantization(params: &Params<'_>, input: &[f32], output: &[f32]) -> Vec<Rescale> {
     let rounding = rounding_of(params, Rounding::Upward);
     rescales(input, output, |input, output| {
@@ -154,8 +154,8 @@ pub fn requantization(params: &Params<'_>, input: &[f32], output: &[f32]) -> Vec
     })
 }
 
-/// Returns the method of rescaling for operators without these attributes: UPWARD in 64-bit fixed point, the default of
-/// Relay.
+/// Returns the method of rescaling for operators without `rounding` and `compute_dtype`: UPWARD in 64-bit fixed point,
+/// Relay's default.
 pub fn default_requantization(input: &[f32], output: &[f32]) -> Vec<Rescale> {
     rescales(input, output, |input, output| Rescale::Fixed(FixedPoint::ratio(input, output), Rounding::Upward))
 }

@@ -148,7 +148,7 @@ pub(super) fn difference(x: i64, zero_point: i32) -> i32 {
     saturate(i128::from(x) - i128::from(zero_point))
 }
 
-/// Returns the integers of a view of a type of at most 32 bits.
+/// Returns the elements of a view of an integer type of at most 32 bits.
 pub(super) fn integers(view: &TensorView<'_>) -> Vec<i64> {
     view.to_i64s().unwrap_or_default()
 }

@@ -47,7 +47,8 @@ unary! {
         [AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope below zero")] 1;
 }
 
-/// Returns the floating-point operator that quantized operator `name` corresponds to; `None` if it takes several.
+/// Returns the floating-point counterpart of quantized operator `name`; `None` if `name` corresponds to several
+/// operators.
 pub fn real_operator(name: &str) -> Option<&'static OpDef> {
     let name = match name {
         "qnn.softmax" => "nn.softmax",

@@ -13,7 +13,7 @@ const VALUES: [u8; 256] = {
     values
 };
 
-/// Decodes a text. Line breaks and spaces in it are ignored.
+/// Decodes base64 text, ignoring line breaks and spaces.
 ///
 /// # Errors
 /// If the text has an invalid digit, misplaced padding or an incomplete group.
@@ -46,7 +46,7 @@ pub(super) fn decode(text: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Encodes bytes as a text.
+/// Encodes bytes as base64 text.
 pub(super) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {

@@ -15,7 +15,7 @@ pub(crate) struct Metadata {
     /// Indices in `nodes` of the objects of each type key.
     keys: HashMap<String, Vec<usize>>,
     arrays: Vec<Value>,
-    /// Arrays that have been decoded.
+    /// Decoded arrays, by index in `arrays`.
     tensors: HashMap<usize, Arc<Tensor>>,
 }
 
@@ -59,7 +59,7 @@ impl Metadata {
         keys
     }
 
-    /// Returns the number of objects of the type `key`.
+    /// Returns the number of objects with the type key `key`.
     pub(crate) fn count(&self, key: &str) -> usize {
         self.keys.get(key).map_or(0, Vec::len)
     }
@@ -106,7 +106,7 @@ impl Metadata {
                 AttrKind::Str | AttrKind::DType => AttrValue::from(text),
                 AttrKind::Bool => AttrValue::Bool(text.parse::<i64>().map_err(|_| bad())? != 0),
                 AttrKind::Float if !optional => AttrValue::Float(text.parse().map_err(|_| bad())?),
-                // An optional number is stored as an object, any other inline.
+                // An optional number is stored as an object, a required number inline.
                 AttrKind::Int if !optional => AttrValue::Int(text.parse().map_err(|_| bad())?),
                 _ => self.value(written, 0)?,
             };
@@ -127,7 +127,7 @@ impl Metadata {
         self.object_value(node, 0)
     }
 
-    /// Returns the attribute value of the object with the index `written`; `AttrValue::None` for the null object.
+    /// Returns the attribute value of the object at index `written`; `AttrValue::None` for the null object.
     fn value(&self, written: &Value, depth: usize) -> Result<AttrValue, String> {
         let at = text_index(written).ok_or_else(|| format!("expected the index of an object, found {written}"))?;
         let node = self.nodes.get(at).ok_or_else(|| format!("object {at} does not exist"))?;

@@ -8,7 +8,7 @@ use crate::text::MAX_NESTING;
 use crate::text::number::{self, Number};
 
 impl Parser<'_> {
-    /// Returns true if `name =` comes next.
+    /// Returns true if the next tokens are `name =`.
     pub(super) fn at_attribute(&mut self) -> bool {
         self.peek().kind == Kind::Ident && self.peek_second().kind == Kind::Equal
     }
@@ -93,7 +93,7 @@ impl Parser<'_> {
         Ok(value)
     }
 
-    /// Parses a number preceded by any number of minus signs.
+    /// Parses a number preceded by zero or more minus signs.
     pub(super) fn number(&mut self) -> Result<Number> {
         let start = self.peek().span;
         let mut negative = false;

@@ -1,4 +1,4 @@
-//! Parser of expressions: the loop over the stack of frames.
+//! Expression parser: the loop over the stack of frames.
 //!
 //! An *item* is a sequence of statements with a result: the contents of braces or parentheses, and each argument. `let`
 //! bindings and `e;` form a chain of lets, which is built backwards when the item ends; `%N = e;` only binds a name.
@@ -29,8 +29,8 @@ fn infix(kind: Kind) -> Option<Infix> {
 }
 
 impl Parser<'_> {
-    /// Parses a top-level expression, or the rest of a definition whose frame is on the stack. The stack of frames is
-    /// empty on return.
+    /// Parses a top-level expression, or the rest of a definition whose frame is on the stack. The frame stack is empty
+    /// on return.
     pub(super) fn expression(&mut self) -> Result<ExprId> {
         let mut state = State::Item;
         loop {
@@ -89,7 +89,7 @@ impl Parser<'_> {
         Ok(State::Operand)
     }
 
-    /// Pushes the frame of a sequence, unless the current item already has one.
+    /// Pushes the frame of a sequence, unless the current item already has such a frame.
     fn sequence(&mut self) {
         if !matches!(self.frames.last(), Some(ParseFrame::Sequence { .. })) {
             self.frames.push(ParseFrame::Sequence { lets: self.lets.len() as u32, scope: self.names.scope() });
@@ -120,7 +120,7 @@ impl Parser<'_> {
                                 .at(token.span, "")
                                 .help(format!("define the binding above its first use: `%{number} = ...;`")),
                         ));
-                        // Binding the number prevents a second report.
+                        // Binding the number prevents a second error for it.
                         let unit = self.push(Expr::Tuple(Box::new([])), start);
                         self.names.bind_graph(number, unit);
                         Ok(State::After(unit, start))

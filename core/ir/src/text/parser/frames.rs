@@ -9,8 +9,8 @@ pub(super) enum State {
     Item,
     /// Start of an operand.
     Operand,
-    /// End of an expression that a call, a projection or an infix operator may continue; with the start of the
-    /// expression.
+    /// End of an expression that a call, a projection or an infix operator may continue; holds the expression and its
+    /// start.
     After(ExprId, u32),
     /// End of a complete expression.
     Complete(ExprId),

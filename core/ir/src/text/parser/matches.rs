@@ -27,7 +27,7 @@ impl Parser<'_> {
         self.next_clause()
     }
 
-    /// Parses the next pattern, or the end of the match. The frame of the match is on top.
+    /// Parses the next pattern, or the end of the match. The match frame must be on top of the stack.
     fn next_clause(&mut self) -> Result<State> {
         if self.eat(Kind::CloseBrace) {
             let Some(ParseFrame::Clause(open)) = self.frames.pop() else {

@@ -1,6 +1,6 @@
-//! Parser from text to module. Unfinished constructs are kept on a stack of [`ParseFrame`]s, so the parser never
-//! recurses to the depth of the input; a loop moves between three states (before an item, before an operand, after an
-//! operand). Only match patterns and lists in attributes are read recursively, up to [`super::MAX_NESTING`].
+//! Parser: text to module. Unfinished constructs are kept on a stack of [`ParseFrame`]s, so the parser never recurses
+//! to the depth of the input; a loop moves between three states (before an item, before an operand, after an operand).
+//! Only match patterns and lists in attributes are read recursively, up to [`super::MAX_NESTING`].
 //!
 //! The parser reports several errors per run. After an error, the parser drops unfinished constructs in the enclosing
 //! block, skips to the next `;`, `}` or `def @`, and continues; names that the broken part would have bound are bound
@@ -28,7 +28,7 @@ use names::Names;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-/// Options of the parser.
+/// Parser options.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ParseOptions<'a> {
     /// Values of `meta[relay.Constant][i]`, from the companion file of the text.
@@ -124,7 +124,7 @@ struct Parser<'a> {
     /// Lookahead buffer, of which the first `lookahead` tokens have been read.
     ahead: [Token; 2],
     lookahead: usize,
-    /// End of the last token that was consumed.
+    /// End of the last consumed token.
     last_end: u32,
     module: Module,
     spans: IndexVec<ExprId, Span>,
@@ -140,7 +140,7 @@ struct Parser<'a> {
     names: Names<'a>,
     /// Type parameters in scope: the name in the text, and the name in the module.
     type_params: Vec<(&'a str, Name)>,
-    /// Most recently parsed tensor types, shared by equal types that follow.
+    /// Most recently parsed tensor types, shared by subsequent equal types.
     last_types: VecDeque<Type>,
     /// References to types, resolved when all definitions have been read: the name, the number of type arguments, the
     /// span.

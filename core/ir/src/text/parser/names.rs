@@ -8,10 +8,10 @@ pub(super) struct Names<'a> {
     index: HashMap<&'a str, u32>,
     /// Name and current binding, by index.
     entries: Vec<(Name, Option<ExprId>)>,
-    /// Previous bindings, innermost last.
+    /// Undo log: name index and previous binding, innermost last.
     undo: Vec<(u32, Option<ExprId>)>,
-    /// Bindings of `%N` in the whole text. Numbers below the length of the text have a slot in `dense`, others an entry
-    /// in `sparse`.
+    /// Bindings of `%N` in the whole text. A number below the length of the text has a slot in `dense`, a larger number
+    /// an entry in `sparse`.
     dense: Vec<Option<ExprId>>,
     sparse: HashMap<u64, ExprId>,
     limit: u64,

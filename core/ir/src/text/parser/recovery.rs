@@ -6,10 +6,11 @@ use crate::diag::Diagnostic;
 use crate::ir::{Expr, ExprId};
 
 impl Parser<'_> {
-    /// Reports an error, drops unfinished constructs in the enclosing block, and skips to where parsing can continue.
+    /// Reports an error, drops unfinished constructs in the enclosing block, and skips to a token at which parsing can
+    /// continue.
     ///
     /// # Errors
-    /// Returns the error, unreported, if there is no enclosing block to continue in.
+    /// If no enclosing block can continue or [`MAX_ERRORS`] is reached. An error that is not yet reported is returned.
     pub(super) fn recover(&mut self, error: Box<Diagnostic>) -> Result<State> {
         let block = self.frames.iter().rposition(is_block);
         let Some(block) = block.filter(|_| self.diagnostics.len() < MAX_ERRORS) else {
@@ -19,7 +20,7 @@ impl Parser<'_> {
             Some(ParseFrame::Sequence { .. }) => block + 2,
             _ => block + 1,
         };
-        // Each abandoned match has an open brace of its own.
+        // Each abandoned match left one brace open.
         let mut depth =
             self.frames[keep.min(self.frames.len())..].iter().filter(|f| matches!(f, ParseFrame::Clause(_))).count();
         self.unwind(keep);
@@ -79,7 +80,7 @@ impl Parser<'_> {
     /// Skips to the next definition, after an error outside any block.
     pub(super) fn skip_to_definition(&mut self) {
         loop {
-            // The keyword of the faulty definition has already been consumed, so a definition found here is the next
+            // The keyword of the faulty definition has already been consumed, so any definition found here is a later
             // one.
             let token = self.peek();
             let open = matches!(token.kind, Kind::OpenString | Kind::OpenComment);

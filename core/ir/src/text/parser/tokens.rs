@@ -57,8 +57,8 @@ impl<'a> Parser<'a> {
         unquoted(&self.text_of(token)[1..])
     }
 
-    /// Creates the diagnostic for an unexpected token. Unknown characters and unterminated tokens have messages of
-    /// their own.
+    /// Creates the diagnostic for an unexpected token. Unknown characters and unterminated tokens have specific
+    /// messages.
     #[cold]
     pub(super) fn unexpected(&self, token: Token, wanted: &str) -> Box<Diagnostic> {
         let text = self.text_of(token);

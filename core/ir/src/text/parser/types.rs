@@ -1,8 +1,9 @@
-//! Parser of types: `Tensor[(1, ?, batch), float32]`, `float32`, `(int32,)`, `fn [A](A) -> A`, `ref(int32)`,
-//! `List[int32]`, `_`.
+//! Type parser: `Tensor[(1, ?, batch), float32]`, `float32`, `(int32,)`, `fn [A](A) -> A`, `ref(int32)`, `List[int32]`,
+//! `_`.
 //!
-//! A name that is not an element type is a type parameter if one of that name is in scope, and otherwise the name of a
-//! type definition, which may come later in the text; this is checked once the whole text has been read.
+//! A name other than an element type denotes the type parameter of that name if one is in scope, and otherwise a type
+//! definition. The definition may follow later in the text, so its existence is checked once the whole text has been
+//! read.
 
 use super::{Kind, Parser, Result, Token, tokens::brief};
 use crate::diag::{Diagnostic, Span, codes, nearest};
@@ -25,10 +26,10 @@ enum OpenKind {
     Ref,
 }
 
-/// Purpose of a list of types.
+/// Purpose of a type list.
 enum Then {
     Tuple,
-    /// Parameters of a function; the first `outer` type parameters were in scope before.
+    /// Parameters of a function; the first `outer` type parameters were already in scope.
     Func {
         type_params: Box<[Name]>,
         outer: usize,
@@ -41,7 +42,7 @@ enum Then {
 }
 
 impl Parser<'_> {
-    /// Parses a type. Types may nest deeply, so unfinished ones are kept on an explicit stack.
+    /// Parses a type. Types may nest deeply, so unfinished types are kept on an explicit stack.
     pub(super) fn ty(&mut self) -> Result<Type> {
         let mut open: Vec<Open> = Vec::new();
         let outer = self.type_params.len();
@@ -58,7 +59,7 @@ impl Parser<'_> {
                 Some(ty) => ty,
                 None => continue,
             };
-            // A finished type may complete the enclosing ones.
+            // A finished type may complete its enclosing types.
             loop {
                 let Some(innermost) = open.pop() else { return Ok(ty) };
                 let mut parts = innermost.parts;
@@ -134,7 +135,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses the opening bracket of a list of types, which may be empty.
+    /// Parses the opening bracket of a type list, which may be empty.
     fn begin_list(&mut self, bracket: Kind, close: Kind, then: Then, open: &mut Vec<Open>) -> Result<Option<Type>> {
         self.expect(bracket)?;
         if self.eat(close) {
@@ -144,7 +145,7 @@ impl Parser<'_> {
         Ok(None)
     }
 
-    /// Completes a list of types.
+    /// Completes a type list.
     fn end_list(&mut self, then: Then, types: Vec<Type>, open: &mut Vec<Open>) -> Result<Option<Type>> {
         match then {
             Then::Tuple => Ok(Some(Type::tuple(types))),

@@ -1,4 +1,4 @@
-//! Layout of the text: the expressions that get a line, their scopes, and the number of lines inside each.
+//! Text layout: the expressions on separate lines, their scopes, and the number of lines inside each expression.
 
 use crate::ir::{Expr, ExprId, Id, IndexVec, Module, ScopeId, Scopes};
 use smallvec::SmallVec;
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 /// Form in which an expression is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Line of its own, named by `%N`. Also the place of leaves, which need no name.
+    /// Separate line, named by `%N`. Also the place of leaves, which need no name.
     Line,
     /// Result of its scope.
     Body,
@@ -15,7 +15,7 @@ pub(super) enum Place {
     Operand,
 }
 
-/// Layout of a text.
+/// Text layout of a module or an expression.
 pub(super) struct Layout {
     pub(super) scopes: Scopes,
     pub(super) place: IndexVec<ExprId, Place>,
@@ -109,7 +109,7 @@ impl Layout {
                 continue;
             }
             // A global function that is also used as an operand, which the verifier reports, is printed only at its
-            // definition: a line of its own could end up in its own body.
+            // definition: a separate line could end up in the function's own body.
             let is_operand_global = self.place[id] == Place::Line && globals.contains(&id);
             // Operands and the contents of inner scopes precede the expression in the arena, so their counts are
             // complete.

@@ -1,7 +1,6 @@
-//! Printer: module to text. Each expression that is not a leaf gets a line `%N = ...;` in the scope in which it is
-//! evaluated (see [`Scopes`]), in the order of the arena; the result of a scope and the value of a let are inline if
-//! that is their only use. Numbers are unique in the whole text; the body of a function is numbered before the
-//! function.
+//! Printer: module to text. Each non-leaf expression has a line `%N = ...;` in the scope in which it is evaluated (see
+//! [`Scopes`]), in the order of the arena; the result of a scope and the value of a let are inline if that is their
+//! only use. Numbers are unique in the whole text; the body of a function is numbered before the function.
 //!
 //! Pending output is kept on a stack of [`Task`]s, so that a deeply nested module uses no call stack.
 
@@ -23,14 +22,14 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Options of the printer.
+/// Printer options.
 #[derive(Clone, Copy, Default)]
 pub struct PrintOptions<'a> {
     /// Adds `/* ty=... */` after expressions whose type is known.
     pub types: bool,
     /// Adds the constants that are not written inline, as a section `#[metadata]`.
     pub metadata: bool,
-    /// Note on an expression, printed in comment lines below its line.
+    /// Returns the note on an expression, printed in comment lines below its line.
     pub notes: Option<&'a dyn Fn(ExprId) -> Option<String>>,
 }
 
@@ -110,14 +109,14 @@ enum Task {
         scope: ScopeId,
         root: ExprId,
     },
-    /// The lines of a scope from this one on, then its result.
+    /// The lines of a scope from `next` on, then its result.
     Lines {
         next: Option<ExprId>,
         root: ExprId,
     },
-    /// An expression itself (not its `%N`).
+    /// An expression in full (not its `%N`).
     Expr(ExprId),
-    /// A leaf, the `%N` of an expression, or a let between parentheses.
+    /// A leaf, the `%N` of an expression, or a let in parentheses.
     Operand(ExprId),
     /// End of the line that defines an expression.
     EndLine(ExprId),
@@ -127,14 +126,14 @@ enum Task {
     LetBody(ExprId),
     Text(&'static str),
     Owned(String),
-    /// A line break, after which the indentation is one level deeper.
+    /// Line break that increases the indentation by one level.
     Indent,
-    /// A line break, after which the indentation is one level less deep.
+    /// Line break that decreases the indentation by one level.
     Dedent,
     Newline,
     /// `/* ty=... */`
     Type(ExprId),
-    /// Pattern of a clause of a match.
+    /// Pattern of a match clause.
     Pattern(ExprId, usize),
 }
 
@@ -154,7 +153,7 @@ struct Printer<'a> {
     constant_index: HashMap<*const Tensor, usize>,
     /// Positions in `out` of operands that are lets; they are filled in once the enclosing expression has been written.
     holes: Vec<(usize, ExprId)>,
-    /// Notes about the current line.
+    /// Notes on the current line.
     margin: Vec<String>,
 }
 
@@ -321,7 +320,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Writes a line break, the notes about the line that ends, and the indentation of the next.
+    /// Writes a line break, the notes on the finished line, and the indentation of the next line.
     fn newline(&mut self) {
         self.out.push('\n');
         for note in std::mem::take(&mut self.margin) {
@@ -358,7 +357,7 @@ impl<'a> Printer<'a> {
         let begin = self.out.len();
         let module = self.module;
         match module.expr(id) {
-            // Leaves are written where they are used; a let on a line of its own is in parentheses.
+            // Leaves are written where they are used; a let on a separate line is in parentheses.
             Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Constructor(_) => self.operand(id),
             Expr::Let { .. } => self.parenthesized(id),
             Expr::Function(function) => {
@@ -452,7 +451,7 @@ impl<'a> Printer<'a> {
         self.tasks.extend([Task::Text(")"), Task::Dedent, Task::Let(id), Task::Indent, Task::Text("(")]);
     }
 
-    /// Returns true if a call of `callee` without arguments may be written as a bare name: the call of a constructor
+    /// Returns true if a call to `callee` without arguments may be written as a bare name, which requires a constructor
     /// without fields.
     fn is_bare(&self, callee: Callee) -> bool {
         let Callee::Expr(callee) = callee else { return false };
@@ -482,7 +481,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Writes a pattern, recursively, as the nesting of patterns is limited.
+    /// Writes a pattern. Recursion is safe, as the nesting of patterns is limited.
     fn pattern(&mut self, pattern: &ClausePattern) {
         match pattern {
             ClausePattern::Any => self.out.push('_'),
@@ -540,7 +539,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Writes an operand on its own, and fills its hole.
+    /// Writes an operand outside an expression, and fills its hole.
     fn whole_operand(&mut self, id: ExprId) {
         let begin = self.out.len();
         self.operand(id);

@@ -8,18 +8,18 @@ use std::collections::HashMap;
 #[derive(Default)]
 pub(super) struct VarNames {
     printed: HashMap<ExprId, Name>,
-    /// Each name in use, with the last suffix that was tried on it.
+    /// Used names, each with the last suffix tried.
     used: HashMap<Name, u32>,
 }
 
 impl VarNames {
-    /// Clears all names. The maps are replaced, as clearing them takes time proportional to their capacity, which a
-    /// large function leaves behind.
+    /// Clears all names. Replaces the maps instead of clearing them, which would take time proportional to their
+    /// capacity, large after a large function.
     pub(super) fn clear(&mut self) {
         *self = VarNames::default();
     }
 
-    /// Writes `%name`, made unique.
+    /// Writes `%name`, with a numeric suffix if another variable has the name.
     pub(super) fn write(&mut self, out: &mut String, id: ExprId, name: &Name) {
         out.push('%');
         if !self.printed.contains_key(&id) {

@@ -1,11 +1,11 @@
-//! Models of float16: storage of weights and of what is between the operators.
+//! Float16 models: storage of weights and of intermediate results.
 
 use super::relay::{Model, Random, half};
 use super::{Exported, SANITIZE, check_floor, digits, exists, export, output};
 use crate::data_text;
 use std::process::Command;
 
-/// Returns a network in float16 with an operator of each kind.
+/// Returns a float16 network with one operator of each kind.
 fn network() -> Model {
     let mut model = Model::default();
     let mut random = Random::new(16);
@@ -55,7 +55,7 @@ fn float16_models_compute_as_the_host() {
     assert_eq!(out.matches(": pass").count(), 5, "{out}");
     eprint!("{out}");
     check_floor(&model, &[], &project);
-    // Each weight has two bytes, and so has the value of the padding.
+    // Each weight takes two bytes, as does the padding value.
     let weights: i64 = [8 * 27, 8, 8 * 9, 16, 16, 96, 6, 16 * 16, 1].iter().sum();
     assert_eq!(project.metadata["weights_bytes"], 2 * weights);
     for target in ["x86-64-v3", "x86-64-v4"] {
@@ -77,7 +77,7 @@ fn float16_models_compute_as_the_host() {
     }
 }
 
-/// Weights of a float32 model in half of their size.
+/// Tests that the weights of a float32 model take half of their size.
 #[test]
 fn weights_of_float32_are_stored_as_float16() {
     let (whole, stored) = (digits(&[]), digits(&["--half-weights"]));
@@ -85,13 +85,13 @@ fn weights_of_float32_are_stored_as_float16() {
     let biases = 4 * (16 + 32 + 32 + 64 + 10);
     assert_eq!((bytes(&whole) - biases) / 2, bytes(&stored) - biases);
     let out = stored.check("cc", SANITIZE, &[]);
-    // The results are close, and not those of the whole weights.
+    // The results are close to those of float32 weights, but not equal.
     assert!(out.contains("pass") && !out.contains("e-07"), "{out}");
     eprint!("{out}");
     for name in ["resnet18_w16", "gpt2_small"] {
         eprint!("{}", export(&data_text(&format!("models/{name}")), &["--half-weights"]).check("cc", &["-O2"], &[]));
     }
-    // Functions of the user get the weights of the model.
+    // User-supplied functions receive the original float32 weights.
     let project = digits(&["--half-weights", "--extern", "nn.conv2d:OHWI=my_conv2d(my_conv2d.h)"]);
     assert!(bytes(&project) > bytes(&stored));
 }

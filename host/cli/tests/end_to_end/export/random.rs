@@ -1,4 +1,4 @@
-//! Random graphs of the operators that have C code generation, compared with the host under sanitizers.
+//! Random graphs of the operators with C code generation, run under sanitizers and compared with the host.
 
 use super::relay::{Model, Random, half};
 use super::{Exported, SANITIZE};
@@ -12,11 +12,11 @@ struct Value {
     shape: Vec<i64>,
 }
 
-/// Graph under construction. Values are floats, except within the quantized layers.
+/// Graph under construction. Values are floats, except inside the quantized layers.
 struct Graph {
     model: Model,
     random: Random,
-    /// True for float16, otherwise float32.
+    /// True for a float16 graph, false for float32.
     half: bool,
     lines: String,
     values: Vec<Value>,
@@ -27,14 +27,14 @@ fn count(shape: &[i64]) -> i64 {
     shape.iter().product()
 }
 
-/// Formats dimensions as a shape of Relay.
+/// Formats dimensions as a Relay shape.
 fn dims(shape: &[i64]) -> String {
     let list: Vec<String> = shape.iter().map(i64::to_string).collect();
     format!("({}{})", list.join(", "), if shape.len() == 1 { "," } else { "" })
 }
 
 impl Graph {
-    /// Adds a line, and returns its value.
+    /// Adds a line with a call, and returns the name of its value.
     fn line(&mut self, call: &str) -> String {
         let name = format!("%{}", self.count);
         self.count += 1;
@@ -47,14 +47,14 @@ impl Graph {
         self.values.push(Value { name, shape: shape.to_vec() });
     }
 
-    /// Returns a value, recent ones more often.
+    /// Returns a random value, preferring recent values.
     fn any(&mut self) -> Value {
         let n = self.values.len() as i64;
         let back = self.random.below(n).min(self.random.below(n));
         self.values[(n - 1 - back) as usize].clone()
     }
 
-    /// Returns a value of this rank, or a new one made by reshaping.
+    /// Returns a random value of the given rank, reshaping one if its rank differs.
     fn of_rank(&mut self, rank: usize) -> Value {
         let value = self.any();
         if value.shape.len() == rank {
@@ -74,7 +74,7 @@ impl Graph {
         Value { name, shape }
     }
 
-    /// Adds a constant of the graph's type, with numbers in (-scale, scale).
+    /// Adds a constant of the graph's type, with elements in (-scale, scale).
     fn weight(&mut self, shape: &[i64], scale: f32) -> String {
         let mut bytes = Vec::new();
         for _ in 0..count(shape) {
@@ -105,7 +105,7 @@ impl Graph {
         format!("{x}{}", if self.half { "f16" } else { "f" })
     }
 
-    /// Adds one operator, or leaves the graph as it is where the operator does not fit.
+    /// Adds a random operator, or leaves the graph unchanged if the operator is not applicable.
     fn step(&mut self) {
         match self.random.below(21) {
             0 | 1 => self.unary(),
@@ -157,7 +157,7 @@ impl Graph {
             let y = same[self.random.below(same.len() as i64) as usize].clone();
             return self.add(&format!("{name}({}, {})", x.name, y.name), &x.shape);
         }
-        // A constant that broadcasts, without leading dimensions or with ones.
+        // A constant that broadcasts: leading dimensions are missing, or dimensions are 1.
         let mut shape = x.shape.clone();
         for dim in &mut shape {
             if self.random.below(2) == 0 {
@@ -176,7 +176,8 @@ impl Graph {
         self.add(&call, &x.shape);
     }
 
-    /// Draws the window of a convolution or a pool: kernel, strides, padding, dilation; `None` if nothing would be left.
+    /// Draws the window of a convolution or a pooling: kernel, strides, padding, dilation, output size; `None` if the
+    /// output would be empty.
     fn window(&mut self, size: [i64; 2], most: i64) -> Option<([i64; 2], [i64; 2], [i64; 4], [i64; 2], [i64; 2])> {
         let kernel = [self.random.range(1, most), self.random.range(1, most)];
         let strides = [self.random.range(1, 2), self.random.range(1, 3)];
@@ -265,7 +266,7 @@ impl Graph {
         let Some((kernel, strides, mut padding, dilation, _)) = self.window([x.shape[h], x.shape[w]], 3) else {
             return;
         };
-        // A window has at least one element.
+        // Every window covers at least one element of the data.
         for axis in 0..2 {
             padding[axis] = padding[axis].min(kernel[axis] - 1);
             padding[axis + 2] = padding[axis + 2].min(kernel[axis] - 1);
@@ -388,7 +389,7 @@ impl Graph {
             1 => format!("nn.log_softmax({}, axis={axis})", x.name),
             _ => {
                 let (gamma, beta) = (self.weight(&[x.shape[axis]], 1.0), self.weight(&[x.shape[axis]], 1.0));
-                // Rows of nearly equal numbers are not amplified.
+                // The large epsilon avoids amplifying rows of nearly equal elements.
                 format!("nn.layer_norm({}, {gamma}, {beta}, axis={axis}, epsilon=0.5f)", x.name)
             }
         };
@@ -445,7 +446,7 @@ impl Graph {
             return;
         }
         let method = self.random.pick(&["linear", "nearest_neighbor"]);
-        // Powers of two give coordinates without rounding, which decide between neighbors.
+        // With integer scale factors, rounding of the coordinates does not change which neighbor is selected.
         let mode = match method {
             "linear" => self.random.pick(&["half_pixel", "asymmetric", "align_corners"]),
             _ => "asymmetric",
@@ -473,7 +474,7 @@ impl Graph {
         self.add(&format!("take({}, {indices}, axis={axis})", x.name), &shape);
     }
 
-    /// Adds quantized layers over the first input, whose results are exact.
+    /// Adds quantized layers over the first input. Their results are exact.
     fn quantized(&mut self) {
         let x = self.values[0].clone();
         let zero = self.random.range(-3, 3);
@@ -496,7 +497,7 @@ impl Graph {
     }
 }
 
-/// Returns a random model.
+/// Creates a random model from a seed.
 fn model(seed: u64) -> Model {
     let mut random = Random::new(seed);
     let half = random.below(5) == 0;
@@ -510,7 +511,7 @@ fn model(seed: u64) -> Model {
     if !half && graph.random.below(2) == 0 {
         graph.quantized();
     }
-    // Each rounding to float16 may change the last bit, so that such graphs stay short.
+    // Each rounding to float16 may change the last bit, so float16 graphs are kept short.
     let steps = if half { graph.random.range(1, 5) } else { graph.random.range(2, 14) };
     for _ in 0..steps {
         graph.step();
@@ -529,7 +530,7 @@ fn model(seed: u64) -> Model {
     graph.model
 }
 
-/// Exports models of these seeds, and returns a line for each that differs from the host.
+/// Exports the models of the given seeds, and returns one report per model that differs from the host.
 fn failures(seeds: impl Iterator<Item = u64>) -> Vec<String> {
     let targets = ["generic", "generic", "x86-64-v3"];
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -565,7 +566,7 @@ fn a_few_random_graphs_match_the_host() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// More graphs; `BYOC_EXPORT_SEEDS` is the first seed and their number, such as `1000,500`.
+/// Tests many graphs; `BYOC_EXPORT_SEEDS` sets the first seed and the number of graphs, such as `1000,500`.
 #[test]
 #[ignore = "minutes of computation: cargo xtask export"]
 fn random_graphs_match_the_host() {
@@ -577,7 +578,7 @@ fn random_graphs_match_the_host() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// A model that cannot be exported is named before anything is written, whatever else the graph holds.
+/// Tests that an operator without C code generation is reported before any file is written.
 #[test]
 fn an_unknown_operator_among_others_is_refused() {
     let folder = tempfile::tempdir().unwrap();

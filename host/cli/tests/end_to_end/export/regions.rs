@@ -1,4 +1,4 @@
-//! Regions of backends, and functions of the user, in exported programs.
+//! Backend regions and user-supplied functions in exported programs.
 
 use super::{Exported, SANITIZE, digits, exists, export, output, quantized_digits};
 use crate::{byoc, data, data_text, isolated_command};
@@ -14,7 +14,7 @@ fn add(project: &Exported, files: &[&str]) {
     }
 }
 
-/// Returns resnet18_w16 in int8.
+/// Quantizes resnet18_w16 to int8; returns the folder and the path of the model in it.
 fn quantized_resnet() -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("resnet.relay").display().to_string();
@@ -23,12 +23,12 @@ fn quantized_resnet() -> (TempDir, String) {
     (folder, file)
 }
 
-/// Returns the number of lines of a call.
+/// Returns the number of output lines that report a call to `function`.
 fn calls(out: &str, function: &str) -> usize {
     out.lines().filter(|line| *line == format!("Calling From {function}")).count()
 }
 
-/// Quantized models on nuc_fpga, whose driver prints one line per layer.
+/// Runs quantized models on nuc_fpga, whose driver prints one line per layer.
 #[test]
 fn regions_of_an_accelerator_call_its_driver() {
     let plugins = plugin_dir(&["nuc_fpga"]);
@@ -44,7 +44,7 @@ fn regions_of_an_accelerator_call_its_driver() {
     }
 }
 
-/// Quantized models without a plugin, whose convolutions are a function of the user.
+/// Runs quantized models without a plugin and with a user-supplied convolution.
 #[test]
 fn quantized_convolutions_are_calls_of_a_function() {
     let (_resnet, resnet) = quantized_resnet();
@@ -61,7 +61,7 @@ fn quantized_convolutions_are_calls_of_a_function() {
     }
 }
 
-/// Regions of vta, linked with the driver in C, which simulates the device.
+/// Links vta regions with the C driver, which simulates the device.
 #[test]
 fn regions_of_vta_run_by_its_driver() {
     let plugins = plugin_dir(&["vta"]);
@@ -82,7 +82,7 @@ fn regions_of_vta_run_by_its_driver() {
     if exists("clang") {
         project.check("clang", &["-O2"], &[&driver]);
     }
-    // A device that does not open is a failed run.
+    // If the device cannot be opened, the run fails.
     let broken = "#define VTADeviceAlloc other\n#include \"driver.c\"\n#undef VTADeviceAlloc\n\
         VTADeviceHandle VTADeviceAlloc(void) { return 0; }\n";
     std::fs::write(project.dir.join("broken.c"), broken).unwrap();
@@ -94,7 +94,7 @@ fn regions_of_vta_run_by_its_driver() {
     assert!(String::from_utf8_lossy(&run.stdout).contains("the run failed"), "{run:?}");
 }
 
-/// A plugin in Rust and one in C answer the query for regions as C.
+/// Tests a Rust plugin and a C plugin that return their regions as C code in response to a query.
 #[test]
 fn plugins_take_part_by_a_query() {
     let folder = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn plugins_take_part_by_a_query() {
         let out = project.check("cc", SANITIZE, &[]);
         assert!(out.contains("logits: max relative error") && out.contains("pass"), "{backend}: {out}");
     }
-    // Broadcasts, an input that is an output, and a constant.
+    // Covers broadcasting, an intermediate result that is also an output, and a constant.
     let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, 1, 3), float32], %y: Tensor[(4, 1), float32]) {\n  \
         %0 = add(%x, %y);\n  %1 = maximum(%0, 0.5f);\n  %2 = divide(sigmoid(%1), exp(%y));\n  (negative(%2), %1)\n}\n";
     let model = folder.path().join("chain.relay").display().to_string();
@@ -118,7 +118,7 @@ fn plugins_take_part_by_a_query() {
     project.check("cc", SANITIZE, &[]);
 }
 
-/// Backends without a C program of a region are named, with their reason.
+/// Tests that the error names a backend that has no C program for a region, and its reason.
 #[test]
 fn backends_without_a_program_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ fn backends_without_a_program_are_refused() {
     byoc(["export", &model, "--backend", "sorter", "--plugin-dir", &plugins, "--c", &dir])
         .fails_with("E0519")
         .stderr_contains(&["sorter has no C program", "argsort", "export without sorter"]);
-    // A backend that does not answer the query.
+    // This backend does not support the query.
     copy(&test_plugin("minimal"), &folder.path().join("libbyoc_minimal.so"));
     let model = data_text("digits/digits.onnx");
     byoc(["export", &model, "--dim", "batch=1", "--backend", "minimal", "--plugin-dir", &plugins, "--c", &dir])

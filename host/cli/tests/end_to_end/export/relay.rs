@@ -1,16 +1,16 @@
-//! Models as Relay text with a file of weights, written by tests.
+//! Relay text and weights files, written by tests.
 
 use std::fmt::Write;
 use std::path::Path;
 
-/// Constant of a model: type as in a safetensors file, dimensions, elements.
+/// Model constant, with its element type as spelled in safetensors files.
 pub struct Constant {
     pub dtype: &'static str,
     pub shape: Vec<i64>,
     pub bytes: Vec<u8>,
 }
 
-/// Relay text and the constants that it names.
+/// Relay text and the constants to which it refers.
 #[derive(Default)]
 pub struct Model {
     pub text: String,
@@ -18,7 +18,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Adds a constant, and returns its name in the text.
+    /// Adds a constant, and returns the reference to it for the text.
     pub fn constant(&mut self, dtype: &'static str, shape: &[i64], bytes: Vec<u8>) -> String {
         self.constants.push(Constant { dtype, shape: shape.to_vec(), bytes });
         format!("meta[relay.Constant][{}]", self.constants.len() - 1)
@@ -53,18 +53,18 @@ impl Model {
     }
 }
 
-/// Returns a float32 that float16 represents exactly, as its bits.
+/// Converts a float32 that is zero or exactly representable as a normal float16 to its float16 bit pattern.
 pub fn half(value: f32) -> u16 {
     let bits = value.to_bits();
     if value == 0.0 {
         return 0;
     }
     let exponent = (bits >> 23 & 255) as i32 - 112;
-    assert!((1..31).contains(&exponent) && bits & 0x1fff == 0, "{value} is no normal float16");
+    assert!((1..31).contains(&exponent) && bits & 0x1fff == 0, "expected a normal float16, found {value}");
     (bits >> 16 & 0x8000) as u16 | (exponent as u16) << 10 | (bits >> 13 & 1023) as u16
 }
 
-/// Numbers from a seed.
+/// Pseudorandom number generator: a 64-bit linear congruential generator.
 pub struct Random(u64);
 
 impl Random {
@@ -88,7 +88,7 @@ impl Random {
         self.range(-63, 63) as f32 / 64.0
     }
 
-    /// Returns one of these.
+    /// Returns a random element of `from`.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as i64) as usize]
     }

@@ -1,4 +1,4 @@
-//! Weights of exported programs as a file: read, linked, and mistaken.
+//! Weights files of exported programs: read at run time, linked, and invalid.
 
 use super::{SANITIZE, digits, exists, export, output, quantized_digits};
 use crate::isolated_command;
@@ -14,7 +14,7 @@ fn weights_are_a_file_that_is_read() {
     let run =
         |arguments: &[&str]| isolated_command(&program).current_dir(&project.dir).args(arguments).output().unwrap();
     assert!(run(&[]).status.success(), "{:?}", run(&[]));
-    // A file of another model, a short one, and none.
+    // Invalid files: the weights of a different model, a truncated file, and a missing file.
     let (_folder, quantized) = quantized_digits(&[]);
     let other = export(&quantized, &["--weights", "file"]);
     let mut content = std::fs::read(other.dir.join("model_weights.bin")).unwrap();
@@ -45,7 +45,7 @@ fn weights_are_linked_as_an_object_file() {
     assert!(out.contains("0.00e+00: pass"), "{out}");
 }
 
-/// Weights in memory that the caller owns, which several instances share.
+/// Tests that several instances share weights in memory owned by the caller.
 #[test]
 fn an_instance_is_given_its_weights() {
     let project = digits(&["--weights", "file"]);

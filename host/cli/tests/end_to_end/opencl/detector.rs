@@ -1,4 +1,4 @@
-//! A detector whose backbone runs on the device, and whose non-maximum suppression runs on the host.
+//! Detector with its backbone on the device and its non-maximum suppression on the host.
 
 use super::Fixture;
 use crate::byoc;
@@ -7,7 +7,7 @@ use byoc::io::npz;
 /// Detection: label, score, box.
 type Detection = (i64, f64, Vec<f64>);
 
-/// Reads the detections that a run has written, best first.
+/// Reads the detections from the output file of a run, in descending order of score.
 fn detections(path: &std::path::Path) -> Vec<Detection> {
     let outputs = npz::read(path).unwrap();
     let of = |name: &str| outputs.iter().find(|(output, _)| output == name).unwrap().1.view().to_f64s();
@@ -19,8 +19,8 @@ fn detections(path: &std::path::Path) -> Vec<Detection> {
     all
 }
 
-/// Returns the detections of the first list without a partner in the second: the same label, and score and corners that
-/// differ by rounding.
+/// Returns the detections in `of` that have no counterpart in `among`, which is a detection with the same label and
+/// with score and corners equal up to rounding.
 fn without_partner<'a>(of: &'a [Detection], among: &[Detection]) -> Vec<&'a Detection> {
     let same = |a: &Detection, b: &Detection| {
         a.0 == b.0 && (a.1 - b.1).abs() < 1e-3 && a.2.iter().zip(&b.2).all(|(x, y)| (x - y).abs() < 1e-3)
@@ -38,7 +38,7 @@ fn detector_finds_the_boxes_of_the_host() {
         let nodes = explained["nodes"].as_array().unwrap().iter().filter(|node| node["op"] == op);
         nodes.filter(|node| node["placement"]["kind"] == kind).count()
     };
-    // 43 of ResNet-50 up to its third stage, 10 between the levels, 12 that predict.
+    // 43 convolutions of ResNet-50 up to its third stage, 10 between the levels, 12 for the predictions.
     assert_eq!((placed("Conv", "region"), placed("Conv", "host")), (65, 0));
     assert_eq!((placed("NonMaxSuppression", "host"), placed("NonMaxSuppression", "region")), (1, 0));
     let (device, host) = (fixture.path("device.npz"), fixture.path("host.npz"));

@@ -5,7 +5,7 @@ use crate::{CommandOutput, byoc};
 use byoc_test_support::workspace;
 use std::process::Command;
 
-/// Runs a network on the stub in a mode; the command ends within 20 seconds in any case.
+/// Runs a network on the stub driver in the given failure mode. The command always ends within 20 seconds.
 fn run(mode: &str, more: &[&str]) -> (Fixture, CommandOutput) {
     let fixture = Fixture::new();
     let library = fixture.path("libstub.so").display().to_string();

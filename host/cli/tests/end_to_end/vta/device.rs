@@ -1,4 +1,4 @@
-//! The device: programs in C, drivers, damaged and foreign programs.
+//! VTA device: C programs, drivers, and corrupt or foreign device programs.
 
 use super::Fixture;
 use crate::{CommandOutput, byoc, command, to_command_output};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles C files with the header of the driver.
+/// Compiles C files against the driver header.
 fn compile(flags: &[&str], sources: &[&Path], to: &Path) {
     let include = workspace().join("plugins/vta/include");
     let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
@@ -20,7 +20,7 @@ fn driver_source() -> PathBuf {
     workspace().join("plugins/vta/samples/driver.c")
 }
 
-/// Builds the sample driver, whose simulator is independent of the plugin's.
+/// Builds the sample driver, whose simulator is independent of the plugin's simulator.
 fn sample_driver(fixture: &Fixture) -> PathBuf {
     let driver = fixture.folder.path().join("libdriver.so");
     compile(&["-shared", "-fPIC"], &[&driver_source()], &driver);
@@ -33,7 +33,7 @@ fn run_with(fixture: &Fixture, model: &str, variables: &[(&str, &Path)]) -> Comm
     to_command_output(command(fixture.args(&words)).envs(variables.iter().copied()).output().unwrap())
 }
 
-/// Runs one stored program in the plugin's simulator and by the sample driver.
+/// Runs the same artifact in the plugin's simulator and with the sample driver.
 #[test]
 fn sample_driver_gives_the_same_bits() {
     let fixture = Fixture::new();
@@ -86,7 +86,7 @@ fn programs_in_c_check_their_results() {
     compile(&["-Wpedantic"], &[Path::new(&source), &driver_source()], &binary);
     let ran = to_command_output(Command::new(&binary).output().unwrap()).ok();
     assert!(ran.out.contains("expected hash"), "{}", ran.out);
-    // A changed weight changes the result, which the program detects.
+    // A changed weight changes the result, which the C program detects.
     let text = std::fs::read_to_string(&source).unwrap();
     let at = text.find("weights of constant").unwrap();
     let brace = at + text[at..].find('{').unwrap() + 1;
@@ -154,7 +154,7 @@ fn reports_device_file_that_does_not_fit_the_instructions() {
     }
 }
 
-/// Parts of the program of a region: the header, the data between header and instructions, and the instructions.
+/// Parts of a region's device program: the header, the data between header and instructions, and the instructions.
 struct Parts {
     header: Value,
     before: Vec<u8>,
@@ -163,7 +163,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Bytes of magic, version and length.
+    /// Total size of magic, version and length in bytes.
     const PREFIX: usize = 20;
 
     fn read(blob: &[u8]) -> Parts {
@@ -177,7 +177,7 @@ impl Parts {
         Parts { before: before.to_vec(), words: words.to_vec(), accessed, header }
     }
 
-    /// Computes the checksums of the layers.
+    /// Recomputes the checksums of the layers.
     fn update_checksums(&mut self) {
         let layers = self.header["layers"].as_array().unwrap();
         let sums = layers.iter().map(|layer| {
@@ -198,7 +198,7 @@ impl Parts {
     }
 }
 
-/// Returns the index of the first instruction of an opcode for which `fits` holds, and its words.
+/// Returns the index of the first instruction with the given opcode whose low 64-bit word satisfies `fits`.
 fn find(words: &[u8], opcode: u64, fits: impl Fn(u64) -> bool) -> usize {
     let low = |index: usize| u64::from_le_bytes(words[index * 16..index * 16 + 8].try_into().unwrap());
     (0..words.len() / 16).find(|&index| low(index) & 7 == opcode && fits(low(index))).unwrap()
@@ -230,7 +230,7 @@ fn damaged_streams_are_named_and_run_on_host() {
             true,
             "instruction",
         ),
-        // A store outside of its buffer: the address begins at bit 26.
+        // A store outside its buffer: the address field begins at bit 26.
         (
             |words| {
                 let at = find(words, STORE, |low| low >> 26 != 0);
@@ -239,7 +239,7 @@ fn damaged_streams_are_named_and_run_on_host() {
             true,
             "within one buffer",
         ),
-        // Loops that run for hours: all bits of both counts are set, over the 72 micro-operations of a sum.
+        // Loops that run for hours: all bits of both counts are set, over the 72 micro-operations of an accumulation.
         (
             |words| {
                 let at = find(words, GEMM, |low| low & 128 == 0) * 16;
@@ -250,7 +250,7 @@ fn damaged_streams_are_named_and_run_on_host() {
             true,
             "steps",
         ),
-        // An operation that does not exist.
+        // An undefined opcode.
         (|words| words[16 * 9] |= 7, true, "opcode"),
     ];
     let fixture = Fixture::new();
@@ -276,7 +276,8 @@ fn damaged_streams_are_named_and_run_on_host() {
     }
 }
 
-/// Removes each token of the digits' streams, one at a time. The checker finds every removal, and the region runs on the host.
+/// Removes the tokens from the instruction streams of the digits model, one at a time. The checker detects every
+/// removal, and the region runs on the host.
 #[test]
 fn streams_need_every_token() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! Operators of detection models, and variants of other operators whose parameters are computed at run time.
+//! Operators of detection models, and operator variants with parameters computed at run time.
 
 use super::{Given, Recipe, attrs, first, free, integers, known, operand, recipe, weight};
 use crate::generate::draw::{Draw, Fill};

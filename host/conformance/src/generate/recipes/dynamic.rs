@@ -1,4 +1,4 @@
-//! Operators along computed axes, and operators whose result size depends on the data.
+//! Operators with axes computed at run time, and operators whose result size depends on the data.
 
 use super::{Argument, Given, Operand, Recipe, attrs, first, free, integers, operand, recipe, weight};
 use crate::generate::draw::{Draw, Fill};
@@ -35,7 +35,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
                 attrs([("method", method.into())]),
             )
         }
-        // Constants, because the size of the result depends on them.
+        // Constants, because the result size depends on them.
         "argwhere" => {
             let shape = draw.shape_of_rank(1, 4);
             recipe([weight(DType::Bool, shape, Fill::Within(0.0, 1.0))], Attrs::none())
@@ -55,7 +55,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             let data = operand(float, vec![batch, 2, size, size + 1], Fill::Terms);
             let grid = operand(float, vec![batch, 2, 3, 2], Fill::Within(-1.2, 1.2));
             let padding = draw.pick(&["zeros", "border", "reflection"]);
-            // Coordinates at which the nearest element changes are within rounding errors.
+            // Interpolation is not `nearest`: a rounding error in a coordinate may select a different element.
             recipe([data, grid], attrs([("padding_mode", padding.into())]))
         }
         "vision.all_class_non_max_suppression" => {

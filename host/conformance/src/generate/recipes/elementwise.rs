@@ -1,4 +1,4 @@
-//! Elementwise operators: unary and broadcasting ones, conversions.
+//! Elementwise operators: unary operators, broadcasting operators, conversions.
 
 use super::{Given, Known, Recipe, attrs, first, free, known, operand, recipe, weight};
 use crate::generate::draw::{Draw, Fill, Values};
@@ -28,7 +28,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             let to = match (draw.scheme, known(given, 0)) {
                 (Some(scheme), Some((DType::I32, _))) => scheme.activation,
                 (Some(_), _) => DType::I32,
-                // A quantized model computes in float32 between its integers.
+                // A quantized model computes in float32 between its integer operators.
                 (None, Some((DType::F32, _))) if draw.restrictions.symmetric => draw.pick(&[DType::I8, DType::U8]),
                 (None, _) if draw.restrictions.symmetric => DType::F32,
                 (None, _) => draw.pick(DType::COMPUTED),
@@ -66,7 +66,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         "where" => {
             let (dtype, shape) = match (known(given, 1), known(given, 2)) {
                 (Some(known), _) => known,
-                // A number in place of some elements.
+                // A scalar replaces the elements for which the condition is true.
                 (None, Some(other)) if draw.restrictions.scalars => (other.0, Vec::new()),
                 (None, Some(other)) => other,
                 (None, None) => first(draw, &[], 1, 4),
@@ -125,7 +125,8 @@ fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
     recipe([operand(lhs.0, lhs.1, left), operand(rhs.0, rhs.1, right)], Attrs::none())
 }
 
-/// Draws the shape of numbers that a quantized model applies to the sums of a layer: one number, or one for each channel.
+/// Draws the shape of a per-tensor or per-channel operand that a quantized model applies to the accumulators of a
+/// layer.
 fn draw_per_channel(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
     match *shape {
         [_, channels, _, _] if !draw.one_in(3) => vec![channels, 1, 1],
@@ -134,8 +135,8 @@ fn draw_per_channel(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
     }
 }
 
-/// Draws a shape that broadcasts to `shape`: usually `shape` itself, otherwise one with dimensions of 1 or of lower
-/// rank.
+/// Draws a shape that broadcasts to `shape`: usually `shape` itself, otherwise a shape with dimensions of 1 or with
+/// lower rank.
 pub(super) fn draw_broadcastable(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
     match draw.below(4) {
         0 => shape[draw.below(shape.len() + 1)..].to_vec(),
@@ -144,8 +145,8 @@ pub(super) fn draw_broadcastable(draw: &mut Draw, shape: &[usize]) -> Vec<usize>
     }
 }
 
-/// Returns the range of operands on which a unary function is tested. The range exceeds the domain of some functions,
-/// to test for NaN; overflow is excluded, because libraries differ there.
+/// Returns the operand range for tests of a unary function. The range exceeds the domain of some functions, to test for
+/// NaN, but excludes overflow, where libraries differ.
 fn domain(name: &str) -> Fill {
     match name {
         "exp" | "sinh" | "cosh" => Fill::Within(-20.0, 20.0),

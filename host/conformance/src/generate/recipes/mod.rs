@@ -1,6 +1,6 @@
-//! Arguments for every operator of the table, by family. A recipe may propose arguments that the type relation of the
-//! operator rejects; the caller then draws again. An operator without a recipe gets arguments from its schema: operands
-//! of one type and the default attributes.
+//! Recipes for calls to every operator of the table, by family. A recipe may propose arguments that the type relation
+//! of the operator rejects; the caller then draws again. For an operator without a recipe, the schema determines the
+//! call: operands of one type and the default attributes.
 
 mod create;
 mod detection;
@@ -31,12 +31,12 @@ pub struct Operand {
     pub weight: bool,
 }
 
-/// An argument of a call.
+/// Proposed argument of a call.
 #[derive(Clone, Debug)]
 pub enum Argument {
-    /// A tensor.
+    /// Single tensor.
     One(Operand),
-    /// A tuple of tensors.
+    /// Tuple of tensors.
     Tuple(Vec<Operand>),
 }
 
@@ -58,13 +58,13 @@ pub enum Given {
     /// No constraint.
     #[default]
     Open,
-    /// The type of the tensor.
+    /// Type of the tensor.
     One(Known),
-    /// The types of the fields of the tuple; `None` for a field without constraint.
+    /// Types of the tuple fields; `None` for a field without constraint.
     Tuple(Vec<Option<Known>>),
 }
 
-/// Proposes a call. `given` may be shorter than the arguments.
+/// Proposes a call that satisfies the constraints in `given`, which may be shorter than the argument list.
 pub fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
     elementwise::propose(def, draw, given)
         .or_else(|| products::propose(def, draw, given))
@@ -79,7 +79,7 @@ pub fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<
         .or_else(|| by_schema(def, draw, given))
 }
 
-/// Proposes a call from the schema alone.
+/// Proposes a call based only on the schema.
 fn by_schema(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
     if def.attrs.iter().any(|a| matches!(a.default, Default::Required)) {
         return None;
@@ -99,7 +99,7 @@ fn known(given: &[Given], i: usize) -> Option<Known> {
     }
 }
 
-/// Returns the type of the first argument: as given, or drawn.
+/// Returns the type of the first argument: the given type, or a drawn type.
 fn first(draw: &mut Draw, given: &[Given], low: usize, high: usize) -> Known {
     known(given, 0).unwrap_or_else(|| (draw.theme.dtype, draw.shape_of_rank(low, high)))
 }
@@ -116,7 +116,7 @@ fn weight(dtype: DType, shape: Vec<usize>, fill: Fill) -> Argument {
     Argument::One(Operand { dtype, shape, fill, weight: true })
 }
 
-/// Creates a list of integers that the type of the call depends on.
+/// Creates a constant integer list that the type of the call depends on.
 fn integers(dtype: DType, values: Vec<i64>) -> Argument {
     weight(dtype, vec![values.len()], Fill::Exactly(values))
 }

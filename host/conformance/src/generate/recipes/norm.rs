@@ -94,8 +94,8 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
 }
 
-/// Returns the constraint on the elements of rows that are normalized: moderate values. The result for a row with an
-/// infinity depends on the way the largest element is subtracted, which no definition specifies.
+/// Returns the constraint on the elements of normalized rows: moderate values. The result for a row with an infinity
+/// depends on how the maximum is subtracted, which no definition specifies.
 fn row_fill(draw: &Draw) -> Fill {
     match draw.theme.values {
         Values::Plain => Fill::Free,

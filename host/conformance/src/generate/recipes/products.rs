@@ -1,4 +1,4 @@
-//! Sums of products: convolutions, matrix products, and the bias that follows.
+//! Convolutions, matrix products, and bias addition.
 
 use super::{Given, Recipe, attrs, first, free, ints, known, operand, recipe, weight};
 use crate::generate::draw::{DimRange, Draw, Fill};
@@ -43,7 +43,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
 }
 
-/// Draws the `out_dtype` of a sum of integer products.
+/// Draws the `out_dtype` of a convolution or matrix product.
 fn out_dtype(draw: &mut Draw, dtype: DType) -> Vec<(&'static str, AttrValue)> {
     let narrow = matches!(dtype, DType::I8 | DType::U8 | DType::I16);
     if narrow && (draw.common_attrs || !draw.one_in(4)) {
@@ -80,7 +80,7 @@ fn matmul(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
     recipe([operand(dtype, a, Fill::Terms), b], Attrs::new(pairs))
 }
 
-/// Returns the layouts of data and kernel; the first is Relay's default.
+/// Returns pairs of data layout and kernel layout; the first pair is Relay's default.
 fn layouts(axes: usize, transposed: bool) -> &'static [(&'static str, &'static str)] {
     match (axes, transposed) {
         (1, false) => &[("NCW", "OIW"), ("NWC", "WIO")],
@@ -138,7 +138,7 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
             (draw.theme.dtype, draw.batch(), channels, sides, None)
         }
     };
-    // Depthwise, grouped and plain convolutions are three different loops in most backends.
+    // Most backends have separate loops for depthwise, grouped and plain convolutions.
     let groups = match draw.below(3) {
         0 => 1,
         1 if draw.common_attrs => draw.pick(&divisors(channels)),
@@ -151,7 +151,7 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
     }
     let mut taps: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 2, 3, 3, 5])).collect();
     if draw.one_in(2) {
-        // Square, as most kernels are: only the values can then reveal swapped axes.
+        // Square, as in most models: swapped axes then change only the values, not the shape.
         taps = vec![draw.pick(&[2, 3, 3]); axes];
     }
     let canonical: Vec<usize> = match transposed {
@@ -162,7 +162,7 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
     let dilation: Vec<usize> = (0..axes).map(|_| if !draw.common_attrs && draw.one_in(3) { 2 } else { 1 }).collect();
     let padding: Vec<usize> = match draw.below(if draw.common_attrs { 3 } else { 4 }) {
         0 => vec![0; axes],
-        // Relay accepts one number per axis, or one per side of each axis.
+        // Relay accepts one padding value per axis, or one per side of each axis.
         1 => (0..axes).map(|_| draw.below(3)).collect(),
         2 => taps.iter().map(|tap| tap / 2).collect(),
         _ => (0..2 * axes).map(|_| draw.below(3)).collect(),

@@ -1,4 +1,4 @@
-//! The quantized dialect: integers with scales and zero points, which are constants in every model.
+//! Quantized operators: integers with scales and zero points, which are constants in every model.
 
 use super::{Argument, Given, Operand, Recipe, attrs, known, operand, products, recipe, weight};
 use crate::generate::draw::{Draw, Fill};
@@ -20,7 +20,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         let made = products::propose(plain, draw, tensors);
         draw.theme = theme;
         let Recipe { mut args, attrs } = made?;
-        // Activations of uint8 mostly meet weights of int8.
+        // Models with uint8 activations mostly have int8 weights.
         if let (Argument::One(weight), DType::U8) = (&mut args[1], narrow)
             && known(given, 1).is_none()
             && (draw.restrictions.symmetric || draw.one_in(2))
@@ -78,7 +78,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     recipe(args, Attrs::new(pairs))
 }
 
-/// Proposes a product with its bias and its requantization.
+/// Proposes a convolution or matrix product with bias and requantization.
 fn requantized_product(product: &str, draw: &mut Draw, narrow: DType, tensors: &[Given]) -> Option<Recipe> {
     let plain = op::get(op::lookup(&format!("nn.{product}"))?);
     let theme = draw.theme;
@@ -121,7 +121,7 @@ fn concatenate(draw: &mut Draw, narrow: DType, given: &[Given]) -> Option<Recipe
         Some(Given::Tuple(fields)) => fields.clone(),
         _ => vec![None; draw.int(1, 3) as usize],
     };
-    // The tuples of scales and of zero points have as many fields.
+    // The tuples of scales and of zero points have one field per tensor.
     let parts = fields.len();
     let known = fields.iter().flatten().next().cloned();
     let (dtype, shape) = known.unwrap_or_else(|| (narrow, draw.shape_of_rank(1, 4)));

@@ -117,7 +117,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
 }
 
-/// Draws other dimensions with the same number of elements; one of them may be -1, to be inferred.
+/// Draws dimensions with the same number of elements as `shape`; one dimension may be -1, to be inferred.
 fn regroup_dims(draw: &mut Draw, shape: &[usize]) -> Vec<i64> {
     let mut new: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
     match draw.below(4) {

@@ -1,4 +1,4 @@
-//! Operators on planes: pooling, resizing, blocks of pixels.
+//! Operators on spatial axes: pooling, resizing, pixel blocks, padding.
 
 use super::{Given, Recipe, attrs, first, free, ints, known, operand, recipe};
 use crate::generate::draw::{Draw, Fill};
@@ -89,8 +89,8 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
 }
 
-/// Returns the constraint on the data. An infinity of weight 0 gives NaN or is skipped, depending on the backend, so
-/// interpolation gets finite values.
+/// Returns the constraint on the data of a resize operator. An infinity with weight 0 yields NaN or is skipped,
+/// depending on the backend, so interpolation operates on finite values.
 fn resize_fill(method: &str) -> Fill {
     if method == "nearest_neighbor" { Fill::Terms } else { Fill::Factors }
 }

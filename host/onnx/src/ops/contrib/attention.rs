@@ -1,4 +1,4 @@
-//! Attention of language models: heads, caches of keys and values, masks and rotary positions.
+//! Attention of language models: heads, key-value caches, masks and rotary positions.
 
 use super::{Node, Outputs, Result, Row, attrs, math, one};
 use crate::ops::attention::{repeat_heads, split_heads};
@@ -13,7 +13,7 @@ pub const ROWS: &[Row] = &[
     ("RotaryEmbedding", 1, rotary),
 ];
 
-/// Queries, keys and values, each (batch, heads, sequence, size).
+/// Queries, keys and values, each (batch, heads, sequence, head size).
 #[derive(Clone, Copy)]
 struct Heads {
     query: ExprId,
@@ -52,7 +52,7 @@ fn join_heads(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     n.reshape_to(rows, &[dims[0].clone(), dims[2].clone(), hidden])
 }
 
-/// Adds two terms of the logits, of which either may be missing.
+/// Adds two optional terms of the logits.
 fn add(n: &mut Node<'_, '_>, a: Option<ExprId>, b: Option<ExprId>) -> Result<Option<ExprId>> {
     match (a, b) {
         (Some(a), Some(b)) => n.op_without_attrs("add", &[a, b]).map(Some),
@@ -60,14 +60,14 @@ fn add(n: &mut Node<'_, '_>, a: Option<ExprId>, b: Option<ExprId>) -> Result<Opt
     }
 }
 
-/// Returns 0 where `allowed`, and `never` elsewhere.
+/// Returns 0 where `allowed` is true, and `never` elsewhere.
 fn penalty(n: &mut Node<'_, '_>, allowed: ExprId, dtype: DType, never: f64) -> Result<ExprId> {
     let (zero, never) = (n.scalar(dtype, 0.0), n.scalar(dtype, never));
     n.op_without_attrs("where", &[allowed, zero, never])
 }
 
-/// Returns a mask of the keys that are not padding. `mask` has the shape (batch, keys), (batch, queries, keys) or
-/// (batch, 1, queries, keys), or holds the length of each sequence, (batch).
+/// Returns a mask of the non-padding keys. `mask` has the shape (batch, keys), (batch, queries, keys) or
+/// (batch, 1, queries, keys), or holds the sequence lengths, (batch).
 fn padding_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId) -> Result<ExprId> {
     let rank = n.rank(mask)?;
     if rank == 1 {
@@ -95,8 +95,8 @@ fn padding_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId) -> Result<ExprI
     Ok(value)
 }
 
-/// Returns the causal mask: true where the key is not after the query. Of S queries and T keys, query i is at position
-/// T - S + i.
+/// Returns the causal mask: true where the key is not after the query. With S queries and T keys, query i is at
+/// position T - S + i.
 fn causal(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<ExprId> {
     let rows = n.indices_along(query, 2)?;
     let (keys, queries) = (n.shape_vector(key, 2..3)?, n.shape_vector(query, 2..3)?);
@@ -107,7 +107,7 @@ fn causal(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<ExprId> {
     n.op_without_attrs("less_equal", &[columns, rows])
 }
 
-/// Returns the terms of the logits from a padding mask and, if `unidirectional`, from the order of the sequence.
+/// Returns the logit terms for a padding mask and, if the attribute `unidirectional` is set, for the causal mask.
 fn masks(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, mask: Option<ExprId>) -> Result<Option<ExprId>> {
     let dtype = n.dtype(query)?;
     let filter = n.float_attr("mask_filter_value", -10000.0)?;
@@ -174,7 +174,7 @@ fn multi_head(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let count = n.int_attr("num_heads", 0)?;
     let bias = n.optional_input(3);
     let mut begin = 0;
-    // Splits the next of query, key and value into heads, after adding its part of the bias; a tensor of rank 4 is
+    // Adds the next part of the bias to the query, key or value, and splits it into heads. A tensor of rank 4 is
     // already split.
     let mut heads = |n: &mut Node<'_, '_>, mut x: ExprId| {
         if n.rank(x)? == 4 {
@@ -206,9 +206,9 @@ fn multi_head(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(vec![result, key, value])
 }
 
-/// Converts GroupQueryAttention, in which several query heads share one key head. The new keys of sequence b are
-/// written to the cache from position `seqlens_k[b] + 1 - S` on, or from position 0 if the sequence is shorter than its
-/// S new elements.
+/// Converts GroupQueryAttention, in which several query heads share one key head. The S new keys of sequence b are
+/// written to the cache starting at position `seqlens_k[b] + 1 - S`, or at position 0 if the sequence has fewer than S
+/// elements.
 fn group_query(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let unsupported = ["smooth_softmax", "kv_cache_bit_width", "qk_output", "sliding_window_cache"];
     if let Some(name) = unsupported.into_iter().find(|name| n.int_attr(name, 0).is_ok_and(|value| value > 0)) {
@@ -295,8 +295,8 @@ fn packed_heads(n: &mut Node<'_, '_>, of_query: i64, of_key: i64) -> Result<Head
     })
 }
 
-/// Returns the source of each position of the updated cache, as an index into the old cache followed by the new
-/// elements; the shape is (batch, length).
+/// Returns the source of each position of the updated cache, as an index into the concatenation of the old cache and
+/// the new elements; the shape is (batch, length).
 fn cache_places(n: &mut Node<'_, '_>, past: ExprId, new: ExprId, start: ExprId) -> Result<ExprId> {
     let old = n.shape_vector(past, 2..3)?;
     let count = n.shape_vector(new, 2..3)?;
@@ -318,8 +318,7 @@ fn cache_places(n: &mut Node<'_, '_>, past: ExprId, new: ExprId, start: ExprId) 
     n.op_without_attrs("where", &[is_new, of_new, of_old])
 }
 
-/// Returns the bias of the logits that restricts each query to the keys up to its own position, within the local
-/// window.
+/// Returns the logit bias that restricts each query to keys at or before its own position, within the local window.
 fn group_query_bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, start: ExprId) -> Result<ExprId> {
     let rows = n.indices_along(query, 2)?;
     let start = n.op("expand_dims", &[start], attrs![axis: 1])?;
@@ -359,7 +358,7 @@ fn rotary(n: &mut Node<'_, '_>) -> Result<Outputs> {
     } else {
         data
     };
-    // One offset for all sequences, or a position for each element.
+    // `positions` is one offset for all sequences, or one position per element.
     let positions = if n.rank(positions)? == 1 {
         let steps = n.indices_along(x, 2)?;
         let steps = n.op("reshape", &[steps], attrs![newshape: [1, -1]])?;

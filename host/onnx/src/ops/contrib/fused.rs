@@ -49,7 +49,7 @@ pub const ROWS: &[Row] = &[
     ("TransposeMatMul", 1, fused_matmul),
 ];
 
-/// Applies the function that the attribute `activation` names.
+/// Applies the activation function named by the attribute `activation`.
 fn activate(n: &mut Node<'_, '_>, x: ExprId, params: &[f64]) -> Result<ExprId> {
     let name = n.str_attr("activation", "")?;
     let param = |i: usize, default: f64| params.get(i).copied().unwrap_or(default);
@@ -67,7 +67,7 @@ fn activate(n: &mut Node<'_, '_>, x: ExprId, params: &[f64]) -> Result<ExprId> {
     }
 }
 
-/// Multiplies matrices, each transposed if its attribute is set.
+/// Converts FusedMatMul: a matrix product whose operands are transposed if `transA` or `transB` is set.
 fn fused_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut operands = [n.input(0)?, n.input(1)?];
     for (value, side) in operands.iter_mut().zip(["A", "B"]) {
@@ -107,7 +107,7 @@ fn skip_norm(n: &mut Node<'_, '_>, simplified: bool) -> Result<Outputs> {
     Ok(vec![normal, sum, sum, sum])
 }
 
-/// Adds the embeddings of words, positions and segments, and normalizes the sum.
+/// Adds the word, position and segment embeddings, and normalizes the sum.
 fn embed_layer_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let words = n.input(0)?;
     let mut lookup = |table: usize, indices: ExprId| {

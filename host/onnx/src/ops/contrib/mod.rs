@@ -1,5 +1,5 @@
-//! Operators of the domain `com.microsoft`, as ONNX Runtime's optimizer, quantizer and builder of language models write
-//! them.
+//! Operators of the domain `com.microsoft`, as emitted by ONNX Runtime's optimizer, quantizer and language-model
+//! builder.
 
 mod attention;
 mod fused;

@@ -51,7 +51,7 @@ pub const ROWS: &[Row] = &[
         let real = dequantized(n, 0)?;
         let dims = n.dims(real)?;
         let axis = n.axis(n.int_attr("axis", -1)?, dims.len())?;
-        // Before opset 13, softmax normalizes over all axes from `axis` on together.
+        // Before opset 13, softmax normalizes over `axis` and all later axes together.
         if n.int_attr("opset", 13)? < 13 && axis + 1 < dims.len() {
             let matrix = n.flatten_at(&dims, axis)?;
             let flat = n.reshape_to(real, &matrix)?;
@@ -78,7 +78,7 @@ fn dequantized(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
 }
 
 /// Quantizes the result with the scale at input `i` and the zero point at input `i + 1`. Plain arithmetic is used,
-/// because the integer forms of the QNN dialect round each operand.
+/// because the integer operators of the QNN dialect round each operand.
 fn quantized(n: &mut Node<'_, '_>, value: ExprId, i: usize) -> Result<Outputs> {
     // Without a zero point, the result has the element type of the quantized data.
     let dtype = match n.optional_input(i + 1) {
@@ -97,7 +97,7 @@ fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
 }
 
 /// Applies a function that expects the channels on axis 1. If the attribute `channels_last` is set, the data is
-/// transposed before and the result after.
+/// transposed to channels-first order, and the result is transposed back.
 fn channels_first(
     n: &mut Node<'_, '_>,
     data: ExprId,
@@ -133,7 +133,7 @@ fn matmul_to_float(
     }
 }
 
-/// Quantizes the first operand to uint8 by the range of its elements, and multiplies.
+/// Converts DynamicQuantizeMatMul: quantizes the first operand to uint8 over its value range, and multiplies.
 fn dynamic_quantize_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let quantized = crate::ops::quant::dynamic_quantize(n)?;
     let [data, data_scale, data_zero] = quantized[..] else { return Err(n.invalid_node("expected three results")) };
@@ -154,7 +154,7 @@ fn dynamic_quantize_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     })
 }
 
-/// Computes alpha * A * B + C on integers. The result is float32 if the node gives no output scale.
+/// Computes alpha * A * B + C on integers. The result is float32 if the node has no output scale.
 fn q_gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut operands = [n.input(0)?, n.input(3)?];
     for (value, attribute) in operands.iter_mut().zip(["transA", "transB"]) {
@@ -177,7 +177,7 @@ fn q_gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op_without_attrs("multiply", &[real, factor])?)
 }
 
-/// Multiplies with a matrix (columns, rows) whose rows are quantized in blocks of 2, 4 or 8 bits, packed into bytes with
+/// Multiplies by a transposed, block-quantized matrix. Its 2-bit, 4-bit or 8-bit elements are packed into bytes, with
 /// the first element in the lowest bits.
 fn matmul_n_bits(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, packed, scales) = (n.input(0)?, n.input(1)?, n.input(2)?);
@@ -229,7 +229,7 @@ fn matmul_n_bits(n: &mut Node<'_, '_>) -> Result<Outputs> {
     })
 }
 
-/// Splits bytes into integers of `bits` bits, along a new last axis.
+/// Unpacks bytes into `bits`-bit integers along a new last axis.
 fn unpack(n: &mut Node<'_, '_>, bytes: ExprId, bits: usize) -> Result<ExprId> {
     let mut parts = Vec::with_capacity(8 / bits);
     for i in 0..8 / bits {

@@ -1,8 +1,8 @@
-//! Fields of two words of 64 bits, filled from bit 0 upwards.
+//! Bit fields of two 64-bit words, filled from bit 0 up.
 
 use super::{DecodeError, EncodeError};
 
-/// Writes fields.
+/// Writer of bit fields.
 #[derive(Default)]
 pub(super) struct Writer {
     words: [u64; 2],
@@ -29,7 +29,7 @@ impl Writer {
     }
 }
 
-/// Reads fields. What is read of a word is shifted out of it.
+/// Reader of bit fields. Each read shifts the field out of its word.
 pub(super) struct Reader {
     words: [u64; 2],
     word: usize,
@@ -47,14 +47,14 @@ impl Reader {
         value
     }
 
-    /// Continues with the second word. The rest of the first one must be 0.
+    /// Continues with the second word. The unread bits of the first word must be 0.
     pub(super) fn next_word(&mut self) -> Result<(), DecodeError> {
         let rest = self.words[0];
         self.word = 1;
         if rest == 0 { Ok(()) } else { Err(DecodeError::ExtraBits) }
     }
 
-    /// Checks that the rest is 0.
+    /// Checks that all unread bits are 0.
     pub(super) fn end(&self) -> Result<(), DecodeError> {
         let rest = self.words[self.word] | if self.word == 0 { self.words[1] } else { 0 };
         if rest == 0 { Ok(()) } else { Err(DecodeError::ExtraBits) }

@@ -1,23 +1,23 @@
-//! Counters of VTA's own simulator, by its names.
+//! Counters with the names of VTA's own simulator.
 
 use serde::{Deserialize, Serialize};
 
 /// Bytes moved and steps computed by a stream. Padding is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Bytes of activations that were loaded.
+    /// Number of activation bytes loaded.
     pub inp_load_nbytes: u64,
-    /// Bytes of weights that were loaded.
+    /// Number of weight bytes loaded.
     pub wgt_load_nbytes: u64,
-    /// Bytes of accumulators that were loaded.
+    /// Number of accumulator bytes loaded.
     pub acc_load_nbytes: u64,
-    /// Bytes of micro-operations that were loaded.
+    /// Number of micro-operation bytes loaded.
     pub uop_load_nbytes: u64,
-    /// Bytes of results that were stored.
+    /// Number of result bytes stored.
     pub out_store_nbytes: u64,
-    /// Steps of the matrix unit, without resets.
+    /// Number of matrix unit steps, without resets.
     pub gemm_counter: u64,
-    /// Steps of the vector unit.
+    /// Number of vector unit steps.
     pub alu_counter: u64,
 }
 

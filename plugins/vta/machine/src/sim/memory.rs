@@ -1,16 +1,16 @@
-//! Memories of the device, and DRAM.
+//! On-chip memories and DRAM.
 
 use crate::config::Config;
 use crate::isa::{Memory, Transfer};
 
-/// DRAM as the device sees it, from address 0.
+/// DRAM in the address space of the device, from address 0.
 #[derive(Clone, Debug, Default)]
 pub struct Dram {
     bytes: Vec<u8>,
 }
 
 impl Dram {
-    /// Creates a memory of `size` zeros.
+    /// Creates a memory of `size` zero bytes.
     pub fn new(size: usize) -> Dram {
         Dram { bytes: vec![0; size] }
     }
@@ -18,16 +18,16 @@ impl Dram {
     /// Returns the bytes of a range.
     ///
     /// # Errors
-    /// A range beyond the memory.
+    /// If the range exceeds the memory.
     pub fn read(&self, start: usize, len: usize) -> Result<&[u8], String> {
         let range = start.checked_add(len).and_then(|end| self.bytes.get(start..end));
         range.ok_or_else(|| self.out_of_range(start, len))
     }
 
-    /// Returns the bytes of a range, to write them.
+    /// Returns the bytes of a range for writing.
     ///
     /// # Errors
-    /// A range beyond the memory.
+    /// If the range exceeds the memory.
     pub fn write(&mut self, start: usize, len: usize) -> Result<&mut [u8], String> {
         let error = self.out_of_range(start, len);
         start.checked_add(len).and_then(|end| self.bytes.get_mut(start..end)).ok_or(error)
@@ -38,13 +38,13 @@ impl Dram {
     }
 }
 
-/// Memories of the device. Activations, weights and results are 8-bit integers, accumulators 32-bit integers.
+/// On-chip memories. Activations, weights and results are 8-bit integers, accumulators 32-bit integers.
 pub(super) struct Sram {
     pub uop: Vec<u32>,
     pub inp: Vec<i8>,
     pub wgt: Vec<i8>,
     pub acc: Vec<i32>,
-    /// Results of computations; `None` in an element that none has written.
+    /// Results of computations; `None` for an element that no computation has written.
     pub out: Vec<Option<Box<[i8]>>>,
 }
 
@@ -61,14 +61,14 @@ impl Sram {
     }
 }
 
-/// Row of a transfer: elements in the memory, and the element in DRAM where its data starts.
+/// Data row of a transfer: index of its first element in the on-chip memory and in DRAM.
 pub(super) struct Row {
-    /// First element of the row's data in the memory.
+    /// Index of the first data element in the on-chip memory.
     pub sram: usize,
     pub dram: u64,
 }
 
-/// Returns the rows of data of a load, whose padding precedes and follows them.
+/// Returns the data rows of a transfer, without its padding.
 pub(super) fn rows(transfer: &Transfer) -> impl Iterator<Item = Row> + use<> {
     let transfer = *transfer;
     let first = usize::from(transfer.sram_base) + usize::from(transfer.y_pad[0]) * transfer.row_length();

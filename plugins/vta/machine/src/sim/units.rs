@@ -1,4 +1,4 @@
-//! Effects of the instructions.
+//! Instruction semantics.
 
 use super::memory::rows;
 use super::{Machine, Mode};
@@ -18,7 +18,7 @@ impl Machine<'_> {
             return Err(format!("{memory}: expected no padding, which hardware ignores"));
         }
         let (depth, total) = (self.config.depth(memory), of.rows() * of.row_length());
-        // Accumulators from bytes have the elements of ACC, and the DRAM addresses of OUT.
+        // ACC_8BIT loads write elements of ACC, but their DRAM addresses are in units of OUT.
         let depth = if memory == Memory::Acc8 { self.config.depth(Memory::Acc) } else { depth };
         let base = usize::from(of.sram_base);
         if base + total > depth {
@@ -114,7 +114,7 @@ impl Machine<'_> {
         let uops: Vec<Uop> =
             range.filter_map(|i| self.sram.uop.get(i)).map(|&word| Uop::decode(word, self.config)).collect();
         if uops.is_empty() {
-            // Iterations without micro-operations are no steps: they would take time that nobody has counted.
+            // Iterations without micro-operations have no steps, and callers bound the time by the number of steps.
             return Ok(());
         }
         let [outer, inner] = loops.iterations.map(u32::from);
@@ -196,7 +196,7 @@ impl Machine<'_> {
         })
     }
 
-    /// Writes the low bytes of an accumulator to the memory of results.
+    /// Writes the low bytes of an accumulator to the result memory.
     fn write_out(&mut self, element: usize, lanes: usize) {
         let from = &self.sram.acc[element * lanes..(element + 1) * lanes];
         self.sram.out[element] = Some(from.iter().map(|lane| *lane as i8).collect());
@@ -207,7 +207,7 @@ fn copy(to: &mut [i8], from: &[u8]) {
     to.iter_mut().zip(from).for_each(|(to, byte)| *to = *byte as i8);
 }
 
-/// Shifts to the right, rounding down; to the left by a negative amount. Amounts of 32 and more shift all bits out.
+/// Shifts right, rounding down; shifts left for a negative amount. Amounts of 32 and more shift all bits out.
 fn shift(value: i32, amount: i32) -> i32 {
     match amount {
         0.. => value >> amount.min(31),
@@ -216,7 +216,7 @@ fn shift(value: i32, amount: i32) -> i32 {
     }
 }
 
-/// Returns the low five bits as a signed number, as hardware reads the amount of a shift.
+/// Sign-extends the low five bits, as hardware does with shift amounts.
 fn sign_extend_5(amount: i32) -> i32 {
     (amount << 27) >> 27
 }

@@ -1,4 +1,4 @@
-//! Convolutions: tiles of sums over blocks of input channels.
+//! Convolutions: tiles of accumulators over input channel blocks.
 
 use super::epilogue::Results;
 use super::{Elements, EmitError, Emitter, POP_NEXT, POP_PREV, Result, tiles_of};
@@ -6,7 +6,7 @@ use crate::layer::Conv;
 use crate::tile::{MAX_PAD, Threads, Unrolled};
 use byoc_vta_machine::isa::{Deps, Memory, Module, Uop};
 
-/// Tile of a thread: where it lies in the result.
+/// Tile of a thread, with its position in the result.
 #[derive(Clone, Copy)]
 struct Part {
     thread: usize,
@@ -14,28 +14,28 @@ struct Part {
     group: usize,
     /// First row and column.
     first: [usize; 2],
-    /// First block of output channels in the group.
+    /// First output channel block in the group.
     output: usize,
-    /// Rows and columns, which are fewer at the end of an axis.
+    /// Number of rows and columns, which may be smaller at the end of an axis.
     size: [usize; 2],
-    /// Blocks of output channels, which are fewer at the end of the axis.
+    /// Number of output channel blocks, which may be smaller at the end of the axis.
     outputs: usize,
 }
 
 /// Rows or columns of the data that a tile reads.
 struct Span {
-    /// First one in the data.
+    /// First row or column in the data.
     start: usize,
-    /// Number of those in the data; the others lie in the padding.
+    /// Number of rows or columns in the data, without padding.
     count: usize,
-    /// Number of those in the padding before and after.
+    /// Number of padding rows or columns before and after the data.
     pads: [u8; 2],
-    /// Number of all.
+    /// Total number of rows or columns, with padding.
     length: usize,
 }
 
 impl Span {
-    /// Returns the rows (axis 0) or columns (axis 1) of a tile.
+    /// Returns the rows (axis 0) or columns (axis 1) that a tile reads.
     fn of(layer: &Conv, part: &Part, axis: usize) -> Span {
         let first = (part.first[axis] * layer.strides[axis]) as isize - layer.pads[axis][0] as isize;
         let length = (part.size[axis] - 1) * layer.strides[axis] + layer.kernel[axis];
@@ -82,7 +82,7 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Returns the tiles, in groups of those that the threads compute at the same time.
+    /// Returns groups of tiles that the threads compute at the same time.
     fn groups(&self, layer: &Conv, result: [usize; 2]) -> Vec<Vec<Part>> {
         let threads = self.tile.threads;
         let mut parts = Vec::new();
@@ -128,7 +128,7 @@ impl Emitter<'_, '_> {
         let [height, width] = layer.size;
         let [rows, columns] = [0, 1].map(|axis| Span::of(layer, part, axis));
         if rows.count == 0 || columns.count == 0 {
-            // A load of nothing would leave what the memory holds; the products are zeros.
+            // An empty load would leave stale data in the memory. The products are zeros, so nothing is loaded.
             self.to.no_op(Module::Load, POP_NEXT);
             self.to.give(true);
             return;
@@ -157,7 +157,7 @@ impl Emitter<'_, '_> {
         self.to.give(true);
     }
 
-    /// Adds the products of a block of input channels to the sums of a tile.
+    /// Accumulates the products of `inputs` input channel blocks in a tile.
     fn multiply(&mut self, layer: &Conv, part: &Part, inputs: usize) -> Result<()> {
         let [rows, columns] = [0, 1].map(|axis| Span::of(layer, part, axis));
         if rows.count == 0 || columns.count == 0 {
@@ -167,13 +167,13 @@ impl Emitter<'_, '_> {
         }
         let [acc, inp, wgt] = [Memory::Acc, Memory::Inp, Memory::Wgt].map(|memory| self.share(memory, part.thread));
         let taps = inputs * layer.kernel[0] * layer.kernel[1];
-        // Index of each axis of the results in the three memories.
+        // Index step of each result axis in the three memories.
         let dst = [part.size[0] * part.size[1], part.size[1], 1];
         let src = [0, layer.strides[0] * columns.length, layer.strides[1]];
         let by_block = [taps, 0, 0];
         let sizes = [part.outputs, part.size[0], part.size[1]];
         let unrolled = Unrolled::of(part.size, part.outputs, taps);
-        // Number of axes, from the columns on, that micro-operations enumerate.
+        // Number of axes that micro-operations enumerate, innermost first.
         let inner = match unrolled {
             Unrolled::Columns => 1,
             Unrolled::Rows => 2,

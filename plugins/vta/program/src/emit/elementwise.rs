@@ -1,4 +1,4 @@
-//! Elementwise operations: runs of a tensor are copied to the accumulators.
+//! Elementwise operations: contiguous parts of a tensor are copied to the accumulators.
 
 use super::epilogue::Results;
 use super::{Elements, Emitter, POP_NEXT, POP_PREV, Result, tiles_of};

@@ -1,24 +1,24 @@
-//! Epilogue of a tile, after its sums: operations of the vector unit, and the store of the results.
+//! Epilogue of a tile: vector unit operations on the accumulators, and the store of the results.
 
 use super::{Elements, Emitter, POP_NEXT, POP_PREV, Result, used_steps};
 use crate::layer::{Form, Place, Step};
 use byoc_vta_machine::isa::{Alu, AluOp, Deps, Memory, Module, Op, Uop};
 
-/// Results of a tile that lie together in the accumulators: blocks of rows of columns.
+/// Results of a tile, contiguous in the accumulators: blocks of rows of columns.
 #[derive(Clone, Copy)]
 pub(super) struct Results {
     pub thread: usize,
-    /// First accumulator.
+    /// Index of the first accumulator.
     pub base: usize,
-    /// First block of output channels, for vectors.
+    /// Index of the first output channel block, for vectors.
     pub block: usize,
     /// Number of blocks, rows and columns.
     pub size: [usize; 3],
-    /// First element in the tensor of results.
+    /// Index of the first element in the result tensor.
     pub first: usize,
-    /// Elements between the starts of two blocks, and of two rows, of the tensor.
+    /// Block stride and row stride of the tensor, in elements.
     pub strides: [usize; 2],
-    /// Number of elements of the tensor.
+    /// Number of elements in the tensor.
     pub all: usize,
 }
 
@@ -41,8 +41,9 @@ impl Results {
 }
 
 impl Emitter<'_, '_> {
-    /// Brings the tensors that the tiles of a group add to the activation memory, if the device has no loads of bytes to
-    /// accumulators, after `data` elements that are there already. LOAD has a token for each tile, and COMPUTE gets one.
+    /// Loads the tensors that a group of tiles adds into the activation memory, after the `data` elements that are
+    /// there already, if the device cannot load bytes into accumulators. If `data` is 0, LOAD pops a token per tile and
+    /// pushes one to COMPUTE.
     pub(super) fn fetch_added(&mut self, group: &[Results], data: usize) {
         let added = self.layer.added_tensors();
         if added == 0 || self.to.config.acc_8bit() {
@@ -66,14 +67,14 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Loads the identity matrix to the first weight of a thread.
+    /// Loads the identity matrix into the first weight element of a thread.
     pub(super) fn fetch_identity(&mut self, thread: usize) {
         let place = Place { buffer: self.identity, offset: 0 };
         let elements = Elements::run(self.share(Memory::Wgt, thread), 0, 1);
         self.move_elements(Deps::default(), Memory::Wgt, place, elements);
     }
 
-    /// Copies activations to accumulators by a product with the identity matrix.
+    /// Copies activations to accumulators by multiplying them by the identity matrix.
     pub(super) fn copy(&mut self, deps: Deps, thread: usize, from: usize, to: usize, count: usize) -> Result<()> {
         self.reset(deps, to, count)?;
         let wgt = self.share(Memory::Wgt, thread) as u32;
@@ -127,13 +128,13 @@ impl Emitter<'_, '_> {
             }
         }
         if steps.is_empty() {
-            // Results reach the memory of results by a computation.
+            // Only computations write to the result memory.
             self.immediate(AluOp::Shr, 0, results.base, count)?;
         }
         Ok(())
     }
 
-    /// Emits an operation of a range of accumulators with an immediate.
+    /// Emits an operation on a range of accumulators with an immediate operand.
     pub(super) fn immediate(&mut self, op: AluOp, imm: i16, base: usize, count: usize) -> Result<()> {
         let loops = self.loops(&[Uop { dst: base as u32, src: base as u32, wgt: 0 }], [1, count])?;
         let step = used_steps([1, count], [0, 1]);
@@ -142,7 +143,8 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits an operation of accumulators with accumulators, and the steps of destination and source in two loops.
+    /// Emits an operation on accumulators with accumulator operands. `factors` are the index steps of destination and
+    /// source in two loops.
     pub(super) fn vector(
         &mut self,
         op: AluOp,
@@ -157,7 +159,7 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Hands the results of the tiles of a group to STORE, which gives the accumulators back.
+    /// Hands the results of a group of tiles to STORE, which returns the accumulators afterwards.
     pub(super) fn store(&mut self, group: &[Results], place: Place, form: Form) -> Result<()> {
         for plane in 0..form.bytes() {
             if plane > 0 {

@@ -1,8 +1,9 @@
-//! Instruction streams of layers under tilings.
+//! Emits instruction streams for layers with their tilings.
 //!
-//! Each thread has its share of every memory. LOAD fills it with a tile of activations and weights while COMPUTE works on
-//! the other thread's; STORE empties the accumulators of one thread while COMPUTE fills those of the other. Tokens order
-//! these uses. Between layers, a token goes from STORE over COMPUTE to LOAD: what a layer reads has been written.
+//! Each thread owns a share of every on-chip memory. LOAD fills one thread's share with a tile of activations and
+//! weights while COMPUTE processes the other thread's tile; STORE empties one thread's accumulators while COMPUTE fills
+//! the other thread's accumulators. Tokens order these accesses. Between layers, a token passes from STORE through
+//! COMPUTE to LOAD, so a layer only reads data that has been written.
 
 mod conv;
 mod elementwise;
@@ -17,22 +18,22 @@ use byoc_vta_machine::isa::{Deps, EncodeError, Gemm, Insn, Loops, Memory, Module
 use std::fmt;
 use std::ops::Range;
 
-/// Stream of layers with its micro-operations.
+/// Instruction stream for layers, with its micro-operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// Instructions. Addresses of transfers are relative to their buffers.
+    /// Instructions. Transfer addresses are relative to their buffers.
     pub stream: Vec<Insn>,
-    /// Buffer that each instruction accesses.
+    /// Index of the buffer that each instruction accesses, if any.
     pub buffers: Vec<Option<u32>>,
-    /// Contents of the buffer of micro-operations.
+    /// Contents of the micro-operation buffer.
     pub uops: Vec<u32>,
-    /// Instructions of each layer.
+    /// Instruction range of each layer.
     pub layers: Vec<Range<usize>>,
-    /// Instructions of each run of the device, each of which ends with FINISH.
+    /// Instruction range of each device run. Each run ends with FINISH.
     pub runs: Vec<Range<usize>>,
 }
 
-/// Number of runs of the device for a sequence of layers.
+/// Number of device runs for a sequence of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
     /// One run for all layers.
@@ -41,23 +42,23 @@ pub enum Runs {
     PerLayer,
 }
 
-/// Buffers that a stream needs in addition to the tensors of its layers.
+/// Buffers that a stream needs in addition to layer tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Auxiliary {
-    /// Micro-operations.
+    /// Index of the micro-operation buffer.
     pub uops: u32,
-    /// Weight element that is the identity matrix: on devices without loads of bytes to accumulators, a product with it
-    /// copies activations there.
+    /// Index of the buffer with a weight element that is the identity matrix. On devices that cannot load bytes into
+    /// accumulators, multiplication by the identity copies activations to accumulators.
     pub identity: u32,
 }
 
-/// Maximum number of instructions of a run: what the driver's largest buffer holds.
+/// Maximum number of instructions per run: the capacity of the driver's largest buffer.
 pub const MAX_RUN: usize = (1 << 24) / 16;
 
-/// Reason why a layer has no stream under a tiling.
+/// Reason for failing to emit a layer with a tiling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EmitError {
-    /// The memories of the device do not hold the tiles.
+    /// The tiles do not fit into the on-chip memories.
     DoesNotFit,
     /// The kernel is larger than the padded data, or the padding larger than a load can add.
     Geometry,
@@ -89,17 +90,17 @@ const POP_PREV: Deps = Deps { pop_prev: true, pop_next: false, push_prev: false,
 const POP_NEXT: Deps = Deps { pop_prev: false, pop_next: true, push_prev: false, push_next: false };
 const PUSH_PREV: Deps = Deps { pop_prev: false, pop_next: false, push_prev: true, push_next: false };
 
-/// Emits the stream of a sequence of layers.
+/// Emits the stream for a sequence of layers.
 ///
 /// # Errors
-/// A tiling that does not fit the device, or a geometry that the device cannot load.
+/// If a tiling does not fit the device, or the device cannot load a geometry.
 pub fn program(config: &Config, layers: &[(Layer, Tile)], auxiliary: Auxiliary, runs: Runs) -> Result<Program> {
     let mut to = Recorder::new(config, auxiliary.uops);
     let mut program = Program::default();
     let mut start = 0;
     for (number, (layer, tile)) in layers.iter().enumerate() {
         let first = to.stream.len();
-        // The first run of LOAD waits for the last results of the layer before, if that is in the same run.
+        // LOAD waits for the last results of the previous layer, if both layers are in the same run.
         if first > start {
             to.no_op(Module::Load, POP_NEXT);
         }
@@ -127,18 +128,18 @@ struct Emitter<'a, 'r> {
     to: &'r mut Recorder<'a>,
 }
 
-/// Elements of a tensor that a transfer moves, in the units of a memory.
+/// Tensor elements that a transfer moves, in units of memory elements.
 #[derive(Clone, Copy)]
 struct Elements {
-    /// First element in the memory of the device.
+    /// Index of the first element in the on-chip memory.
     sram: usize,
-    /// First element of the tensor.
+    /// Index of the first element in the tensor.
     first: usize,
-    /// Number of rows and elements of a row.
+    /// Number of rows, and of elements per row.
     size: [usize; 2],
-    /// Elements between the starts of two rows of the tensor.
+    /// Row stride of the tensor, in elements.
     stride: usize,
-    /// Zeros before and after, in rows and elements of a row.
+    /// Zero padding before and after: number of rows, and of elements per row.
     pads: [[u8; 2]; 2],
 }
 
@@ -150,7 +151,7 @@ impl Elements {
 }
 
 impl Emitter<'_, '_> {
-    /// Emits the layer, from its first instruction to the one that takes the last token of STORE.
+    /// Emits the layer, including the instructions that pop the last tokens of STORE.
     fn layer(&mut self) -> Result<()> {
         if !self.tile.fits(self.layer, self.to.config) {
             return Err(EmitError::DoesNotFit);
@@ -175,9 +176,9 @@ impl Emitter<'_, '_> {
         self.to.config.depth(memory) / self.tile.threads.count() * thread
     }
 
-    /// Emits a transfer of elements of a tensor.
+    /// Emits a transfer of tensor elements.
     fn move_elements(&mut self, deps: Deps, memory: Memory, place: Place, of: Elements) {
-        // Rows without gaps are one run.
+        // Rows without gaps form a single row.
         let whole = of.stride == of.size[1] && of.pads[1] == [0; 2] && of.size[0] * of.size[1] <= usize::from(u16::MAX);
         let [y_size, x_size] = if whole && of.pads[0] == [0; 2] { [1, of.size[0] * of.size[1]] } else { of.size };
         let transfer = Transfer {
@@ -194,27 +195,27 @@ impl Emitter<'_, '_> {
         self.to.transfer(deps, op, place.buffer);
     }
 
-    /// Takes the accumulators of threads without a tile, at the end of an axis: their tokens would stand for those of the
-    /// other threads.
+    /// Pops the accumulator tokens of threads without a tile at the end of an axis. Otherwise, the active threads would
+    /// pop them.
     fn take_unused(&mut self, used: usize) {
         for _ in used..self.tile.threads.count() {
             self.to.no_op(Module::Compute, POP_NEXT);
         }
     }
 
-    /// Gives the accumulators of threads without a tile back.
+    /// Returns the accumulator tokens of threads without a tile.
     fn give_unused(&mut self, used: usize) {
         for _ in used..self.tile.threads.count() {
             self.to.no_op(Module::Store, PUSH_PREV);
         }
     }
 
-    /// Emits zeros for accumulators.
+    /// Emits a reset of accumulators to zero.
     fn reset(&mut self, deps: Deps, base: usize, count: usize) -> Result<()> {
         self.matrix(deps, true, &[Uop { dst: base as u32, ..Uop::default() }], [1, count], [[0, 1], [0; 2], [0; 2]])
     }
 
-    /// Emits a matrix instruction with two loops, and the steps of destination, activation and weight in them.
+    /// Emits a matrix instruction with two loops. `factors` are the index steps of destination, activation and weight.
     fn matrix(
         &mut self,
         deps: Deps,
@@ -235,12 +236,12 @@ impl Emitter<'_, '_> {
     }
 }
 
-/// Returns the steps of an index in two loops. A loop of one iteration has no step, which might not fit its field.
+/// Returns the index steps of two loops. The step of a single-iteration loop is 0, because it might not fit its field.
 fn used_steps(iterations: [usize; 2], steps: [usize; 2]) -> [u16; 2] {
     [0, 1].map(|axis| if iterations[axis] > 1 { steps[axis] as u16 } else { 0 })
 }
 
-/// Returns the numbers of the tiles of an axis: (start, size), the last of which may be smaller.
+/// Returns the tiles of an axis as (start, size). The last tile may be smaller.
 fn tiles_of(end: usize, step: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
     (0..end).step_by(step).map(move |start| (start, step.min(end - start)))
 }

@@ -1,15 +1,15 @@
-//! Maxima over windows: the data of a tile is copied to the accumulators, and each tap of the windows is compared with the
-//! results that it lies in.
+//! Max pooling: the data of a tile is copied to the accumulators, and each window tap is compared with the results
+//! whose windows contain it.
 
 use super::epilogue::Results;
 use super::{Elements, Emitter, POP_NEXT, POP_PREV, Result, tiles_of};
 use crate::layer::{Form, Pool};
 use byoc_vta_machine::isa::{AluOp, Deps, Memory, Module, Uop};
 
-/// Least value of an int8 element.
+/// Minimum int8 value.
 const LEAST: i16 = -128;
 
-/// Data that a tile of windows reads: first row and column, and their numbers.
+/// Data that a tile of windows reads: first row and column, number of rows and columns.
 #[derive(Clone, Copy)]
 struct Data {
     start: [usize; 2],
@@ -64,7 +64,7 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Returns a tile of results, and the data that it reads.
+    /// Returns a tile of results, the data that it reads, and its image.
     fn window_tile(
         &self,
         layer: &Pool,
@@ -93,7 +93,7 @@ impl Emitter<'_, '_> {
         (results, data, image)
     }
 
-    /// Compares each tap with the results in whose windows it lies within the data.
+    /// Compares each tap with the results for which the tap is inside the data.
     fn compare(&mut self, layer: &Pool, results: &Results, data: &Data, area: usize) -> Result<()> {
         let [rows, columns] = layer.results;
         let at = results.first % (rows * columns);
@@ -101,7 +101,7 @@ impl Emitter<'_, '_> {
         let sizes = [results.size[1], results.size[2]];
         for y in 0..layer.kernel[0] {
             for x in 0..layer.kernel[1] {
-                // Results of the tile for which the tap lies in the data: first and end of each axis.
+                // Results of the tile for which the tap is inside the data: first result, number, first data index.
                 let range = |axis: usize, tap: usize| {
                     let inside = |i: &usize| {
                         let place = (first[axis] + i) * layer.strides[axis] + tap;

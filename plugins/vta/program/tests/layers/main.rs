@@ -1,5 +1,5 @@
-//! Random layers under random tilings: the simulated streams compute the definition, bit for bit, in every mode and under
-//! every schedule, and the checker accepts them.
+//! Random layers with random tilings: the simulated streams match the reference, bit for bit, in every mode and under
+//! every schedule, and the checker accepts the streams.
 
 mod memory;
 mod naive;
@@ -25,7 +25,7 @@ fn small(log_block: u32) -> Config {
     }
 }
 
-/// Returns one of several devices, with or without loads of bytes to accumulators.
+/// Returns one of several devices, with or without byte loads into accumulators.
 fn device(choice: usize) -> Config {
     let config = match choice % 3 {
         0 => Config::default(),
@@ -53,7 +53,7 @@ fn requantization(memory: &mut Memory, blocks: usize, [bias, shifts]: [bool; 2],
     steps
 }
 
-/// Checks that simulations of a layer give the values of its definition, if the tiling fits.
+/// Checks that simulations of a layer match the reference, if the tiling fits.
 fn check(config: &Config, layer: &Layer, tile: Tile, memory: &Memory) -> Result<bool, TestCaseError> {
     match simulate(config, layer, tile, memory) {
         Ok(all) => {
@@ -156,7 +156,7 @@ proptest! {
         let mut memory = Memory::new(&config, more.0);
         let (size, kernel, strides) = ([sizes.1, sizes.2], [sizes.3, sizes.4], [window.0, window.1]);
         let pads = [window.2.min(kernel[0] - 1), window.3.min(kernel[1] - 1)];
-        // Windows may cover rows and columns after the data as well.
+        // Windows may extend past the end of the data too.
         let results = [0, 1].map(|axis| {
             (size[axis] + 2 * pads[axis] + window.4).checked_sub(kernel[axis]).map_or(0, |rest| rest / strides[axis] + 1)
         });
@@ -195,7 +195,7 @@ proptest! {
 fn places_are_relative_to_their_buffers() {
     let config = Config::default();
     let mut memory = Memory::new(&config, 3);
-    // Tensors that begin within a buffer.
+    // Tensors that begin at an offset in their buffer.
     let data = memory.bytes(64 * memory.activation());
     let inside = Place { offset: 16 * memory.activation(), ..data };
     let steps = vec![Step::Immediate(AluOp::Add, 1)];

@@ -10,18 +10,18 @@ use byoc_vta_program::relocate::relocate;
 use byoc_vta_program::tile::Tile;
 use std::ops::Range;
 
-/// Buffer of the micro-operations.
+/// Index of the micro-operation buffer.
 const UOPS: u32 = 0;
-/// Buffer of the identity matrix.
+/// Index of the identity matrix buffer.
 const IDENTITY: u32 = 1;
-/// Buffer of the result.
+/// Index of the result buffer.
 const RESULT: u32 = 2;
 
 /// Buffers of a layer.
 pub struct Memory {
     config: Config,
     pub buffers: Vec<Vec<u8>>,
-    /// Buffers between layers.
+    /// Indices of the buffers between layers.
     writable: Vec<u32>,
     random: u64,
 }
@@ -43,12 +43,12 @@ impl Memory {
         self.random >> 33
     }
 
-    /// Returns the bytes of an activation element.
+    /// Returns the size of an activation element in bytes.
     pub fn activation(&self) -> usize {
         self.config.element_bytes(Kind::Inp)
     }
 
-    /// Returns the bytes of a weight element.
+    /// Returns the size of a weight element in bytes.
     pub fn weight(&self) -> usize {
         self.config.element_bytes(Kind::Wgt)
     }
@@ -64,14 +64,14 @@ impl Memory {
         self.add(bytes)
     }
 
-    /// Adds the buffer of a tensor between layers.
+    /// Adds a buffer for a tensor between layers.
     pub fn tensor(&mut self, count: usize) -> Place {
         let place = self.add(vec![0; count]);
         self.writable.push(place.buffer);
         place
     }
 
-    /// Adds a vector of random numbers: one for each output channel, the same for each row of the batch.
+    /// Adds a vector of random numbers: one per output channel, repeated for each batch row.
     pub fn vector(&mut self, blocks: usize, range: Range<i32>) -> Place {
         let (batch, block) = (self.config.batch(), self.config.block());
         let mut bytes = Vec::new();
@@ -91,7 +91,7 @@ impl Memory {
     }
 }
 
-/// Stream with absolute addresses, and the memory that it works on.
+/// Stream with absolute addresses, and the memory that it accesses.
 pub struct Prepared {
     pub config: Config,
     pub stream: Vec<Insn>,
@@ -99,7 +99,7 @@ pub struct Prepared {
     buffers: Vec<Vec<u8>>,
 }
 
-/// Emits layers with their tiles, and places the buffers.
+/// Emits layers with their tiles, and assigns buffer addresses.
 pub fn prepare(config: &Config, layers: &[(Layer, Tile)], memory: &Memory) -> Result<Prepared, EmitError> {
     let program = program(config, layers, Auxiliary { uops: UOPS, identity: IDENTITY }, Runs::Whole)?;
     let mut buffers = memory.buffers.clone();
@@ -133,7 +133,7 @@ impl Prepared {
         check(&self.config, stream, &self.segments).and_then(|()| hazards(&self.config, stream, &self.segments)).err()
     }
 
-    /// Returns the memory before a run.
+    /// Returns the initial memory contents.
     pub fn dram(&self) -> Dram {
         let end = self.segments.iter().map(|segment| segment.range.end).max().unwrap_or(0);
         let mut dram = Dram::new(end);
@@ -143,7 +143,7 @@ impl Prepared {
         dram
     }
 
-    /// Simulates a stream on this memory, and returns the bytes of all buffers that it may write.
+    /// Simulates a stream on this memory, and returns the bytes of all writable buffers.
     pub fn simulate(&self, stream: &[Insn], options: &Options) -> Result<Vec<u8>, SimError> {
         Ok(self.simulate_counted(stream, options)?.0)
     }
@@ -164,7 +164,7 @@ impl Prepared {
     }
 }
 
-/// Returns the bytes of the result under both modes and several schedules.
+/// Simulates a layer in both modes and under several schedules. Returns the result bytes of each simulation.
 pub fn simulate(config: &Config, layer: &Layer, tile: Tile, memory: &Memory) -> Result<Vec<Vec<u8>>, EmitError> {
     let prepared = prepare(config, &[(layer.clone(), tile)], memory)?;
     if let Some(violation) = prepared.violation(&prepared.stream) {

@@ -1,4 +1,4 @@
-//! The definition of the layers, element by element.
+//! Reference implementation of the layers, element by element.
 
 use crate::memory::Memory;
 use byoc_vta_machine::config::Config;
@@ -10,7 +10,7 @@ struct Naive<'a> {
     memory: &'a Memory,
 }
 
-/// Returns the bytes of the result.
+/// Computes the result bytes of a layer.
 pub fn evaluate(config: &Config, layer: &Layer, memory: &Memory) -> Vec<u8> {
     let naive = Naive { config, memory };
     let lanes = config.batch() * config.block();
@@ -42,7 +42,7 @@ impl Naive<'_> {
         i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
-    /// Applies operations to the element `at` of a result, of which `lane` is the number of the output channel in a vector.
+    /// Applies operations to element `at` of a result; `lane` is its output channel index in a vector.
     fn apply(&self, steps: &[Step], mut value: i32, at: usize, lane: usize) -> i32 {
         for step in steps {
             value = match step {

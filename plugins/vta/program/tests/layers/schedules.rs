@@ -1,4 +1,4 @@
-//! Streams of networks: every schedule gives the same results, and no token can be left out.
+//! Network streams: every schedule has the same results, and every token is necessary.
 
 use crate::memory::{Memory, Prepared, prepare};
 use byoc_vta_machine::config::Config;
@@ -7,7 +7,7 @@ use byoc_vta_machine::sim::{Mode, Options};
 use byoc_vta_program::layer::{Conv, Elementwise, Form, Layer, Place, Pool, Step};
 use byoc_vta_program::search::fastest;
 
-/// Number of random schedules of a stream.
+/// Number of random schedules per stream.
 const SCHEDULES: u64 = 100;
 
 /// Layers of a network under construction.
@@ -26,7 +26,7 @@ impl Network<'_> {
         steps
     }
 
-    /// Adds a convolution of square images, in blocks of channels, with an added tensor.
+    /// Adds a convolution of square images, with sizes in channel blocks and an optional added tensor.
     fn conv(&mut self, data: Place, [size, inputs, outputs, kernel, stride]: [usize; 5], add: Option<Place>) -> Place {
         let pad = kernel / 2;
         let weight = self.memory.bytes(outputs * inputs * kernel * kernel * self.memory.weight());
@@ -105,10 +105,10 @@ fn check_schedules(prepared: &Prepared, schedules: u64) -> Vec<u8> {
     let stream = &prepared.stream;
     assert_eq!(prepared.violation(stream).map(|violation| violation.to_string()), None);
     let expected = prepared.simulate(stream, &Options::default()).unwrap();
-    assert!(expected.iter().any(|byte| *byte != 0), "the network computes something");
+    assert!(expected.iter().any(|byte| *byte != 0), "expected a nonzero result");
     for mode in [Mode::Functional, Mode::Strict] {
         let options = Options { mode, serial: true, ..Options::default() };
-        assert!(prepared.simulate(stream, &options).unwrap() == expected, "in program order, {mode:?}");
+        assert!(prepared.simulate(stream, &options).unwrap() == expected, "program order, {mode:?}: results differ");
     }
     for seed in 1..=schedules {
         let mode = if seed.is_multiple_of(2) { Mode::Strict } else { Mode::Functional };
@@ -118,8 +118,8 @@ fn check_schedules(prepared: &Prepared, schedules: u64) -> Vec<u8> {
     expected
 }
 
-/// Removes each token flag of the stream, one at a time. Each removal has to be found: by the checker, by a deadlock or by
-/// a schedule with other results. Returns the number of removals that the checker missed.
+/// Removes each token flag of the stream, one at a time. The checker, a deadlock, or a schedule with different results
+/// must reveal each removal. Returns the number of removals that the checker missed.
 fn remove_tokens(prepared: &Prepared, expected: &[u8]) -> usize {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -156,7 +156,7 @@ fn remove_tokens_of(prepared: &Prepared, index: usize, expected: &[u8]) -> usize
     missed
 }
 
-/// Returns a convolution of ResNet-18 on the default device.
+/// Returns a ResNet-18 convolution on the default device.
 fn layer_of_resnet(shape: [usize; 5]) -> Prepared {
     let config = Config::default();
     let mut memory = Memory::new(&config, 18);
@@ -176,7 +176,7 @@ fn layers_of_resnet() {
     }
 }
 
-/// Returns the network of the digits: three convolutions with pooling and a dense layer.
+/// Returns the digits network: three convolutions with pooling and a dense layer.
 fn digits(config: &Config) -> Prepared {
     let mut memory = Memory::new(config, 10);
     let data = memory.bytes(8 * 8 * memory.activation());
@@ -223,7 +223,7 @@ fn resnet(config: &Config) -> Prepared {
     network.emit(config)
 }
 
-/// Needs minutes: `cargo xtask vta`.
+/// Takes minutes; `cargo xtask vta` runs it.
 #[test]
 #[ignore = "needs minutes"]
 fn whole_resnet() {

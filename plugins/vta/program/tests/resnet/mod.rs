@@ -1,10 +1,10 @@
-//! Ten convolutions of ResNet-18, C2 to C11, with the tiles that were tuned for them on hardware.
+//! Ten convolutions of ResNet-18, C2 to C11, with tiles tuned on hardware.
 
 use byoc_vta_machine::isa::AluOp;
 use byoc_vta_program::layer::{Conv, Form, Place, Step};
 use byoc_vta_program::tile::{Threads, Tile};
 
-/// Convolution of square images in blocks of 16 channels, without its places.
+/// Shape of a convolution of square images, in blocks of 16 channels.
 pub struct Shape {
     pub size: usize,
     pub inputs: usize,
@@ -36,7 +36,7 @@ pub const CONVOLUTIONS: [(&str, Shape, Tile); 10] = [
 ];
 
 impl Shape {
-    /// Returns the convolution with a shift and bounds: from data and weights to a result.
+    /// Returns the convolution with a shift and bounds, for the locations of data, weights and result.
     pub fn conv(&self, [data, weight, result]: [Place; 3]) -> Conv {
         let pad = self.kernel / 2;
         Conv {
