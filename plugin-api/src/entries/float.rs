@@ -75,13 +75,13 @@ impl FloatState {
 
     /// Returns true if the environment has changed since this snapshot.
     #[inline(always)]
-    pub(crate) fn differs(self) -> bool {
+    pub(crate) fn has_changed(self) -> bool {
         FloatState::read() != self
     }
 
     /// Restores the snapshot, and returns true if the environment had changed.
     pub(crate) fn restore(self) -> bool {
-        if !self.differs() {
+        if !self.has_changed() {
             return false;
         }
         // SAFETY: the value was read from this register.
@@ -98,7 +98,7 @@ impl FloatState {
     }
 
     /// Returns false: unsupported on this processor.
-    pub(crate) fn differs(self) -> bool {
+    pub(crate) fn has_changed(self) -> bool {
         false
     }
 
