@@ -43,8 +43,11 @@ pub struct Description {
     /// turn NaN into 0.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub finite_math: bool,
-    /// True if the backend's devices have dedicated memory, which holds the tensors passed between its regions. The
-    /// loader must then support the query [`MEMORY_KEY`](crate::device::MEMORY_KEY).
+    /// True if subnormal numbers, those of inputs and intermediate values included, may be replaced by zero.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub flush_to_zero: bool,
+    /// True if the backend's devices have memory of their own, in which the tensors between its regions stay: its loader
+    /// answers [`MEMORY_KEY`](crate::device::MEMORY_KEY).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub device_memory: bool,
     /// True if each device of the backend is a separate backend, `NAME@ID`, with its own description, verdicts and
@@ -78,6 +81,7 @@ impl Default for Description {
             quantization: None,
             max_blob_bytes: None,
             finite_math: false,
+            flush_to_zero: false,
             device_memory: false,
             per_device: false,
             options: BTreeMap::new(),
@@ -175,6 +179,7 @@ impl Description {
                 "quantization" => reader.set(&mut description.quantization, &key, value),
                 "max_blob_bytes" => reader.set(&mut description.max_blob_bytes, &key, value),
                 "finite_math" => reader.set(&mut description.finite_math, &key, value),
+                "flush_to_zero" => reader.set(&mut description.flush_to_zero, &key, value),
                 "device_memory" => reader.set(&mut description.device_memory, &key, value),
                 "per_device" => reader.set(&mut description.per_device, &key, value),
                 "options" => reader.fields(&key, value, |reader, name, value| {
@@ -272,6 +277,7 @@ mod tests {
             quantization: Some(Quantization { activation: "int8".into(), symmetric: true, ..Default::default() }),
             max_blob_bytes: Some(1 << 20),
             finite_math: true,
+            flush_to_zero: true,
             device_memory: true,
             per_device: true,
             options: [(

@@ -10,7 +10,7 @@ use byoc::build::explanation::{Explanation, NodeRow, Placement, PlacementKind, R
 use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::registry::Registry;
-use byoc_conformance::report::FINITE_MATH;
+use byoc_conformance::report::exclusions;
 use byoc_ir::diag::codes;
 use byoc_plugin_api::Estimate;
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,14 +175,14 @@ fn print_regions(explanation: &Explanation, full: bool) {
     println!();
 }
 
-/// Prints a note for each backend that has regions and does not guarantee results for NaN and infinity.
+/// Prints the numbers for which backends with regions give no guarantees: NaN, infinity, subnormals.
 fn print_guarantees(explanation: &Explanation, registry: &Registry) -> Result<(), Failure> {
     let backends: BTreeSet<&str> = explanation.regions.iter().map(|region| &*region.backend).collect();
     let mut notes = Vec::new();
     for name in backends {
-        if Backend::find(registry, name)?.description.finite_math {
-            notes.push(format!("{name}: {FINITE_MATH}"));
-        }
+        let description = &Backend::find(registry, name)?.description;
+        let notes_of = exclusions(description.finite_math, description.flush_to_zero);
+        notes.extend(notes_of.map(|note| format!("{name}: {note}")));
     }
     if !notes.is_empty() {
         println!();

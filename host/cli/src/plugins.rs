@@ -5,7 +5,7 @@ use super::{plugins_check, plugins_list, plugins_new, plugins_test};
 use byoc::build::backend::Backend;
 use byoc::runtime::error::Failure;
 use byoc::runtime::session::Session;
-use byoc_conformance::report::FINITE_MATH;
+use byoc_conformance::report::exclusions;
 use byoc_core::pattern::{Checks, parse_table};
 use byoc_ir::diag::Severity;
 use std::process::ExitCode;
@@ -55,8 +55,8 @@ fn show(name: &str, plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<Ex
     if cost.min_region_flops > 0 || cost.min_region_operators > 0 {
         println!("regions of at least {} FLOPs and {} operators", cost.min_region_flops, cost.min_region_operators);
     }
-    if backend.description.finite_math {
-        println!("{FINITE_MATH}");
+    for note in exclusions(backend.description.finite_math, backend.description.flush_to_zero) {
+        println!("{note}");
     }
     if !backend.description.options.is_empty() {
         println!("\noptions, set with --backend-option {name}.OPTION=VALUE:");

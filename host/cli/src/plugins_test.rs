@@ -7,7 +7,7 @@ use byoc::runtime::program;
 use byoc::runtime::session::Session;
 use byoc_conformance::case::Case;
 use byoc_conformance::fault::{Fault, Kind};
-use byoc_conformance::report::{BackendReport, FINITE_MATH, FailedCase};
+use byoc_conformance::report::{BackendReport, FailedCase, exclusions};
 use byoc_conformance::run::{Options, Run};
 use byoc_conformance::worker::Worker;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -160,7 +160,7 @@ fn print_json(report: &BackendReport) {
     let summary = json!({
         "plugin": report.plugin, "version": report.version, "passes": report.has_passed(),
         "cases": count(|s| s.cases), "passed": count(|s| s.passed), "refused": count(|s| s.refused),
-        "finite_math": report.finite_math, "failed": count(|s| s.failed), "faults": report.faults.len() + report.failures.len(),
+        "finite_math": report.finite_math, "flush_to_zero": report.flush_to_zero, "failed": count(|s| s.failed), "faults": report.faults.len() + report.failures.len(),
     });
     println!("{}", with(json!({ "summary": summary })));
 }
@@ -173,8 +173,8 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
         args.cases,
         args.threads.max(2)
     );
-    if report.finite_math {
-        println!("{FINITE_MATH}: left out");
+    for note in exclusions(report.finite_math, report.flush_to_zero) {
+        println!("{note}: skipped");
     }
     println!();
     let mut rows =

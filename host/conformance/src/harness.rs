@@ -4,7 +4,7 @@ use super::case::{Case, Setting, Subject};
 use super::execute::{self, FillPattern, check_outputs};
 use super::fault::{CaseResult, Fault, Kind};
 use super::linked::{self, CompiledRegion};
-use super::reference;
+use super::reference::{self, Exclusions};
 use super::test_region::TestRegion;
 use byoc::build::backend::{Backend, PluginJudge};
 use byoc::runtime::plugin;
@@ -69,13 +69,12 @@ impl Harness<'_, '_> {
             return Err(CaseResult::Refused(reason(&report)));
         }
         let values = reference::evaluate(&case.module, &case.inputs).map_err(CaseResult::Invalid)?;
-        let finite_math = description.finite_math;
-        if finite_math && !reference::is_finite(&values) {
-            let name = &self.backend.name;
-            return Err(CaseResult::Invalid(format!("a value is not finite, and {name} declares finite_math")));
+        let exclusions = Exclusions::of(description);
+        if let Some(reason) = exclusions.reason(&values) {
+            return Err(CaseResult::Invalid(reason.into()));
         }
         let test_regions: Result<Vec<TestRegion>, String> =
-            report.regions.iter().map(|region| TestRegion::of(&module, region, &values, finite_math)).collect();
+            report.regions.iter().map(|region| TestRegion::of(&module, region, &values, exclusions)).collect();
         test_regions.map_err(CaseResult::Invalid)
     }
 

@@ -11,6 +11,7 @@ use byoc_ir::ir::{Attrs, Expr, ExprId, Module, OpId, Type};
 use byoc_ir::op::facts::ErrorModel;
 use byoc_ir::op::{self, Params, Value};
 use byoc_ir::tensor::{DType, Tensor};
+use byoc_plugin_api::Description;
 use std::collections::HashMap;
 
 /// Maximum size of a value in bytes.
@@ -65,10 +66,44 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
     Ok(values)
 }
 
-/// Returns true if every floating-point value is finite, including intermediate results.
-pub fn is_finite(values: &Values) -> bool {
-    let all = values.values().flatten().filter(|bounded| bounded.value.dtype().is_float());
-    all.flat_map(|bounded| bounded.value.view().to_f64s()).all(f64::is_finite)
+/// Floating-point numbers for which a description excludes guarantees.
+#[derive(Clone, Copy, Debug)]
+pub struct Exclusions {
+    finite_math: bool,
+    flush_to_zero: bool,
+}
+
+impl Exclusions {
+    /// Returns the exclusions of a description.
+    pub fn of(description: &Description) -> Exclusions {
+        Exclusions { finite_math: description.finite_math, flush_to_zero: description.flush_to_zero }
+    }
+
+    /// Returns the reason why results are not guaranteed for these values, including intermediate results; `None` if they
+    /// are.
+    pub fn reason(self, values: &Values) -> Option<&'static str> {
+        let floats = || values.values().flatten().filter(|bounded| bounded.value.dtype().is_float());
+        let numbers = |bounded: &BoundedTensor| bounded.value.view().to_f64s();
+        if self.finite_math && floats().any(|bounded| !numbers(bounded).into_iter().all(f64::is_finite)) {
+            return Some("a value is not finite, which `finite_math` excludes");
+        }
+        let has_subnormal = |bounded: &BoundedTensor| {
+            let least = least_normal(bounded.value.dtype());
+            numbers(bounded).into_iter().any(|number| number != 0.0 && number.abs() < least)
+        };
+        (self.flush_to_zero && floats().any(has_subnormal))
+            .then_some("a value is subnormal, which `flush_to_zero` excludes")
+    }
+}
+
+/// Returns the least positive normal number of a floating-point type.
+fn least_normal(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 2f64.powi(-14),
+        DType::F64 => f64::MIN_POSITIVE,
+        // bfloat16 has the exponents of binary32.
+        _ => f64::from(f32::MIN_POSITIVE),
+    }
 }
 
 type Arguments = [(bool, Vec<BoundedTensor>)];

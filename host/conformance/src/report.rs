@@ -4,8 +4,15 @@ use super::fault::Fault;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// Notes on what a description excludes from its guarantees.
+pub fn exclusions(finite_math: bool, flush_to_zero: bool) -> impl Iterator<Item = &'static str> {
+    [finite_math.then_some(FINITE_MATH), flush_to_zero.then_some(FLUSH_TO_ZERO)].into_iter().flatten()
+}
+
+/// Note on a backend whose description has `flush_to_zero`.
+const FLUSH_TO_ZERO: &str = "flush_to_zero: subnormal numbers may be replaced by zero";
 /// Note on a backend whose description has `finite_math`.
-pub const FINITE_MATH: &str = "finite_math: no guarantee for results that involve NaN or infinity";
+const FINITE_MATH: &str = "finite_math: no guarantee for results that involve NaN or infinity";
 
 /// Outcomes of the cases of one operator or pattern.
 #[derive(Clone, Debug, Serialize)]
@@ -88,6 +95,8 @@ pub struct BackendReport {
     pub version: String,
     /// True if the backend makes no guarantee for non-finite values, which were therefore not tested.
     pub finite_math: bool,
+    /// True if the backend may replace subnormal numbers by zero, which were therefore not tested.
+    pub flush_to_zero: bool,
     /// Faults that do not belong to a case.
     pub faults: Vec<Fault>,
     /// Outcomes by subject.
@@ -110,6 +119,7 @@ impl BackendReport {
             plugin: String::new(),
             version: String::new(),
             finite_math: false,
+            flush_to_zero: false,
             faults: Vec::new(),
             subjects: Vec::new(),
             claims: Vec::new(),

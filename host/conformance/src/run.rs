@@ -67,6 +67,7 @@ impl Run<'_> {
         let text = |key: &str| description[key].as_str().unwrap_or_default().to_owned();
         (report.plugin, report.version) = (text("plugin"), text("version"));
         report.finite_math = description["finite_math"] == true;
+        report.flush_to_zero = description["flush_to_zero"] == true;
         let warnings = description["warnings"].as_array().into_iter().flatten();
         let faults = warnings.filter_map(|w| w.as_str()).map(|w| Fault::new(Kind::BadDescription, "describe", w));
         report.faults.extend(faults);

@@ -1,6 +1,6 @@
 //! Region of a case as a backend receives it, with the expected results.
 
-use super::reference::{self, BoundedTensor, Values};
+use super::reference::{self, BoundedTensor, Exclusions, Values};
 use byoc::runtime::plugin::bridge::{ConstantTable, function_graph, module_of};
 use byoc_core::pass::RegionReport;
 use byoc_ir::ir::{ExprId, Module};
@@ -20,8 +20,8 @@ pub struct TestRegion {
     pub inputs: Vec<Tensor>,
     /// Expected outputs.
     pub expected: Vec<BoundedTensor>,
-    /// True if the backend makes no guarantee for non-finite values.
-    finite_math: bool,
+    /// Numbers for which the backend gives no guarantee.
+    exclusions: Exclusions,
     sources: Vec<ExprId>,
     results: Vec<ExprId>,
 }
@@ -36,7 +36,7 @@ impl TestRegion {
         module: &Module,
         region: &RegionReport,
         values: &Values,
-        finite_math: bool,
+        exclusions: Exclusions,
     ) -> Result<TestRegion, String> {
         let function = module.function(&region.symbol).ok_or("expected a function for the region, found none")?;
         let mut constants = ConstantTable::default();
@@ -47,7 +47,7 @@ impl TestRegion {
             tensors: constants.tensors,
             inputs: Vec::new(),
             expected: Vec::new(),
-            finite_math,
+            exclusions,
             sources: region.inputs.to_vec(),
             results: region.outputs.to_vec(),
         };
@@ -80,8 +80,8 @@ impl TestRegion {
         let main = module.main().ok_or("expected a graph with outputs")?;
         let body = main.body;
         let mut values = reference::evaluate(&module, &inputs)?;
-        if self.finite_math && !reference::is_finite(&values) {
-            return Err("a value is not finite".into());
+        if let Some(reason) = self.exclusions.reason(&values) {
+            return Err(reason.into());
         }
         Ok((inputs, values.remove(&body).unwrap_or_default()))
     }

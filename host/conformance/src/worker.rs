@@ -114,6 +114,7 @@ impl Worker {
         json!({
             "plugin": backend.plugin.name, "version": backend.plugin.version,
             "finite_math": backend.description.finite_math,
+            "flush_to_zero": backend.description.flush_to_zero,
             "quantization": backend.description.quantization,
             "layouts": backend.description.layouts, "dynamic_dims": backend.description.dynamic_dims,
             "device_memory": backend.description.device_memory, "devices": devices,

@@ -50,6 +50,7 @@ fn descriptions() {
         quantization: Some(Quantization::default()),
         max_blob_bytes: Some(1),
         finite_math: true,
+        flush_to_zero: true,
         device_memory: true,
         per_device: true,
         options: [("half".to_owned(), BackendOption { load: true, run: true, ..BackendOption::default() })].into(),

@@ -55,6 +55,7 @@ impl Codegen for Dnnl {
             dynamic_dims: true,
             cost: Cost { min_region_flops: MIN_FLOPS, min_region_operators: 1 },
             finite_math: true,
+            flush_to_zero: true,
             options: options::table(),
             ..Description::default()
         })
