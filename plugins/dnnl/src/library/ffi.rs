@@ -95,7 +95,6 @@ constants! {
     POOLING_AVG_INCLUDE_PADDING = "dnnl_pooling_avg_include_padding" 0x2ff;
     POOLING_AVG_EXCLUDE_PADDING = "dnnl_pooling_avg_exclude_padding" 0x3ff;
     SOFTMAX_ACCURATE = "dnnl_softmax_accurate" 0x30000;
-    SOFTMAX_LOG = "dnnl_softmax_log" 0x30001;
     RESAMPLING_NEAREST = "dnnl_resampling_nearest" 0x2fff0;
     RESAMPLING_LINEAR = "dnnl_resampling_linear" 0x2fff1;
     REDUCTION_MAX = "dnnl_reduction_max" 0x2fff2;

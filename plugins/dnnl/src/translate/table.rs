@@ -78,8 +78,8 @@ static ROWS: &[Row] = &[
     Row::new("nn.adaptive_max_pool1d", adaptive_max_pool).keeps_dtype(),
     Row::new("nn.adaptive_max_pool2d", adaptive_max_pool).keeps_dtype(),
     Row::new("nn.adaptive_max_pool3d", adaptive_max_pool).keeps_dtype(),
-    Row::new("nn.softmax", |t| softmax(t, ffi::SOFTMAX_ACCURATE)).computes(),
-    Row::new("nn.log_softmax", |t| softmax(t, ffi::SOFTMAX_LOG)),
+    Row::new("nn.softmax", softmax).computes(),
+    Row::new("nn.log_softmax", log_softmax),
     Row::new("nn.layer_norm", |t| single(t.layer_norm()?)).computes(),
     Row::new("nn.batch_norm", |t| t.batch_norm()),
     Row::new("nn.bias_add", |t| single(t.bias_add()?)),
@@ -173,11 +173,26 @@ fn passed_through(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     }
 }
 
-fn softmax(t: &mut Translation<'_>, alg: i32) -> Result<Vec<Val>> {
+fn softmax(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let axis = t.attrs.axis("axis", -1, t.rank(x))?;
     let shape = t.shape(x);
-    single(t.ir.push(Kind::Softmax { alg, axis }, &[x], shape))
+    single(t.ir.push(Kind::Softmax { alg: ffi::SOFTMAX_ACCURATE, axis }, &[x], shape))
+}
+
+/// Lowers to x - max x - ln(sum exp(x - max x)). The primitive of oneDNN 3.2 loses digits where the sum is near 1.
+fn log_softmax(t: &mut Translation<'_>) -> Result<Vec<Val>> {
+    let x = t.inputs[0];
+    let axis = t.attrs.axis("axis", -1, t.rank(x))?;
+    let shape = t.shape(x);
+    let mut reduced = shape.clone();
+    reduced[axis] = 1;
+    let max = t.ir.push(Kind::Reduce { alg: ffi::REDUCTION_MAX, axes: vec![axis] }, &[x], reduced.clone());
+    let shifted = t.ir.binary(ffi::BINARY_SUB, x, max, shape.clone());
+    let powers = t.ir.eltwise(EltwiseParams::plain(ffi::ELTWISE_EXP), shifted);
+    let sum = t.ir.push(Kind::Reduce { alg: ffi::REDUCTION_SUM, axes: vec![axis] }, &[powers], reduced.clone());
+    let log = t.ir.push(Kind::MathFn(MathFn::Log), &[sum], reduced);
+    single(t.ir.binary(ffi::BINARY_SUB, shifted, log, shape))
 }
 
 fn matmul(t: &mut Translation<'_>) -> Result<Vec<Val>> {
