@@ -181,6 +181,8 @@ typedef struct byoc_run_options {
     const char *const *input_names; /* names of the inputs, one for each; NULL: they are in the order of the model */
     double timeout_seconds;         /* 0: none */
     byoc_cancel *cancel;            /* NULL: none */
+    const byoc_pair *backend_options; /* "backend.option" and its value, where the option may change from run to run */
+    size_t backend_option_count;
 } byoc_run_options;
 
 /* Runs a model. The elements of inputs are borrowed until the function returns, and the results are written to the

@@ -5,17 +5,16 @@ use crate::error::{Error, free, report};
 use crate::options::{Growing, array, give, object, read, text};
 use crate::session::{Pair, Session};
 use crate::tensor::Slots;
-use byoc::{Cancel, Compilation, CompileOptions, Interface, Source};
+use byoc::{Compilation, CompileOptions, Interface, Source};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// Model object for C.
 pub struct Model {
     pub model: byoc::Model,
     pub slots: Slots,
-    /// Cancellation of the session.
-    pub cancel: Cancel,
+    pub session: Arc<byoc::Session>,
     compilation: Compilation,
     inputs: Vec<PortTexts>,
     outputs: Vec<PortTexts>,
@@ -128,11 +127,7 @@ unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Err
             options = options.backend(text(*backend, "backends")?);
         }
         for pair in array(given.backend_options, given.backend_option_count, "backend_options")? {
-            let (name, value) = pair.texts("backend_options")?;
-            let Some((backend, option)) = name.split_once('.') else {
-                let message = format!("backend_options: expected \"backend.option\", found \"{name}\"");
-                return Err(Error::argument(message));
-            };
+            let (backend, option, value) = pair.backend_option()?;
             options = options.backend_option(backend, option, value);
         }
         for dim in array(given.dims, given.dim_count, "dims")? {
@@ -168,14 +163,14 @@ unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Err
 }
 
 impl Model {
-    fn new(session: &byoc::Session, compilation: Compilation) -> Result<Model, Error> {
+    fn new(session: &Arc<byoc::Session>, compilation: Compilation) -> Result<Model, Error> {
         let model = byoc::Model::of(session, compilation.clone())?;
         let warnings = model.warnings_in(Interface::C);
         let warnings: Vec<String> =
             warnings.iter().map(|warning| format!("{}: {}", warning.code, warning.message)).collect();
         Ok(Model {
             slots: Slots::default(),
-            cancel: session.cancel.clone(),
+            session: session.clone(),
             inputs: model.inputs().iter().map(PortTexts::of).collect(),
             outputs: model.outputs().iter().map(PortTexts::of).collect(),
             explanation: OnceLock::new(),

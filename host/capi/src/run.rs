@@ -3,8 +3,9 @@
 use crate::error::{Error, report};
 use crate::model::Model;
 use crate::options::{Growing, array, give, object, read, text};
+use crate::session::Pair;
 use crate::tensor::{Borrowed, Output, Results, View};
-use byoc::{Cancel, Inputs, RunOptions, TensorViewMut};
+use byoc::{Cancel, Inputs, RunOptions, Session, TensorViewMut};
 use smallvec::SmallVec;
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
@@ -19,6 +20,8 @@ pub struct Options {
     input_names: *const *const c_char,
     timeout_seconds: f64,
     cancel: *const CancelObject,
+    backend_options: *const Pair,
+    backend_option_count: usize,
 }
 
 // SAFETY: the structure is `repr(C)`, begins with its size, and holds only numbers and pointers.
@@ -28,8 +31,8 @@ impl Options {
     /// Converts the options to the library's run options.
     ///
     /// # Safety
-    /// `cancel` is NULL, or a cancellation that has not been freed.
-    unsafe fn run_options(&self) -> Result<RunOptions, Error> {
+    /// `cancel` is NULL, or was not freed; `backend_options` holds as many pairs of texts as the count says.
+    unsafe fn run_options(&self, session: &Session) -> Result<RunOptions, Error> {
         let seconds = self.timeout_seconds;
         let timeout = match Duration::try_from_secs_f64(seconds) {
             Ok(limit) => (seconds > 0.0).then_some(limit),
@@ -37,7 +40,14 @@ impl Options {
         };
         // SAFETY: the caller guarantees that `self.cancel` is NULL or has not been freed.
         let cancel = unsafe { self.cancel.as_ref() }.map(|cancel| cancel.0.clone());
-        Ok(RunOptions { timeout, cancel, ..RunOptions::default() })
+        let mut options = RunOptions { timeout, cancel, ..RunOptions::default() };
+        // SAFETY: guaranteed by the caller.
+        for pair in unsafe { array(self.backend_options, self.backend_option_count, "backend_options")? } {
+            // SAFETY: guaranteed by the caller.
+            let (backend, option, value) = unsafe { pair.backend_option()? };
+            options = options.backend_option(session, backend, option, value)?;
+        }
+        Ok(options)
     }
 
     /// Returns the inputs of a run, by name if names are given.
@@ -83,10 +93,10 @@ pub unsafe extern "C" fn byoc_model_run(
         }
         borrowed.check_apart(&memory)?;
         let mut views: SmallVec<[TensorViewMut<'_>; 4]> = memory.iter_mut().map(Output::view).collect();
-        let run_options = options.run_options()?;
-        if options.input_names.is_null() {
-            let cancel = run_options.cancellation(&model.cancel);
-            let cancel = cancel.as_ref().unwrap_or(&model.cancel);
+        let run_options = options.run_options(&model.session)?;
+        if options.input_names.is_null() && run_options.backend_options.is_empty() {
+            let cancel = run_options.cancellation(&model.session.cancel);
+            let cancel = cancel.as_ref().unwrap_or(&model.session.cancel);
             let ran = model.model.loaded().run_into(&borrowed.tensors, &mut views, cancel);
             return Ok(ran.map_err(byoc::Error::from)?);
         }
@@ -111,7 +121,7 @@ pub unsafe extern "C" fn byoc_model_run_alloc(
         let model = object(model, "model")?;
         let options = read(options, "byoc_run_options")?;
         let borrowed = model.slots.borrow(array(inputs, input_count, "inputs")?)?;
-        let outputs = model.model.run_with(options.inputs(&borrowed)?, &options.run_options()?)?;
+        let outputs = model.model.run_with(options.inputs(&borrowed)?, &options.run_options(&model.session)?)?;
         let tensors = outputs.into_tensors().into_iter().map(|tensor| borrowed.detach(tensor));
         let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
         give(results, || Results::new(tensors))

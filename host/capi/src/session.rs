@@ -3,9 +3,10 @@
 use crate::error::{Error, free, report};
 use crate::options::{Growing, array, give, read, text};
 use std::ffi::{c_char, c_int};
+use std::sync::Arc;
 
-/// Session object for C.
-pub struct Session(pub byoc::Session);
+/// Session for C.
+pub struct Session(pub Arc<byoc::Session>);
 
 /// Pair of a name and a value.
 #[repr(C)]
@@ -22,6 +23,20 @@ impl Pair {
     pub unsafe fn texts<'a>(&self, what: &str) -> Result<(&'a str, &'a str), Error> {
         // SAFETY: the caller guarantees that both texts are NUL-terminated and outlive the result.
         Ok(unsafe { (text(self.name, what)?, text(self.value, what)?) })
+    }
+
+    /// Returns backend, option and value, where the name is "backend.option".
+    ///
+    /// # Safety
+    /// Both texts live as long as the result.
+    pub unsafe fn backend_option<'a>(&self) -> Result<(&'a str, &'a str, &'a str), Error> {
+        const FIELD: &str = "backend_options";
+        // SAFETY: guaranteed by the caller.
+        let (name, value) = unsafe { self.texts(FIELD)? };
+        match name.split_once('.') {
+            Some((backend, option)) => Ok((backend, option, value)),
+            None => Err(Error::argument(format!("{FIELD}: expected \"backend.option\", found \"{name}\""))),
+        }
     }
 }
 
@@ -70,7 +85,7 @@ pub unsafe extern "C" fn byoc_session_create(options: *const SessionOptions, ses
             let (backend, id) = device.texts("devices")?;
             builder = builder.device(backend, id);
         }
-        give(session, || Ok(Session(builder.build().map_err(byoc::Error::from)?)))
+        give(session, || Ok(Session(Arc::new(builder.build().map_err(byoc::Error::from)?))))
     })
 }
 

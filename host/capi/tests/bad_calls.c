@@ -76,6 +76,7 @@ static void runs(const byoc_model *model) {
     const char *names[] = {"imag"};
     byoc_tensor_view in, out, bad;
     byoc_run_options options;
+    byoc_pair option = {"level", "high"};
     byoc_results *results = NULL;
     byoc_cancel *cancel = byoc_cancel_create();
     byoc_view(&in, "float32", image, shape, 4);
@@ -132,6 +133,14 @@ static void runs(const byoc_model *model) {
     byoc_cancel_set(cancel, 1);
     expect("cancelled", BYOC_ERROR_CANCELLED, byoc_model_run(model, &in, 1, &out, 1, &options));
     byoc_cancel_free(cancel);
+    options.cancel = NULL;
+    options.backend_options = &option;
+    options.backend_option_count = 1;
+    expect("no dot", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &out, 1, &options));
+    option.name = "none_such.level";
+    expect("no such backend", BYOC_ERROR_BACKEND, byoc_model_run(model, &in, 1, &out, 1, &options));
+    option.value = NULL;
+    expect("no value", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &out, 1, &options));
     if (byoc_view(&bad, "float33", image, shape, 4) != -1 || byoc_view(NULL, "float32", image, shape, 4) != -1) wrong = 1;
     if (byoc_results_get(NULL, 0) != NULL) wrong = 1;
     /* A right call works after all the wrong ones, also with a shorter structure. */

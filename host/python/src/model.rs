@@ -200,12 +200,23 @@ impl Model {
         Ok((arrays, events.into_list()))
     }
 
-    /// Variant of `run_list` that returns a dictionary of the results by name.
-    #[pyo3(signature = (feeds, *, timeout=None))]
-    fn run<'py>(&self, py: Python<'py>, feeds: &Bound1<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyDict>> {
+    /// Same as `run_list`, and returns a dictionary by name.
+    #[pyo3(signature = (feeds, timeout=None, options=None))]
+    fn run_dict<'py>(
+        &self,
+        py: Python<'py>,
+        feeds: &Bound1<'py>,
+        timeout: Option<f64>,
+        options: Option<Vec<(String, String, String)>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
         let tensors = self.feeds(py, feeds)?;
-        let outputs =
-            self.run_tensors(py, &tensors, RunOptions { timeout: limit(timeout)?, ..RunOptions::default() })?;
+        let mut run_options = RunOptions { timeout: limit(timeout)?, ..RunOptions::default() };
+        for (backend, option, value) in options.unwrap_or_default() {
+            run_options = run_options
+                .backend_option(&self.session, &backend, &option, &value)
+                .map_err(|error| error::of(py, error))?;
+        }
+        let outputs = self.run_tensors(py, &tensors, run_options)?;
         let names: Vec<String> = outputs.iter().map(|(name, _)| name.to_owned()).collect();
         let dict = PyDict::new(py);
         for (name, tensor) in names.iter().zip(outputs.into_tensors()) {

@@ -54,6 +54,10 @@ def test_runs_on_backends(backend: str, digits: Case) -> None:
     assert f"tvmgen_default_{backend}_main_0" in str(explanation)
     expected = onnxruntime.InferenceSession(digits.bytes).run(None, digits.feeds)
     assert close(model(digits.feeds["image"]), expected[0])
+    # An option of the compilation, and one that no backend has.
+    with pytest.raises(byoc.BackendError) as raised:
+        model.run(digits.feeds, options={f"{backend}.bf16": True})
+    assert raised.value.code == "E0427" and raised.value.hint
 
 
 def test_calls(relu: str) -> None:

@@ -50,6 +50,20 @@ class Model(_byoc.Model):
 
         return json.loads(self.plan_json())
 
+    def run(
+        self,
+        feeds: Mapping[str, Any] | Sequence[Any],
+        *,
+        timeout: float | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Runs the model on inputs by name, or in order, and returns its results by name.
+
+        timeout: limit in seconds.
+        options: options of backends for this run, as {"mychip.level": "high"}, where a backend has such options.
+        """
+        return self.run_dict(feeds, timeout, _options(options) if options else None)
+
     async def run_async(self, feeds: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
         """Runs the model without blocking the event loop. Cancelling the task cancels the run."""
         import asyncio
@@ -117,7 +131,7 @@ def compile(  # noqa: A001
         and everything by default, runs on the host.
     dims: size of symbolic dimensions by name. None, the default for all, leaves a dimension symbolic, so that each run
         may have another size; a list of sizes does the same, and compiles a program of its own for each of them.
-    options: options of backends, as {"ccompiler.opt": 3}.
+    options: options of backends, as {"dnnl.bf16": True}.
     input_shapes: shapes of inputs, where the model does not say.
     folder: folder of the external data of a model given as bytes or ModelProto.
     progress: called with a description of each stage; True shows them on standard error, as happens on a terminal once
