@@ -8,13 +8,23 @@ use byoc_plugin_api::Estimate;
 use byoc_runtime::exec::program::{Instr, Place, Program, Reg, Space};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the model operators that still have a computing expression after the frontend, which folds the remaining
-/// operators (constants, shape arithmetic) into them. The origins of an expression are the folded operators, followed
-/// by the operator that it computes.
-pub fn computing_sources(module: &Module) -> BTreeSet<SourceId> {
-    let live = module.live();
-    let calls = module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some());
-    calls.filter_map(|(_, node)| module.origins.get(node.origin).last().copied()).collect()
+/// Operators of a model, from the module as read by the frontend.
+pub struct Operators {
+    /// Operators with a computing expression. The frontend has folded all others (constants, arithmetic on shapes) into
+    /// these. The origins of an expression include the folded operators; the operator itself is last.
+    computing: BTreeSet<SourceId>,
+    /// Predecessors of each operator.
+    edges: Vec<BTreeSet<usize>>,
+}
+
+impl Operators {
+    /// Reads the operators of a module that no pass has changed yet: passes combine the operators of a constant.
+    pub fn of(module: &Module) -> Operators {
+        let live = module.live();
+        let calls = module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some());
+        let computing = calls.filter_map(|(_, node)| module.origins.get(node.origin).last().copied()).collect();
+        Operators { computing, edges: edges(module, &live) }
+    }
 }
 
 /// Returns the copies between host memory and device memories.
@@ -42,16 +52,17 @@ pub fn copies(program: &Program) -> Vec<CopyRow> {
     rows
 }
 
-/// Explains the placement of each operator of the model. `module` is the simplified module, `computing` the result of
-/// [`computing_sources`] on the module as read, `report` the partitioning report, and `failed` the regions, by symbol,
+/// Explains the placement of each operator of the model. `module` is the simplified module, `operators` those of
+/// the module as read, `report` the partitioning report, and `failed` the regions, by symbol,
 /// that fell back to the host at code generation; `estimates` returns the backend's estimate of a region.
 pub fn explain(
     module: &Module,
-    computing: &BTreeSet<SourceId>,
+    operators: &Operators,
     report: &Report,
     failed: &BTreeMap<String, Refusal>,
     estimates: &dyn Fn(&RegionReport) -> Option<Estimate>,
 ) -> Explanation {
+    let Operators { computing, edges } = operators;
     let live = module.live();
     let carriers = exprs_by_source(module, &live);
     let mut by_expr: BTreeMap<ExprId, usize> = BTreeMap::new();
@@ -72,8 +83,6 @@ pub fn explain(
             flops_of[first.index()] = cost.saturating_add(flops_of[first.index()]);
         }
     }
-    let edges = edges(module, &live);
-
     let mut explanation = Explanation::default();
     for (source, info) in module.origins.sources().iter() {
         let mut placements: Vec<(u64, Placement)> = Vec::new();
@@ -117,7 +126,7 @@ pub fn explain(
             placement,
             parts,
             refusals: refusals.into_iter().collect(),
-            inputs: edges[source.index()].iter().copied().collect(),
+            inputs: edges.get(source.index()).into_iter().flatten().copied().collect(),
         });
     }
     for region in &report.regions {
@@ -244,26 +253,24 @@ fn folded(
     Placement { kind: PlacementKind::Folded, into: Some(into), ..Placement::default() }
 }
 
-/// Returns the predecessors of each model operator. Tuples, projections and `let` move no data, so an edge skips them
-/// and leads from the operator that computes a value to the operator that reads it.
+/// Returns the predecessors of each operator of the model. Tuples, projections and `let` move no data, so an edge leads
+/// from the operator that computes a value to the operator that reads it, through any number of them. Operators that
+/// the frontend folded lead to the operator that they were folded into.
 fn edges(module: &Module, live: &IndexVec<ExprId, bool>) -> Vec<BTreeSet<usize>> {
     let forwarded = Forwarded::new(module, live);
     let mut edges = vec![BTreeSet::new(); module.origins.sources().len()];
     for (_, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
-        let readers = module.origins.get(node.origin);
-        if readers.is_empty() {
-            continue;
-        }
+        let Some((reader, folded)) = module.origins.get(node.origin).split_last() else { continue };
+        let mut insert = |from: &SourceId| {
+            if from < reader {
+                edges[reader.index()].insert(from.index());
+            }
+        };
+        folded.iter().for_each(&mut insert);
         let mut operands = Vec::new();
         node.expr.for_each_operand(|operand| operands.push(operand));
         for producer in forwarded.producers(operands) {
-            for &from in module.origins.get(module.nodes[producer].origin) {
-                for &reader in readers {
-                    if from < reader {
-                        edges[reader.index()].insert(from.index());
-                    }
-                }
-            }
+            module.origins.get(module.nodes[producer].origin).last().into_iter().for_each(&mut insert);
         }
     }
     edges

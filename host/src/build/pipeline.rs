@@ -2,7 +2,7 @@
 
 use super::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
 use super::codegen::{CompileError, RegionCompiler, takes_part};
-use super::explain::{computing_sources, copies, explain};
+use super::explain::{Operators, copies, explain};
 use super::explanation::Explanation;
 use super::progress::{Progress, Stage};
 use super::{Compiled, plan};
@@ -104,7 +104,7 @@ pub fn build(
         warnings.extend(backend.warnings.iter().cloned());
     }
 
-    let computing = computing_sources(&loaded.module);
+    let operators = Operators::of(&loaded.module);
     let mut passes = PassLog { print_after: options.print_after.as_deref(), print_line, timings: Vec::new() };
     options.report(|| Stage::Simplify);
     let simplified = simplify(loaded.module, &backends, &mut passes, &mut warnings)?;
@@ -209,7 +209,7 @@ pub fn build(
     }
 
     let estimate = |region: &RegionReport| estimates.get(&region.symbol).cloned();
-    let mut explanation = explain(&simplified, &computing, &report, &failed, &estimate);
+    let mut explanation = explain(&simplified, &operators, &report, &failed, &estimate);
     explanation.copies = copies(&program);
     let reasons = refusal_summary(&explanation);
     // A model may already contain regions, on which no backend returns a verdict.
