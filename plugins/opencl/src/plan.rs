@@ -199,27 +199,45 @@ impl State {
         Ok(State { launches, edges, _parts: parts, _arena: arena, _constants: constants })
     }
 
-    /// Enqueues copies of the host inputs to the device, all kernels, and copies of the host outputs back. Appends the
-    /// kernel events to `kernels`. Returns the event of the last copy; `None` if nothing is copied.
-    fn enqueue(&mut self, operands: &[Operand], inputs: usize, kernels: &mut Vec<Event>) -> Result<Option<Event>> {
-        let mut last = None;
+    /// Enqueues copies of the host inputs to the device, all kernels, and copies of the host outputs back. What was
+    /// enqueued before an error is in `enqueued`.
+    fn enqueue(&mut self, operands: &[Operand], inputs: usize, enqueued: &mut Enqueued) -> Result<()> {
         let on_host = |operand: &Operand| matches!(operand, Operand::Host);
         for (edge, _) in self.edges.iter().zip(operands).take(inputs).filter(|(_, operand)| on_host(operand)) {
             let Some(own) = &edge.own else { continue };
             // SAFETY: `edge` owns the staging memory. `run` waits for the copy before it writes there again, and leaks
             // the memory if the device is lost.
-            last = Some(unsafe { own.write(&edge.staging) }?);
+            enqueued.copy = Some(unsafe { own.write(&edge.staging) }?);
         }
         for launch in &self.launches {
-            kernels.push(launch.enqueue()?);
+            enqueued.kernels.push(launch.enqueue()?);
         }
         for (edge, _) in self.edges.iter_mut().zip(operands).skip(inputs).filter(|(_, operand)| on_host(operand)) {
             let Some(own) = &edge.own else { continue };
             // SAFETY: `edge` owns the staging memory. `run` waits for the copy before it reads the result, and leaks
             // the memory if the device is lost.
-            last = Some(unsafe { own.read(&mut edge.staging) }?);
+            enqueued.copy = Some(unsafe { own.read(&mut edge.staging) }?);
+            enqueued.ends_with_copy = true;
         }
-        Ok(last)
+        Ok(())
+    }
+}
+
+/// Events of the commands of a run.
+#[derive(Default)]
+struct Enqueued {
+    kernels: Vec<Event>,
+    /// Last copy; `None` if nothing is copied.
+    copy: Option<Event>,
+    /// True if the last command is a copy to the host.
+    ends_with_copy: bool,
+}
+
+impl Enqueued {
+    /// Returns the event of the last command.
+    fn last(&self) -> Option<&Event> {
+        let kernel = self.kernels.last().filter(|_| !self.ends_with_copy);
+        kernel.or(self.copy.as_ref())
     }
 }
 
@@ -312,17 +330,18 @@ impl Plan {
                 copied[1] += edge.bytes;
             }
         }
-        let mut kernels = Vec::new();
-        let enqueued = state.enqueue(&operands, inputs.len(), &mut kernels);
-        if matches!(enqueued, Ok(None)) {
+        let mut enqueued = Enqueued::default();
+        let outcome = state.enqueue(&operands, inputs.len(), &mut enqueued);
+        if outcome.is_ok() && enqueued.copy.is_none() {
             drop(guard);
-            return self.hand_over(kernels, services);
+            return self.hand_over(enqueued.kernels, services);
         }
-        let ran = enqueued.and_then(|last| last.map_or(Ok(()), |last| last.wait(services)));
-        if let (Err(_), Some(last), false) = (&ran, kernels.last(), device.is_lost()) {
-            // Commands that are already enqueued still use the staging memory.
-            let _ = last.wait(services);
-        }
+        // After an error, the commands that are already enqueued still use the staging memory.
+        let waited = match enqueued.last() {
+            Some(last) if !device.is_lost() => last.wait(services),
+            _ => Ok(()),
+        };
+        let ran = outcome.and(waited);
         if device.is_lost() {
             // The device may still copy from and to this memory.
             state.edges.iter_mut().for_each(|edge| std::mem::forget(std::mem::take(&mut edge.staging)));
@@ -335,7 +354,7 @@ impl Plan {
             }
         }
         drop(guard);
-        self.target.report(kernels.iter(), services, copied);
+        self.target.report(enqueued.kernels.iter(), services, copied);
         Ok(())
     }
 

@@ -96,8 +96,13 @@ impl Event {
         Event { device: device.clone(), handle }
     }
 
-    /// Requests a signal for the end of the command, and flushes the queue.
+    /// Requests a signal for the end of the command, and flushes the queue. The device is marked as lost if that fails:
+    /// nobody would know when the command no longer uses memory of the host.
     fn signalled(&self) -> Result<Arc<Signal>> {
+        self.register().inspect_err(|_| self.device.lose())
+    }
+
+    fn register(&self) -> Result<Arc<Signal>> {
         let device = &self.device;
         cl3::command_queue::flush(device.handles.queue).map_err(|code| device.failed("clFlush", code))?;
         let shared = Arc::new(Signal::default());
