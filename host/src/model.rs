@@ -153,6 +153,13 @@ impl Model {
         Ok(self.0.loaded.reset_state()?)
     }
 
+    /// Releases the memory that is kept between runs: activations, copies of inputs, and what backends prepared for the
+    /// dimensions of earlier runs. The next run allocates it again.
+    pub fn release_memory(&self) {
+        self.0.staging.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.loaded.release_memory();
+    }
+
     /// Returns the warnings with texts that name the options or functions of `interface`.
     pub fn warnings_in(&self, interface: Interface) -> Vec<Diagnostic> {
         self.0.plain_warnings.iter().map(|warning| warning.in_interface(interface)).collect()

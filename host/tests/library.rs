@@ -140,6 +140,13 @@ fn digits_allocate_nothing_after_the_first_runs() {
     let before = ALLOCATIONS.get();
     (0..100).for_each(|_| run());
     assert_eq!(ALLOCATIONS.get() - before, 0, "expected no allocations in 100 runs");
+    // Memory that was released is allocated once more.
+    model.release_memory();
+    run();
+    let released = ALLOCATIONS.get();
+    assert!(released > before, "expected allocations after the release");
+    (0..100).for_each(|_| run());
+    assert_eq!(ALLOCATIONS.get(), released, "expected no allocations in 100 further runs");
     assert_eq!(result, expected[0].as_slice::<f32>());
 }
 

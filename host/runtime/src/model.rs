@@ -109,6 +109,13 @@ impl Model {
         Ok(std::iter::once(&self.executor).chain(&self.variants).try_for_each(Executor::reset_state)?)
     }
 
+    /// Releases the memory that is kept between runs: activations, and the plans for dimensions of earlier runs. The next
+    /// run allocates it again.
+    pub fn release_memory(&self) {
+        std::iter::once(&self.executor).chain(&self.variants).for_each(Executor::release_memory);
+        memory::trim_heap();
+    }
+
     /// Returns the executor for the given inputs: of the first specialized program with the dimensions of the inputs,
     /// otherwise of the program with symbolic dimensions.
     pub fn executor_for(&self, inputs: &[Tensor]) -> &Executor {

@@ -102,6 +102,8 @@ pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource,
         );
         settings.joins = false;
     }
+    // The memory for two items would stay for as long as the model.
+    model.release_memory();
     let scheduler = Scheduler::new(model.clone(), settings, stats.clone(), &engine.session.cancel)?;
     stats.loaded(start.elapsed(), memory(&model));
     Ok(Served { name: name.to_owned(), version: from.version, config, model, inputs, outputs, scheduler, stats })

@@ -228,6 +228,12 @@ impl Executor {
         self.prepared.reset_state()
     }
 
+    /// Releases the memory that is kept between runs: activations, and the plans for dimensions of earlier runs. The next
+    /// run allocates it again.
+    pub fn release_memory(&self) {
+        self.prepared.release_memory();
+    }
+
     /// Orders named inputs for [`Executor::run`].
     ///
     /// # Errors

@@ -38,6 +38,13 @@ impl<K: Eq + Hash + Clone, V: Clone> LruCache<K, V> {
         Some(entry.value.clone())
     }
 
+    /// Removes all values and returns them. Dropping a value may call a plugin, so the caller must release its lock first.
+    #[must_use]
+    pub fn clear(&mut self) -> Vec<V> {
+        self.bytes = 0;
+        self.entries.drain().map(|(_, entry)| entry.value).collect()
+    }
+
     /// Inserts a value and returns the evicted values. Dropping an evicted value may call a plugin, so the caller must
     /// release its lock first.
     #[must_use]
@@ -78,6 +85,9 @@ mod tests {
         assert_eq!(cache.get(&"a"), Some(1));
         assert_eq!(cache.insert("c", 3, 0), [2]);
         assert_eq!((cache.get(&"a"), cache.get(&"b"), cache.get(&"c")), (Some(1), None, Some(3)));
+        let mut removed = cache.clear();
+        removed.sort_unstable();
+        assert_eq!((removed, cache.get(&"a")), (vec![1, 3], None));
     }
 
     #[test]

@@ -86,6 +86,12 @@ impl RegionPlans {
         self.owner.prepare(inputs)
     }
 
+    /// Removes all plans of the model that no run uses. They are created again when they are needed.
+    pub fn clear(&self) {
+        let removed = lock(&self.cache).clear();
+        drop(removed);
+    }
+
     /// Returns the plan for the given input dimensions, from the cache or newly created; `None` if the backend refuses
     /// the dimensions, or prepares outputs that contradict the signature of the region.
     pub fn get(&self, inputs: &[&[usize]], signature: &Signature) -> Option<Arc<Plan>> {

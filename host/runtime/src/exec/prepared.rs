@@ -267,6 +267,20 @@ impl PreparedProgram {
         })
     }
 
+    /// Releases the memory that is kept between runs. Runs in progress keep theirs.
+    pub fn release_memory(&self) {
+        for frames in &self.free_frames {
+            let frames = std::mem::take(&mut *lock(frames));
+            drop(frames);
+        }
+        let buffers = std::mem::take(&mut *lock(&self.free_buffers));
+        drop(buffers);
+        // All regions share one cache.
+        if let Some(plans) = self.plans.iter().flatten().next() {
+            plans.clear();
+        }
+    }
+
     /// Keeps the working memory of a run that has ended.
     pub fn recycle_buffers(&self, mut buffers: RunBuffers) {
         buffers.args.clear();
