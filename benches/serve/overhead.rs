@@ -4,7 +4,7 @@ use crate::client::{Http, binary_request, frame, request};
 use crate::load::{Connection, Exchange, clients};
 use crate::models::{Model, folder, named, relus};
 use crate::numbers::{median, percentile, spread, verdict};
-use crate::processes::{Server, grpc_request, start_byoc, start_echo};
+use crate::processes::{Processors, Server, grpc_request, start_byoc, start_echo};
 use crate::{Options, Result};
 use serde_json::json;
 use std::path::PathBuf;
@@ -33,19 +33,23 @@ struct Case {
 struct Shared(PathBuf);
 
 impl Shared {
-    fn register(server: &Server, name: &str, data: &[u8]) -> Result<Shared> {
-        let key = format!("byoc_bench_{}_{name}", std::process::id());
-        let path = PathBuf::from("/dev/shm").join(&key);
+    fn create(name: &str, data: &[u8]) -> Result<Shared> {
+        let path = PathBuf::from("/dev/shm").join(format!("byoc_bench_{}_{name}", std::process::id()));
         std::fs::write(&path, [data, &vec![0; data.len()]].concat()).map_err(|e| format!("{}: {e}", path.display()))?;
-        let object = Shared(path);
-        let body = json!({"key": key, "offset": 0, "byte_size": 2 * data.len()}).to_string();
+        Ok(Shared(path))
+    }
+
+    /// Registers the object, which holds an input and an output of the given size.
+    fn register(&self, server: &Server, name: &str, size: usize) -> Result<()> {
+        let key = self.0.file_name().unwrap_or_default().to_string_lossy();
+        let body = json!({"key": key, "offset": 0, "byte_size": 2 * size}).to_string();
         let path = format!("/v2/systemsharedmemory/region/{name}/register");
         let mut client = Http::connect(server.http).map_err(|e| e.to_string())?;
         let reply = client.exchange(&request("POST", &path, &[], body.as_bytes())).map_err(|e| e.to_string())?;
         if reply.status != 200 {
             return Err(String::from_utf8_lossy(client.body(reply)).into_owned());
         }
-        Ok(object)
+        Ok(())
     }
 }
 
@@ -78,8 +82,13 @@ pub fn run(options: &Options) -> Result<()> {
     let mut flags: Vec<String> =
         ["--threads", "1", "--backend", "none", "--allow-shared-memory"].map(String::from).to_vec();
     flags.extend(named(&models));
-    let server = start_byoc(&flags.iter().map(String::as_str).collect::<Vec<_>>())?;
-    let echo = start_echo()?;
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    // Where the system puts client and server doubles the latency of either server: it wakes a thread on the same
+    // processor or on another one.
+    let processors = Processors::available()?;
+    processors.restrict(&processors.last())?;
+    let (server, echo) = (start_byoc(&flags)?, start_echo()?);
+    processors.restrict(&processors.first())?;
     let mut cases = Vec::new();
     let mut objects = Vec::new();
     for (model, labels) in models.iter().zip([
@@ -87,7 +96,9 @@ pub fn run(options: &Options) -> Result<()> {
         ["HTTP binary, 602 kB", "gRPC, 602 kB", "shared memory, 602 kB"],
     ]) {
         let data = model.data();
-        objects.push(Shared::register(&server, model.name, &data)?);
+        let object = Shared::create(model.name, &data)?;
+        object.register(&server, model.name, data.len())?;
+        objects.push(object);
         let count = if data.len() < 1000 { 3000 } else { 300 };
         let http = Exchange::Http { request: binary_request(model.name, &model.input, &model.shape, &data).into() };
         let message = frame(&grpc_request(model.name, &model.input, &model.shape, data.clone()));
@@ -121,7 +132,13 @@ pub fn run(options: &Options) -> Result<()> {
         }
     }
     print_table(&cases, rounds);
-    at_load(&server, &cases)?;
+    drop((server, echo));
+    processors.restrict(&processors.all())?;
+    let (server, echo) = (start_byoc(&flags)?, start_echo()?);
+    for (model, object) in models.iter().zip(&objects) {
+        object.register(&server, model.name, model.data().len())?;
+    }
+    at_load(&server, &echo, &cases)?;
     drop(echo);
     println!("\nresident memory {:.1} MB (model and program)", server.resident()? as f64 / 1e6);
     tritonclient(&server, &models)
@@ -132,7 +149,8 @@ fn column(values: &[[f64; 2]], at: usize) -> Vec<f64> {
 }
 
 fn print_table(cases: &[Case], rounds: usize) {
-    println!("latency in µs, one client, --threads 1, median of {rounds} alternating rounds (lowest to highest)\n");
+    println!("latency in µs, one client and the servers on a processor each, --threads 1");
+    println!("median of {rounds} alternating rounds (lowest to highest)\n");
     println!("| | echo p50 | echo p99 | byoc p50 | byoc p99 | p50 over echo | |");
     println!("|---|---|---|---|---|---|---|");
     let mut shared = Vec::new();
@@ -168,39 +186,64 @@ fn print_table(cases: &[Case], rounds: usize) {
     }
 }
 
-/// Measures the p99 latency at 70 % of the maximum rate of four clients.
-fn at_load(server: &Server, cases: &[Case]) -> Result<()> {
-    const CLIENTS: usize = 4;
-    const ROUNDS: usize = 3;
-    println!("\n{CLIENTS} clients at 70 % of their highest rate, median of {ROUNDS} rounds\n");
-    println!("| | highest rate, 1/s | p50 µs | p99 µs | p99 over p50 | |");
-    println!("|---|---|---|---|---|---|");
-    for case in cases {
-        let (mut rates, mut p50, mut p99, mut ratios) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
-            let highest = clients(server, &case.exchange, CLIENTS, Duration::from_secs(2), None)?.rate;
-            let interval = Duration::from_secs_f64(CLIENTS as f64 / (0.7 * highest));
-            let latencies = clients(server, &case.exchange, CLIENTS, Duration::from_secs(4), Some(interval))?.latencies;
-            let (half, most) = (median(&latencies), percentile(&latencies, 0.99));
-            rates.push(highest);
-            p50.push(half);
-            p99.push(most);
-            ratios.push(most / half);
+/// Measures p99 at 70 % of the highest rate, of one client and of four, with the echo server under the same load beside it.
+fn at_load(server: &Server, echo: &Server, cases: &[Case]) -> Result<()> {
+    const ROUNDS: usize = 5;
+    println!("\n70 % of the highest rate, median of {ROUNDS} rounds\n");
+    println!(
+        "| clients | | highest rate, 1/s | p50 µs | p99 µs | p99 over p50 | | echo p50 µs | p99 µs | p99 over p50 |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
+    for count in [1, 4] {
+        for case in cases {
+            let (mut own, mut other) = (AtLoad::default(), AtLoad::default());
+            for _ in 0..ROUNDS {
+                own.round(server, &case.exchange, count)?;
+                if case.has_echo {
+                    other.round(echo, &case.exchange, count)?;
+                }
+            }
+            let word = verdict(median(&own.ratios) <= 2.0);
+            let beside = if case.has_echo { other.cells() } else { "| |".into() };
+            println!(
+                "| {count} | {} | {:.0} | {} | at most 2: {word} | {beside} |",
+                case.label,
+                median(&own.rates),
+                own.cells()
+            );
         }
-        let word = verdict(median(&ratios) <= 2.0);
-        println!(
-            "| {} | {:.0} | {:.0} | {} | {} | at most 2: {word} |",
-            case.label,
-            median(&rates),
-            median(&p50),
-            spread(&p99, 0),
-            spread(&ratios, 2)
-        );
     }
     Ok(())
 }
 
-/// Prints latencies measured by tritonclient, which the tests of byoc-serve install.
+/// Rounds of a server under load.
+#[derive(Default)]
+struct AtLoad {
+    rates: Vec<f64>,
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+    ratios: Vec<f64>,
+}
+
+impl AtLoad {
+    fn round(&mut self, server: &Server, exchange: &Exchange, count: usize) -> Result<()> {
+        let highest = clients(server, exchange, count, Duration::from_secs(1), None)?.rate;
+        let interval = Duration::from_secs_f64(count as f64 / (0.7 * highest));
+        let latencies = clients(server, exchange, count, Duration::from_secs(2), Some(interval))?.latencies;
+        let (half, most) = (median(&latencies), percentile(&latencies, 0.99));
+        self.rates.push(highest);
+        self.p50.push(half);
+        self.p99.push(most);
+        self.ratios.push(most / half);
+        Ok(())
+    }
+
+    fn cells(&self) -> String {
+        format!("{:.0} | {} | {}", median(&self.p50), spread(&self.p99, 0), spread(&self.ratios, 2))
+    }
+}
+
+/// Prints the figures of tritonclient, which the tests have installed.
 fn tritonclient(server: &Server, models: &[Model]) -> Result<()> {
     let packages = folder()?.join("../python/tritonclient");
     if !packages.join("ready").is_file() {

@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::client::Http;
 use byoc_serve::proto;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -135,5 +136,41 @@ pub fn grpc_request(model: &str, input: &str, shape: &[i64], data: Vec<u8>) -> p
         inputs: vec![tensor],
         raw_input_contents: vec![data.into()],
         ..proto::ModelInferRequest::default()
+    }
+}
+
+/// Processors on which this process may run.
+pub struct Processors(CpuSet);
+
+impl Processors {
+    /// Returns the processors that the system allows.
+    pub fn available() -> Result<Processors> {
+        sched_getaffinity(None).map(Processors).map_err(|e| format!("cannot read the processors: {e}"))
+    }
+
+    /// Returns all processors.
+    pub fn all(&self) -> CpuSet {
+        self.0
+    }
+
+    /// Returns the first processor.
+    pub fn first(&self) -> CpuSet {
+        Processors::one((0..CpuSet::MAX_CPU).find(|number| self.0.is_set(*number)))
+    }
+
+    /// Returns the last processor.
+    pub fn last(&self) -> CpuSet {
+        Processors::one((0..CpuSet::MAX_CPU).rev().find(|number| self.0.is_set(*number)))
+    }
+
+    fn one(number: Option<usize>) -> CpuSet {
+        let mut set = CpuSet::new();
+        number.into_iter().for_each(|number| set.set(number));
+        set
+    }
+
+    /// Restricts this thread, and the threads and processes that it starts from now on.
+    pub fn restrict(&self, to: &CpuSet) -> Result<()> {
+        sched_setaffinity(None, to).map_err(|e| format!("cannot choose a processor: {e}"))
     }
 }

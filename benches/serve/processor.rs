@@ -5,7 +5,7 @@ use crate::client::binary_request;
 use crate::load::{Connection, Exchange};
 use crate::models::{Model, backend, folder, networks};
 use crate::numbers::{median, micros, spread, verdict};
-use crate::processes::{Server, processor_time, start_byoc, start_byoc_early, start_echo};
+use crate::processes::{Processors, Server, processor_time, start_byoc, start_byoc_early, start_echo};
 use crate::{Options, Result};
 use byoc::{CompileOptions, Session, Tensor};
 use std::time::{Duration, Instant};
@@ -22,14 +22,15 @@ const MAX_START: f64 = 0.5;
 pub fn run(options: &Options) -> Result<()> {
     let rounds = options.number("rounds", 9.0)? as usize;
     let models = networks()?;
+    let processors = Processors::available()?;
     println!(
-        "processor time of a request in µs, one thread, dnnl, HTTP binary, median of {rounds} alternating rounds\n"
+        "processor time of a request in µs, one thread, dnnl, HTTP binary, client and servers on a processor each, median of {rounds} alternating rounds\n"
     );
     println!("| model | in process | echo | byoc serve | over both | ratio | |");
     println!("|---|---|---|---|---|---|---|");
     let mut memory = Vec::new();
     for model in &models {
-        memory.push(compare(model, rounds)?);
+        memory.push(compare(model, rounds, &processors)?);
     }
     println!("\n| model | resident in process, MB | resident of the server, MB | more | |");
     println!("|---|---|---|---|---|");
@@ -55,7 +56,7 @@ fn start(model: &Model) -> Result<Server> {
 }
 
 /// Prints the row of a model, and returns the resident memory of an in-process run and of the server, in MB.
-fn compare(model: &Model, rounds: usize) -> Result<(f64, f64)> {
+fn compare(model: &Model, rounds: usize, processors: &Processors) -> Result<(f64, f64)> {
     let count = if model.name == "resnet50" { 10 } else { 500 };
     let session = Session::builder().threads(1).search_default_dirs();
     let plugins = backend()?;
@@ -66,7 +67,9 @@ fn compare(model: &Model, rounds: usize) -> Result<(f64, f64)> {
     let data = model.data();
     let input = Tensor::from_bytes(byoc::DType::F32, &shape, &data).ok_or("expected an input")?;
     let exchange = Exchange::Http { request: binary_request(model.name, &model.input, &model.shape, &data).into() };
+    processors.restrict(&processors.last())?;
     let (server, echo) = (start(model)?, start_echo()?);
+    processors.restrict(&processors.first())?;
     let expected = alone.run(vec![input.clone()]).map_err(|e| e.to_string())?.into_tensors();
     let found = Connection::open(&server, &exchange)?.answer()?;
     if expected.first().map(Tensor::bytes) != Some(&found[..]) {
@@ -87,6 +90,7 @@ fn compare(model: &Model, rounds: usize) -> Result<(f64, f64)> {
             to.push(micros(side.processor_time() - before) / count as f64);
         }
     }
+    processors.restrict(&processors.all())?;
     let both: Vec<f64> = runs.iter().zip(&echoes).map(|(run, echo)| run + echo).collect();
     let over: Vec<f64> = served.iter().zip(&both).map(|(served, both)| served - both).collect();
     let ratio: Vec<f64> = served.iter().zip(&both).map(|(served, both)| served / both).collect();

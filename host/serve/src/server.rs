@@ -7,7 +7,7 @@ use crate::log::{self, LogControl};
 use crate::options::Options;
 use crate::repository::Repository;
 use crate::shared_memory::Regions;
-use crate::threads::Threads;
+use crate::threads::{MAX_THREADS, Threads};
 use crate::{grpc, http};
 use byoc_ir::diag::codes::{runtime, serving};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -18,9 +18,6 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
-
-/// Threads that serve connections; the models have threads of their own.
-const MAX_NETWORK_THREADS: usize = 4;
 
 /// Running server.
 pub struct Server {
@@ -81,7 +78,7 @@ impl Server {
             requests: AtomicU64::new(1),
             controls: Semaphore::new(4),
         });
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_NETWORK_THREADS);
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
         let threads = Arc::new(Threads::start(threads)?);
         let runtime =
             Builder::new_multi_thread().worker_threads(1).thread_name("serve-accept").enable_all().build().map_err(

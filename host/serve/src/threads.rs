@@ -12,6 +12,9 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
+/// Maximum number of threads that serve connections; the models have threads of their own.
+pub const MAX_THREADS: usize = 4;
+
 /// Threads that serve connections.
 #[derive(Debug)]
 pub struct Threads(Vec<Thread>);

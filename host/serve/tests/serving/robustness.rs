@@ -273,9 +273,7 @@ fn kill_and_restart_under_load() {
         let served = || answers.iter().map(|answers| answers.load(Ordering::Relaxed)).collect::<Vec<_>>();
         for round in 0..count(3, 20) {
             let before = served();
-            until("responses to each client", || {
-                served().iter().zip(&before).all(|(now, before)| *now > before + 20)
-            });
+            until("responses to each client", || served().iter().zip(&before).all(|(now, before)| *now > before + 20));
             let signal = if round % 2 == 0 { Signal::KILL } else { Signal::TERM };
             process.signal(signal);
             process.child.wait().unwrap();
