@@ -7,8 +7,8 @@ use crate::{onednn, onnx_suite, opencl, package, python};
 fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
     let library = onednn::fetch_if_possible();
     let device = opencl::install_if_possible();
-    // Everything is built first, because no test links the plugins, and the end-to-end tests start the binary.
-    process::run(&mut cargo(&["build", "--workspace", "--all-targets"]))?;
+    // What tests load or start is built first: no test links the plugins, and the end-to-end tests start the binary.
+    process::run(&mut cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"]))?;
     let mut test = cargo(&["test", "--workspace"]);
     test.args(args).env("BYOC_TEST_BUILT", process::target_dir().join("debug"));
     if bless {
