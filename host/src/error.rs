@@ -70,42 +70,13 @@ impl Error {
 
     /// Returns the error with texts that name the options or functions of `interface`.
     #[must_use]
-    pub fn in_interface(mut self, interface: Interface) -> Error {
-        let info = match &mut self {
-            Error::Model(info)
-            | Error::Backend(info)
-            | Error::Artifact(info)
-            | Error::Input(info)
-            | Error::Run(info)
-            | Error::OutOfMemory(info)
-            | Error::Cancelled(info)
-            | Error::TimedOut(info) => info,
-        };
-        *info = ErrorInfo::of(info.diagnostics.clone(), interface);
-        self
+    pub fn in_interface(self, interface: Interface) -> Error {
+        Error::of(ErrorInfo::of(self.info().diagnostics.clone(), interface))
     }
 
-    /// Returns the stable code.
-    pub fn code(&self) -> Code {
-        self.info().code
-    }
-
-    /// Returns the remedy.
-    pub fn help(&self) -> Option<&str> {
-        self.info().help.as_deref()
-    }
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Error {
+    /// Returns the error of the kind to which the code belongs.
+    fn of(info: ErrorInfo) -> Error {
         use codes::{plugins, runtime};
-        let mut diagnostics = failure.diagnostics.into_iter();
-        let mut first = diagnostics.next().unwrap_or_else(|| Diagnostic::error(runtime::BAD_PROGRAM, "unknown error"));
-        let line = |at: usize, text: &str| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
-        if let Some((source, label)) = failure.source.as_ref().zip(first.labels.first()) {
-            first.notes.insert(0, format!("at {}:{}", source.name, line(label.span.start as usize, &source.text)));
-        }
-        let info = ErrorInfo::of(Arc::new((first, diagnostics.collect())), Interface::Rust);
         match info.code {
             runtime::CANCELLED | plugins::CALLED_OFF => Error::Cancelled(info),
             runtime::TIMED_OUT => Error::TimedOut(info),
@@ -121,6 +92,29 @@ impl From<Failure> for Error {
             Code(700..=799) => Error::Artifact(info),
             _ => Error::Model(info),
         }
+    }
+
+    /// Returns the stable code.
+    pub fn code(&self) -> Code {
+        self.info().code
+    }
+
+    /// Returns the remedy.
+    pub fn help(&self) -> Option<&str> {
+        self.info().help.as_deref()
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        let mut diagnostics = failure.diagnostics.into_iter();
+        let mut first =
+            diagnostics.next().unwrap_or_else(|| Diagnostic::error(codes::runtime::BAD_PROGRAM, "unknown error"));
+        let line = |at: usize, text: &str| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
+        if let Some((source, label)) = failure.source.as_ref().zip(first.labels.first()) {
+            first.notes.insert(0, format!("at {}:{}", source.name, line(label.span.start as usize, &source.text)));
+        }
+        Error::of(ErrorInfo::of(Arc::new((first, diagnostics.collect())), Interface::Rust))
     }
 }
 
