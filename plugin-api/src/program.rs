@@ -156,7 +156,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Serializes the response as JSON, the query result.
+    /// Serializes the response as JSON, the format of a query result.
     pub fn to_json(&self) -> Vec<u8> {
         let value = match self {
             Answer::Program(program) => {

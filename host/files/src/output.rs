@@ -180,7 +180,7 @@ fn copy(content: &mut File, out: &mut dyn Write) -> Result<()> {
 
 /// Kind of the file at a path, which determines the method of writing.
 enum Target {
-    /// Regular or missing file at the end of all symlinks.
+    /// Path with all symlinks resolved: a regular file, or nonexistent.
     Regular { path: PathBuf, replaced: Option<FileOwnership> },
     /// Device, FIFO, socket or descriptor: opened and written.
     Special { socket: bool },

@@ -239,8 +239,7 @@ impl CompiledRegion {
         self.metadata.iter().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// Returns true if the host may run the region instead of the backend: unless the backend declared that no fallback
-    /// is needed.
+    /// Returns true if the host may run the region as a fallback. False if the backend declared that it needs none.
     pub fn has_fallback(&self) -> bool {
         self.metadata(HOST_FALLBACK) != Some(&Value::Bool(false))
     }

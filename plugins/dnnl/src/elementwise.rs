@@ -49,7 +49,7 @@ impl Elementwise {
     /// Applies the function.
     ///
     /// # Safety
-    /// Both tensors must be at their arguments' addresses with this number of elements, and be identical or disjoint.
+    /// The pointers in `args` must be valid for this number of elements, and the two tensors identical or disjoint.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
         let (Some(from), Some(to)) = (args.floats(ffi::ARG_SRC), args.floats(ffi::ARG_DST)) else { return };
         let (pointers, code) = (Pointers { from, to }, code());

@@ -91,7 +91,8 @@ fn decode(blob: &[u8]) -> Result<(Head, &[u8])> {
         let size = usize::try_from(u64::from_le_bytes(*size)).ok()?;
         rest.split_at_checked(size)
     });
-    let (text, data) = parts.ok_or_else(|| Error::new("expected a blob of packer, found foreign or damaged data"))?;
+    let (text, data) =
+        parts.ok_or_else(|| Error::new("expected a blob from packer, found corrupt or unrecognized data"))?;
     Ok((serde_json::from_slice(text)?, data))
 }
 

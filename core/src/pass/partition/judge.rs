@@ -114,7 +114,7 @@ pub enum Question<'a> {
 /// Composite, operator or region on which a backend gives a verdict, as expressions of the module.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Expressions inside, operands before users, including the constants that stay inside.
+    /// Expressions of the candidate in topological order, including its embedded constants.
     pub nodes: Vec<ExprId>,
     /// External values, in parameter order. Any expression may be an input.
     pub inputs: Vec<ExprId>,

@@ -128,7 +128,7 @@ fn is_known(module: &Module, id: ExprId) -> bool {
 struct Folding {
     /// Sources of each folded constant: the origin of the operator, and the arguments.
     made: BTreeMap<ExprId, (OriginId, Vec<ExprId>)>,
-    /// Remaining growth of the constants, in bytes.
+    /// Remaining budget for the growth of constants, in bytes.
     left: usize,
     /// Remaining work budget.
     work: u64,

@@ -45,10 +45,7 @@ pub enum Stage {
         to: DType,
     },
     /// Clamps integers to two bounds.
-    Clamp {
-        low: i32,
-        high: i32,
-    },
+    Clamp { low: i32, high: i32 },
     /// Sum with a second tensor. Operands are requantized to the result's scale (`None`: already at that scale); the
     /// result's zero point is subtracted, and the sum is saturated to the result's type.
     Sum {
@@ -84,10 +81,7 @@ pub enum Stage {
     /// Multiplies floats by a parameter.
     RealMultiply(PerAxis<f32>),
     /// Clamps floats to two bounds.
-    RealClamp {
-        low: f32,
-        high: f32,
-    },
+    RealClamp { low: f32, high: f32 },
     /// Float sum with a second tensor, to which these stages, all with scalar parameters, are applied first.
     RealSum(Vec<Stage>),
 }

@@ -1,4 +1,4 @@
-//! Row-wise concatenation: widths with every remainder, parts with gaps, on one and on all threads.
+//! Row-wise concatenation: every width modulo the vector length, non-contiguous inputs, one thread and all threads.
 
 use super::library;
 use crate::argument::{Argument, Arguments, BufferId};

@@ -255,11 +255,11 @@ fn check_values(ir: &RegionIr<'_>, nodes: &[Node]) -> Result<(), CompileError> {
         }
         let result = ir.val(node.result);
         if !matches!(result.dtype, DType::I8 | DType::I32) {
-            let detail = format!("{}: expected a result of int8 or int32, found {}", node.comment, result.dtype);
+            let detail = format!("{}: expected an int8 or int32 result, found {}", node.comment, result.dtype);
             return refuse(RefusalCode::UnsupportedDtype, detail);
         }
         if !matches!(node.kind, Kind::Conv(_)) && result.dtype != DType::I8 {
-            let detail = format!("{}: expected a result of int8, found {}", node.comment, result.dtype);
+            let detail = format!("{}: expected an int8 result, found {}", node.comment, result.dtype);
             return refuse(RefusalCode::UnsupportedDtype, detail);
         }
         let mut tensors = [node.data, node.result].into_iter();

@@ -2,14 +2,14 @@
 
 codes! {
     UNREADABLE_MODEL = 501, "the model file cannot be read";
-    BROKEN_MODEL = 502, "the model is damaged or inconsistent";
+    BROKEN_MODEL = 502, "the model is corrupt or inconsistent";
     UNSUPPORTED_OPERATOR = 503, "the model has operators that cannot be imported";
     UNBOUND_DIMENSION = 504, "a dimension of an input is not bound";
     BAD_NODE = 505, "an operator of the model is used in an unsupported way";
     BAD_EXTERNAL_DATA = 506, "the external data of a tensor cannot be used";
     BAD_TENSOR = 507, "the data of a tensor does not match its type";
     UNSUPPORTED_OPSET = 508, "the operator set version is not supported";
-    NOT_CONSTANT = 509, "a value must be known before the run";
+    NOT_CONSTANT = 509, "a value is not known at compile time";
     UNKNOWN_MODEL_FORMAT = 510, "unsupported model format";
     BAD_BINDING = 511, "a binding does not match the inputs of the model";
     BAD_TENSOR_FILE = 512, "a tensor file cannot be read";

@@ -12,7 +12,7 @@ codes! {
     DUPLICATE_REGISTRATION = 409, "two plugins in one directory register the same name";
     UNREADABLE_PLUGIN = 410, "a plugin file cannot be read";
     NOT_A_LIBRARY = 411, "a plugin file is not a shared library for this system";
-    OTHER_MACHINE = 412, "a plugin file is for another processor";
+    OTHER_MACHINE = 412, "a plugin was built for another processor architecture";
     TRUNCATED_PLUGIN = 413, "a plugin file is truncated";
     NO_ENTRY_SYMBOL = 414, "a shared library has no plugin entry symbol";
     DLOPEN_FAILED = 415, "the dynamic loader rejected a plugin";
@@ -21,7 +21,7 @@ codes! {
     INIT_FAILED = 418, "a plugin's init returned an error";
     INIT_PANICKED = 419, "a plugin's init panicked";
     BAD_REGISTRATION = 420, "a name that a plugin registers is malformed";
-    BAD_GRAPH = 421, "a graph that crossed the boundary is inconsistent";
+    BAD_GRAPH = 421, "a graph exchanged with a plugin is inconsistent";
     SHADOWED = 422, "a plugin is shadowed by one in an earlier directory";
     REGION_NOT_COMPILED = 423, "a region could not be compiled and runs on the host";
     BLOB_TOO_LARGE = 424, "a compiled region exceeds the size limit of its backend";
