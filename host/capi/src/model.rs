@@ -3,7 +3,7 @@
 use crate::c_text;
 use crate::error::{Error, free, report};
 use crate::options::{Growing, array, give, object, read, text};
-use crate::session::{Pair, Session};
+use crate::session::{Pair, Session, split_option};
 use crate::tensor::Slots;
 use byoc::{Compilation, CompileOptions, Interface, Source};
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -127,7 +127,8 @@ unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Err
             options = options.backend(text(*backend, "backends")?);
         }
         for pair in array(given.backend_options, given.backend_option_count, "backend_options")? {
-            let (backend, option, value) = pair.backend_option()?;
+            let (name, value) = pair.texts("backend_options")?;
+            let (backend, option) = split_option(name)?;
             options = options.backend_option(backend, option, value);
         }
         for dim in array(given.dims, given.dim_count, "dims")? {

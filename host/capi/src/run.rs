@@ -3,7 +3,7 @@
 use crate::error::{Error, report};
 use crate::model::Model;
 use crate::options::{Growing, array, give, object, read, text};
-use crate::session::Pair;
+use crate::session::{Pair, split_option};
 use crate::tensor::{Borrowed, Output, Results, View};
 use byoc::{Cancel, Inputs, RunOptions, Session, TensorViewMut};
 use smallvec::SmallVec;
@@ -38,16 +38,18 @@ impl Options {
             Ok(limit) => (seconds > 0.0).then_some(limit),
             Err(_) => return Err(Error::argument(format!("timeout_seconds: expected 0 or more, found {seconds}"))),
         };
-        // SAFETY: the caller guarantees that `self.cancel` is NULL or has not been freed.
-        let cancel = unsafe { self.cancel.as_ref() }.map(|cancel| cancel.0.clone());
-        let mut options = RunOptions { timeout, cancel, ..RunOptions::default() };
-        // SAFETY: guaranteed by the caller.
-        for pair in unsafe { array(self.backend_options, self.backend_option_count, "backend_options")? } {
-            // SAFETY: guaranteed by the caller.
-            let (backend, option, value) = unsafe { pair.backend_option()? };
-            options = options.backend_option(session, backend, option, value)?;
+        // SAFETY: the caller guarantees that `self.cancel` is NULL or has not been freed, and that the pairs and their
+        // texts are valid.
+        unsafe {
+            let cancel = self.cancel.as_ref().map(|cancel| cancel.0.clone());
+            let mut options = RunOptions { timeout, cancel, ..RunOptions::default() };
+            for pair in array(self.backend_options, self.backend_option_count, "backend_options")? {
+                let (name, value) = pair.texts("backend_options")?;
+                let (backend, option) = split_option(name)?;
+                options = options.backend_option(session, backend, option, value)?;
+            }
+            Ok(options)
         }
-        Ok(options)
     }
 
     /// Returns the inputs of a run, by name if names are given.

@@ -24,20 +24,15 @@ impl Pair {
         // SAFETY: the caller guarantees that both texts are NUL-terminated and outlive the result.
         Ok(unsafe { (text(self.name, what)?, text(self.value, what)?) })
     }
+}
 
-    /// Returns backend, option and value, where the name is "backend.option".
-    ///
-    /// # Safety
-    /// Both texts live as long as the result.
-    pub unsafe fn backend_option<'a>(&self) -> Result<(&'a str, &'a str, &'a str), Error> {
-        const FIELD: &str = "backend_options";
-        // SAFETY: guaranteed by the caller.
-        let (name, value) = unsafe { self.texts(FIELD)? };
-        match name.split_once('.') {
-            Some((backend, option)) => Ok((backend, option, value)),
-            None => Err(Error::argument(format!("{FIELD}: expected \"backend.option\", found \"{name}\""))),
-        }
-    }
+/// Splits the name of a backend option.
+///
+/// # Errors
+/// If the name contains no dot.
+pub fn split_option(name: &str) -> Result<(&str, &str), Error> {
+    name.split_once('.')
+        .ok_or_else(|| Error::argument(format!("backend_options: expected \"backend.option\", found \"{name}\"")))
 }
 
 /// Session options.
