@@ -57,7 +57,7 @@ def test_runs_on_backends(backend: str, digits: Case) -> None:
     # An option of the compilation, and one that no backend has.
     with pytest.raises(byoc.BackendError) as raised:
         model.run(digits.feeds, options={f"{backend}.bf16": True})
-    assert raised.value.code == "E0427" and raised.value.hint
+    assert raised.value.code == "E0427" and (raised.value.hint or "the backend has no options" in str(raised.value))
 
 
 def test_calls(relu: str) -> None:
