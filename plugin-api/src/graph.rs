@@ -60,7 +60,7 @@ pub enum NodeKind {
     Input(u32),
     /// Constant with this index in the graph's constant table. A composite's body uses the same table.
     Constant(u32),
-    /// Operator, under Relay's name.
+    /// Relay name of the operator.
     Op(RString),
     /// Match of one of the backend's patterns.
     Composite(Composite),

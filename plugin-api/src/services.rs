@@ -74,7 +74,7 @@ pub struct Span<'a> {
     pub begin: u64,
     /// End of the work.
     pub end: u64,
-    /// Device time of the call, from which the host converts the span to its own clock.
+    /// Device timestamp of the call; the host uses it to convert the span to its own clock.
     pub now: u64,
 }
 

@@ -4,7 +4,7 @@
 /// Text from a source file, with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Line of its first character, from 1.
+    /// 1-based line number of the first character.
     pub line: usize,
     /// Text without comment markers or quotes.
     pub text: String,

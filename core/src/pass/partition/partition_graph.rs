@@ -167,7 +167,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
 struct Literals {
     /// Captured values of the literals that need a separate copy in each region, in ascending order of literals.
     entries: Vec<(ExprId, Vec<ExprId>)>,
-    /// True if every literal needs a separate copy in each region.
+    /// True if each region needs its own copy of every constant.
     copy_all: bool,
 }
 
