@@ -5,7 +5,7 @@ use crate::options::{Growing, array, give, read, text};
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
-/// Session for C.
+/// Session object for C.
 pub struct Session(pub Arc<byoc::Session>);
 
 /// Pair of a name and a value.

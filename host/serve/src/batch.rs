@@ -7,7 +7,6 @@
 
 use crate::error::{Result, ServeError, Status};
 use crate::stats::{Stats, Times};
-use crate::threads::MAX_THREADS;
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::exec::trace::{Observer, StepEvent, StepKind};
 use byoc::{Model, RunOptions, Tensor};
@@ -389,19 +388,15 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Executes a request on this thread, if the model is so fast that waking an instance would take longer and no
-    /// request waits. `None` if an instance has to execute it.
+    /// Executes a request of an idle model on this thread, if the model is so fast that waking an instance would take
+    /// longer. `None` if an instance has to execute it.
     fn run_here(&self, job: &Job) -> Option<Result<Done>> {
         if self.recent.load(Ordering::Relaxed) > MAX_SHORT.as_micros() as u64 {
             return None;
         }
         {
             let mut queue = self.lock();
-            // A busy model with a policy for batches collects requests.
-            let collects =
-                self.settings.joins && !(self.settings.delay.is_zero() && self.settings.preferred.is_empty());
-            let most = if collects { 1 } else { self.settings.instances.max(MAX_THREADS) };
-            if queue.closed || queue.busy >= most || !queue.pending.is_empty() {
+            if queue.closed || queue.busy > 0 || !queue.pending.is_empty() {
                 return None;
             }
             queue.busy += 1;
