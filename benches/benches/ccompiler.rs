@@ -1,4 +1,4 @@
-//! Benches of the ccompiler backend by operator family, and of whole models on the backend and on the host. Throughput
+//! Benches of the ccompiler backend by operator family, and of entire models on the backend and on the host. Throughput
 //! elements are floating-point operations; families that the backend refuses are marked.
 
 use byoc::runtime::session::Session;

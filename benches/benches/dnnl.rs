@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(60);
 
 fn main() {
     if byoc_test_support::onednn().is_none() {
-        println!("skipped: oneDNN is not installed (cargo xtask fetch-onednn)");
+        println!("skipped: oneDNN is not installed; fetch it with `cargo xtask fetch-onednn`");
         return;
     }
     let mut criterion = byoc_benches::criterion();

@@ -1,4 +1,4 @@
-//! Benches of the software device of nuc_fpga on each layer of ResNet-18 and on the whole network in int8, with the
+//! Benches of the software device of nuc_fpga on each layer of ResNet-18 and on the entire network in int8, with the
 //! wall-clock time and the metrics of the hardware model (cycles, utilization, bytes). Throughput elements are
 //! multiply-adds.
 
@@ -8,7 +8,7 @@ use criterion::Throughput;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Convolution: name, input channels, output channels, width of the feature map, kernel size, stride.
+/// Convolution: name, input channels, output channels, feature map width, kernel size, stride.
 struct Layer(&'static str, usize, usize, usize, usize, usize);
 
 /// Distinct convolutions of ResNet-18 at 224 x 224.
@@ -78,7 +78,7 @@ impl ProgramText {
     }
 }
 
-/// Returns the whole network: 20 convolutions and a dense layer, with residual additions and pooling on the host.
+/// Returns the entire network: 20 convolutions and a dense layer, with residual additions and pooling on the host.
 fn resnet18() -> String {
     let mut program = ProgramText::default();
     let image = program.param(&[1, 3, 224, 224]);

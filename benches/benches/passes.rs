@@ -1,6 +1,6 @@
 //! Benches of parsing, type inference and partitioning on synthetic modules of 1,000 to 1,000,000 operators.
 //!
-//! Criterion measures each stage separately up to 100,000 operators. The whole pipeline, from text to a module
+//! Criterion measures each stage separately up to 100,000 operators. The entire pipeline, from text to a module
 //! partitioned for three backends, runs once in a separate process for each module and size, to isolate its peak
 //! memory. Targets: 100,000 operators in 1 s; 1,000,000 at no more than 8 µs and 1.5 kB per operator.
 //!
@@ -42,8 +42,8 @@ fn main() {
     let mut criterion = byoc_benches::criterion();
     stages(&mut criterion);
     criterion.final_summary();
-    // The tables are skipped under `cargo test --benches`, which only checks that benches run, and if a filter selects
-    // benches.
+    // The tables are skipped if a filter selects benches, and under `cargo test --benches`, which only checks that
+    // benches run.
     if args.iter().any(|arg| arg == "--bench") && !args.iter().skip(1).any(|arg| !arg.starts_with('-')) {
         print_runs(&|_| true, &[1_000, 10_000, 100_000, 1_000_000]);
         print_passes_runs(&|_| true, &[100_000, 1_000_000]);
@@ -138,13 +138,13 @@ fn print_passes_runs(selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
 }
 
 fn run_rows(flag: &str, selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
-    let this = std::env::current_exe().expect("cannot get the path of this program");
+    let this = std::env::current_exe().expect("cannot get the path of this executable");
     for program in programs::PROGRAMS.iter().filter(|program| selected(program.name)) {
         for size in sizes {
             let output = Command::new(&this)
                 .args([flag, program.name, &size.to_string()])
                 .output()
-                .expect("cannot start this program");
+                .expect("cannot start this executable");
             if output.status.success() {
                 print!("{}", String::from_utf8_lossy(&output.stdout));
             } else {

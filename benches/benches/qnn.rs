@@ -9,7 +9,7 @@ use byoc_ir::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
 use byoc_kernels::{self, Kernel, Spec};
 use criterion::{BenchmarkId, Criterion, Throughput};
 
-/// Convolution layers: name, input channels, output channels, width of the feature map, kernel size, stride.
+/// Convolution layers: name, input channels, output channels, feature map width, kernel size, stride.
 const LAYERS: [(&str, usize, usize, usize, usize, usize); 7] = [
     ("stem 7x7/2", 3, 64, 224, 7, 2),
     ("1x1 56", 64, 256, 56, 1, 1),
@@ -57,7 +57,7 @@ fn prepare(name: &str, attrs: Attrs, args: Vec<Tensor>) -> PreparedCall {
     let cost = op::Cost { params: op::Params::new(def, &attrs), args: &arg_types, ret: &ty };
     let operations = (def.flops)(&cost);
     let spec = Spec { def, attrs: &attrs, inputs: &types, outputs: std::slice::from_ref(&out), constants: &values };
-    let kernel = byoc_kernels::make(id, &spec).expect("expected a kernel of the host");
+    let kernel = byoc_kernels::make(id, &spec).expect("expected a host kernel");
     let shape = out.shape().expect("expected a known shape").to_vec();
     PreparedCall { kernel, dtype: out.dtype, shape, operations, args }
 }

@@ -47,9 +47,13 @@ impl Http {
                 break at + 4;
             }
         };
-        let text = std::str::from_utf8(&self.buffer[..head]).map_err(|_| wrong("expected a head in UTF-8"))?;
-        let status =
-            text.split(' ').nth(1).and_then(|word| word.parse().ok()).ok_or_else(|| wrong("expected a status"))?;
+        let text = std::str::from_utf8(&self.buffer[..head])
+            .map_err(|_| wrong("expected a response head in UTF-8, found other bytes"))?;
+        let status = text
+            .split(' ')
+            .nth(1)
+            .and_then(|word| word.parse().ok())
+            .ok_or_else(|| wrong("expected an HTTP status, found none"))?;
         let length: usize = header(text, "content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
         let end = head + length;
         if self.buffer.len() < end {
@@ -179,7 +183,7 @@ impl Grpc {
             }
             let mut bytes = body.to_bytes();
             if bytes.len() < 5 {
-                return Err("expected a message".into());
+                return Err("expected a gRPC message, found none".into());
             }
             bytes.advance(5);
             Ok(bytes)

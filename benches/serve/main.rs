@@ -23,12 +23,12 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: byoc-bench-serve <measurement> [options]
 
-  overhead [--rounds N]       latency beside an echo server of the same libraries
-  processor [--rounds N]      processor time of a request, resident memory, start from the cache
+  overhead [--rounds N]       Compare the latency with that of an echo server on the same libraries
+  processor [--rounds N]      Measure the CPU time of a request, resident memory, and the start with a warm cache
   peers [--rounds N] [--seconds S] --kserve PYTHON [--mlserver PYTHON]
-                              throughput and p99 beside other servers
-  soak [--minutes N]          mixed load with checked answers, and the memory of the server
-  echo                        the echo server
+                              Compare throughput and p99 latency with other servers
+  soak [--minutes N]          Run a mixed load, check the responses, and monitor the memory of the server
+  echo                        Run the echo server
 ";
 
 /// Result of a measurement, with a message as the error.
@@ -43,7 +43,7 @@ impl Options {
         let mut args = args.iter();
         while let Some(name) = args.next() {
             let name = name.strip_prefix("--").ok_or_else(|| format!("expected an option, found {name}"))?;
-            let value = args.next().ok_or_else(|| format!("--{name}: expected a value"))?;
+            let value = args.next().ok_or_else(|| format!("--{name}: expected a value, found none"))?;
             options.push((name.to_owned(), value.clone()));
         }
         Ok(Options(options))

@@ -25,10 +25,10 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns the folder for files created by measurements.
+/// Returns the directory for files created by measurements.
 pub fn folder() -> Result<PathBuf> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
-    let target = own.parent().and_then(Path::parent).ok_or("expected a target directory")?;
+    let target = own.parent().and_then(Path::parent).ok_or("expected the executable in a target directory")?;
     let folder = target.join("serve-bench");
     std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
     Ok(folder)
@@ -64,8 +64,8 @@ pub fn networks() -> Result<Vec<Model>> {
         .into_iter()
         .map(|(name, file)| {
             let signature = byoc::frontend::signature(&file).map_err(|e| format!("{}: {e:?}", file.display()))?;
-            let port = signature.inputs.into_iter().next().ok_or("expected an input")?;
-            let dims = port.dims.ok_or("expected an input of a known rank")?;
+            let port = signature.inputs.into_iter().next().ok_or("expected a model with an input")?;
+            let dims = port.dims.ok_or("expected an input of known rank, found one of unknown rank")?;
             let shape = dims.iter().map(|dim| dim.fixed().map_or(1, |size| size as i64)).collect();
             Ok(Model { name, file, input: port.name, shape })
         })
@@ -80,6 +80,6 @@ pub fn named(models: &[Model]) -> Vec<String> {
 /// Returns the flags that select the dnnl backend from the directory of the current executable.
 pub fn backend() -> Result<Vec<String>> {
     let plugin = sibling("libbyoc_dnnl.so")?;
-    let folder = plugin.parent().ok_or("expected a folder")?;
+    let folder = plugin.parent().ok_or("expected the plugin in a directory")?;
     Ok(vec!["--backend".into(), "dnnl".into(), "--plugin-dir".into(), folder.display().to_string()])
 }

@@ -83,8 +83,8 @@ pub fn run(options: &Options) -> Result<()> {
         ["--threads", "1", "--backend", "none", "--allow-shared-memory"].map(String::from).to_vec();
     flags.extend(named(&models));
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    // Where the system puts client and server doubles the latency of either server: it wakes a thread on the same
-    // processor or on another one.
+    // Client and servers are pinned to fixed CPUs, because scheduler placement can double the latency of either
+    // server, depending on whether a thread is woken on the same CPU or on another one.
     let processors = Processors::available()?;
     processors.restrict(&processors.last())?;
     let (server, echo) = (start_byoc(&flags)?, start_echo()?);
@@ -140,7 +140,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     at_load(&server, &echo, &cases)?;
     drop(echo);
-    println!("\nresident memory {:.1} MB (model and program)", server.resident()? as f64 / 1e6);
+    println!("\nresident memory {:.1} MB (model and executable)", server.resident()? as f64 / 1e6);
     tritonclient(&server, &models)
 }
 
@@ -149,7 +149,7 @@ fn column(values: &[[f64; 2]], at: usize) -> Vec<f64> {
 }
 
 fn print_table(cases: &[Case], rounds: usize) {
-    println!("latency in µs, one client and the servers on a processor each, --threads 1");
+    println!("latency in µs, client and servers each pinned to one CPU, --threads 1");
     println!("median of {rounds} alternating rounds (lowest to highest)\n");
     println!("| | echo p50 | echo p99 | byoc p50 | byoc p99 | p50 over echo | |");
     println!("|---|---|---|---|---|---|---|");
@@ -186,7 +186,8 @@ fn print_table(cases: &[Case], rounds: usize) {
     }
 }
 
-/// Measures p99 at 70 % of the highest rate, of one client and of four, with the echo server under the same load beside it.
+/// Measures the p99 latency of the server and of the echo server at 70 % of the highest rate, with one client and with
+/// four.
 fn at_load(server: &Server, echo: &Server, cases: &[Case]) -> Result<()> {
     const ROUNDS: usize = 5;
     println!("\n70 % of the highest rate, median of {ROUNDS} rounds\n");
@@ -216,7 +217,7 @@ fn at_load(server: &Server, echo: &Server, cases: &[Case]) -> Result<()> {
     Ok(())
 }
 
-/// Rounds of a server under load.
+/// Measurements of a server under load, one per round.
 #[derive(Default)]
 struct AtLoad {
     rates: Vec<f64>,
@@ -243,11 +244,11 @@ impl AtLoad {
     }
 }
 
-/// Prints the figures of tritonclient, which the tests have installed.
+/// Prints the measurements of tritonclient, which the tests install.
 fn tritonclient(server: &Server, models: &[Model]) -> Result<()> {
     let packages = folder()?.join("../python/tritonclient");
     if !packages.join("ready").is_file() {
-        println!("\ntritonclient: not measured, because its packages are missing (the tests of byoc-serve fetch them)");
+        println!("\nskipped: tritonclient is not installed; the tests of byoc-serve fetch it");
         return Ok(());
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/serve/peers/triton_latency.py");

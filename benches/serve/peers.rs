@@ -90,7 +90,7 @@ fn forms(model: &Model) -> Vec<Form> {
     }
 }
 
-/// Measures all servers, in reverse order in every second round. A failed measurement is reported and counts as 0.
+/// Measures all servers, in alternating order. A failed measurement is reported and counts as 0.
 fn each(servers: &[Server], round: usize, measure: impl Fn(&Server) -> Result<f64>) -> Vec<f64> {
     let mut found = vec![0.0; servers.len()];
     let mut order: Vec<usize> = (0..servers.len()).collect();
@@ -206,7 +206,7 @@ fn hey(
         command.args(["-q", &format!("{:.3}", limit / count as f64)]);
     }
     command.arg("-D").arg(&file).arg(format!("http://{}/v2/models/{}/infer", server.http, model.name));
-    let output = command.output().map_err(|e| format!("hey, which Debian has: {e}"))?;
+    let output = command.output().map_err(|e| format!("hey (Debian package `hey`): {e}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let after = |word: &str| text.lines().find_map(|line| line.trim().strip_prefix(word)).map(str::trim);
     let failed =

@@ -30,7 +30,7 @@ impl Drop for Server {
 pub fn sibling(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let path = own.with_file_name(name);
-    if path.is_file() { Ok(path) } else { Err(format!("expected {}, found none", path.display())) }
+    if path.is_file() { Ok(path) } else { Err(format!("expected the file {}, found none", path.display())) }
 }
 
 /// Starts the server with the given flags, and waits until it is ready.
@@ -45,7 +45,7 @@ pub fn start_byoc_early(flags: &[&str]) -> Result<Server> {
     let mut command = Command::new(sibling("byoc-serve")?);
     command.args(["--http", "0", "--grpc", "0", "--log-format", "json"]).args(flags).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|e| e.to_string())?;
-    let stderr = child.stderr.take().ok_or("expected the log of the server")?;
+    let stderr = child.stderr.take().ok_or("expected a pipe to the server log")?;
     let mut lines = BufReader::new(stderr).lines().map_while(std::result::Result::ok);
     let mut seen = Vec::new();
     let listening = lines.by_ref().find_map(|line| {
@@ -72,7 +72,7 @@ pub fn start_echo() -> Result<Server> {
         .spawn()
         .map_err(|e| e.to_string())?;
     let mut line = String::new();
-    let stdout = child.stdout.take().ok_or("expected the output of the echo server")?;
+    let stdout = child.stdout.take().ok_or("expected a pipe to the echo server output")?;
     BufReader::new(stdout).read_line(&mut line).map_err(|e| e.to_string())?;
     let listening: Value = serde_json::from_str(&line).map_err(|e| format!("the echo server did not start: {e}"))?;
     Ok(Server { name: "echo".into(), child, http: address(&listening, "http")?, grpc: address(&listening, "grpc")? })
@@ -94,7 +94,7 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        Err(format!("expected {} to be ready within two minutes", self.name))
+        Err(format!("expected {} to be ready within two minutes, found a timeout", self.name))
     }
 
     /// Returns the resident memory of the server in bytes.
@@ -102,8 +102,11 @@ impl Server {
         let status = format!("/proc/{}/status", self.child.id());
         let text = std::fs::read_to_string(&status).map_err(|e| format!("{status}: {e}"))?;
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("expected VmRSS")?;
-        let kilobytes: u64 =
-            line.split_whitespace().next().and_then(|word| word.parse().ok()).ok_or("expected a number")?;
+        let kilobytes: u64 = line
+            .split_whitespace()
+            .next()
+            .and_then(|word| word.parse().ok())
+            .ok_or("expected a number in /proc/PID/status, found none")?;
         Ok(kilobytes * 1024)
     }
 
@@ -139,26 +142,26 @@ pub fn grpc_request(model: &str, input: &str, shape: &[i64], data: Vec<u8>) -> p
     }
 }
 
-/// Processors on which this process may run.
+/// CPUs on which this process may run.
 pub struct Processors(CpuSet);
 
 impl Processors {
-    /// Returns the processors that the system allows.
+    /// Returns the CPUs in the affinity mask of the process.
     pub fn available() -> Result<Processors> {
-        sched_getaffinity(None).map(Processors).map_err(|e| format!("cannot read the processors: {e}"))
+        sched_getaffinity(None).map(Processors).map_err(|e| format!("cannot read the CPU affinity: {e}"))
     }
 
-    /// Returns all processors.
+    /// Returns all CPUs.
     pub fn all(&self) -> CpuSet {
         self.0
     }
 
-    /// Returns the first processor.
+    /// Returns the first CPU.
     pub fn first(&self) -> CpuSet {
         Processors::one((0..CpuSet::MAX_CPU).find(|number| self.0.is_set(*number)))
     }
 
-    /// Returns the last processor.
+    /// Returns the last CPU.
     pub fn last(&self) -> CpuSet {
         Processors::one((0..CpuSet::MAX_CPU).rev().find(|number| self.0.is_set(*number)))
     }
@@ -169,8 +172,8 @@ impl Processors {
         set
     }
 
-    /// Restricts this thread, and the threads and processes that it starts from now on.
+    /// Pins this thread, and the threads and processes that it subsequently starts, to `to`.
     pub fn restrict(&self, to: &CpuSet) -> Result<()> {
-        sched_setaffinity(None, to).map_err(|e| format!("cannot choose a processor: {e}"))
+        sched_setaffinity(None, to).map_err(|e| format!("cannot set the CPU affinity: {e}"))
     }
 }

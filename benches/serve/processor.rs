@@ -24,22 +24,22 @@ pub fn run(options: &Options) -> Result<()> {
     let models = networks()?;
     let processors = Processors::available()?;
     println!(
-        "processor time of a request in µs, one thread, dnnl, HTTP binary, client and servers on a processor each, median of {rounds} alternating rounds\n"
+        "CPU time of a request in µs, one thread, dnnl, HTTP binary, client and servers each pinned to one CPU, median of {rounds} alternating rounds\n"
     );
-    println!("| model | in process | echo | byoc serve | over both | ratio | |");
+    println!("| model | in-process | echo | byoc serve | excess | ratio | |");
     println!("|---|---|---|---|---|---|---|");
     let mut memory = Vec::new();
     for model in &models {
         memory.push(compare(model, rounds, &processors)?);
     }
-    println!("\n| model | resident in process, MB | resident of the server, MB | more | |");
+    println!("\n| model | in-process resident, MB | server resident, MB | excess | |");
     println!("|---|---|---|---|---|");
     for (model, (alone, served)) in models.iter().zip(memory) {
         let word = verdict(served - alone <= MAX_MEMORY);
         let more = served - alone;
         println!("| {} | {alone:.1} | {served:.1} | {more:+.1} | at most {MAX_MEMORY}: {word} |", model.name);
     }
-    restart(models.iter().find(|model| model.name == "resnet50").ok_or("expected ResNet-50")?)
+    restart(models.iter().find(|model| model.name == "resnet50").ok_or("expected ResNet-50 among the models")?)
 }
 
 fn flags(model: &Model) -> Result<Vec<String>> {
@@ -65,7 +65,7 @@ fn compare(model: &Model, rounds: usize, processors: &Processors) -> Result<(f64
     let alone = byoc::Model::compile(&session, &model.file, &options).map_err(|e| e.to_string())?;
     let shape: Vec<usize> = model.shape.iter().map(|size| *size as usize).collect();
     let data = model.data();
-    let input = Tensor::from_bytes(byoc::DType::F32, &shape, &data).ok_or("expected an input")?;
+    let input = Tensor::from_bytes(byoc::DType::F32, &shape, &data).ok_or("expected data of the input's size")?;
     let exchange = Exchange::Http { request: binary_request(model.name, &model.input, &model.shape, &data).into() };
     processors.restrict(&processors.last())?;
     let (server, echo) = (start(model)?, start_echo()?);
@@ -119,15 +119,18 @@ fn alone_resident(model: &Model) -> Result<f64> {
         .output()
         .map_err(|e| e.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    let bytes: f64 = text.parse().map_err(|_| format!("expected bytes, found {text:?}"))?;
+    let bytes: f64 = text.parse().map_err(|_| format!("expected a number of bytes, found {text:?}"))?;
     Ok(bytes / 1e6)
 }
 
 /// Prints the resident memory of this process after one run of a model from its artifact.
 pub fn resident(options: &Options) -> Result<()> {
-    let name = options.text("model").ok_or("expected --model NAME")?;
+    let name = options.text("model").ok_or("expected `--model NAME`, found none")?;
     let models = networks()?;
-    let model = models.iter().find(|model| model.name == name).ok_or("expected a known model")?;
+    let model = models
+        .iter()
+        .find(|model| model.name == name)
+        .ok_or("--model: expected resnet50 or digits, found another name")?;
     let plugins = backend()?;
     let session = Session::builder().threads(1).plugin_dir(&plugins[3]).build().map_err(|e| format!("{e:?}"))?;
     let artifact = folder()?.join(format!("{name}.byoc"));
@@ -147,7 +150,7 @@ pub fn resident(options: &Options) -> Result<()> {
 
 /// Prints the resident memory of this process after one run of an artifact.
 pub fn resident_of(options: &Options) -> Result<()> {
-    let artifact = options.text("artifact").ok_or("expected --artifact FILE")?;
+    let artifact = options.text("artifact").ok_or("expected `--artifact FILE`, found none")?;
     let plugins = backend()?;
     let session = Session::builder().threads(1).plugin_dir(&plugins[3]).build().map_err(|e| format!("{e:?}"))?;
     let model = byoc::Model::load(&session, artifact).map_err(|e| e.to_string())?;
@@ -179,7 +182,7 @@ fn restart(model: &Model) -> Result<()> {
         // The port is open before the model is loaded; until then requests are rejected with a hint.
         while Connection::open(&server, &exchange)?.exchange().is_err() {
             if before.elapsed() > Duration::from_secs(60) {
-                return Err("expected a response within 60 s".into());
+                return Err("expected a response within 60 s, found a timeout".into());
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -187,7 +190,7 @@ fn restart(model: &Model) -> Result<()> {
     }
     let word = verdict(median(&times) <= MAX_START);
     println!(
-        "\n{}: from the start of the process to the first answer {} s with the cache, at most {MAX_START}: {word}; {first:.2} s before",
+        "\n{}: time from process start to first response: {} s with a warm cache, at most {MAX_START} s: {word}; {first:.2} s on the first start",
         model.name,
         spread(&times, 2)
     );

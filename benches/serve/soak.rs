@@ -44,7 +44,8 @@ pub fn run(options: &Options) -> Result<()> {
     write_model(&repository, "relu", "nn.relu(%x)")?;
     write_model(&repository, "changing", "add(%x, 0f)")?;
     let networks = networks()?;
-    let digits = networks.iter().find(|model| model.name == "digits").ok_or("expected the network for digits")?;
+    let digits =
+        networks.iter().find(|model| model.name == "digits").ok_or("expected the digits network among the models")?;
     let named = format!("digits={}", digits.file.display());
     let path = repository.display().to_string();
     let server = start_byoc(&[
@@ -131,7 +132,7 @@ fn sample(server: &Server, counts: &Counts, time: Duration) -> Result<Vec<f64>> 
 fn report(samples: &[f64]) -> Result<()> {
     let quarter = samples.len() / 4;
     if quarter == 0 {
-        return Err("expected at least four seconds".into());
+        return Err("expected at least four samples, found fewer".into());
     }
     println!("\n| quarter | resident memory, mean MB | lowest | highest |\n|---|---|---|---|");
     let mut means = Vec::new();
@@ -144,12 +145,12 @@ fn report(samples: &[f64]) -> Result<()> {
     let growth = means[3] / means[1] - 1.0;
     let is_met = growth.abs() <= MAX_GROWTH;
     println!(
-        "last quarter over the second: {:+.2} %, at most {:.0} %: {}",
+        "growth from the second to the last quarter: {:+.2} %, at most {:.0} %: {}",
         100.0 * growth,
         100.0 * MAX_GROWTH,
         verdict(is_met)
     );
-    if is_met { Ok(()) } else { Err("the resident memory grew".into()) }
+    if is_met { Ok(()) } else { Err("expected stable resident memory, found growth beyond the limit".into()) }
 }
 
 fn values(random: &mut Random, count: usize) -> Vec<f32> {
@@ -180,7 +181,7 @@ fn binary(server: &Server, counts: &Counts, seed: u64, rows: u64) -> Result<()> 
             let reply = client.exchange(&wanted).map_err(io)?;
             if reply.status != 200 || client.data(reply) != positive(&values) {
                 return Err(format!(
-                    "binary: expected the positive part, found {}",
+                    "binary: expected the positive part of the input, found {}",
                     String::from_utf8_lossy(client.body(reply))
                 ));
             }
@@ -236,7 +237,8 @@ fn digit(server: &Server, counts: &Counts, model: &crate::models::Model) -> Resu
     let mut client = Http::connect(server.http).map_err(io)?;
     while counts.goes_on() {
         let values: Vec<f32> = (0..count).map(|_| (random.next_u64() % 256) as f32 / 255.0).collect();
-        let input = byoc::Tensor::from_bytes(byoc::DType::F32, &shape, &bytes(&values)).ok_or("expected an input")?;
+        let input = byoc::Tensor::from_bytes(byoc::DType::F32, &shape, &bytes(&values))
+            .ok_or("expected data of the input's size")?;
         let expected = alone.run(vec![input]).map_err(|e| e.to_string())?.into_tensors();
         let reply =
             client.exchange(&binary_request("digits", &model.input, &model.shape, &bytes(&values))).map_err(io)?;

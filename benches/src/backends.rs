@@ -7,7 +7,7 @@ use byoc_core::pattern::{Checks, Entry, parse_table};
 use byoc_ir::ir::{Module, Name};
 use std::fmt::Write;
 
-/// Returns a pattern table of 95 entries, the size of a complete library's table: convolutions and matrix products,
+/// Returns a pattern table of 95 entries, about as many as for a complete library: convolutions and matrix products,
 /// each with and without bias and with seven activations, long patterns first.
 pub fn table() -> Vec<Entry> {
     let mut text = String::new();

@@ -13,7 +13,7 @@ pub mod programs;
 use criterion::Criterion;
 use std::time::Duration;
 
-/// Returns the Criterion settings of all benches, with few samples to limit each file to a minute or two.
+/// Returns the Criterion settings of all benches. The sample count is low, to limit each file to a minute or two.
 pub fn criterion() -> Criterion {
     Criterion::default()
         .sample_size(10)

@@ -1,6 +1,6 @@
 //! Patterns of the dnnl backend, each as a small program with constant weights, at the sizes of ResNet-50, MobileNetV2
-//! and BERT, and the steps of recurrent layers. If a backend does not match a whole pattern, the pattern takes
-//! noticeably longer than its anchor operator.
+//! and BERT, and the steps of recurrent layers. If a backend matches only part of a pattern, the pattern is
+//! noticeably slower than its anchor operator.
 
 use byoc::io::random;
 use byoc_ir::ir::{AttrValue, Attrs, ExprId, Module, Type};
@@ -49,7 +49,7 @@ impl NetBuilder {
 
     fn split(&mut self, x: ExprId, count: u32) -> Vec<ExprId> {
         let all = self.op("split", &[x], &[("indices_or_sections", i64::from(count).into()), ("axis", 1.into())]);
-        (0..count).map(|i| self.builder.project(all, i).expect("expected a part")).collect()
+        (0..count).map(|i| self.builder.project(all, i).expect("expected a tuple field")).collect()
     }
 
     /// Adds a convolution of a square image, without bias.
@@ -279,7 +279,7 @@ fn pooled(n: &mut NetBuilder, [input, channels, size]: [usize; 3], name: &str, a
 }
 
 /// Step of a recurrent layer, which maps the projected input, the recurrent weights and the state to the hidden state
-/// and the rest of the state.
+/// and the remaining state.
 type Step = fn(&mut NetBuilder, ExprId, &[ExprId], Option<[ExprId; 2]>) -> [ExprId; 2];
 
 const STEPS: usize = 16;
@@ -297,7 +297,7 @@ fn recurrent(n: &mut NetBuilder, gates: &[usize], step: Step) -> ExprId {
     let by_step = n.op("split", &[projected], &attrs);
     let (mut state, mut hiddens) = (None, Vec::new());
     for t in 0..STEPS {
-        let sums = n.builder.project(by_step, t as u32).expect("expected a step");
+        let sums = n.builder.project(by_step, t as u32).expect("expected a field per step");
         let next = step(n, sums, &r, state);
         hiddens.push(next[0]);
         state = Some(next);

@@ -1,4 +1,4 @@
-//! Synthetic modules, generated as text. Each has a structure that could make a pass slow.
+//! Synthetic modules, generated as text. The structure of each module stresses the complexity of a pass.
 
 use std::fmt::Write;
 
@@ -63,7 +63,7 @@ impl Body {
 
 const HEADER: &str = "def @main(%x: Tensor[(1, 64), float32])";
 
-/// Returns a chain of operators: one huge region.
+/// Returns a chain of operators, which forms one huge region.
 fn chain(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = "%x".to_owned();
@@ -98,7 +98,7 @@ fn wide(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// Returns operators of three backends and the host in alternation: many small regions.
+/// Returns operators that alternate between three backends and the host, which form many small regions.
 fn alternating(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = "%x".to_owned();
@@ -110,7 +110,7 @@ fn alternating(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// Returns blocks that match the long patterns: one huge region of composites.
+/// Returns blocks that match the long patterns, which form one huge region of composites.
 fn convolutions(operators: usize) -> (String, usize) {
     let mut body = Body::new(
         "def @main(%x: Tensor[(1, 8, 6, 6), float32], %w: Tensor[(8, 8, 3, 3), float32], \
@@ -154,7 +154,7 @@ fn fan(operators: usize) -> (String, usize) {
     body.end(&sum)
 }
 
-/// Returns a chain of operators that also read the value halfway back to the beginning.
+/// Returns a chain in which each operator also reads the value halfway back to the beginning.
 fn skips(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = body.op(format_args!("nn.relu(%x)"));

@@ -36,7 +36,7 @@ impl Generator<'_> {
     }
 
     fn push(&mut self, expr: Expr) -> ExprId {
-        let id = self.builder.push(expr).unwrap_or_else(|d| panic!("the generator makes typed programs: {d}"));
+        let id = self.builder.push(expr).unwrap_or_else(|d| panic!("expected a well-typed program: {d}"));
         self.values.push(id);
         id
     }
@@ -386,7 +386,7 @@ fn rejects_deeply_nested_types_and_lists() {
     assert_eq!(code(&format!("{}1", "-".repeat(100_000))), None);
     assert_eq!(code(&format!("{} {} 1", "/*".repeat(100_000), "*/".repeat(100_000))), None);
 
-    // Fifty lines whose type would have 2^50 parts.
+    // Each of fifty lines doubles the size of the type, up to 2^50 leaves.
     let mut text = String::from("%0 = (1, 1);\n");
     for i in 1..50 {
         let _ = writeln!(text, "%{i} = (%{0}, %{0});", i - 1);

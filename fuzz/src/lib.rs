@@ -9,7 +9,7 @@ pub use libfuzzer_sys;
 /// # Panics
 /// If the target reports a violation.
 pub fn run(name: &str, bytes: &[u8]) {
-    let target = byoc_fuzz::target(name).expect("expected a target of the table");
+    let target = byoc_fuzz::target(name).expect("expected a target in `TARGETS`");
     if let Err(message) = execute(target, bytes) {
         panic!("{message}");
     }
@@ -17,10 +17,10 @@ pub fn run(name: &str, bytes: &[u8]) {
 
 /// Mutates an input in place, with the target's format-specific mutation, and returns the new length.
 pub fn mutate(name: &str, data: &mut [u8], size: usize, seed: u32) -> usize {
-    let target = byoc_fuzz::target(name).expect("expected a target of the table");
+    let target = byoc_fuzz::target(name).expect("expected a target in `TARGETS`");
     let mut random = Random::new(u64::from(seed));
-    // With an empty corpus, libFuzzer starts with a line feed, which is replaced with a seed here. There are no seeds
-    // in the corpora of artifacts, which must be compiled, and of inputs that encode random choices.
+    // With an empty corpus, libFuzzer starts with a line feed, which is replaced with a seed here. Artifact
+    // targets, whose seeds are compiled, and targets whose inputs encode random choices have no corpus.
     let seeded = size < 8;
     let input = if seeded {
         let mut seeds = (target.seeds)();

@@ -13,7 +13,7 @@ pub enum Tolerance {
         /// Absolute tolerance.
         atol: f64,
     },
-    /// Bound on max|a - b| / max|b| over the whole tensor. Suitable for the outputs of whole models, whose small
+    /// Bound on max|a - b| / max|b| over the entire tensor. Suitable for model outputs, whose small
     /// elements contain the rounding errors of large elements.
     MaxRelative(f64),
 }

@@ -16,13 +16,13 @@ use std::sync::Arc;
 /// Model or artifact to read.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// File: `.onnx`, `.relay`, a folder in ONNX test-data layout, or `.byoc`.
+    /// File (`.onnx`, `.relay` or `.byoc`), or directory in ONNX test-data layout.
     Path(PathBuf),
     /// Bytes of an ONNX file or of an artifact. External tensor data is read from `folder`.
     Bytes {
         /// Contents of the file.
         bytes: Bytes,
-        /// Folder with the external data files of an ONNX model.
+        /// Directory with the external data files of an ONNX model.
         folder: Option<PathBuf>,
     },
 }
@@ -97,15 +97,15 @@ impl CompileOptions {
         self
     }
 
-    /// Sets the size of a symbolic dimension.
+    /// Sets the value of a symbolic dimension.
     #[must_use]
     pub fn dim(mut self, name: impl Into<String>, size: usize) -> CompileOptions {
         self.load.dims.insert(name.into(), size);
         self
     }
 
-    /// Leaves a dimension symbolic, which allows a different size in every run. A separate program is compiled for each
-    /// size in `specialized`.
+    /// Leaves a dimension symbolic, so that its value may differ in every run. A separate program is compiled for each
+    /// value in `specialized`.
     #[must_use]
     pub fn open_dim(mut self, name: impl Into<String>, specialized: impl IntoIterator<Item = usize>) -> CompileOptions {
         let name = name.into();

@@ -23,7 +23,7 @@
 //!
 //! # Backends
 //!
-//! A session loads plugins only from the folders that the program names, and from the default folders if
+//! A session loads plugins only from the directories that the program names, and from the default directories if
 //! [`SessionBuilder::search_default_dirs`] requests them. [`CompileOptions::backend`] selects backends from the loaded
 //! plugins:
 //!
@@ -83,7 +83,7 @@
 //!
 //! # Logs
 //!
-//! Events and spans are emitted through [`tracing`]; without a subscriber, they are invisible and cost nothing.
+//! Events and spans are emitted through [`tracing`]; without a subscriber, they are discarded at negligible cost.
 
 pub mod build;
 pub mod compare;

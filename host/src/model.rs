@@ -153,8 +153,8 @@ impl Model {
         Ok(self.0.loaded.reset_state()?)
     }
 
-    /// Releases the memory that is kept between runs: activations, copies of inputs, and what backends prepared for the
-    /// dimensions of earlier runs. The next run allocates it again.
+    /// Releases the memory retained between runs: activations, input copies, and the plans that backends prepared for
+    /// earlier input dimensions. The next run allocates the memory again.
     pub fn release_memory(&self) {
         self.0.staging.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.0.loaded.release_memory();
@@ -303,7 +303,7 @@ impl Model {
             }
         }
         Tensor::from_storage(dtype, shape, memory).ok_or_else(|| {
-            let message = format!("expected the bytes of {dtype}{shape:?}, found {} bytes", data.len());
+            let message = format!("expected data of type {dtype}{shape:?}, found {} bytes", data.len());
             Diagnostic::error(codes::runtime::INPUT_SHAPE, message).into()
         })
     }

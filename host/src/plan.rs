@@ -22,7 +22,7 @@ impl Plan<'_> {
     /// Returns the plan as JSON.
     ///
     /// `{"entry", "arena_bytes", "functions": [{"name", "params", "results", "arena_bytes", "registers", "steps"}]}`.
-    /// A register has `dtype` and `dims` (a size, a name, or null) unless it holds no tensor, and a `place`: `"value"`,
+    /// A register has `dtype` and `dims` (an integer, a name, or null) unless it holds no tensor, and a `place`: `"value"`,
     /// `"arena"`, `"constant"` or `"device"`, with `offset` and `bytes` in an arena, and `constant`. A step has `index`
     /// (of its instruction), `kind`, `name`, `backend`, `origins` (operators of the model), `flops`, `inputs` and
     /// `outputs` (registers).

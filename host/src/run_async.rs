@@ -108,7 +108,7 @@ impl Shared {
 
 fn panicked() -> Error {
     Diagnostic::error(codes::runtime::BAD_PROGRAM, "the run panicked")
-        .note("this is a defect of byoc: please report it")
+        .note("this is a bug in byoc: please report it")
         .into()
 }
 

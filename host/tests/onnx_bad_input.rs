@@ -271,7 +271,7 @@ fn restricts_external_data_to_folder_of_model() {
         assert_eq!(error.diagnostics[0].code, frontends::BAD_EXTERNAL_DATA, "{location}");
         assert!(error.to_string().contains("expected a data file below the model's folder"), "{error}");
     }
-    // A folder of symlinks into a file store is permitted.
+    // A directory of symlinks into a file store is permitted.
     let links = outer.path().join("links");
     std::fs::create_dir(&links).unwrap();
     load(&[("location", "w.bin"), ("length", "8"), ("offset", "0")]).unwrap();

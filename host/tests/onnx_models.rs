@@ -100,7 +100,7 @@ fn classifies_digits_like_pytorch() {
         .zip(labels.view().to_i64s().unwrap())
         .filter(|(row, label)| (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])) == Some(*label as usize))
         .count();
-    assert_eq!(right, 357, "of {}", images.shape()[0]);
+    assert_eq!(right, 357, "expected 357 correct predictions for {} images", images.shape()[0]);
 }
 
 /// A GRU that resets its state before the matrix product reads two parts of the recurrent weights. If every step sliced

@@ -12,7 +12,7 @@ fn operators_match_recorded_results() {
     let entries = std::fs::read_dir(test_data("operators")).unwrap().map(|e| e.unwrap().path());
     let mut folders: Vec<_> = entries.filter(|p| p.is_dir()).collect();
     folders.sort();
-    assert!(folders.len() >= 130, "expected at least 130 folders, found {}", folders.len());
+    assert!(folders.len() >= 130, "expected at least 130 directories, found {}", folders.len());
     for path in folders {
         let folder = TestFolder::open(&path).unwrap();
         let outcome = || -> Result<f64, String> {

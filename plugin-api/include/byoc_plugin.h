@@ -28,8 +28,8 @@
  * A host loads every plugin whose BYOC_ABI is between 1 and the host's own. Within a version, nothing is removed and
  * nothing changes its meaning: a structure grows at its end only and begins with its size, fields beyond the end of a
  * shorter structure count as NULL or 0, and fields beyond the end known to the reader are ignored. In a shorter
- * byoc_plugin, a missing name is that of the file and a missing version is "0"; `init` is required. What is deprecated
- * keeps working.
+ * byoc_plugin, a missing name is that of the file and a missing version is "0"; `init` is required. Every
+ * deprecated feature keeps working.
  */
 #ifndef BYOC_PLUGIN_H
 #define BYOC_PLUGIN_H

@@ -38,7 +38,7 @@ pub trait Codegen: Send + Sync + 'static {
     /// single operators, and once for all regions.
     ///
     /// # Errors
-    /// If the backend cannot give a verdict on any candidate.
+    /// If the backend cannot judge any candidate.
     fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
         let verdict = |candidate: &Candidate| match candidate.kind {
             CandidateKind::Region => self.accept_region(candidate),
@@ -249,7 +249,7 @@ refusal_codes! {
     UnsupportedAttr,
     /// The backend does not support a layout.
     UnsupportedLayout,
-    /// A dimension is unknown before the run.
+    /// A dimension is unknown until run time.
     DynamicDim,
     /// The backend does not support a quantization scheme.
     QuantScheme,

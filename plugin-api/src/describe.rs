@@ -24,7 +24,7 @@ pub struct Description {
     pub patterns: String,
     /// Single operators that the backend judges, in order of preference.
     pub operators: Vec<String>,
-    /// True if the backend supports dimensions unknown before the run. Otherwise the host refuses candidates with such
+    /// True if the backend supports dimensions unknown until run time. Otherwise the host refuses candidates with such
     /// dimensions without calling the backend.
     pub dynamic_dims: bool,
     /// Minimum cost of a region.
@@ -46,8 +46,8 @@ pub struct Description {
     /// True if subnormal numbers, those of inputs and intermediate values included, may be replaced by zero.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub flush_to_zero: bool,
-    /// True if the backend's devices have memory of their own, in which the tensors between its regions stay: its loader
-    /// answers [`MEMORY_KEY`](crate::device::MEMORY_KEY).
+    /// True if the backend's devices have dedicated memory, in which tensors passed between its regions remain. The
+    /// loader then responds to [`MEMORY_KEY`](crate::device::MEMORY_KEY) queries.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub device_memory: bool,
     /// True if each device of the backend is a separate backend, `NAME@ID`, with its own description, verdicts and

@@ -18,7 +18,7 @@ pub struct Estimate {
     /// Number of kernels, commands or transfers that a run starts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub launches: Option<u64>,
-    /// Additional backend-specific numbers, shown under their names.
+    /// Additional backend-specific metrics, by name.
     #[serde(flatten)]
     pub further: Map<String, Value>,
 }

@@ -109,7 +109,7 @@ pub struct TensorType {
 pub enum Dim {
     /// Known dimension.
     Known(usize),
-    /// Dimension unknown before the run: the name of a symbolic dimension, or empty for `?`. Dimensions with the same
+    /// Dimension unknown until run time: the name of a symbolic dimension, or empty for `?`. Dimensions with the same
     /// name are equal. The name of a computed dimension is an expression that `byoc-plugin-support` evaluates:
     /// `12*batch`, `floordiv(n + 1, 2)`.
     Unknown(RString),
@@ -248,7 +248,10 @@ impl Graph {
                             return invalid(format!("input {index} is out of range 0..{}", graph.inputs.len()));
                         }
                         Some(input) if node.outputs[..] != [input.ty.clone()] => {
-                            return invalid(format!("expected one output of the type of input {index}, {}", input.ty));
+                            return invalid(format!(
+                                "input {index}: expected one output of type {}, found others",
+                                input.ty
+                            ));
                         }
                         Some(_) => {}
                     },
@@ -256,11 +259,11 @@ impl Graph {
                         return invalid(format!("constant {index} is out of range 0..{constants}"));
                     }
                     NodeKind::Constant(_) if node.outputs.len() != 1 => {
-                        return invalid("expected one output for a constant".into());
+                        return invalid(format!("constant: expected one output, found {}", node.outputs.len()));
                     }
                     NodeKind::Composite(Composite { body, .. }) => {
                         if body.inputs.len() != node.inputs.len() || body.outputs.len() != node.outputs.len() {
-                            return invalid("expected as many inputs and outputs as in the composite's body".into());
+                            return invalid("expected the composite's input and output counts, found others".into());
                         }
                         worklist.push(body);
                     }
@@ -268,12 +271,15 @@ impl Graph {
                 }
             }
             if graph.outputs.is_empty() {
-                return Err(format!("graph {symbol}: expected at least one output"));
+                return Err(format!("graph {symbol}: expected at least one output, found none"));
             }
             for value in &graph.outputs {
                 let node = graph.nodes.get(value.node as usize);
                 if node.is_none_or(|node| value.index as usize >= node.outputs.len()) {
-                    return Err(format!("graph {symbol}: output {}.{} does not exist", value.node, value.index));
+                    return Err(format!(
+                        "graph {symbol}: expected an existing output, found {}.{}",
+                        value.node, value.index
+                    ));
                 }
             }
         }
@@ -519,7 +525,7 @@ mod tests {
         graph.inputs[0].ty.dtype = DType::I8;
         assert_eq!(
             graph.check(4).unwrap_err(),
-            "graph f, node 0: expected one output of the type of input 0, Tensor[(2,), int8]"
+            "graph f, node 0: input 0: expected one output of type Tensor[(2,), int8], found others"
         );
         graph.inputs[0].ty.dtype = DType::F32;
         graph.push_op("f", [ValueRef { node: x, index: 1 }], [], [ty.clone()]);
@@ -533,7 +539,7 @@ mod tests {
         graph.outputs.push(ValueRef::of(x));
         graph.push(Node::composite("c", Graph::new("c"), [ValueRef::of(x)]));
         assert!(
-            graph.check(4).unwrap_err().ends_with("expected as many inputs and outputs as in the composite's body")
+            graph.check(4).unwrap_err().ends_with("expected the composite's input and output counts, found others")
         );
     }
 }

@@ -52,7 +52,7 @@ impl Graph {
         match value.get("version").and_then(Value::as_u64) {
             Some(GRAPH_VERSION) => {}
             Some(version) => return Err(format!("expected a graph of version {GRAPH_VERSION}, found {version}").into()),
-            None => return Err("expected a \"version\" in a graph".into()),
+            None => return Err("expected a \"version\" in a graph, found none".into()),
         }
         let graph = read_graph(&value)?;
         graph.check(usize::MAX)?;
@@ -66,12 +66,12 @@ pub(crate) fn write_attrs(list: &[Attr], out: &mut Vec<u8>) {
     write(out, 2 + 32 * list.len(), |buffer| attrs(buffer, list));
 }
 
-/// Unwritten rest of the output buffer. Each writer function writes to its beginning and returns the rest, or `None` if
-/// the space is insufficient.
+/// Unwritten tail of the output buffer. Each writer function writes to its beginning and returns the remainder, or
+/// `None` if the space is insufficient.
 ///
 /// A C backend receives every candidate in this form, possibly thousands per model. The writer functions pass only the
-/// slice, which stays in registers; the length of a vector would be loaded and stored for each of the hundred pieces of
-/// a candidate.
+/// slice, which stays in registers; the length of a vector would be loaded and stored for each of a candidate's
+/// roughly one hundred tokens.
 type Buffer<'o> = &'o mut [u8];
 
 /// Appends the output of `write` to `out`. Reserves `guess` bytes, and doubles the size until the output fits.
@@ -319,14 +319,16 @@ pub(crate) fn read_type(value: &Value) -> Result<TensorType> {
         Value::String(name) => Ok(Dim::Unknown(name.as_str().into())),
         size => match size.as_u64().and_then(|size| usize::try_from(size).ok()) {
             Some(size) => Ok(Dim::Known(size)),
-            None => Err(format!("expected a number, a name or null as a dimension, found {}", abbreviate(size)).into()),
+            None => {
+                Err(format!("expected an integer, a name or null as a dimension, found {}", abbreviate(size)).into())
+            }
         },
     });
     Ok(TensorType { dtype, dims: dims.collect::<Result<_>>()? })
 }
 
 fn read_dtype_code(parts: &[Value]) -> Result<DType> {
-    let malformed = || Error::new("expected an element type as a name or [code, bits, lanes]");
+    let malformed = || Error::new("expected an element type as a name or [code, bits, lanes], found another form");
     let [code, bits, lanes] = parts else { return Err(malformed()) };
     let small = |value: &Value| u8::try_from(read_number(value)?).map_err(|_| malformed());
     let lanes = u16::try_from(read_number(lanes)?).map_err(|_| malformed())?;
@@ -366,14 +368,14 @@ pub(crate) fn read_value(value: &Value) -> Result<AttrValue> {
 fn read_list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value]> {
     match value.get(key).and_then(Value::as_array) {
         Some(values) => Ok(values),
-        None => Err(format!("expected a list \"{key}\" in {}", abbreviate(value)).into()),
+        None => Err(format!("expected a list \"{key}\", found {}", abbreviate(&value[key])).into()),
     }
 }
 
 fn read_text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
     match value.get(key).and_then(Value::as_str) {
         Some(text) => Ok(text),
-        None => Err(format!("expected a string \"{key}\" in {}", abbreviate(value)).into()),
+        None => Err(format!("expected a string \"{key}\", found {}", abbreviate(&value[key])).into()),
     }
 }
 
@@ -433,7 +435,7 @@ mod tests {
             .prop_map(|map| map.into_iter().map(|(key, value)| Attr { key: key.into(), value }).collect())
     }
 
-    /// Generates valid graphs from arbitrary numbers.
+    /// Generates valid graphs from arbitrary integers.
     fn graph() -> impl Strategy<Value = Graph> {
         let node = (0u8..4, any::<[u32; 2]>(), attrs(), prop::collection::vec(tensor_type(), 1..3), any::<String>());
         (any::<String>(), attrs(), prop::collection::vec(node, 1..8)).prop_map(|(symbol, function_attrs, nodes)| {
@@ -511,7 +513,7 @@ mod tests {
         expect_error("", "EOF while parsing");
         expect_error("[]", "expected a \"version\" in a graph");
         expect_error(r#"{"version": 2}"#, "expected a graph of version 1, found 2");
-        expect_error(r#"{"version": 1}"#, "expected a string \"symbol\" in");
+        expect_error(r#"{"version": 1}"#, "expected a string \"symbol\", found null");
         let graph = |inputs: &str, nodes: &str, outputs: &str| {
             format!(r#"{{"version": 1, "symbol": "f", "inputs": {inputs}, "nodes": {nodes}, "outputs": {outputs}}}"#)
         };
@@ -519,7 +521,7 @@ mod tests {
         expect_error(&graph("[]", "[{}]", "[]"), "expected an input, a constant, an op or a composite, found {}");
         expect_error(&graph("[]", r#"[{"op": "f", "outputs": [{"dtype": "float33", "dims": []}]}]"#, "[]"), "float33");
         expect_error(&graph("[]", "[]", "[]"), "graph f: expected at least one output");
-        expect_error(&graph("[]", "[]", "[[0, 0]]"), "graph f: output 0.0 does not exist");
+        expect_error(&graph("[]", "[]", "[[0, 0]]"), "graph f: expected an existing output, found 0.0");
         expect_error(&graph("[]", "[]", "[[0]]"), "expected a value [node, output], found [0]");
         expect_error(
             &graph("[]", &format!(r#"[{{"input": 0, "outputs": [{f32s}]}}]"#), "[]"),

@@ -110,7 +110,7 @@ impl Linked {
         for note in array(&head, "notes")? {
             linked
                 .notes
-                .push(note.as_str().ok_or_else(|| invalid(format!("expected a text, found {note}")))?.to_owned());
+                .push(note.as_str().ok_or_else(|| invalid(format!("expected a string, found {note}")))?.to_owned());
         }
         Ok(linked)
     }
@@ -127,7 +127,7 @@ impl Linked {
 
 impl LoadRequest<'_> {
     /// Returns the shared data from the link step, a byte constant that follows the constants passed to `compile`. Its
-    /// digest identifies the shared data, and can serve as the key of an engine that all regions of a model share.
+    /// digest identifies the shared data, and can serve as the key of a resource that all regions of a model share.
     pub fn shared(&self) -> Option<&Constant> {
         let index = self.options.get(REGION)?.get(SHARED)?.as_u64()?;
         self.constants.get(usize::try_from(index).ok()?)
@@ -164,18 +164,21 @@ fn split(bytes: &[u8]) -> Result<(Value, &[u8])> {
         let size = usize::try_from(u64::from_le_bytes(*size)).ok()?;
         rest.split_at_checked(size)
     });
-    let (text, data) = parts.ok_or_else(|| invalid(format!("truncated after {} bytes", bytes.len())))?;
+    let (text, data) =
+        parts.ok_or_else(|| invalid(format!("expected a complete message, found {} bytes", bytes.len())))?;
     let head: Value = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
     match head.is_object() {
         true => Ok((head, data)),
-        false => Err(invalid("expected a JSON object")),
+        false => Err(invalid("expected a JSON object, found another JSON value")),
     }
 }
 
 fn slice<'a>(data: &'a [u8], range: &Value) -> Result<&'a [u8]> {
     let number = |at: usize| range.get(at)?.as_u64().and_then(|number| usize::try_from(number).ok());
     let part = number(0).zip(number(1)).and_then(|(offset, size)| data.get(offset..offset.checked_add(size)?));
-    part.ok_or_else(|| invalid(format!("expected offset and size in {} bytes of data, found {range}", data.len())))
+    part.ok_or_else(|| {
+        invalid(format!("expected an offset and a size within {} bytes of data, found {range}", data.len()))
+    })
 }
 
 /// Returns the list at `key`, or an empty list if the key is missing.
@@ -188,7 +191,7 @@ fn array<'a>(object: &'a Value, key: &str) -> Result<&'a [Value]> {
 }
 
 fn text<'a>(object: &'a Value, key: &str) -> Result<&'a str> {
-    object[key].as_str().ok_or_else(|| invalid(format!("{key}: expected a text, found {}", object[key])))
+    object[key].as_str().ok_or_else(|| invalid(format!("{key}: expected a string, found {}", object[key])))
 }
 
 #[cfg(test)]

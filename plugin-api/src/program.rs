@@ -95,14 +95,15 @@ impl Request {
     /// # Errors
     /// If the data is malformed, or has a different version.
     pub fn read(data: &[u8]) -> Result<Request> {
-        let end = data.iter().position(|&byte| byte == 0).ok_or("expected a NUL after the JSON of a request")?;
+        let end =
+            data.iter().position(|&byte| byte == 0).ok_or("expected a NUL after the JSON of a request, found none")?;
         let (text, mut rest) = (&data[..end], &data[end + 1..]);
         let mut value: Value = serde_json::from_slice(text)?;
         if value["version"] != VERSION {
             return Err(format!("expected a request of version {VERSION}, found {}", value["version"]).into());
         }
         let graph = Graph::from_json(&value["graph"].to_string())?;
-        let rows = value["constants"].as_array().ok_or("expected a list of constants in a request")?;
+        let rows = value["constants"].as_array().ok_or("expected a list \"constants\" in a request, found none")?;
         let mut constants = Vec::with_capacity(rows.len());
         for row in rows {
             constants.push(constant(row, &mut rest)?);
@@ -114,15 +115,17 @@ impl Request {
 
 /// Parses the constant that `row` describes, and removes its bytes from the front of `rest`.
 fn constant(row: &Value, rest: &mut &[u8]) -> Result<Constant> {
-    let dtype = row["dtype"].as_str().and_then(DType::parse).ok_or("expected the element type of a constant")?;
-    let dims = row["dims"].as_array().ok_or("expected the dimensions of a constant")?;
+    let dtype = row["dtype"]
+        .as_str()
+        .and_then(DType::parse)
+        .ok_or("constant: expected an element type, found another value")?;
+    let dims = row["dims"].as_array().ok_or("constant: expected a list of dimensions, found another value")?;
     let dims: Option<Vec<usize>> = dims.iter().map(|dim| dim.as_u64()?.try_into().ok()).collect();
-    let dims = dims.ok_or("expected dimensions >= 0 of a constant")?;
+    let dims = dims.ok_or("constant: expected dimensions >= 0, found another value")?;
     let count = dims.iter().try_fold(dtype.size(), |n, &dim| n.checked_mul(dim));
     let size = row["size"].as_u64().and_then(|size| usize::try_from(size).ok());
     let size = size.filter(|size| count == Some(*size) && *size <= rest.len());
-    let size =
-        size.ok_or_else(|| Error::new(format!("expected {count:?} bytes of a constant, found {}", row["size"])))?;
+    let size = size.ok_or_else(|| Error::new(format!("constant: expected {count:?} bytes, found {}", row["size"])))?;
     let (bytes, after) = rest.split_at(size);
     *rest = after;
     Ok(Constant::new("", dtype, &dims, Held::new(bytes, row["digest"].as_str().unwrap_or_default())))
@@ -185,7 +188,7 @@ impl Answer {
             }
         };
         Ok(Answer::Program(Program {
-            source: text("source").ok_or("expected \"source\" or \"refused\" in the answer")?,
+            source: text("source").ok_or("expected \"source\" or \"refused\" in the response, found neither")?,
             workspace: number("workspace")?,
             status: value["status"] == true,
             constant_bytes: number("constant_bytes")?,

@@ -135,7 +135,7 @@ impl Services {
 
     /// Calls `task` with every index below `count`, on the host's threads, and returns when all calls have returned.
     /// Runs inline when called from inside a task. A large `count` of small tasks is correct but slow: split the work
-    /// into a few pieces per thread.
+    /// into a few chunks per thread.
     ///
     /// # Errors
     /// If a task panics; the error has the message and the location. Tasks that have not started by then are skipped.
@@ -169,8 +169,8 @@ impl Services {
     pub fn parallel_for_workers(&self, count: usize, task: impl Fn(usize, usize) + Sync) -> Result<()> {
         let next = AtomicUsize::new(0);
         let failed = AtomicBool::new(false);
-        // A worker is a `parallel_for` task that claims indices until none is left. If the host runs the tasks
-        // sequentially, the first worker claims all indices.
+        // A worker is a `parallel_for` task that claims indices until all are claimed. If the host runs the
+        // tasks sequentially, the first worker claims all indices.
         self.try_parallel_for(self.num_threads().max(1).min(count), |worker| {
             while !failed.load(Ordering::Relaxed) {
                 let index = next.fetch_add(1, Ordering::Relaxed);

@@ -40,7 +40,7 @@ impl Signature {
     pub fn from_json(value: &Value) -> Result<Signature> {
         let types = |key: &str| match value.get(key).and_then(Value::as_array) {
             Some(types) => types.iter().map(TensorType::from_json).collect(),
-            None => Err(Error::new(format!("expected a list \"{key}\" in a signature"))),
+            None => Err(Error::new(format!("expected a list \"{key}\" in a signature, found none"))),
         };
         Ok(Signature { inputs: types("inputs")?, outputs: types("outputs")? })
     }

@@ -116,7 +116,11 @@ impl<'a> TensorRef<'a> {
     #[inline]
     pub fn new(dtype: DType, shape: &'a [usize], bytes: &'a [u8]) -> TensorRef<'a> {
         let raw = describe(dtype, shape.as_ptr(), shape.len(), bytes.as_ptr());
-        assert_eq!(raw.byte_len(), bytes.len(), "size in bytes of a tensor of {dtype} and shape {shape:?}");
+        assert_eq!(
+            raw.byte_len(),
+            bytes.len(),
+            "expected a buffer of the size of a tensor of {dtype} and shape {shape:?}"
+        );
         TensorRef { raw, memory: PhantomData }
     }
 
@@ -192,7 +196,11 @@ impl<'a> TensorMut<'a> {
     #[inline]
     pub fn new(dtype: DType, shape: &'a mut [usize], bytes: &'a mut [u8]) -> TensorMut<'a> {
         let raw = describe(dtype, shape.as_mut_ptr(), shape.len(), bytes.as_mut_ptr());
-        assert_eq!(raw.byte_len(), bytes.len(), "size in bytes of a tensor of {dtype} and shape {shape:?}");
+        assert_eq!(
+            raw.byte_len(),
+            bytes.len(),
+            "expected a buffer of the size of a tensor of {dtype} and shape {shape:?}"
+        );
         TensorMut { raw, memory: PhantomData }
     }
 
@@ -227,7 +235,7 @@ impl<'a> TensorMut<'a> {
     /// If the rank differs, or a dimension exceeds its bound.
     pub fn set_shape(&mut self, shape: &[usize]) {
         let fits = shape.len() == self.shape().len() && shape.iter().zip(self.shape()).all(|(new, bound)| new <= bound);
-        assert!(fits, "shape {shape:?} exceeds the bound {:?}", self.shape());
+        assert!(fits, "expected a shape within the bound {:?}, found {shape:?}", self.shape());
         for (axis, &dim) in shape.iter().enumerate() {
             // SAFETY: `axis < ndim` because the ranks are equal, and `self` borrows the shape exclusively.
             unsafe { self.raw.shape.add(axis).write(dim as i64) };
@@ -310,7 +318,9 @@ fn check<T: Element>(dtype: DType, bytes: &[u8]) {
     assert!(T::can_view(dtype), "cannot view a tensor of {dtype} as {}", std::any::type_name::<T>());
     assert!(
         bytes.is_empty() || (bytes.as_ptr() as usize).is_multiple_of(align_of::<T>()),
-        "expected an aligned tensor"
+        "expected a tensor aligned to {} bytes, found one at {:p}",
+        align_of::<T>(),
+        bytes.as_ptr()
     );
 }
 
@@ -372,9 +382,9 @@ mod tests {
         let mut output = TensorMut::new(DType::U8, &mut dims, &mut memory);
         output.set_shape(&[1, 3]);
         assert_eq!(output.as_mut_slice::<u8>().len(), 3);
-        assert!(panic_message(|| output.set_shape(&[1, 4])).contains("exceeds the bound"));
-        assert!(panic_message(|| output.set_shape(&[3])).contains("exceeds the bound"));
-        assert_eq!(dims, [1, 3], "the host sees the new shape");
+        assert!(panic_message(|| output.set_shape(&[1, 4])).contains("expected a shape within the bound"));
+        assert!(panic_message(|| output.set_shape(&[3])).contains("expected a shape within the bound"));
+        assert_eq!(dims, [1, 3], "the host observes the new shape");
     }
 
     #[test]
@@ -385,7 +395,7 @@ mod tests {
         assert_eq!(scalar.as_slice::<u8>(), [1]);
         assert!(
             panic_message(|| TensorRef::new(DType::I8, &[2], &[1]))
-                .contains("size in bytes of a tensor of int8 and shape [2]")
+                .contains("expected a buffer of the size of a tensor of int8 and shape [2]")
         );
     }
 }

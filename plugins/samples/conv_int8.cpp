@@ -1,4 +1,4 @@
-// conv_int8: a backend for byoc in C++ that offloads int8 convolutions to a third-party function.
+// conv_int8: a byoc backend in C++ that offloads int8 convolutions to a third-party function.
 //
 // `judge` checks that the function supports a convolution and otherwise gives the reason. `compile` serializes the
 // arguments of the function, `load` parses them, `run` calls the function.
@@ -28,7 +28,7 @@ template <typename Body> int32_t guarded(byoc_call *call, Body body) {
     } catch (const std::exception &error) {
         call->host->fail(call, error.what(), nullptr);
     } catch (...) {
-        call->host->fail(call, "unknown exception", nullptr);
+        call->host->fail(call, "unknown C++ exception", nullptr);
     }
     return BYOC_ERROR;
 }
@@ -41,7 +41,7 @@ struct Operand {
     int32_t number;
 };
 
-// The blob. Its layout is that of the machine that wrote it, which is safe because an artifact names its processor.
+// Blob format: the memory layout on the compiling machine, which is safe because an artifact names its processor.
 struct Layer {
     char magic[8];
     int32_t batch, in_ch, in_height, in_width, kernel_number, group, pad_height, pad_width, kernel_height, kernel_width,
@@ -54,7 +54,7 @@ struct Layer {
     std::array<int64_t, 4> weight_dims() const { return {kernel_number, in_ch / group, kernel_height, kernel_width}; }
     std::array<int64_t, 4> out_dims() const { return {batch, kernel_number, out_height(), out_width()}; }
 
-    // Validates the arguments, because a blob may come from anywhere.
+    // Validates the arguments, because blobs are untrusted.
     bool makes_sense() const {
         const int32_t most = 1 << 20;
         for (int32_t size : {in_ch, in_height, in_width, kernel_number, kernel_height, kernel_width, stride_height, stride_width, group})
@@ -81,11 +81,11 @@ std::string text_of(byoc_json value) {
     return text;
 }
 
-// Dimensions, or an attribute with a list of integers. `judge` may see thousands of convolutions, and allocating a vector
-// for each list would take longer than parsing it.
+// Dimensions, or an attribute with a list of integers. `judge` may be called for thousands of convolutions, and
+// allocating a vector for each list would take longer than parsing it.
 struct Ints {
     std::array<int64_t, 4> number;
-    size_t count = 0; // total number, of which up to four are stored
+    size_t count = 0; // total number of integers; at most four are stored
 
     int64_t operator[](size_t i) const { return number[i]; }
     bool empty() const { return count == 0; }
@@ -176,7 +176,7 @@ void take(byoc_json &at, Node &node) {
         } else if (byoc_json_field(&at, "attrs")) {
             take(at, node.attributes);
         } else if (byoc_json_field(&at, "outputs")) {
-            while (byoc_json_each(&at)) take(at, node.type); // there is exactly one
+            while (byoc_json_each(&at)) take(at, node.type); // exactly one element
         } else {
             byoc_json_pass(&at);
         }
@@ -184,27 +184,28 @@ void take(byoc_json &at, Node &node) {
 }
 
 int32_t small(int64_t size, const char *what) {
-    if (size < 0 || size > 1 << 20) throw Refusal(BYOC_UNSUPPORTED_SHAPE, std::string(what) + " is " + std::to_string(size));
+    if (size < 0 || size > 1 << 20)
+        throw Refusal(BYOC_UNSUPPORTED_SHAPE, std::string(what) + ": expected 0 to 1048576, found " + std::to_string(size));
     return int32_t(size);
 }
 
 Operand operand(const Node &node, size_t which, const char *dtype_wanted) {
     if (!byoc_json_is(node.type.dtype, dtype_wanted))
-        throw Refusal(BYOC_UNSUPPORTED_DTYPE, "input " + std::to_string(which) + " is " + text_of(node.type.dtype) +
-                                                  "; conv_int8 takes " + dtype_wanted);
+        throw Refusal(BYOC_UNSUPPORTED_DTYPE, "input " + std::to_string(which) + ": expected " + dtype_wanted + ", found " +
+                                                  text_of(node.type.dtype));
     if (node.constant >= 0) return {1, int32_t(node.constant)};
     return {0, int32_t(node.input)};
 }
 
-// Reads a pair from an attribute with one value for both or one value each.
+// Reads a pair from an attribute with one common value or two values.
 std::array<int32_t, 2> pair(const Ints &given, const char *name) {
-    if (given.empty()) throw Refusal(BYOC_UNSUPPORTED_ATTR, std::string(name) + " is missing");
+    if (given.empty()) throw Refusal(BYOC_UNSUPPORTED_ATTR, "missing attribute " + std::string(name));
     return {small(given[0], name), small(given[given.count > 1 ? 1 : 0], name)};
 }
 
 void check_layout(byoc_json found, const char *name, const char *taken) {
     if (!byoc_json_is(found, taken))
-        throw Refusal(BYOC_UNSUPPORTED_LAYOUT, std::string(name) + " is " + text_of(found) + "; conv_int8 takes " + taken);
+        throw Refusal(BYOC_UNSUPPORTED_LAYOUT, std::string(name) + ": expected " + taken + ", found " + text_of(found));
 }
 
 Layer layer_of(const char *graph_text) {
@@ -216,18 +217,18 @@ Layer layer_of(const char *graph_text) {
     const Node *found = nullptr;
     for (const Node &node : nodes) {
         if (!byoc_json_there(node.name)) continue;
-        if (found) throw Refusal(BYOC_RESOURCE_LIMIT, "the region has several operators; conv_int8 takes one");
+        if (found) throw Refusal(BYOC_RESOURCE_LIMIT, "expected one operator in the region, found several");
         if (!byoc_json_is(node.name, "nn.conv2d"))
-            throw Refusal(BYOC_UNSUPPORTED_OP, text_of(node.name) + "; conv_int8 takes nn.conv2d");
+            throw Refusal(BYOC_UNSUPPORTED_OP, "expected nn.conv2d, found " + text_of(node.name));
         found = &node;
     }
-    if (!found) throw Refusal(BYOC_UNSUPPORTED_OP, "the region has no operator");
+    if (!found) throw Refusal(BYOC_UNSUPPORTED_OP, "expected one operator in the region, found none");
     const Node &convolution = *found;
 
     const Attributes &attributes = convolution.attributes;
     check_layout(attributes.data_layout, "data_layout", "NCHW");
     check_layout(attributes.kernel_layout, "kernel_layout", "OIHW");
-    // An empty out_layout stands for the layout of the data.
+    // An empty out_layout means the layout of the data.
     if (byoc_json_text(attributes.out_layout, nullptr, 0) > 0) check_layout(attributes.out_layout, "out_layout", "NCHW");
     const Node &data_node = nodes.at(size_t(convolution.operands[0])), &weight_node = nodes.at(size_t(convolution.operands[1]));
     Layer layer{};
@@ -236,29 +237,32 @@ Layer layer_of(const char *graph_text) {
     layer.weight = operand(weight_node, 1, "int8");
     const byoc_json result = convolution.type.dtype;
     if (!byoc_json_is(result, "int32"))
-        throw Refusal(BYOC_UNSUPPORTED_DTYPE, "the result is " + text_of(result) + "; conv_int8 gives int32");
+        throw Refusal(BYOC_UNSUPPORTED_DTYPE, "result: expected int32, found " + text_of(result));
     const Ints &data = data_node.type.dims, &weight = weight_node.type.dims;
-    if (data.count != 4 || weight.count != 4) throw Refusal(BYOC_UNSUPPORTED_SHAPE, "expected data and kernel with four dimensions");
+    if (data.count != 4 || weight.count != 4)
+        throw Refusal(BYOC_UNSUPPORTED_SHAPE, "data and kernel: expected rank 4, found " + std::to_string(data.count) +
+                                                  " and " + std::to_string(weight.count));
     const std::array<int32_t, 2> strides = pair(attributes.strides, "strides"), dilation = pair(attributes.dilation, "dilation");
     if (dilation[0] != 1 || dilation[1] != 1)
-        throw Refusal(BYOC_UNSUPPORTED_ATTR, "dilation is " + shown(attributes.dilation) + "; conv_int8 takes 1");
+        throw Refusal(BYOC_UNSUPPORTED_ATTR, "dilation: expected 1, found " + shown(attributes.dilation));
     const Ints &padding = attributes.padding;
     const bool symmetric = padding.count < 4 || (padding[0] == padding[2] && padding[1] == padding[3]);
     if (padding.empty() || !symmetric)
-        throw Refusal(BYOC_UNSUPPORTED_ATTR, "padding is " + shown(padding) + "; conv_int8 takes the same before and after");
-    layer.batch = small(data[0], "the batch");
-    layer.in_ch = small(data[1], "the number of channels");
-    layer.in_height = small(data[2], "the height");
-    layer.in_width = small(data[3], "the width");
-    layer.kernel_number = small(weight[0], "the number of kernels");
-    layer.kernel_height = small(weight[2], "the kernel's height");
-    layer.kernel_width = small(weight[3], "the kernel's width");
+        throw Refusal(BYOC_UNSUPPORTED_ATTR, "padding: expected the same before and after, found " + shown(padding));
+    layer.batch = small(data[0], "batch size");
+    layer.in_ch = small(data[1], "number of channels");
+    layer.in_height = small(data[2], "data height");
+    layer.in_width = small(data[3], "data width");
+    layer.kernel_number = small(weight[0], "number of kernels");
+    layer.kernel_height = small(weight[2], "kernel height");
+    layer.kernel_width = small(weight[3], "kernel width");
     layer.group = small(attributes.groups, "groups");
     layer.pad_height = small(padding[0], "the padding");
     layer.pad_width = small(padding.count == 1 ? padding[0] : padding[1], "the padding");
     layer.stride_height = strides[0];
     layer.stride_width = strides[1];
-    if (!layer.makes_sense()) throw Refusal(BYOC_UNSUPPORTED_SHAPE, "data " + shown(data) + " with a kernel " + shown(weight));
+    if (!layer.makes_sense())
+        throw Refusal(BYOC_UNSUPPORTED_SHAPE, "expected a kernel that matches data " + shown(data) + ", found " + shown(weight));
     return layer;
 }
 
@@ -322,10 +326,11 @@ struct Loaded {
     std::vector<const byoc_constant *> constants;
 
     Loaded(const byoc_host *host, const byoc_load *request) : host(host) {
-        if (request->blob_size != sizeof layer) throw std::runtime_error("the size of the blob is not that of a layer");
+        if (request->blob_size != sizeof layer)
+            throw std::runtime_error("expected the blob of a layer, found a blob of another size");
         std::memcpy(&layer, request->blob, sizeof layer);
         if (std::memcmp(layer.magic, MAGIC, sizeof MAGIC) != 0 || !layer.makes_sense())
-            throw std::runtime_error("the blob is not a layer of conv_int8");
+            throw std::runtime_error("expected a conv_int8 layer, found another or an invalid blob");
         check_constant(layer.data, layer.data_dims(), request);
         check_constant(layer.weight, layer.weight_dims(), request);
         check_signature(request->options);
@@ -343,15 +348,15 @@ struct Loaded {
     void check_constant(const Operand &operand, const std::array<int64_t, 4> &dims, const byoc_load *request) const {
         if (!operand.is_constant) return;
         if (operand.number < 0 || size_t(operand.number) >= request->constant_count)
-            throw std::runtime_error("the blob reads a constant that does not exist");
+            throw std::runtime_error("the blob refers to an unknown constant");
         byoc_tensor tensor;
         host->constant_tensor(request->constants[operand.number], &tensor);
         if (tensor.dtype.code != 0 || tensor.dtype.bits != 8 || tensor.ndim != 4 ||
             std::memcmp(tensor.shape, dims.data(), sizeof dims) != 0)
-            throw std::runtime_error("the blob reads a constant of another type");
+            throw std::runtime_error("the type of a constant differs from the compiled layer");
     }
 
-    // Checks the element types, because `prepare` sees dimensions only. The types are in the load option "region", which a
+    // Checks the element types, because `prepare` receives only dimensions. The types are in the load option "region", which a
     // host may omit.
     void check_signature(const char *options) const {
         const byoc_json region = byoc_json_get(byoc_json_of(options), "region");
@@ -367,7 +372,7 @@ struct Loaded {
         byoc_json at = byoc_json_at(types, size_t(number));
         if (byoc_json_there(at)) take(at, type);
         if (!byoc_json_is(type.dtype, dtype) || type.dims.count != 4 || type.dims.number != dims)
-            throw std::runtime_error("the layer was compiled for other tensors; compile the model again");
+            throw std::runtime_error("the tensor types differ from the compiled layer; compile the model again");
     }
 
     const int8_t *data_of(const Operand &operand, const byoc_run *run) const {
@@ -383,7 +388,8 @@ struct Loaded {
 
 void check_input(const Operand &operand, const std::array<int64_t, 4> &dims, const byoc_dims *inputs, size_t count) {
     if (operand.is_constant) return;
-    if (operand.number < 0 || size_t(operand.number) >= count) throw std::runtime_error("an input is missing");
+    if (operand.number < 0 || size_t(operand.number) >= count)
+        throw std::runtime_error("expected more inputs for the compiled layer");
     const byoc_dims &given = inputs[operand.number];
     if (given.count != 4 || std::memcmp(given.data, dims.data(), sizeof dims) != 0)
         throw std::runtime_error("the dimensions of an input differ from the compiled layer");

@@ -1,4 +1,4 @@
-/* elementwise: a complete backend for byoc in one C file.
+/* elementwise: a complete byoc backend in one C file.
  *
  * Supports elementwise operators on float32 with numpy's broadcasting. To add an operator, add an entry to OPERATORS.
  * `compile` stores the graph of the region as the blob; `load` translates it to a list of steps, which `run` executes.
@@ -19,9 +19,9 @@
 
 typedef struct {
     const char *name;
-    double (*one)(double);         /* of a unary operator, else NULL */
-    double (*two)(double, double); /* of a binary operator, else NULL */
-    const char *c;                 /* the operator as an expression of doubles a and b, for exported programs; or NULL */
+    double (*one)(double);         /* function of a unary operator, else NULL */
+    double (*two)(double, double); /* function of a binary operator, else NULL */
+    const char *c;                 /* C expression of doubles a and b, for exported programs; or NULL */
 } operator_t;
 
 static double relu(double x) { return x < 0.0 ? 0.0 : x; }
@@ -89,11 +89,11 @@ static const char *refusal(byoc_json node, char *detail, size_t size) {
         if (!byoc_json_is(byoc_json_get(type, "dtype"), "float32")) {
             char dtype[32];
             byoc_json_text(byoc_json_get(type, "dtype"), dtype, sizeof dtype);
-            snprintf(detail, size, "%s %d is %s; " NAME " takes float32", side(node), number, dtype);
+            snprintf(detail, size, "%s %d: expected float32, found %s", side(node), number, dtype);
             return BYOC_UNSUPPORTED_DTYPE;
         }
         if (rank > MAX_DIMS) {
-            snprintf(detail, size, "%s %d has %zu dimensions; " NAME " takes %d", side(node), number, rank, MAX_DIMS);
+            snprintf(detail, size, "%s %d: expected at most %d dimensions, found %zu", side(node), number, MAX_DIMS, rank);
             return BYOC_UNSUPPORTED_SHAPE;
         }
     }
@@ -140,10 +140,10 @@ typedef struct {
     size_t count; /* number of elements */
 } shape_t;
 
-/* Memory of the value of a node. */
+/* Memory of a node's value. */
 typedef struct {
     enum { INPUT, CONSTANT, WORKSPACE, OUTPUT } place;
-    size_t index; /* of the input, constant or output, or byte offset in the workspace */
+    size_t index; /* index of the input, constant or output, or byte offset in the workspace */
     shape_t shape;
 } value_t;
 
@@ -215,39 +215,39 @@ static const char *read_node(region_t *region, byoc_json node, size_t number) {
     byoc_json input = byoc_json_get(node, "input"), constant = byoc_json_get(node, "constant");
     if (byoc_json_count(byoc_json_get(node, "outputs")) != 1 ||
         !read_shape(byoc_json_first(byoc_json_get(node, "outputs")), &value->shape)) {
-        return "the blob has a value that is not float32 with static dimensions";
+        return "the blob has a value that is not a float32 tensor with static dimensions";
     }
     if (byoc_json_there(input)) {
         value->place = INPUT;
         value->index = (size_t)byoc_json_int(input, -1);
-        if (value->index >= region->input_count) return "the blob reads an input that does not exist";
-        if (!same_shape(&value->shape, &region->inputs[value->index])) return "the blob reads an input of another type";
+        if (value->index >= region->input_count) return "the blob refers to an unknown input";
+        if (!same_shape(&value->shape, &region->inputs[value->index])) return "the blob refers to an input of a different type";
         return NULL;
     }
     if (byoc_json_there(constant)) {
         byoc_tensor tensor;
         value->place = CONSTANT;
         value->index = (size_t)byoc_json_int(constant, -1);
-        if (value->index >= region->constant_count) return "the blob reads a constant that does not exist";
-        if (region->host == NULL) return NULL; /* a program is given no handles */
+        if (value->index >= region->constant_count) return "the blob refers to an unknown constant";
+        if (region->host == NULL) return NULL; /* an exported program has no handles */
         region->host->constant_tensor(region->constants[value->index], &tensor);
         if (tensor.dtype.code != 2 || tensor.dtype.bits != 32 || (size_t)tensor.ndim != value->shape.ndim ||
             (tensor.ndim > 0 && memcmp(tensor.shape, value->shape.dims, (size_t)tensor.ndim * sizeof *tensor.shape) != 0)) {
-            return "the blob reads a constant of another type";
+            return "the blob refers to a constant of a different type";
         }
         return NULL;
     }
     step_t *step = &region->steps[region->step_count];
     size_t wanted, given = byoc_json_count(byoc_json_get(node, "inputs"));
     step->operator= find_operator(byoc_json_get(node, "op"));
-    if (step->operator== NULL) return "the blob has a node that is not an operator of " NAME;
+    if (step->operator== NULL) return "the blob has an operator that " NAME " does not support";
     wanted = step->operator->two != NULL ? 2 : 1;
-    if (given != wanted) return "the blob has an operator with a wrong number of operands";
+    if (given != wanted) return "the blob has an operator with the wrong number of operands";
     for (size_t i = 0; i < wanted; i++) {
         byoc_json operand = byoc_json_at(byoc_json_get(node, "inputs"), i);
         size_t from = (size_t)byoc_json_int(byoc_json_at(operand, 0), -1);
         if (from >= number || byoc_json_int(byoc_json_at(operand, 1), -1) != 0) {
-            return "the blob has an operand that does not exist";
+            return "the blob has an operator with an unknown operand";
         }
         if (!broadcasts(&region->values[from].shape, &value->shape)) return "the blob has operands that do not broadcast";
         step->operands[i] = from;
@@ -264,7 +264,7 @@ static const char *read_region(region_t *region, byoc_json graph) {
     byoc_json item = byoc_json_first(byoc_json_get(graph, "inputs"));
     for (size_t i = 0; i < region->input_count; i++, item = byoc_json_next(item)) {
         if (!read_shape(byoc_json_get(item, "type"), &region->inputs[i])) {
-            return "the blob has an input that is not float32 with static dimensions";
+            return "the blob has an input that is not a float32 tensor with static dimensions";
         }
     }
     item = byoc_json_first(byoc_json_get(graph, "nodes"));
@@ -276,7 +276,7 @@ static const char *read_region(region_t *region, byoc_json graph) {
     for (size_t i = 0; i < region->output_count; i++, item = byoc_json_next(item)) {
         size_t from = (size_t)byoc_json_int(byoc_json_at(item, 0), -1);
         if (from >= region->value_count || byoc_json_int(byoc_json_at(item, 1), -1) != 0) {
-            return "the blob has an output that does not exist";
+            return "the blob has an unknown output";
         }
         region->outputs[i] = from;
         if (region->values[from].place == WORKSPACE) {
@@ -354,7 +354,7 @@ static void do_step(const region_t *region, const byoc_run *run, const step_t *s
 
 static int32_t run(void *self, byoc_call *call, const byoc_run *run) {
     const region_t *region = self;
-    if (run->workspace_size < region->workspace) return fail(call, "the workspace is smaller than prepared");
+    if (run->workspace_size < region->workspace) return fail(call, "the workspace is smaller than requested by prepare");
     for (size_t i = 0; i < region->step_count; i++) do_step(region, run, &region->steps[i]);
     /* Copies outputs that are an input, a constant or another output. */
     for (size_t i = 0; i < region->output_count; i++) {
@@ -367,8 +367,8 @@ static int32_t run(void *self, byoc_call *call, const byoc_run *run) {
 
 static const byoc_executable EXECUTABLE = {sizeof EXECUTABLE, prepare, run, NULL, release};
 
-/* Tests whether the types given by the host are those of the blob: `prepare` sees dimensions but no element types. The
- * types are in the load option "region", which a host may omit. */
+/* Tests whether the types from the host match the blob, because `prepare` receives only dimensions. The types are in the
+ * load option "region", which a host may omit. */
 static int same_types(byoc_json types, const shape_t *const *wanted, size_t count) {
     byoc_json type = byoc_json_first(types);
     if (byoc_json_count(types) != count) return 0;
@@ -390,7 +390,7 @@ static const char *check_signature(const region_t *region, const char *options) 
     for (size_t i = 0; i < region->output_count; i++) wanted[i] = &region->values[region->outputs[i]].shape;
     same = same && same_types(byoc_json_get(told, "outputs"), wanted, region->output_count);
     free(wanted);
-    return same || !byoc_json_there(told) ? NULL : "the region was compiled for other tensors; compile the model again";
+    return same || !byoc_json_there(told) ? NULL : "the tensor types differ from the compiled region; compile the model again";
 }
 
 /* Allocates the tables of a region. Returns NULL, or an error message. */
@@ -414,7 +414,7 @@ static int32_t load(void *self, byoc_call *call, const byoc_load *request) {
     (void)self;
     if (!byoc_json_is(byoc_json_get(graph, "symbol"), request->symbol)) {
         free(region);
-        return fail(call, "the blob is not the graph of this region");
+        return fail(call, "expected the graph of this region, found that of another");
     }
     if (region == NULL) return fail(call, problem);
     region->host = call->host;
@@ -447,11 +447,11 @@ static const byoc_loader LOADER = {sizeof LOADER, load, query_loader, NULL};
 
 /* -- Exported programs --------------------------------------------------------------------------------------------- */
 
-/* Text that grows. */
+/* Growable string. */
 typedef struct {
     char *at;
     size_t size, room;
-    int failed; /* there was no memory */
+    int failed; /* set if an allocation failed */
 } text_t;
 
 /* Appends formatted text of less than 1024 bytes. */
@@ -477,7 +477,7 @@ static void append(text_t *text, const char *format, ...) {
     text->size += (size_t)length;
 }
 
-/* Appends a pointer to a value, as an expression of C. */
+/* Appends a pointer to a value, as a C expression. */
 static void append_pointer(text_t *text, const region_t *region, size_t number) {
     const value_t *value = &region->values[number];
     switch (value->place) {
@@ -499,7 +499,7 @@ static void append_index(text_t *text, const shape_t *operand, const shape_t *re
     append(text, "]");
 }
 
-/* Appends a step. The text is that of a JSON string: a line ends with the two characters \n. */
+/* Appends a step. The text is part of a JSON string, so a line ends with the two characters \n. */
 static void append_step(text_t *text, const region_t *region, const step_t *step) {
     const shape_t *shape = &region->values[step->result].shape;
     const size_t operands = step->operator->two != NULL ? 2 : 1;
@@ -546,7 +546,7 @@ static int is_identifier(const char *name) {
     return strspn(name, "0123456789_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == strlen(name);
 }
 
-/* Answers with a region as C99. The constants' values follow the JSON text; the program reads them when it runs. */
+/* Answers with a region as C99. The constants' values follow the JSON text; the program reads them at run time. */
 static int32_t query(void *self, byoc_call *call, const char *key, const void *data, size_t size) {
     region_t region = {0};
     text_t text = {0};
@@ -559,13 +559,13 @@ static int32_t query(void *self, byoc_call *call, const char *key, const void *d
     request = byoc_json_of(data);
     graph = byoc_json_get(request, "graph");
     byoc_json_text(byoc_json_get(request, "symbol"), symbol, sizeof symbol);
-    if (!is_identifier(symbol)) return fail(call, "the symbol is no identifier of C");
+    if (!is_identifier(symbol)) return fail(call, "expected a C identifier as the symbol");
     region.constant_count = byoc_json_count(byoc_json_get(request, "constants"));
     problem = allocate(&region, graph, region.constant_count);
     if (problem == NULL) problem = read_region(&region, graph);
     for (size_t i = 0; problem == NULL && i < region.step_count; i++) {
         const operator_t *operator= region.steps[i].operator;
-        if (operator->c == NULL && text.size == 0) append(&text, "{\"refused\": \"%s has no expression in C\"}", operator->name);
+        if (operator->c == NULL && text.size == 0) append(&text, "{\"refused\": \"%s has no C expression\"}", operator->name);
     }
     if (problem == NULL && text.size == 0) append_program(&text, &region, symbol);
     if (problem == NULL && text.failed) problem = "out of memory";

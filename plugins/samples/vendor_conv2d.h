@@ -1,4 +1,4 @@
-/* Third-party function, such as the driver of a device or a vendor library. */
+/* Third-party function, such as one of a device driver or a vendor library. */
 #ifndef VENDOR_CONV2D_H
 #define VENDOR_CONV2D_H
 

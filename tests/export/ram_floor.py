@@ -1,8 +1,8 @@
-"""Floor of the RAM of a straight-line model: the largest sum of the intermediate results that are alive at one operator.
+"""Lower bound on the RAM of a straight-line model: the maximum total size of the intermediate results live at one operator.
 
-Reads the graph that `byoc compile MODEL --emit graph-json` prints, and nothing of the planner: sizes follow from the shapes
-alone. A view shares the memory of its operand. An elementwise operator may overwrite an operand of its size that nobody
-reads afterwards. Inputs, outputs and constants are not counted, as they are not in the arena of an exported program.
+Reads the graph that `byoc compile MODEL --emit graph-json` prints, and derives all sizes from the shapes, independently of
+the planner. A view shares the memory of its operand. An elementwise operator may overwrite an operand of equal size after
+its last use. Inputs, outputs and constants are not counted, because they are outside the arena of an exported program.
 
 usage: ram_floor.py GRAPH.json [ARENA_BYTES]
 """
@@ -37,7 +37,7 @@ def floor(graph):
             count *= d
         return count * BYTES.get(types[e], 1)
 
-    # Memory of each entry: the entry that owns it, or None for constants and what the caller holds.
+    # Entry that owns the memory of each entry; None for constants and for memory of the caller.
     owner = {}
     heads = {entry(h[0], h[1]) for h in graph["heads"]}
     last = {}
@@ -63,7 +63,7 @@ def floor(graph):
         if owner[h] is not None:
             last[owner[h]] = len(nodes)
     outputs = {owner[h] for h in heads if owner[h] == h}
-    # Bytes of each piece of memory, and the piece that an entry lives in.
+    # Size in bytes of each allocation, and the allocation of each entry.
     piece, alive, most, where = {}, {}, 0, ""
     for i, node in enumerate(nodes):
         if node["op"] == "null":

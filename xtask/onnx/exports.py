@@ -1,7 +1,7 @@
-"""Exports of well-known architectures with random weights, by both exporters of PyTorch, in ONNX test-data layout.
+"""Exports well-known architectures with random weights through both PyTorch exporters, in ONNX test-data layout.
 
-Usage: exports.py FOLDER [NAME..]. The expected outputs are those of ONNX Runtime without optimizations. A model with open
-dimensions gets a data set for each of its sizes. Models that are there already are kept.
+Usage: exports.py DIR [NAME..]. ONNX Runtime computes the expected outputs, without optimizations. A model with open
+dimensions has one data set per input size. Existing exports are not overwritten.
 """
 
 import logging
@@ -25,7 +25,7 @@ onnxruntime.set_default_logger_severity(3)
 
 
 class Case:
-    """Model to export: a function that creates it, inputs of one or more sizes, and its open dimensions by input."""
+    """Model to export: its constructor, inputs of one or more sizes, and its open dimensions by input."""
 
     def __init__(self, model, inputs, open_dims=None, names=None, outputs=None, exporters=("script", "dynamo")):
         self.model, self.inputs, self.open_dims = model, inputs, open_dims
@@ -41,7 +41,7 @@ def tokens(batch, length, vocabulary=64):
 
 
 class Output(torch.nn.Module):
-    """Calls a model and returns some fields of its result as a tuple."""
+    """Module that calls a model and returns selected fields of its result as a tuple."""
 
     def __init__(self, model, *fields, **options):
         super().__init__()
@@ -53,7 +53,7 @@ class Output(torch.nn.Module):
 
 
 class Translation(torch.nn.Module):
-    """Calls a model with an encoder and a decoder."""
+    """Module that calls an encoder-decoder model."""
 
     def __init__(self, model, name):
         super().__init__()
@@ -64,7 +64,7 @@ class Translation(torch.nn.Module):
 
 
 class Boxes(torch.nn.Module):
-    """Detection of one image: boxes, labels, scores, and masks if the model has them."""
+    """Detector for one image: returns boxes, labels, scores, and masks if the model has them."""
 
     def __init__(self, model):
         super().__init__()
@@ -76,7 +76,7 @@ class Boxes(torch.nn.Module):
 
 
 class Cached(torch.nn.Module):
-    """Language model whose keys and values are inputs and outputs."""
+    """Language model whose key-value cache is passed as inputs and returned as outputs."""
 
     def __init__(self, model, layers):
         super().__init__()
@@ -116,7 +116,7 @@ def detector(make, **options):
 
     def create():
         model = make(weights=None, weights_backbone=None, **sizes, **options)
-        # Scores that differ: with the weights of an untrained model, most of them are equal.
+        # Makes the scores distinct: with default initial weights, most scores are equal.
         for name, parameter in model.named_parameters():
             if "cls" in name and parameter.ndim > 1:
                 torch.nn.init.normal_(parameter, std=(1.0 / parameter[0].numel()) ** 0.5)
@@ -345,7 +345,7 @@ def export(case, exporter, path):
             named = {}
             symbol = lambda name: named.setdefault(name, torch.export.Dim.DYNAMIC)
             dims = [{axis: symbol(name) for axis, name in axes.items()} for axes in case.open_dims]
-            # Parameters that take the rest of the inputs have a tuple of their own.
+            # A variadic parameter requires a nested tuple.
             if isinstance(model, Output):
                 dims = (tuple(dims),)
             elif isinstance(model, Cached):
@@ -367,7 +367,7 @@ def export(case, exporter, path):
 
 
 def record(case, folder):
-    """Writes the inputs, and the outputs of ONNX Runtime for each size."""
+    """Writes the inputs and the ONNX Runtime outputs of each size."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 2
@@ -406,7 +406,7 @@ def main():
             except Exception as error:
                 shutil.rmtree(target)
                 text = str(error).strip().splitlines() or [type(error).__name__]
-                print(f"{name}_{exporter}: not exported: {text[0][:300]}", flush=True)
+                print(f"{name}_{exporter}: export failed: {text[0][:300]}", flush=True)
                 if os.environ.get("TRACE"):
                     traceback.print_exc()
 

@@ -1,6 +1,6 @@
 """Verifies the models that exports.py wrote, each compiled once with all its dimensions open.
 
-Usage: exports_check.py FOLDER BYOC [BACKEND]. Detections are compared as sets: boxes of equal scores have no order.
+Usage: exports_check.py DIR BYOC [BACKEND]. Detections are compared as sets, because boxes of equal score are unordered.
 """
 
 import json
@@ -33,7 +33,7 @@ def detections(values):
 
 
 def missing(found, expected):
-    """Counts the expected detections without a counterpart: same label, box and score within the tolerance."""
+    """Counts the expected detections without a match: equal label, and box and score within the tolerance."""
     (boxes, scores, labels), (own_boxes, own_scores, own_labels) = detections(expected), detections(found)
     scale, free, lost = max(np.abs(boxes).max(initial=1.0), 1.0), set(range(len(own_scores))), 0
     for box, score, label in zip(boxes, scores, labels):

@@ -1,15 +1,15 @@
 """Differential fuzzer of the ONNX importer: fuzz.py --byoc PROGRAM --seed N --count M [--out DIR] ...
 
 Graphs of 5 to 25 nodes over all operators that byoc imports are computed by ONNX Runtime, node by node and without
-optimizations, and by `byoc verify`. Where the two differ, the nodes of the graph are tried one by one, the case is
-made as small as possible and written to DIR/NAME in test-data layout with a README that says who agrees with whom.
+optimizations, and by `byoc verify`. If the results differ, each node of the graph is tested separately, and the case is
+minimized and written to DIR/NAME in test-data layout, with a README that states which implementations agree.
 
 fuzz.py          options, batches, summary
 fuzz_generate    graphs from a seed and an index
-fuzz_ops         one maker of nodes per operator
+fuzz_ops         one node generator per operator
 fuzz_build       choice of element types and values for a node
 fuzz_graph       values, nodes, models, the reference
-fuzz_verify      runs of `byoc verify`
+fuzz_verify      execution of `byoc verify`
 fuzz_minimize    minimization
 fuzz-known.txt   known differences with their reasons
 """
@@ -35,13 +35,13 @@ from fuzz_verify import Byoc, Outcome
 
 BATCH = 50
 
-# Seconds in which a graph is made, and in which a fault is minimized.
+# Time limits in seconds: for the generation of a graph, and for the minimization of a fault.
 GENERATION, MINIMIZATION = 20, 45
 
 
 @dataclasses.dataclass
 class Fault:
-    """Fault of one operator, or of several together ("A+B")."""
+    """Fault of one operator, or of a combination of operators ("A+B")."""
 
     op: str
     outcome: Outcome
@@ -79,12 +79,12 @@ class Known:
                 held = fields[key] in value.split(",")
             if not held:
                 return False
-        # A refusal after a value of unknown dimensions is one of this operator "and others".
+        # A refusal because of unknown dimensions is attributed to this operator "+others".
         return self.op == "*" or fault.op.removesuffix("+others") in self.op.split(",")
 
 
 def read_known(file):
-    """Reads lines of the form OPERATOR | CONDITION | REASON; a condition consists of terms as in the file's header."""
+    """Parses lines of the form OPERATOR | CONDITION | REASON; the file's header specifies the terms of a condition."""
     found = []
     for line in file.read_text().splitlines():
         if not line.strip() or line.startswith("#"):
@@ -102,7 +102,7 @@ def read_known(file):
 
 
 def made(pipe, args, indices):
-    """Sends the graphs of these indices."""
+    """Generates the graphs with the given indices, and sends them through a pipe."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     warnings.simplefilter("ignore")
     for index in indices:
@@ -111,7 +111,7 @@ def made(pipe, args, indices):
 
 
 def graphs(args, indices):
-    """Returns the graphs of these indices. They are made in another process: a crash of the reference loses one."""
+    """Generates graphs in a separate process, so that a crash of the reference loses only one graph."""
     found, todo = [], list(indices)
     while todo:
         ours, theirs = multiprocessing.Pipe(duplex=False)
@@ -129,12 +129,12 @@ def graphs(args, indices):
         process.kill()
         process.join()
         if todo:
-            print(f"graph {todo.pop(0)} of seed {args.seed}: the reference crashed or hung")
+            print(f"graph {todo.pop(0)} of seed {args.seed}: the reference crashed or timed out")
     return found
 
 
 def isolated(seconds, function, *args):
-    """Calls a function in another process, and returns None if it crashes or takes too long."""
+    """Calls a function in a separate process; returns None if the function crashes or times out."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.Process(target=lambda: theirs.send(function(*args)))
     process.start()
@@ -149,7 +149,7 @@ def isolated(seconds, function, *args):
 
 
 def faults_of(failed, byoc):
-    """Returns the faults of graphs that failed: those of single nodes, then those that need several."""
+    """Returns the faults of failed graphs: first those of single nodes, then those of several nodes together."""
     singles = [(graph, node, alone(graph, node)) for graph in failed for node in graph.nodes]
     outcomes = byoc.verify([single for _, _, single in singles])
     found, bad = [], collections.defaultdict(list)
@@ -177,14 +177,14 @@ def faults_of(failed, byoc):
 
 
 def together(graph, outcome):
-    """Names the operators of a fault that needs several: the one that byoc refuses, otherwise all."""
+    """Returns the operator names of a multi-node fault: the operator that byoc refuses, otherwise all operators."""
     if refused := re.search(r'^node "[^"]*" \((\w+)\)', outcome.message):
         return f"{refused[1]}+others"
     return "+".join(dict.fromkeys(sorted(node.op for node in graph.nodes)))[:80]
 
 
 def dtype_of(graph):
-    """Returns the element type of the first input of the first node, otherwise of its output."""
+    """Returns the element type of the first node's first input, or of its first output if it has no inputs."""
     node = graph.nodes[0]
     return graph.values[(node.uses() or node.outputs)[0]].array.dtype.name
 
@@ -212,8 +212,8 @@ def text_of(value):
 
 
 def record(fault, byoc, args, number):
-    """Minimizes a fault and writes its case; returns the folder."""
-    # What takes too long once would take far too long to minimize.
+    """Minimizes a fault and writes its case; returns the directory and the verdict."""
+    # A case that times out is not minimized, because each attempt would time out as well.
     late = fault.outcome.kind == "timeout"
     result = None if late else isolated(MINIMIZATION, minimize, fault.graph, fault.outcome, byoc)
     graph, outcome = result or (fault.graph, fault.outcome)
@@ -233,7 +233,7 @@ def main():
     end = time.monotonic() + 60 * args.minutes
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if args.op and args.op not in MAKERS:
-        sys.exit(f"onnx-fuzz: no maker of operator {args.op}")
+        sys.exit(f"onnx-fuzz: expected a supported operator, found {args.op}")
     known = read_known(pathlib.Path(__file__).with_name("fuzz-known.txt"))
     with tempfile.TemporaryDirectory(prefix="onnx-fuzz-") as work:
         plugins = ["--plugin-dir", args.plugin_dir] if args.plugin_dir else []
@@ -254,29 +254,29 @@ def main():
 
 
 def finite_math(args, plugins):
-    """Tells whether a backend gives no guarantee for NaN and infinities."""
+    """Returns true if a backend makes no guarantees for NaN and infinities."""
     shows = [[args.byoc, "plugins", "show", name, *plugins] for name in args.backend.split(",")]
     return any("finite_math" in subprocess.run(show, capture_output=True, text=True).stdout for show in shows)
 
 
 def arguments():
     parser = argparse.ArgumentParser(prog="cargo xtask onnx-fuzz")
-    parser.add_argument("--byoc", required=True, help="program")
+    parser.add_argument("--byoc", required=True, help="path of the byoc executable")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1000, help="number of graphs")
-    parser.add_argument("--minutes", type=float, default=60, help="time after which no batch begins")
-    parser.add_argument("--backend", help="backends, by name; the host without it")
+    parser.add_argument("--minutes", type=float, default=60, help="time limit for starting a batch")
+    parser.add_argument("--backend", help="comma-separated backends [default: the host]")
     parser.add_argument("--plugin-dir")
-    parser.add_argument("--out", default="target/onnx-fuzz", help="folder of minimized cases")
-    parser.add_argument("--op", help="operator of half of the nodes")
-    parser.add_argument("--large", action="store_true", help="larger dimensions, for backends with a minimum of work")
-    parser.add_argument("--keep", type=int, default=2, help="minimized cases of each fault")
-    parser.add_argument("--table", action="store_true", help="number of nodes by operator")
+    parser.add_argument("--out", default="target/onnx-fuzz", help="output directory for minimized cases")
+    parser.add_argument("--op", help="operator for half of the nodes")
+    parser.add_argument("--large", action="store_true", help="larger dimensions, for backends with a minimum region cost")
+    parser.add_argument("--keep", type=int, default=2, help="number of minimized cases per fault")
+    parser.add_argument("--table", action="store_true", help="print the number of nodes by operator")
     return parser.parse_args()
 
 
 class Run:
-    """Counts of one run."""
+    """Statistics of one run."""
 
     def __init__(self, args, byoc, host, known, finite):
         self.args, self.byoc, self.host, self.known, self.finite = args, byoc, host, known, finite
@@ -326,13 +326,13 @@ class Run:
             print(f"{op}: {kind} {code} {pattern} ({count}){' known: ' + reason if reason else ''}")
             for folder in self.folders[key]:
                 print(f"    {folder}")
-        skipped = f", {self.skipped} with NaN or infinities skipped" if self.skipped else ""
-        of_host = f", {self.of_host} faults also on the host" if self.of_host else ""
+        skipped = f", {self.skipped} skipped because of NaN or infinities" if self.skipped else ""
+        of_host = f", {self.of_host} faults that also occur on the host" if self.of_host else ""
         if self.args.backend:
             of_host = f", {self.offloaded} with nodes on a backend" + of_host
         print(
             f"seed {self.args.seed}: {self.graphs} graphs of {sum(self.nodes.values())} nodes, {self.failed} failed"
-            f"{skipped}{of_host}; {self.unknown()} faults that are not known, {len(self.folders)} different"
+            f"{skipped}{of_host}; {self.unknown()} unknown faults, {len(self.folders)} distinct"
         )
 
 

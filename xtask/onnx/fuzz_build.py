@@ -1,4 +1,4 @@
-"""Construction of one node: choice of element types, of existing values and of new ones."""
+"""Construction of one node: choice of element types, existing values and new values."""
 
 import numpy as np
 import onnx
@@ -11,7 +11,7 @@ MAX_ELEMENTS = 40_000
 
 
 class Builder:
-    """Builds one node. Inputs are named by their place in the schema, which gives the element types they may have."""
+    """Builder of one node. Inputs are identified by their index in the schema, which specifies the permitted element types."""
 
     def __init__(self, graph, op, rng, style):
         self.graph, self.op, self.rng, self.style = graph, op, rng, style
@@ -21,7 +21,7 @@ class Builder:
         self.types = {}
         self.fresh = {}
 
-    # Chances.
+    # Random choices.
 
     def some(self, share):
         return self.rng.random() < share
@@ -30,7 +30,7 @@ class Builder:
         return options[self.rng.integers(len(options))]
 
     def int(self, low, high):
-        """Returns an integer of low..=high."""
+        """Returns an integer in low..=high."""
         return int(self.rng.integers(low, high + 1))
 
     def dim(self):
@@ -39,7 +39,7 @@ class Builder:
         return int(self.pick(LARGE_DIMS if self.style.large else DIMS))
 
     def dims(self, low, high=None):
-        """Returns a shape of rank low..=high."""
+        """Returns a shape of a rank in low..=high."""
         shape = [self.dim() for _ in range(self.int(low, low if high is None else high))]
         while np.prod(shape) > MAX_ELEMENTS:
             shape[int(np.argmax(shape))] //= 2
@@ -48,7 +48,7 @@ class Builder:
     # Element types.
 
     def formal(self, i):
-        """Returns the i-th formal input; the last one may stand for many."""
+        """Returns the i-th formal input; the last one may be variadic."""
         return self.schema.inputs[min(i, len(self.schema.inputs) - 1)]
 
     def allowed(self, i, of=None):
@@ -61,10 +61,10 @@ class Builder:
         return [kind for kind in kinds if of is None or kind in of]
 
     def dtype(self, i, of=None):
-        """Binds the element type of a formal input: often the main type of the graph, otherwise any."""
+        """Binds the element type of a formal input: often the graph's main type, otherwise any permitted type."""
         kinds = self.allowed(i, of)
         if not kinds:
-            raise Refused(f"{self.op}: no element type")
+            raise Refused(f"{self.op}: no permitted element type")
         main = self.style.main
         kind = main if main in kinds and self.some(0.6) else self.pick(kinds)
         if kind in FLOATS and kind != main and not self.some(0.3):
@@ -94,7 +94,7 @@ class Builder:
         return f"v{self.graph.names}"
 
     def add(self, array, constant=0.5):
-        """Adds a value: a constant with this chance, otherwise an input at run time."""
+        """Adds a value: a constant with the given probability, otherwise a run-time input."""
         source = "input"
         if self.some(constant):
             source = "node" if self.some(0.15) else "constant"
@@ -104,7 +104,7 @@ class Builder:
         return name
 
     def random(self, kind, shape, low=None, high=None):
-        """Returns random elements: of low..=high, otherwise as the type suggests."""
+        """Returns random elements in low..=high, by default in a range that suits the type."""
         rng = self.rng
         if kind == BOOL:
             return rng.integers(0, 2, shape).astype(BOOL)
@@ -132,7 +132,7 @@ class Builder:
         return self.add(self.random(kind, list(shape), low, high), constant)
 
     def old(self, i, accepts, of=None, fresh=0.25):
-        """Returns an existing value for the i-th formal input, or None; newer ones are preferred."""
+        """Returns an existing value for the i-th formal input, or None; recent values are preferred."""
         if self.some(fresh):
             return None
         kinds = self.allowed(i, of)
@@ -145,7 +145,7 @@ class Builder:
         return name
 
     def any(self, i, low=0, high=5, of=None, accepts=None, fresh=0.25, **values):
-        """Returns a value of rank low..=high for the i-th formal input."""
+        """Returns a value of a rank in low..=high for the i-th formal input."""
         fits = lambda a: low <= a.ndim <= high and (accepts is None or accepts(a))
         found = self.old(i, fits, of, fresh)
         if found:
@@ -156,7 +156,7 @@ class Builder:
         return self.new(i, self.dims(low, high), of=of, **values)
 
     def within(self, i, low, high, ranks=(0, 5)):
-        """Returns a value whose elements lie in low..=high."""
+        """Returns a value with elements in low..=high."""
 
         def fits(a):
             return ranks[0] <= a.ndim <= ranks[1] and bool(((a >= low) & (a <= high)).all())
@@ -164,18 +164,18 @@ class Builder:
         return self.old(i, fits) or self.new(i, self.dims(max(ranks[0], 1), min(ranks[1], 4)), low, high)
 
     def like(self, i, shape, low=None, high=None, constant=0.4):
-        """Returns a value of this shape for the i-th formal input."""
+        """Returns a value of the given shape for the i-th formal input."""
         shape = tuple(shape)
         found = None if low is not None else self.old(i, lambda a: a.shape == shape, fresh=0.4)
         return found or self.new(i, shape, low, high, constant)
 
     def ints(self, i, numbers, constant=0.65):
-        """Returns integers as a value for the i-th formal input."""
+        """Returns a value with the given integers for the i-th formal input."""
         kind = self.dtype(i)
         return self.add(np.array(numbers, dtype=kind), constant)
 
     def broadcast(self, shape):
-        """Returns a shape that broadcasts with this one, or to it."""
+        """Returns a shape that broadcasts with, or to, the given shape."""
         shape = list(shape)
         if self.some(0.4):
             return shape
@@ -183,7 +183,7 @@ class Builder:
         return shape[self.int(0, len(shape)) :] if self.some(0.4) else shape
 
     def grown(self, shape):
-        """Returns a shape that broadcasts with this one: of more dimensions now and then, and larger where it is 1."""
+        """Returns a shape that broadcasts with the given shape: sometimes of higher rank, and larger where a dimension is 1."""
         result = self.broadcast(shape)
         for i in range(1, len(result) + 1):
             if shape[-i] == 1 and self.some(0.4):
@@ -195,7 +195,7 @@ class Builder:
         return axis - rank if negative and self.some(0.4) else axis
 
     def axes(self, rank, low=1, negative=True):
-        """Returns distinct axes in any order."""
+        """Returns distinct axes in random order."""
         count = self.int(low, rank)
         axes = [int(a) for a in self.rng.permutation(rank)[:count]]
         if self.some(0.6):
@@ -203,7 +203,7 @@ class Builder:
         return [a - rank if negative and self.some(0.3) else a for a in axes]
 
     def done(self, inputs, outputs=1, captures=(), **attrs):
-        """Returns the node. Attributes that are None are omitted, and so are trailing inputs that are None or empty."""
+        """Returns the node, without attributes that are None and trailing inputs that are None or empty."""
         inputs = [name or "" for name in inputs]
         while inputs and not inputs[-1]:
             inputs.pop()
@@ -212,5 +212,5 @@ class Builder:
         return Node(self.op, inputs, names, known, list(captures))
 
     def maybe(self, make, share=0.5):
-        """Returns a value made by a function with this chance, otherwise None."""
+        """Returns the result of a function with the given probability, otherwise None."""
         return make() if self.some(share) else None

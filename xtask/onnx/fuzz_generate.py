@@ -1,4 +1,4 @@
-"""Generation of graphs, each from a seed and an index alone."""
+"""Generation of graphs. Each graph depends only on a seed and an index."""
 
 import dataclasses
 import re
@@ -10,10 +10,11 @@ from fuzz_build import Builder
 from fuzz_graph import BF16, F16, F32, F64, Graph, Refused, compute
 from fuzz_ops import MAKERS
 
-# Opsets 9 to 23 equally often; newer ones, for the operators that they bring, half as often.
+# Opsets 9 to 23 have equal probability; newer opsets, included for their new operators, have half of it.
 OPSETS = [o for o in range(9, 24) for _ in range(2)] + [24, 25, 26]
 
-# Attempts to make a node of the same operator before another one is chosen, so that all are about equally frequent.
+# Number of attempts to generate a node of one operator before another operator is chosen. Retries keep the operator
+# frequencies approximately equal.
 ATTEMPTS = 8
 
 
@@ -25,7 +26,7 @@ class Style:
 
 
 def available(opset):
-    """Returns the operators that have a maker and a schema that is not deprecated."""
+    """Returns the operators that have a node generator and a non-deprecated schema."""
     found = []
     for op in MAKERS:
         try:
@@ -42,7 +43,7 @@ SHARE = {op: sum(op in AVAILABLE[o] for o in OPSETS) / len(OPSETS) for op in MAK
 
 
 def generate(seed, index, only=None, large=False):
-    """Returns the graph of this seed and index, or None if no node of it could be made."""
+    """Returns the graph for a seed and an index, or None if no node could be generated."""
     rng = np.random.default_rng([seed, index])
     opsets = [o for o in OPSETS if only is None or only in AVAILABLE[o]]
     opset = int(opsets[rng.integers(len(opsets))])
@@ -67,7 +68,7 @@ def generate(seed, index, only=None, large=False):
 
 
 def grow(graph, op, rng, style):
-    """Adds one node, unless what was made is not valid or of no use."""
+    """Adds one node. Returns False if the generated node is invalid or unsuitable."""
     builder = Builder(graph, op, rng, style)
     try:
         node = MAKERS[op](builder)
@@ -86,12 +87,12 @@ def grow(graph, op, rng, style):
     return True
 
 
-# Messages of nodes that were dropped, for work on the makers.
+# Reasons for dropped nodes, for development of the node generators.
 REFUSALS = []
 
 
 def outputs(graph, rng):
-    """Returns values that no node uses and a few others; all of them in a quarter of the graphs."""
+    """Returns the unused values and a few others; all values in a quarter of the graphs."""
     share = 1.0 if rng.random() < 0.25 else 0.08
     used = {name for node in graph.nodes for name in node.uses()}
     made = [o for node in graph.nodes for o in node.outputs if o]

@@ -1,8 +1,8 @@
-"""Graphs of the fuzzer: their values, their nodes, the models made of them, and the reference that computes each node.
+"""Graphs of the fuzzer: values, nodes, the models generated from them, and the reference that computes each node.
 
-A value has two arrays: the one that the reference computed and its shadow, the same computation with an error of about
-one unit in the last place added wherever rounding may differ. Where the two arrays part, the graph magnifies rounding
-errors, and a difference between implementations would say nothing; such nodes are dropped.
+A value has two arrays: the result of the reference, and its shadow, the result of the same computation with an error of
+about one unit in the last place added wherever rounding may differ. If the arrays diverge, the graph amplifies rounding
+errors, and a difference between implementations is not significant; such nodes are dropped.
 """
 
 import dataclasses
@@ -25,14 +25,14 @@ UNSIGNED = [np.dtype(t) for t in (np.uint8, np.uint16, np.uint32, np.uint64)]
 FLOATS = [F32, F16, F64, BF16]
 DTYPES = FLOATS + SIGNED + UNSIGNED + [BOOL]
 
-# Of the names in schemas; types that are not here (strings, complex numbers, floats of 8 bits ...) are not generated.
+# Element types by their schema names. Other types (strings, complex numbers, 8-bit floats, ...) are not generated.
 BY_NAME = {f"tensor({'float' if t == F32 else 'double' if t == F64 else t.name})": t for t in DTYPES}
 
 # Relative and absolute tolerance by element type, and the relative error of the shadow.
 TOLERANCE = {F32: (1e-3, 1e-5), F16: (6e-3, 2e-3), F64: (1e-6, 1e-8), BF16: (4e-2, 1e-2)}
 SHADOW = {F32: 2e-7, F16: 5e-4, F64: 4e-16, BF16: 4e-3}
 
-# Operators whose floating-point results have one correct value: they move, select or compare elements.
+# Operators with exact floating-point results: they move, select or compare elements.
 EXACT = set(
     "Abs Ceil Clip Compress Concat Constant ConstantOfShape DepthToSpace Expand EyeLike Flatten Floor Gather"
     " GatherElements GatherND GlobalMaxPool Hardmax Identity If Max MaxPool Min Neg OneHot Pad ReduceMax ReduceMin Relu"
@@ -40,7 +40,7 @@ EXACT = set(
     " Transpose Trilu Unsqueeze Where".split()
 )
 
-# Operators whose errors scale with their largest results, since terms cancel.
+# Operators whose errors scale with the largest result element, because of cancellation.
 ACCUMULATING = set(
     "Attention BatchNormalization Conv ConvTranspose CumSum Gemm GroupNormalization GRU InstanceNormalization"
     " LayerNormalization LSTM MatMul MeanVarianceNormalization ReduceMean ReduceSum Resize RNN Upsample".split()
@@ -48,7 +48,7 @@ ACCUMULATING = set(
 
 
 class Refused(Exception):
-    """Node that is no valid one, or that the reference cannot compute."""
+    """Raised for an invalid node, or a node that the reference cannot compute."""
 
 
 @dataclasses.dataclass
@@ -57,7 +57,7 @@ class Value:
     array: np.ndarray
     shadow: np.ndarray
     exact: bool = True
-    # "input" (at run time), "constant" (initializer), "node" (constant by a node), "computed"
+    # "input" (at run time), "constant" (initializer), "node" (Constant node), "computed"
     source: str = "computed"
 
 
@@ -67,9 +67,9 @@ class Node:
     inputs: list
     outputs: list
     attrs: dict
-    # Outer values that bodies use.
+    # Outer-scope values that subgraphs use.
     captures: list = dataclasses.field(default_factory=list)
-    # True if the reference computed a node on float64 in float32.
+    # True if the reference computed a float64 node in float32.
     narrowed: bool = False
 
     def proto(self):
@@ -87,7 +87,7 @@ class Graph:
     nodes: list
     outputs: list
     finite: bool = True
-    # Number of names that were given.
+    # Number of assigned names.
     names: int = 0
 
     def dtypes(self):
@@ -104,7 +104,7 @@ def tensor_proto(array, name):
 
 
 def model_of(opset, nodes, values, outputs, shaped=True):
-    """Returns the model of these nodes. Values that no node computes become inputs or constants."""
+    """Returns a model with the given nodes. Values that no node computes become inputs or constants."""
     computed = {output for node in nodes for output in node.outputs}
     inputs, constants, made = [], [], []
     for name in dict.fromkeys(name for node in nodes for name in node.uses()):
@@ -127,7 +127,7 @@ def model_of(opset, nodes, values, outputs, shaped=True):
 
 
 def write_case(graph, folder):
-    """Writes a graph as a folder in test-data layout."""
+    """Writes a graph to a directory in test-data layout."""
     data = pathlib.Path(folder) / "test_data_set_0"
     data.mkdir(parents=True, exist_ok=True)
     shaped = sum(map(ord, graph.name)) % 4 > 0
@@ -153,7 +153,7 @@ def tolerance_of(arrays):
 
 
 def close(a, b, limits):
-    """Tells whether two arrays agree: integers and booleans exactly, NaN with NaN."""
+    """Returns true if two arrays agree: integers and booleans exactly, and NaN equal to NaN."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     if a.dtype not in TOLERANCE:
@@ -163,7 +163,7 @@ def close(a, b, limits):
 
 
 def perturbed(array, rng, op):
-    """Returns an array with errors of about one unit in the last place; of the largest element if terms cancel."""
+    """Adds errors of about one unit in the last place; relative to the largest element in case of cancellation."""
     if array.dtype not in SHADOW or not array.size:
         return array
     with np.errstate(all="ignore"):
@@ -183,7 +183,7 @@ def session_options():
 
 
 def run_model(model, feeds):
-    """Runs a model in ONNX Runtime with optimizations off."""
+    """Runs a model in ONNX Runtime without optimizations."""
     data = model.SerializeToString()
     session = onnxruntime.InferenceSession(data, session_options(), providers=["CPUExecutionProvider"])
     return [np.asarray(result) for result in session.run(None, feeds)]
@@ -202,10 +202,11 @@ def run_evaluator(model, feeds):
 
 
 def evaluate(node, opset, values, arrays=None, arbiter=False):
-    """Computes the outputs of one node and names who computed them.
+    """Computes the outputs of one node; returns them with the name of the implementation.
 
-    ONNX Runtime does, except for element types that its CPU kernels lack: bfloat16 is computed in float32 and rounded,
-    float64 in float32 too, the others by the reference evaluator. With `arbiter`, that computes everything.
+    The implementation is ONNX Runtime, except for element types that its CPU kernels do not support: bfloat16 and
+    float64 are computed in float32 and converted, and other types by the reference evaluator. With `arbiter`, the
+    reference evaluator computes all types.
     """
     arrays = arrays or {name: values[name].array for name in node.uses()}
     named = {n: dataclasses.replace(values[n], array=arrays[n]) for n in node.uses()}
@@ -220,7 +221,7 @@ def evaluate(node, opset, values, arrays=None, arbiter=False):
         return run_model(model, feeds), "onnxruntime"
     except Refused:
         raise
-    except Exception as error:  # The two libraries raise exceptions of many types.
+    except Exception as error:  # Both libraries raise exceptions of various types.
         missing = "NOT_IMPLEMENTED" in str(error) or "not support double yet" in str(error)
         if not missing or node.op == "Scan" or arbiter:
             raise Refused(f"{node.op}: {error}") from None
@@ -237,7 +238,7 @@ def evaluate(node, opset, values, arrays=None, arbiter=False):
 
 
 def typed_model(node, opset, named, outputs):
-    """Returns the model of one node with the element types of its outputs, as inferred by `onnx`."""
+    """Returns a model of one node, with the output element types inferred by `onnx`."""
     known = [i for i in named.values() if i.source not in ("constant", "node")]
     infos = [helper.make_tensor_value_info(v.name, element_type(v.array), v.array.shape) for v in known]
     constants = [tensor_proto(v.array, v.name) for v in named.values() if v.source in ("constant", "node")]
@@ -246,7 +247,7 @@ def typed_model(node, opset, named, outputs):
     opsets = [helper.make_opsetid("", opset)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 19 else 10)
     try:
-        # The function body of MeanVarianceNormalization has constants of float32, which inference rejects.
+        # The function body of MeanVarianceNormalization contains float32 constants, which type inference rejects.
         strict = node.op != "MeanVarianceNormalization"
         inferred = shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict)
     except Exception as error:
@@ -255,14 +256,14 @@ def typed_model(node, opset, named, outputs):
     for info, output in zip(model.graph.output, inferred.graph.output):
         kind = output.type.tensor_type.elem_type
         if not kind:
-            raise Refused(f"{node.op}: no element type")
+            raise Refused(f"{node.op}: no inferred element type")
         info.type.tensor_type.elem_type = kind
         kinds.append(helper.tensor_dtype_to_np_dtype(kind))
     return model, kinds
 
 
 def run_in_float32(node, opset, named, outputs, kinds, kind):
-    """Computes a node on bfloat16 or float64 in float32 and converts the results."""
+    """Computes a bfloat16 or float64 node in float32 and converts the results."""
     number = helper.np_dtype_to_tensor_dtype(kind)
 
     def converted(array):
@@ -276,7 +277,7 @@ def run_in_float32(node, opset, named, outputs, kinds, kind):
         if isinstance(attr, onnx.TensorProto) and attr.data_type == number:
             attrs[key] = tensor_proto(converted(numpy_helper.to_array(attr)), attr.name)
         if isinstance(attr, onnx.GraphProto):
-            raise Refused(f"{node.op}: a body on {kind}")
+            raise Refused(f"{node.op}: subgraph with element type {kind}")
     node = dataclasses.replace(node, attrs=attrs)
     model, _ = typed_model(node, opset, named, outputs)
     results = run_model(model, {i.name: named[i.name].array for i in model.graph.input})
@@ -285,30 +286,30 @@ def run_in_float32(node, opset, named, outputs, kinds, kind):
 
 
 def compute(graph, node, rng):
-    """Computes a node from the values of the graph and returns its output values.
+    """Computes a node from the values of the graph, and returns its output values.
 
-    Refuses nodes that magnify rounding errors and, in finite graphs, NaN, infinities and large numbers.
+    Refuses nodes that amplify rounding errors and, in finite graphs, nodes with NaN, infinite or large results.
     """
     uses = [graph.values[name] for name in node.uses()]
     outputs, _ = evaluate(node, graph.opset, graph.values)
     names = [o for o in node.outputs if o]
     if any(a.dtype not in DTYPES for a in outputs):
-        raise Refused(f"{node.op}: a type that is not generated")
+        raise Refused(f"{node.op}: unsupported result type")
     if any(a.size > 200_000 for a in outputs):
-        raise Refused(f"{node.op}: too large")
+        raise Refused(f"{node.op}: result too large")
     exact = all(value.exact for value in uses)
     shadows = outputs
     if not exact:
         shadows, _ = evaluate(node, graph.opset, graph.values, {v.name: v.shadow for v in uses})
         rtol, atol = tolerance_of([v.array for v in uses] + outputs)
         if not all(close(a, b, (0.2 * rtol, 0.2 * atol)) for a, b in zip(outputs, shadows)):
-            raise Refused(f"{node.op}: magnifies rounding errors")
+            raise Refused(f"{node.op}: amplifies rounding errors")
     values = []
     for name, array, shadow in zip(names, outputs, shadows):
         if graph.finite and array.dtype in TOLERANCE and array.size:
             limit = 1e3 if array.dtype in (F16, BF16) else 1e6
             if not np.abs(np.nan_to_num(array.astype(np.float64), nan=np.inf)).max() <= limit:
-                raise Refused(f"{node.op}: not finite")
+                raise Refused(f"{node.op}: non-finite result")
         same = exact and (array.dtype not in TOLERANCE or node.op in EXACT)
         values.append(Value(name, array, shadow if same else perturbed(shadow, rng, node.op), same))
     return values

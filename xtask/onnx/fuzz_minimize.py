@@ -1,4 +1,4 @@
-"""Minimization of a case: nodes, outputs, attributes, inputs and dimensions go while the fault stays."""
+"""Minimization of a case: removes nodes, outputs, attributes, inputs and dimensions as long as the fault persists."""
 
 import dataclasses
 
@@ -10,12 +10,12 @@ MAX_ROUNDS = 60
 
 
 def alone(graph, node):
-    """Returns the graph of one node, whose inputs have the values that the reference computed."""
+    """Returns a graph of one node, whose inputs are the values that the reference computed."""
     return cut(graph, [node], [o for o in node.outputs if o])
 
 
 def cut(graph, nodes, outputs):
-    """Returns the graph of some nodes; what the others computed becomes an input."""
+    """Returns a graph of the given nodes; results of other nodes become inputs."""
     made = {o for node in nodes for o in node.outputs}
     values = {}
     for name in dict.fromkeys(n for node in nodes for n in node.uses() + [o for o in node.outputs if o]):
@@ -31,7 +31,7 @@ def leaves(nodes):
 
 
 def fewer_nodes(graph):
-    """Returns graphs with a node or an output less."""
+    """Generates graphs with one node or one output removed."""
     for i in range(len(graph.nodes)):
         nodes = graph.nodes[:i] + graph.nodes[i + 1 :]
         if nodes:
@@ -43,7 +43,7 @@ def fewer_nodes(graph):
 
 
 def simpler_nodes(graph):
-    """Returns graphs of one node with fewer attributes or inputs, smaller dimensions, simpler elements."""
+    """Generates one-node graphs with fewer attributes or inputs, smaller dimensions, or simpler elements."""
     node = graph.nodes[0]
     for key in node.attrs:
         yield with_node(graph, attrs={k: v for k, v in node.attrs.items() if k != key})
@@ -91,7 +91,7 @@ def with_arrays(graph, arrays):
 
 
 def evaluated(graph, node, values):
-    """Returns the graph of a node with newly computed outputs, or None if the reference refuses it."""
+    """Returns the graph of a node with recomputed outputs, or None if the reference refuses the node."""
     try:
         arrays, _ = evaluate(node, graph.opset, values)
     except Refused:
@@ -105,7 +105,7 @@ def evaluated(graph, node, values):
 
 
 def minimize(graph, outcome, byoc):
-    """Returns the smallest graph found that has the same fault, with its outcome."""
+    """Returns the smallest graph found with the same fault, and its outcome."""
     for _ in range(MAX_ROUNDS):
         candidates = list(fewer_nodes(graph))
         if len(graph.nodes) == 1:
@@ -127,7 +127,7 @@ def first_of_same_fault(candidates, outcome, byoc):
 
 
 def arbitrate(graph, byoc):
-    """Returns who agrees with whom about the value of a single node, in words."""
+    """Describes which implementations agree on the result of a single node."""
     if len(graph.nodes) > 1:
         return "several nodes"
     node = graph.nodes[0]

@@ -1,4 +1,4 @@
-"""Makers of nodes, one per operator: each returns a valid node for a builder (fuzz_build.Builder), or refuses."""
+"""Node generators, one per operator: each returns a valid node for a builder (fuzz_build.Builder), or refuses."""
 
 import numpy as np
 import onnx
@@ -199,7 +199,7 @@ def cast(b):
 
 
 def castable(b, x, to):
-    """Refuses casts from floating point whose result ONNX leaves open."""
+    """Refuses casts from floating point whose result ONNX does not specify."""
     array = b.array(x)
     if array.dtype not in FLOATS or to in FLOATS or to == BOOL:
         return
@@ -306,7 +306,7 @@ def reshape(b):
 
 
 def split_factors(b, n):
-    """Returns dimensions with this product."""
+    """Returns dimensions with the given product."""
     dims = [n]
     for _ in range(b.int(0, 3)):
         d = dims.pop(b.int(0, len(dims) - 1))
@@ -481,7 +481,7 @@ def trilu(b):
 
 
 def indices(b, i, shape, size, negative=True):
-    """Returns indices into an axis of this size."""
+    """Returns indices into an axis of the given size."""
     if size == 0 and np.prod(shape):
         raise Refused("indices into nothing")
     kind = b.dtype(i)
@@ -519,7 +519,7 @@ def scatter_elements(b):
     if size == 0:
         raise Refused("indices into nothing")
     if reduction == "none":
-        # The order of updates of the same element is open.
+        # The order of updates to the same element is unspecified.
         rows = b.rng.permuted(
             np.broadcast_to(np.arange(size), [d for i, d in enumerate(shape) if i != axis % b.rank(x)] + [size]),
             axis=-1,
@@ -597,7 +597,7 @@ def reverse_sequence(b):
 
 @makes("TopK")
 def top_k(b):
-    # Distinct elements: the order of equal ones is tested apart.
+    # The elements are distinct; the order of equal elements is tested separately.
     x = b.any(0, 1, accepts=lambda a: a.size and a.dtype not in (F16, BF16))
     axis = b.axis(b.rank(x), b.since >= 11)
     k = b.int(1, max(b.shape(x)[axis], 1))
@@ -611,7 +611,7 @@ def top_k(b):
 
 
 def small(b, name):
-    """Refuses integers whose products overflow."""
+    """Refuses integers whose product overflows."""
     array = b.array(name)
     if array.dtype not in FLOATS and (np.abs(array.astype(np.float64)) > 40).any():
         raise Refused(f"{b.op}: large integers")
@@ -652,7 +652,7 @@ def cumulate(b):
     return b.done([x, b.add(axis, 0.65)], exclusive=b.maybe(lambda: b.int(0, 1)), reverse=b.maybe(lambda: b.int(0, 1)))
 
 
-# Products.
+# Matrix products.
 
 
 @makes("MatMul")
@@ -662,7 +662,7 @@ def mat_mul(b):
 
 
 def factors(b, i, j):
-    """Returns two values for a product of matrices."""
+    """Returns two operands of a matrix product."""
     x = b.any(i, 1, 4, accepts=lambda a: a.size < 5000)
     shape = b.shape(x)
     k = shape[-1]
@@ -695,7 +695,7 @@ def gemm(b):
 
 
 class Window:
-    """Kernel, strides, dilations and pads over the spatial dimensions of a value of shape [n, c, ...]."""
+    """Kernel, strides, dilations and padding over the spatial dimensions of a value of shape [n, c, ...]."""
 
     def __init__(self, b, dilated=True, ceil=False):
         self.rank = b.pick([1, 2, 2, 2, 3])
@@ -710,7 +710,7 @@ class Window:
         self.ceil_mode = b.maybe(lambda: b.int(0, 1)) if ceil else None
 
     def space(self, b):
-        """Returns spatial dimensions that hold the kernel."""
+        """Returns spatial dimensions at least as large as the dilated kernel."""
         return [e + b.int(0, 20 if b.style.large else 5) for e in self.extent]
 
     def attrs(self, pads=True):
@@ -723,7 +723,7 @@ class Window:
 
 
 def image(b, i, window, channels=None):
-    """Returns a value of shape [n, c, ...] that holds the window."""
+    """Returns a value of shape [n, c, ...] at least as large as the window."""
 
     def fits(a):
         return (
@@ -1154,11 +1154,11 @@ def attention(b):
     return node
 
 
-# Control flow. Bodies consist of one to three elementwise nodes on values of the same shape.
+# Control flow. Subgraphs consist of one to three elementwise nodes on values of the same shape.
 
 
 def steps(b, name, kind, outer=None):
-    """Returns nodes of a body that compute, from a value and perhaps an outer one, a value of the same shape."""
+    """Returns subgraph nodes that compute, from a value and optionally an outer value, a value of the same shape."""
     options = ["Add", "Mul", "Sub"]
     if kind in (F32, F64):
         options += ["Sigmoid", "Tanh", "Neg", "Relu"]
@@ -1173,7 +1173,7 @@ def steps(b, name, kind, outer=None):
     return nodes, current
 
 
-# Types for which the operators of bodies exist in every opset.
+# Element types that the subgraph operators support in every opset.
 BODY_TYPES = [F32, F64, I32, I64]
 
 
@@ -1182,7 +1182,7 @@ def info(name, kind, shape=None):
 
 
 class AnyType:
-    """Formal inputs of any type, for operators whose schemas say nothing of use."""
+    """Permits any type for formal inputs, for operators whose schemas do not constrain types usefully."""
 
     def __init__(self, b):
         self.b, self.allowed, self.bind = b, b.allowed, b.bind
@@ -1196,7 +1196,7 @@ class AnyType:
 
 
 def body_values(b, count, shape=None):
-    """Returns values for bodies; of this shape if it is given."""
+    """Returns values for subgraphs, of the given shape if any."""
     with AnyType(b):
         kind = b.style.main if b.style.main in (F32, F64) and b.some(0.7) else b.pick(BODY_TYPES)
         names = []
@@ -1233,7 +1233,7 @@ def loop(b):
     nodes, out = steps(b, state, kind, outer)
     stop = f"{b.name()}_b"
     limit = b.int(0, 4)
-    # Without an initial condition, that of the body has no effect.
+    # Without an initial condition, the condition that the body computes has no effect.
     conditional = b.some(0.6)
     count = b.maybe(
         lambda: b.add(np.array(limit, I64).reshape([] if b.some(0.9) else [1]), 0.5), 0.8 if conditional else 1

@@ -1,4 +1,4 @@
-"""Runs of `byoc verify` on batches of cases, and what is said about a case that does not pass."""
+"""Execution of `byoc verify` on batches of cases, and the outcome of each case."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ import subprocess
 
 from fuzz_graph import write_case
 
-# Seconds for one case; several times that with backends, which may call a compiler.
+# Time limit per case in seconds; several times as long with backends, which may invoke a compiler.
 PATIENCE = 5
 WITH_BACKENDS = 4
 
@@ -23,11 +23,11 @@ class Outcome:
     kind: str
     code: str = ""
     message: str = ""
-    # Share of the operations that ran on backends.
+    # Fraction of the operations that ran on backends.
     offload: float = 0.0
 
     def pattern(self):
-        """Returns the message without numbers and names, by which outcomes are grouped."""
+        """Returns the message without numbers and names, as the key that groups outcomes."""
         text = re.sub(r'"[^"]*"', '"_"', self.message)
         text = re.sub(r"\bv\d+\w*|\bs\d+_\d+\w*", "_", text)
         text = re.sub(r"[-+]?\b(\d+(\.\d+)?(e[-+]?\d+)?|inf|NaN)\b", "N", text)
@@ -38,7 +38,7 @@ class Outcome:
 
 
 class Byoc:
-    """Program with its options, and a folder for the cases of a batch."""
+    """The byoc executable with its options, and a directory for the cases of a batch."""
 
     def __init__(self, program, options, folder):
         self.program, self.options, self.folder = program, options, pathlib.Path(folder)
@@ -55,7 +55,7 @@ class Byoc:
         while len(outcomes) < len(folders):
             done, late = self.run(folders[len(outcomes) :])
             outcomes += done
-            # The process ended at this case.
+            # The process terminated at this case.
             if late:
                 outcomes.append(Outcome("timeout", message=f"more than {self.patience} s"))
             elif len(outcomes) < len(folders):
@@ -64,9 +64,9 @@ class Byoc:
         return outcomes
 
     def run(self, folders, *options):
-        """Returns the outcomes of cases until the process ends, and whether it was killed for taking too long."""
+        """Returns the outcomes of cases until the process terminates, and true if the process timed out and was killed."""
         command = [self.program, "verify", "--json", *options, *self.options, *map(str, folders)]
-        # A session of its own, so that the processes of isolated cases end with it.
+        # In a separate session, so that the processes of isolated cases are killed along with it.
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, bufsize=0
         )

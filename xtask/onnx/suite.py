@@ -1,8 +1,8 @@
 """Writes the cases of the ONNX backend suite in test-data layout: suite.py DIR
 
-DIR/NAME/model.onnx, and DIR/NAME/test_data_set_I/{input,output}_J.pb with the tensors, sequences and optional values
-that the package `onnx` brings or computes for the case. A case whose tolerances are not the usual ones has a file
-tolerance.txt: rtol and atol.
+The files are DIR/NAME/model.onnx, and DIR/NAME/test_data_set_I/{input,output}_J.pb with the tensors, sequences and
+optional values that the package `onnx` contains or computes for the case. A case with non-default tolerances has a
+file tolerance.txt with rtol and atol.
 """
 
 import pathlib
@@ -19,7 +19,7 @@ RTOL, ATOL = 1e-3, 1e-7
 
 
 def proto(value, info):
-    """Returns the message of one input or output, as the type of the graph says."""
+    """Returns the protobuf message of one input or output, of the kind that its type in the graph requires."""
     if isinstance(value, (onnx.TensorProto, onnx.SequenceProto, onnx.OptionalProto)):
         return value
     kind = info.type.WhichOneof("value")

@@ -1,12 +1,12 @@
-"""Writes full-size models as ONNX, each in a folder of test data: model.onnx, test_data_set_0/{input,output}_K.pb.
+"""Exports full-size models to ONNX in test-data layout: model.onnx, test_data_set_0/{input,output}_K.pb.
 
-    python export.py FOLDER [MODEL...]        without a MODEL: all of them
+    python export.py DIR [MODEL...]           without a MODEL: all models
 
-Prints the names of the models, each when it stands in the folder; one that stood there before is kept.
+Prints the name of each model once its files are complete. Existing exports are not overwritten.
 
-Weights are drawn with a fixed seed. Statistics of batch norms are fitted on drawn pictures: with those that a fresh
-model has, activations shrink or grow from layer to layer until the output no longer depends on the input. Outputs are
-computed by PyTorch.
+Weights are random, with a fixed seed. Batch norm statistics are fitted on random images: with the initial statistics,
+activations vanish or explode from layer to layer until the output no longer depends on the input. PyTorch computes the
+outputs.
 """
 
 import pathlib
@@ -28,14 +28,14 @@ SEQUENCE = 128
 
 
 class First(torch.nn.Module):
-    """The first tensor that a model gives."""
+    """Module that returns the first tensor of a model's result."""
 
     def __init__(self, model):
         super().__init__()
         self.model = model
 
     def forward(self, *inputs):
-        # A mask that hides nothing keeps language models from deriving one, which the exporter has no operators for.
+        # An all-ones mask prevents language models from deriving one with operators that the exporter does not support.
         options = {"attention_mask": torch.ones_like(inputs[0])} if hasattr(self.model, "config") else {}
         result = self.model(*inputs, **options)
         return result if isinstance(result, torch.Tensor) else result[0]
@@ -47,7 +47,7 @@ def vision(name):
     options = {"init_weights": True} if name == "inception_v3" else {}
     model = torchvision.models.get_model(name, weights=None, **options)
     for layer in model.modules():
-        # The head of a fresh vision transformer is zero.
+        # The head of a vision transformer is initialized to zero.
         if isinstance(layer, torch.nn.Linear) and not layer.weight.any():
             torch.nn.init.normal_(layer.weight, std=0.02)
     size = SIZE.get(name, 224)
@@ -59,7 +59,7 @@ def fit_statistics(model, size):
     norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # the mean over all batches
+        norm.momentum = None  # cumulative average over all batches
     if not norms:
         return
     model.train()
@@ -93,7 +93,7 @@ def build(name):
         return text(name)
     if name == "lstm":
         return lstm()
-    raise SystemExit(f"no model {name}: {', '.join(MODELS)}")
+    raise SystemExit(f"expected one of {', '.join(MODELS)}, found {name}")
 
 
 def write_tensor(path, name, array):
@@ -107,7 +107,7 @@ def write(name, folder):
         expected = model(*inputs)
         other = model(*[torch.randint_like(i, 1000) if not i.is_floating_point() else torch.randn_like(i) for i in inputs])
     if (expected - other).abs().max() <= 1e-3 * expected.abs().max():
-        raise SystemExit(f"{name}: the output does not depend on the input")
+        raise SystemExit(f"{name}: expected an output that depends on the input, found a constant output")
     data = folder / "test_data_set_0"
     data.mkdir(parents=True, exist_ok=True)
     file = folder / "model.onnx"

@@ -1,4 +1,4 @@
-"""Times one model on one peer, in a process of its own.
+"""Measures the latency of one model on one peer, in a separate process.
 
 usage: time.py onnxruntime|openvino MODEL THREADS RUNS
 

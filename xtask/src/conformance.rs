@@ -25,7 +25,7 @@ pub fn conformance(names: &[&str]) -> Result<(), String> {
         test.arg("--out").arg(target_dir().join("conformance"));
         match name {
             "opencl" if !opencl::install_if_possible() => {
-                println!("{name}: no OpenCL device; {}", opencl::INSTALL);
+                println!("{name}: skipped: no OpenCL device; install one with `{}`", opencl::INSTALL);
                 continue;
             }
             "dnnl" => match onednn::fetch_if_possible() {
@@ -41,5 +41,5 @@ pub fn conformance(names: &[&str]) -> Result<(), String> {
             failed.push(name);
         }
     }
-    if failed.is_empty() { Ok(()) } else { Err(format!("does not conform: {}", failed.join(", "))) }
+    if failed.is_empty() { Ok(()) } else { Err(format!("plugins that do not conform: {}", failed.join(", "))) }
 }

@@ -1,4 +1,4 @@
-//! Demo, which runs a trained model on a backend that is dropped into a directory, then the same model in int8 on two
+//! Demo: runs a trained model on a backend that is dropped into a directory, then the same model in int8 on two
 //! accelerators.
 
 use crate::onednn;
@@ -15,13 +15,13 @@ pub fn run() -> Result<(), String> {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     if !exists(&compiler) && !Path::new(&compiler).is_file() {
         return Err(format!(
-            "expected a C compiler: `{compiler}` is not on the PATH; install one with: apt-get install -y gcc"
+            "expected a C compiler, found no `{compiler}` on the PATH; install one with `apt-get install -y gcc`"
         ));
     }
     let demo = target_dir().join("demo");
     let plugins = demo.join("plugins");
     let trace = |backend: &str| demo.join(format!("trace_{backend}.json"));
-    step("build byoc and three backends, which are separate things");
+    step("build byoc and three separate backends");
     process::run(&mut cargo(&["build", "--release", "--quiet", "--package", "byoc-cli"]))?;
     let backends = || std::iter::once(BACKEND).chain(quantized::BACKENDS);
     for backend in backends() {
@@ -50,7 +50,7 @@ pub fn run() -> Result<(), String> {
     let cache = display(&demo.join("cache"));
     let model = "tests/digits/digits.onnx";
     let build = ["--dim", "batch=1", "--backend", BACKEND, "--plugin-dir", &plugin_dir, "--cache-dir", &cache];
-    step(&format!("compile {model} for it"));
+    step(&format!("compile {model} for the backend"));
     let start = Instant::now();
     process::run(&mut byoc(&[&["compile", model, "-o", &artifact], &build[..]].concat()))?;
     let code = output(&mut byoc(&[&["source", model], &build[..]].concat()))?;
@@ -77,7 +77,7 @@ pub fn run() -> Result<(), String> {
     }
     let classified = start.elapsed();
 
-    step("what ran where");
+    step("list the backend of each operator");
     process::run(&mut byoc(&[&["explain", model], &build[..]].concat()))?;
 
     for backend in quantized::BACKENDS {
@@ -107,10 +107,10 @@ pub fn run() -> Result<(), String> {
 
     println!();
     println!("compiled in {:.2} s, classified in {:.2} s", compiled.as_secs_f64(), classified.as_secs_f64());
-    println!("artifact     {artifact}   (look inside: {} inspect {artifact})", display(&release.join("byoc")));
+    println!("artifact     {artifact}   (inspect it with `{} inspect {artifact}`)", display(&release.join("byoc")));
     println!("generated C  {}", display(&source));
     for backend in quantized::BACKENDS {
-        println!("{:<12} {}   (device calls; open it in Perfetto)", backend, display(&trace(backend)));
+        println!("{:<12} {}   (trace of the device calls; open it in Perfetto)", backend, display(&trace(backend)));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Release archives in `target/dist`: the command-line tool with the plugins, the C library, and the server.
 //!
-//! Archives are reproducible: the sources have the same paths in every checkout, entries are sorted, and their times
+//! Archives are reproducible: source paths are identical in every checkout, entries are sorted, and their timestamps
 //! and owners are fixed.
 
 use crate::process::{self, cargo, root, target_dir};
@@ -20,8 +20,8 @@ const TARGET: (&str, &str) = if cfg!(target_arch = "aarch64") {
 /// Maximum size in bytes of the archive of the command-line tool.
 const MAX_SIZE: u64 = 12_000_000;
 
-/// Script that packs folders. Its arguments are the archive folder, then the folders to pack. All times are 1980-01-01,
-/// as in artifacts. Digest lists are written to each folder and to the archive folder.
+/// Script that packs directories. Its arguments are the archive directory, then the directories to pack. All times are
+/// 1980-01-01, as in artifacts. Digest lists are written to each directory and to the archive directory.
 const PACK: &str = r#"
 import hashlib, io, lzma, os, sys, tarfile
 def sums(folder, names):
@@ -63,7 +63,7 @@ pub fn run() -> Result<(), String> {
         build.args(["--package", package]);
     }
     process::run(build.env("RUSTFLAGS", stable_paths()?))?;
-    // The profile folder is also the archive folder.
+    // The profile directory is also the archive directory.
     let dist = target_dir().join("dist");
     let built = dist.clone();
     let staged = dist.join("archives");
@@ -102,7 +102,7 @@ pub fn run() -> Result<(), String> {
         let size = fs::metadata(&archive).map_err(|e| format!("{}: {e}", archive.display()))?.len();
         println!("{} {:.1} MB", archive.display(), size as f64 / 1e6);
         if folder == byoc && size > MAX_SIZE {
-            return Err(format!("expected at most {MAX_SIZE} bytes, found {size}"));
+            return Err(format!("expected an archive of at most {MAX_SIZE} bytes, found {size}"));
         }
     }
     let mut test = cargo(&["test", "--package", "xtask", "--test", "dist", "--", "--ignored", "--nocapture"]);
@@ -113,7 +113,7 @@ pub fn run() -> Result<(), String> {
 fn stable_paths() -> Result<String, String> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
-    let home = home.ok_or("expected HOME or CARGO_HOME in the environment")?;
+    let home = home.ok_or("expected HOME or CARGO_HOME in the environment, found neither")?;
     let given = std::env::var("RUSTFLAGS").unwrap_or_default();
     Ok(format!("{given} --remap-path-prefix={}=/byoc --remap-path-prefix={}=/cargo", root().display(), home.display())
         .trim()

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Number of rounds; the smallest median counts, because interference on the machine only adds time.
+/// Number of rounds. The smallest median counts, because interference only adds time.
 const ROUNDS: usize = 3;
 
 /// Runs `cargo xtask export --times [MODEL..]`, which prints a table of medians in milliseconds on one thread.
@@ -81,7 +81,7 @@ fn ccompiler(model: &Path, dims: &[&str]) -> Result<f64, String> {
         ["bench", "--backend", "ccompiler", "--threads", "1", "--runs", "300", "--json", "--plugin-dir", &plugins];
     let text = output(&mut byoc(&arguments, model, dims))?;
     let json: Value = serde_json::from_str(text.trim()).map_err(|e| format!("output of byoc bench: {e}"))?;
-    json["median_ms"].as_f64().ok_or_else(|| "expected median_ms from byoc bench".into())
+    json["median_ms"].as_f64().ok_or_else(|| "byoc bench: expected a number median_ms, found none".into())
 }
 
 /// Exports a model and compiles it with the flags of its Makefile and `tests/export/bench.c`; returns the executable.
@@ -115,5 +115,5 @@ fn program(name: &str, model: &Path, dims: &[&str], target: &str) -> Result<Path
 fn median(program: &Path) -> Result<f64, String> {
     let text = output(&mut Command::new(program))?;
     let line = text.lines().find_map(|line| line.strip_prefix("median_ms "));
-    line.and_then(|number| number.parse().ok()).ok_or_else(|| format!("expected median_ms, found: {text}"))
+    line.and_then(|number| number.parse().ok()).ok_or_else(|| format!("expected a number median_ms, found {text}"))
 }

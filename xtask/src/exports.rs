@@ -1,4 +1,4 @@
-//! PyTorch exports of known architectures, verified on byoc at several sizes.
+//! PyTorch exports of known architectures, verified on byoc at several input sizes.
 
 use crate::process::{self, cargo, root, target_dir};
 use std::process::Command;
@@ -31,5 +31,5 @@ pub fn run(args: &[&str]) -> Result<(), String> {
             failed.push(backend.unwrap_or("host"));
         }
     }
-    if failed.is_empty() { Ok(()) } else { Err(format!("exports do not pass on {}", failed.join(", "))) }
+    if failed.is_empty() { Ok(()) } else { Err(format!("exports failed on {}", failed.join(", "))) }
 }

@@ -18,14 +18,16 @@ const FLAGS: &str = "-Zsanitizer=address -Clink-arg=-rdynamic";
 /// Runs `cargo xtask fuzz TARGET [--minutes N]`, guided by coverage if cargo-fuzz is installed, otherwise with the
 /// driver.
 pub fn fuzz(args: &[&str]) -> Result<(), String> {
-    let [target, rest @ ..] = args else { return Err("expected a target: cargo xtask fuzz TARGET --minutes N".into()) };
+    let [target, rest @ ..] = args else {
+        return Err("expected a target, found none: run `cargo xtask fuzz TARGET --minutes N`".into());
+    };
     let seconds = match rest {
         [] => 60,
         ["--minutes", minutes] => {
-            let minutes: f64 = minutes.parse().map_err(|_| format!("--minutes {minutes}: expected a number"))?;
+            let minutes: f64 = minutes.parse().map_err(|_| format!("--minutes: expected a number, found {minutes}"))?;
             (minutes * 60.0).round() as u64
         }
-        _ => return Err("expected TARGET --minutes N".into()),
+        _ => return Err("expected `TARGET --minutes N`, found other arguments".into()),
     };
     onednn::fetch_if_possible();
     if process::exists("cargo-fuzz") {
@@ -47,7 +49,7 @@ pub fn fuzz(args: &[&str]) -> Result<(), String> {
         ]);
         return process::run(set_environment(&mut command));
     }
-    println!("cargo-fuzz is not installed (cargo install cargo-fuzz): fuzzing without coverage");
+    println!("fuzzing without coverage: install cargo-fuzz with `cargo install cargo-fuzz` to enable it");
     let mut command = cargo(&["run", "--quiet", "--package", "byoc-fuzz", "--", target, "--seconds"]);
     command.arg(seconds.to_string()).args(["--seed", &seed().to_string()]);
     process::run(set_environment(&mut command))
@@ -60,10 +62,10 @@ pub fn sanitize(args: &[&str]) -> Result<(), String> {
         [] => cargo(&["test", "--workspace", "--lib", "--bins", "--tests"]),
         [target] => driver(target, 60),
         [target, "--minutes", minutes] => {
-            let minutes: f64 = minutes.parse().map_err(|_| format!("--minutes {minutes}: expected a number"))?;
+            let minutes: f64 = minutes.parse().map_err(|_| format!("--minutes: expected a number, found {minutes}"))?;
             driver(target, (minutes * 60.0).round() as u64)
         }
-        _ => return Err("expected no arguments, or TARGET --minutes N".into()),
+        _ => return Err("expected no arguments or `TARGET --minutes N`, found other arguments".into()),
     };
     if let Some(library) = &library {
         command.env("BYOC_DNNL_LIB", library);

@@ -27,7 +27,7 @@ pub fn third_party(packages: &[&str], target: &str) -> Result<String, String> {
         }
     }
     let mut all = format!(
-        "Crates that this program is built from, with their licenses. The standard library of Rust: MIT OR Apache-2.0.\n\n{list}"
+        "Third-party crates of this program, with their licenses. Rust standard library: MIT OR Apache-2.0.\n\n{list}"
     );
     for (text, crates) in texts {
         let crates: Vec<String> = crates.into_iter().collect();
@@ -51,7 +51,7 @@ fn dependencies<'a>(metadata: &'a Value, packages: &[&str]) -> Result<Vec<&'a Va
     let mut pending: Vec<&str> = Vec::new();
     for name in packages {
         let member = members.iter().find(|id| all.get(**id).is_some_and(|p| text_of(&p["name"]) == *name));
-        pending.push(member.ok_or_else(|| format!("expected a package {name} in the workspace"))?);
+        pending.push(member.ok_or_else(|| format!("expected a package {name} in the workspace, found none"))?);
     }
     let mut reached: BTreeSet<&str> = pending.iter().copied().collect();
     while let Some(id) = pending.pop() {
@@ -69,7 +69,7 @@ fn dependencies<'a>(metadata: &'a Value, packages: &[&str]) -> Result<Vec<&'a Va
     Ok(crates)
 }
 
-/// Returns the license texts in a crate's folder.
+/// Returns the license texts in a crate's directory.
 fn license_texts(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_license = |path: &Path| {

@@ -35,61 +35,65 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <task>
 
-  demo                    build, drop a backend into a directory, classify ten digits on it, show what ran where;
-                          then in int8 on the software models of two accelerators
-  fetch-onednn            put oneDNN into vendor/onednn, where the dnnl backend finds it (test and demo do this too)
-  test [ARGS]             every test; ARGS go to cargo test
-  test-python             the tests of the Python package, which \"test\" runs as well
-  test-serve              the tests of the inference server at full counts and with kserve's client, which is fetched
-  soak [--minutes N]      mixed load on the inference server with checked answers, and its memory [default: 20 minutes]
-  test-torch              the tests of the Python package with PyTorch, which is fetched
-  test-ray                the tests of the Python package with Ray and KServe's classes, which are fetched, in minutes
-  bless [ARGS]            rewrite the expectations of file tests and snapshots
-  bench [ARGS]            the criterion benches; ARGS go to cargo bench
-  bench peers MODEL...    the same models on ONNX Runtime, OpenVINO and byoc, side by side
-                          (MODEL: an .onnx file, or a name that \"byoc zoo\" knows)
+  demo                    Build byoc, drop a backend into a directory, classify ten digits on it, and list the backend
+                          of each operator; then repeat in int8 on the software models of two accelerators
+  fetch-onednn            Fetch oneDNN into vendor/onednn, where the dnnl backend finds it; part of test and demo
+  test [ARGS]             Run all tests; ARGS are passed to cargo test
+  test-python             Run the tests of the Python package; part of test
+  test-serve              Run the inference server tests with full case counts and with the KServe client (fetched)
+  soak [--minutes N]      Run a mixed load on the inference server, check its responses and monitor its memory
+                          [default: 20 minutes]
+  test-torch              Run the tests of the Python package with PyTorch (fetched)
+  test-ray                Run the tests of the Python package with Ray and the KServe classes (fetched); takes minutes
+  bless [ARGS]            Update the expectations of file tests and snapshots
+  bench [ARGS]            Run the criterion benches; ARGS are passed to cargo bench
+  bench peers MODEL...    Compare the latency of models on ONNX Runtime, OpenVINO and byoc
+                          (MODEL: an .onnx file, or a name that \"byoc zoo\" lists)
                           [--backend NAME,...] [--threads N] [--rounds N] [--runs N]
-                          [--exported: full-size models of torchvision and transformers, which are fetched; without
-                          a MODEL all of them]
+                          [--exported: full-size models from torchvision and transformers (fetched); all of them if
+                          no MODEL is given]
   bench serve [overhead|processor|peers] [--rounds N] [--seconds S]
-                          the inference server beside an echo server of the same libraries, the processor time of a
-                          request, and kserve and MLServer around ONNX Runtime, which are fetched [default: the first two]
-  bench scaling [ARGS]    the figures of docs/scaling.md: batch size, threads and instances, in one process and behind
-                          the server; on an idle machine
-  bench ray [ARGS]        throughput of one and of two workers of Ray on ResNet-50, on an idle machine
+                          Compare the inference server with an echo server on the same libraries, measure the CPU
+                          time of a request, and compare with KServe and MLServer on ONNX Runtime (fetched)
+                          [default: overhead and processor]
+  bench scaling [ARGS]    Measure the figures of docs/scaling.md: batch size, threads and instances, in one process
+                          and through the server; requires an idle machine
+  bench ray [ARGS]        Measure the throughput of one and two Ray workers on ResNet-50; requires an idle machine
   onnx-suite [--backend NAME,...] [--every N] [--bless]
-                          the ONNX backend suite: every n-th case on these backends, compared with the recorded
-                          verdicts; --bless records those of the host
+                          Run every n-th case of the ONNX backend suite on the given backends, and compare the
+                          verdicts with the recorded ones; --bless records the verdicts of the host
   onnx-fuzz --seed N --count M [--backend NAME,...] [--out DIR] [--op NAME] [--large] [--table]
-                          M random graphs of ONNX operators on these backends, compared with ONNX Runtime; minimized
-                          cases of what differs go to DIR [default: target/onnx-fuzz]
+                          Compare M random ONNX graphs on the given backends with ONNX Runtime; mismatches are
+                          minimized and written to DIR [default: target/onnx-fuzz]
   exports [--backend NAME,...] [NAME..]
-                          exports of known architectures by PyTorch, which is fetched, at several sizes on the host and
-                          these backends, compared with ONNX Runtime
-  export                  every model as a C program: with gcc under sanitizers, with clang, and on the processors for
-                          which there are a compiler and an emulator; random graphs under sanitizers
+                          Compare PyTorch exports (PyTorch is fetched) of known architectures with ONNX Runtime, at
+                          several input sizes, on the host and the given backends
+  export                  Export every model as a C program and run it: with gcc under sanitizers, with clang, and on
+                          each processor with an installed cross compiler and emulator; export random graphs as well
   export --times [MODEL..]
-                          a table of the times of exported programs beside ccompiler, on one thread
+                          Print the latency of exported programs compared with ccompiler, on one thread
   export --random FIRST,COUNT
-                          COUNT random graphs from seed FIRST on, exported and compared with the host under sanitizers
-  vta                     the streams of ResNet-18 at full size for vta, in minutes: figures, schedules, removed tokens
-  conformance [NAME..]    the conformance run of the plugins, in minutes, without waiving a claim
-  package [--verify]      every crate packed as for a registry, in seconds; with --verify, the boundary and its helpers
-                          are built from what was packed
-  capi PREFIX             the C library, built and installed below a folder: headers, libbyoc.so and .a, byoc.pc
-  words [--seed N]        doc comments that open with a relative clause, by crate; with --seed, comments, messages and
-                          names drawn from the whole tree
-  dist                    release archives in target/dist: the command line with its plugins, the library for C, the
-                          server; unpacked and tried, in minutes
-  test-arm                the command line and ccompiler for aarch64, and the recorded models on them under qemu-user,
-                          in minutes
-  wheel                   the Python wheel in target/wheels, with the plugins inside, checked
-  docs                    the book of docs/ with the documentation of the crates beside it, in target/book
+                          Export COUNT random graphs, from seed FIRST on, and compare them with the host under
+                          sanitizers
+  vta                     Check the vta streams of full-size ResNet-18: statistics, schedules, removed tokens; takes
+                          minutes
+  conformance [NAME..]    Run the conformance tests of the plugins without waiving a claim; takes minutes
+  package [--verify]      Package every crate as for a registry; with --verify, build the boundary and its helpers from
+                          the packaged files
+  capi PREFIX             Build the C library and install it below PREFIX: headers, libbyoc.so and .a, byoc.pc
+  words [--seed N]        List doc comments that open with a relative clause, by crate; with --seed, sample comments,
+                          messages and names from the source tree
+  dist                    Build release archives in target/dist (the command-line tool with its plugins, the C library,
+                          the server) and test them; takes minutes
+  test-arm                Build the command-line tool and ccompiler for aarch64, and run the recorded models under
+                          qemu-user; takes minutes
+  wheel                   Build the Python wheel with the plugins in target/wheels, and check it
+  docs                    Build the book from docs/, with the API documentation of the crates, in target/book
   fuzz TARGET [--minutes N]
-                          fuzzing with untrusted inputs [default: 1 minute]; with coverage if cargo-fuzz is
-                          installed (TARGET: a file of fuzz/fuzz_targets without its extension)
+                          Fuzz a target with untrusted inputs [default: 1 minute], guided by coverage if cargo-fuzz is
+                          installed (TARGET: a file in fuzz/fuzz_targets, without its extension)
   sanitize [TARGET [--minutes N]]
-                          the tests, or a target of fuzz, with AddressSanitizer
+                          Run the tests, or a fuzz target, under AddressSanitizer
 ";
 
 fn main() -> ExitCode {

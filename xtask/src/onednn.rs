@@ -57,7 +57,7 @@ pub fn fetch() -> Result<PathBuf, String> {
     run(download.arg("--dest").arg(&wheels).arg("--requirement").arg(&list))?;
     let vendor = library.parent().map(PathBuf::from).unwrap_or_default();
     run(Command::new("python3").args(["-c", UNPACK]).arg(&wheels).arg(&vendor))?;
-    if library.is_file() { Ok(library) } else { Err(fail(&"expected lib/libdnnl.so.3.2 in the wheel")) }
+    if library.is_file() { Ok(library) } else { Err(fail(&"expected lib/libdnnl.so.3.2 in the wheel, found none")) }
 }
 
 /// Fetches the library if it is missing, and returns its path. On failure, prints the reason and returns `None`.
@@ -65,5 +65,5 @@ pub fn fetch_if_possible() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
         return Some(PathBuf::from(named));
     }
-    fetch().inspect_err(|error| eprintln!("xtask: oneDNN cannot be fetched: {error}")).ok()
+    fetch().inspect_err(|error| eprintln!("xtask: fetching oneDNN failed: {error}")).ok()
 }

@@ -27,7 +27,11 @@ pub fn run(args: &[&str]) -> Result<(), String> {
                 after
             }
             ("--every", [n, after @ ..]) => {
-                every = n.parse().ok().filter(|&n| n > 0).ok_or_else(|| format!("expected a number, found {n}"))?;
+                every = n
+                    .parse()
+                    .ok()
+                    .filter(|&n| n > 0)
+                    .ok_or_else(|| format!("--every: expected an integer >= 1, found {n}"))?;
                 after
             }
             ("--bless", after) => {
@@ -53,7 +57,7 @@ pub fn run_in_ci(dnnl: bool) -> Result<(), String> {
     let cases = match cases() {
         Ok(cases) => cases,
         Err(message) => {
-            println!("skipped: the ONNX backend suite, whose package could not be installed: {message}");
+            println!("skipped: ONNX backend suite: installing the package onnx failed: {message}");
             return Ok(());
         }
     };
@@ -69,7 +73,7 @@ pub fn run_in_ci(dnnl: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the folder of the cases, which are written once per version of `onnx`.
+/// Returns the directory of the cases, which are written once per version of `onnx`.
 fn cases() -> Result<PathBuf, String> {
     let folder = target_dir().join("onnx-suite");
     let ready = folder.join("ready");
@@ -148,12 +152,16 @@ fn compare(verdicts: &Verdicts) -> Result<(), String> {
         }
     }
     if !gained.is_empty() {
-        println!("not recorded yet (cargo xtask onnx-suite --bless): {}", gained.join(", "));
+        println!("newly passing; record them with `cargo xtask onnx-suite --bless`: {}", gained.join(", "));
     }
-    if lost.is_empty() { Ok(()) } else { Err(format!("cases that are recorded as passing do not pass:\n{lost}")) }
+    if lost.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("expected every case recorded as passing to pass, found failures:\n{lost}"))
+    }
 }
 
-/// Records the verdicts, none of which may be worse than before.
+/// Records the verdicts, unless a recorded verdict would regress.
 fn write_recorded(verdicts: &Verdicts) -> Result<(), String> {
     let file = recorded_file();
     let before = std::fs::read_to_string(&file).unwrap_or_default();
@@ -163,7 +171,7 @@ fn write_recorded(verdicts: &Verdicts) -> Result<(), String> {
         .filter(|case| verdicts.get(*case).is_none_or(|verdict| verdict != "pass"))
         .collect();
     if !lost.is_empty() {
-        return Err(format!("cases that passed before do not pass now: {}", lost.join(", ")));
+        return Err(format!("expected no regressions, found {}", lost.join(", ")));
     }
     let lines: String = verdicts.iter().map(|(case, verdict)| format!("{case} {verdict}\n")).collect();
     std::fs::write(&file, lines).map_err(|e| format!("{}: {e}", file.display()))

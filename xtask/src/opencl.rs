@@ -29,7 +29,7 @@ pub fn install_if_possible() -> bool {
         run(Command::new(words[0]).args(&words[1..]).arg("-qq").env("DEBIAN_FRONTEND", "noninteractive"))
     });
     if let Err(error) = installed {
-        eprintln!("xtask: PoCL cannot be installed: {error}");
+        eprintln!("xtask: installing PoCL failed: {error}");
     }
     is_installed()
 }

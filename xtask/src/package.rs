@@ -6,14 +6,14 @@
 use crate::process::{self, cargo};
 
 /// Packs every crate without building it. Fails for manifests that a registry would reject, such as dependencies
-/// without a version. Takes seconds, and needs no network after a build.
+/// without a version. Takes seconds, and requires no network access after a build.
 pub fn run() -> Result<(), String> {
     // The Python extension and the benches use the command-line tool and the server, which are not in a registry.
     let others = ["--workspace", "--exclude", "byoc-python", "--exclude", "byoc-benches"];
     process::run(cargo(&["package", "--no-verify", "--allow-dirty", "--offline", "--quiet"]).args(others))
 }
 
-/// Packs the boundary and its helpers, and builds them only from the packed files.
+/// Packs the boundary and its helpers, and builds them from the packed files only.
 pub fn verify() -> Result<(), String> {
     process::run(&mut cargo(&["package", "--allow-dirty", "-p", "byoc-plugin-api", "-p", "byoc-plugin-support"]))
 }

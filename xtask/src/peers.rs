@@ -31,7 +31,7 @@ pub fn run(args: &[&str]) -> Result<(), String> {
     process::run(&mut cargo(&["build", "--release", "--quiet", "--workspace"]))?;
     let python = environment(&target_dir().join("python/peers"), &["numpy", "onnxruntime", "openvino"])?;
     let byoc = target_dir().join("release").join("byoc");
-    println!("threads {}, rounds {}, runs a round {}", options.threads, options.rounds, options.runs);
+    println!("threads {}, rounds {}, runs per round {}", options.threads, options.rounds, options.runs);
     println!("{:<24} {:<24} {:>11} {:>8}  spread", "model", "runtime", "median ms", "ratio");
     let mut ratios = vec![Vec::new(); PEERS.len() + options.backends.len()];
     for (name, model) in models(&options, &byoc)? {
@@ -105,7 +105,7 @@ fn parse(args: &[&str]) -> Result<Options, String> {
     };
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
-        let mut value = || args.next().copied().ok_or_else(|| format!("{arg}: expected a value"));
+        let mut value = || args.next().copied().ok_or_else(|| format!("{arg}: expected a value, found none"));
         match arg {
             "--backend" => options.backends = value()?.split(',').map(|b| b.replace("host", "")).collect(),
             "--threads" => options.threads = parse_number(value()?)?,
@@ -175,7 +175,11 @@ fn time_byoc(byoc: &Path, backend: &str, model: &Path, options: &Options) -> Res
 }
 
 fn last_object(text: &str) -> Result<Value, String> {
-    let line = text.lines().rev().find(|line| line.starts_with('{')).ok_or("expected a JSON object in the output")?;
+    let line = text
+        .lines()
+        .rev()
+        .find(|line| line.starts_with('{'))
+        .ok_or("expected a JSON object in the output, found none")?;
     serde_json::from_str(line).map_err(|e| format!("{line}: {e}"))
 }
 

@@ -33,10 +33,11 @@ pub fn output(command: &mut Command) -> Result<String, String> {
     if !output.status.success() {
         return Err(format!("{} failed ({})", name(command), output.status));
     }
-    String::from_utf8(output.stdout).map_err(|_| format!("{}: expected UTF-8 on standard output", name(command)))
+    String::from_utf8(output.stdout)
+        .map_err(|_| format!("{}: expected UTF-8 on standard output, found other bytes", name(command)))
 }
 
-/// Installs Python packages into a folder, unless they are already installed there. (A virtual environment would
+/// Installs Python packages into a directory, unless they are already installed there. (A virtual environment would
 /// require an additional Debian package.)
 pub fn install_packages(folder: &Path, packages: &[&str]) -> Result<(), String> {
     let (ready, wanted) = (folder.join("ready"), packages.join(" "));
@@ -45,7 +46,7 @@ pub fn install_packages(folder: &Path, packages: &[&str]) -> Result<(), String> 
     }
     let mut install = Command::new("python3");
     install.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]).arg(folder).args(packages);
-    run(&mut install).map_err(|e| format!("Python packages cannot be installed: {e}"))?;
+    run(&mut install).map_err(|e| format!("installing Python packages failed: {e}"))?;
     std::fs::write(&ready, wanted).map_err(|e| format!("{}: {e}", ready.display()))
 }
 

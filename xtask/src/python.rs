@@ -45,7 +45,11 @@ pub fn test(library: Option<&Path>) -> Result<bool, String> {
 /// Runs `cargo xtask test-python`.
 pub fn test_alone(library: Option<&Path>) -> Result<(), String> {
     build()?;
-    if test(library)? { Ok(()) } else { Err(format!("expected Python 3.10 with pip; install it with `{INSTALL}`")) }
+    if test(library)? {
+        Ok(())
+    } else {
+        Err(format!("expected Python 3.10 or later with pip, found none; install it with `{INSTALL}`"))
+    }
 }
 
 /// Runs `cargo xtask test-torch`: the tests with PyTorch, which is fetched.

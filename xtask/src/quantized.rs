@@ -53,7 +53,7 @@ pub fn classify(
         calls += 1;
     }
     if calls == 0 {
-        return Err("expected calls of the device, found none".into());
+        return Err("expected device calls in the trace, found none".into());
     }
     Ok(())
 }
@@ -78,7 +78,7 @@ fn labels(archive: &Path) -> Result<Vec<i64>, String> {
     let header = bytes.get(8..10).map(|b| usize::from(b[0]) | usize::from(b[1]) << 8);
     let text = header.and_then(|length| bytes.get(10..10 + length)).unwrap_or_default();
     if !String::from_utf8_lossy(text).contains("'<i8'") {
-        return Err(error("expected label to be an array of 64-bit integers".into()));
+        return Err(error("expected label to be an array of 64-bit integers, found another type".into()));
     }
     Ok(bytes[10 + text.len()..].as_chunks().0.iter().map(|&b| i64::from_le_bytes(b)).collect())
 }

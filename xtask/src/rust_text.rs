@@ -68,7 +68,7 @@ impl Scanner<'_> {
             } else if rest.starts_with("/*") {
                 self.advance(block_comment_len(rest));
             } else if rest.starts_with("#[") || rest.starts_with("#![") {
-                // A message in an attribute is a reason, which no user sees.
+                // A literal in an attribute is a lint reason, not a message to the user.
                 self.advance(attribute_len(rest));
             } else if let Some((len, text)) = literal(rest) {
                 if self.at < tests
@@ -214,7 +214,7 @@ fn character_len(text: &str) -> Option<usize> {
     chars.next().filter(|(_, c)| *c == '\'').map(|(i, _)| i + 1)
 }
 
-/// Returns true for a sentence: several words, two of which contain only letters, and no sign of generated code at
+/// Returns true for a sentence: several words, at least two of them alphabetic, without signs of generated code at
 /// either end.
 fn is_message(text: &str) -> bool {
     let letters = |word: &&str| word.chars().filter(|c| c.is_alphabetic()).count() >= 2;

@@ -40,7 +40,7 @@ pub fn bench(arguments: &[&str]) -> Result<(), String> {
             let mut command = measurement(&["peers", "--kserve", &kserve])?;
             match environment(&target_dir().join("python/mlserver-peer"), &MLSERVER) {
                 Ok(python) => drop(command.arg("--mlserver").arg(python)),
-                Err(problem) => println!("MLServer is left out: {problem}"),
+                Err(problem) => println!("skipped: MLServer: {problem}"),
             }
             process::run(command.args(rest))
         }

@@ -7,7 +7,7 @@ use crate::{onednn, onnx_suite, opencl, package, python};
 fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
     let library = onednn::fetch_if_possible();
     let device = opencl::install_if_possible();
-    // What tests load or start is built first: no test links the plugins, and the end-to-end tests start the binary.
+    // Plugins and binaries are built first: tests load the plugins and start the binary, but link neither.
     process::run(&mut cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"]))?;
     let mut test = cargo(&["test", "--workspace"]);
     test.args(args).env("BYOC_TEST_BUILT", process::target_dir().join("debug"));

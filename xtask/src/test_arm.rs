@@ -64,12 +64,12 @@ fn check_tools() -> Result<(), String> {
         output(Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).current_dir(root()))?;
     let has_std = fs::read_dir(libraries.trim()).is_ok_and(|mut files| files.next().is_some());
     if !has_std {
-        missing.push(format!("the standard library of Rust for {TARGET}: rustup target add {TARGET}"));
+        missing.push(format!("the Rust standard library for {TARGET}: rustup target add {TARGET}"));
     }
     if missing.is_empty() { Ok(()) } else { Err(format!("missing:\n  {}", missing.join("\n  "))) }
 }
 
-/// Returns the folders of the recorded models.
+/// Returns the directories of the recorded models.
 fn models() -> Result<Vec<PathBuf>, String> {
     let folder = root().join("tests/models");
     let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

@@ -1,4 +1,4 @@
-//! Python wheel, built for old systems with the plugins inside, and checked.
+//! Builds the Python wheel, which contains the plugins, for old systems, and checks it.
 
 use crate::process::{self, cargo, install_packages, root, target_dir};
 use std::fs;
@@ -35,7 +35,7 @@ pub const PLUGINS: [(&str, &str); 6] = [
 /// Maximum size of the wheel in bytes.
 const MAX_SIZE: u64 = 12_000_000;
 
-/// Returns the folder of the Python package.
+/// Returns the directory of the Python package.
 pub fn sources() -> PathBuf {
     root().join("host/python")
 }
@@ -70,7 +70,7 @@ fn build_plugins(tools: &Path) -> Result<(), String> {
     place_plugins(&built, &sources().join("python/byoc/plugins"))
 }
 
-/// Copies the built plugins into a folder.
+/// Copies the built plugins into a directory.
 pub fn place_plugins(built: &Path, folder: &Path) -> Result<(), String> {
     fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     for (_, library) in PLUGINS {
@@ -108,6 +108,6 @@ fn check(tools: &Path, wheel: &Path) -> Result<(), String> {
     process::run(with_tools(audit.args(["-m", "abi3audit", "--strict"]).arg(wheel), tools))?;
     let size = fs::metadata(wheel).map_err(|e| format!("{}: {e}", wheel.display()))?.len();
     let megabytes = size as f64 / 1e6;
-    println!("{megabytes:.1} MB (at most {:.0} MB), {PLATFORM}, stable interface of Python", MAX_SIZE as f64 / 1e6);
+    println!("{megabytes:.1} MB (limit: {:.0} MB), {PLATFORM}, Python stable ABI", MAX_SIZE as f64 / 1e6);
     if size > MAX_SIZE { Err(format!("expected a wheel of at most {MAX_SIZE} bytes, found {size}")) } else { Ok(()) }
 }

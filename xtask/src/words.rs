@@ -14,7 +14,7 @@ const MAX_SHARE: f64 = 0.02;
 /// First words of a relative clause.
 const RELATIVE: [&str; 10] = ["what", "whether", "how", "which", "that", "where", "who", "whose", "whom", "why"];
 
-/// Folders without source of the current version: build output, and crates of earlier releases.
+/// Directories to skip: build output, vendored files, and crates of earlier releases.
 const SKIPPED: [&str; 5] = ["target", "vendor", "abi_0_1", "abi_first", "node_modules"];
 
 /// Prints the share of relative clauses by crate, and a sample.
@@ -25,7 +25,7 @@ pub fn run(args: &[&str]) -> Result<(), String> {
     let seed = match args {
         [] => None,
         ["--seed", seed] => Some(seed.parse().map_err(|_| format!("--seed: expected an integer, found \"{seed}\""))?),
-        _ => return Err("words: expected no arguments, or --seed N".into()),
+        _ => return Err("words: expected no arguments or `--seed N`, found other arguments".into()),
     };
     let files = files(Path::new("."))?;
     if let Some(seed) = seed {
@@ -65,7 +65,7 @@ fn files(root: &Path) -> Result<Files, String> {
     Ok(found)
 }
 
-/// Returns the crate of a file: the folder above `src`, `tests`, `benches` or `examples`.
+/// Returns the crate of a file: the directory above `src`, `tests`, `benches` or `examples`.
 fn crate_of(path: &str) -> &str {
     ["/src/", "/tests/", "/benches/", "/examples/"]
         .iter()
@@ -94,7 +94,7 @@ fn table(counts: &Counts) -> String {
         format!("{:>7} {:>5} {:>6.2} %  {name}\n", count.0, count.1, percent(count))
     };
     let rows: String = counts.iter().filter(|(_, count)| count.0 > 0).map(|(name, &count)| row(name, count)).collect();
-    format!("doc comments, those that open with a relative clause\n{rows}{}", row("total", total(counts)))
+    format!("doc comments, and those that open with a relative clause\n{rows}{}", row("total", total(counts)))
 }
 
 fn total(counts: &Counts) -> (usize, usize) {
@@ -107,7 +107,7 @@ fn check(counts: &Counts) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{relative} of {all} doc comments open with a relative clause, expected less than {} %",
+        "expected less than {} % of doc comments to open with a relative clause, found {relative} of {all}",
         100.0 * MAX_SHARE
     ))
 }

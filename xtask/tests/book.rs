@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Returns the Markdown files of a folder, except the table of contents.
+/// Returns the Markdown files of a directory, except the table of contents.
 fn pages(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.extension().is_some_and(|e| e == "md") && !path.ends_with("SUMMARY.md")).collect()
@@ -22,7 +22,7 @@ fn contents_list_every_page() {
         for page in pages(&folder) {
             let text = std::fs::read_to_string(&page).unwrap();
             let title =
-                text.lines().next().and_then(|line| line.strip_prefix("# ")).expect("expected a title").to_owned();
+                text.lines().next().and_then(|line| line.strip_prefix("# ")).expect("expected a title line").to_owned();
             let name = page.file_name().unwrap().to_string_lossy().into_owned();
             expected.push(format!("- [{title}]({prefix}{name})"));
         }

@@ -1,5 +1,5 @@
 //! Tests the release archives written by `cargo xtask dist`: unpacks each archive, and runs its executables with an
-//! empty environment in a different folder.
+//! empty environment in a different directory.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Unpacks an archive below a folder, and returns its only top-level folder.
+/// Unpacks an archive below a directory, and returns its only top-level directory.
 fn unpacked(product: &str, folder: &Path) -> PathBuf {
     let dist = std::env::var_os("BYOC_DIST").map_or_else(|| root().join("target/dist"), PathBuf::from);
     let start = format!("{product}-{}-", env!("CARGO_PKG_VERSION"));

@@ -16,13 +16,17 @@ fn read(path: impl AsRef<Path>) -> String {
 /// Returns the lines of the fenced block `name` in `docs/architecture.md`.
 fn block(name: &str) -> Vec<String> {
     let page = read("docs/architecture.md");
-    let (_, rest) = page.split_once(&format!("\n```{name}\n")).unwrap_or_else(|| panic!("expected a block \"{name}\""));
+    let (_, rest) =
+        page.split_once(&format!("\n```{name}\n")).unwrap_or_else(|| panic!("expected a block \"{name}\", found none"));
     rest.lines().take_while(|line| *line != "```").map(str::to_owned).collect()
 }
 
 fn members() -> Vec<String> {
     let manifest = read("Cargo.toml");
-    let line = manifest.lines().find_map(|line| line.strip_prefix("members = ")).expect("expected a `members` line");
+    let line = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("members = "))
+        .expect("expected a `members` line in Cargo.toml");
     line.trim_matches(['[', ']']).split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect()
 }
 
@@ -43,7 +47,7 @@ fn crates_use_each_other_as_drawn() {
     let drawn: BTreeMap<String, BTreeSet<String>> = block("crates")
         .iter()
         .map(|line| {
-            let (name, uses) = line.split_once("->").unwrap_or_else(|| panic!("{line}: expected an arrow"));
+            let (name, uses) = line.split_once("->").unwrap_or_else(|| panic!("expected an arrow, found {line}"));
             (name.trim().to_owned(), uses.split_whitespace().map(str::to_owned).collect())
         })
         .collect();
@@ -63,7 +67,7 @@ fn crates_use_each_other_as_drawn() {
     for name in drawn.keys().filter(|name| !found.contains_key(*name)) {
         let _ = writeln!(errors, "{name} is on the page but not a crate");
     }
-    assert!(errors.is_empty(), "docs/architecture.md and the manifests disagree:\n{errors}");
+    assert!(errors.is_empty(), "expected docs/architecture.md to match the manifests:\n{errors}");
 }
 
 #[test]
@@ -97,7 +101,7 @@ fn modules(source: &Path) -> BTreeMap<ModulePath, PathBuf> {
                 let below = path.strip_prefix(source).unwrap().with_extension("");
                 let mut module: ModulePath = below.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
                 module.pop_if(|last| last == "mod" || last == "lib");
-                // Tests may use everything.
+                // Tests may depend on every module.
                 if !module.iter().any(|part| part == "tests") {
                     files.insert(module, path);
                 }
@@ -240,7 +244,8 @@ fn modules_use_lower_layers_and_form_no_cycle() {
     let drawn: BTreeMap<String, BTreeMap<String, usize>> = block("layers")
         .iter()
         .map(|line| {
-            let (folder, layers) = line.split_once(':').unwrap_or_else(|| panic!("{line}: expected a crate"));
+            let (folder, layers) =
+                line.split_once(':').unwrap_or_else(|| panic!("expected a crate and a colon, found {line}"));
             let layers = layers.split('<').enumerate();
             let levels = layers.flat_map(|(level, names)| names.split_whitespace().map(move |n| (n.to_owned(), level)));
             (folder.to_owned(), levels.collect())
@@ -276,7 +281,7 @@ fn modules_use_lower_layers_and_form_no_cycle() {
             }
         }
     }
-    assert!(errors.is_empty(), "modules and docs/architecture.md disagree:\n{errors}");
+    assert!(errors.is_empty(), "expected docs/architecture.md to match the modules:\n{errors}");
 }
 
 #[test]

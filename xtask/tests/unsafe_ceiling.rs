@@ -1,5 +1,5 @@
-//! Checks that the number of `unsafe` blocks, functions and implementations of each crate does not exceed the number in
-//! `unsafe.txt`, which may only decrease.
+//! Checks that each crate's number of `unsafe` blocks, functions and implementations does not exceed its ceiling in
+//! `unsafe.txt`, which may only be lowered.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 /// Returns the directories of the workspace's crates.
 fn crates(root: &Path) -> Vec<String> {
     let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
-    let members =
-        manifest.lines().find_map(|line| line.strip_prefix("members = ")).expect("expected a `members = ` line");
+    let members = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("members = "))
+        .expect("expected a `members = ` line in Cargo.toml");
     members.trim_matches(['[', ']']).split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect()
 }
 
@@ -62,7 +64,7 @@ fn unsafe_code_does_not_grow() {
         .unwrap()
         .lines()
         .filter(|line| !line.starts_with('#'))
-        .map(|line| line.split_once(' ').unwrap_or_else(|| panic!("{line}: expected a crate and a number")))
+        .map(|line| line.split_once(' ').unwrap_or_else(|| panic!("expected a crate and a count, found {line}")))
         .map(|(name, max)| (name.to_owned(), max.parse().unwrap()))
         .collect();
     let mut errors = String::new();

@@ -1,4 +1,4 @@
-"""kserve.Model around ONNX Runtime. Arguments: ports of HTTP and gRPC, NAME=FILE for each model."""
+"""A kserve.Model that wraps ONNX Runtime. Arguments: HTTP port, gRPC port, NAME=FILE for each model."""
 
 import sys
 

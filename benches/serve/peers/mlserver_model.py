@@ -1,4 +1,4 @@
-"""MLServer with ONNX Runtime. Arguments: ports of HTTP and gRPC, NAME=FILE for each model."""
+"""MLServer with ONNX Runtime. Arguments: HTTP port, gRPC port, NAME=FILE for each model."""
 
 import asyncio
 import sys

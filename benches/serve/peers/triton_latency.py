@@ -1,4 +1,4 @@
-"""Latency of tritonclient's calls. Arguments: addresses of HTTP and gRPC, MODEL:INPUT:SHAPE for each model."""
+"""Latency of tritonclient calls. Arguments: HTTP address, gRPC address, MODEL:INPUT:SHAPE for each model."""
 
 import statistics
 import sys

@@ -1,10 +1,10 @@
 //! Cancellation tokens: a flag that is set from outside, and a deadline.
 //!
-//! Long work polls a [`Cancel`] often and cheaply: the executor between the steps of a run, kernels between the blocks
-//! of their work, the pass manager between passes. Kernels and references have no parameter for a token, so a thread
-//! enters the scope of a [`Cancel`] ([`Cancel::enter`]), and [`requested`] polls the token of that scope. A cancelled
-//! kernel leaves its result incomplete. That is safe because the caller polls again when the kernel returns, and a
-//! request is never withdrawn while work is in progress.
+//! Long-running work polls a [`Cancel`] often and cheaply: the executor between the steps of a run, kernels between the
+//! blocks of their work, the pass manager between passes. Kernels and references have no parameter for a token, so a
+//! thread enters the scope of a [`Cancel`] ([`Cancel::enter`]), and [`requested`] polls the token of that scope. A
+//! cancelled kernel leaves its result incomplete. That is safe because the caller polls again when the kernel returns,
+//! and a request is never withdrawn while work is in progress.
 
 use crate::diag::{Diagnostic, codes};
 use std::cell::RefCell;
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Cancellation token: a flag and a deadline that long work polls. Clones share their state.
+/// Cancellation token: a flag and a deadline that long-running work polls. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<State>);
 
@@ -109,7 +109,7 @@ impl Cancel {
         }
         let diagnostic = match self.reason() {
             Some(CancelReason::TimedOut(limit)) => {
-                let message = format!("not finished within the time limit of {} s", limit.as_secs_f64());
+                let message = format!("time limit of {} s exceeded", limit.as_secs_f64());
                 let help = "raise the limit with --timeout SECONDS if the work is expected to take longer";
                 Diagnostic::error(codes::runtime::TIMED_OUT, message).help(help)
             }

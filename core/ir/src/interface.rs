@@ -160,7 +160,7 @@ pub fn bind(
                             codes::frontends::UNBOUND_DIMENSION,
                             format!("the model does not specify the rank of input \"{}\"", input.name),
                         )
-                        .help(format!("give the input a value: --input {}=FILE", input.name)),
+                        .help(format!("pass a value for the input: --input {}=FILE", input.name)),
                     );
                 }
                 given.map(|shape| shape.iter().map(|&n| Dim::Fixed(n)).collect())
@@ -195,7 +195,7 @@ pub fn bind(
         errors.push(
             Diagnostic::error(
                 codes::frontends::UNBOUND_DIMENSION,
-                format!("nothing binds the symbolic dimension \"{name}\" of input {}", inputs.join(", ")),
+                format!("unbound symbolic dimension \"{name}\" of input {}", inputs.join(", ")),
             )
             .help(format!(
                 "bind it with --dim {name}=N, or pass the input to \"byoc run\"; --dim \"{name}=?\" keeps it symbolic"

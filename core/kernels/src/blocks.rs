@@ -18,7 +18,7 @@ fn outer(spec: &Spec<'_>, shape: &[usize]) -> Option<usize> {
     Some(shape[..axis].iter().product())
 }
 
-/// Concatenation: each row of the output consists of one piece of every input, in order.
+/// Concatenation: each row of the output consists of one chunk of every input, in order.
 struct Concat {
     outer: usize,
 }
@@ -44,7 +44,7 @@ impl Kernel for Concat {
     }
 }
 
-/// Split: each row of the input is cut into one piece per output.
+/// Split: each row of the input is divided into one chunk per output.
 struct Split {
     outer: usize,
 }

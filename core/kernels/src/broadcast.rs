@@ -47,7 +47,7 @@ impl<const N: usize> Walk<N> {
         Walk { outer: dims, inner }
     }
 
-    /// Calls `row(offsets, out)` for every piece of the output, with the offsets of the operands.
+    /// Calls `row(offsets, out)` for every chunk of the output, with the offsets of the operands.
     pub fn each_row<T: Send>(&self, out: &mut [T], cost: usize, row: impl Fn([usize; N], &mut [T]) + Sync) {
         let (size, steps) = self.inner;
         let work = out.len() * cost;

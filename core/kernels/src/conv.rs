@@ -1,8 +1,8 @@
 //! Convolutions over one and two spatial axes, as matrix products.
 //!
 //! * Channels first (NCHW): out = weight * columns. The columns are the data itself for a 1x1 kernel without stride or
-//!   padding; otherwise they are gathered (im2col) for a run of output elements at a time, as many as fit the
-//!   second-level cache next to the product's own blocks. Runs are split over the threads; with fewer runs than
+//!   padding; otherwise they are gathered (im2col) for a run of output elements at a time, as many as fit in the
+//!   L2 cache next to the product's own blocks. Runs are split over the threads; with fewer runs than
 //!   threads, the threads share the gathering and the product of each run.
 //! * Channels last (NHWC), one group: out = columns * weight, with the weight packed once if it is constant.
 //! * One input channel per group: see [`super::depthwise`].
@@ -21,7 +21,7 @@ use std::ops::Range;
 inventory::submit! { Offer { op: "nn.conv1d", make } }
 inventory::submit! { Offer { op: "nn.conv2d", make } }
 
-/// Size in bytes of gathered columns that stay in the second-level cache while they are multiplied.
+/// Size in bytes of gathered columns that stay in the L2 cache while they are multiplied.
 const COLUMN_BYTES: usize = 384 << 10;
 
 /// Maximum number of threads that gather concurrently, each into its own scratch memory. Independent of the number of
@@ -206,7 +206,7 @@ impl Kernel for ChannelsFirst {
                 Matrix { data: columns, row: run.len(), col: 1 }
             };
             let first = index * group_out + run.start;
-            assert!(first + (p.out_channels - 1) * positions + run.len() <= total, "the result holds every run");
+            assert!(first + (p.out_channels - 1) * positions + run.len() <= total, "every run lies within the result");
             let size = (p.out_channels, run.len(), terms);
             // SAFETY: the assertion keeps the rectangle inside the result, and `each_run` passes each run of positions
             // to one call, so no other thread accesses the rectangle.
@@ -278,7 +278,7 @@ impl Kernel for ChannelsLast {
                 Matrix { data: columns, row: terms, col: 1 }
             };
             let first = (image * positions + run.start) * p.out_channels;
-            assert!(first + run.len() * p.out_channels <= total, "the result holds every run");
+            assert!(first + run.len() * p.out_channels <= total, "every run lies within the result");
             let size = (run.len(), p.out_channels, terms);
             // SAFETY: the assertion keeps the rows inside the result, and `each_run` passes each run of positions to
             // one call, so no other thread accesses the rows.

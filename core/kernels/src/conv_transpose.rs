@@ -1,6 +1,6 @@
 //! Transposed convolutions over one and two spatial axes: a matrix product computes the contribution of every data
 //! element through every tap, and the contributions are then added at their positions (col2im). Blocks of output
-//! channels are split over the threads; a block's contributions fit the cache.
+//! channels are split over the threads; a block's contributions fit in the cache.
 
 use super::dense::f32_shapes;
 use super::gemm::{Matrix, gemm};
@@ -103,7 +103,7 @@ impl Kernel for Transposed {
         let parts = split::threads(work).min(SLOTS).min(runs);
         assert!(
             parts * slot <= scratch.len() && p.batch * p.groups * p.channels * size <= out.len(),
-            "the scratch memory and the result hold every run"
+            "every run lies within the scratch memory and the result"
         );
         let (scratch, out) = (Shared::new(scratch), Shared::new(out));
         split::each_part(parts, |part| {

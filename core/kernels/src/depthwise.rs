@@ -93,7 +93,10 @@ impl Kernel for Depthwise {
         let per_channel = p.out_channels * positions;
         let parts = split::threads(out.len() * taps / 8).min(SLOTS).min(channels);
         let slot = self.slot();
-        assert!(parts * slot <= scratch.len() && channels * per_channel <= out.len(), "the buffers hold every part");
+        assert!(
+            parts * slot <= scratch.len() && channels * per_channel <= out.len(),
+            "every part lies within the buffers"
+        );
         let (scratch, out) = (Shared::new(scratch), Shared::new(out));
         split::each_part(parts, |part| {
             // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once,

@@ -1,5 +1,5 @@
 //! Elementwise operators on `f32`: one loop per operator, compiled for each instruction set, split over the threads in
-//! runs that fit the first-level cache.
+//! runs that fit in the L1 cache.
 
 use super::math;
 use super::simd::{exp, multiversion};

@@ -1,6 +1,6 @@
 //! Matrix products of `f32`: the crates `gemm` and, for small products, `nano-gemm`, split over the pool's threads, and
-//! hand-written dot products for results with few rows (a product that reads each weight once is bound by memory, not
-//! by arithmetic).
+//! hand-written dot products for results with few rows (a product that reads each weight once is memory-bound, not
+//! compute-bound).
 
 use super::simd::{mul_add, multiversion};
 use super::split::{self, Shared};
@@ -24,7 +24,8 @@ impl Matrix<'_> {
     }
 }
 
-/// Maximum number of multiply-adds of a product that is computed without packing its operands, which needs no memory.
+/// Maximum number of multiply-adds of a product that is computed without packing its operands, and so without
+/// scratch memory.
 /// Up to this size both methods take the same time.
 const MAX_UNPACKED_PRODUCTS: usize = 1 << 20;
 
@@ -44,7 +45,7 @@ pub(super) fn gemm(
     out: &mut [f32],
     out_row: usize,
 ) {
-    assert!(m == 0 || n == 0 || out_row >= n && (m - 1) * out_row + n <= out.len(), "`out` holds the result");
+    assert!(m == 0 || n == 0 || out_row >= n && (m - 1) * out_row + n <= out.len(), "the result lies within `out`");
     // SAFETY: the assertion keeps the m rows of n elements inside `out`, whose exclusive borrow rules out other
     // accesses.
     unsafe { gemm_at(threads, (m, n, k), a, b, out.as_mut_ptr(), out_row) };
@@ -100,7 +101,7 @@ pub(super) unsafe fn gemm_at(
     });
 }
 
-/// Splits the rows of a product into pieces that take about a second, between which cancellation is checked.
+/// Splits the rows of a product into chunks of about one second each. Cancellation is polled between chunks.
 fn pieces(m: usize, n: usize, k: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     const PIECE_PRODUCTS: usize = 1 << 35;
     let rows = (PIECE_PRODUCTS / n.saturating_mul(k).max(1)).next_multiple_of(256).max(256);

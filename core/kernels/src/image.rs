@@ -104,7 +104,7 @@ impl Kernel for Resize {
         let scratch = split::scratch(workspace);
         let (lines, width, slot) = (self.planes * self.out[0], self.out[1], self.size[1]);
         let parts = split::threads(out.len() * self.rows.per_index).min(SLOTS).min(lines);
-        assert!(parts * slot <= scratch.len() && lines * width <= out.len(), "the buffers hold every part");
+        assert!(parts * slot <= scratch.len() && lines * width <= out.len(), "every part lies within the buffers");
         let (scratch, out) = (Shared::new(scratch), Shared::new(out));
         split::each_part(parts, |part| {
             // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once,

@@ -1,5 +1,5 @@
 //! Branch-free functions of an `f32`, so that loops over them vectorize. Their polynomials are minimax fits to the
-//! functions, on the intervals named below; NaN always stays NaN.
+//! functions, on the intervals given below; NaN propagates.
 
 use super::simd::{exp, mul_add};
 

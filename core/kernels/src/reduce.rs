@@ -61,7 +61,7 @@ fn offset(axes: &[Axis], mut index: usize) -> usize {
     at
 }
 
-/// Number of independent partial results per row, so that no step waits for the result of the preceding step.
+/// Number of independent partial results per row, which break the dependency chain of the fold.
 const LANES: usize = 32;
 
 /// Folds a row into lanes, and the lanes into the total.

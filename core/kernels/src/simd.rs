@@ -1,5 +1,5 @@
 //! Loops compiled for AVX-512, for AVX2 with fused multiply-add, and for the baseline, and selected at run time: the
-//! crate is built for plain x86-64, so that one binary runs everywhere.
+//! crate is built for baseline x86-64, so that one binary runs on every x86-64 processor.
 
 use std::sync::LazyLock;
 
@@ -95,7 +95,7 @@ multiversion! {
     }
 }
 
-/// Computes e^x within 2 units in the last place: x = n ln 2 + r, e^r by a polynomial (Cephes' expf). NaN stays NaN.
+/// Computes e^x within 2 units in the last place: x = n ln 2 + r, e^r by a polynomial (Cephes' expf). NaN propagates.
 #[inline(always)]
 pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;

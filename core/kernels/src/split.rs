@@ -1,6 +1,6 @@
-//! Splitting of a kernel's work over the threads of the pool in which it runs. Pieces that have not begun when the
-//! work is [cancelled](byoc_ir::cancel) are skipped. Threads of the pool work for other callers as well, so the token
-//! is passed along with the pieces.
+//! Splitting of a kernel's work over the threads of the pool in which it runs. Parts that have not started when the
+//! work is [cancelled](byoc_ir::cancel) are skipped. Pool threads serve other callers as well, so the token is passed
+//! along with the parts.
 
 use byoc_ir::cancel::{Cancel, Ticks};
 use rayon::prelude::*;

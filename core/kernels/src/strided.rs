@@ -1,6 +1,6 @@
 //! Operators that move elements of any type by a regular rule: each output dimension traverses the input with a fixed
 //! stride. These are transposes, broadcasts, slices, tilings and layout changes. Contiguous dimensions are merged,
-//! and the rest is copied as runs, fills or small square blocks.
+//! and the remaining dimensions are copied as runs, fills or small square blocks.
 
 use super::{Kernel, Offer, Spec, split};
 use byoc_ir::op::layout::{Layout, permutation};

@@ -27,7 +27,9 @@ fn fast(name: &str, attrs: &Attrs, args: &[Tensor], constants: &[Option<&Tensor>
     let (inputs, outputs): (Vec<_>, Vec<_>) = (args.iter().map(of).collect(), want.iter().map(of).collect());
     let spec = Spec { def, attrs, inputs: &inputs, outputs: &outputs, constants };
     let offers = || inventory::iter::<Offer>.into_iter().filter(|o| o.op == name);
-    let kernel: Box<dyn Kernel> = offers().find_map(|o| (o.make)(&spec)).unwrap_or_else(|| panic!("{name}: no kernel"));
+    let kernel: Box<dyn Kernel> = offers()
+        .find_map(|o| (o.make)(&spec))
+        .unwrap_or_else(|| panic!("{name}: expected a kernel that covers the call"));
     let mut workspace = AlignedBytes::zeroed(kernel.workspace()).unwrap();
     workspace.as_mut().fill(0xff);
     let views: Vec<TensorView<'_>> = args.iter().map(Tensor::view).collect();
@@ -101,13 +103,13 @@ fn convolution() {
     let padding = |v: [i64; 4]| ("padding", ints(v));
     let dilation = |v: [i64; 2]| ("dilation", ints(v));
     let groups = |v: i64| ("groups", AttrValue::Int(v));
-    // 1x1: the columns are the data itself; then with a stride.
+    // For a 1x1 kernel the columns are the data itself, except with a stride or padding.
     check("nn.conv2d", &[], &[&[1, 16, 7, 7], &[24, 16, 1, 1]]);
     check("nn.conv2d", &[], &[&[3, 5, 9, 11], &[7, 5, 1, 1]]);
     check("nn.conv2d", &[], &[&[1, 64, 40, 40], &[96, 64, 1, 1]]);
     check("nn.conv2d", &[strides([2, 2])], &[&[2, 8, 9, 10], &[6, 8, 1, 1]]);
     check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 3, 5, 5], &[2, 3, 1, 1]]);
-    // Gathered columns, with every attribute.
+    // Gathered columns, with combinations of the attributes.
     check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 3, 13, 17], &[5, 3, 3, 3]]);
     check("nn.conv2d", &[strides([2, 1]), padding([0, 1, 2, 3])], &[&[2, 4, 11, 9], &[6, 4, 3, 2]]);
     check("nn.conv2d", &[strides([3, 3]), padding([3, 3, 3, 3])], &[&[1, 3, 23, 25], &[8, 3, 7, 7]]);
@@ -234,7 +236,7 @@ fn maximum_keeps_nan() {
         let got = fast(name, &attrs, std::slice::from_ref(&x), &[None], &want);
         let nan = |t: &Tensor| t.as_slice::<f32>().iter().map(|v| v.is_nan()).collect::<Vec<_>>();
         assert_eq!(nan(&got[0]), nan(&want[0]), "{name}");
-        assert!(nan(&want[0]).contains(&true), "{name} shows NaN");
+        assert!(nan(&want[0]).contains(&true), "{name}: expected a NaN in the reference result");
     }
 }
 

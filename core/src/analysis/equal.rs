@@ -16,7 +16,7 @@ use byoc_ir::typing::map_params;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-/// First difference found.
+/// First difference between two modules or expressions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Global function that contains the difference.

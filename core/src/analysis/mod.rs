@@ -1,4 +1,4 @@
-//! Analyses of whole modules: the verifier, structural equality, effects, and the expressions that passes may touch.
+//! Module analyses: verification, structural equality, purity, and scopes.
 
 mod equal;
 pub(crate) mod purity;

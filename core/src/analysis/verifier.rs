@@ -185,7 +185,7 @@ impl Verifier<'_> {
             let Some(scope) = scopes.opened[id] else { continue };
             let mut bind = |var: ExprId, scope: ScopeId| {
                 if !matches!(self.module.expr(var), Expr::Var(_)) {
-                    self.fault(id, format!("{var:?} is bound but is not a variable"));
+                    self.fault(id, format!("expected a variable as binder, found {var:?}"));
                 } else if bound[var].replace(scope).is_some() {
                     self.fault(id, format!("%{} is bound twice", self.var_name(var)));
                 }
@@ -207,7 +207,7 @@ impl Verifier<'_> {
     /// Checks rule 6.
     fn check_owner(&mut self, scopes: &Scopes, id: ExprId, expr: &Expr) {
         if !expr.is_leaf() && scopes.of[id] == Some(Scopes::root()) {
-            self.fault(id, "an expression is shared by several global functions");
+            self.fault(id, "expected an expression of one global function, found an expression shared by several");
         }
     }
 
@@ -245,8 +245,7 @@ impl Verifier<'_> {
         if let Some((_, _, Type::Func(signature))) = self.module.types.constructor(name) {
             return Some(signature.params.len());
         }
-        let mut diagnostic =
-            Diagnostic::error(codes::types::BAD_STRUCTURE, format!("no constructor {name} is defined"));
+        let mut diagnostic = Diagnostic::error(codes::types::BAD_STRUCTURE, format!("undefined constructor {name}"));
         if let Some(near) = nearest(name, self.module.types.constructor_names()) {
             diagnostic = diagnostic.help(format!("did you mean {near}?"));
         }
@@ -348,7 +347,10 @@ impl Verifier<'_> {
                         Ok(normal) if normal.len() == call.attrs.len() => {}
                         Ok(_) => {
                             let name = op::get(op).name;
-                            self.fault(id, format!("{name}: expected no attribute equal to its default"));
+                            self.fault(
+                                id,
+                                format!("{name}: expected no attribute equal to its default, found one or more"),
+                            );
                         }
                         Err(diagnostic) => self.faults.push(Fault { at: Some(id), diagnostic: *diagnostic }),
                     }
@@ -432,7 +434,7 @@ fn is_identifier(name: &str) -> bool {
 /// Describes the first type parameter that has the same name as an earlier type parameter.
 fn find_duplicate(params: &[Name]) -> Option<String> {
     let again = params.iter().enumerate().find(|(at, name)| params[..*at].contains(name));
-    again.map(|(_, name)| format!("two type parameters are named {name}"))
+    again.map(|(_, name)| format!("duplicate type parameter {name}"))
 }
 
 /// Checks rules 12 to 14.
@@ -545,7 +547,7 @@ mod tests {
             let x = push(module, Expr::var("x", int()), int());
             push(module, function(&[x, x], x), func(&[int(), int()], int()))
         });
-        check("ExprId(0) is bound but is not a variable", |module| {
+        check("expected a variable as binder, found ExprId(0)", |module| {
             let unit = push(module, Expr::Tuple([].into()), Type::unit());
             push(module, function(&[unit], unit), func(&[Type::unit()], Type::unit()))
         });

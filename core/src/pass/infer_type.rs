@@ -1,4 +1,4 @@
-//! Infers the types of a whole module and completes missing annotations.
+//! Infers the types of a module and completes missing annotations.
 //!
 //! A fully annotated module is typed in one ascending sweep, since operands precede their users. Where an annotation is
 //! missing (a parameter, the result of a recursive function, a closure that calls itself), the sweep leaves incomplete
@@ -221,7 +221,7 @@ impl<'a> Inference<'a> {
         };
         let name = function.params.iter().find_map(open).filter(|_| function.type_params.is_empty())?;
         Some(format!(
-            "the type of %{name} comes from another call; to call the function at several types, give it a type \
+            "the type of %{name} is inferred from another call; to call the function at several types, declare a type \
              parameter: `[A](%{name}: A)`"
         ))
     }
@@ -301,7 +301,7 @@ impl<'a> Inference<'a> {
         self.dirty.extend(self.module.nodes.ids().filter(|&id| self.live[id]));
         while let Some(id) = self.dirty.pop_first() {
             if self.rounds[id] >= MAX_ROUNDS {
-                let message = "the type does not converge: it grows with every call";
+                let message = "type inference does not converge: the type grows with every call";
                 let diagnostic = Diagnostic::error(codes::types::CANNOT_INFER, message)
                     .help("write the types of the parameters and the result of the recursive function");
                 self.faults.entry(id).or_insert(Fault { at: Some(id), diagnostic });

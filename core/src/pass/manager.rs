@@ -159,8 +159,9 @@ pub const PASSES: &[Pass] = &[
 fn first_fault(faults: Vec<Fault>) -> Box<Diagnostic> {
     let more = faults.len().saturating_sub(1);
     let first = faults.into_iter().next().map(|fault| fault.diagnostic);
-    let first = first
-        .unwrap_or_else(|| Diagnostic::error(codes::types::CANNOT_INFER, "the types of the module cannot be inferred"));
+    let first = first.unwrap_or_else(|| {
+        Diagnostic::error(codes::types::CANNOT_INFER, "type inference failed without a reported fault")
+    });
     Box::new(if more == 0 { first } else { first.note(format!("and {more} more")) })
 }
 
@@ -170,12 +171,12 @@ fn first_fault(faults: Vec<Fault>) -> Box<Diagnostic> {
 /// If `name` is not the name of a pass; the diagnostic suggests the nearest name.
 pub fn find(name: &str) -> Result<&'static Pass, Box<Diagnostic>> {
     PASSES.iter().find(|pass| pass.name == name).ok_or_else(|| {
-        let diagnostic = Diagnostic::error(codes::passes::UNKNOWN_PASS, format!("no pass \"{name}\""));
+        let diagnostic = Diagnostic::error(codes::passes::UNKNOWN_PASS, format!("unknown pass \"{name}\""));
         Box::new(match nearest(name, PASSES.iter().map(|pass| pass.name)) {
             Some(near) => diagnostic.help(format!("did you mean \"{near}\"?")),
             None => {
                 let known: Vec<_> = PASSES.iter().map(|pass| pass.name).collect();
-                diagnostic.note(format!("the passes are {}", known.join(", ")))
+                diagnostic.note(format!("available passes: {}", known.join(", ")))
             }
         })
     })

@@ -120,7 +120,7 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
                         || {
                             Box::new(Diagnostic::error(
                                 codes::types::CANNOT_INFER,
-                                "the types of the module cannot be inferred",
+                                "type inference failed without a reported fault",
                             ))
                         },
                         |fault| Box::new(fault.diagnostic),

@@ -1,4 +1,4 @@
-//! Copies functions: inlines the body in place of a call, or copies a whole function, possibly into another module.
+//! Copies functions: inlines the body in place of a call, or copies an entire function, possibly into another module.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Call, Expr, ExprId, Module, OriginId, Origins};
@@ -37,7 +37,7 @@ pub(super) fn splice_around(
     copy(rebuild, function.body, inner)
 }
 
-/// Copies a whole function of the new module.
+/// Copies an entire function of the new module.
 ///
 /// # Errors
 /// See [`splice`].

@@ -1,8 +1,8 @@
-//! View of a module for pattern matching: the users of each expression, and the groups collapsed into composites.
+//! Graph of a module for pattern matching: the users of each expression, and the groups collapsed into composites.
 //!
 //! Collapsing a group turns its root into a call to an opaque function with the inputs of the group as arguments, and
-//! removes the expressions that have no other users. Later patterns match as they would on a rewritten module. A whole
-//! table is therefore matched on one graph, and the module is rebuilt once at the end.
+//! removes the expressions that have no other users. Later patterns match as they would on a rewritten module. An
+//! entire table is therefore matched on one graph, and the module is rebuilt once at the end.
 
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, Type};
 use std::collections::{BTreeSet, HashMap, HashSet};

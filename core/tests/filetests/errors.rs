@@ -39,7 +39,7 @@ pub fn verifier_case(case: &str) -> Outcome {
     }
     let typed = !headers(case, "typed").is_empty();
     if typed && let Err(faults) = infer_type_in_place(&mut parsed.module, &[]) {
-        return Err(format!("does not type: {faults:?}").into());
+        return Err(format!("type inference failed: {faults:?}").into());
     }
     for line in headers(case, "break") {
         damage(&mut parsed.module, line).ok_or_else(|| format!("invalid break line: {line}"))?;
@@ -52,13 +52,13 @@ pub fn verifier_case(case: &str) -> Outcome {
     // Printing must succeed on every module, however invalid.
     let shown = print_faults(module, &faults);
     if let Some(fault) = faults.iter().find(|fault| !shown.contains(&fault.diagnostic.message)) {
-        return Err(format!("not shown: {}\n{shown}", fault.diagnostic.message).into());
+        return Err(format!("expected the message {:?}, found\n{shown}", fault.diagnostic.message).into());
     }
     let diagnostics: Vec<Diagnostic> = faults.into_iter().map(|fault| fault.located(&parsed.spans)).collect();
     Ok(annotated(case, &diagnostics))
 }
 
-/// Breaks a module in a way that no text can express, as a faulty pass would.
+/// Breaks a module in a way that no text can express, as an incorrect pass would.
 fn damage(module: &mut Module, line: &str) -> Option<()> {
     let words: Vec<&str> = line.split_whitespace().collect();
     match *words.as_slice() {

@@ -42,7 +42,7 @@ use std::sync::Arc;
 /// Result of a case: the text of the case with the actual results. The case passes if this text equals the original.
 type Outcome = Result<String, Failed>;
 
-/// Kind of test: its folder, and the function that runs a case.
+/// Kinds of file tests: the directory, and the function that runs a case.
 const KINDS: &[(&str, fn(&str) -> Outcome)] = &[
     ("parse", texts::parse_case),
     ("error", errors::error_case),
@@ -83,9 +83,9 @@ fn check_codes(root: &Path) -> Result<(), Failed> {
         if !page.starts_with(&format!("# {code}: {title}\n")) {
             return Err(format!("docs/errors/{code}.md should begin with \"# {code}: {title}\"").into());
         }
-        // A text of more than 1 GiB does not belong in a repository.
+        // This error requires a text of more than 1 GiB, which is too large for a test file.
         if code != codes::text::TOO_LARGE && !texts.contains(&format!("// error: {code} ")) {
-            return Err(format!("no case expects {code}").into());
+            return Err(format!("expected a case for {code}, found none").into());
         }
     }
     Ok(())

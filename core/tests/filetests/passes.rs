@@ -29,7 +29,9 @@ pub fn pass_case(case: &str) -> Outcome {
     let passes: Vec<&str> =
         headers(input, "pass").into_iter().flat_map(|line| line.split(',')).map(str::trim).collect();
     let result = match run(&module, &passes, &options, &checks(input)?) {
-        Ok(result) => infer_type(&result).map_err(|faults| format!("the result does not type: {faults:?}"))?,
+        Ok(result) => {
+            infer_type(&result).map_err(|faults| format!("type inference failed on the result: {faults:?}"))?
+        }
         Err(error) => {
             let lines: Vec<String> =
                 error.diagnostics.iter().map(|d| format!("// error: {} {}\n", d.code, d.message)).collect();
@@ -50,7 +52,7 @@ pub fn pass_case(case: &str) -> Outcome {
         Err(failed) => failed.message().map(str::to_owned),
     };
     match difference {
-        // Keep the expected text if it is the same program in a different notation.
+        // The expected text is retained if it is the same program in a different notation.
         None => Ok(case.to_owned()),
         Some(_) if empty => {
             let text = if structural_equal(&result, &module).is_ok() { "// unchanged\n".to_owned() } else { text };
@@ -127,7 +129,7 @@ fn declared(tensor: &Tensor) -> Option<String> {
 
 fn typed(source: &str, constants: &[Arc<Tensor>]) -> Result<Module, Failed> {
     let parsed = read(source, constants)?;
-    infer_type(&parsed.module).map_err(|faults| format!("does not type: {faults:?}\n{source}").into())
+    infer_type(&parsed.module).map_err(|faults| format!("type inference failed: {faults:?}\n{source}").into())
 }
 
 fn options(input: &str) -> Result<PassOptions, Failed> {

@@ -10,7 +10,7 @@ pub fn match_case(case: &str) -> Outcome {
     let constants = constants(case)?;
     let mut parsed = read(case, &constants)?;
     let root = parsed.root.ok_or("expected an expression to match, found a module")?;
-    infer_type_in_place(&mut parsed.module, &[root]).map_err(|faults| format!("does not type: {faults:?}"))?;
+    infer_type_in_place(&mut parsed.module, &[root]).map_err(|faults| format!("type inference failed: {faults:?}"))?;
     let line = |line: &str| -> Result<String, String> {
         let Some(text) = line.strip_prefix("// yes: ").or_else(|| line.strip_prefix("// no: ")) else {
             return Ok(line.to_owned());

@@ -41,10 +41,10 @@ pub fn check_round_trip(module: &Module, root: Option<ExprId>) -> Result<(), Fai
         (Some(a), Some(b)) => structural_equal_exprs((module, a), (&again.module, b)),
         _ => structural_equal(module, &again.module),
     };
-    equal.map_err(|difference| format!("printed and read again: {difference}\n{}", text.text))?;
+    equal.map_err(|difference| format!("the text does not round-trip: {difference}\n{}", text.text))?;
     let second = printed(&again.module, again.root, &PrintOptions::default());
     if second.text != text.text {
-        return Err(format!("printed twice:\n{}\n{}", text.text, second.text).into());
+        return Err(format!("expected the same text from both printings, found\n{}\n{}", text.text, second.text).into());
     }
     Ok(())
 }

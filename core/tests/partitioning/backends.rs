@@ -308,7 +308,7 @@ fn random_programs_survive_partitioning_and_inlining() {
             same(&undo(&after), &byoc_core::pass::infer_type(&before).unwrap());
         }
         let at_home = report.operators.iter().filter(|row| row.region.is_none() && row.refusals.is_empty()).count();
-        assert_eq!(at_home, 0, "every operator on the host has a reason");
+        assert_eq!(at_home, 0, "expected a reason for every operator on the host");
     }
     assert!(regions > 1000 && composites > 200, "{regions} regions, {composites} composites");
 }

@@ -85,7 +85,7 @@ fn only_add_and_multiply_commute() {
     assert!(matches("multiply(nn.relu(*), var)", "multiply(%a, nn.relu(%b))"));
     assert!(!matches("subtract(nn.relu(*), var)", "subtract(%a, nn.relu(%b))"));
     assert!(!matches("maximum(nn.relu(*), var)", "maximum(%a, nn.relu(%b))"));
-    // Bindings of the first order are dropped before the second is tried.
+    // The bindings of the first argument order are undone before the second order is tried.
     assert!(matches("add(*x, nn.relu(*x))", "add(nn.relu(%a), %a)"));
 }
 
@@ -210,7 +210,7 @@ fn post_dominators() {
     for (body, expected) in [
         ("%0 = abs(%a); add(nn.relu(%0), exp(nn.relu(%0)))", true),
         ("%0 = abs(%a); add(%0, exp(%0))", true),
-        // An operand that does not come from the parent.
+        // An operand that does not depend on the parent.
         ("%0 = abs(%a); add(nn.relu(%0), %b)", true),
         ("%0 = abs(%a); add(nn.relu(%0), exp(%b))", true),
         ("%0 = abs(%a); add(subtract(%0, %b), %0)", true),
@@ -276,7 +276,7 @@ fn mistakes_are_answered_with_forms_that_work() {
         if form.starts_with('{') {
             continue;
         }
-        // A form is a whole entry, or a pattern.
+        // A suggested form is a complete entry or a pattern.
         let entry =
             if form.contains("_1: ") || form.starts_with("a: ") { form.to_owned() } else { format!("a: {form}") };
         let repaired = parse_table(&entry, Checks::Allowed);

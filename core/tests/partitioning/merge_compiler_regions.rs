@@ -43,7 +43,7 @@ fn siblings_that_share_an_input_do_not_merge() {
 
 #[test]
 fn no_cycle_through_a_branch() {
-    // The condition comes from the first region, the branch feeds the last: merged, the region would depend on
+    // The first region computes the condition, and the branch feeds the last region: a merged region would depend on
     // itself.
     let program = "def @main(%x: T, %y: float32) {
         %0 = abs(B[t](%y));

@@ -120,7 +120,7 @@ struct Check<F>(F, usize);
 impl<F: FnMut(&byoc_ir::ir::Module, &Candidate) -> bool> Judge for Check<F> {
     fn judge(&mut self, module: &byoc_ir::ir::Module, _: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
         self.1 += 1;
-        let refused = Verdict::Refused(Refusal::new(RefusalCode::UnsupportedLayout, "not this one"));
+        let refused = Verdict::Refused(Refusal::new(RefusalCode::UnsupportedLayout, "unsupported layout"));
         candidates.iter().map(|c| if (self.0)(module, c) { Verdict::Supported } else { refused.clone() }).collect()
     }
 }

@@ -46,7 +46,7 @@ fn callback_sees_rewritten_operands() {
         .into_iter()
         .find(|&id| matches!(neutral.nodes[id], byoc_core::pattern::PatternNode::Wildcard));
     let result = rewritten(&neutral, "def @main(%x: T) { multiply(exp(multiply(1f, %x)), 1f) }", false, &mut |site| {
-        Ok(site.get(x.expect("the wildcard")).expect("matched an expression"))
+        Ok(site.get(x.expect("expected a wildcard")).expect("expected an expression"))
     });
     same(&result, &module("def @main(%x: T) { exp(%x) }"));
 }
@@ -89,7 +89,7 @@ fn rejects_endless_rewriting() {
     let program = module("def @main(%x: T) { nn.relu(%x) }");
     let error = |rule: &mut Rule<'_>| {
         let callback = Callback { pattern: &either, require_type: false, rewrite_once: false, function: rule };
-        rewrite(&mut [callback], &program).expect_err("the rewriting does not terminate")
+        rewrite(&mut [callback], &program).expect_err("expected an error for nonterminating rewriting")
     };
     let relu = byoc_ir::op::lookup("nn.relu");
     let to_and_fro = error(&mut |site| {
@@ -111,7 +111,7 @@ fn rejects_endless_rewriting() {
 fn skips_overlapping_and_escaping_matches() {
     let two = pattern("exp(exp(*))");
     let program = "def @main(%x: T) { %0 = exp(%x); %1 = exp(%0); add(%0, %1) }";
-    let result = rewritten(&two, program, true, &mut |_| panic!("the inner value is used outside"));
+    let result = rewritten(&two, program, true, &mut |_| panic!("expected no match: the inner value is used outside"));
     same(&result, &module(program));
 }
 
@@ -136,7 +136,8 @@ fn partition_calls_check_and_sets_attributes() {
     );
     let mut warnings = Vec::new();
     let bare = pattern("fn (..) { * }");
-    let same_again = bare.partition(&program, &attrs, &mut |_, _| true, &mut warnings).expect("nothing to do");
+    let same_again =
+        bare.partition(&program, &attrs, &mut |_, _| true, &mut warnings).expect("expected an unchanged module");
     same(&same_again, &program);
     assert_eq!(warnings.len(), 1);
 }
@@ -174,6 +175,6 @@ fn rejects_duplicate_parameters_of_a_fused_function() {
     let x = builder.var("x", ty);
     let call = builder.module.push_typed(Expr::call(fused, [x, x]), builder.module.ty(sum).clone(), Origins::none());
     builder.define("main", &[x], call).expect("the program is well typed");
-    let error = defuse_ops(&builder.module).expect_err("two parameters of one name");
+    let error = defuse_ops(&builder.module).expect_err("expected an error for duplicate parameters");
     assert_eq!((error.code.to_string().as_str(), error.message.contains("%p0")), ("E0345", true));
 }

@@ -1,7 +1,7 @@
 //! Large synthetic graphs through the passes: results must be correct, without deep recursion. `--nocapture` prints the
 //! times; no assertion depends on them.
 
-#![expect(clippy::print_stdout, reason = "the times are for whoever runs the test by hand")]
+#![expect(clippy::print_stdout, reason = "the times are printed for manual runs")]
 
 use super::{same, table, targets};
 use byoc_core::analysis::{structural_equal, verify};

@@ -158,7 +158,7 @@ impl<'m> Evaluator<'m> {
                 Value::Tuple(Vec::new())
             }
             Expr::Constant(_) | Expr::Global(_) | Expr::Constructor(_) | Expr::Var(_) => {
-                unreachable!("a leaf is looked up")
+                unreachable!("leaves are resolved before evaluation")
             }
         }
     }

@@ -16,13 +16,13 @@ pub const MODEL: &str = "model.byoc";
 pub const RUNNER: &str = "bin/byoc-run";
 /// Name of the script that starts the runner through the dynamic loader of the bundle.
 pub const START: &str = "run";
-/// Folder of the plugins and their accompanying files.
+/// Directory of the plugins and their accompanying files.
 pub const PLUGINS: &str = "plugins";
-/// Folder of the regions that are shared libraries.
+/// Directory of the regions that are compiled to shared libraries.
 pub const REGIONS: &str = "regions";
-/// Folder of the dynamic loader and all shared libraries, including the C library.
+/// Directory of the dynamic loader and all shared libraries, including the C library.
 pub const LIBRARIES: &str = "lib";
-/// Folder of the licenses.
+/// Directory of the licenses.
 pub const LICENSES: &str = "licenses";
 
 /// Description of a bundle's contents. Paths are relative to the bundle.
@@ -57,7 +57,7 @@ pub struct Plugin {
     pub version: String,
     /// Path of the plugin's shared library.
     pub file: String,
-    /// Paths of the files that the plugin opens in its own folder.
+    /// Paths of the files that the plugin opens in its own directory.
     pub files: Vec<String>,
 }
 
@@ -71,12 +71,12 @@ pub struct Library {
     pub license: Option<String>,
 }
 
-/// Tests for a relative path without `.` and `..` components, which stays inside the folder to which it is relative.
+/// Tests for a relative path without `.` and `..` components; such a path stays inside its base directory.
 pub fn is_inside(path: &str) -> bool {
     !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Tests for a file name without a folder.
+/// Tests for a file name without directory components.
 pub fn is_file_name(name: &str) -> bool {
     is_inside(name) && !name.contains('/')
 }
@@ -86,17 +86,18 @@ pub fn checksums<'a>(files: impl IntoIterator<Item = (&'a str, blake3::Hash)>) -
     files.into_iter().map(|(path, digest)| format!("{}  {path}\n", digest.to_hex())).collect()
 }
 
-/// Parses a digest list to pairs of path and digest.
+/// Parses a digest list into (path, digest) pairs.
 ///
 /// # Errors
-/// If a line has no valid digest, or a path outside the bundle. The message contains the line number.
+/// If a line has an invalid digest or a path outside the bundle. The message contains the line number.
 pub fn parse_checksums(text: &str) -> Result<Vec<(String, blake3::Hash)>, String> {
     let mut files = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let (digest, path) = line.split_once("  ").unwrap_or((line, ""));
-        let digest = blake3::Hash::from_hex(digest).map_err(|_| format!("line {number}: expected a digest"))?;
+        let digest = blake3::Hash::from_hex(digest)
+            .map_err(|_| format!("line {number}: expected a digest, found \"{digest}\""))?;
         if !is_inside(path) {
-            return Err(format!("line {number}: expected a path inside the bundle"));
+            return Err(format!("line {number}: expected a path inside the bundle, found \"{path}\""));
         }
         files.push((path.to_owned(), digest));
     }
@@ -115,8 +116,9 @@ mod tests {
         assert_eq!(files, [("lib/a b.so".to_owned(), digest), ("run".to_owned(), digest)]);
         for path in ["", "/etc/passwd", "../a", "lib/../../a"] {
             let error = parse_checksums(&checksums([("run", digest), (path, digest)])).unwrap_err();
-            assert_eq!(error, "line 2: expected a path inside the bundle");
+            assert_eq!(error, format!("line 2: expected a path inside the bundle, found \"{path}\""));
         }
-        assert_eq!(parse_checksums(&text[1..]).unwrap_err(), "line 1: expected a digest");
+        let error = parse_checksums(&text[1..]).unwrap_err();
+        assert_eq!(error, format!("line 1: expected a digest, found \"{}\"", &digest.to_hex()[1..]));
     }
 }

@@ -15,7 +15,7 @@ pub struct Elf {
     pub interpreter: Option<String>,
     /// Names of the required libraries (`DT_NEEDED`).
     pub needed: Vec<String>,
-    /// Library search path in the file (`DT_RUNPATH`, or else `DT_RPATH`), which may contain `$ORIGIN`.
+    /// Library search path recorded in the file (`DT_RUNPATH`, or else `DT_RPATH`), which may contain `$ORIGIN`.
     pub search_path: Vec<String>,
 }
 

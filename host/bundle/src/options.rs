@@ -14,12 +14,12 @@ Options:
       --input <NAME=VALUE>  Value of an input: a .npy or .npz file, - for a .npy file on standard input,
                             random[:seed], ones or zeros (may be repeated)
       --output <FILE>       File for the outputs: .npz, or .npy for a single one; - is standard output
-      --describe            Inputs and outputs of the model, which is not run
+      --describe            Names and types of the inputs and outputs; the model is not run
       --check               Check of every file and region; the model is not run
       --json                Machine-readable output, one JSON object per line
       --threads <N>         Number of threads [env: BYOC_THREADS]
       --max-memory <SIZE>   Maximum memory for tensors and intermediate results, such as 512M
-      --bundle <DIR>        Folder of the bundle [default: that of this program]
+      --bundle <DIR>        Bundle directory [default: the bundle that contains this program]
   -h, --help                Help
   -V, --version             Version
 ";
@@ -41,7 +41,7 @@ pub struct Options {
     pub threads: usize,
     /// Memory limit in bytes.
     pub max_memory: Option<usize>,
-    /// Folder of the bundle; by default the parent of the runner's folder.
+    /// Directory of the bundle; by default the parent of the runner's directory.
     pub bundle: Option<PathBuf>,
 }
 

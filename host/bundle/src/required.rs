@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Loader query key for the files that a loader needs at run time besides its plugin.
+/// Loader query key for the files that a loader requires at run time in addition to its plugin.
 const FILES: &str = "byoc.files.1";
 
 /// Loader query key for the shared library in a blob.
@@ -22,7 +22,7 @@ const LIBRARY: &str = "blob.library";
 pub struct RequiredFile {
     /// Path on this machine.
     pub path: PathBuf,
-    /// Name under which the plugin opens the file in its own folder; by default the file name of `path`.
+    /// Name under which the plugin opens the file in its own directory; by default the file name of `path`.
     #[serde(default)]
     pub name: String,
     /// License, as an SPDX expression.
@@ -39,7 +39,7 @@ pub struct RequiredPlugin {
     pub version: String,
     /// Path of the plugin's shared library.
     pub path: PathBuf,
-    /// Files that the plugin opens in its own folder.
+    /// Files that the plugin opens in its own directory.
     pub files: Vec<RequiredFile>,
 }
 
@@ -70,7 +70,7 @@ pub fn required<'a>(
             session
                 .registry
                 .inventory(refusal(message).note(made))
-                .help("name the folder of the plugin with --plugin-dir")
+                .help("pass the plugin's directory with --plugin-dir")
         };
         let file = session.registry.loader_file(&region.loader, &region.plugin.name).ok_or_else(missing)?;
         let plugin = file.plugin().ok_or_else(missing)?;
@@ -96,8 +96,8 @@ pub fn required<'a>(
     Ok(required)
 }
 
-/// Returns the files that a plugin needs in its folder: the files named by the loader, and the configuration file with
-/// the base name of the plugin's library.
+/// Returns the files that a plugin needs in its directory: the files named by the loader, and the configuration file
+/// with the base name of the plugin's library.
 fn files(loader: &dyn Loader, plugin: &Path, name: &str) -> Result<Vec<RequiredFile>, Diagnostic> {
     let answer = loader.query(FILES, &[]).map_err(|error| refused(name, &fault(&error)))?;
     let invalid = |why: String| refusal(format!("plugin {name}: {FILES}: {why}"));
@@ -114,11 +114,11 @@ fn files(loader: &dyn Loader, plugin: &Path, name: &str) -> Result<Vec<RequiredF
             file.name = file.path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
         }
         if !contents::is_file_name(&file.name) {
-            return Err(invalid(format!("expected the name of a file, found \"{}\"", file.name)));
+            return Err(invalid(format!("expected a file name, found \"{}\"", file.name)));
         }
         if !file.path.is_file() {
             let shown = file.path.display();
-            return Err(refusal(format!("plugin {name} needs {shown}, which is not a file")));
+            return Err(refusal(format!("plugin {name} requires {shown}, which is not a regular file")));
         }
     }
     Ok(files)
@@ -139,7 +139,7 @@ pub fn refusal(message: impl Into<String>) -> Diagnostic {
 
 /// Returns the diagnostic for a plugin that cannot be bundled, with the plugin's reason.
 fn refused(plugin: &str, reason: &Diagnostic) -> Diagnostic {
-    let refusal = refusal(format!("plugin {plugin} cannot be part of a bundle: {}", reason.message));
+    let refusal = refusal(format!("plugin {plugin} cannot be bundled: {}", reason.message));
     match &reason.help {
         Some(help) => refusal.help(help.clone()),
         None => refusal,

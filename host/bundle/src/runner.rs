@@ -50,7 +50,10 @@ pub fn run(options: &Options, stdout: &mut dyn Write, warn: &mut dyn FnMut(&Diag
         }
         let files = &bundle.description;
         let (regions, libraries) = (model.regions, files.libraries.len());
-        return print(stdout, &format!("every file is as listed; regions loaded: {regions}, libraries: {libraries}\n"));
+        return print(
+            stdout,
+            &format!("every file matches its digest; regions loaded: {regions}, libraries: {libraries}\n"),
+        );
     }
     let outputs = model.run(&inputs(&model, &options.inputs)?)?;
     let named: Vec<(&str, &Tensor)> = model.outputs().iter().map(|port| port.name.as_str()).zip(&outputs).collect();
@@ -68,19 +71,20 @@ pub fn run(options: &Options, stdout: &mut dyn Write, warn: &mut dyn FnMut(&Diag
     Ok(())
 }
 
-/// Returns the folder of the bundle: the value of `--bundle`, or the parent of the folder with the runner.
+/// Returns the directory of the bundle: the value of `--bundle`, or the parent of the directory with the runner.
 fn root(options: &Options) -> Result<PathBuf, Diagnostic> {
     if let Some(named) = &options.bundle {
         return Ok(named.clone());
     }
-    // When the bundle's dynamic loader starts the runner, the executable of the process is the loader, and the first
-    // argument is the path of the runner. A bare name comes from a `PATH` search, so only the executable path is known.
+    // When the bundle's dynamic loader starts the runner, the process executable is the dynamic loader, and the first
+    // argument is the path of the runner. A bare name results from a `PATH` search, so only the executable path is
+    // known.
     let started = std::env::args_os().next().map(PathBuf::from).filter(|path| path.components().count() > 1);
     let program = started.and_then(|path| std::path::absolute(path).ok()).or_else(|| std::env::current_exe().ok());
     let root = program.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_owned);
     root.ok_or_else(|| {
-        Diagnostic::error(codes::artifacts::NOT_A_BUNDLE, "the folder of this program is not known")
-            .help("name the folder of the bundle with --bundle, or start its script: DIR/run")
+        Diagnostic::error(codes::artifacts::NOT_A_BUNDLE, "cannot determine the directory of this program")
+            .help("pass the bundle directory with --bundle, or start the script DIR/run of the bundle")
     })
 }
 
@@ -116,7 +120,7 @@ fn inputs(model: &Model, given: &[(String, String)]) -> Result<Vec<Tensor>, Fail
 fn input(port: &Port, number: usize, value: &str) -> Result<Tensor, Diagnostic> {
     let known = || {
         port.ty.shape().ok_or_else(|| {
-            let message = format!("input \"{}\": expected a type with known dimensions", port.name);
+            let message = format!("input \"{}\": expected a type with known dimensions, found {}", port.name, port.ty);
             let help = format!("pass a file: --input {}=FILE.npy", port.name);
             Diagnostic::error(codes::runtime::INPUT_SHAPE, message).help(help)
         })
@@ -165,8 +169,8 @@ fn write_outputs(path: &Path, named: &[(&str, &Tensor)], stdout: &mut dyn Write)
     match named {
         [(_, tensor)] if is_npy => Ok(npy::write(path, tensor)?),
         _ if is_npy => {
-            let message = format!("{} holds one array, and the model has {} outputs", path.display(), named.len());
-            Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("write a .npz file").into())
+            let message = format!("{}: expected one output for a .npy file, found {}", path.display(), named.len());
+            Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("pass --output FILE.npz").into())
         }
         _ => Ok(write_atomically(path, |file| npz::write_to(file, named.iter().copied()))?),
     }

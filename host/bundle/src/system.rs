@@ -13,13 +13,13 @@ const MAX_INCLUDED: usize = 256;
 /// Library search path.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// Folders searched for every library, in order.
+    /// Directories searched for every library, in order.
     pub dirs: Vec<PathBuf>,
 }
 
 impl Search {
-    /// Returns the search path of this machine: `LD_LIBRARY_PATH`, the configuration of the dynamic loader, its
-    /// defaults.
+    /// Returns the search path of this machine: `LD_LIBRARY_PATH`, the dynamic loader's configuration, and its default
+    /// directories.
     pub fn of_system() -> Search {
         let mut dirs = Vec::new();
         if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
@@ -33,8 +33,8 @@ impl Search {
         Search { dirs }
     }
 
-    /// Finds a library required by the file `by` with the properties `of`: the first file of this name for the same
-    /// processor architecture.
+    /// Finds a library required by the file `by`, whose ELF properties are `of`: the first file of this name for the
+    /// same processor architecture.
     pub fn find(&self, name: &str, by: &Path, of: &Elf) -> Option<PathBuf> {
         let fits = |path: &PathBuf| matches!(elf::read(path), Ok(Some(found)) if found.machine == of.machine);
         if name.contains('/') {
@@ -47,7 +47,7 @@ impl Search {
     }
 }
 
-/// Returns the folders listed in a configuration file and its included files, in order.
+/// Returns the directories listed in a configuration file and its included files, in order.
 fn configured(file: &Path) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     let mut pending = vec![file.to_owned()];
@@ -152,7 +152,7 @@ mod tests {
         file("c.other", "/none\n");
         let dirs = configured(&folder.path().join("ld.so.conf.main"));
         assert_eq!(dirs, ["/first", "/second", "/third"].map(PathBuf::from));
-        // A configuration file that includes itself does not loop forever.
+        // A configuration file that includes itself must not cause an infinite loop.
         file("loop.conf", &format!("include {}/loop.conf\n/x\n", folder.path().display()));
         assert_eq!(configured(&folder.path().join("loop.conf")).len(), MAX_INCLUDED);
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Bundle whose files have been verified.
 #[derive(Clone, Debug)]
 pub struct Bundle {
-    /// Folder of the bundle.
+    /// Directory of the bundle.
     pub root: PathBuf,
     /// Description of the contents.
     pub description: Description,
@@ -21,7 +21,7 @@ impl Bundle {
     /// Opens a bundle and checks the digests of all of its files.
     ///
     /// # Errors
-    /// E0710 if the folder is not a bundle, E0711 if a file is corrupt or missing, or a plugin file is not listed.
+    /// E0710 if the directory is not a bundle, E0711 if a file is corrupt or missing, or a plugin file is not listed.
     pub fn open(root: &Path) -> Result<Bundle, Diagnostic> {
         let list = root.join(contents::CHECKSUMS);
         let text = read_text(&list).map_err(|error| not_a_bundle(format!("{}: {error}", list.display())))?;
@@ -33,11 +33,11 @@ impl Bundle {
             }
         }
         let listed: BTreeSet<String> = files.into_iter().map(|(path, _)| path).collect();
-        // The session searches for loaders in every plugin of this folder.
+        // The session searches for loaders in every plugin of this directory.
         for entry in std::fs::read_dir(root.join(contents::PLUGINS)).into_iter().flatten().flatten() {
             let path = format!("{}/{}", contents::PLUGINS, entry.file_name().to_string_lossy());
             if !listed.contains(&path) {
-                return Err(damaged(&path, "expected only files of the list of digests"));
+                return Err(damaged(&path, "expected an entry in the digest list, found none"));
             }
         }
         let bundle = Bundle { root: root.to_owned(), description: description(root)?, listed };
@@ -48,7 +48,7 @@ impl Bundle {
         Ok(bundle)
     }
 
-    /// Returns the path of a listed file, including the folder of the bundle.
+    /// Returns the path of a listed file, including the bundle directory.
     ///
     /// # Errors
     /// E0711 if the digest list does not contain the file.
@@ -56,7 +56,7 @@ impl Bundle {
         if self.listed.contains(path) {
             return Ok(self.root.join(path));
         }
-        Err(damaged(contents::CHECKSUMS, format!("expected a digest of {path}, found none")))
+        Err(damaged(contents::CHECKSUMS, format!("expected a digest for {path}, found none")))
     }
 }
 
@@ -74,12 +74,12 @@ fn description(root: &Path) -> Result<Description, Diagnostic> {
 
 fn damaged(path: &str, why: impl std::fmt::Display) -> Diagnostic {
     Diagnostic::error(codes::artifacts::DAMAGED_BUNDLE, format!("{path}: {why}"))
-        .help("copy the bundle again, or write it again with \"byoc bundle\"")
+        .help("copy the bundle again, or recreate it with \"byoc bundle\"")
 }
 
 fn not_a_bundle(why: String) -> Diagnostic {
     Diagnostic::error(codes::artifacts::NOT_A_BUNDLE, why)
-        .help("\"byoc bundle FILE.byoc -o DIR\" writes a bundle; start its program as DIR/run")
+        .help("write a bundle with \"byoc bundle FILE.byoc -o DIR\", and start it with DIR/run")
 }
 
 #[cfg(test)]

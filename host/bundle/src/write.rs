@@ -1,5 +1,5 @@
-//! Assembly of a bundle: all files are gathered in a temporary folder next to the target, which then replaces the
-//! target.
+//! Assembly of a bundle: all files are collected in a temporary directory next to the output directory, which it then
+//! replaces.
 
 use crate::contents::{self, Description, FORMAT, Library, Plugin};
 use crate::elf::{self, Elf};
@@ -32,9 +32,9 @@ pub struct Request<'a> {
     pub artifact: &'a Path,
     /// Path of the executable `byoc-run`.
     pub runner: &'a Path,
-    /// Folder with the licenses of the components of the runner and the plugins, if any.
+    /// Directory with the licenses of the components of the runner and the plugins, if any.
     pub licenses: Option<&'a Path>,
-    /// Folder to write: new, empty, or an earlier bundle.
+    /// Directory to write: new, empty, or an earlier bundle.
     pub output: &'a Path,
 }
 
@@ -52,8 +52,8 @@ pub struct Report {
 /// Writes a bundle.
 ///
 /// # Errors
-/// E0709 if the artifact cannot be bundled, E0708 if the runner is unsuitable, E0513 if the folder cannot be written,
-/// and the errors of opening the artifact. On error the target is unchanged.
+/// E0709 if the artifact cannot be bundled, E0708 if the runner is unsuitable, E0513 if the directory cannot be
+/// written, and the errors of opening the artifact. On error, the output directory is unchanged.
 pub fn write(request: &Request<'_>) -> Result<Report, Failure> {
     let Request { session, artifact, runner, output, .. } = *request;
     let pending = PendingDirectory::begin(output, |folder| folder.join(contents::DESCRIPTION).is_file())?;
@@ -101,13 +101,13 @@ pub fn write(request: &Request<'_>) -> Result<Report, Failure> {
 fn program(runner: &Path) -> Result<Elf, Diagnostic> {
     let cannot = |why: String| {
         Diagnostic::error(codes::artifacts::NO_RUNNER, format!("{}: {why}", runner.display()))
-            .help("name the executable byoc-run of this byoc release")
+            .help("pass the byoc-run executable of this byoc release with --runner")
     };
     let elf = elf::read(runner).map_err(|error| cannot(error.to_string()))?;
     let elf = elf.ok_or_else(|| cannot("expected an ELF executable, found a different file format".into()))?;
     match &elf.interpreter {
         Some(path) if contents::is_inside(path.trim_start_matches('/')) => Ok(elf),
-        _ => Err(cannot("expected a dynamically linked executable, as plugins are loaded at run time".into())),
+        _ => Err(cannot("expected a dynamically linked executable, found no dynamic loader".into())),
     }
 }
 
@@ -126,12 +126,12 @@ fn check_loading(
     }
     let (_model, warnings) = Model::load(session, compiled, None)?;
     let Some(first) = warnings.first() else { return Ok(()) };
-    let mut refusal = refusal(format!("the artifact does not run here as it is: {}", first.message));
+    let mut refusal = refusal(format!("the artifact does not run unchanged on this machine: {}", first.message));
     refusal.notes = warnings.iter().flat_map(|warning| warning.notes.clone()).collect();
     refusal.notes.extend(warnings.iter().skip(1).map(|warning| warning.message.clone()));
     let help = first.help.clone();
     refusal.help =
-        Some(help.unwrap_or_else(|| "compile the model again on this machine, and bundle that artifact".into()));
+        Some(help.unwrap_or_else(|| "recompile the model on this machine, and bundle the new artifact".into()));
     Err(refusal.into())
 }
 
@@ -151,8 +151,8 @@ fn check_opened(
     let is_known = |path: &PathBuf| known.contains(path) || path.starts_with(&root) || !path.exists();
     match opened.iter().find(|path| !is_known(path)) {
         None => Ok(()),
-        Some(path) => Err(refusal(format!("a plugin opened {}, and does not name it among its files", path.display()))
-            .note("a loader names its files in the response to the query byoc.files.1")
+        Some(path) => Err(refusal(format!("a plugin opened {}, but does not list it among its files", path.display()))
+            .note("a loader lists its files in the response to the query byoc.files.1")
             .help("ask the plugin author to add this file to the response")),
     }
 }
@@ -177,7 +177,7 @@ exec \"$here/{loader}\" --inhibit-cache --library-path \"$here/{libraries}\" \"$
     )
 }
 
-/// Bundle folder under construction.
+/// Bundle directory under construction.
 struct Staging {
     root: PathBuf,
     /// Digest and size of each file, by path.
@@ -240,7 +240,7 @@ impl Staging {
         Ok(plugins)
     }
 
-    /// Adds a file to the plugin folder. Two plugins may share a file if its contents are identical.
+    /// Adds a file to the plugin directory. Two plugins may add a file of the same name if the contents are identical.
     fn beside_plugins(&mut self, from: &Path, name: &str) -> Result<String, Diagnostic> {
         let path = format!("{}/{name}", contents::PLUGINS);
         let Some((known, _)) = self.files.get(&path) else {
@@ -249,7 +249,7 @@ impl Staging {
         };
         let bytes = byoc_files::map_file(from).map_err(|error| refusal(format!("{}: {error}", from.display())))?;
         if *known != blake3::hash(&bytes) {
-            return Err(refusal(format!("two plugins need different files of the name {name}"))
+            return Err(refusal(format!("two plugins require different files named {name}"))
                 .help("rename one of the plugins, or compile the model without it"));
         }
         Ok(path)
@@ -283,24 +283,24 @@ impl Staging {
                 let library = search.find(name, &file, &properties).ok_or_else(|| {
                     let shown = file.strip_prefix(&self.root).unwrap_or(&file).display();
                     let dirs: Vec<String> = search.dirs.iter().map(|dir| dir.display().to_string()).collect();
-                    refusal(format!("library {name} is not found, which {shown} depends on"))
+                    refusal(format!("cannot find library {name}, on which {shown} depends"))
                         .note(format!("searched {}", dirs.join(", ")))
-                        .help("install the library, or add its folder to LD_LIBRARY_PATH")
+                        .help("install the library, or add its directory to LD_LIBRARY_PATH")
                 })?;
                 pending.push(library.clone());
                 found.insert(key, library);
             }
         }
         for (name, library) in &found {
-            // The loader must be executable, as the start script executes it.
+            // The dynamic loader must be executable, because the start script executes it.
             let mode = if Path::new(interpreter) == library { 0o755 } else { 0o644 };
             self.copy(library, &format!("{}/{name}", contents::LIBRARIES), mode)?;
         }
         Ok(found)
     }
 
-    /// Creates a symlink from the folder of the runner's dynamic loader to the library folder, so that the runner can
-    /// be started directly in a chroot to the bundle.
+    /// Creates a symlink from the directory of the runner's dynamic loader to the library directory, so that the runner
+    /// can be started directly in a chroot to the bundle.
     fn loader_folder(&self, interpreter: &str) -> Result<(), Diagnostic> {
         let folder = Path::new(interpreter.trim_start_matches('/')).parent().unwrap_or(Path::new(""));
         if folder == Path::new(contents::LIBRARIES) {

@@ -1,4 +1,4 @@
-// Classifies a picture of 8 x 8 gray values: digits MODEL < PICTURE, with 64 numbers from 0 to 1.
+// Classifies an 8 x 8 grayscale image: digits MODEL < IMAGE, where IMAGE contains 64 values from 0 to 1.
 #include <algorithm>
 #include <byoc.hpp>
 #include <iostream>

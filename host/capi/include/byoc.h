@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* byoc.h: compile and run neural-network models from C.
  *
- * The rules, which apply to every function here:
+ * Rules that apply to every function:
  *
- * - A function that can fail returns NULL, or an error that the caller frees with byoc_error_free. After an error the
- *   results are not set, and the contents of the memory for outputs are unspecified.
- * - Objects are created by the library and freed by the function *_free of their type, which accepts NULL. A model keeps
- *   what it needs of its session: they may be freed in any order.
- * - Set `struct_size` in structures that you fill in, and clear the rest: fields that are 0 have their defaults. A
- *   structure grows at its end only; fields beyond the end of a shorter structure count as 0.
- * - Texts are UTF-8 and terminated by a NUL. A text that a function returns belongs to its object.
- * - Every function may be called from several threads at once, also on the same object, except *_free.
+ * - A function that can fail returns NULL, or an error that the caller frees with byoc_error_free. After an error, the
+ *   results are not set, and the contents of the output memory are unspecified.
+ * - Objects are created by the library and freed by the *_free function of their type, which accepts NULL. A model
+ *   retains the parts of its session that it uses, so the two may be freed in any order.
+ * - Set `struct_size` in structures that you fill in, and zero all other fields: a field that is 0 has its default.
+ *   Structures are only extended at the end; fields beyond the end of a shorter structure are treated as 0.
+ * - Strings are UTF-8 and NUL-terminated. A string that a function returns belongs to its object.
+ * - Every function except *_free may be called concurrently from several threads, also on the same object.
  */
 #ifndef BYOC_H
 #define BYOC_H
@@ -33,36 +33,36 @@ const char *byoc_version(void);
 
 /* -- Errors -------------------------------------------------------------------------------------------------------- */
 
-/* Kind of an error. Further kinds may follow. */
+/* Error kind. Later versions may add kinds. */
 enum {
     BYOC_ERROR_MODEL = 1,         /* the model cannot be read, or is invalid or unsupported */
     BYOC_ERROR_BACKEND = 2,       /* a backend is missing or misnamed, or its plugin failed */
-    BYOC_ERROR_ARTIFACT = 3,      /* an artifact cannot be read or written, or is damaged */
-    BYOC_ERROR_INPUT = 4,         /* inputs, or memory for outputs, do not fit the model */
+    BYOC_ERROR_ARTIFACT = 3,      /* an artifact cannot be read or written, or is corrupt */
+    BYOC_ERROR_INPUT = 4,         /* inputs or output memory do not match the model */
     BYOC_ERROR_RUN = 5,           /* a run failed */
-    BYOC_ERROR_OUT_OF_MEMORY = 6, /* the memory limit was reached, or the system has no memory */
-    BYOC_ERROR_CANCELLED = 7,     /* the work was cancelled */
-    BYOC_ERROR_TIMED_OUT = 8,     /* the work did not end before its deadline */
-    BYOC_ERROR_ARGUMENT = 9,      /* an argument of a function here is invalid: NULL, not UTF-8, too short */
-    BYOC_ERROR_INTERNAL = 10      /* a defect of the library */
+    BYOC_ERROR_OUT_OF_MEMORY = 6, /* the memory limit was exceeded, or the system is out of memory */
+    BYOC_ERROR_CANCELLED = 7,     /* the operation was cancelled */
+    BYOC_ERROR_TIMED_OUT = 8,     /* the operation did not finish before its deadline */
+    BYOC_ERROR_ARGUMENT = 9,      /* an argument of a function is invalid: NULL, not UTF-8, too short */
+    BYOC_ERROR_INTERNAL = 10      /* a bug in the library */
 };
 
 int byoc_error_kind(const byoc_error *error);
-/* Stable code, such as "E0605", documented by a page of its own; "" for an invalid argument. */
+/* Stable code such as "E0605", described on its own documentation page; "" for an invalid argument. */
 const char *byoc_error_code(const byoc_error *error);
-/* Message: the expected and the found values, in one line. */
+/* One-line message with the expected and the found values. */
 const char *byoc_error_message(const byoc_error *error);
-/* Further facts, a line each; may be "". */
+/* Additional context, one item per line; may be "". */
 const char *byoc_error_context(const byoc_error *error);
 /* Remedy; may be "". */
 const char *byoc_error_help(const byoc_error *error);
-/* All of the above as one text of several lines. */
+/* Complete error as multi-line text. */
 const char *byoc_error_text(const byoc_error *error);
 void byoc_error_free(byoc_error *error);
 
 /* -- Sessions ------------------------------------------------------------------------------------------------------ */
 
-/* Name and value. */
+/* Pair of a name and a value. */
 typedef struct byoc_pair {
     const char *name;
     const char *value;
@@ -70,14 +70,14 @@ typedef struct byoc_pair {
 
 typedef struct byoc_session_options {
     size_t struct_size;
-    const char *const *plugin_dirs; /* directories of plugins, in order of precedence; no others are searched */
+    const char *const *plugin_dirs; /* plugin directories, in order of precedence; no others are searched */
     size_t plugin_dir_count;
-    int search_default_dirs; /* not 0: search those of the command line too */
-    int refuse_native_code;  /* not 0: artifacts with native code are refused */
-    size_t threads;          /* 0: one for each processor */
-    size_t max_memory;       /* bytes, for the whole process; 0: half of the available memory */
-    const char *cache_dir;   /* cache of the backends; NULL: none */
-    const byoc_pair *devices; /* backend and its device */
+    int search_default_dirs; /* nonzero: also search the default directories of the command line */
+    int refuse_native_code;  /* nonzero: artifacts with native code are refused */
+    size_t threads;          /* 0: one per processor */
+    size_t max_memory;       /* bytes, for the entire process; 0: half of the available memory */
+    const char *cache_dir;   /* cache directory of the backends; NULL: none */
+    const byoc_pair *devices; /* backend and device */
     size_t device_count;
 } byoc_session_options;
 
@@ -87,13 +87,13 @@ void byoc_session_free(byoc_session *session);
 
 /* -- Models -------------------------------------------------------------------------------------------------------- */
 
-/* Dimension of a model's inputs by name; size -1 leaves it open, so that each run may have another size. */
+/* Size of a named input dimension; -1 leaves the dimension open, so that its size may differ from run to run. */
 typedef struct byoc_dim {
     const char *name;
     int64_t size;
 } byoc_dim;
 
-/* Shape of an input by name: `rank` sizes. It binds the dimensions of the input. */
+/* Shape of a named input, with `rank` sizes. It fixes the dimensions of the input. */
 typedef struct byoc_input_shape {
     const char *name;
     const int64_t *shape;
@@ -102,19 +102,19 @@ typedef struct byoc_input_shape {
 
 typedef struct byoc_compile_options {
     size_t struct_size;
-    const char *const *backends; /* in order of priority; "auto": every backend found; none: the host alone */
+    const char *const *backends; /* in priority order; "auto": every backend found; empty: only the host */
     size_t backend_count;
     const byoc_pair *backend_options; /* "backend.option" and its value */
     size_t backend_option_count;
     const byoc_dim *dims;
     size_t dim_count;
-    void (*progress)(void *context, const char *stage); /* called when a stage of the compilation begins */
+    void (*progress)(void *context, const char *stage); /* called at the start of each compilation stage */
     void *progress_context;
     const byoc_input_shape *input_shapes;
     size_t input_shape_count;
 } byoc_compile_options;
 
-/* Compiles and loads a model: .onnx, .relay, or a folder in ONNX test-data layout. `options` may be NULL. */
+/* Compiles and loads a model: .onnx, .relay, or a directory in ONNX test-data layout. `options` may be NULL. */
 byoc_error *byoc_model_compile(const byoc_session *session, const char *path, const byoc_compile_options *options,
                                byoc_model **model);
 /* Compiles and loads an ONNX model from the bytes of its file. */
@@ -127,21 +127,21 @@ byoc_error *byoc_model_load_bytes(const byoc_session *session, const void *bytes
 byoc_error *byoc_model_save(const byoc_model *model, const char *path);
 void byoc_model_free(byoc_model *model);
 
-/* Returns where each operator runs, and why not elsewhere, as the JSON of `byoc explain --json`. */
+/* Returns the placement of each operator, with the refusals of other backends, as the JSON of `byoc explain --json`. */
 const char *byoc_model_explanation(const byoc_model *model);
 /* Returns the plan of a run as JSON: functions with their steps, registers and arenas. */
 const char *byoc_model_plan(const byoc_model *model);
-/* Returns the warnings of compilation and load, a line each; "" without any. */
+/* Returns the warnings from compiling and loading the model, one per line; "" if there are none. */
 const char *byoc_model_warnings(const byoc_model *model);
 
 /* -- Tensors ------------------------------------------------------------------------------------------------------- */
 
-/* DLPack's DLTensor, field by field: a pointer to one may be cast to the other. Tensors are in host memory, dense and
- * row-major. */
+/* Tensor view with the layout of DLPack's DLTensor: pointers to the two types may be cast to each other. Tensors are in
+ * host memory, dense and row-major. */
 typedef struct byoc_tensor_view {
     void *data;
     struct {
-        int32_t kind; /* 1: the host's memory */
+        int32_t kind; /* 1: host memory */
         int32_t id;
     } device;
     int32_t ndim;
@@ -155,51 +155,51 @@ typedef struct byoc_tensor_view {
     uint64_t byte_offset;
 } byoc_tensor_view;
 
-/* Input or output of a model. */
+/* Model input or output. */
 typedef struct byoc_port {
     size_t struct_size;
     const char *name;
     const char *dtype;   /* such as "float32" */
     int32_t ndim;
-    const int64_t *dims; /* -1: known only during a run */
-    const char *const *dim_names; /* name or formula of each dimension that is not known; NULL for the others */
+    const int64_t *dims; /* -1: known only at run time */
+    const char *const *dim_names; /* name or formula of each unknown dimension; NULL for a known dimension */
 } byoc_port;
 
 size_t byoc_model_input_count(const byoc_model *model);
 size_t byoc_model_output_count(const byoc_model *model);
-/* Describes an input or output; returns 0, or -1 if there is no such one. */
+/* Describes an input or output; returns 0, or -1 if the index is out of range. */
 int byoc_model_input(const byoc_model *model, size_t index, byoc_port *port);
 int byoc_model_output(const byoc_model *model, size_t index, byoc_port *port);
 
-/* Fills a view of dense elements in host memory; returns 0, or -1 for an unknown dtype. `shape` has to outlive it. */
+/* Initializes a view of dense elements in host memory; returns 0, or -1 for an unknown dtype. `shape` must outlive the
+ * view. */
 int byoc_view(byoc_tensor_view *view, const char *dtype, void *data, const int64_t *shape, int32_t ndim);
 
 /* -- Runs ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct byoc_run_options {
     size_t struct_size;
-    const char *const *input_names; /* names of the inputs, one for each; NULL: they are in the order of the model */
-    double timeout_seconds;         /* 0: none */
-    byoc_cancel *cancel;            /* NULL: none */
-    const byoc_pair *backend_options; /* "backend.option" and its value, where the option may change from run to run */
+    const char *const *input_names; /* name of each input; NULL: the inputs are in model order */
+    double timeout_seconds;         /* 0: no time limit */
+    byoc_cancel *cancel;            /* NULL: no cancellation */
+    const byoc_pair *backend_options; /* "backend.option" and value, for options that may change from run to run */
     size_t backend_option_count;
 } byoc_run_options;
 
-/* Runs a model. The elements of inputs are borrowed until the function returns, and the results are written to the
- * memory of `outputs`, which are in the order of the model and overlap neither each other nor inputs. `options` may be
- * NULL. A model with known dimensions and
- * without control flow allocates nothing from its second run on. */
+/* Runs a model. The input elements are borrowed until the function returns. The results are written to the memory of
+ * `outputs`, which are in model order and must not overlap each other or an input. `options` may be NULL. A model with
+ * known dimensions and without control flow performs no allocations from its second run on. */
 byoc_error *byoc_model_run(const byoc_model *model, const byoc_tensor_view *inputs, size_t input_count,
                            const byoc_tensor_view *outputs, size_t output_count, const byoc_run_options *options);
-/* Runs a model and allocates memory for the results, whose sizes need not be known. */
+/* Runs a model and allocates memory for the results, whose sizes need not be known in advance. */
 byoc_error *byoc_model_run_alloc(const byoc_model *model, const byoc_tensor_view *inputs, size_t input_count,
                                  const byoc_run_options *options, byoc_results **results);
-/* Returns the view of a result, which belongs to `results`; NULL if there is no such one. */
+/* Returns the view of a result, which belongs to `results`; NULL if the index is out of range. */
 const byoc_tensor_view *byoc_results_get(const byoc_results *results, size_t index);
 void byoc_results_free(byoc_results *results);
 
-/* DLPack's managed tensors, field by field: pointers to DLManagedTensor and DLManagedTensorVersioned may be cast to these.
- * Who owns one calls its deleter once, from any thread. */
+/* Managed tensors with the layout of DLPack's: pointers to DLManagedTensor and DLManagedTensorVersioned may be cast to
+ * these types. The owner of a managed tensor calls its deleter once, from any thread. */
 typedef struct byoc_dlpack {
     byoc_tensor_view view;
     void *context;
@@ -214,20 +214,20 @@ typedef struct byoc_dlpack_versioned {
     byoc_tensor_view view;
 } byoc_dlpack_versioned;
 
-/* Returns a result as a managed tensor, which belongs to the caller and may outlive `results`, the model and the session.
- * It shares the memory of the result. A result that is a constant of the model is copied; as a versioned tensor it is
- * marked as read-only instead. */
+/* Exports a result as a managed tensor, which belongs to the caller and may outlive `results`, the model and the
+ * session. The tensor shares the memory of the result. A result that is a model constant is copied, or marked as
+ * read-only in a versioned tensor. */
 byoc_error *byoc_results_to_dlpack(const byoc_results *results, size_t index, byoc_dlpack **tensor);
 byoc_error *byoc_results_to_dlpack_versioned(const byoc_results *results, size_t index, byoc_dlpack_versioned **tensor);
-/* Takes over a managed tensor in the host's memory, whose view is then that of result 0, and an input for runs. Elements
- * that are not dense and row-major are copied. The deleter is called when the results are freed, or after the copy; if the
- * function fails, the tensor still belongs to the caller. */
+/* Takes ownership of a managed tensor in host memory, which becomes result 0; its view may be an input of a run.
+ * Elements that are not dense and row-major are copied. The deleter is called when the results are freed, or after the
+ * copy. If the function fails, the caller retains ownership. */
 byoc_error *byoc_results_from_dlpack(byoc_dlpack *tensor, byoc_results **results);
 byoc_error *byoc_results_from_dlpack_versioned(byoc_dlpack_versioned *tensor, byoc_results **results);
 
-/* Creates a cancellation that ends runs when another thread requests it. */
+/* Creates a cancellation object, with which another thread can cancel runs. */
 byoc_cancel *byoc_cancel_create(void);
-/* Requests cancellation (not 0), or resets the request for later runs (0). May be called by a signal handler. */
+/* Requests cancellation (nonzero), or resets the request for later runs (0). Safe to call from a signal handler. */
 void byoc_cancel_set(byoc_cancel *cancel, int cancelled);
 void byoc_cancel_free(byoc_cancel *cancel);
 

@@ -16,7 +16,7 @@
 
 namespace byoc {
 
-/// Error of the library: what() is its whole text.
+/// Error of the library; what() returns the complete text.
 class Error : public std::runtime_error {
   public:
     explicit Error(byoc_error *error)
@@ -47,14 +47,14 @@ template <typename T> constexpr const char *dtype() {
     else return sizeof(T) == 8 ? "uint64" : sizeof(T) == 4 ? "uint32" : sizeof(T) == 2 ? "uint16" : "uint8";
 }
 
-/// View of elements in memory of the caller.
+/// View of elements in caller-provided memory.
 class View {
   public:
     template <typename T> View(T *data, std::vector<int64_t> shape) : shape_(std::move(shape)) {
         using Element = std::remove_const_t<T>;
         byoc_view(&view_, dtype<Element>(), const_cast<Element *>(data), nullptr, static_cast<int32_t>(shape_.size()));
     }
-    /// View of a result, or of a tensor of DLPack, which has to outlive it.
+    /// Creates a view of a result or of a DLPack tensor, which must outlive the view.
     View(const byoc_tensor_view &view) : shape_(view.shape, view.shape + view.ndim), view_(view) {}
     byoc_tensor_view get() const {
         byoc_tensor_view view = view_;
@@ -96,7 +96,7 @@ class Session {
     std::unique_ptr<byoc_session, Free> session_;
 };
 
-/// Managed tensor of DLPack, freed by its deleter unless released.
+/// Deleter for managed DLPack tensors.
 template <typename Tensor> struct DeleteManaged {
     void operator()(Tensor *tensor) const {
         if (tensor->deleter != nullptr) tensor->deleter(tensor);
@@ -105,11 +105,11 @@ template <typename Tensor> struct DeleteManaged {
 using Dlpack = std::unique_ptr<byoc_dlpack, DeleteManaged<byoc_dlpack>>;
 using DlpackVersioned = std::unique_ptr<byoc_dlpack_versioned, DeleteManaged<byoc_dlpack_versioned>>;
 
-/// Results with memory of their own.
+/// Results that own their memory.
 class Results {
   public:
     explicit Results(byoc_results *results) : results_(results) {}
-    /// Takes over a tensor of another library; it is freed even if this fails.
+    /// Takes ownership of a tensor of an external library, which is freed even on failure.
     static Results from(Dlpack tensor) {
         byoc_results *results = nullptr;
         check(byoc_results_from_dlpack(tensor.get(), &results));
@@ -122,7 +122,7 @@ class Results {
         tensor.release();
         return Results(results);
     }
-    /// Returns a result for another library, which shares its memory and may outlive everything else.
+    /// Exports a result as a DLPack tensor, which shares the memory and may outlive the results, model and session.
     Dlpack to_dlpack(size_t index) const {
         byoc_dlpack *tensor = nullptr;
         check(byoc_results_to_dlpack(results_.get(), index, &tensor));
@@ -135,7 +135,7 @@ class Results {
     }
     const byoc_tensor_view &operator[](size_t index) const {
         const byoc_tensor_view *view = byoc_results_get(results_.get(), index);
-        if (view == nullptr) throw std::out_of_range("the model has no such output");
+        if (view == nullptr) throw std::out_of_range("the output index is out of range");
         return *view;
     }
     template <typename T> const T *data(size_t index) const { return static_cast<const T *>((*this)[index].data); }
@@ -172,12 +172,12 @@ class Model {
         return Model(model);
     }
     void save(const std::string &path) const { check(byoc_model_save(get(), path.c_str())); }
-    /// Returns where each operator runs, and why not elsewhere, as JSON.
+    /// Returns the placement of each operator, with the refusals of other backends, as JSON.
     std::string explanation() const { return byoc_model_explanation(get()); }
     /// Returns the steps, registers and arenas of a run as JSON.
     std::string plan() const { return byoc_model_plan(get()); }
 
-    /// Runs the model, and writes the results to memory of the caller.
+    /// Runs the model, and writes the results to caller-provided memory.
     void run(const std::vector<View> &inputs, const std::vector<View> &outputs,
              const byoc_run_options *options = nullptr) const {
         const auto in = views(inputs), out = views(outputs);

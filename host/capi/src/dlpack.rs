@@ -109,7 +109,7 @@ impl ManagedTensor for Versioned {
         if self.major == MAJOR {
             return Ok(());
         }
-        Err(Error::argument(format!("tensor: expected version {MAJOR} of DLPack, found {}.{}", self.major, self.minor)))
+        Err(Error::argument(format!("tensor: expected DLPack version {MAJOR}, found {}.{}", self.major, self.minor)))
     }
 }
 
@@ -117,22 +117,23 @@ impl ManagedTensor for Versioned {
 /// no read-only flag.
 fn export<M: ManagedTensor>(results: &Results, index: usize, can_mark: bool) -> Result<*mut M, Error> {
     let Some((tensor, shared)) = results.tensor(index) else {
-        let found = format!("expected the index of one of {} results, found {index}", results.len());
+        let found = format!("expected the index of a result below {}, found {index}", results.len());
         return Err(Error::argument(found));
     };
     let tensor = if shared && !can_mark {
         let copied = Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes());
-        copied.ok_or_else(|| Error::argument("no memory for a copy of the result"))?
+        copied.ok_or_else(|| Error::argument("not enough memory for a copy of the result"))?
     } else {
         tensor.clone()
     };
     let mut shape: Box<[i64]> = tensor.shape().iter().map(|&dim| dim as i64).collect();
     let data = tensor.bytes().as_ptr().cast_mut().cast();
     let view = View::new(tensor.dtype(), data, shape.as_mut_ptr(), shape.len() as i32);
-    let view = view.ok_or_else(|| Error::argument(format!("DLPack has no element type {}", tensor.dtype())))?;
+    let view =
+        view.ok_or_else(|| Error::argument(format!("expected an element type of DLPack, found {}", tensor.dtype())))?;
     let exported = Box::new(Exported { managed: M::new(view, shared), _shape: shape, _tensor: tensor });
     let raw = Box::into_raw(exported);
-    // SAFETY: `raw` comes from `Box::into_raw` above, and nothing else refers to it.
+    // SAFETY: `raw` was returned by `Box::into_raw` above, and nothing else refers to it.
     unsafe {
         (*raw).managed.set_context(raw.cast());
         Ok(&raw mut (*raw).managed)
@@ -191,7 +192,7 @@ unsafe fn import<M: ManagedTensor>(managed: *mut M) -> Result<Results, Error> {
         let Some(bytes) = byte_count(dtype, &dims) else {
             return Err(Error::argument("tensor: the dimensions exceed the address space"));
         };
-        let full = || Error::argument("tensor: no memory for a copy of the elements");
+        let full = || Error::argument("tensor: not enough memory for a copy of the elements");
         let owner = Arc::new(Imported { managed, data, bytes, owned: AtomicBool::new(false) });
         let made = match strides {
             // `from_storage` copies misaligned elements.

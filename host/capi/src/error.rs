@@ -42,7 +42,7 @@ impl From<byoc::Error> for Error {
             byoc::Error::OutOfMemory(_) => 6,
             byoc::Error::Cancelled(_) => 7,
             byoc::Error::TimedOut(_) => 8,
-            // `Run`, and kinds that this interface does not distinguish.
+            // Covers `Run` and all kinds that this interface does not distinguish.
             _ => 5,
         };
         let info = error.info();
@@ -63,7 +63,7 @@ pub fn report(body: impl FnOnce() -> Result<(), Error>) -> *mut Error {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        Err(Error::plain(INTERNAL, format!("this is a defect of byoc, please report it: {text}")))
+        Err(Error::plain(INTERNAL, format!("this is a bug in byoc, please report it: {text}")))
     });
     match outcome {
         Ok(()) => std::ptr::null_mut(),
@@ -105,9 +105,9 @@ macro_rules! parts {
 parts! {
     #[doc = "Returns the stable code."] byoc_error_code code;
     #[doc = "Returns the message."] byoc_error_message message;
-    #[doc = "Returns further facts, a line each."] byoc_error_context context;
+    #[doc = "Returns additional context, one item per line."] byoc_error_context context;
     #[doc = "Returns the remedy."] byoc_error_help help;
-    #[doc = "Returns everything as one text."] byoc_error_text text;
+    #[doc = "Returns the complete error as text."] byoc_error_text text;
 }
 
 /// Frees an error.

@@ -59,7 +59,7 @@ impl PortTexts {
     }
 }
 
-/// Model input or output, as in `byoc.h`.
+/// Model input or output, as declared in `byoc.h`.
 #[repr(C)]
 pub struct Port {
     struct_size: usize,
@@ -137,7 +137,7 @@ unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Err
                 Ok(size) => options.dim(name, size),
                 Err(_) if dim.size == -1 => options.open_dim(name, []),
                 Err(_) => {
-                    let message = format!("dims: expected a size, or -1 for {name} to stay open, found {}", dim.size);
+                    let message = format!("dims: expected a size >= 0 for {name}, or -1 (open), found {}", dim.size);
                     return Err(Error::argument(message));
                 }
             };
@@ -147,7 +147,7 @@ unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Err
             let mut shape = Vec::new();
             for &size in array(input.shape, input.rank, "input_shapes")? {
                 shape.push(usize::try_from(size).map_err(|_| {
-                    Error::argument(format!("input_shapes: expected sizes of 0 or more for {name}, found {size}"))
+                    Error::argument(format!("input_shapes: expected sizes >= 0 for {name}, found {size}"))
                 })?);
             }
             options = options.input_shape(name, shape);

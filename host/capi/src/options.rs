@@ -1,4 +1,4 @@
-//! Arguments from C: structures of an older, shorter version, texts, arrays.
+//! Conversion of arguments from C: structures that may be shorter than the current version, strings, and arrays.
 
 use crate::error::Error;
 use std::ffi::{CStr, c_char};
@@ -61,7 +61,7 @@ pub unsafe fn array<'a, T>(first: *const T, count: usize, name: impl Display) ->
 /// `text` is NULL, or points to NUL-terminated text that outlives the result.
 pub unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str, Error> {
     if text.is_null() {
-        return Err(Error::argument(format!("{name}: expected a text, found NULL")));
+        return Err(Error::argument(format!("{name}: expected a string, found NULL")));
     }
     // SAFETY: the caller guarantees that `text` is NUL-terminated and outlives the result.
     let text = unsafe { CStr::from_ptr(text) };

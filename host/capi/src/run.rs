@@ -24,19 +24,19 @@ pub struct Options {
     backend_option_count: usize,
 }
 
-// SAFETY: the structure is `repr(C)`, begins with its size, and holds only numbers and pointers.
+// SAFETY: the structure is `repr(C)`, begins with its size, and contains only numbers and pointers.
 unsafe impl Growing for Options {}
 
 impl Options {
     /// Converts the options to the library's run options.
     ///
     /// # Safety
-    /// `cancel` is NULL, or was not freed; `backend_options` holds as many pairs of texts as the count says.
+    /// `cancel` is NULL or has not been freed; `backend_options` points to as many pairs of strings as the count states.
     unsafe fn run_options(&self, session: &Session) -> Result<RunOptions, Error> {
         let seconds = self.timeout_seconds;
         let timeout = match Duration::try_from_secs_f64(seconds) {
             Ok(limit) => (seconds > 0.0).then_some(limit),
-            Err(_) => return Err(Error::argument(format!("timeout_seconds: expected 0 or more, found {seconds}"))),
+            Err(_) => return Err(Error::argument(format!("timeout_seconds: expected a number >= 0, found {seconds}"))),
         };
         // SAFETY: the caller guarantees that `self.cancel` is NULL or has not been freed, and that the pairs and their
         // texts are valid.

@@ -1,4 +1,4 @@
-//! Sessions.
+//! Session objects and their options.
 
 use crate::error::{Error, free, report};
 use crate::options::{Growing, array, give, read, text};

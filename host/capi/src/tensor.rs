@@ -126,12 +126,12 @@ impl View {
         let known = DTYPES.iter().find(|(dtype, code)| *code == self.code && dtype.bits() == usize::from(self.bits));
         let Some((dtype, _)) = known.filter(|_| self.lanes == 1) else {
             return wrong(format!(
-                "unknown element type: code {}, {} bits, {} lanes",
+                "expected a known element type, found code {}, {} bits, {} lanes",
                 self.code, self.bits, self.lanes
             ));
         };
         let Ok(rank) = usize::try_from(self.ndim) else {
-            return wrong(format!("expected 0 or more dimensions, found {}", self.ndim));
+            return wrong(format!("expected a rank >= 0, found {}", self.ndim));
         };
         // SAFETY: the caller guarantees that `shape` is NULL or points to `rank` numbers.
         let given = unsafe { array(self.shape, rank, what)? };
@@ -139,7 +139,7 @@ impl View {
         for &dim in given {
             match usize::try_from(dim) {
                 Ok(dim) => dims.push(dim),
-                Err(_) => return wrong(format!("expected dimensions of 0 or more, found {dim}")),
+                Err(_) => return wrong(format!("expected dimensions >= 0, found {dim}")),
             }
         }
         let mut strides = None;
@@ -157,7 +157,7 @@ impl View {
         let offset = usize::try_from(self.byte_offset).unwrap_or(usize::MAX);
         let data = self.data.cast::<u8>().wrapping_add(offset);
         if self.data.is_null() && !dims.contains(&0) {
-            return wrong("expected elements, found NULL".to_owned());
+            return wrong("expected a pointer to elements, found NULL".to_owned());
         }
         Ok(Layout { dtype: *dtype, dims, data, strides })
     }
@@ -248,7 +248,7 @@ impl Slots {
             borrowed.used.push(slot.clone());
             let tensor = Tensor::from_storage(dtype, &dims, slot);
             let Some(tensor) = tensor else {
-                return Err(Error::argument(format!("input {number}: no memory for aligned elements")));
+                return Err(Error::argument(format!("input {number}: not enough memory for aligned elements")));
             };
             borrowed.tensors.push(tensor);
         }
@@ -264,7 +264,7 @@ impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
         self.tensors.clear();
         for slot in self.used.drain(..) {
-            // Remaining references to the slot see no bytes from here on.
+            // From here on, remaining references to the slot see an empty slice.
             slot.bytes.store(0, Release);
             let mut slots = self.slots.lock();
             if Arc::strong_count(&slot) == 1 && slots.len() < MAX_SLOTS {
@@ -304,7 +304,7 @@ impl Borrowed<'_> {
             return Ok(tensor);
         }
         Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes())
-            .ok_or_else(|| Error::argument("no memory for a result"))
+            .ok_or_else(|| Error::argument("not enough memory for a result"))
     }
 }
 
@@ -334,7 +334,10 @@ impl Results {
             let (data, rank) = (tensor.bytes().as_ptr().cast_mut().cast(), tensor.shape().len() as i32);
             let view = View::new(tensor.dtype(), data, shape.as_mut_ptr(), rank);
             views.push(view.ok_or_else(|| {
-                Error::argument(format!("output {number}: DLPack has no element type {}", tensor.dtype()))
+                Error::argument(format!(
+                    "output {number}: expected an element type of DLPack, found {}",
+                    tensor.dtype()
+                ))
             })?);
         }
         let shared = |tensor: &Tensor| !tensor.is_exclusive();

@@ -1,4 +1,4 @@
-/* Counts the allocations of 100 runs after the first: allocations MODEL. */
+/* Counts the allocations in 100 runs after the first run: allocations MODEL. */
 #include <byoc.h>
 #include <stdio.h>
 #include <stdlib.h>

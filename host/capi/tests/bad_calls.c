@@ -1,5 +1,5 @@
-/* Makes every wrong call of byoc.h again and again: bad_calls MODEL ROUNDS. Each has to give an error, and the memory of
- * the process must not grow. */
+/* Repeats every kind of invalid call to byoc.h: bad_calls MODEL ROUNDS. Each call must return an error, and the memory
+ * of the process must not grow. */
 #include <byoc.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 static int wrong = 0;
 
-/* Checks that there is an error of a kind. */
+/* Checks that a call returned an error of the given kind. */
 static void expect(const char *what, int kind, byoc_error *error) {
     if (byoc_error_kind(error) != kind || *byoc_error_message(error) == 0 || *byoc_error_text(error) == 0) {
         printf("%s: expected an error of kind %d, found %d: %s\n", what, kind, byoc_error_kind(error),
@@ -143,7 +143,7 @@ static void runs(const byoc_model *model) {
     expect("no value", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &out, 1, &options));
     if (byoc_view(&bad, "float33", image, shape, 4) != -1 || byoc_view(NULL, "float32", image, shape, 4) != -1) wrong = 1;
     if (byoc_results_get(NULL, 0) != NULL) wrong = 1;
-    /* A right call works after all the wrong ones, also with a shorter structure. */
+    /* A valid call succeeds after the invalid calls, also with a shorter structure. */
     options.struct_size = sizeof(size_t);
     byoc_error_free(byoc_model_run_alloc(model, &in, 1, &options, &results));
     if (byoc_results_get(results, 0) == NULL || byoc_results_get(results, 1) != NULL) wrong = 1;

@@ -21,7 +21,7 @@ fn digits() -> PathBuf {
     workspace().join("tests/digits/digits.onnx")
 }
 
-/// Creates a folder with the library in its installed layout.
+/// Creates a directory with the library in its installed layout.
 fn installed() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let library = c_library();
@@ -49,7 +49,7 @@ fn build(folder: &TempDir, compiler: &[&str], file: &str, shared: bool) -> PathB
     if shared {
         command.arg("-L").arg(&lib).arg("-lbyoc").arg(format!("-Wl,-rpath,{}", lib.display()));
     } else {
-        // Nothing references the operator and kernel tables, which register themselves.
+        // The linker would discard the self-registering operator and kernel tables, because nothing references them.
         command
             .arg("-Wl,--whole-archive")
             .arg(lib.join("libbyoc.a"))
@@ -68,7 +68,7 @@ fn run(program: &mut Command, input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Returns images as text, each with the digit that the Rust library recognizes in it.
+/// Returns images as text, each with the digit predicted by the Rust library.
 fn pictures() -> Vec<(String, String)> {
     let images = io::npz::read_entry(&workspace().join("tests/digits/test.npz"), Some("image")).unwrap();
     let session = Session::builder().threads(1).build().unwrap();

@@ -1,4 +1,4 @@
-/* Managed tensors, plans and shapes of inputs: dlpack DIGITS.onnx CONSTANT.relay. Prints the first check that fails. */
+/* Tests managed tensors, plans and input shapes: dlpack DIGITS.onnx CONSTANT.relay. Prints the first failed check. */
 #include <byoc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static void delete_versioned(byoc_dlpack_versioned *tensor) {
     free(tensor);
 }
 
-/* Frees an error, and returns true if its message contains a text. */
+/* Frees an error, and returns true if its message contains the given text. */
 static int fails(byoc_error *error, const char *text) {
     int found = error != NULL && strstr(byoc_error_message(error), text) != NULL;
     if (!found) printf("%s\n", byoc_error_text(error));
@@ -34,7 +34,7 @@ static int fails(byoc_error *error, const char *text) {
     return found;
 }
 
-/* Fills a view with 64 elements of their own, 0, 1, 2, .. */
+/* Fills a view with 64 newly allocated elements: 0, 1, 2, ... */
 static void fill(byoc_tensor_view *view, int64_t *shape, int64_t *strides) {
     float *data = malloc(64 * sizeof *data);
     for (int i = 0; i < 64; i++) data[i] = (float)i;
@@ -62,13 +62,13 @@ int main(int argc, char **argv) {
     int64_t negative[] = {1, 1, -8, 8};
     given.shape = negative;
     byoc_model *none = NULL;
-    CHECK(fails(byoc_model_compile(session, argv[1], &options, &none), "sizes of 0 or more for image, found -8"));
+    CHECK(fails(byoc_model_compile(session, argv[1], &options, &none), "sizes >= 0 for image, found -8"));
 
     const char *plan = byoc_model_plan(model);
     CHECK(strstr(plan, "\"nn.conv2d\"") && strstr(plan, "\"registers\"") && strstr(plan, "\"arena_bytes\""));
     CHECK(byoc_model_plan(model) == plan && byoc_model_plan(NULL)[0] == '\0');
 
-    /* A tensor of another library as an input. */
+    /* A tensor of an external library as an input. */
     byoc_dlpack *tensor = plain(shape, dense);
     byoc_results *input = NULL, *results = NULL;
     CHECK(byoc_results_from_dlpack(tensor, &input) == NULL && deleted == 0);
@@ -78,19 +78,19 @@ int main(int argc, char **argv) {
     byoc_results_free(input);
     CHECK(deleted == 1);
 
-    /* Strides: copied, and given back at once. */
+    /* Strided elements are copied, and the deleter is called immediately. */
     byoc_results *copied = NULL;
     CHECK(byoc_results_from_dlpack(plain(shape, transposed), &copied) == NULL && deleted == 2);
     view = byoc_results_get(copied, 0);
     CHECK(view->strides == NULL && ((float *)view->data)[1] == 8 && ((float *)view->data)[8] == 1);
     byoc_results_free(copied);
 
-    /* A tensor of the versioned kind, without and with what it may not have. */
+    /* A valid versioned tensor, and versioned tensors with invalid fields. */
     byoc_dlpack_versioned *versioned = calloc(1, sizeof *versioned);
     fill(&versioned->view, shape, NULL);
     versioned->major = 2;
     versioned->deleter = delete_versioned;
-    CHECK(fails(byoc_results_from_dlpack_versioned(versioned, &input), "version 1 of DLPack, found 2.0"));
+    CHECK(fails(byoc_results_from_dlpack_versioned(versioned, &input), "DLPack version 1, found 2.0"));
     versioned->major = 1;
     versioned->view.device.kind = 2;
     CHECK(fails(byoc_results_from_dlpack_versioned(versioned, &input), "expected host memory"));
@@ -100,19 +100,19 @@ int main(int argc, char **argv) {
     byoc_results_free(input);
     CHECK(deleted == 3 && fails(byoc_results_from_dlpack(NULL, &input), "found NULL"));
 
-    /* Results that outlive everything else. */
+    /* Exported results outlive the results object, the model and the session. */
     byoc_dlpack *first = NULL, *second = NULL;
     byoc_dlpack_versioned *third = NULL;
     CHECK(byoc_results_to_dlpack(results, 0, &first) == NULL && byoc_results_to_dlpack(results, 0, &second) == NULL);
     CHECK(byoc_results_to_dlpack_versioned(results, 0, &third) == NULL);
-    CHECK(fails(byoc_results_to_dlpack(results, 1, &first), "one of 1 results, found 1"));
+    CHECK(fails(byoc_results_to_dlpack(results, 1, &first), "a result below 1, found 1"));
     CHECK(fails(byoc_results_to_dlpack(results, 0, NULL), "found NULL"));
     CHECK(fails(byoc_results_to_dlpack(NULL, 0, &first), "found NULL"));
     CHECK(first->view.data == byoc_results_get(results, 0)->data && third->flags == 0 && third->major == 1);
     float logit = ((float *)first->view.data)[9];
     byoc_results_free(results);
 
-    /* A constant of the model is copied, or marked. */
+    /* A model constant is copied, or marked as read-only. */
     float x[6] = {-1, 2, -3, 4, -5, 6};
     int64_t x_shape[] = {2, 3};
     byoc_tensor_view x_view;

@@ -1,4 +1,4 @@
-// Managed tensors and the plan in C++: dlpack DIGITS.onnx.
+// Tests managed tensors and the plan in C++: dlpack DIGITS.onnx.
 #include <byoc.hpp>
 #include <cstdio>
 

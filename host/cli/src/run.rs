@@ -28,8 +28,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let prepared = ready::prepare(&args.model, &args.build, &args.input, &mut session)?;
     let outputs = prepared.model.outputs().len();
     if let Some(path) = args.output.as_deref().filter(|path| is_npy(path) && outputs != 1) {
-        let message = format!("{} holds one array, and the model has {outputs} outputs", path.display());
-        return Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("write a .npz file").into());
+        let message = format!("{}: expected one output for a .npy file, found {outputs}", path.display());
+        return Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("pass --output FILE.npz").into());
     }
     let inputs = prepared.given.resolve(&prepared.model, None)?;
     let trace = Trace::new(args.trace.is_some());

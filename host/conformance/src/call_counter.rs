@@ -44,7 +44,7 @@ impl HostServices for CountingServices {
     }
 
     fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
-        // A task does not panic, so no error is lost.
+        // The result can be ignored, because a task does not panic.
         let _ = self.count_call().parallel_for(count, task);
     }
 

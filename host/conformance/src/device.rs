@@ -105,7 +105,7 @@ impl Device<'_> {
         (harness.at)("run on the device", symbol);
         let what = "tensors in device memory";
         self.run_and_check(&tensors, &[], expected, Kind::WrongResult, what)?;
-        (harness.at)("run with a tensor of the host", symbol);
+        (harness.at)("run with a host tensor", symbol);
         let what = "input 0 in host memory, all other inputs in device memory";
         self.run_and_check(&tensors, &[0], expected, Kind::WrongResult, what)?;
         let second = second_inputs(self.test_region);
@@ -227,13 +227,13 @@ impl Device<'_> {
         for (i, (tensor, offset)) in tensors.inputs.iter().enumerate() {
             let own = &mut bytes[*offset..offset + tensor.bytes().len()];
             if *own != *tensor.bytes() {
-                let message = format!("{description}: input {i} was changed by the run");
+                let message = format!("{description}: the run changed input {i}");
                 return Err(Fault::new(Kind::WritesInput, "run", message));
             }
             own.fill(GUARD);
         }
         if let Some(at) = bytes.iter().position(|&byte| byte != GUARD) {
-            let message = format!("{description}: byte {at} of a buffer, outside its tensors, was written");
+            let message = format!("{description}: the run wrote byte {at} of a buffer, outside the tensors");
             return Err(Fault::new(Kind::WritesOutside, "run", message));
         }
         check_outputs(&results, expected, kind, "run", description)

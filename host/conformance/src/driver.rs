@@ -24,7 +24,7 @@ pub struct Options {
     pub limit: Duration,
     /// Names of claims and checks whose faults, or missing cases, are accepted.
     pub waived: Vec<String>,
-    /// Folder for failing cases.
+    /// Directory for failing cases.
     pub out: PathBuf,
     /// Command that reproduces a case, without the path of the case.
     pub reproduce_command: String,
@@ -37,7 +37,7 @@ const MAX_SHRINK_ATTEMPTS: usize = 120;
 /// reserve differs from run to run, and with it the allocation that fails.
 const MEMORY_ATTEMPTS: usize = 4;
 
-/// Conformance run of a plugin, in the process that survives the plugin's crashes.
+/// Conformance run of a plugin, in a process that is isolated from crashes of the plugin.
 pub struct Run<'a> {
     /// Creates the command that starts a worker for the plugin file. The argument limits the worker's address space, in
     /// KiB.
@@ -46,7 +46,7 @@ pub struct Run<'a> {
     pub options: &'a Options,
     /// Callback that receives a description of the current test.
     pub progress: &'a dyn Fn(&str),
-    /// Folder for cases that are passed to the worker.
+    /// Directory for cases that are passed to the worker.
     pub scratch: &'a Path,
 }
 
@@ -104,7 +104,7 @@ impl Run<'_> {
         fault: Fault,
         thorough: bool,
     ) -> FailedCase {
-        // A smaller case is not worth waiting for the time limit many times.
+        // Each attempt on a hanging case waits for the full time limit, so that the number of attempts is small.
         let attempts = match fault.kind {
             Kind::TimeLimit => 4,
             Kind::Crash => 40,
@@ -162,7 +162,7 @@ impl Run<'_> {
                 None => return Err("the system does not limit the address space of a process".to_owned()),
                 Some((_, Some(fault))) => json!({ "fault": fault }),
                 Some((Reply::Done(done), None)) if done.get("fault").is_none() => done,
-                // Too little memory should lead to an error or an orderly exit.
+                // With too little memory, an error and an orderly exit are both acceptable.
                 Some(_) => json!({ "passed": 0.0 }),
             });
         }

@@ -82,10 +82,10 @@ pub fn run_on(
         return Err(Fault::new(Kind::WritesOutside, "run", damage));
     }
     if let Some(i) = memory.iter().zip(&before).position(|(now, before)| now.bytes() != before) {
-        return Err(Fault::new(Kind::WritesInput, "run", format!("input {i} was changed by the run")));
+        return Err(Fault::new(Kind::WritesInput, "run", format!("the run changed input {i}")));
     }
     if let Some(i) = constants.iter().zip(&digests).position(|(t, digest)| blake3::hash(t.bytes()) != *digest) {
-        return Err(Fault::new(Kind::WritesInput, "run", format!("constant {i} was changed by the run")));
+        return Err(Fault::new(Kind::WritesInput, "run", format!("the run changed constant {i}")));
     }
     let mut results = Vec::with_capacity(outputs.len());
     for (i, ((memory, shape), want)) in outputs.iter().zip(&shapes).zip(&test_region.expected).enumerate() {

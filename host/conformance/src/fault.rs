@@ -79,7 +79,7 @@ kinds! {
     Query "query";
     /// A cancelled compilation failed without reporting the cancellation, or the next compilation failed.
     Cancelled "cancelled";
-    /// After an interrupted compilation, or without a usable cache folder, the results are wrong.
+    /// After an interrupted compilation, or without a usable cache directory, the results are wrong.
     Cache "cache";
     /// Too little memory led to a wrong result or an invalid access instead of an error.
     Memory "memory";

@@ -31,7 +31,7 @@ pub struct Harness<'b, 'r> {
     pub services: &'b Services,
     /// Services with one thread.
     pub single_threaded: &'b Services,
-    /// Cache folder for the backend.
+    /// Cache directory for the backend.
     pub cache_dir: Option<&'b Path>,
     /// Test conditions of the case.
     pub setting: &'b Setting,
@@ -217,5 +217,5 @@ fn reason(report: &Report) -> Refusal {
     let left = report.operators.iter().filter(|operator| operator.region.is_none());
     let refusals = left.flat_map(|operator| operator.refusals.iter());
     let reason = refusals.map(|(_, refusal)| (**refusal).clone()).max_by_key(|r| r.code != RefusalCode::NoPatternMatch);
-    reason.unwrap_or_else(|| Refusal::new(RefusalCode::NoPatternMatch, "no reason was given"))
+    reason.unwrap_or_else(|| Refusal::new(RefusalCode::NoPatternMatch, "the backend gave no reason"))
 }

@@ -44,7 +44,7 @@ impl Run<'_> {
         check("silence after the last region was dropped", unloaded, Setting::default());
     }
 
-    /// Checks that killed compilations leave nothing in the cache that breaks a later compilation.
+    /// Checks that cache entries of killed compilations do not break a later compilation.
     pub(super) fn check_interrupted(&self, backend: &str, case: &Case) -> Option<Fault> {
         let cache = self.scratch.join("interrupted");
         for milliseconds in [2, 10, 25, 60, 120] {
@@ -59,8 +59,8 @@ impl Run<'_> {
         None
     }
 
-    /// Checks that a file in place of the cache folder is tolerated: an error is permitted, a crash or a wrong result
-    /// is not.
+    /// Checks that a file in place of the cache directory is tolerated: an error is permitted, a crash or a wrong
+    /// result is not.
     pub(super) fn check_unusable_cache(&self, backend: &str, case: &Case) -> Option<Fault> {
         let cache = self.scratch.join("no folder");
         std::fs::write(&cache, "a file").ok()?;
@@ -72,7 +72,7 @@ impl Run<'_> {
         Some(Fault::new(
             Kind::Cache,
             &fault.entry,
-            format!("with a file in place of the cache folder: {}", fault.message),
+            format!("with a file in place of the cache directory: {}", fault.message),
         ))
     }
 

@@ -55,7 +55,7 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
             Expr::Project { tuple, index } => of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
             expr => {
                 let (operator, call) =
-                    expr.as_op_call().ok_or("expected data flow, found an expression other than an operator call")?;
+                    expr.as_op_call().ok_or("expected an operator call, found another expression")?;
                 let args: Vec<(bool, Vec<BoundedTensor>)> =
                     call.args.iter().map(|&arg| (matches!(module.ty(arg), Type::Tuple(_)), of(arg))).collect();
                 call_with_bounds(operator, &call.attrs, &args)?
@@ -66,7 +66,7 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
     Ok(values)
 }
 
-/// Floating-point numbers for which a description excludes guarantees.
+/// Classes of floating-point values for which a description makes no guarantee.
 #[derive(Clone, Copy, Debug)]
 pub struct Exclusions {
     finite_math: bool,

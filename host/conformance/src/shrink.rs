@@ -1,4 +1,4 @@
-//! Shrinks a failing case to smaller dimensions, default attributes and simple numbers, while the case still fails in
+//! Shrinks a failing case to smaller dimensions, default attributes and simple values, while the case still fails in
 //! the same way.
 
 use super::case::{Case, Open, Setting};
@@ -43,7 +43,7 @@ pub fn with_open_dims(case: &Case, open: Open) -> Option<Case> {
 enum Edit {
     /// Changes no value and no attribute.
     Nothing,
-    /// Replaces every dimension that equals the first number, and every equal number in an attribute, with the second.
+    /// Replaces every dimension that equals the first value, and every equal value in an attribute, with the second.
     Size(usize, usize),
     /// Changes one dimension of one operand.
     Dim { operand: usize, axis: usize, to: usize },
@@ -183,7 +183,7 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
     Some(Case { module: builder.module, inputs, ..case.clone() })
 }
 
-/// Replaces the numbers of a list attribute that are equal to a changed dimension.
+/// Replaces the elements of a list attribute that are equal to a changed dimension.
 fn replace_dim(value: &AttrValue, from: i64, to: i64) -> AttrValue {
     match value {
         AttrValue::List(items) if from > 3 => AttrValue::List(
@@ -210,7 +210,7 @@ fn corner(tensor: &Tensor, shape: &[usize]) -> Tensor {
             element.copy_from_slice(&tensor.bytes()[from * size..(from + 1) * size]);
         }
     })
-    .expect("a case exceeds the memory limit")
+    .expect("a case fits within the memory limit")
 }
 
 /// Replaces the finite elements with 1, 2, 3, -1, ..., except in a boolean tensor.
@@ -227,7 +227,7 @@ fn simplify(tensor: &Tensor) -> Tensor {
             }
         });
     })
-    .expect("a case exceeds the memory limit")
+    .expect("a case fits within the memory limit")
 }
 
 #[cfg(test)]

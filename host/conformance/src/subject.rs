@@ -28,7 +28,7 @@ const MAX_DRAW_FACTOR: usize = 8;
 const MAX_OPEN_CASES: usize = 4;
 const MAX_DEVICE_CASES: usize = 2;
 
-/// Maximum number of passed cases per subject that are kept for combination with other claims.
+/// Maximum number of passed cases per subject that are retained for combination with other claims.
 const MAX_SAMPLES: usize = 4;
 
 /// State of a backend test.
@@ -105,8 +105,8 @@ impl Tally {
         }
     }
 
-    /// Returns true if no case was supported, mostly because the operator alone is not worth a region. Different
-    /// operands or attributes do not change this verdict.
+    /// Returns true if no case was supported, mostly because a region with only this operator is not profitable.
+    /// Different operands or attributes do not change this verdict.
     fn needs_neighbors(&self) -> bool {
         let most = self.codes.iter().filter(|(code, _)| *code != "UnsupportedDtype").max_by_key(|(_, count)| **count);
         self.tested() == 0 && most.is_some_and(|(code, _)| code == "NotProfitable")
@@ -161,7 +161,7 @@ impl Run<'_> {
         claim: Claim<'_>,
         neighbors: &[Neighbor<'_>],
     ) {
-        (self.progress)(&format!("{}, beside others", claim.subject()));
+        (self.progress)(&format!("{}, combined with others", claim.subject()));
         let most = (self.options.cases * MAX_DRAW_FACTOR).max(2 * neighbors.len());
         // Neighbors with which a case was supported.
         let mut fruitful: Vec<usize> = Vec::new();
@@ -236,7 +236,7 @@ impl Run<'_> {
                         progress.report.failures.push(failure);
                     }
                 }
-                // A crash costs a process, and a time limit costs the waiting time.
+                // After a crash, a new worker must be started; a timeout takes the full time limit.
                 let costly = matches!(kind, Kind::Crash | Kind::TimeLimit);
                 let most = if costly { 1 } else { MAX_FAULTS_PER_KIND };
                 if tally.faults.iter().any(|(_, count)| *count >= most) {

@@ -20,7 +20,7 @@ pub struct TestRegion {
     pub inputs: Vec<Tensor>,
     /// Expected outputs.
     pub expected: Vec<BoundedTensor>,
-    /// Numbers for which the backend gives no guarantee.
+    /// Values for which the backend makes no guarantee.
     exclusions: Exclusions,
     sources: Vec<ExprId>,
     results: Vec<ExprId>,
@@ -55,7 +55,7 @@ impl TestRegion {
         Ok(test_region)
     }
 
-    /// Copies inputs and results from the values of the whole module.
+    /// Copies the inputs and the expected results from the values of the module.
     fn read_values(&mut self, values: &Values) -> Result<(), String> {
         let of = |id: &ExprId| values.get(id).cloned().ok_or("expected a value of the reference, found none");
         let gather = |ids: &[ExprId]| -> Result<Vec<BoundedTensor>, &str> {
@@ -67,7 +67,17 @@ impl TestRegion {
         // include the errors of earlier operators.
         self.expected = gather(&self.results)?;
         let whole = self.inputs.len() == self.graph.inputs.len() && self.expected.len() == self.graph.outputs.len();
-        if whole { Ok(()) } else { Err("expected as many inputs and outputs as in the region's graph".into()) }
+        if whole {
+            Ok(())
+        } else {
+            Err(format!(
+                "expected {} inputs and {} outputs, as in the region's graph, found {} and {}",
+                self.graph.inputs.len(),
+                self.graph.outputs.len(),
+                self.inputs.len(),
+                self.expected.len()
+            ))
+        }
     }
 
     /// Evaluates the region on `inputs`, and returns the inputs with the reference results.
@@ -77,7 +87,7 @@ impl TestRegion {
     /// values.
     pub fn with_inputs(&self, inputs: Vec<Tensor>) -> Result<(Vec<Tensor>, Vec<BoundedTensor>), String> {
         let module = module_of(&self.graph, &self.constants).map_err(|d| d.to_string())?;
-        let main = module.main().ok_or("expected a graph with outputs")?;
+        let main = module.main().ok_or("expected a graph with outputs, found none")?;
         let body = main.body;
         let mut values = reference::evaluate(&module, &inputs)?;
         if let Some(reason) = self.exclusions.reason(&values) {

@@ -77,7 +77,7 @@ fn reverse(tensor: &Tensor) -> Tensor {
         bytes.copy_from_slice(tensor.bytes());
         with_dtype!(tensor.dtype(), T => bytemuck::cast_slice_mut::<u8, T>(bytes).reverse());
     })
-    .expect("a case exceeds the memory limit")
+    .expect("a case fits within the memory limit")
 }
 
 /// Checks that an intervening run on different inputs does not change the result.
@@ -206,7 +206,7 @@ fn unknown_query(
     executable: &dyn Executable,
     compiled: &CompiledRegion,
 ) -> Result<(), Fault> {
-    const KEY: &str = "byoc.conformance.a key that nobody knows";
+    const KEY: &str = "byoc.conformance.an unknown key";
     (harness.at)("query", &test_region.graph.symbol);
     let loader = (harness.find_loader)(&compiled.loader);
     let answers = [

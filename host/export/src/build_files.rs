@@ -8,12 +8,12 @@ pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
     let objects: Vec<String> = sources.iter().map(|source| source.replace(".c", ".o")).collect();
     let linked = if e.has_weights_file() { LINKED.replace("@PREFIX@", prefix) } else { String::new() };
     format!(
-        "# make: the checking program; make check: runs it; make size: sizes of code, constants and stack frames.\n\
+        "# make: build the checking program; make check: run it; make size: print code, constant and stack frame sizes.\n\
          CC ?= cc\n\
          CFLAGS ?= {}\n\
          SIZE ?= size\n\
          override CFLAGS += -std=c99\n\
-         # Objects and libraries of functions from outside, such as my_conv2d.o.\n\
+         # Objects and libraries with external functions, such as my_conv2d.o.\n\
          EXTRA ?=\n\
          OBJECTS = {}\n\n\
          all: check_model\n\n\
@@ -50,7 +50,7 @@ pub fn cmake(e: &Exported<'_>, sources: &[String]) -> String {
          if(NOT CMAKE_BUILD_TYPE)\n  set(CMAKE_BUILD_TYPE Release)\nendif()\n\
          add_library({prefix} STATIC {})\n\
          target_include_directories({prefix} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})\n\
-         # Objects and libraries of functions from outside.\n\
+         # Objects and libraries with external functions.\n\
          set(EXTRA \"\" CACHE STRING \"further objects and libraries\")\n\
          separate_arguments(FLAGS UNIX_COMMAND \"{}\")\n\
          target_compile_options({prefix} PRIVATE ${{FLAGS}})\n\
@@ -64,8 +64,8 @@ pub fn cmake(e: &Exported<'_>, sources: &[String]) -> String {
     )
 }
 
-/// Returns the compiler flags of the target. On targets with vectors, multiply-adds are contracted and errno is not
-/// set.
+/// Returns the compiler flags for the processor. With vector instructions, multiply-adds are contracted, and errno and
+/// floating-point exceptions are ignored.
 fn flags(e: &Exported<'_>) -> String {
     let machine = e.options.machine;
     let more = if machine.vectors { " -ffp-contract=fast -fno-math-errno -fno-trapping-math" } else { "" };

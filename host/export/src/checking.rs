@@ -73,7 +73,7 @@ static int report_exact(const char *name, long differing) {
 }
 ";
 
-/// C code that provides the weights, linked or read from a file.
+/// C code that provides the weights, which are linked or read from a file.
 const WEIGHTS: &str = "
 #ifdef MODEL_WEIGHTS_LINKED
 extern const unsigned char _binary_@PREFIX@_weights_bin_start[];

@@ -52,7 +52,7 @@ fn interface(e: &Exported<'_>) -> String {
             let _ = writeln!(w, "#define {capital}_{kind}_{}_COUNT {}", port.identifier.to_uppercase(), port.count());
         }
     }
-    let _ = writeln!(w, "\n/* Inputs, row-major. They are read during a run, and not changed. */\ntypedef struct {{");
+    let _ = writeln!(w, "\n/* Inputs, row-major. A run does not modify them. */\ntypedef struct {{");
     for port in &e.inputs {
         let ty = storage_type(port.dtype).unwrap_or("uint8_t");
         let _ = writeln!(w, "    const {ty} *{}; /* \"{}\": {} */", port.identifier, clean(&port.name), dims(port));
@@ -79,12 +79,12 @@ fn interface(e: &Exported<'_>) -> String {
         false => writeln!(w, "/* Prepares an instance. Returns 0. */\nint {prefix}_init({prefix} *self);\n"),
         true => writeln!(
             w,
-            "/*\n * Prepares an instance. weights is the content of {prefix}_weights.bin, which stays in memory as long as the\n \
-             * instance. Returns 0, or -1 if it is not aligned or is the file of another model.\n */\n\
+            "/*\n * Prepares an instance. weights points to the contents of {prefix}_weights.bin, which must outlive the\n \
+             * instance. Returns 0, or -1 if the weights are misaligned or belong to a different model.\n */\n\
              int {prefix}_init({prefix} *self, const void *weights);\n"
         ),
     };
-    let failed = if e.has_status() { ", or -2 if a region of a backend failed" } else { "" };
+    let failed = if e.has_status() { ", or -2 if a backend region failed" } else { "" };
     let _ = writeln!(
         w,
         "/* Computes the outputs. Returns 0, or -1 if a pointer is null{failed}. */\nint {prefix}_run({prefix} *self, const {prefix}_inputs *inputs, const {prefix}_outputs *outputs);\n"

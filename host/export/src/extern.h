@@ -1,10 +1,10 @@
-/* Calls of functions that compute operators (byoc export --extern). */
+/* Argument types of external operator functions (byoc export --extern). */
 #ifndef BYOC_EXTERN_H
 #define BYOC_EXTERN_H
 
 #include <stdint.h>
 
-/* Tensor that is read: row-major and contiguous; `type` is "float32", "int8", ... */
+/* Input tensor: row-major and contiguous; `type` is "float32", "int8", ... */
 typedef struct {
     const void *data;
     const char *type;
@@ -12,7 +12,7 @@ typedef struct {
     const int32_t *shape;
 } byoc_input;
 
-/* Tensor that is written. */
+/* Output tensor, in the same form. */
 typedef struct {
     void *data;
     const char *type;
@@ -20,7 +20,7 @@ typedef struct {
     const int32_t *shape;
 } byoc_output;
 
-/* Attribute: integers (also a single one, or a Boolean), a real number, or a text. */
+/* Attribute: one or more integers (a Boolean is an integer), a real number, or a string. */
 typedef struct {
     const char *name;
     int32_t count;
@@ -29,7 +29,7 @@ typedef struct {
     const char *text;
 } byoc_attribute;
 
-/* Call of an operator: its Relay name, its nodes in the model, its tensors and its attributes. */
+/* Operator call: Relay name, nodes in the model, tensors and attributes. */
 typedef struct {
     const char *operator_name;
     const char *node;

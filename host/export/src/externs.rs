@@ -44,10 +44,9 @@ pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Fai
     for (declared, region) in compiled.program.regions.iter().zip(&compiled.regions) {
         let (symbol, backend) = (&declared.symbol, &declared.backend);
         let refuse = |reason: String, hint: &str| {
-            let diagnostic = not_exportable(reason).note(format!(
-                "a backend takes part by answering the query {KEY}, which docs/writing-a-backend.md describes"
-            ));
-            let without = format!("export without {backend}: its operators become plain C");
+            let diagnostic = not_exportable(reason)
+                .note(format!("a backend supports export by answering the query {KEY}; see docs/writing-a-backend.md"));
+            let without = format!("export without {backend}, so that its operators become plain C");
             Failure::from(diagnostic.help(if hint.is_empty() { without } else { hint.to_owned() }))
         };
         let Some(region) = region else {
@@ -55,7 +54,7 @@ pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Fai
         };
         let recorded = |key: &str| region.metadata.iter().find(|(known, _)| known == key).map(|(_, value)| value);
         let number = |key: &str| recorded(key).and_then(Value::as_i64).filter(|&bytes| bytes >= 0);
-        let none = format!("{backend} has no C program of region {symbol}");
+        let none = format!("{backend} has no C program for region {symbol}");
         if let Some(refused) = recorded(PROGRAM_REFUSED) {
             let text = |i: usize| refused[i].as_str().unwrap_or_default();
             return Err(refuse(format!("{none}: {}", text(0)), text(1)));
@@ -85,7 +84,7 @@ pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Fai
     Ok(found)
 }
 
-/// Returns true if the C code of a region may read constant `i`: by its number, or through a computed index.
+/// Returns true if the C code of a region may read constant `i`: by a literal or a computed index.
 fn reads(text: &str, i: usize) -> bool {
     text.match_indices("constants[").any(|(at, name)| {
         let rest = &text[at + name.len()..];

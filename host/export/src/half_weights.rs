@@ -4,8 +4,8 @@ use byoc_plugin_api::{Constant, ConstantSource, DType, Graph, NodeKind};
 use half::f16;
 use std::collections::BTreeMap;
 
-/// Operators with weights, and the index of the weight operand. Their code supports weights and data of different
-/// types.
+/// Operators with weights, and the index of the weight operand. The generated code supports weights and data of
+/// different element types.
 const WEIGHTS: &[(&str, usize)] = &[
     ("nn.conv1d", 1),
     ("nn.conv2d", 1),

@@ -1,4 +1,4 @@
-# make clean, then make check LINKED=1: the weights as an object file of GNU ld, instead of a file that main.c reads.
+# make clean && make check LINKED=1: link the weights as an object file (GNU ld) instead of reading them at run time.
 OBJCOPY ?= objcopy
 ifdef LINKED
 override CFLAGS += -DMODEL_WEIGHTS_LINKED

@@ -41,7 +41,7 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
     let main = module.main().ok_or_else(|| not_exportable("the module has no function @main".into()))?;
     let mut table = ConstantTable::default();
     let mut graph = graph_with_regions(module, "main", main, REGION, &mut table).map_err(|reason| {
-        not_exportable(reason.message.clone()).note("a C program is a graph without branches and loops")
+        not_exportable(reason.message.clone()).note("only modules without branches and loops can be exported")
     })?;
     let regions = externs::regions(&built.compiled, &options.prefix)?;
     let externals = externs::externals(&options.externs, &regions);

@@ -42,7 +42,7 @@ impl<'e, 'a> Report<'e, 'a> {
         let place = if e.has_weights_file() { " in a file" } else { "" };
         let _ = writeln!(w, "flash  {:>12} bytes of constants{place}, and the code (make size)", self.weights);
         if self.region_constants > 0 {
-            let _ = writeln!(w, "       {:>12} bytes of constants in the sources of regions", self.region_constants);
+            let _ = writeln!(w, "       {:>12} bytes of constants in region sources", self.region_constants);
         }
         let _ = writeln!(w, "RAM    {:>12} bytes in the arena of an instance", e.program.arena);
         let _ = writeln!(w, "       {:>12} bytes of inputs", bytes(&e.inputs));
@@ -50,7 +50,7 @@ impl<'e, 'a> Report<'e, 'a> {
         let _ = writeln!(w, "stack  {:>12} bytes of local arrays at most", self.stack);
         let _ = writeln!(w, "work   {:>12} multiply-adds\n", self.macs);
         if !e.regions.is_empty() {
-            let _ = writeln!(w, "Multiply-adds inside of the regions of backends are not counted.\n");
+            let _ = writeln!(w, "Multiply-adds in backend regions are not counted.\n");
         }
         let _ = writeln!(w, "{:>5} {:>14} {:>12} {:>8}  operators", "step", "multiply-adds", "arena in use", "stack");
         for (number, step) in e.program.steps.iter().enumerate() {

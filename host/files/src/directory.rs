@@ -10,7 +10,7 @@ use tempfile::TempDir;
 const NEW: &str = "new";
 const OLD: &str = "old";
 
-/// Directory under construction next to its target, which it replaces on commit. Dropping it before leaves the target
+/// Directory under construction next to its target, which it replaces on commit. Without a commit, the target is
 /// unchanged.
 pub struct PendingDirectory {
     temporary: TempDir,
@@ -104,7 +104,7 @@ mod tests {
         assert!(!target.exists());
         pending.commit().unwrap();
         assert_eq!((names(&target), names(folder.path())), (vec!["a".to_owned()], vec!["out".to_owned()]));
-        // A directory that may not be replaced is refused; a dropped directory changes nothing.
+        // A non-replaceable target is an error; dropping an uncommitted directory leaves the target unchanged.
         let error = PendingDirectory::begin(&target, |_| false).err().unwrap();
         assert_eq!(error.code, codes::frontends::CANNOT_WRITE);
         drop(PendingDirectory::begin(&target, |found| found.join("a").is_file()).unwrap());

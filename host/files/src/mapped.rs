@@ -17,7 +17,7 @@ static MAPPINGS: Mutex<BTreeMap<usize, Weak<Mmap>>> = Mutex::new(BTreeMap::new()
 /// Size in bytes of the kernel's fault-around window: the pages that are mapped together with an accessed page.
 const FAULT_AROUND: usize = 64 << 10;
 
-/// Maximum number of bytes that [`digest`] keeps in memory at a time.
+/// Maximum number of bytes that [`digest`] keeps resident at a time.
 const WINDOW: usize = 4 << 20;
 
 /// File mapped into memory.

@@ -28,7 +28,7 @@ pub struct Header {
 const MAX_HEADER: usize = 1 << 20;
 
 impl Header {
-    /// Reads the header at the beginning of a `.npy` file, and nothing after it.
+    /// Reads the header at the beginning of a `.npy` file, without reading beyond it.
     ///
     /// # Errors
     /// If the header is truncated or invalid.
@@ -68,7 +68,8 @@ impl Header {
     /// If the size overflows.
     pub fn size(&self) -> Result<usize, String> {
         let Header { dtype, shape, .. } = self;
-        byte_count(*dtype, shape).ok_or_else(|| format!("the shape {shape:?} of {dtype} is too large"))
+        byte_count(*dtype, shape)
+            .ok_or_else(|| format!("expected a shape within the address space, found {dtype}{shape:?}"))
     }
 
     /// Reads the tensor. Its elements are the remaining `size` bytes of the file.
@@ -212,7 +213,7 @@ fn header(tensor: &Tensor) -> Vec<u8> {
 
 /// Returns the value of a field in the header, a Python dictionary literal, as text.
 fn field<'a>(header: &'a str, name: &str) -> Result<&'a str, String> {
-    let missing = || format!("the header has no {name}");
+    let missing = || format!("missing field '{name}' in the header");
     let at = header.find(&format!("'{name}'")).ok_or_else(missing)?;
     let rest = header[at + name.len() + 2..].trim_start().strip_prefix(':').ok_or_else(missing)?.trim_start();
     let end = if rest.starts_with('(') { rest.find(')').map(|i| i + 1) } else { rest.find([',', '}']) };
@@ -336,7 +337,7 @@ mod tests {
     fn rejects_damaged_files() {
         let good = encode(&Tensor::from_slice(&[2, 3], &[0i16, 1, 2, 3, 4, 5]));
         for length in 0..good.len() {
-            assert!(decode(&good[..length]).is_err(), "cut off at {length}");
+            assert!(decode(&good[..length]).is_err(), "expected an error for {length} bytes");
         }
         assert!(decode(&numpy_file("<i2", "False", "(99999999999, 99999999999)", &[0, 0])).is_err());
         let unknown = decode(&numpy_file("|O", "False", "(2,)", &[0, 0])).unwrap_err();

@@ -224,7 +224,7 @@ fn follow(path: &Path) -> Result<Option<PathBuf>> {
         }
         path = folder.join(std::fs::read_link(&path)?);
     }
-    Err(Error::other("too many symbolic links"))
+    Err(Error::other("expected a chain of at most {MAX_LINKS} symbolic links, found more"))
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -321,7 +321,11 @@ mod tests {
         if std::fs::metadata(&path).unwrap().uid() == 0 {
             std::os::unix::fs::chown(&path, Some(65534), Some(65534)).unwrap();
             write_atomically(&path, |f| f.write_all(b"newer")).unwrap();
-            assert_eq!(std::fs::metadata(&path).unwrap().uid(), 65534, "the owner is kept where permitted");
+            assert_eq!(
+                std::fs::metadata(&path).unwrap().uid(),
+                65534,
+                "expected the owner to be preserved where permitted"
+            );
         }
     }
 

@@ -1,9 +1,9 @@
 //! Tensor data in files next to the model.
 //!
-//! The file names come from the model and are untrusted: only files below the model's folder are read, after resolving
-//! symlinks, and every range is checked against the file size. If the model itself is a symlink, the folder of its
-//! target is permitted as well, because model stores keep files named by digest, and folders of symlinks to those
-//! files.
+//! The file names come from the model and are untrusted: only files below the model's directory are read, after
+//! resolving symlinks, and every range is checked against the file size. If the model itself is a symlink, the
+//! directory of the symlink target is permitted as well, because model caches store files under their digests, together
+//! with directories of symlinks to these files.
 
 use super::proto::{Bytes, TensorProto, external_entries};
 use std::cell::RefCell;
@@ -13,13 +13,13 @@ use std::path::{Component, Path, PathBuf};
 /// Files next to a model, mapped at first use.
 pub struct ExternalFiles {
     folder: PathBuf,
-    /// Permitted folders, with symlinks resolved.
+    /// Permitted directories, with symlinks resolved.
     allowed: Vec<PathBuf>,
     files: RefCell<BTreeMap<String, Bytes>>,
 }
 
 impl ExternalFiles {
-    /// Creates the set of files below the model's folder, without mapping any file.
+    /// Creates the file set for the directory of the model, without mapping any file.
     pub fn beside(model: &Path) -> ExternalFiles {
         let folder = match model.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -30,19 +30,19 @@ impl ExternalFiles {
         ExternalFiles { folder, allowed, files: RefCell::default() }
     }
 
-    /// Reads the data of a tensor of `size` bytes.
+    /// Reads the external data of a tensor of `size` bytes.
     ///
     /// # Errors
-    /// If the path is outside the permitted folders, the file cannot be read, or the range exceeds the file or differs
-    /// from `size`.
+    /// If the path is outside the permitted directories, the file cannot be read, or the range exceeds the file or
+    /// differs from `size`.
     pub fn read(&self, tensor: &TensorProto, size: usize) -> Result<Bytes, String> {
         let entries = external_entries(tensor);
-        let location = *entries.get("location").ok_or("missing location of the external data")?;
+        let location = *entries.get("location").ok_or("expected a location in external_data, found none")?;
         let number = |key: &str| match entries.get(key) {
             Some(text) => text
                 .parse::<usize>()
                 .map(Some)
-                .map_err(|_| format!("{key} of the external data: expected a number, found \"{text}\"")),
+                .map_err(|_| format!("{key} in external_data: expected an integer >= 0, found \"{text}\"")),
             None => Ok(None),
         };
         let offset = number("offset")?.unwrap_or(0);
@@ -52,12 +52,14 @@ impl ExternalFiles {
             None => file.len().saturating_sub(offset),
         };
         if length != size {
-            return Err(format!("expected {size} bytes of data in {location} for its type, found {length}"));
+            return Err(format!(
+                "external data in {location}: expected {size} bytes for the tensor type, found {length}"
+            ));
         }
         match offset.checked_add(length) {
             Some(end) if end <= file.len() => Ok(file.slice(offset..end)),
             _ => Err(format!(
-                "expected {length} bytes of data at offset {offset} of {location}, found a file of {} bytes",
+                "external data in {location}: expected {length} bytes at offset {offset}, found a file of {} bytes",
                 file.len()
             )),
         }
@@ -70,13 +72,13 @@ impl ExternalFiles {
         let path = Path::new(location);
         let inside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
         if !inside || location.is_empty() || location.contains('\\') {
-            return Err(format!("expected a data file below the model's folder, found \"{location}\""));
+            return Err(format!("expected a data file below the model's directory, found \"{location}\""));
         }
-        let unreadable = |e: std::io::Error| format!("cannot read the data in {location}: {e}");
+        let unreadable = |e: std::io::Error| format!("cannot read the external data in {location}: {e}");
         let path = self.folder.join(path).canonicalize().map_err(unreadable)?;
         if !self.allowed.iter().any(|folder| path.starts_with(folder)) {
             return Err(format!(
-                "expected a data file below the model's folder, found \"{location}\", a link to {}",
+                "expected a data file below the model's directory, found \"{location}\", a symlink to {}",
                 path.display()
             ));
         }

@@ -1,5 +1,5 @@
-//! Folders in ONNX test-data layout: `model.onnx`, `test_data_set_N/{input,output}_K.pb`, and an optional `data.json`
-//! with tolerances.
+//! Directories in ONNX test-data layout: `model.onnx`, `test_data_set_N/{input,output}_K.pb`, and an optional
+//! `data.json` with tolerances.
 
 use crate::pb;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -7,10 +7,10 @@ use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, unreadable};
 use byoc_ir::tensor::Tensor;
 use std::path::{Path, PathBuf};
 
-/// Folder in ONNX test-data layout.
+/// Directory in ONNX test-data layout.
 #[derive(Clone, Debug)]
 pub struct TestFolder {
-    /// Name of the folder.
+    /// Name of the directory.
     pub name: String,
     /// Path of the model file.
     pub model: PathBuf,
@@ -32,14 +32,14 @@ pub struct TestSet {
 }
 
 impl TestFolder {
-    /// Opens a folder, without reading tensor data.
+    /// Opens a directory, without reading tensor data.
     ///
     /// # Errors
-    /// If the folder cannot be listed, has no `model.onnx`, or has an invalid `data.json`.
+    /// If the directory cannot be listed, has no `model.onnx`, or has an invalid `data.json`.
     pub fn open(path: &Path) -> Result<TestFolder, Diagnostic> {
         let bad = |why: String| {
             Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, format!("{}: {why}", path.display()))
-                .note("expected a model.onnx and folders test_data_set_N with input_K.pb and output_K.pb")
+                .note("expected model.onnx and directories test_data_set_N with input_K.pb and output_K.pb")
         };
         let model = path.join("model.onnx");
         if !model.exists() {
@@ -63,7 +63,7 @@ impl TestFolder {
             let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(format!("data.json: {e}")))?;
             let tolerance = |key: &str| match json.get(key).and_then(serde_json::Value::as_f64) {
                 Some(number) if number < 0.0 => {
-                    Err(bad(format!("data.json: {key}: expected 0 or more, found {number}")))
+                    Err(bad(format!("data.json: {key}: expected a number >= 0, found {number}")))
                 }
                 number => Ok(number),
             };
@@ -86,7 +86,7 @@ impl TestFolder {
         recorded.map(|(port, file)| Ok((port.name.clone(), pb::read(file).map_err(|e| vec![e])?))).collect()
     }
 
-    /// Imports the model. For inputs without a shape in `options`, the shapes of the first data set are used.
+    /// Imports the model. Inputs without a shape in `options` have the shapes recorded in the first data set.
     ///
     /// # Errors
     /// Same as [`crate::load`], or if a data file cannot be read.
@@ -134,7 +134,7 @@ fn read(files: &[Option<PathBuf>], ports: &[PortInfo], role: &str) -> Result<Vec
         .collect()
 }
 
-/// Returns the entries of a folder, sorted.
+/// Returns the entries of a directory, sorted.
 fn list(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut entries = std::fs::read_dir(path)?.map(|e| e.map(|e| e.path())).collect::<Result<Vec<_>, _>>()?;
     entries.sort();
@@ -146,7 +146,7 @@ fn by_position(files: &[PathBuf], prefix: &str) -> Vec<Option<PathBuf>> {
     let mut out: Vec<Option<PathBuf>> = Vec::new();
     for file in files {
         let stem = file.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix(prefix)?.strip_suffix(".pb"));
-        // A file whose number exceeds the number of inputs of any model is unrelated.
+        // Files with implausibly large indices are unrelated to the inputs and outputs of the model.
         let Some(position) = stem.and_then(|n| n.parse::<usize>().ok()).filter(|&n| n < 10_000) else { continue };
         if out.len() <= position {
             out.resize(position + 1, None);

@@ -12,7 +12,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-/// Node with the version of its opset.
+/// Node with the opset version of its domain.
 pub struct FlatNode {
     /// Node with unique names in the graph.
     pub proto: NodeProto,
@@ -20,7 +20,7 @@ pub struct FlatNode {
     pub opset: Option<i64>,
 }
 
-/// Maximum nesting of function calls; deeper nesting counts as recursion.
+/// Maximum nesting depth of function calls; deeper nesting is treated as recursion.
 const MAX_DEPTH: usize = 64;
 /// Maximum number of expanded nodes; guards against functions whose expansion grows exponentially.
 const MAX_NODES: usize = 500_000;
@@ -30,7 +30,7 @@ const MAX_BYTES: usize = 512 << 20;
 
 type Functions<'m> = HashMap<(&'m str, &'m str), &'m FunctionProto>;
 
-/// Size of the expansion of a model's functions.
+/// Node count and size of expanded functions.
 #[derive(Clone, Copy, Default)]
 struct ExpansionSize {
     nodes: usize,
@@ -38,8 +38,8 @@ struct ExpansionSize {
 }
 
 impl ExpansionSize {
-    /// Returns the size of a single node. Names become longer when they are made unique; data in `raw_data` is shared
-    /// with the file and not counted.
+    /// Returns the size of a single node. The factor of 2 accounts for unique names, which are longer; `raw_data` is
+    /// shared with the file and not counted.
     fn of(node: &NodeProto) -> ExpansionSize {
         let raw = |a: &AttributeProto| a.t.as_ref().and_then(|t| t.raw_data.as_ref()).map_or(0, Bytes::len);
         let shared: usize = node.attribute.iter().map(raw).sum();
@@ -52,11 +52,11 @@ impl ExpansionSize {
     }
 }
 
-/// Rejects functions that expand to too many nodes, before any is created.
+/// Rejects functions whose expansion would exceed the limits, before any node is created.
 fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diagnostic> {
     let callee = |node: &NodeProto| functions.get(&(node.domain.as_str(), node.op_type.as_str())).copied();
     let key = |function: &FunctionProto| std::ptr::from_ref(function);
-    // `None` while the nodes of a function are being counted.
+    // `None` marks a function whose nodes are being counted.
     let mut known: HashMap<*const FunctionProto, Option<ExpansionSize>> = HashMap::new();
     let mut total = ExpansionSize::default();
     for function in nodes.iter().filter_map(callee) {
@@ -87,24 +87,22 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
         total.add(known.get(&key(function)).copied().flatten().unwrap_or_default());
     }
     if total.nodes > MAX_NODES {
-        let message = format!(
-            "functions of the model: expected at most {MAX_NODES} nodes after expansion, found {}",
-            total.nodes
-        );
+        let message =
+            format!("model functions: expected at most {MAX_NODES} nodes after expansion, found {}", total.nodes);
         return Err(invalid_model(message));
     }
     let limit = MAX_BYTES.min(memory::available());
     if total.bytes > limit {
         let (bytes, limit) = (memory::Bytes(total.bytes), memory::Bytes(limit));
         return Err(invalid_model(format!(
-            "functions of the model: expected at most {limit} of nodes after expansion, found {bytes}"
+            "model functions: expected at most {limit} of nodes after expansion, found {bytes}"
         )));
     }
     Ok(())
 }
 
 fn calls_itself(function: &FunctionProto) -> Diagnostic {
-    invalid_model(format!("function \"{}\" of the model calls itself", function.name))
+    invalid_model(format!("model function \"{}\" calls itself", function.name))
 }
 
 /// Opset versions by domain.
@@ -166,7 +164,7 @@ fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<V
         return Err(Diagnostic::error(
             codes::frontends::BAD_NODE,
             format!(
-                "node \"{}\" has {} inputs and {} outputs, but function \"{}\" declares only {} and {}",
+                "node \"{0}\": expected at most {4} inputs and {5} outputs for function \"{3}\", found {1} and {2}",
                 call.name,
                 call.input.len(),
                 call.output.len(),

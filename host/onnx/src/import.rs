@@ -42,8 +42,7 @@ pub fn run(
         params.push(var);
     }
     for (position, node) in nodes.iter().enumerate() {
-        cancel::check(|| format!("{position} of {} nodes of the model had been converted", nodes.len()))
-            .map_err(one)?;
+        cancel::check(|| format!("{position} of {} model nodes had been converted", nodes.len())).map_err(one)?;
         convert(&mut importer, node, position).map_err(|d| vec![*d])?;
     }
     let mut results = Vec::new();
@@ -54,7 +53,7 @@ pub fn run(
         results.push(result);
     }
     let body = match results.as_slice() {
-        [] => return Err(vec![invalid_model("the graph has no outputs".into())]),
+        [] => return Err(vec![invalid_model("expected a graph with at least one output, found none".into())]),
         [one] => *one,
         many => importer.builder.tuple(many).map_err(|d| vec![*d])?,
     };
@@ -74,22 +73,22 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
         match version {
             None => {
                 return Err(vec![
-                    wrong("missing opset of the standard domain".into())
-                        .note("opset_import of the model has no entry for the standard domain"),
+                    wrong("missing opset for the standard domain".into())
+                        .note("opset_import has no entry for the standard domain"),
                 ]);
             }
             Some(v) if v < OLDEST_OPSET => {
                 return Err(vec![
                     wrong(format!("unsupported opset {v}"))
                         .note(range)
-                        .help("convert the model with onnx.version_converter, or export it again"),
+                        .help("convert the model with onnx.version_converter, or export it with a newer opset"),
                 ]);
             }
             Some(v) if v > NEWEST_OPSET => {
                 let mut warning = wrong(format!("opset {v} is newer than the newest supported opset"));
                 warning.severity = byoc_ir::diag::Severity::Warning;
                 warnings.push(
-                    warning.note(range).note("each operator has the meaning of the newest version that is supported"),
+                    warning.note(range).note("operators are interpreted as defined in the newest supported opset"),
                 );
             }
             Some(_) => {}

@@ -3,13 +3,13 @@
 //! | file | contents |
 //! |---|---|
 //! | [`proto`] | messages of `onnx.proto` |
-//! | [`folder`], [`pb`] | folders in ONNX test-data layout, and tensors in `.pb` files |
+//! | [`folder`], [`pb`] | directories in ONNX test-data layout, and tensors in `.pb` files |
 //! | [`tensor`], [`external`] | tensors, and tensor data in external files |
 //! | `functions` | inlining of model-defined functions |
 //! | `import` | model checks, and conversion of the graph node by node |
 //! | `state` | state of the conversion: values by name, constants, folding |
 //! | `node` | view of a node for converters: inputs, attributes, creation of Relay calls |
-//! | `size`, `open` | numbers computed from symbolic dimensions, and calls that use them |
+//! | `size`, `open` | integer expressions over symbolic dimensions, and calls that use them |
 //! | `ops` | converters, one file per operator family, and their table |
 //!
 //! A call with constant arguments is folded immediately if that is cheap; this removes the shape arithmetic that
@@ -58,7 +58,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic
     Ok(Loaded { digest, ..loaded })
 }
 
-/// Reads a model from the bytes of its file. External tensor data is read from `folder`; without a folder, external
+/// Reads a model from the bytes of its file. External tensor data is read from `folder`; without a directory, external
 /// data is an error.
 ///
 /// # Errors
@@ -79,7 +79,7 @@ pub fn signature_of_bytes(bytes: Bytes) -> Result<Signature, Vec<Diagnostic>> {
     graph_signature(model.graph.as_ref().unwrap_or(&GraphProto::default()))
 }
 
-/// Name for a model without a file in messages.
+/// Name in messages for a model that was not read from a file.
 const IN_MEMORY: &str = "the model in memory";
 
 /// Reads the signature of a model file.
@@ -109,9 +109,9 @@ fn decode(path: &Path, bytes: Bytes) -> Result<ModelProto, Vec<Diagnostic>> {
         return Err(vec![unreadable(path, "the file is empty")]);
     }
     let model = ModelProto::decode(bytes)
-        .map_err(|e| vec![unreadable(path, format!("not an ONNX model, or truncated or damaged: {e}"))])?;
+        .map_err(|e| vec![unreadable(path, format!("expected an ONNX model, found malformed protobuf data: {e}"))])?;
     if model.graph.is_none() {
-        return Err(vec![unreadable(path, "expected an ONNX model with a graph")]);
+        return Err(vec![unreadable(path, "expected an ONNX model with a graph, found no graph")]);
     }
     Ok(model)
 }
@@ -145,10 +145,10 @@ fn port(info: &ValueInfoProto, role: &str) -> Result<PortInfo, Diagnostic> {
             codes::frontends::UNSUPPORTED_TYPE,
             format!("{role} \"{}\": expected a tensor of numbers or booleans, found {ty}", info.name),
         )
-        .note("other types are not supported for inputs and outputs"))
+        .note("other input and output types are not supported"))
     };
     let Some(ty) = &info.r#type else {
-        return Err(invalid_model(format!("{role} \"{}\" has no type", info.name)));
+        return Err(invalid_model(format!("{role} \"{}\": expected a type, found none", info.name)));
     };
     let Some(tensor) = &ty.tensor_type else {
         let kind = match ty {

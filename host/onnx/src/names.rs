@@ -1,9 +1,9 @@
 //! Names of dimensions that are known only at run time.
 //!
-//! Relay types such a dimension as `?`. The conversion needs more information: equality of unknown lengths, and a way
-//! to compute each length. Each unknown dimension is therefore named at its first use, and the name is recorded with
-//! the value and the axis that provide the dimension; result dimensions are derived from the named dimensions of the
-//! arguments. Names do not occur in the types of the module.
+//! Relay types such a dimension as `?`. The conversion needs more information: equality of unknown dimensions, and a
+//! computation of each dimension. Each unknown dimension is therefore named at its first use, and the name is recorded
+//! with the value and the axis that provide the dimension; result dimensions are derived from the named dimensions of
+//! the arguments. Names do not occur in the types of the module.
 
 use byoc_ir::ir::{Callee, Dim, DimExpr, Expr, ExprId, Module, Name, TensorType, Type};
 use byoc_ir::op;
@@ -82,8 +82,8 @@ impl Names {
         let Callee::Op(id) = call.callee else { return };
         let types: Vec<Type> = call.args.iter().map(|&arg| self.named_type(module, arg, depth)).collect();
         let values: Vec<_> = call.args.iter().map(|&arg| module.expr(arg).as_constant().map(|t| &**t)).collect();
-        // The type relation may accept unknown dimensions and reject the same dimensions with names; the result then
-        // has no names.
+        // A type relation may accept unknown dimensions but reject the corresponding named dimensions; the result then
+        // stays unnamed.
         let Ok(result) = op::get(id).infer(&call.attrs, &types, &values) else { return };
         let result = match (&result, field) {
             (Type::Tuple(fields), Some(index)) => fields.get(index),

@@ -42,8 +42,6 @@ impl<'a, 'm> Node<'a, 'm> {
         Node { importer, proto, inputs, origin, opset }
     }
 
-    // Inputs.
-
     /// Returns input `i`, if present.
     pub fn optional_input(&self, i: usize) -> Option<ExprId> {
         self.inputs.get(i).copied().flatten()
@@ -99,7 +97,7 @@ impl<'a, 'm> Node<'a, 'm> {
         let mut names: Vec<_> = ty.dims.iter().flat_map(Dim::symbols).collect();
         names.sort_unstable();
         names.dedup();
-        let error = self.error(codes::frontends::BAD_NODE, format!("expected a value of known dimensions, found {ty}"));
+        let error = self.error(codes::frontends::BAD_NODE, format!("expected known dimensions, found {ty}"));
         let binds: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
         Box::new(if binds.is_empty() { error } else { error.help(format!("bind the dimensions: {}", binds.join(" "))) })
     }
@@ -168,11 +166,11 @@ impl<'a, 'm> Node<'a, 'm> {
         match self.constant_value(value) {
             Some(tensor) => Ok(Some(tensor)),
             None => {
-                let message = format!("input {i} ({role}): expected a value that is known before the run");
+                let message = format!("input {i} ({role}): expected a compile-time constant, found a run-time value");
                 let error = self.error(codes::frontends::NOT_CONSTANT, message);
                 Err(Box::new(
                     error.help(
-                        "bind the dimensions that it depends on, or export the model with the value as a constant",
+                        "bind the dimensions on which the input depends, or export the model with a constant input",
                     ),
                 ))
             }
@@ -199,18 +197,16 @@ impl<'a, 'm> Node<'a, 'm> {
         }
     }
 
-    // Attributes.
-
     fn attribute(&self, name: &str) -> Option<&'a AttributeProto> {
         self.proto.attribute.iter().find(|a| a.name == name)
     }
 
     fn attribute_of(&self, name: &str, kind: AttributeType) -> Result<Option<&'a AttributeProto>> {
         match self.attribute(name) {
-            // Old exporters omit the kind.
+            // Old exporters do not set the type.
             Some(a) if a.r#type == kind as i32 || a.r#type == 0 => Ok(Some(a)),
             Some(a) => {
-                Err(self.invalid_node(format!("attribute {name}: expected kind {kind:?}, found {:?}", a.r#type())))
+                Err(self.invalid_node(format!("attribute {name}: expected type {kind:?}, found {:?}", a.r#type())))
             }
             None => Ok(None),
         }
@@ -233,7 +229,8 @@ impl<'a, 'm> Node<'a, 'm> {
     pub fn str_attr(&self, name: &str, default: &str) -> Result<String> {
         let Some(attribute) = self.attribute_of(name, AttributeType::String)? else { return Ok(default.to_owned()) };
         let bytes = attribute.s.clone().unwrap_or_default();
-        String::from_utf8(bytes.to_vec()).map_err(|_| self.invalid_node(format!("attribute {name} is not UTF-8")))
+        String::from_utf8(bytes.to_vec())
+            .map_err(|_| self.invalid_node(format!("attribute {name}: expected UTF-8, found invalid bytes")))
     }
 
     /// Returns an integer-list attribute, if present.
@@ -275,8 +272,6 @@ impl<'a, 'm> Node<'a, 'm> {
         }
     }
 
-    // Diagnostics.
-
     pub fn error(&self, code: Code, message: impl Into<String>) -> Diagnostic {
         Diagnostic::error(code, message)
     }
@@ -285,8 +280,6 @@ impl<'a, 'm> Node<'a, 'm> {
     pub fn invalid_node(&self, message: impl Into<String>) -> Error {
         Box::new(self.error(codes::frontends::BAD_NODE, message))
     }
-
-    // Call creation.
 
     /// Creates a call to a Relay operator, or a constant if the call can be folded.
     pub fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId> {
@@ -322,24 +315,23 @@ impl<'a, 'm> Node<'a, 'm> {
         Ok(field)
     }
 
-    // Control flow.
-
     /// Converts a subgraph with the given input values, and returns its outputs.
     pub fn subgraph(&mut self, graph: &GraphProto, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
         self.importer.subgraph(graph, self.opset, inputs)
     }
 
-    /// Starts a function: until it is closed, outer values that subgraphs read are captured.
+    /// Opens a function: until it is closed, outer values that subgraphs read are captured.
     pub fn open_function(&mut self) {
         self.importer.open_function();
     }
 
-    /// Returns the expression in the innermost function for an outer value, which is computed only once.
+    /// Captures an outer value in the innermost function, so that it is computed only once, and returns the expression
+    /// that represents it there.
     pub fn capture(&mut self, value: ExprId) -> ExprId {
         self.importer.capture_value(value)
     }
 
-    /// Ends the innermost function, and returns the outer values that it reads, each with its variable.
+    /// Closes the innermost function, and returns its captured outer values, each with the variable that represents it.
     pub fn close_function(&mut self) -> Vec<(ExprId, ExprId)> {
         self.importer.close_function()
     }
@@ -395,8 +387,12 @@ impl<'a, 'm> Node<'a, 'm> {
         let left = self.importer.steps_left;
         self.importer.steps_left = left.checked_sub(steps).ok_or_else(|| {
             let message = format!("expected a sequence of at most {left} steps, found {steps} steps");
-            let bound = format!("all recurrent layers of a model together are unrolled into at most {MAX_STEPS} steps");
-            Box::new(self.invalid_node(message).note(bound).help("bind a shorter sequence, or run it in parts"))
+            let bound = format!("the recurrent layers of a model are unrolled into at most {MAX_STEPS} steps in total");
+            Box::new(
+                self.invalid_node(message)
+                    .note(bound)
+                    .help("bind a shorter sequence length, or split the sequence across several runs"),
+            )
         })?;
         Ok(())
     }
@@ -418,7 +414,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.tensor(Tensor::from_slice(&[values.len()], values))
     }
 
-    /// Returns `value` with this node added to its origins, for identity nodes.
+    /// Returns `value` with this node added to its origins; used by identity nodes.
     pub fn forward(&mut self, value: ExprId) -> ExprId {
         let from = self.importer.builder.module.nodes[value].origin;
         let union = self.importer.union(from, self.origin);

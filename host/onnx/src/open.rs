@@ -27,7 +27,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// Returns input `i` if it is present and has a known shape and an unknown element.
+    /// Returns input `i` if it is present and has a known shape, but at least one untracked element.
     pub fn untracked_input(&mut self, i: usize) -> Option<ExprId> {
         let value = self.computed_input(i)?;
         let known = self.tracked_elements(value).is_some_and(|sizes| !sizes.contains(&None));
@@ -127,8 +127,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// Returns the indices along an axis of `value`, as a tensor of the same rank with 1 as the size of every other
-    /// axis.
+    /// Returns the indices along an axis of `value`, as a tensor of the same rank whose other dimensions are 1.
     pub fn indices_along(&mut self, value: ExprId, axis: usize) -> Result<ExprId> {
         let size = self.shape_vector(value, axis..axis + 1)?;
         let size = self.reshape(size, &[])?;
@@ -189,9 +188,9 @@ impl Node<'_, '_> {
             return Ok(lane);
         }
         let Some((input, axis)) = self.input_with_dim(name) else {
-            let message = format!("no input has the dimension \"{name}\"");
+            let message = format!("expected an input with dimension \"{name}\", found none");
             return Err(Box::new(
-                self.error(codes::frontends::NOT_CONSTANT, message).help("bind the dimension: --dim NAME=N"),
+                self.error(codes::frontends::NOT_CONSTANT, message).help("bind the dimension with --dim NAME=N"),
             ));
         };
         let rank = self.rank(input)?;
@@ -238,14 +237,14 @@ impl DimOps<ExprId, Error> for Node<'_, '_> {
     }
 }
 
-/// Returns the codes for Relay's `reshape` from `dims` to `wanted`, and true if 0 is a dimension (`allowzero`) rather
-/// than a copy; `None` if no codes express the reshape.
+/// Returns the codes for Relay's `reshape` from `dims` to `wanted`, and true if 0 denotes an empty dimension
+/// (`allowzero`) rather than a copied dimension; `None` if no codes express the reshape.
 fn reshape_codes(dims: &[Dim], wanted: &[Dim]) -> Option<(Vec<i64>, bool)> {
     let by_index = codes_by_index(dims, wanted).map(|codes| (codes, wanted.contains(&Dim::Fixed(0))));
     by_index.or_else(|| codes_by_factors(dims, wanted).map(|codes| (codes, false)))
 }
 
-/// Encodes a reshape with fixed sizes, copies of the dimension at the same index (0), and at most one -1.
+/// Encodes a reshape with fixed dimensions, copies of the dimension at the same index (0), and at most one -1.
 fn codes_by_index(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
     let mut left = false;
     let zero = wanted.contains(&Dim::Fixed(0));

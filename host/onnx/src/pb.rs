@@ -1,4 +1,4 @@
-//! Files with a single ONNX `TensorProto`, the format of data sets in test folders.
+//! Files with a single ONNX `TensorProto`, the format of data sets in test directories.
 
 use crate::proto::TensorProto;
 use crate::tensor;
@@ -15,7 +15,8 @@ use std::path::Path;
 /// If the file cannot be read or is not a tensor.
 pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
-    let proto = TensorProto::decode(bytes).map_err(|e| bad_file(path, format!("expected a TensorProto: {e}")))?;
+    let proto = TensorProto::decode(bytes)
+        .map_err(|e| bad_file(path, format!("expected a TensorProto, found malformed protobuf data: {e}")))?;
     tensor::decode(&proto, None).map_err(|why| bad_file(path, why))
 }
 

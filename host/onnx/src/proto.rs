@@ -1,8 +1,8 @@
 //! Messages of `onnx.proto` (IR version 10) used by inference models, as `prost` structs.
 //!
 //! Field numbers and names follow the published schema. Fields used only for training (`TrainingInfoProto`,
-//! quantization annotations) are omitted: unknown fields are skipped when a file is read. Weights are [`Bytes`], so a
-//! model decoded from a mapped file does not copy them.
+//! quantization annotations) are omitted: unknown fields are skipped when a file is read. Weights are [`Bytes`], so
+//! decoding a mapped file does not copy them.
 
 #![expect(missing_docs, reason = "fields and variants carry the names of the published schema, which documents them")]
 

@@ -1,7 +1,7 @@
-//! Numbers computed from tensor dimensions.
+//! Integer expressions over tensor dimensions.
 //!
 //! If dimensions are symbolic, the arithmetic that exporters emit around `Shape` nodes cannot be folded into constants,
-//! although most results are known expressions: the batch size, the sequence length, or a number. Therefore the
+//! although most results are known expressions: the batch size, the sequence length, or a constant. Therefore the
 //! elements of small integer tensors are tracked as expressions over symbolic dimensions.
 
 use byoc_ir::ir::{Attrs, DimExpr, Expr, ExprId, Module, OpId, TensorType};
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 /// Maximum number of elements of a tracked tensor; a larger tensor is neither a shape nor a part of a shape.
 const MAX_ELEMENTS: usize = 64;
 
-/// Number computed from dimensions; a boolean is 0 or 1.
+/// Integer expression over dimensions; a Boolean is 0 or 1.
 pub type Size = DimExpr;
 
 /// Elements of tracked tensors, in row-major order; `None` for each unknown element.
@@ -245,7 +245,7 @@ mod tests {
         ];
         for (name, a, b, expected) in all {
             let found = binary(name, &size(a).unwrap(), &size(b).unwrap());
-            // A negative multiple is a valid number, but not a valid dimension, so `?` is expected.
+            // A negative multiple is a valid integer, but not a valid dimension, so `?` is expected.
             let found = if (name, b) == ("multiply", "-1") { None } else { found };
             assert_eq!(found, size(expected), "{name} {a} {b}");
         }

@@ -13,7 +13,7 @@ use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Error of a converter.
+/// Error type of converters.
 pub type Error = Box<Diagnostic>;
 
 /// Result of a conversion step.
@@ -28,11 +28,11 @@ const MAX_FOLD_FLOPS: u64 = 50_000_000;
 /// Maximum size of an origin set; without a limit, a long chain of constants would have quadratic cost.
 const MAX_ORIGINS: usize = 2048;
 
-/// Maximum total number of unrolled steps of all recurrent layers in a model. Each step has a dozen operators, so a
-/// backend would need minutes for many more steps.
+/// Maximum total number of unrolled steps of all recurrent layers in a model. Each step has about a dozen operators, so
+/// a backend would take minutes to compile many more steps.
 pub const MAX_STEPS: usize = 10_000;
 
-/// Converter of the node at a position of its graph.
+/// Function that converts the node at the given position of its graph.
 pub type ConvertNode = fn(&mut ConversionState<'_>, &FlatNode, usize) -> Result<()>;
 
 /// Value bound to a name.
@@ -50,7 +50,7 @@ struct Captures {
     variables: Vec<(ExprId, ExprId)>,
 }
 
-/// Maximum nesting of subgraphs.
+/// Maximum nesting depth of subgraphs.
 const MAX_NESTING: usize = 64;
 
 /// State of a model conversion.
@@ -74,7 +74,7 @@ pub struct ConversionState<'m> {
     shadowed: Vec<(String, Option<Binding>)>,
     /// Functions under construction, innermost last.
     functions: Vec<Captures>,
-    /// Number of subgraphs that enclose the current node.
+    /// Nesting depth of the current node in subgraphs.
     nesting: usize,
     convert: ConvertNode,
     initializers: HashMap<&'m str, Initializer<'m>>,
@@ -149,8 +149,9 @@ impl<'m> ConversionState<'m> {
         Ok(Some(value))
     }
 
-    /// Returns the expression for an outer value in a function under construction: the value itself if it is a constant
-    /// or a variable, otherwise a captured variable, so that the value is computed once instead of in every call.
+    /// Returns the expression that represents an outer value in a function under construction: the value itself if it
+    /// is a constant or a variable, otherwise a captured variable, so that the value is computed once instead of in
+    /// every call.
     fn capture(&mut self, value: ExprId, function: usize) -> ExprId {
         if matches!(self.builder.module.expr(value), Expr::Constant(_) | Expr::Var(_)) {
             return value;
@@ -169,7 +170,8 @@ impl<'m> ConversionState<'m> {
         variable
     }
 
-    /// Returns the expression in the innermost function for a value that is visible inside `depth` functions.
+    /// Returns the expression that represents a value in the innermost function, where the value is visible inside
+    /// `depth` functions.
     pub fn capture_from(&mut self, value: ExprId, depth: usize) -> ExprId {
         (depth..self.functions.len()).fold(value, |value, function| self.capture(value, function))
     }
@@ -195,7 +197,7 @@ impl<'m> ConversionState<'m> {
         Some((self.capture_from(value, depth), axis))
     }
 
-    /// Returns the expression in the innermost function for an outer value.
+    /// Returns the expression that represents an outer value in the innermost function.
     pub fn capture_value(&mut self, value: ExprId) -> ExprId {
         match self.functions.len().checked_sub(1) {
             Some(innermost) => self.capture(value, innermost),
@@ -203,12 +205,12 @@ impl<'m> ConversionState<'m> {
         }
     }
 
-    /// Starts a function: outer values that it reads by name are captured.
+    /// Opens a function: outer values that it reads by name are captured.
     pub fn open_function(&mut self) {
         self.functions.push(Captures::default());
     }
 
-    /// Ends the innermost function, and returns the outer values that it reads, each with its variable.
+    /// Closes the innermost function, and returns its captured outer values, each with the variable that represents it.
     pub fn close_function(&mut self) -> Vec<(ExprId, ExprId)> {
         self.functions.pop().map(|captures| captures.variables).unwrap_or_default()
     }
@@ -232,7 +234,9 @@ impl<'m> ConversionState<'m> {
     /// visible in the subgraph; names that the subgraph binds are not visible outside.
     pub fn subgraph(&mut self, graph: &GraphProto, opset: i64, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
         if self.nesting == MAX_NESTING {
-            return Err(Box::new(invalid_model(format!("subgraphs are nested more than {MAX_NESTING} deep"))));
+            return Err(Box::new(invalid_model(format!(
+                "expected at most {MAX_NESTING} levels of nested subgraphs, found more"
+            ))));
         }
         self.nesting += 1;
         let outer = std::mem::take(&mut self.shadowed);
@@ -263,8 +267,7 @@ impl<'m> ConversionState<'m> {
         }
         let output = |port: &ValueInfoProto| {
             self.value(&port.name)?.ok_or_else(|| {
-                let message =
-                    format!("output \"{}\" of a subgraph is neither the result of a node nor an input", port.name);
+                let message = format!("subgraph output \"{}\" is neither the result of a node nor an input", port.name);
                 Box::new(invalid_model(message))
             })
         };

@@ -81,9 +81,7 @@ pub fn type_name(number: i32) -> String {
 /// # Errors
 /// If a dimension is negative.
 pub fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
-    dims.iter()
-        .map(|&d| usize::try_from(d).map_err(|_| format!("expected dimensions of at least 0, found {d}")))
-        .collect()
+    dims.iter().map(|&d| usize::try_from(d).map_err(|_| format!("expected dimensions >= 0, found {d}"))).collect()
 }
 
 /// Decodes a tensor. External data is read through `external`.
@@ -101,7 +99,7 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
         |given: usize, unit: &str| format!("expected the data of {dtype} with shape {shape:?}, found {given} {unit}");
 
     let raw: Option<Bytes> = if proto.data_location == LOCATION_EXTERNAL {
-        let external = external.ok_or("the data is in another file, which is not accessible")?;
+        let external = external.ok_or("expected embedded tensor data, found a reference to an external file")?;
         Some(external.read(proto, size)?)
     } else {
         proto.raw_data.clone().filter(|raw| !raw.is_empty() || count == 0)
@@ -156,7 +154,7 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
             .zip(&proto.uint64_data)
             .for_each(|(o, &v)| *o = v as u32),
         DType::Bool => bytes.iter_mut().zip(&proto.int32_data).for_each(|(o, &v)| *o = u8::from(v != 0)),
-        // Narrow integers, and the bit patterns of 16-bit floats, are stored in the low bits of an int32.
+        // Narrow integers and the bit patterns of 16-bit floats occupy the low bits of an int32.
         _ => {
             let size = dtype.size();
             for (out, value) in bytes.chunks_exact_mut(size).zip(&proto.int32_data) {
@@ -196,40 +194,41 @@ fn packed(dtype: DType, bytes: &[u8]) -> Vec<u8> {
 /// # Errors
 /// If indices and values are inconsistent, or the dense tensor would exceed `limit`.
 pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, String> {
-    let values = decode(proto.values.as_ref().ok_or("missing values of a sparse tensor")?, None)?;
-    let indices = decode(proto.indices.as_ref().ok_or("missing indices of a sparse tensor")?, None)?;
+    let values = decode(proto.values.as_ref().ok_or("sparse tensor: expected values, found none")?, None)?;
+    let indices = decode(proto.indices.as_ref().ok_or("sparse tensor: expected indices, found none")?, None)?;
     let shape = shape(&proto.dims)?;
     let size = element_count(&shape).and_then(|n| n.checked_mul(values.dtype().size()));
     if size.is_none_or(|size| size > limit) {
-        return Err(format!("a sparse tensor of shape {shape:?} is too large for a dense tensor"));
+        return Err(format!(
+            "sparse tensor of shape {shape:?}: expected at most {limit} bytes in dense form, found more"
+        ));
     }
-    let flat = indices.view().to_i64s().ok_or("indices of a sparse tensor: expected integers")?;
+    let flat =
+        indices.view().to_i64s().ok_or("sparse tensor indices: expected integers, found another element type")?;
     let flat: Vec<i64> = match *indices.shape() {
         [_] => flat,
         [_, rank] if rank == shape.len() => flat
             .chunks(rank.max(1))
             .map(|index| {
                 index.iter().zip(&shape).try_fold(0i64, |at, (&i, &d)| {
-                    (i >= 0 && (i as usize) < d).then(|| at * d as i64 + i).ok_or("an index out of bounds")
+                    (i >= 0 && (i as usize) < d)
+                        .then(|| at * d as i64 + i)
+                        .ok_or("sparse tensor: an index is out of bounds")
                 })
             })
             .collect::<Result<_, _>>()?,
         _ => {
             return Err(
-                "indices of a sparse tensor: expected a vector, or a matrix with one column per dimension".into()
+                "sparse tensor indices: expected a vector or a matrix with one column per dimension, found another shape".into()
             );
         }
     };
     if flat.len() != values.len() {
-        return Err(format!(
-            "sparse tensor: expected as many indices as the {} values, found {}",
-            values.len(),
-            flat.len()
-        ));
+        return Err(format!("sparse tensor: expected {} indices, one per value, found {}", values.len(), flat.len()));
     }
     let count = element_count(&shape).unwrap_or(0);
     if flat.iter().any(|&i| i < 0 || i as usize >= count) {
-        return Err("an index of a sparse tensor is out of bounds".into());
+        return Err("sparse tensor: an index is out of bounds".into());
     }
     let width = values.dtype().size();
     let tensor = Tensor::build(values.dtype(), &shape, |bytes| {

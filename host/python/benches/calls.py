@@ -1,4 +1,4 @@
-"""Cost of a call from Python: one nn.relu of 16 elements, byoc and ONNX Runtime in turns.
+"""Overhead of a call from Python: one nn.relu of 16 elements, alternating between byoc and ONNX Runtime.
 
 Run it with the installed wheel: python host/python/benches/calls.py
 """
@@ -21,14 +21,14 @@ CALLS = 50_000
 
 
 def model() -> bytes:
-    """Returns the model."""
+    """Returns an ONNX model with one Relu of 16 elements."""
     port = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [16]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", port[:1], port[1:])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Returns the time of a call."""
+    """Returns the average duration of a call."""
     start = time.perf_counter()
     for _ in range(CALLS):
         call()
@@ -36,7 +36,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Prints the median of each call with the range of the rounds."""
+    """Prints the median and the range over the rounds for each kind of call."""
     data, x = model(), np.linspace(-1, 1, 16, dtype=np.float32)
     ours = byoc.compile(data)
     theirs = onnxruntime.InferenceSession(data)

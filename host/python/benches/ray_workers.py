@@ -1,10 +1,10 @@
-"""Throughput of one and of two workers of Ray on a folder of pictures.
+"""Throughput of one and of two Ray workers on a directory of images.
 
 Run it on an idle machine: cargo xtask bench ray [--model NAME|FILE] [--backend NAME,...] [--pictures N] [--rounds N]
 
-A cluster of three nodes with one processor each runs on the loopback interface. In each round one worker, and then two,
-classify the folder; each worker has one thread. The rate counts the batches that were done while all workers ran.
-Prints the rates and their ratio for each round, and the median of the ratios.
+A cluster of three nodes with one processor each runs on the loopback interface. In each round, the directory is
+classified by one worker, and then by two; each worker has one thread. The rate counts the batches that were processed
+while all workers ran. Prints the rates and their ratio for each round, and the median of the ratios.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import statistics
 import tempfile
 import time
 
-# Ray stays on the loopback interface.
+# Restricts Ray to the loopback interface.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 
 import numpy as np
@@ -29,7 +29,7 @@ import byoc.ray
 
 
 class Timed(byoc.ray.Classifier):
-    """Classifier that adds its process, and the start and the end of each batch."""
+    """Classifier that adds its process id, and the start and end time of each batch."""
 
     def __call__(self, batch):  # noqa: ANN001, ANN204
         start = time.time()
@@ -44,14 +44,14 @@ class Timed(byoc.ray.Classifier):
 
 
 def rate(folder: str, artifact: byoc.ray.Artifact, workers: int, batch_size: int) -> float:
-    """Returns the pictures per second while all workers ran."""
+    """Returns the images per second while all workers ran."""
     dataset = byoc.ray.classify_folder(
         folder, artifact, workers=workers, num_cpus=1, batch_size=batch_size, classifier=Timed
     )
     rows = dataset.take_all()
     found = {row["worker"] for row in rows}
     if len(found) != workers:
-        raise SystemExit(f"expected {workers} workers with pictures, found {len(found)}")
+        raise SystemExit(f"expected {workers} workers with images, found {len(found)}")
     start = max(min(row["start"] for row in rows if row["worker"] == worker) for worker in found)
     end = min(max(row["end"] for row in rows if row["worker"] == worker) for worker in found)
     inside = [row for row in rows if row["start"] >= start and row["end"] <= end]
@@ -75,7 +75,7 @@ def main() -> None:
     cluster.wait_for_nodes()
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    # All workers start with the first pictures.
+    # Waits until all workers have started before the first images are classified.
     context.wait_for_min_actors_s = 120
     with tempfile.TemporaryDirectory() as work:
         model = chosen.model

@@ -1,9 +1,9 @@
-"""Batch size, threads and instances on one machine: in one process, and behind the server.
+"""Throughput by batch size, threads and instances on one machine: in one process, and behind the server.
 
 Run it on an idle machine: cargo xtask bench scaling [--model FILE] [--backend NAME,...] [--rounds N] [--seconds S]
 
-Prints tables in Markdown. All settings run one after the other in each round; a figure is the median over the rounds.
-Without --model it is ResNet-50 with seeded weights and an open batch. Inputs are random.
+Prints Markdown tables. Each round measures all settings in sequence; a figure is the median over the rounds. The
+default model is ResNet-50 with seeded weights and an open batch size. Inputs are random.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def open_batch(path: str, to: str) -> str:
 
 
 def feeds(model: byoc.Model, rows: int) -> dict[str, np.ndarray]:
-    """Returns random inputs of so many rows."""
+    """Returns random inputs with the given number of rows."""
     random = np.random.default_rng(0)
     made = {}
     for port in model.inputs:
@@ -53,7 +53,7 @@ def feeds(model: byoc.Model, rows: int) -> dict[str, np.ndarray]:
 
 
 def repeated(call: Callable[[], object], seconds: float, callers: int = 1) -> tuple[float, list[float]]:
-    """Calls for a time on some threads. Returns the calls per second, and the duration of each."""
+    """Calls a function repeatedly on several threads. Returns the calls per second, and the duration of each call."""
     durations: list[float] = []
     end = time.perf_counter() + seconds
 
@@ -84,7 +84,7 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> No
 
 
 def in_process(path: str, options: dict, rounds: int, seconds: float) -> None:
-    """Measures runs of several batch sizes, on one thread and on all, and several runs at once."""
+    """Measures runs with several batch sizes, on one thread and on all threads, and concurrent runs."""
     cpus = os.cpu_count() or 1
     counts = sorted({1, cpus})
     models = {}
@@ -92,7 +92,7 @@ def in_process(path: str, options: dict, rounds: int, seconds: float) -> None:
         dims = {"batch": list(BATCHES)}
         models[threads] = byoc.compile(path, dims=dims, session=byoc.Session(threads=threads), **options)
     settings = [(threads, 1, rows) for threads in counts for rows in BATCHES]
-    # As many runs at once as there are processors, each on one thread.
+    # One concurrent run per processor, each on one thread.
     settings += [(1, cpus, rows) for rows in BATCHES[:3]]
     found: dict[tuple, list[tuple[float, float]]] = {setting: [] for setting in settings}
     for _ in range(rounds):
@@ -112,7 +112,7 @@ def in_process(path: str, options: dict, rounds: int, seconds: float) -> None:
 
 @contextmanager
 def served(path: str, words: Sequence[str]):  # noqa: ANN201
-    """Runs a server of a model, and gives its port."""
+    """Runs a server for a model, and yields its port."""
     command = [sys.executable, "-m", "byoc", "serve", f"model={path}", "--http=0", "--grpc=none", *words]
     process = subprocess.Popen([*command, "--log-format=json"], stderr=subprocess.PIPE, text=True)
     try:
@@ -150,7 +150,7 @@ def request(values: dict[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
 
 
 def load(port: int, clients: int, body: bytes, headers: dict[str, str], seconds: float) -> tuple[float, list[float]]:
-    """Sends requests on so many connections."""
+    """Sends requests on the given number of connections."""
     local = threading.local()
 
     def call() -> None:
@@ -167,7 +167,7 @@ def load(port: int, clients: int, body: bytes, headers: dict[str, str], seconds:
 
 
 def behind_server(path: str, backend: str | None, rounds: int, seconds: float) -> None:
-    """Measures settings of the server under several numbers of clients, each with one request at a time."""
+    """Measures server settings for several numbers of clients, each with one request in flight."""
     body, headers = request(feeds(byoc.compile(path), 1))
     found: dict[tuple, list[tuple[float, float, float]]] = {(s, c): [] for s in SERVERS for c in CLIENTS}
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""Soak: 8 threads run one model 20,000 times each. Results have to be equal, and memory must not grow.
+"""Soak test: 8 threads run one model 20,000 times each. Results must be equal, and memory must not grow.
 
 Run it with the installed wheel: python host/python/benches/threads.py MODEL.onnx
 """
@@ -24,7 +24,7 @@ def resident() -> int:
 
 
 def main() -> int:
-    """Returns 1 if a result differs, or memory grows by more than 1 %."""
+    """Runs the test; returns 1 if a result differs, or memory grows by more than 1 %."""
     model = byoc.compile(sys.argv[1])
     rng = np.random.default_rng(0)
     feeds = {

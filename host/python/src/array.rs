@@ -35,7 +35,7 @@ pub fn import_numpy(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
         if !cause.is_instance_of::<PyImportError>(py) {
             return cause;
         }
-        let message = format!("expected NumPy, which inputs and results need: {cause}");
+        let message = format!("cannot import NumPy, which inputs and results require: {cause}");
         missing(py, message, "pip install numpy")
     })
 }
@@ -47,7 +47,7 @@ fn missing(py: Python<'_>, message: String, help: &str) -> PyErr {
 
 /// Creates the exception for a value that is not an array of a supported element type.
 fn wrong_type(py: Python<'_>, message: String, port: &Port) -> PyErr {
-    let help = format!("convert it first: numpy.asarray(x, \"{}\")", port.ty.dtype);
+    let help = format!("convert the input: numpy.asarray(x, \"{}\")", port.ty.dtype);
     error::of(py, Diagnostic::error(codes::runtime::INPUT_DTYPE, message).help(help))
 }
 
@@ -119,7 +119,7 @@ impl AsRef<[u8]> for Kept {
 pub fn bytes_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Bytes> {
     let descr = array.dtype();
     if dtype_of(&descr)? != Some(DType::U8) || array.ndim() != 1 {
-        let message = format!("expected bytes as an array of uint8 with 1 axis, found {descr} with {}", array.ndim());
+        let message = format!("expected bytes as a uint8 array with 1 axis, found {descr} with {}", array.ndim());
         return Err(PyTypeError::new_err(message));
     }
     Ok(Bytes::from_owner(Kept(of_memory(array, DType::U8)?)))
@@ -151,7 +151,7 @@ fn dtype_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
     Ok(match built_in {
         Some((_, dtype)) => Some(*dtype).filter(|dtype| dtype.size() == descr.itemsize()),
         None if num == HALF => Some(DType::F16),
-        // `long long` on systems where `long` has the same size.
+        // The type `long long` on systems where `long` has the same size.
         None if num == 9 => Some(DType::I64),
         None if num == 10 => Some(DType::U64),
         None if num >= FIRST_REGISTERED => DType::parse(&descr.getattr("name")?.extract::<String>()?),
@@ -170,7 +170,7 @@ fn descr_of(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
         };
     }
     let types = py.import("ml_dtypes").map_err(|cause| {
-        let message = format!("expected the package ml_dtypes, which {dtype} needs: {cause}");
+        let message = format!("cannot import the package ml_dtypes, which {dtype} requires: {cause}");
         missing(py, message, "pip install ml_dtypes")
     })?;
     PyArrayDescr::new(py, types.getattr(dtype.name())?)

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Runs the command line, and returns its exit code. `command` is the command that starts the interpreter with the
-/// package, `folder` is the folder of the package's files.
+/// package, and `folder` is the directory of the package's files.
 #[pyfunction]
 pub fn main(py: Python<'_>, command: Vec<OsString>, arguments: Vec<OsString>, folder: PathBuf) -> u8 {
     program::set(Program { command, arguments, folder });

@@ -93,7 +93,10 @@ pub fn tensor(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<Tensor>> 
         } else if pyo3::ffi::PyCapsule_IsValid(raw, PLAIN.as_ptr()) != 0 {
             &raw const (*pyo3::ffi::PyCapsule_GetPointer(raw, PLAIN.as_ptr()).cast::<Managed>()).view
         } else {
-            return Err(unreadable(py, format!("input \"{name}\": expected a fresh DLPack capsule, found a used one")));
+            return Err(unreadable(
+                py,
+                format!("input \"{name}\": expected an unused DLPack capsule, found a consumed one"),
+            ));
         };
         // The capsule is not consumed: its destructor frees the tensor when the last reference to the capsule is
         // dropped.
@@ -105,9 +108,10 @@ fn check_device(py: Python<'_>, name: &str, kind: i32, id: i32) -> PyResult<()> 
     if HOST_DEVICES.contains(&kind) {
         return Ok(());
     }
-    let message =
-        format!("input \"{name}\": expected a tensor in host memory, found one on device {id} of DLPack's type {kind}");
-    let help = "copy it to the host first, for example with .cpu()";
+    let message = format!(
+        "input \"{name}\": expected a tensor in host memory, found one on device {id} of DLPack device type {kind}"
+    );
+    let help = "copy the tensor to the host, for example with .cpu()";
     Err(error::of(py, Diagnostic::error(codes::runtime::INPUT_MEMORY, message).help(help)))
 }
 
@@ -124,7 +128,7 @@ unsafe fn read(py: Python<'_>, name: &str, view: &View, owner: &Bound<'_, PyCaps
     let DataType { code, bits, lanes } = view.dtype;
     let dtype = dtype(code, bits).filter(|_| lanes == 1).ok_or_else(|| {
         let message =
-            format!("input \"{name}\": expected an element type of byoc, found DLPack's ({code}, {bits}, {lanes})");
+            format!("input \"{name}\": expected a supported element type, found DLPack type ({code}, {bits}, {lanes})");
         error::of(py, Diagnostic::error(codes::runtime::INPUT_DTYPE, message))
     })?;
     let ndim = usize::try_from(view.ndim).unwrap_or(0);

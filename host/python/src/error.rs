@@ -54,8 +54,11 @@ pub fn result<T>(py: Python<'_>, outcome: Outcome<T>) -> PyResult<T> {
     match outcome {
         Ok(result) => result.map_err(|error| of(py, error)),
         Err(panic) => {
-            let note = "this is a defect of byoc: please report it";
-            Err(of(py, Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("a panic: {panic}")).note(note)))
+            let note = "this is a bug in byoc: please report it";
+            Err(of(
+                py,
+                Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("the library panicked: {panic}")).note(note),
+            ))
         }
     }
 }

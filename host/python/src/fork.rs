@@ -29,7 +29,7 @@ impl Generation {
         }
         let help = "load the model in the process that runs it, or start processes with \
                     multiprocessing.get_context(\"spawn\")";
-        let message = "expected a model or session of this process, found one that was made before a fork";
+        let message = "expected a model or session of this process, found one created before a fork";
         Err(error::new(py, "ForkError", Diagnostic::error(codes::runtime::MODEL_GONE, message).help(help)))
     }
 }

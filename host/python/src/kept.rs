@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Minimum total size of the region constants in bytes for which a compilation is kept in a file.
+/// Minimum total size of the region constants in bytes for which a compilation is stored in a file.
 const MIN_BYTES: usize = 16 << 20;
 
 /// Retained compilation of a model.
@@ -15,14 +15,14 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Keeps a compilation in memory.
+    /// Retains a compilation in memory.
     pub fn in_memory(compilation: Compilation) -> Kept {
         Kept { compilation, is_in_file: false }
     }
 
-    /// Keeps a compilation. If the region constants are large, the compilation is written to a file in the first
-    /// writable folder and mapped, as backends pack constants in their own format: unread pages of the file leave
-    /// memory. If no folder is writable, the constants stay in memory.
+    /// Retains a compilation. If the region constants are large, the compilation is written to a file in the first
+    /// writable directory and mapped: backends repack constants, so the originals are rarely read, and the system can
+    /// evict their pages. If no directory is writable, the constants stay in memory.
     pub fn new(compilation: &Compilation, folders: &[PathBuf]) -> Kept {
         let is_large = compilation.region_constant_bytes() >= MIN_BYTES;
         match folders.iter().filter(|_| is_large).find_map(|folder| spilled(compilation, folder)) {

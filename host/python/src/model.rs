@@ -43,7 +43,7 @@ const INTERRUPTIBLE: u64 = 20_000_000;
 type Bound1<'py> = Bound<'py, PyAny>;
 type Tensors = SmallVec<[Tensor; 4]>;
 
-/// Model or artifact passed from Python: a path, or bytes with the folder of external files.
+/// Model or artifact passed from Python: a path, or bytes with the directory of external files.
 #[derive(FromPyObject)]
 enum Given<'py> {
     Bytes(Bound<'py, PyBytes>),
@@ -303,7 +303,7 @@ impl Model {
         self.generation.check(py)?;
         let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).clone();
         model.ok_or_else(|| {
-            let message = "expected an open model, found one that was closed";
+            let message = "expected an open model, found a closed model";
             let diagnostic = Diagnostic::error(codes::runtime::MODEL_GONE, message);
             error::new(py, "ClosedError", diagnostic.help("load or compile the model again"))
         })
@@ -337,7 +337,7 @@ impl Model {
             tensors.push(tensor_of(&value, port)?);
         }
         if values.len() != self.inputs.len() || tensors.len() != self.inputs.len() {
-            // The names do not match; the error of the library lists them.
+            // The names do not match; the library's error lists the expected and the given names.
             let names = values.keys().iter().map(|name| (name.to_string(), Tensor::empty()));
             order_inputs(&self.inputs, names).map_err(|error| error::of(values.py(), error))?;
         }

@@ -57,7 +57,7 @@ struct Notify(Py<PyAny>);
 
 impl Wake for Notify {
     fn wake(self: Arc<Self>) {
-        // When the interpreter is shutting down, nothing awaits the run any more.
+        // During interpreter shutdown, nothing awaits the run.
         let _ = Python::try_attach(|py| {
             if let Err(error) = self.0.call0(py) {
                 error.write_unraisable(py, None);
@@ -94,11 +94,11 @@ impl Pending {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => {
                     *state = State::Running(future);
-                    return Err(misused(py, "expected a run that has ended, found one in progress"));
+                    return Err(misused(py, "expected a finished run, found one in progress"));
                 }
             },
             State::Taken => {
-                return Err(misused(py, "expected a run with results, found one whose results were taken"));
+                return Err(misused(py, "expected a run with results, found one whose results were already retrieved"));
             }
         };
         drop(state);

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Sets the folder of the package's files, which is searched for plugins, and the command that starts the command line.
+/// Sets the package directory, which is searched for plugins, and the command that starts the command line.
 #[pyfunction]
 pub fn set_folder(folder: PathBuf, command: Vec<std::ffi::OsString>) {
     program::set(Program { command, arguments: Vec::new(), folder });
@@ -21,7 +21,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Returns the folders for files with the lifetime of a model: the cache, and the system's temporary folder.
+    /// Returns the directories for files with the lifetime of a model: the cache, and the system's temporary directory.
     pub fn spare_folders(&self) -> Vec<PathBuf> {
         let cache = self.session.cache_dir.as_deref().map(PathBuf::from);
         cache.into_iter().chain([std::env::temp_dir()]).collect()

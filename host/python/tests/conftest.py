@@ -1,4 +1,4 @@
-"""Models and helpers of the tests."""
+"""Test models and helpers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DIGITS = ROOT / "tests" / "digits" / "digits.onnx"
 
 
 class Case:
-    """Recorded model: its file, and inputs and outputs by name."""
+    """Recorded model: its file, and its inputs and outputs by name."""
 
     def __init__(self, name: str, file: Path, feeds: dict[str, np.ndarray]) -> None:
         self.name, self.file, self.feeds = name, file, feeds
@@ -51,13 +51,13 @@ CASES = {"digits": _digits, "gru": lambda: _recorded("gru"), "bert_small": lambd
 
 @pytest.fixture(params=list(CASES))
 def case(request: pytest.FixtureRequest) -> Case:
-    """Each of three models."""
+    """Each of the three models in turn."""
     return CASES[request.param]()
 
 
 @pytest.fixture
 def digits() -> Case:
-    """Convolutional network with an open batch."""
+    """Convolutional network with an open batch size."""
     return _digits()
 
 
@@ -70,7 +70,7 @@ def relu(tmp_path: Path) -> str:
 
 
 def close(found: np.ndarray, expected: np.ndarray, limit: float = 5e-4) -> bool:
-    """Compares results of whole models."""
+    """Returns True if the results of a model agree within the tolerance."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return False
     if found.dtype.kind not in "fV":

@@ -1,6 +1,6 @@
-"""Importing this module keeps Ray on the loopback interface. It has to come before Ray."""
+"""Restricts Ray to the loopback interface. Must be imported before Ray."""
 
 import os
 
-# Ray takes an address that other machines reach, unless its clusters are off, as they are by default on other systems.
+# With multi-node clusters disabled, as by default on Windows and macOS, Ray does not listen on an external address.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"

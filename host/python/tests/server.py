@@ -1,4 +1,4 @@
-"""`byoc serve` in a process of its own."""
+"""`byoc serve` in a separate process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Server:
             return error.code, json.loads(error.read() or "null")
 
     def stop(self) -> int:
-        """Ends the server with SIGTERM, and returns its exit code."""
+        """Stops the server with SIGTERM, and returns its exit code."""
         self.process.terminate()
         code = self.process.wait(timeout=60)
         self.reader.join()

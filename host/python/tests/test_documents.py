@@ -1,4 +1,4 @@
-"""Every Python example of the documents runs, and every command of docs/scaling.md."""
+"""Runs every Python example in the documentation, and every command in docs/scaling.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = [ROOT / "docs" / "python.md", SCALING, ROOT / "host" / "python" / "READM
 
 
 def blocks(page: Path, language: str) -> list:
-    """Returns the code of a page in a language; what needs Ray runs on demand."""
+    """Returns the code blocks of a page in a language; blocks that require Ray run on demand."""
     found = re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.S | re.M)
     return [
         pytest.param(
@@ -44,7 +44,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Folder with what the examples of docs/scaling.md name."""
+    """Directory with the files that the examples in docs/scaling.md name."""
     from PIL import Image
 
     shutil.copy(DIGITS, tmp_path)
@@ -62,7 +62,7 @@ def test_example(code: str, folder: Path) -> None:
     if code.count("\n") == 1:
         pytest.skip("a line of another example")
     if "ray" in code:
-        # A cluster of this machine alone, as small as can be.
+        # A minimal single-machine cluster.
         start = "ray.init(address='local', num_cpus=2, include_dashboard=False, object_store_memory=100_000_000)"
         code = f"import ray\n{start}\n{code}"
         if "serve.run" in code:
@@ -90,7 +90,7 @@ def test_command(code: str, folder: Path) -> None:
 
 
 def test_tasks_exist() -> None:
-    """The tasks of the checkout that docs/scaling.md names are those of xtask."""
+    """Checks that the xtask tasks named in docs/scaling.md exist."""
     usage = (ROOT / "xtask" / "src" / "main.rs").read_text()
     tasks = set(re.findall(r"cargo xtask ((?:bench )?[a-z-]+)", SCALING.read_text()))
     assert {"wheel", "bench scaling", "bench ray"} <= tasks
@@ -103,13 +103,13 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("script", ["scaling.py"])
 def test_measurements_run(script: str, folder: Path) -> None:
-    """The script of the figures runs; its figures on a busy machine mean nothing."""
+    """Runs the benchmark script without checking its figures, which are meaningless on a loaded machine."""
     words = ["--model", "digits.onnx", "--rounds", "1", "--seconds", "0.01"]
     path = ROOT / "host" / "python" / "benches" / script
     done = subprocess.run([sys.executable, path, *words], cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("|") and not line.startswith("|---")]
-    # Two headings, and a row for each setting.
+    # Two header rows, and one row per setting.
     assert len(rows) == 2 + 13 + 21 and all("nan" not in row for row in rows)
 
 

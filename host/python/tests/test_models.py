@@ -1,4 +1,4 @@
-"""Compilation and runs, compared with NumPy and ONNX Runtime."""
+"""Tests of compilation and runs, with results compared with NumPy and ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ X = np.array([[-1, 2, -3], [4, -5, 6]], np.float32)
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs code in an interpreter of its own."""
+    """Runs code in a separate interpreter."""
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -54,7 +54,7 @@ def test_runs_on_backends(backend: str, digits: Case) -> None:
     assert f"tvmgen_default_{backend}_main_0" in str(explanation)
     expected = onnxruntime.InferenceSession(digits.bytes).run(None, digits.feeds)
     assert close(model(digits.feeds["image"]), expected[0])
-    # An option of the compilation, and one that no backend has.
+    # A run accepts no compile-time option, and no option of a backend without options.
     with pytest.raises(byoc.BackendError) as raised:
         model.run(digits.feeds, options={f"{backend}.bf16": True})
     assert raised.value.code == "E0427" and (raised.value.hint or "the backend has no options" in str(raised.value))
@@ -85,7 +85,7 @@ def test_open_dimensions(digits: Case) -> None:
     assert close(several(images), model(images))
     port = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "m"]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", port[:1], port[1:])
-    # A program for one size, while the other dimension stays open.
+    # A specialized program for one size; the other dimension stays open.
     both = byoc.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), dims={"n": [2]})
     for shape in ((2, 3), (4, 5)):
         assert both(np.ones(shape, np.float32)).shape == shape
@@ -113,7 +113,7 @@ def test_layouts(make, relu: str) -> None:  # noqa: ANN001
 
 
 class Exported:
-    """Tensor of another library: DLPack is all it has."""
+    """Tensor of an external library that supports only DLPack."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -173,7 +173,7 @@ def test_dtypes(tmp_path: Path) -> None:
 
 
 def wrong_calls(model: byoc.Model) -> list[tuple[type[Exception], object]]:
-    """Calls that have to raise."""
+    """Returns invalid calls with their expected exceptions."""
     return [
         (byoc.InputError, lambda: model()),
         (byoc.InputError, lambda: model(X, X)),
@@ -249,7 +249,7 @@ def test_sources(digits: Case, tmp_path: Path) -> None:
     proto = onnx.load(digits.file)
     for source in (digits.file, digits.bytes, bytearray(digits.bytes), proto):
         assert (byoc.compile(source)(digits.feeds["image"]) == expected).all()
-    # External data beside the model, and of a model in memory.
+    # External data in the directory of the model file, and external data of an in-memory model.
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     external = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     assert (byoc.compile(external, folder=tmp_path)(digits.feeds["image"]) == expected).all()
@@ -293,12 +293,12 @@ def test_constants_of_backends_are_kept_in_a_file(tmp_path: Path) -> None:
         model = byoc.compile(large(2100), backend="ccompiler", session=session)
         expected = model(x)
         assert model.is_kept_in_file
-        # The file has no name any more.
+        # The file has been unlinked.
         assert not list(tmp_path.rglob("model-*.byoc"))
         model.save(tmp_path / "large.byoc")
         assert (byoc.load(tmp_path / "large.byoc")(x) == expected).all()
         assert (pickle.loads(pickle.dumps(model))(x) == expected).all()
-    # Small constants, and those of the host, are not written.
+    # Small constants, and constants of host operators, are not written to a file.
     assert not byoc.compile(large(2100)).is_kept_in_file
     assert not byoc.compile(large(8), backend="ccompiler").is_kept_in_file
 
@@ -331,7 +331,7 @@ def test_plan(digits: Case) -> None:
 
 
 def test_remedies_name_calls(digits: Case, tmp_path: Path) -> None:
-    """No exception names an option of the command line."""
+    """Checks that exceptions do not name command-line options."""
     unknown = tmp_path / "rank.onnx"
     port = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [port],
@@ -370,7 +370,7 @@ def test_explanation(digits: Case, tmp_path: Path) -> None:
 
 
 def test_warnings_name_what_helps(digits: Case) -> None:
-    with pytest.warns(byoc.CompilationWarning, match=r"ccompiler took no operator.*dims=\{\"NAME\": N\}"):
+    with pytest.warns(byoc.CompilationWarning, match=r"ccompiler accepted no operator.*dims=\{\"NAME\": N\}"):
         byoc.compile(digits.path, backend="ccompiler")
 
 
@@ -472,7 +472,7 @@ if child == 0:
     try:
         model(x)
     except byoc.ForkError as error:
-        # A model of this process works.
+        # A model compiled in the child process works.
         os._exit(7 if error.code == "E0623" and error.hint and byoc.compile({relu!r})(x)[0, 0] == 1 else 1)
     os._exit(2)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -535,10 +535,10 @@ def test_command() -> None:
     assert version.stdout.strip() == f"byoc {byoc.__version__}" and version.returncode == 0
     wrong = subprocess.run([*command, "run", "/nowhere.onnx"], capture_output=True, text=True)
     assert wrong.returncode == 1 and "E0501" in wrong.stderr
-    # The conformance run starts workers, which are this interpreter again.
+    # The conformance run starts its workers with this interpreter.
     tested = subprocess.run([*command, "plugins", "test", "template", "--cases", "1"], capture_output=True, text=True)
     assert tested.returncode == 0, tested.stdout + tested.stderr
-    # A closed pipe ends the command quietly.
+    # A closed pipe terminates the command without an error message.
     piped = subprocess.Popen([*command, "ops"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     piped.stdout.close()
     assert piped.stderr.read() == b"" and piped.wait() == 0

@@ -1,4 +1,4 @@
-"""Equal behavior of `byoc.onnxruntime` and ONNX Runtime: each public member, each wrong call, on three models."""
+"""Compares `byoc.onnxruntime` with ONNX Runtime: every public member, and invalid calls, on three models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import byoc.onnxruntime
 
 BOTH = (onnxruntime, byoc.onnxruntime)
 
-# Parts that may raise by name: providers for other devices, LoRA, libraries of custom operators, precompiled contexts.
+# Members that may raise NotImplemented: other devices, LoRA, custom-operator libraries, precompiled contexts.
 UNSUPPORTED = {
     "RunOptions.add_active_adapter",
     "SessionOptions.register_custom_ops_library",
@@ -34,7 +34,7 @@ SITUATIONS: dict[str, list[Callable[[Any, Case, Path], Any]]] = {}
 
 
 def member(*names: str) -> Callable[[Callable[[Any, Case, Path], Any]], Callable[[Any, Case, Path], Any]]:
-    """Registers a situation that uses these members. It returns what has to be equal in both modules."""
+    """Registers a test that uses the named members. It returns values that must be equal in both modules."""
 
     def register(situation: Callable[[Any, Case, Path], Any]) -> Callable[[Any, Case, Path], Any]:
         for name in names:
@@ -57,7 +57,7 @@ def attempt(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
 
 
 def simple(value: Any) -> Any:
-    """Converts a result to what can be compared."""
+    """Converts a result to a comparable value."""
     if isinstance(value, enum.Enum) or hasattr(value, "__members__"):
         return f"{type(value).__name__}.{value.name}"
     if isinstance(value, (list, tuple)):
@@ -267,7 +267,7 @@ def tells_assignment(ort: Any, case: Case, folder: Path) -> Any:
     options = ort.SessionOptions()
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     groups = ort.InferenceSession(case.bytes, options).get_provider_graph_assignment_info()
-    # ONNX Runtime names the operators after its optimizations.
+    # ONNX Runtime reports the operators that remain after its optimizations.
     assert all(node.op_type for group in groups for node in group.get_nodes()) and groups
     return [attempt(session(ort, case).get_provider_graph_assignment_info), sorted({g.ep_name for g in groups})]
 
@@ -557,7 +557,7 @@ def fixes_dimensions(ort: Any, case: Case, folder: Path) -> Any:
 
 
 def addition(external: bool, folder: Path) -> Any:
-    """Makes a model whose initializer is an input as well, or has its data in another file."""
+    """Creates a model whose initializer is also an input, or has external data."""
     weight = numpy_helper.from_array(np.array([1, 2, 3, 4], np.float32), "w")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
     inputs = [x] if external else [x, helper.make_tensor_value_info("w", TensorProto.FLOAT, [4])]
@@ -706,7 +706,7 @@ def has_allocators(ort: Any, case: Case, folder: Path) -> Any:
 @member("module.copy_tensors")
 def copies_tensors(ort: Any, case: Case, folder: Path) -> Any:
     if ort is onnxruntime:
-        # Needs a provider with a data transfer there.
+        # ONNX Runtime requires a provider with a data transfer for this call.
         return np.arange(3, dtype=np.float32)
     to = ort.OrtValue.ortvalue_from_shape_and_type([3], np.float32)
     ort.copy_tensors([ort.OrtValue.ortvalue_from_numpy(np.arange(3, dtype=np.float32))], [to])

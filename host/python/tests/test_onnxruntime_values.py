@@ -1,4 +1,4 @@
-"""Strings, sequences, maps and optional values: equal behavior of `byoc.onnxruntime` and ONNX Runtime."""
+"""Compares `byoc.onnxruntime` with ONNX Runtime on strings, sequences, maps and optional values."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def agree(data: bytes, feeds: list[dict[str, Any]]) -> None:
-    """Compares ports, results and exceptions; at least one run has to succeed."""
+    """Compares ports, results and exceptions; at least one run must succeed."""
     sessions = [ort.InferenceSession(data) for ort in BOTH]
     declared = {port.name: port.type for port in onnx.load_from_string(data).graph.output}
     for one, two in zip(*([*s.get_inputs(), *s.get_outputs()] for s in sessions)):
@@ -477,7 +477,7 @@ def test_optional_values(many: bool) -> None:
 @pytest.mark.parametrize("text", [True, False])
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
 def test_classifier(text: bool, transform: str) -> None:
-    """A classifier as sklearn's converter writes it: probabilities by label."""
+    """Classifier with probabilities by label, as written by the scikit-learn converter."""
     rng = np.random.default_rng(3)
     labels = {"classlabels_strings": ["cat", "dog", "eel"]} if text else {"classlabels_ints": [3, 1, 2]}
     kind = STRING if text else INT64
@@ -526,7 +526,7 @@ def test_numbers_of_ml(norm: str) -> None:
 
 
 def text_model() -> bytes:
-    """Words to a class: strings at both ends, and a network between them."""
+    """Text classifier: a network with strings as input and output."""
     rng = np.random.default_rng(5)
     weights = [
         constant("table", rng.standard_normal((5, 4)).astype(np.float32)),
@@ -568,7 +568,7 @@ def test_network_between_strings() -> None:
 
 
 def test_values_of_each_kind(tmp_path: Path) -> None:
-    """OrtValue and IOBinding of strings, sequences and maps."""
+    """Tests OrtValue and IOBinding with strings, sequences and maps."""
     zipped = model(
         [
             node("ZipMap", ["x"], ["z"], domain=ML, classlabels_strings=["a", "b", "c"]),
@@ -624,7 +624,7 @@ def test_values_of_each_kind(tmp_path: Path) -> None:
         binding.bind_output("o")
         second.run_with_iobinding(binding)
         found.append(binding.copy_outputs_to_cpu())
-        # ONNX Runtime adds to a sequence that is bound as an output; a run of byoc replaces it.
+        # A run of ONNX Runtime appends to a sequence that is bound as an output; a run of byoc replaces it.
         binding.bind_ortvalue_output("o", session.run_with_ort_values(["s"], {"x": made(X)})[0])
         second.run_with_iobinding(binding)
         assert len(binding.copy_outputs_to_cpu()[0]) == (5 if ort is onnxruntime else 3)
@@ -711,7 +711,7 @@ def test_runs_leak_nothing() -> None:
 def trees(
     rng: np.random.Generator, kind: str, outputs: int, one: int | None = None, positive: bool = False
 ) -> dict[str, Any]:
-    """Attributes of four random trees of depth three over three features."""
+    """Returns the attributes of four random trees of depth three over three features."""
     found: dict[str, list[Any]] = {}
 
     def add(**row: Any) -> None:
@@ -749,7 +749,7 @@ def test_regression_by_trees(how: str, base: list[float]) -> None:
     agree(data, [{"x": ROWS}, {"x": ROWS[:1]}])
 
 
-# Three classes have weights and base values of their own; one weight stands for two classes.
+# Three classes have separate weights and base values; a binary classifier has a single weight.
 CLASSES = [
     (classes, one, base)
     for classes in (2, 3)

@@ -1,4 +1,4 @@
-"""Places where pip puts oneDNN: an environment, the user's folder, a prefix, a target."""
+"""Locations where pip installs oneDNN: an environment, the user base directory, a prefix, a target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 CODE = """
 import os, site, sys
 sys.prefix = "/nowhere"
-# An environment has no user folder.
+# A virtual environment has no user base directory.
 site.ENABLE_USER_SITE = "PYTHONUSERBASE" in os.environ
 from byoc import _place
 _place.find_onednn()
@@ -22,7 +22,7 @@ print(_place.missing_onednn())
 
 
 def record(site: Path, library: str) -> None:
-    """Writes the metadata of the distribution as pip does, with the recorded place of its library."""
+    """Writes the metadata of the distribution as pip does, with the recorded path of its library."""
     info = site / "onednn_cpu_gomp-2023.2.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: onednn-cpu-gomp\nVersion: 2023.2.0\n")
@@ -66,7 +66,7 @@ def test_target_with_libraries(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("planted", [False, True])
 def test_target_without_libraries(tmp_path: Path, planted: bool) -> None:
-    """pip's --target: the recorded place is outside of the target, and what is there is not the library."""
+    """Tests pip's --target: the recorded path is outside the target, and the file there is not the library."""
     target = tmp_path / "target"
     record(target, "../libdnnl.so.3")
     if planted:

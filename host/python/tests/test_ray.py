@@ -1,4 +1,4 @@
-"""`byoc.ray` on clusters of one machine; these tests run on demand. All traffic stays on the loopback interface."""
+"""Tests of `byoc.ray` on single-machine clusters, run on demand. All traffic stays on the loopback interface."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
 STORE = 100_000_000
 LOOPBACK = "127.0.0.1"
-# Nodes that are lost are found after about a second.
+# A failed node is detected after about a second.
 HEALTH = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
@@ -76,7 +76,7 @@ def nodes():  # noqa: ANN201
 
 @pytest.fixture(scope="module")
 def machine():  # noqa: ANN201
-    """One node of two processors, and the port of its Ray Serve."""
+    """One node with two processors, and the port of its Ray Serve."""
     port = free_port()
     ray.init(
         address="local",
@@ -93,7 +93,7 @@ def machine():  # noqa: ANN201
 
 
 def pictures(folder: Path, count: int, size: int = 8) -> dict[str, np.ndarray]:
-    """Writes pictures of noise, and returns them by path."""
+    """Writes random images, and returns them by path."""
     from PIL import Image
 
     random = np.random.default_rng(2)
@@ -107,7 +107,7 @@ def pictures(folder: Path, count: int, size: int = 8) -> dict[str, np.ndarray]:
 
 
 class Marking(byoc.ray.Classifier):
-    """Classifier that leaves a file for each picture, and takes its time."""
+    """Classifier that creates a marker file per image, and delays each batch."""
 
     def __call__(self, batch):  # noqa: ANN001, ANN204
         import time
@@ -120,7 +120,7 @@ class Marking(byoc.ray.Classifier):
 
 
 def test_a_node_is_lost(nodes: Nodes, tmp_path: Path) -> None:
-    """Two workers classify a folder. The node of one is killed in the middle; every picture is once in the result."""
+    """Kills the node of one of two workers during the classification; the result contains every image once."""
     folder, count = tmp_path / "pictures", 120
     made = pictures(folder, count)
     (folder / "notes.txt").write_text("no picture by its name")
@@ -131,12 +131,12 @@ def test_a_node_is_lost(nodes: Nodes, tmp_path: Path) -> None:
         rows.append(row)
         if len(rows) == 20:
             seen = [path.name.split(".")[-2] for path in folder.glob("*.seen")]
-            # The middle: some are done, by both workers, and some are not.
+            # Both workers have classified some images, and some images remain.
             assert 20 <= len(seen) < count and len(set(seen)) == 2
             nodes.kill()
     paths = Counter(row["path"] for row in rows)
     assert set(paths) == {*made, os.fspath(folder / "broken.png")} and set(paths.values()) == {1}
-    # A third worker took over.
+    # A third worker replaced the killed one.
     assert len({path.name.split(".")[-2] for path in folder.glob("*.seen")}) >= 3
     scores = byoc.compile(DIGITS)(np.stack(list(made.values()))[:, None].astype(np.float32) / 255)
     expected = dict(zip(made, scores))
@@ -167,7 +167,7 @@ def test_map_batches(machine: int, digits: Case) -> None:  # noqa: ARG001
 
 
 def test_threads_and_memory_of_workers(machine: int, tmp_path: Path) -> None:  # noqa: ARG001
-    """A worker has the threads that num_cpus says, and the weights in memory that all workers of the node share."""
+    """Checks that a worker has `num_cpus` threads, and shares the weights in memory with the node's other workers."""
     from onnx import TensorProto, helper, numpy_helper
 
     columns = 500_000
@@ -199,7 +199,7 @@ def test_threads_and_memory_of_workers(machine: int, tmp_path: Path) -> None:  #
         worker = Worker.options(num_cpus=cpus).remote()
         found, grown, right = ray.get(worker.load.remote(artifact))
         assert (found, right) == (threads, True)
-        # Input and output of the run have 2 MB each.
+        # The input and the output of the run take 2 MB each.
         assert grown < weights.nbytes, f"{grown} bytes of its own"
         ray.kill(worker)
 
@@ -216,7 +216,7 @@ def test_serve(machine: int, digits: Case) -> None:
     answers = [handle.remote(images[index : index + 1]) for index in range(40)]
     for answer, score in zip(answers, expected):
         assert close(answer.result(timeout_s=60)[output], score[None])
-    # Calls of several rows, by name.
+    # A call by name with several rows.
     assert close(handle.remote({"image": images[:7]}).result(timeout_s=60)[output], expected[:7])
     with pytest.raises(byoc.InputError, match="expected"):
         handle.remote(np.ones((1, 1, 8), np.float32)).result(timeout_s=60)
@@ -241,7 +241,7 @@ def test_serve(machine: int, digits: Case) -> None:
 
 
 def test_scaling_of_deployments(machine: int, digits: Case) -> None:  # noqa: ARG001
-    """The options of a deployment are those of Ray Serve."""
+    """Checks that the options of a deployment are passed to Ray Serve."""
     artifact = byoc.ray.put(digits.path)
     made = byoc.ray.deployment(artifact, replicas=(0, 3), max_batch_size=16)._bound_deployment
     scaling = made._deployment_config.autoscaling_config
@@ -263,7 +263,7 @@ def test_scaling_of_deployments(machine: int, digits: Case) -> None:  # noqa: AR
 
 
 def test_calls_are_joined(machine: int, tmp_path: Path) -> None:  # noqa: ARG001
-    """A call waits for others to run with, unless rows of the model depend on each other."""
+    """Checks that calls are batched, unless the results of rows depend on other rows."""
     mean = "subtract(%x, mean(%x, axis=[0], keepdims=True))"
     for name, body in (("apart", "nn.relu(%x)"), ("mixing", mean)):
         file = tmp_path / f"{name}.relay"
@@ -300,7 +300,7 @@ def test_command(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout == "", done.stderr
     assert table.read_text().splitlines()[0] == "path,label,score,error" and table.read_text().count("\n") == 13
     assert [path.name for path in tmp_path.glob("tmp*")] == []
-    # A model for no pictures: the error of a worker is that of the command.
+    # The model has no image input: the command reports the error of the worker.
     relu = tmp_path / "relu.relay"
     relu.write_text('#[version = "0.0.5"]\ndef @main(%x: Tensor[(n, 2), float32]) { nn.relu(%x) }\n')
     wrong = [*words[:4], os.fspath(relu)]

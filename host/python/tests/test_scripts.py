@@ -1,4 +1,4 @@
-"""Scripts as users of ONNX Runtime write them: each runs with ONNX Runtime, and with one changed import."""
+"""Runs typical ONNX Runtime scripts with ONNX Runtime and, with one changed import, with byoc."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.py"))
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the models that the scripts load."""
+    """Directory of the models that the scripts load."""
     folder = tmp_path_factory.mktemp("models")
     for name in ("digits", "bert_small"):
         (folder / f"{name}.onnx").write_bytes(CASES[name]().bytes)
@@ -92,7 +92,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def printed(source: str, folder: Path) -> list[str]:
-    """Runs a script in the folder of the models, and returns what it prints."""
+    """Runs a script in the directory of the models, and returns the lines of its output."""
     output = io.StringIO()
     with contextlib.chdir(folder) if hasattr(contextlib, "chdir") else contextlib.nullcontext():
         with contextlib.redirect_stdout(output):

@@ -1,4 +1,4 @@
-"""The inference server inside the package, and the manifests that start it."""
+"""Tests of the inference server in the package, and of the deployment manifests."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_manifests_belong_together() -> None:
     assert model["runtime"] == runtime["metadata"]["name"]
     assert model["modelFormat"]["name"] in [one["name"] for one in runtime["spec"]["supportedModelFormats"]]
     assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]
-    # The image has the same arguments.
+    # The container image has the same arguments.
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
     words = [json.loads(line.partition(" ")[2]) for line in lines if line.startswith(("ENTRYPOINT", "CMD"))]
     container = runtime["spec"]["containers"][0]
@@ -143,7 +143,7 @@ def test_runtime_serves(tmp_path: Path) -> None:
     shutil.copy(DIGITS, model)
     container = manifest("serving-runtime")["spec"]["containers"][0]
     arguments = [argument.replace("/mnt/models", str(tmp_path)) for argument in container["args"]]
-    # Later options take precedence, so that the ports are free ones.
+    # Later options take precedence, so that the server listens on free ports.
     with Server(*arguments) as server:
         assert server.request(container["readinessProbe"]["httpGet"]["path"])[0] == 200
         assert server.request(container["livenessProbe"]["httpGet"]["path"])[0] == 200
@@ -153,7 +153,7 @@ def test_runtime_serves(tmp_path: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.parametrize(("name", "kind"), zip(NAMES, ("V1alpha1ServingRuntime", "V1beta1InferenceService")))
 def test_manifests_are_those_of_kserve(name: str, kind: str) -> None:
-    """Reads a manifest with the classes of the package kserve, which know every field and which are required."""
+    """Parses a manifest with the classes of the package kserve, which declare all fields and the required ones."""
     import kserve
     import kubernetes.client
 

@@ -1,4 +1,4 @@
-"""`torch.compile` and modules of PyTorch; these tests run on demand."""
+"""Tests of `torch.compile` and of PyTorch modules, run on demand."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_networks(make, share: float) -> None:  # noqa: ANN001
         found = first(compiled(**x))
         assert byoc.torch.reasons() == []
         assert (found - expected).abs().max() <= 5e-4 * expected.abs().max()
-        # What stays with PyTorch is counted there.
+        # The profiler counts only the operators that stay with PyTorch.
         assert total > 0 and 1 - flops(lambda: compiled(**x)) / total >= share
         assert not torch._dynamo.utils.counters["graph_break"]
         assert len(byoc.torch.taken()) == 1
-        # Another batch is compiled once more, with an open size.
+        # A different batch size triggers one recompilation, with an open batch size.
         for n in (3, 5, 1, 4):
             x = inputs(n)
             expected = first(network(**x))
@@ -130,9 +130,9 @@ def test_a_graph_is_divided_around_an_operator() -> None:
         assert len(byoc.torch.taken()) == 2
         reasons = byoc.torch.reasons()
         assert len(reasons) == 1 and "eigvalsh" in reasons[0], reasons
-        # The layers before and after the operator run in byoc.
+        # The layers before and after the unsupported operator run in byoc.
         assert total > 0 and flops(lambda: compiled(x)) == 0
-        # Another batch, and other weights.
+        # A different batch size, and different weights.
         for n in (3, 6):
             x = torch.randn(n, 8)
             assert torch.allclose(compiled(x), network(x), atol=1e-5)
@@ -169,7 +169,7 @@ def test_custom_operators_stay_with_pytorch() -> None:
 
 
 def test_changes_in_place() -> None:
-    """A part has memory of its own: a change of a tensor that others read keeps the graph whole."""
+    """Checks that a graph is not partitioned if an operator modifies in place a tensor that others read."""
 
     def harmless(x: torch.Tensor) -> torch.Tensor:
         return reversed_rows(torch.nn.functional.relu(x + 1, inplace=True)) * 2

@@ -1,4 +1,4 @@
-"""Parts of `byoc.ray` that need no cluster: rows, columns, pictures, calls, threads."""
+"""Tests of the parts of `byoc.ray` that do not require a cluster: rows, columns, images, calls, threads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RELU = "%x: Tensor[({n}, 3), float32]) {{ nn.relu(%x) }}"
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs code where Ray cannot be imported."""
+    """Runs code in an interpreter that cannot import Ray."""
     code = "import sys; sys.modules.update({'ray': None, 'ray.data': None, 'ray.serve': None})\n" + code
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
 
@@ -81,7 +81,7 @@ def test_array_is_used_in_place(digits: Case) -> None:
 
 def test_arrays_that_are_no_artifact() -> None:
     for array in (np.zeros(4, np.float32), np.zeros((2, 2), np.uint8)):
-        with pytest.raises(TypeError, match="expected bytes as an array of uint8 with 1 axis"):
+        with pytest.raises(TypeError, match="expected bytes as a uint8 array with 1 axis"):
             byoc.load(array)
     with pytest.raises(byoc.ArtifactError):
         byoc.load(np.arange(200, dtype=np.uint8))
@@ -104,10 +104,10 @@ def test_any_number_of_rows(size: str | int, count: int, tmp_path: Path) -> None
 def test_models_without_rows(tmp_path: Path) -> None:
     with pytest.raises(byoc.ModelError, match='input "x": expected a first dimension for rows, found a scalar'):
         Rows(relay(tmp_path, "%x: float32) { add(%x, 1f) }"))
-    with pytest.raises(byoc.ModelError, match=r"one first dimension, found a\[2, 3\], b\[1, 3\]"):
+    with pytest.raises(byoc.ModelError, match=r"the same first dimension, found a\[2, 3\], b\[1, 3\]"):
         Rows(relay(tmp_path, "%a: Tensor[(2, 3), float32], %b: Tensor[(1, 3), float32]) { add(%a, %b) }"))
     total = Rows(relay(tmp_path, "%x: Tensor[(n, 3), float32]) { sum(%x) }"))
-    with pytest.raises(byoc.RunError, match=r"expected 2 rows, found the shape \[\]"):
+    with pytest.raises(byoc.RunError, match=r"expected 2 rows, found shape \[\]"):
         total.run({"x": np.ones((2, 3), np.float32)})
 
 
@@ -119,7 +119,7 @@ def test_elements_of_columns(tmp_path: Path) -> None:
     column[:] = [np.array([1, 2, 3], np.float32), [4.0, 5.0, 6.0]]
     assert (rows.run({"x": column})["output_0"] == [[1, 2, 3], [4, 5, 6]]).all()
     column[1] = np.ones(2)
-    with pytest.raises(byoc.InputError, match=r"rows of one shape, found \[2\], \[3\]"):
+    with pytest.raises(byoc.InputError, match=r"rows of equal shape, found \[2\], \[3\]"):
         rows.run({"x": column})
     with pytest.raises(byoc.InputError) as caught:
         rows.run({"x": x.astype(np.int64)})
@@ -130,7 +130,7 @@ def test_elements_of_columns(tmp_path: Path) -> None:
     assert (pairs.run({"t": t, "i": np.array([1, 2])})["output_1"] == [2, 3]).all()
     with pytest.raises(byoc.InputError, match="int64"):
         pairs.run({"t": t, "i": np.array([1, 1 << 40])})
-    with pytest.raises(byoc.InputError, match="as many rows of each input, found t: 2, i: 1"):
+    with pytest.raises(byoc.InputError, match="the same number of rows for each input, found t: 2, i: 1"):
         pairs.run({"t": t, "i": np.array([1])})
 
 
@@ -162,7 +162,7 @@ def test_calls_run_together(tmp_path: Path) -> None:
             assert isinstance(result, byoc.InputError)
         else:
             assert (result["output_0"] == x).all() and result["output_0"].shape == x.shape
-    # Calls of 1, 2 and 1 rows fit into one run of 4; those that do not fit the model run alone.
+    # Calls with 1, 2 and 1 rows form one run of 4 rows; calls that do not match the model run separately.
     assert sorted(rows.runs) == [0, 1, 1, 4, 4, 5]
     assert run_calls(rows, [], 4) == []
 
@@ -194,7 +194,7 @@ def test_columns(digits: Case) -> None:
     predict = byoc.ray.Predictor(digits.path)
     found = predict({"image": images, "id": np.arange(3)})
     assert sorted(found) == sorted(["id", output]) and close(found[output], expected)
-    # The only column is that of the only input.
+    # The only column provides the only input, regardless of its name.
     assert list(predict({"data": images})) == [output]
     with pytest.raises(byoc.InputError, match='expected a column "image", found "a", "b"') as caught:
         predict({"a": images, "b": images})
@@ -276,11 +276,11 @@ def test_formats(shape: tuple, dtype: str, expected: Format) -> None:
 
 def test_models_for_no_pictures() -> None:
     for shape in ((1, 4), (1, 4, 8, 8), (1, 3, 8)):
-        with pytest.raises(byoc.ModelError, match="expected pictures of 1 or 3 channels"):
+        with pytest.raises(byoc.ModelError, match="expected images with 1 or 3 channels"):
             Format.of(byoc.Port("x", "float32", shape))
     with pytest.raises(byoc.ModelError, match="expected a height and a width") as caught:
         Format.of(byoc.Port("x", "float32", (1, 3, "h", "w")))
-    assert caught.value.hint == "give them: size=(HEIGHT, WIDTH)"
+    assert caught.value.hint == "pass size=(HEIGHT, WIDTH)"
 
 
 # The protocol over HTTP
@@ -317,7 +317,7 @@ def test_requests() -> None:
     assert [one["name"] for one in json.loads(_oip.response("m", chosen, results))["outputs"]] == ["z"]
     with pytest.raises(byoc.InputError, match='expected outputs "y", "z", found "q"'):
         _oip.response("m", call._replace(outputs=["q"]), results)
-    with pytest.raises(byoc.InputError, match="expected a datatype that JSON has, found FP16"):
+    with pytest.raises(byoc.InputError, match="expected a datatype with a JSON representation, found FP16"):
         _oip.response("m", call, {"h": np.zeros(1, np.float16)})
 
 
@@ -326,7 +326,7 @@ def test_requests() -> None:
     [
         (lambda r: r.pop("inputs"), 'a list "inputs"'),
         (lambda r: r["inputs"].pop(), 'expected an input "i", found none'),
-        (lambda r: r["inputs"].append(r["inputs"][0]), "found it twice"),
+        (lambda r: r["inputs"].append(r["inputs"][0]), 'found "x" twice'),
         (lambda r: r["inputs"].append(3), 'objects with a string "name"'),
         (lambda r: r["inputs"][0].update(name="q" * 1000), r'expected inputs "x", "i", found "q{100}\.\.\."'),
         (lambda r: r["inputs"][0].update(datatype="FP64"), "expected the datatype FP32, found 'FP64'"),
@@ -337,7 +337,7 @@ def test_requests() -> None:
         (lambda r: r["inputs"][0].update(data=["1", "2", "3", "4"]), "elements of FP32"),
         (lambda r: r["inputs"][0].update(data=[[1, 2], [3]]), "elements of FP32"),
         (lambda r: r["inputs"][0].update(data=[True] * 4), "elements of FP32"),
-        (lambda r: r["inputs"][1].update(data=[1, 128]), "numbers out of range"),
+        (lambda r: r["inputs"][1].update(data=[1, 128]), "values out of range"),
         (lambda r: r["inputs"][1].update(data=[1, 1 << 70]), "elements of INT8"),
         (lambda r: r["inputs"][1].update(data=[1, 1.5]), "elements of float64"),
         (lambda r: r["inputs"][1].update(data=[1, None]), "elements of INT8"),

@@ -140,7 +140,7 @@ fn read_arrays(
         // Mismatched entries are rejected by their header, without decompression.
         let header = file.header(at)?;
         let port = ports.iter().find(|port| port.name == *name);
-        let place = format!("{}: the entry \"{name}\"", path.display());
+        let place = format!("{}: entry \"{name}\"", path.display());
         match port.map_or(Ok(()), |port| check_port(&place, port, header.dtype, &header.shape)) {
             Ok(()) => entries.push((name.clone(), file.read(at)?)),
             Err(mismatch) => mismatches.push(mismatch),
@@ -157,13 +157,11 @@ fn read_arrays(
         match entries.iter().position(|(name, _)| *name == port.name) {
             Some(at) => values.push((port, entries.swap_remove(at).1)),
             None => {
-                let mut error =
-                    mismatch(format!("{} has no entry \"{}\", an input of the model", path.display(), port.name)).note(
-                        format!(
-                            "entries of the file: {}",
-                            names.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(", ")
-                        ),
-                    );
+                let mut error = mismatch(format!("{} has no entry for model input \"{}\"", path.display(), port.name))
+                    .note(format!(
+                        "entries of the file: {}",
+                        names.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(", ")
+                    ));
                 let unused = names.iter().map(String::as_str).filter(|n| ports.iter().all(|p| p.name != **n));
                 error = match nearest(&port.name, unused) {
                     Some(near) => error.help(format!("rename the entry \"{near}\" to \"{}\"", port.name)),
@@ -179,11 +177,11 @@ fn read_arrays(
     entries.retain(|(name, _)| !weights.values.contains_key(name));
     entries.sort_by(|a, b| a.0.cmp(&b.0));
     for (name, _) in &entries {
-        let message = format!("{}: the entry \"{name}\" is not an input of the model and is ignored", path.display());
+        let message = format!("{}: entry \"{name}\" is not a model input and is ignored", path.display());
         warnings.push(Diagnostic::warning(codes::frontends::CALIBRATION_MISFIT, message));
     }
     for (port, tensor) in &values {
-        let place = format!("{}: the entry \"{}\"", path.display(), port.name);
+        let place = format!("{}: entry \"{}\"", path.display(), port.name);
         errors.extend(check_finite(&place, tensor).err());
     }
     if !errors.is_empty() {
@@ -208,7 +206,8 @@ fn check_port(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Re
         let same_rank = dims.len() == shape.len();
         let rest = same_rank && dims.iter().zip(shape).skip(1).all(|(d, &size)| fits(d, size));
         if !rest {
-            let help = "the first dimension is the number of samples, the remaining dimensions are those of the input";
+            let help =
+                "reshape the entry to the dimensions of the input, with the number of samples as the first dimension";
             return Err(mismatch(format!("{place}: expected {}, found {given}", expected_type(port))).help(help));
         }
         if let (Some(Dim::Fixed(batch)), Some(&rows)) = (dims.first(), shape.first())
@@ -236,8 +235,11 @@ fn check_finite(place: &str, tensor: &Tensor) -> Result<(), Diagnostic> {
     for (i, &size) in index.iter_mut().zip(tensor.shape()).rev() {
         (*i, rest) = (rest % size, rest / size);
     }
-    Err(Diagnostic::error(codes::frontends::CALIBRATION_NOT_FINITE, format!("{place} is {value} at {index:?}"))
-        .help("ranges are computed from the calibration data: remove or correct the sample"))
+    Err(Diagnostic::error(
+        codes::frontends::CALIBRATION_NOT_FINITE,
+        format!("{place}: expected finite values, found {value} at {index:?}"),
+    )
+    .help("remove or correct the sample, because the ranges are computed from all samples"))
 }
 
 /// Combines the input values into samples.
@@ -282,7 +284,7 @@ fn build_samples(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<us
                     "expected the same batch size for all inputs of the model, found {batch} for \"{}\"",
                     port.name
                 );
-                return Err(mismatch(message).help("calibrate such a model with one value per input").into());
+                return Err(mismatch(message).help("calibrate the model with one value per input").into());
             }
             fixed_batch = Some(batch);
         }
@@ -370,9 +372,9 @@ fn random_samples(seed: u64, ports: &[PortInfo], count: usize) -> Result<Samples
     let rows = inputs.iter().any(|column| matches!(column, Column::Rows(_)));
     let fixed_batch = if mixed { None } else { batch };
     let (count, fixed_batch) = if rows { (count.max(fixed_batch.unwrap_or(1)), fixed_batch) } else { (1, Some(1)) };
-    let message = "the model is calibrated with random data: its ranges are those of noise";
+    let message = "calibration with random data: the ranges do not reflect real inputs";
     let warning = Diagnostic::warning(codes::frontends::CALIBRATION_MADE_UP, message)
-        .help("use real samples for a model in production: --calibrate FILE.npz or a directory of images");
+        .help("for production, pass real samples with --calibrate FILE.npz or a directory of images");
     Ok(Samples { inputs, count, fixed_batch, labels: None, warnings: vec![warning] })
 }
 
@@ -464,7 +466,9 @@ mod tests {
         let (_a, source) = npz(&[("imag", Tensor::zeros(DType::F32, &[4, 2]).unwrap())]);
         let error = fails(&source, &model);
         assert_eq!(error.code, codes::frontends::CALIBRATION_MISFIT);
-        assert!(error.message.contains("no entry \"image\"") && error.help.unwrap().contains("\"imag\""));
+        assert!(
+            error.message.contains("no entry for model input \"image\"") && error.help.unwrap().contains("\"imag\"")
+        );
         let (_b, source) = npz(&[("image", Tensor::zeros(DType::F32, &[4, 3]).unwrap())]);
         let error = fails(&source, &model);
         assert!(error.message.contains("(4, 3)") && error.message.contains("(batch, 2)"), "{error}");
@@ -473,7 +477,7 @@ mod tests {
         let (_d, source) = npz(&[("image", Tensor::from_slice(&[2, 2], &[0f32, 1., f32::NAN, 3.]))]);
         let error = fails(&source, &model);
         assert_eq!(error.code, codes::frontends::CALIBRATION_NOT_FINITE);
-        assert!(error.message.ends_with("the entry \"image\" is NaN at [1, 0]"), "{error}");
+        assert!(error.message.ends_with("entry \"image\": expected finite values, found NaN at [1, 0]"), "{error}");
         let (_e, source) = npz(&[("image", Tensor::zeros(DType::F32, &[0, 2]).unwrap())]);
         assert_eq!(fails(&source, &model).code, codes::frontends::NO_CALIBRATION_DATA);
         let (_f, source) = npz(&[]);

@@ -1,4 +1,4 @@
-//! Histogram of a tensor's values, in a fixed amount of memory.
+//! Fixed-size histogram of a tensor's values.
 
 use super::range::Range;
 

@@ -23,7 +23,7 @@ pub fn take_entry(entries: &mut Vec<(String, Tensor)>, ports: &[PortInfo]) -> Op
 }
 
 /// Reads labels from an integer array (`.npy`, `.pb`, or the entry `label` or the only entry of an `.npz`), or from a
-/// text file with one number per line.
+/// text file with one integer per line.
 ///
 /// # Errors
 /// E0512 if the file cannot be read or contains anything but integers.
@@ -59,7 +59,7 @@ pub fn check(labels: &[i64], samples: usize) -> Result<(), Diagnostic> {
     }
     Err(Diagnostic::error(
         codes::runtime::BAD_LABELS,
-        format!("expected {samples} labels, one per sample of calibration data, found {}", labels.len()),
+        format!("expected {samples} labels, one per calibration sample, found {}", labels.len()),
     )
     .help("provide one label for each sample, in the same order"))
 }

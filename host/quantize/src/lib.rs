@@ -221,7 +221,10 @@ impl<'a> Quantizer<'a> {
         for (&id, histogram) in &seen.histograms {
             if histogram.not_finite() > 0 {
                 let name = layers::name(self.module, id);
-                let message = format!("{} values of \"{name}\" are NaN or infinite", histogram.not_finite());
+                let message = format!(
+                    "\"{name}\": expected finite values, found {} NaN or infinite values",
+                    histogram.not_finite()
+                );
                 return Err(Diagnostic::error(codes::frontends::CALIBRATION_NOT_FINITE, message)
                     .note("the float model computes these values from the calibration data")
                     .help("check the scale of the calibration data: a model that overflows on it cannot be quantized")
@@ -348,7 +351,8 @@ fn kept(layers: &[Layer], keep: &Keep) -> Result<BTreeMap<usize, String>, Failur
 
 fn nothing_to_quantize(layers: &[Layer], kept: &BTreeMap<usize, String>) -> Diagnostic {
     const SHOWN: usize = 8;
-    let mut error = Diagnostic::error(codes::passes::NOTHING_TO_QUANTIZE, "no layer of the model is left to quantize");
+    let mut error =
+        Diagnostic::error(codes::passes::NOTHING_TO_QUANTIZE, "expected at least one layer to quantize, found none");
     if layers.is_empty() {
         return error.note("layers are convolutions (nn.conv2d) and matrix products (nn.dense) with constant weights");
     }

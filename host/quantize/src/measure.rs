@@ -48,7 +48,7 @@ impl Power {
 }
 
 /// Runs both models over the calibration data and compares their results. The additional results of `quantized` must be
-/// its versions of the values `observed_values` of the float model.
+/// the quantized counterparts of the values `observed_values` of the float model.
 ///
 /// # Errors
 /// If a model cannot be run.

@@ -12,7 +12,7 @@ use std::fmt;
 pub enum Method {
     /// Entire observed range.
     MinMax,
-    /// Range from the quantile `1 - p` to the quantile `p` of the values, for a share `p`.
+    /// Range from the quantile `1 - p` to the quantile `p` of the values, for a fraction `p`.
     Percentile(f64),
     /// Range with the smallest Kullback-Leibler divergence of the quantized from the float distribution.
     Entropy,
@@ -21,7 +21,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Default share of [`Method::Percentile`].
+    /// Default fraction of [`Method::Percentile`].
     pub const PERCENTILE: f64 = 0.9999;
 
     /// Parses `min-max`, `percentile`, `percentile:99.9`, `entropy` or `mse`.
@@ -35,13 +35,13 @@ impl Method {
                 "percentile" => Ok(Method::Percentile(Method::PERCENTILE)),
                 "entropy" => Ok(Method::Entropy),
                 "mse" => Ok(Method::MeanSquaredError),
-                _ => Err("expected min-max, percentile[:P], entropy or mse".into()),
+                _ => Err(format!("expected min-max, percentile[:P], entropy or mse, found {text}")),
             },
             Some(("percentile", share)) => match share.parse::<f64>() {
                 Ok(percent) if (50.0..=100.0).contains(&percent) => Ok(Method::Percentile(percent / 100.0)),
-                _ => Err(format!("percentile:{share}: expected a number from 50 to 100")),
+                _ => Err(format!("expected a percentile from 50 to 100, found {share}")),
             },
-            Some(_) => Err("expected min-max, percentile[:P], entropy or mse".into()),
+            Some(_) => Err(format!("expected min-max, percentile[:P], entropy or mse, found {text}")),
         }
     }
 

@@ -74,7 +74,7 @@ pub fn read(
     let shapes = samples.shapes(1);
     let (module, _) = simplified(&shapes)?;
     let message =
-        "symbolic dimensions of the model are fixed in the quantized model, because the module depends on them";
+        "symbolic dimensions are fixed in the quantized model, because the float model depends on their values";
     let fixed: Vec<String> =
         signature.inputs.iter().zip(&shapes).map(|(port, shape)| format!("{} {shape:?}", port.name)).collect();
     warnings.push(

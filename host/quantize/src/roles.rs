@@ -61,7 +61,7 @@ pub struct Roles {
     users: IndexVec<ExprId, Vec<ExprId>>,
     /// Group of each expression that has an integer form, represented by one member of the group.
     group: BTreeMap<ExprId, ExprId>,
-    /// Values whose ranges the range of each group must cover.
+    /// Values whose ranges must be covered by the range of each group.
     pub ranged: BTreeMap<ExprId, Vec<ExprId>>,
 }
 

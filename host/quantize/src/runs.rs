@@ -27,7 +27,7 @@ impl Runs<'_> {
         if self.open { self.samples.count } else { self.samples.count / self.batch * self.batch }
     }
 
-    /// Runs the models side by side over all samples, only on the host, and passes the results of each run to `visit`.
+    /// Runs the models in lockstep over all samples, on the host only, and passes the results of each run to `visit`.
     ///
     /// # Errors
     /// If a model cannot be run, or `visit` fails.

@@ -47,7 +47,7 @@ impl Scheme {
     pub fn parse(text: &str) -> Result<Scheme, Diagnostic> {
         let bad = |why: String| {
             Diagnostic::error(codes::plugins::NO_SCHEME, format!("scheme \"{text}\": {why}"))
-                .help("a scheme is \"symmetric\" or \"asymmetric\", optionally followed by \"uint8\", \"per-tensor\", \"power-of-two\": asymmetric,uint8")
+                .help("pass \"symmetric\" or \"asymmetric\", optionally followed by \"uint8\", \"per-tensor\" and \"power-of-two\", such as asymmetric,uint8")
         };
         let mut words = text.split(',').map(str::trim);
         let symmetric = match words.next() {
@@ -68,7 +68,11 @@ impl Scheme {
                 "per-channel" => scheme.per_channel = true,
                 "per-tensor" => scheme.per_channel = false,
                 "power-of-two" => scheme.power_of_two = true,
-                other => return Err(bad(format!("unknown keyword \"{other}\""))),
+                other => {
+                    return Err(bad(format!(
+                        "expected int8, uint8, per-channel, per-tensor or power-of-two, found \"{other}\""
+                    )));
+                }
             }
         }
         scheme.checked().map_err(bad)

@@ -7,7 +7,7 @@ use super::roles::Roles;
 use byoc::runtime::error::Failure;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the loss of the whole model: the drop in accuracy if it is known, otherwise 1 minus the cosine of the
+/// Returns the loss of the complete model: the drop in accuracy if it is known, otherwise 1 minus the cosine of the
 /// outputs; infinite if neither is known.
 fn loss(measured: &Measured) -> f64 {
     match (measured.correct, measured.cosine) {

@@ -54,16 +54,16 @@ pub fn read(
 
 fn warning(source: &Source, values: &BTreeMap<String, Tensor>) -> Diagnostic {
     let names: Vec<&str> = values.keys().map(String::as_str).collect();
-    let message = format!("weights among the inputs become constants of the quantized model: {}", names.join(", "));
+    let message = format!("weight inputs become constants of the quantized model: {}", names.join(", "));
     let random = matches!(source, Source::Random(_));
     let code = if random { codes::frontends::CALIBRATION_MADE_UP } else { codes::frontends::CALIBRATION_MISFIT };
     let warning = Diagnostic::warning(code, message);
     if random {
-        return warning.note("their values are random, as the calibration data is").help(
-            "use the real weights for a model in production: --calibrate FILE.npz with an entry for each of them",
-        );
+        return warning
+            .note("the weight values are random, like the calibration data")
+            .help("for production, pass the real weights with --calibrate FILE.npz, one entry per weight");
     }
-    warning.note("their values are the entries of the calibration data with their names")
+    warning.note("the weight values are read from the calibration entries of the same names")
 }
 
 /// Returns the shape of each `@main` parameter that serves only as a weight or bias of layers; `None` for the remaining
@@ -120,7 +120,7 @@ fn random_weight(shape: &[usize], seed: u64) -> Tensor {
 }
 
 impl WeightInputs {
-    /// Returns the signature without the weights.
+    /// Returns the signature without the weight inputs.
     pub fn remaining(&self, signature: &Signature) -> Signature {
         let mut remaining = signature.clone();
         remaining.inputs.retain(|port| !self.values.contains_key(&port.name));

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// Size in bytes from which JSON is parsed and written outside the threads that serve connections.
+/// Minimum size in bytes of JSON that is parsed and written outside the connection threads.
 const LARGE_JSON: usize = 256 << 10;
 
 /// Server state.
@@ -84,7 +84,7 @@ impl App {
         self.repository.find(name, version).map_err(|error| {
             let is_early = !self.started.load(Ordering::Relaxed) && error.status == Status::NotFound;
             if is_early && self.repository.is_known(name) {
-                let message = format!("model '{name}' is not ready: the server loads its models; retry later");
+                let message = format!("model '{name}' is not ready: the server is loading its models; retry later");
                 return ServeError::new(Status::Unavailable, serving::NOT_READY, message);
             }
             error
@@ -129,7 +129,7 @@ impl App {
         if self.allow_control {
             return Ok(());
         }
-        let message = "expected a server with --allow-control, found one whose models clients may not load and unload";
+        let message = "loading and unloading of models by clients is disabled; start the server with --allow-control";
         Err(ServeError::new(Status::Unavailable, serving::NOT_SERVED, message))
     }
 
@@ -153,7 +153,7 @@ impl App {
 
     async fn control(self: &Arc<Self>, work: impl FnOnce(&App) -> Result<()> + Send + 'static) -> Result<()> {
         let Ok(_permit) = self.controls.try_acquire() else {
-            return Err(ServeError::overloaded("expected few models to load at once, found too many; retry later"));
+            return Err(ServeError::overloaded("too many concurrent loads and unloads of models; retry later"));
         };
         let app = self.clone();
         match tokio::task::spawn_blocking(move || work(&app)).await {
@@ -171,7 +171,7 @@ impl App {
             return Err(too_large(self.max_request, size.saturating_add(more)));
         }
         Charge::new(more)
-            .map_err(|error| ServeError::overloaded(format!("no memory for a request; retry later: {error}")))
+            .map_err(|error| ServeError::overloaded(format!("not enough memory for the request; retry later: {error}")))
     }
 }
 
@@ -182,7 +182,7 @@ pub fn too_large(most: usize, found: usize) -> ServeError {
 }
 
 fn panicked() -> ServeError {
-    let message = "the request panicked; this is a defect of byoc: please report it";
+    let message = "the request panicked; this is a bug in byoc: please report it";
     ServeError::new(Status::Internal, byoc_ir::diag::codes::runtime::BAD_PROGRAM, message)
 }
 

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Subfolder of the cache directory.
+/// Subdirectory of the cache directory.
 const FOLDER: &str = "serve";
 /// Key of the ONNX entries that reference external tensor data.
 const EXTERNAL: &[u8] = b"location";
@@ -69,7 +69,7 @@ impl Slot {
             Ok(model) if model.warnings().is_empty() => Some(model),
             Ok(_) => None,
             Err(error) => {
-                tracing::debug!(target: "byoc::serve", file = %file.display(), "the compiled model does not load: {error}");
+                tracing::debug!(target: "byoc::serve", file = %file.display(), "cannot load the cached model: {error}");
                 None
             }
         }
@@ -82,7 +82,7 @@ impl Slot {
             .map_err(|error| error.to_string())
             .and_then(|()| compilation.save(self.file()).map_err(|error| error.to_string()));
         if let Err(error) = stored {
-            tracing::warn!(target: "byoc::serve", folder = %self.folder.display(), "cannot keep the compiled model: {error}");
+            tracing::warn!(target: "byoc::serve", folder = %self.folder.display(), "cannot cache the compiled model: {error}");
             return;
         }
         let own = format!("{}-{}.byoc", self.origin, self.key);
@@ -101,7 +101,7 @@ fn program_stamp() -> Vec<u8> {
     std::env::current_exe().ok().map(|path| stamp(&path)).unwrap_or_default()
 }
 
-/// Returns names, sizes and times of the plugins in a folder, sorted by name.
+/// Returns the names, sizes and modification times of the plugins in a directory, sorted by name.
 fn plugin_stamps(folder: &Path) -> Vec<u8> {
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|name| name == "so")).collect();

@@ -1,9 +1,9 @@
-//! Dynamic batching: one bounded queue per model version, and instances that take batches from it.
+//! Dynamic batching: one bounded queue per model version, and instances that execute batches from it.
 //!
-//! A request starts at once when it finds the version idle. Requests that arrive while every instance is busy are joined,
-//! in order, up to the maximum batch size; `max_queue_delay` lets an instance wait for more of them. Nothing waits past its
-//! deadline: the task of a request stops waiting by itself, takes its request out of the queue, and cancels the run once
-//! no other request of the batch waits for it.
+//! A request that arrives while the version is idle starts immediately. Requests that arrive while every instance is
+//! busy are batched in order, up to the maximum batch size; `max_queue_delay` lets an instance wait for more requests.
+//! No request waits past its deadline: at the deadline, its task removes it from the queue, or cancels the run unless
+//! other requests of the same batch still wait for the result.
 
 use crate::error::{Result, ServeError, Status};
 use crate::stats::{Stats, Times};
@@ -19,39 +19,39 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Policy of a queue.
+/// Queue policy.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Time that a request may wait for its execution.
+    /// Maximum time in the queue.
     pub timeout: Option<Duration>,
-    /// True if a request that waited too long is executed after all others, false if it is an error.
+    /// True if a request that exceeds the timeout is moved to the end of the queue, false if it is rejected.
     pub delays: bool,
-    /// True if the timeout of a request may shorten that of the policy.
+    /// True if a request may specify a shorter timeout.
     pub allows_override: bool,
     /// Maximum number of requests in the queue.
     pub max_queue: usize,
 }
 
-/// Settings of a scheduler.
+/// Scheduler settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Maximum batch size; 0 for a model without a batch dimension.
     pub max_batch: usize,
-    /// True if requests are joined.
+    /// True if requests are batched.
     pub joins: bool,
-    /// Batch sizes that start at once, in ascending order.
+    /// Batch sizes that start immediately, in ascending order.
     pub preferred: Vec<usize>,
-    /// Time for which an instance waits for a batch of a preferred size.
+    /// Maximum time for which an instance waits for a batch of a preferred size.
     pub delay: Duration,
     /// Number of priority levels; 0 for none.
     pub levels: u64,
-    /// Priority of requests that choose none.
+    /// Priority of requests that do not specify one.
     pub default_level: u64,
-    /// Policy of levels that have none of their own.
+    /// Default policy of a priority level.
     pub policy: Policy,
-    /// Policies of levels.
+    /// Policies of individual priority levels.
     pub policies: BTreeMap<u64, Policy>,
-    /// Number of executions at once.
+    /// Number of concurrent executions.
     pub instances: usize,
 }
 
@@ -64,26 +64,26 @@ impl Settings {
 /// Request to execute.
 #[derive(Debug)]
 pub struct Job {
-    /// Inputs in the order of the model.
+    /// Inputs in model order.
     pub inputs: Vec<Tensor>,
     /// Number of items; 1 for a model without a batch dimension.
     pub rows: usize,
     /// Priority of the request; 0 for the default.
     pub priority: u64,
-    /// Time that the request may wait for its execution.
+    /// Maximum time in the queue.
     pub timeout: Option<Duration>,
-    /// Time at which the request has to be done.
+    /// Time by which the request must be finished.
     pub deadline: Instant,
 }
 
 /// Result of a request.
 #[derive(Debug)]
 pub struct Done {
-    /// Outputs in the order of the model.
+    /// Outputs in model order.
     pub outputs: Vec<Part>,
     /// Time in the queue.
     pub queue: Duration,
-    /// Times of the execution.
+    /// Durations of the execution phases.
     pub times: Times,
 }
 
@@ -95,7 +95,7 @@ pub struct Part {
     rows: Option<(usize, usize)>,
 }
 
-/// Bytes of a tensor, which keep the tensor.
+/// Tensor as the owner of a [`Bytes`] value.
 struct TensorBytes(Tensor);
 
 impl AsRef<[u8]> for TensorBytes {
@@ -127,7 +127,7 @@ impl Part {
     }
 }
 
-/// Queue and instances of a model version. When it is dropped, its instances end after the requests that wait.
+/// Queue and instances of a model version. Once it is dropped, its instances finish the queued requests and then exit.
 #[derive(Debug)]
 pub struct Scheduler(Arc<Shared>);
 
@@ -137,11 +137,11 @@ struct Shared {
     settings: Settings,
     stats: Arc<Stats>,
     cancel: Cancel,
-    /// False once the model turned out to mix the items of a batch.
+    /// Like [`Settings::joins`], but false once a batch has produced an output without a batch dimension.
     joins: AtomicBool,
-    /// Time of recent executions in microseconds: the longest, which shorter ones bring down bit by bit.
+    /// Duration of the longest recent execution in microseconds; decays with each shorter execution.
     recent: AtomicU64,
-    /// Number of executions, those that failed included.
+    /// Number of executions, including failed ones.
     executions: AtomicU64,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -150,9 +150,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     pending: VecDeque<Pending>,
-    /// Executions by the ids of their requests.
+    /// Running batches by request id.
     running: HashMap<u64, Arc<Batch>>,
-    /// Number of instances that execute.
+    /// Number of executions in progress.
     busy: usize,
     next_id: u64,
     closed: bool,
@@ -162,29 +162,29 @@ struct Queue {
 struct Pending {
     id: u64,
     job: Job,
-    /// Priority, which decides the order; requests that waited too long come last.
+    /// Priority level, which determines the queue order; delayed requests have the maximum level.
     level: u64,
     arrived: Instant,
-    /// True if the request has not to wait for others.
+    /// True if the request starts without waiting for further requests.
     starts_at_once: bool,
     reply: oneshot::Sender<Result<Done>>,
 }
 
-/// Execution, which ends early once nobody waits for it.
+/// Running batch, canceled once no request waits for its result.
 #[derive(Debug)]
 struct Batch {
     cancel: Cancel,
     waiting: Mutex<usize>,
 }
 
-/// Decision of an instance.
+/// Next action of an idle instance.
 #[derive(Debug, PartialEq)]
 enum Next {
-    /// Executes this many requests from the front of the queue.
+    /// Execute this many requests from the front of the queue.
     Take(usize),
-    /// Waits for more requests until this time.
+    /// Wait for more requests until this time.
     Wait(Instant),
-    /// Has nothing to do.
+    /// Wait for the first request.
     Idle,
 }
 
@@ -192,7 +192,7 @@ impl Scheduler {
     /// Starts the instances of a model.
     ///
     /// # Errors
-    /// When the system cannot start a thread.
+    /// If a thread cannot be started.
     pub fn new(model: Model, settings: Settings, stats: Arc<Stats>, session: &Cancel) -> Result<Scheduler> {
         let joins = AtomicBool::new(settings.joins);
         let instances = settings.instances;
@@ -224,10 +224,10 @@ impl Scheduler {
         self.0.lock().pending.len()
     }
 
-    /// Executes a request. Dropping the future takes the request back.
+    /// Executes a request. Dropping the future cancels the request.
     ///
     /// # Errors
-    /// A full queue, a deadline that has passed, a run that fails.
+    /// If the queue is full, the deadline passes, or the run fails.
     pub async fn run(&self, job: Job) -> Result<Done> {
         let (reply, mut result) = oneshot::channel();
         let deadline = tokio::time::Instant::from_std(job.deadline);
@@ -312,7 +312,7 @@ impl Drop for Scheduler {
     }
 }
 
-/// Takes a request back when nobody waits for it any more.
+/// Withdraws a request on drop: removes it from the queue, or cancels its batch if no other request waits for it.
 struct Guard<'a> {
     shared: &'a Shared,
     id: u64,
@@ -334,13 +334,13 @@ impl Drop for Guard<'_> {
 }
 
 impl Queue {
-    /// Inserts a request after all others of its level.
+    /// Inserts a request after all requests of the same level.
     fn insert(&mut self, pending: Pending) {
         let after = self.pending.iter().rposition(|other| other.level <= pending.level).map_or(0, |at| at + 1);
         self.pending.insert(after, pending);
     }
 
-    /// Decides what an instance that is free does.
+    /// Returns the next action of an idle instance.
     fn next(&self, settings: &Settings, joins: bool, now: Instant) -> Next {
         let Some(first) = self.pending.front() else { return Next::Idle };
         if !joins || first.job.rows == 0 {
@@ -373,12 +373,12 @@ impl Queue {
     }
 }
 
-/// Longest recent execution for which a request is executed by the thread that serves its connection.
+/// Maximum duration of recent executions up to which requests are executed on the connection's thread.
 const MAX_SHORT: Duration = Duration::from_micros(200);
-/// Time after which such an execution ends, to be done by an instance.
+/// Time limit of an execution on the connection's thread; at the limit, the request is queued for an instance.
 const MAX_HERE: Duration = Duration::from_millis(5);
 
-/// Tests that two requests can be joined: equal types, apart from the first dimension.
+/// Tests whether two requests can be batched: their inputs have equal types, except for the first dimension.
 fn fit(a: &Job, b: &Job) -> bool {
     a.inputs.iter().zip(&b.inputs).all(|(a, b)| a.dtype() == b.dtype() && a.shape().get(1..) == b.shape().get(1..))
 }
@@ -388,8 +388,8 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Executes a request of an idle model on this thread, if the model is so fast that waking an instance would take
-    /// longer. `None` if an instance has to execute it.
+    /// Executes a request on the calling thread, if the model is idle and recent executions were shorter than waking an
+    /// instance. `None` if the request must be executed by an instance.
     fn run_here(&self, job: &Job) -> Option<Result<Done>> {
         if self.recent.load(Ordering::Relaxed) > MAX_SHORT.as_micros() as u64 {
             return None;
@@ -408,7 +408,8 @@ impl Shared {
             queue.busy -= 1;
             !queue.pending.is_empty() || queue.closed
         };
-        // Only requests that arrived in the meantime may wait for this one: a wakeup costs more than a short execution.
+        // An instance is woken only for requests that arrived during the execution, because a wakeup is expensive
+        // compared with a short execution.
         if is_awaited {
             self.changed.notify_one();
         }
@@ -460,8 +461,8 @@ impl Shared {
         }
     }
 
-    /// Executes requests as one batch. If a batch fails, each of its requests is executed alone, so that one request
-    /// cannot fail another.
+    /// Executes requests as one batch. If the batch fails, each request is executed separately, so that a failing
+    /// request does not affect the others.
     fn execute(&self, requests: Vec<Pending>, cancel: &Cancel) {
         let started = Instant::now();
         let rows = requests.iter().map(|pending| pending.job.rows).collect::<Vec<_>>();
@@ -478,7 +479,7 @@ impl Shared {
                     start += pending.job.rows;
                     let outputs = outputs.iter().map(|tensor| Part { tensor: tensor.clone(), rows }).collect();
                     let queue = started.saturating_duration_since(pending.arrived);
-                    // Nobody waits for the result if the client has gone.
+                    // The receiver is gone if the client has disconnected.
                     let _ = pending.reply.send(Ok(Done { outputs, queue, times }));
                 }
             }
@@ -491,7 +492,7 @@ impl Shared {
         }
     }
 
-    /// Returns true for the executions whose regions are timed: one of many, as that takes time itself.
+    /// Returns true for every 32nd execution, whose regions are timed; timing every execution would slow down serving.
     fn is_observed(&self) -> bool {
         const EVERY: u64 = 32;
         self.executions.fetch_add(1, Ordering::Relaxed).is_multiple_of(EVERY)
@@ -511,7 +512,7 @@ impl Shared {
         };
         let assembled = Instant::now();
         let options = RunOptions { cancel: Some(cancel.clone()), ..RunOptions::default() };
-        // The client has to get an answer, and the instance goes on to the next batch.
+        // A panic must not terminate the instance, or leave the client without a response.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             if !self.is_observed() {
                 return self.model.run_with(inputs, &options);
@@ -524,7 +525,7 @@ impl Shared {
         let outputs = match outcome {
             Ok(outputs) => outputs?.into_tensors(),
             Err(_) => {
-                let message = "the run panicked; this is a defect of byoc: please report it";
+                let message = "the run panicked; this is a bug in byoc: please report it";
                 return Err(ServeError::new(Status::Internal, runtime::BAD_PROGRAM, message));
             }
         };
@@ -534,8 +535,11 @@ impl Shared {
         {
             self.joins.store(false, Ordering::Relaxed);
             let name = self.model.outputs().get(wrong).map(|port| port.name.clone()).unwrap_or_default();
-            tracing::warn!(target: "byoc::serve", output = name, "the output has no batch dimension: requests are not joined");
-            let message = format!("output '{name}': expected a first dimension of {total}, as the inputs have");
+            tracing::warn!(target: "byoc::serve", output = name, "the output has no batch dimension: requests are not batched");
+            let message = format!(
+                "output '{name}': expected the first dimension {total} of the inputs, found shape {:?}",
+                outputs[wrong].shape()
+            );
             return Err(ServeError::new(Status::Internal, serving::BAD_TENSOR, message));
         }
         let times = Times { input: assembled - start, infer: ran - assembled, output: ran.elapsed() };
@@ -548,7 +552,7 @@ impl Shared {
     }
 }
 
-/// Times of the regions of an execution, and of the operators on the host together.
+/// Durations of the regions of an execution, and the total duration of its host operators.
 #[derive(Default)]
 struct RegionTimes(Mutex<BTreeMap<String, Duration>>);
 
@@ -572,13 +576,17 @@ impl RegionTimes {
     }
 }
 
-/// Name in the metrics of the operators that no backend runs.
+/// Region name of the host operators in the metrics.
 const HOST: &str = "host";
 
-/// Joins tensors along their first dimension.
+/// Concatenates tensors along the first dimension.
 fn concatenate(parts: &[&Tensor], rows: usize) -> Result<Tensor> {
     let Some(first) = parts.first() else {
-        return Err(ServeError::new(Status::Internal, runtime::BAD_PROGRAM, "expected inputs to join, found none"));
+        return Err(ServeError::new(
+            Status::Internal,
+            runtime::BAD_PROGRAM,
+            "expected inputs to concatenate, found none",
+        ));
     };
     let mut shape = first.shape().to_vec();
     if let Some(batch) = shape.first_mut() {
@@ -592,7 +600,7 @@ fn concatenate(parts: &[&Tensor], rows: usize) -> Result<Tensor> {
             rest = further;
         }
     });
-    joined.map_err(|error| ServeError::overloaded(format!("no memory for a batch: {error}")))
+    joined.map_err(|error| ServeError::overloaded(format!("not enough memory for the batch: {error}")))
 }
 
 #[cfg(test)]
@@ -634,9 +642,9 @@ mod tests {
         assert_eq!(next(&[], &zero), Next::Idle);
         assert_eq!(next(&[(1, 2, 0)], &zero), Next::Take(1));
         assert_eq!(next(&[(1, 2, 0), (1, 2, 0), (2, 2, 0), (1, 2, 0)], &zero), Next::Take(3));
-        // A request is never split: 3 + 2 rows are two batches.
+        // A request is never split: 3 + 2 rows exceed the maximum batch size of 4.
         assert_eq!(next(&[(3, 2, 0), (2, 2, 0)], &zero), Next::Take(1));
-        // Other shapes are other batches.
+        // Requests with different shapes are not batched.
         assert_eq!(next(&[(1, 2, 0), (1, 3, 0), (1, 2, 0)], &zero), Next::Take(1));
         assert_eq!(next(&[(0, 2, 0), (1, 2, 0)], &zero), Next::Take(1));
         assert_eq!(queue(&[(1, 2, 0), (1, 2, 0)], now).next(&zero, false, now), Next::Take(1));
@@ -652,7 +660,7 @@ mod tests {
         assert_eq!(queue(&rows(3), now).next(&wait, true, now + delay), Next::Take(3));
         assert_eq!(queue(&rows(4), now).next(&wait, true, now), Next::Take(4));
         assert_eq!(queue(&rows(6), now).next(&wait, true, now), Next::Take(4));
-        // The next request does not fit: waiting cannot make the batch larger.
+        // The next request exceeds the maximum batch size, so that waiting cannot make the batch larger.
         assert_eq!(queue(&[(3, 2, 0), (6, 2, 0)], now).next(&wait, true, now), Next::Take(1));
         let mut idle = queue(&rows(1), now);
         idle.pending[0].starts_at_once = true;

@@ -84,7 +84,7 @@ pub async fn read_body(
     let mut charges = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame =
-            frame.map_err(|error| ServeError::bad_request(format!("expected the whole body, found {error}")))?;
+            frame.map_err(|error| ServeError::bad_request(format!("expected a complete body, found: {error}")))?;
         if let Ok(bytes) = frame.into_data() {
             let size = buffer.len() - pad;
             if size + bytes.len() > most {
@@ -192,7 +192,7 @@ pub async fn infer_response(response: HttpResponse, compression: Option<Coding>)
 }
 
 fn compress(parts: &[Bytes], coding: Coding) -> Result<Vec<u8>> {
-    let failed = |error: std::io::Error| ServeError::overloaded(format!("the response cannot be compressed: {error}"));
+    let failed = |error: std::io::Error| ServeError::overloaded(format!("cannot compress the response: {error}"));
     match coding {
         Coding::Gzip => {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());

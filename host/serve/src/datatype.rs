@@ -179,7 +179,7 @@ pub fn encode(input: &str, datatype: Datatype, elements: &[Scalar]) -> Result<Ve
         }
         Datatype::Fixed(_) => {
             return Err(ServeError::bad_request(format!(
-                "input '{input}': expected binary data, found JSON data: datatype {name} has no elements in JSON"
+                "input '{input}': expected binary data, found JSON data: datatype {name} has no JSON representation"
             )));
         }
     }
@@ -260,7 +260,7 @@ pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], to: &mut Vec<u
         Datatype::Fixed(_) => {
             let name = datatype.name().unwrap_or("unknown");
             return Err(ServeError::bad_request(format!(
-                "output '{output}': expected a request for binary data: datatype {name} has no elements in JSON"
+                "output '{output}': expected a request for binary data, found one for JSON: datatype {name} has no JSON representation"
             )));
         }
     }

@@ -75,12 +75,12 @@ async fn dispatch(State(app): State<Arc<App>>, request: Request) -> Response {
             "SystemSharedMemoryUnregister" => unary(call, request, shared_unregister).await,
             "LogSettings" => unary(call, request, log_settings).await,
             "ModelStreamInfer" => {
-                refuse("ModelStreamInfer is not served: a model has one answer for each request; use ModelInfer")
+                refuse("ModelStreamInfer is not supported: a request has exactly one response; use ModelInfer")
             }
             "CudaSharedMemoryStatus" | "CudaSharedMemoryRegister" | "CudaSharedMemoryUnregister" => {
-                refuse("CUDA shared memory is not served; system shared memory is")
+                refuse("CUDA shared memory is not supported; use system shared memory")
             }
-            "TraceSetting" => refuse("trace settings are not served; /v2/models/NAME/explain and /metrics are"),
+            "TraceSetting" => refuse("trace settings are not supported; use /v2/models/NAME/explain and /metrics"),
             _ => refuse(&format!("expected a method of inference.GRPCInferenceService, found {method:?}")),
         },
         _ => refuse(&format!("expected the service inference.GRPCInferenceService, found {service:?}")),
@@ -201,7 +201,7 @@ impl http_body::Body for Charged {
         let frame = std::task::ready!(Pin::new(&mut self.inner).poll_frame(context));
         let Some(frame) = frame else { return Poll::Ready(None) };
         let frame =
-            frame.map_err(|error| tonic::Status::cancelled(format!("expected the whole request, found {error}")))?;
+            frame.map_err(|error| tonic::Status::cancelled(format!("expected a complete request, found: {error}")))?;
         if let Some(bytes) = frame.data_ref() {
             // The five bytes of the frame header are not part of the message.
             let charge = self.app.charge(self.size.saturating_sub(5), bytes.len())?;

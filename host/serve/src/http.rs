@@ -166,7 +166,7 @@ async fn handle(
             }
         }
         Err(_) => {
-            return respond_error(&ServeError::bad_request("expected a path in UTF-8, found other bytes"));
+            return respond_error(&ServeError::bad_request("expected a UTF-8 path, found invalid bytes"));
         }
     }
     // As in Triton, a path with a non-numeric version is unknown.
@@ -323,17 +323,17 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
         }
         Endpoint::CudaShared => {
             discard(app, request, arrived).await?;
-            Err(ServeError::not_served("CUDA shared memory is not served; system shared memory is"))
+            Err(ServeError::not_served("CUDA shared memory is not supported; use system shared memory"))
         }
         Endpoint::Trace => {
             discard(app, request, arrived).await?;
-            Err(ServeError::not_served("trace settings are not served; /v2/models/NAME/explain and /metrics are"))
+            Err(ServeError::not_served("trace settings are not supported; use /v2/models/NAME/explain and /metrics"))
         }
         Endpoint::Generate => {
             discard(app, request, arrived).await?;
             app.find(&path.model, &path.version)?;
             Err(ServeError::not_served(
-                "generate is not served: no model takes or returns text; send the tensors to /infer",
+                "generate is not supported: models do not accept or return text; send tensors to /infer",
             ))
         }
         Endpoint::LogGet => Ok(json_response(&log_settings(app))),
@@ -533,14 +533,14 @@ fn set_log(app: &App, fields: &BTreeMap<String, Value>) -> Result<()> {
                 "log_error" => &app.log.error,
                 "log_verbose_level" => {
                     let level = value.as_u64().and_then(|level| u32::try_from(level).ok());
-                    let level = level.ok_or_else(|| wrong(name, "a number", value))?;
+                    let level = level.ok_or_else(|| wrong(name, "an integer >= 0", value))?;
                     if is_set {
                         app.log.verbose.store(level, Ordering::Relaxed);
                     }
                     continue;
                 }
                 "log_file" if value == "" => continue,
-                "log_file" => return Err(wrong(name, "\"\", which is standard error", value)),
+                "log_file" => return Err(wrong(name, "\"\" (standard error)", value)),
                 "log_format" if value == "ISO8601" => continue,
                 "log_format" => return Err(wrong(name, "\"ISO8601\"", value)),
                 _ => {

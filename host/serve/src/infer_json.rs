@@ -114,7 +114,7 @@ impl JsonData {
     fn has_shape(&self, shape: &[i64]) -> bool {
         let lengths: Option<Vec<i64>> = self.lengths.iter().map(|length| Some((*length)? as i64)).collect();
         let Some(lengths) = lengths else { return false };
-        // An empty array hides the lengths of the dimensions inside it.
+        // An empty array does not determine the dimensions of deeper levels.
         let given = self.elements.is_empty() && shape.starts_with(&lengths);
         lengths.len() == 1 || lengths == shape || given
     }
@@ -138,7 +138,7 @@ impl Collect<'_> {
     fn push<E: serde::de::Error>(self, element: Scalar) -> std::result::Result<(), E> {
         let depth = *self.data.depth.get_or_insert(self.depth);
         if self.arrays && (self.depth == 0 || depth != self.depth) {
-            return Err(E::custom(format!("expected arrays nested to the shape, or a flat array, found {element}")));
+            return Err(E::custom(format!("expected a flat array, or arrays nested as in the shape, found {element}")));
         }
         self.data.elements.push(element);
         Ok(())
@@ -187,7 +187,7 @@ impl<'de> Visitor<'de> for Collect<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<(), A::Error> {
         if !self.arrays || self.depth == MAX_DEPTH {
-            return Err(A::Error::custom(format!("expected at most {MAX_DEPTH} arrays in each other")));
+            return Err(A::Error::custom(format!("expected at most {MAX_DEPTH} nested arrays, found more")));
         }
         let mut length = 0usize;
         while seq.next_element_seed(Collect { data: self.data, depth: self.depth + 1, arrays: true })?.is_some() {
@@ -198,7 +198,7 @@ impl<'de> Visitor<'de> for Collect<'_> {
         }
         match self.data.lengths[self.depth].replace(length) {
             Some(before) if before != length => Err(A::Error::custom(format!(
-                "expected arrays of one length, found one with {before} and one with {length} elements"
+                "expected arrays of equal length at each depth, found lengths {before} and {length}"
             ))),
             _ => Ok(()),
         }
@@ -266,7 +266,7 @@ pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
                 let count = shape.iter().try_fold(1i64, |n, &d| n.checked_mul(d));
                 if count != i64::try_from(data.elements.len()).ok() || !data.has_shape(&shape) {
                     let message = format!(
-                        "input '{name}': expected {} elements for shape {shape:?}, flat or nested to the shape, \
+                        "input '{name}': expected {} elements for shape {shape:?}, flat or nested as in the shape, \
                          found {} in arrays of lengths {:?}",
                         count.map_or_else(|| "too many".to_owned(), |n| n.to_string()),
                         data.elements.len(),
@@ -309,7 +309,7 @@ pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
     }
     if at != body.len() {
         let message =
-            format!("expected {} bytes of binary data, as the inputs say, found {}", at - header, body.len() - header);
+            format!("expected {} bytes of binary data for all inputs, found {}", at - header, body.len() - header);
         return Err(ServeError::bad_request(message));
     }
     let outputs = json.outputs.unwrap_or_default().into_iter();
@@ -473,11 +473,11 @@ mod tests {
         let request = parse(&body.clone().into(), json.len()).unwrap().request;
         let data = request.inputs.iter().map(|input| match &input.data {
             InputData::Bytes(bytes) => bytes.to_vec(),
-            InputData::Shared(_) => panic!("expected bytes"),
+            InputData::Shared(_) => panic!("expected bytes, found shared memory"),
         });
         assert_eq!(data.collect::<Vec<_>>(), [vec![1, 2], vec![5], vec![], vec![6, 7, 8]]);
         body.push(9);
         let error = parse(&body.into(), json.len()).unwrap_err();
-        assert!(error.message.contains("expected 5 bytes of binary data, as the inputs say, found 6"), "{error}");
+        assert!(error.message.contains("expected 5 bytes of binary data for all inputs, found 6"), "{error}");
     }
 }

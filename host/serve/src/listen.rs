@@ -1,4 +1,4 @@
-//! Connections: one loop for HTTP and gRPC, with limits on their number and on the time without progress.
+//! Accept loop for HTTP and gRPC connections, with limits on their number and on the time without progress.
 
 use crate::error::{Result, ServeError, Status};
 use crate::threads::Threads;
@@ -20,27 +20,27 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
-/// Limits of connections.
+/// Connection limits and counters.
 #[derive(Debug)]
 pub struct Connections {
-    /// Maximum number at once.
+    /// Maximum number of open connections.
     pub most: usize,
-    /// Time without a byte in either direction.
+    /// Maximum time without traffic in either direction.
     pub idle: Duration,
-    /// Time for which a client may not read what is sent to it.
+    /// Maximum time for which a write may block because the client does not read.
     pub stalled: Duration,
-    /// Time for the requests in progress at the end.
+    /// Time limit for requests in progress at shutdown.
     pub shutdown: Duration,
-    /// Number of connections now.
+    /// Number of open connections.
     pub open: AtomicUsize,
-    /// Number of connections closed as there were too many.
+    /// Number of connections closed because of the limit.
     pub refused: AtomicU64,
 }
 
-/// Listens on an address: a port of this machine, or `HOST:PORT`; `None` for `none`.
+/// Listens on an address: a local port, or `HOST:PORT`; `None` for `none`.
 ///
 /// # Errors
-/// An address that is invalid or in use.
+/// If the address is invalid or in use.
 pub async fn listen(flag: &str, address: &str) -> Result<Option<TcpListener>> {
     if address == "none" {
         return Ok(None);
@@ -55,12 +55,12 @@ pub async fn listen(flag: &str, address: &str) -> Result<Option<TcpListener>> {
     };
     let listener = TcpListener::bind(&addresses[..]).await;
     listener.map(Some).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => wrong("expected a free port, found one that another program listens on".to_owned()),
+        io::ErrorKind::AddrInUse => wrong("expected a free port, found a port in use by another process".to_owned()),
         _ => wrong(format!("cannot listen: {error}")),
     })
 }
 
-/// Serves connections until `stop` changes, and then waits for the requests in progress.
+/// Serves connections until `stop` changes, and then waits up to the shutdown limit for requests in progress.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -81,11 +81,11 @@ pub async fn serve(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            // The value is sent once, at the end.
+            // The only change of the value is the shutdown signal.
             _ = stop.changed() => break,
         };
         let Ok((stream, _)) = accepted else {
-            // Without free descriptors the next try would fail at once.
+            // If the descriptors are exhausted, accepting again without a delay would be a busy loop.
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
@@ -96,7 +96,7 @@ pub async fn serve(
         }
         let _ = stream.set_nodelay(true);
         let counted = Counted(limits.clone());
-        // The thread of the connection registers it with its own runtime.
+        // The stream is converted, because the connection's thread registers it with another runtime.
         let (Ok(stream), Some(place)) = (stream.into_std(), threads.place()) else { continue };
         let service = TowerToHyperService::new(router.clone());
         let (builder, watcher, limits) = (builder.clone(), graceful.watcher(), limits.clone());
@@ -105,7 +105,7 @@ pub async fn serve(
             let Ok(stream) = TcpStream::from_std(stream) else { return };
             let stream = Timed::new(stream, limits.idle, limits.stalled);
             let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-            // A connection that breaks affects its client alone.
+            // A connection error affects only its client.
             let _ = watcher.watch(connection).await;
         });
     }
@@ -128,7 +128,7 @@ struct Timed {
     stalled: Duration,
     /// Time of the last byte in either direction.
     progress: Instant,
-    /// Time since which a write waits.
+    /// Start time of the pending write, if any.
     write_since: Option<Instant>,
     timer: Pin<Box<Sleep>>,
 }
@@ -139,12 +139,12 @@ impl Timed {
         Timed { stream, idle, stalled, progress: now, write_since: None, timer: Box::pin(tokio::time::sleep(idle)) }
     }
 
-    /// Registers the task for the time at which `limit` after `since` is over.
+    /// Fails once `end` has passed; until then, wakes the task at `end`.
     fn check(&mut self, context: &mut Context<'_>, end: Instant) -> Poll<io::Result<()>> {
         if Instant::now() >= end {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        // The timer is moved only when it fires or is too late, so that a read costs no change of timers.
+        // The timer is reset only if it fires or is set later than `end`, so that a read does not modify the timer.
         if self.timer.deadline() > end {
             self.timer.as_mut().reset(end);
         }

@@ -48,7 +48,7 @@ pub struct VersionSource {
     pub source: Source,
     /// File name, whose extension determines the format.
     pub file_name: String,
-    /// Folder with the files named in the configuration.
+    /// Directory with the files named in the configuration.
     pub folder: Option<PathBuf>,
 }
 
@@ -63,7 +63,7 @@ pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource,
         tracing::warn!(target: "byoc::serve", model = name, version = from.version, "{}: {}", warning.code, warning.message);
     }
     for field in &file.ignored {
-        tracing::warn!(target: "byoc::serve", model = name, field, "the field of the configuration has no effect");
+        tracing::warn!(target: "byoc::serve", model = name, field, "the configuration field has no effect");
     }
     let (mut inputs, mut outputs) = (specs(model.inputs())?, specs(model.outputs())?);
     let mut config = complete(engine, name, file, &inputs, &outputs)?;
@@ -98,11 +98,11 @@ pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource,
     if settings.joins && !keeps_items_apart(&model, &inputs) {
         tracing::warn!(
             target: "byoc::serve", model = name,
-            "the results of an item depend on the other items of its batch: requests are not joined"
+            "the results of an item depend on the other items of its batch: requests are not batched"
         );
         settings.joins = false;
     }
-    // The memory for two items would stay for as long as the model.
+    // Frees the memory of the two-item run above, which the model would otherwise retain.
     model.release_memory();
     let scheduler = Scheduler::new(model.clone(), settings, stats.clone(), &engine.session.cancel)?;
     stats.loaded(start.elapsed(), memory(&model));
@@ -144,7 +144,7 @@ fn specs(ports: &[Port]) -> Result<Vec<Spec>> {
         .map(|port| {
             let dtype = port.ty.dtype;
             if Datatype::Fixed(dtype).name().is_none() {
-                let message = format!("'{}': expected an element type that the protocol has, found {dtype}", port.name);
+                let message = format!("'{}': expected an element type of the protocol, found {dtype}", port.name);
                 return Err(ServeError::repository(message));
             }
             let shape = port.ty.dims.iter().map(|dim| dim.fixed().map_or(-1, |size| size as i64)).collect();
@@ -158,7 +158,7 @@ fn specs(ports: &[Port]) -> Result<Vec<Spec>> {
 fn complete(engine: &Engine, name: &str, file: &ConfigFile, inputs: &[Spec], outputs: &[Spec]) -> Result<ModelConfig> {
     let mut config = file.config.clone();
     if !config.name.is_empty() && config.name != name {
-        let message = format!("name: expected '{name}', as the folder is called, found '{}'", config.name);
+        let message = format!("name: expected '{name}', the name of the directory, found '{}'", config.name);
         return Err(ServeError::repository(message));
     }
     name.clone_into(&mut config.name);
@@ -191,14 +191,17 @@ fn complete(engine: &Engine, name: &str, file: &ConfigFile, inputs: &[Spec], out
     }
     if let (1.., Some(fixed)) = (config.max_batch_size, fixed) {
         return Err(ServeError::repository(format!(
-            "max_batch_size: expected 0, found {}: '{}' of the model has dims {}, whose first is no unknown batch dimension",
+            "max_batch_size: expected 0, found {}: '{}' of the model has dims {} without an unknown first dimension",
             config.max_batch_size,
             fixed.name,
             dims(&fixed.shape)
         )));
     }
     if config.max_batch_size > 0 && inputs.is_empty() {
-        return Err(ServeError::repository("max_batch_size: expected 0 for a model without inputs"));
+        return Err(ServeError::repository(format!(
+            "max_batch_size: expected 0 for a model without inputs, found {}",
+            config.max_batch_size
+        )));
     }
     if config.max_batch_size == 0 && config.dynamic_batching.is_some() {
         return Err(ServeError::repository("dynamic_batching: expected max_batch_size > 0, found 0"));
@@ -245,7 +248,7 @@ fn read_labels(config: &ModelConfig, folder: Option<&Path>, outputs: &mut [Spec]
     for output in config.output.iter().filter(|output| !output.label_filename.is_empty()) {
         let wrong = |why: String| {
             ServeError::repository(format!(
-                "label_filename: expected a file of labels in the model's folder, found {why}"
+                "label_filename: expected a label file in the model's directory, found {why}"
             ))
         };
         let name = Path::new(&output.label_filename);
@@ -337,7 +340,8 @@ fn run_warm_up(
             None => Some(shape),
             Some(inner) => element_count(&shape).and_then(|count| resolve(inner, &shape[..batch], count)),
         };
-        let inner = inner.ok_or_else(|| wrong(&format!("input '{}': the shape cannot be reshaped", spec.name)))?;
+        let inner = inner
+            .ok_or_else(|| wrong(&format!("input '{}': cannot reshape the dims to those of the model", spec.name)))?;
         let tensor = warm_up_tensor(spec, &inner, given, folder);
         tensors.push(tensor.map_err(|why| wrong(&format!("input '{}': {why}", spec.name)))?);
     }
@@ -347,7 +351,7 @@ fn run_warm_up(
     Ok(())
 }
 
-/// Returns the input of a warm-up run: zeros, random numbers, or the contents of a file in the model's folder `warmup`.
+/// Returns the input of a warm-up run: zeros, random values, or the contents of a file in the model's `warmup` directory.
 fn warm_up_tensor(
     spec: &Spec,
     shape: &[usize],
@@ -364,7 +368,7 @@ fn warm_up_tensor(
     let expected = byoc_ir::tensor::byte_count(spec.dtype, shape).ok_or("the shape exceeds the address space")?;
     let name = Path::new(file);
     let Some(folder) = folder.filter(|_| name.components().count() == 1 && name.file_name().is_some()) else {
-        return Err(format!("input_data_file: expected a file in the folder warmup of the model, found '{file}'"));
+        return Err(format!("input_data_file: expected a file in the model's warmup directory, found '{file}'"));
     };
     let path = folder.join("warmup").join(name);
     let found = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -372,7 +376,7 @@ fn warm_up_tensor(
         return Err(format!("{}: expected a file of {expected} bytes, found {}", path.display(), found.len()));
     }
     let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    Tensor::from_bytes(spec.dtype, shape, &bytes).ok_or_else(|| format!("{}: the contents changed", path.display()))
+    Tensor::from_bytes(spec.dtype, shape, &bytes).ok_or_else(|| format!("{}: cannot create the input", path.display()))
 }
 
 /// Maximum size in bytes of an input for which [`keeps_items_apart`] compares results.
@@ -424,7 +428,7 @@ fn rows_of(tensor: &Tensor, row: usize) -> Option<Tensor> {
     Tensor::from_bytes(tensor.dtype(), &shape, &tensor.bytes()[row * half..(row + 1) * half])
 }
 
-/// Tests two results for equality up to summation order.
+/// Tests whether two results agree within the tolerance for a different summation order.
 fn agree(a: &Tensor, b: &Tensor) -> bool {
     if !a.dtype().is_float() {
         return a.bytes() == b.bytes();
@@ -434,7 +438,7 @@ fn agree(a: &Tensor, b: &Tensor) -> bool {
     a.view().f64s().zip(b.view().f64s()).all(|(a, b)| near(a, b))
 }
 
-/// Returns the error for a folder without a model file.
+/// Returns the error for a directory without a model file.
 pub fn no_file(folder: &Path, names: &[&str]) -> ServeError {
     let message = format!("expected one of {} in {}, found none", names.join(", "), folder.display());
     ServeError::new(Status::InvalidArgument, byoc_ir::diag::codes::serving::REPOSITORY, message)

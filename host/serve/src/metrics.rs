@@ -12,24 +12,24 @@ use std::sync::atomic::Ordering;
 type Counter = (&'static str, &'static str, fn(&Numbers) -> u64);
 
 const COUNTERS: [Counter; 8] = [
-    ("nv_inference_request_success", "Requests with a result", |n| n.success.count),
-    ("nv_inference_count", "Items of requests with a result", |n| n.inference_count),
-    ("nv_inference_exec_count", "Executions of the model", |n| n.execution_count),
-    ("nv_inference_request_duration_us", "Time of requests with a result", |n| n.success.ns / 1000),
-    ("nv_inference_queue_duration_us", "Time in the queue", |n| n.queue.ns / 1000),
-    ("nv_inference_compute_input_duration_us", "Time to join inputs", |n| n.compute_input.ns / 1000),
-    ("nv_inference_compute_infer_duration_us", "Time of the model", |n| n.compute_infer.ns / 1000),
-    ("nv_inference_compute_output_duration_us", "Time to split outputs", |n| n.compute_output.ns / 1000),
+    ("nv_inference_request_success", "Successful requests", |n| n.success.count),
+    ("nv_inference_count", "Items in successful requests", |n| n.inference_count),
+    ("nv_inference_exec_count", "Model executions", |n| n.execution_count),
+    ("nv_inference_request_duration_us", "Total duration of successful requests", |n| n.success.ns / 1000),
+    ("nv_inference_queue_duration_us", "Total time in the queue", |n| n.queue.ns / 1000),
+    ("nv_inference_compute_input_duration_us", "Total time to concatenate inputs", |n| n.compute_input.ns / 1000),
+    ("nv_inference_compute_infer_duration_us", "Total duration of model executions", |n| n.compute_infer.ns / 1000),
+    ("nv_inference_compute_output_duration_us", "Total time to split outputs", |n| n.compute_output.ns / 1000),
 ];
 
 /// Histogram of a model version: name, help text, value.
 type Distribution = (&'static str, &'static str, fn(&Numbers) -> &Histogram);
 
 const HISTOGRAMS: [Distribution; 4] = [
-    ("byoc_request_duration_us", "Time of requests", |n| &n.request_us),
+    ("byoc_request_duration_us", "Request duration", |n| &n.request_us),
     ("byoc_queue_duration_us", "Time in the queue", |n| &n.queue_us),
-    ("byoc_compute_duration_us", "Time of executions", |n| &n.compute_us),
-    ("byoc_batch_size", "Items of executions", |n| &n.batch_sizes),
+    ("byoc_compute_duration_us", "Execution duration", |n| &n.compute_us),
+    ("byoc_batch_size", "Items per execution", |n| &n.batch_sizes),
 ];
 
 /// Returns the metrics in the Prometheus text format.
@@ -54,7 +54,7 @@ pub fn text(app: &App) -> String {
             let _ = writeln!(text, "{name}{{{labels}}} {}", value(numbers));
         }
     }
-    head(&mut text, "nv_inference_request_failure", "Requests without a result", "counter");
+    head(&mut text, "nv_inference_request_failure", "Failed requests", "counter");
     for (_, numbers, labels) in &served {
         for ((_, reason), failed) in FailReason::ALL.iter().zip(numbers.failures) {
             let _ = writeln!(text, "nv_inference_request_failure{{{labels},reason=\"{reason}\"}} {}", failed.count);
@@ -64,7 +64,7 @@ pub fn text(app: &App) -> String {
     for (served, _, labels) in &served {
         let _ = writeln!(text, "nv_inference_pending_request_count{{{labels}}} {}", served.scheduler.pending());
     }
-    head(&mut text, "nv_model_load_duration_secs", "Time of the last load", "gauge");
+    head(&mut text, "nv_model_load_duration_secs", "Duration of the last load", "gauge");
     for (_, numbers, labels) in &served {
         let _ = writeln!(text, "nv_model_load_duration_secs{{{labels}}} {}", numbers.load.as_secs_f64());
     }
@@ -75,7 +75,7 @@ pub fn text(app: &App) -> String {
         }
     }
     let name = "byoc_region_duration_us";
-    head(&mut text, name, "Time of a region, of the executions that are observed", "histogram");
+    head(&mut text, name, "Region duration in observed executions", "histogram");
     for (_, numbers, labels) in &served {
         for (region, histogram) in &numbers.regions_us {
             write_histogram(&mut text, name, &format!("{labels},region=\"{}\"", escape(region)), histogram);
@@ -86,12 +86,12 @@ pub fn text(app: &App) -> String {
         ("byoc_connections", "Open connections", "gauge", connections.open.load(Ordering::Relaxed) as u64),
         (
             "byoc_connections_refused",
-            "Connections beyond the limit",
+            "Connections closed because of the limit",
             "counter",
             connections.refused.load(Ordering::Relaxed),
         ),
-        ("byoc_memory_used_bytes", "Memory of requests, tensors and arenas", "gauge", memory::used() as u64),
-        ("byoc_memory_limit_bytes", "Limit on that memory", "gauge", memory::limit() as u64),
+        ("byoc_memory_used_bytes", "Memory used by requests, tensors and arenas", "gauge", memory::used() as u64),
+        ("byoc_memory_limit_bytes", "Memory limit for requests, tensors and arenas", "gauge", memory::limit() as u64),
     ];
     for (name, help, kind, value) in values {
         head(&mut text, name, help, kind);

@@ -16,14 +16,14 @@ const AFTER_HELP: &str = "\
 Examples:
   byoc serve digits.onnx                          http://127.0.0.1:8000/v2/models/digits, gRPC on port 8001
   byoc serve net=resnet50.byoc --http 0.0.0.0:8080 --grpc none
-  byoc serve --repository models --allow-control  folders models/NAME/VERSION/model.onnx, as Triton has them
-  byoc serve --config serve.conf                  lines of the form: name = value, with the names of the flags
+  byoc serve --repository models --allow-control  files models/NAME/VERSION/model.onnx, as in Triton
+  byoc serve --config serve.conf                  lines of the form: name = value, with the flag names
 
   curl -d '{\"inputs\":[{\"name\":\"x\",\"datatype\":\"FP32\",\"shape\":[1,4],\"data\":[1,2,3,4]}]}' \\
        http://127.0.0.1:8000/v2/models/digits/infer
 
-Requests that arrive while the model runs are joined to a batch, if the first dimension of all its inputs and outputs
-is symbolic. Everything is explained in docs/serve.md.";
+Requests that arrive while the model runs are batched, if the first dimension of all its inputs and outputs is
+symbolic. See docs/serve.md for details.";
 
 /// Serves models with the Open Inference Protocol v2 over HTTP and gRPC.
 #[derive(Clone, Debug, Parser)]
@@ -32,7 +32,7 @@ pub struct Options {
     /// Models: .onnx, .relay or .byoc files, served under the file name or under NAME.
     #[arg(value_name = "[NAME=]MODEL")]
     pub models: Vec<String>,
-    /// Folder of models in Triton's layout: NAME/VERSION/model.onnx, with an optional NAME/config.pbtxt.
+    /// Directory of models in Triton's layout: NAME/VERSION/model.onnx, with an optional NAME/config.pbtxt.
     #[arg(long, value_name = "DIR")]
     pub repository: Option<PathBuf>,
     /// Options file: lines of the form "name = value" with the flag names; flags take precedence.
@@ -209,7 +209,9 @@ fn read_file(path: &Path) -> Result<Vec<String>> {
             .ok_or_else(|| unreadable(format!("{}: expected name = value, found {line:?}", at())))?;
         let value = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value);
         match (name, value) {
-            ("config", _) => return Err(unreadable(format!("{}: expected an option other than config", at()))),
+            ("config", _) => {
+                return Err(unreadable(format!("{}: expected an option other than config, found config", at())));
+            }
             ("model", value) => arguments.push(value.to_owned()),
             ("allow-control" | "allow-shared-memory", "true") => arguments.push(format!("--{name}")),
             ("allow-control" | "allow-shared-memory", "false") => {}
@@ -247,7 +249,7 @@ impl Options {
         let names: Vec<&str> = self.backend.iter().map(|name| name.trim()).filter(|name| !name.is_empty()).collect();
         let is_host_only = names.contains(&"none");
         if is_host_only && names.len() > 1 {
-            return Err(wrong(format!("--backend: expected none alone, found {}", names.join(","))));
+            return Err(wrong(format!("--backend: expected only 'none', found {}", names.join(","))));
         }
         let mut builder =
             Session::builder().threads(self.threads.map_or(0, usize::from)).allow_native(self.allow_native);

@@ -1,7 +1,7 @@
-//! Models by name and version, and the folder or files that they are loaded from.
+//! Models by name and version, and the directory or files from which they are loaded.
 //!
-//! A version is replaced as a whole: requests hold a reference to their version, so a reload loses no request, and a
-//! failed reload keeps the old version.
+//! A version is replaced atomically: requests hold a reference to their version, so a reload loses no request, and a
+//! failed reload leaves the old version in place.
 
 use crate::config::{self, ConfigFile};
 use crate::error::{Result, ServeError, Status};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// Names of model files in a version's folder, in search order.
+/// Names of model files in a version's directory, in search order.
 const MODEL_FILES: [&str; 3] = ["model.byoc", "model.onnx", "model.relay"];
 /// Maximum size of a configuration file in bytes.
 const MAX_CONFIG: u64 = 1 << 20;
@@ -31,7 +31,7 @@ const UNLOADED: &str = "unloaded";
 enum Origin {
     /// Single file, served as version 1.
     File(PathBuf),
-    /// Folder of a repository.
+    /// Directory in a repository.
     Folder(PathBuf),
 }
 
@@ -69,10 +69,10 @@ pub struct Overrides {
 }
 
 impl Repository {
-    /// Creates a repository of the models on the command line and in a folder, without loading models.
+    /// Creates a repository of the models on the command line and in a directory, without loading models.
     ///
     /// # Errors
-    /// If a name is invalid or duplicate, or the folder does not exist.
+    /// If a name is invalid or duplicate, or the directory does not exist.
     pub fn new(engine: Engine, models: &[(String, PathBuf)], folder: Option<PathBuf>) -> Result<Repository> {
         let wrong = |message: String| ServeError::new(Status::InvalidArgument, serving::SERVE_OPTIONS, message);
         let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
@@ -81,12 +81,12 @@ impl Repository {
             let entry = Entry { origin: Some(Origin::File(path.clone())), ..Entry::default() };
             if entries.insert(name.clone(), entry).is_some() {
                 let message =
-                    format!("expected models of different names, found '{name}' twice; name one with NAME=FILE");
+                    format!("expected unique model names, found '{name}' twice; rename one model with NAME=FILE");
                 return Err(wrong(message));
             }
         }
         if let Some(folder) = folder.as_ref().filter(|folder| !folder.is_dir()) {
-            return Err(wrong(format!("--repository: expected a folder, found {}", folder.display())));
+            return Err(wrong(format!("--repository: expected a directory, found {}", folder.display())));
         }
         Ok(Repository { engine, folder, entries: RwLock::new(entries), changing: Mutex::default() })
     }
@@ -107,7 +107,7 @@ impl Repository {
         }
     }
 
-    /// Adds new folders of the repository to the entries.
+    /// Adds new directories of the repository to the entries.
     fn scan(&self) {
         let Some(folder) = &self.folder else { return };
         let found = match std::fs::read_dir(folder) {
@@ -218,11 +218,11 @@ impl Repository {
         })
     }
 
-    /// Checks a repository name: the folder path from the command line or its last component. An empty name is always
+    /// Checks a repository name: the directory from the command line or its last component. An empty name is always
     /// accepted.
     ///
     /// # Errors
-    /// If the name differs, or the server has no repository folder.
+    /// If the name differs, or the server has no repository directory.
     pub fn check_repository(&self, name: &str) -> Result<()> {
         let is_own =
             |folder: &PathBuf| folder.as_os_str() == name || folder.file_name().is_some_and(|last| last == name);
@@ -230,8 +230,8 @@ impl Repository {
             return Ok(());
         }
         let own = match &self.folder {
-            Some(folder) => format!("repository of the name '{}'", folder.display()),
-            None => "request without a repository, as the models are named on the command line".to_owned(),
+            Some(folder) => format!("repository named '{}'", folder.display()),
+            None => "request without a repository, because the models are named on the command line".to_owned(),
         };
         let message = format!("repository_name: expected a {own}, found '{}'", clip(name));
         Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message))
@@ -326,17 +326,19 @@ impl Repository {
         self.scan();
         let origin = self.read(|entries| entries.get(name).and_then(|entry| entry.origin.clone()));
         if origin.is_none() && overrides.files.is_empty() {
-            let message =
-                format!("failed to load '{}': expected a model of the repository, found none of that name", clip(name));
+            let message = format!(
+                "failed to load '{}': expected a model in the repository, found none with this name",
+                clip(name)
+            );
             return Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message));
         }
         if self.read(|entries| entries.len()) >= MAX_MODELS && !self.is_known(name) {
-            return Err(ServeError::repository(format!("expected at most {MAX_MODELS} models, found one more")));
+            return Err(ServeError::repository(format!("expected at most {MAX_MODELS} models, found more")));
         }
         let file = match (&overrides.config, &origin) {
             (Some(text), _) => config::parse_json(text)?,
             (None, _) if !overrides.files.is_empty() => {
-                return Err(ServeError::repository("expected the parameter 'config' beside files, found none"));
+                return Err(ServeError::repository("expected the parameter 'config' with files, found none"));
             }
             (None, Some(Origin::Folder(folder))) => read_config(folder)?,
             (None, _) => ConfigFile::default(),
@@ -386,7 +388,8 @@ impl Repository {
             Some(std::mem::replace(&mut entry.versions, unloaded))
         });
         if old.is_none() {
-            let message = format!("failed to unload '{}': expected a known model, found none of that name", clip(name));
+            let message =
+                format!("failed to unload '{}': expected a known model, found none with this name", clip(name));
             return Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message));
         }
         tracing::info!(target: "byoc::serve", model = name, "unloaded the model");
@@ -419,7 +422,7 @@ fn parse_version(text: &str) -> Option<u64> {
     is_number.then(|| text.parse().ok()).flatten().filter(|version| *version <= i64::MAX as u64)
 }
 
-/// Checks a model name, which is also a folder name.
+/// Checks a model name, which is also a directory name.
 fn check_name(name: &str) -> Result<()> {
     let is_plain = !name.is_empty()
         && name.len() <= 255
@@ -429,7 +432,7 @@ fn check_name(name: &str) -> Result<()> {
     if is_plain {
         return Ok(());
     }
-    let message = format!("expected a model name without slashes and control characters, found {:?}", clip(name));
+    let message = format!("expected a model name without slashes or control characters, found {:?}", clip(name));
     Err(ServeError::bad_request(message))
 }
 
@@ -474,12 +477,12 @@ fn sources(origin: Option<&Origin>, file: &ConfigFile, overrides: &Overrides) ->
             let versions = select(file, &found)?;
             if versions.is_empty() {
                 let message = format!(
-                    "{}: expected a folder for each version, such as 1, found {}",
+                    "{}: expected a directory per version, such as 1, found {}",
                     folder.display(),
                     if found.is_empty() {
                         "none".to_owned()
                     } else {
-                        format!("{found:?}, which version_policy leaves out")
+                        format!("{found:?}, none of which version_policy selects")
                     }
                 );
                 return Err(ServeError::repository(message));
@@ -517,7 +520,7 @@ fn file_names(file: &ConfigFile) -> Result<Vec<&str>> {
         return Ok(MODEL_FILES.to_vec());
     }
     if Path::new(name).components().count() != 1 || name == ".." || name == "." {
-        let message = format!("default_model_filename: expected the name of a file, found {name:?}");
+        let message = format!("default_model_filename: expected a file name, found {name:?}");
         return Err(ServeError::repository(message));
     }
     Ok(vec![name])
@@ -528,7 +531,7 @@ fn stored_source(folder: &Path, version: u64, file: &ConfigFile) -> Result<Versi
     let names = file_names(file)?;
     let found = names.iter().find(|name| within.join(name).exists()).ok_or_else(|| load::no_file(&within, &names))?;
     let mut path = within.join(found);
-    // A folder with this name contains a model and its external data.
+    // A directory with this name contains a model and its external data.
     if path.is_dir() {
         path = path.join("model.onnx");
     }

@@ -161,7 +161,7 @@ pub fn take_shared(params: &mut Params) -> Result<Option<SharedSpan>> {
         })),
         (None, None) if offset.is_none() => Ok(None),
         _ => Err(ServeError::bad_request(
-            "expected both 'shared_memory_region' and 'shared_memory_byte_size', found one of the parameters of shared memory",
+            "expected both 'shared_memory_region' and 'shared_memory_byte_size', found only some of the shared-memory parameters",
         )),
     }
 }

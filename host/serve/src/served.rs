@@ -1,4 +1,4 @@
-//! Model version that is ready: its configuration, and the way of a request through it.
+//! Ready model version: its configuration, and the validation and execution of its requests.
 
 use crate::batch::{Done, Job, Part, Scheduler};
 use crate::datatype::{Datatype, config_name};
@@ -15,16 +15,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Input or output of a model, as requests see it.
+/// Input or output of a model, as specified in requests.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub name: String,
     pub dtype: DType,
-    /// Dimensions with the batch dimension; -1 for unknown ones.
+    /// Dimensions, including the batch dimension; -1 for an unknown dimension.
     pub shape: Vec<i64>,
-    /// Dimensions of the model without the batch dimension, where the configuration has others.
+    /// Dimensions of the model without the batch dimension, if the configuration has a `reshape`.
     pub reshape: Option<Vec<i64>>,
-    /// Names of classes.
+    /// Class names.
     pub labels: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ impl Spec {
     }
 }
 
-/// Model version that is ready.
+/// Ready model version.
 #[derive(Debug)]
 pub struct Served {
     pub name: String,
@@ -48,7 +48,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Returns the metadata of the protocol.
+    /// Returns the model metadata.
     pub fn metadata(&self, versions: Vec<String>) -> ModelMetadataResponse {
         let tensor = |spec: &Spec| TensorMetadata {
             name: spec.name.clone(),
@@ -72,7 +72,7 @@ impl Served {
     /// Serves a request that arrived at `arrived`.
     ///
     /// # Errors
-    /// A request that does not fit the model, has no room, is too late, or whose run fails.
+    /// If the request does not match the model, exceeds a limit or its deadline, or its run fails.
     pub async fn infer(
         &self,
         request: InferRequest,
@@ -80,7 +80,7 @@ impl Served {
         arrived: Instant,
         deadline: Instant,
     ) -> Result<InferResponse> {
-        // A client that has gone drops this future, and the request counts as cancelled.
+        // If the client disconnects, this future is dropped, and the request is counted as canceled.
         let mut outcome = Outcome { stats: &self.stats, arrived, reason: FailReason::Canceled, done: false };
         let id = request.id.clone();
         let result = self.infer_counted(request, regions, deadline, &mut outcome).await;
@@ -114,7 +114,7 @@ impl Served {
                 "sequence_id" if value.count(name).is_ok_and(|id| id == 0) => {}
                 "sequence_start" | "sequence_end" if value.bool(name).is_ok_and(|is_set| !is_set) => {}
                 "sequence_id" | "sequence_start" | "sequence_end" => {
-                    let message = format!("expected a request without '{name}': sequences of requests are not served");
+                    let message = format!("expected a request without '{name}': request sequences are not supported");
                     return Err(ServeError::not_served(message));
                 }
                 name if name.starts_with("triton_") => {
@@ -134,8 +134,7 @@ impl Served {
         Ok(InferResponse { model: self.name.clone(), version: self.version.to_string(), id, outputs })
     }
 
-    /// Returns the outputs to return, with their places: a region that is unregistered later stays until the end of the
-    /// request.
+    /// Resolves the requested outputs. The request retains its shared-memory regions even if a client unregisters them.
     fn check_outputs(&self, outputs: Vec<RequestedOutput>, regions: &Regions) -> Result<Vec<Wanted>> {
         if outputs.is_empty() {
             let all = |at| Wanted { at, output: RequestedOutput::default(), place: None };
@@ -162,7 +161,7 @@ impl Served {
         Ok(wanted)
     }
 
-    /// Converts the inputs of a request to those of the model.
+    /// Converts the inputs of a request to tensors in model order.
     fn take_inputs(&self, inputs: Vec<InputTensor>, regions: &Regions, job: &mut Job) -> Result<()> {
         self.check_names(&inputs)?;
         let batched = self.config.max_batch_size > 0;
@@ -236,7 +235,7 @@ impl Served {
         )))
     }
 
-    /// Compares a shape with that of the model.
+    /// Checks an input shape against the model, and returns it as sizes.
     fn check_shape(&self, spec: &Spec, shape: &[i64]) -> Result<Vec<usize>> {
         let batched = self.config.max_batch_size > 0;
         let agrees = shape.len() == spec.shape.len()
@@ -299,7 +298,7 @@ impl Served {
             return Err(ServeError::bad_tensor(message));
         }
         let tensor = Tensor::from_storage(spec.dtype, shape, storage)
-            .ok_or_else(|| ServeError::overloaded(format!("no memory for input '{}'", spec.name)))?;
+            .ok_or_else(|| ServeError::overloaded(format!("not enough memory for input '{}'", spec.name)))?;
         let Some(inner) = &spec.reshape else { return Ok(tensor) };
         let batch = usize::from(self.config.max_batch_size > 0);
         resolve(inner, &shape[..batch], tensor.len()).and_then(|shape| tensor.reshaped(&shape)).ok_or_else(|| {
@@ -385,14 +384,14 @@ impl Served {
     }
 }
 
-/// Output to return: its index, its form, and its place in shared memory.
+/// Requested output: its index, its format, and its location in shared memory.
 struct Wanted {
     at: usize,
     output: RequestedOutput,
     place: Option<(Arc<Region>, u64)>,
 }
 
-/// Request that counts as failed unless it is done.
+/// Guard that counts a request as failed unless it is done.
 struct Outcome<'a> {
     stats: &'a Stats,
     arrived: Instant,
@@ -430,15 +429,15 @@ fn names(names: &[&str]) -> String {
     format!("[{}]", quoted.join(","))
 }
 
-/// Returns the beginning of a name from a request, for messages.
+/// Truncates a name from a request for messages.
 pub fn clip(name: &str) -> &str {
     name.char_indices().nth(100).map_or(name, |(end, _)| &name[..end])
 }
 
-/// Compares the tensors of a configuration with the inputs or outputs of a model.
+/// Checks the tensors of a configuration against the inputs or outputs of a model.
 ///
 /// # Errors
-/// A tensor that the model does not have, or with another type.
+/// If the model has no tensor with that name, or its type differs.
 pub fn check_spec(
     kind: &str,
     given: &[(String, i32, Vec<i64>, Option<Vec<i64>>)],
@@ -476,7 +475,11 @@ pub fn check_spec(
         if let Some(reshape) = reshape
             && (unknown(reshape) > 1 || unknown(outer) > 1)
         {
-            let message = format!("{kind} '{name}': expected at most one unknown dimension beside a reshape");
+            let message = format!(
+                "{kind} '{name}': expected at most one unknown dimension with a reshape, found {} in dims and {} in reshape",
+                unknown(outer),
+                unknown(reshape)
+            );
             return Err(ServeError::repository(message));
         }
         let mut shape = spec.shape[..batch.min(spec.shape.len())].to_vec();

@@ -1,4 +1,4 @@
-//! The server from its options to its end.
+//! Startup and shutdown of the server.
 
 use crate::app::App;
 use crate::error::{Result, ServeError, Status};
@@ -22,26 +22,26 @@ use tokio::task::JoinHandle;
 /// Running server.
 pub struct Server {
     app: Arc<App>,
-    /// Accepts connections and waits for signals.
+    /// Runtime that accepts connections and waits for signals.
     runtime: Runtime,
     threads: Arc<Threads>,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
-    /// Address of HTTP.
+    /// Address of the HTTP endpoint.
     pub http: Option<SocketAddr>,
-    /// Address of gRPC.
+    /// Address of the gRPC endpoint.
     pub grpc: Option<SocketAddr>,
-    /// Address of the metrics.
+    /// Address of the separate metrics endpoint.
     pub metrics: Option<SocketAddr>,
 }
 
 impl Server {
-    /// Listens, loads the models, and serves.
+    /// Opens the ports, loads the models, and starts serving.
     ///
-    /// The ports are open before the models are loaded: until then the server is live and not ready.
+    /// The ports are open before the models are loaded; until then, the server is live but not ready.
     ///
     /// # Errors
-    /// Options that are wrong, or addresses that cannot be listened on.
+    /// If the options are invalid, or the server cannot listen on an address.
     pub fn start(options: &Options) -> Result<Server> {
         let control = Arc::new(LogControl::new(options.log_verbose));
         log::install(&control, options.log_format);
@@ -58,7 +58,7 @@ impl Server {
         let repository = Repository::new(options.engine()?, &models, options.repository.clone())?;
         let connections = Arc::new(Connections {
             most: options.max_connections as usize,
-            // A connection that waits for its answer is silent too.
+            // A connection that waits for a response has no traffic either.
             idle: options.idle_timeout.max(options.timeout + Duration::from_secs(1)),
             stalled: options.timeout,
             shutdown: options.shutdown_timeout,
@@ -119,7 +119,7 @@ impl Server {
     /// Waits for SIGTERM or Ctrl-C.
     ///
     /// # Errors
-    /// When the system cannot deliver signals.
+    /// If the signal handlers cannot be installed.
     pub fn wait_for_signal(&self) -> Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
         let wait = async {
@@ -136,7 +136,7 @@ impl Server {
         })
     }
 
-    /// Refuses new connections, finishes the requests in progress, and ends.
+    /// Closes the ports, finishes the requests in progress up to the shutdown limit, and stops the threads.
     pub fn stop(self) {
         tracing::info!(target: "byoc::serve", "stopping");
         self.app.stopping.store(true, Ordering::Relaxed);
@@ -146,7 +146,7 @@ impl Server {
                 let _ = task.await;
             }
         });
-        // What has not finished by now is cancelled.
+        // Cancels the runs that exceeded the shutdown limit.
         self.app.repository.engine().session.cancel.set(true);
         self.runtime.shutdown_timeout(Duration::from_secs(1));
         if let Some(threads) = Arc::into_inner(self.threads) {
@@ -156,7 +156,7 @@ impl Server {
     }
 }
 
-/// Raises the limit on descriptors to what the system allows, as each connection needs one.
+/// Raises the soft limit on open descriptors to the hard limit, because each connection needs a descriptor.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });

@@ -1,7 +1,7 @@
-//! Regions of system shared memory that clients registered.
+//! System shared-memory regions registered by clients.
 //!
-//! A region is read and written through its descriptor, not mapped: a client that shrinks its object then gets an error,
-//! where a mapping would end the server with SIGBUS, and an offset need not be a multiple of the page size.
+//! A region is read and written through its descriptor instead of a mapping: if a client shrinks the object, the
+//! request fails, whereas a mapping would raise SIGBUS in the server. An offset need not be a multiple of the page size.
 
 use crate::error::{Result, ServeError, Status};
 use crate::request::SharedSpan;
@@ -16,13 +16,13 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Maximum number of regions at once.
+/// Maximum number of registered regions.
 const MAX_REGIONS: usize = 1024;
 
-/// Region of shared memory.
+/// Shared-memory region.
 #[derive(Debug)]
 pub struct Region {
-    /// Name of the object.
+    /// Name of the shared-memory object.
     pub key: String,
     /// Offset of the region in the object.
     pub offset: u64,
@@ -39,7 +39,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Creates an empty table. Unless shared memory is allowed, every use of it is an error.
+    /// Creates an empty table. If `allowed` is false, every operation on it fails.
     pub fn new(allowed: bool) -> Regions {
         Regions { allowed, regions: RwLock::default() }
     }
@@ -53,23 +53,21 @@ impl Regions {
         if self.allowed {
             return Ok(());
         }
-        Err(ServeError::not_served(
-            "expected a server with --allow-shared-memory, found one that does not allow shared memory",
-        ))
+        Err(ServeError::not_served("shared memory is disabled; start the server with --allow-shared-memory"))
     }
 
     /// Registers a region.
     ///
     /// # Errors
-    /// A name that is taken, an object that cannot be opened, or a region that is not inside it.
+    /// If the name is already registered, the object cannot be opened, or the region exceeds the object.
     pub fn register(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<()> {
         self.check_allowed()?;
         let wrong = |message: String| Err(ServeError::new(Status::InvalidArgument, SHARED_MEMORY, message));
         if name.is_empty() || key.trim_start_matches('/').is_empty() {
-            return wrong("expected the name of a region and the key of its object, found an empty one".into());
+            return wrong("expected a region name and an object key, found an empty string".into());
         }
         if key.trim_start_matches('/').contains('/') || key.contains('\0') {
-            return wrong(format!("expected a key without a slash inside, found {key:?}"));
+            return wrong(format!("expected a key without inner slashes or NUL, found {key:?}"));
         }
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
         if regions.contains_key(name) {
@@ -77,7 +75,7 @@ impl Regions {
             return Err(ServeError::new(Status::AlreadyExists, SHARED_MEMORY, message));
         }
         if regions.len() == MAX_REGIONS {
-            return wrong(format!("expected at most {MAX_REGIONS} regions of shared memory, found one more"));
+            return wrong(format!("expected at most {MAX_REGIONS} shared-memory regions, found more"));
         }
         let path = format!("/{}", key.trim_start_matches('/'));
         let file = shm::open(path.as_str(), shm::OFlags::RDWR, Mode::empty()).map_err(|error| {
@@ -96,7 +94,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Removes a region, or all. Requests that use it keep it until they are done.
+    /// Removes a region, or all regions if `name` is `None`. Requests in progress retain their regions.
     ///
     /// # Errors
     /// If shared memory is not allowed.
@@ -110,10 +108,10 @@ impl Regions {
         Ok(())
     }
 
-    /// Returns the regions, or the one of a name.
+    /// Returns the region with a name, or all regions if `name` is `None`.
     ///
     /// # Errors
-    /// An unknown name, or shared memory that is not allowed.
+    /// If the name is unknown, or shared memory is not allowed.
     pub fn status(&self, name: Option<&str>) -> Result<Vec<(String, Arc<Region>)>> {
         self.check_allowed()?;
         match name {
@@ -134,10 +132,10 @@ impl Regions {
         })
     }
 
-    /// Finds the region of a span, and the place of the span in its object.
+    /// Returns the region of a span, and the offset of the span in the shared-memory object.
     ///
     /// # Errors
-    /// An unknown region, or a span outside of it.
+    /// If the region is unknown, or the span exceeds the region.
     pub fn locate(&self, span: &SharedSpan) -> Result<(Arc<Region>, u64)> {
         let region = self.find(&span.region)?;
         if span.offset.checked_add(span.byte_size).is_none_or(|end| end > region.byte_size) {
@@ -151,21 +149,21 @@ impl Regions {
         Ok((region, at))
     }
 
-    /// Reads a span. Its bytes begin at a multiple of 64 in memory, so that a tensor needs no further copy.
+    /// Reads a span into a 64-byte aligned buffer, so that a tensor needs no further copy.
     ///
     /// # Errors
-    /// Same as [`Regions::locate`], and an object that was shrunk.
+    /// As for [`Regions::locate`], or if the object was shrunk or memory is exhausted.
     pub fn read(&self, span: &SharedSpan) -> Result<Copied> {
         const ALIGN: usize = 64;
         let (region, at) = self.locate(span)?;
-        let no_memory = |error: String| ServeError::overloaded(format!("no memory for an input: {error}"));
+        let no_memory = |error: String| ServeError::overloaded(format!("not enough memory for an input: {error}"));
         let size = usize::try_from(span.byte_size).map_err(|error| no_memory(error.to_string()))?;
         let charge = Charge::new(size).map_err(|error| no_memory(error.to_string()))?;
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(size.saturating_add(ALIGN)).map_err(|error| no_memory(error.to_string()))?;
         let start = (ALIGN - (buffer.as_ptr() as usize) % ALIGN) % ALIGN;
         buffer.resize(start, 0);
-        // The buffer is not filled with zeros first, which would take as long as the copy.
+        // The buffer is not zero-filled, because that would take as long as the copy.
         while buffer.len() < start + size {
             let done = (buffer.len() - start) as u64;
             match pread(&region.file, spare_capacity(&mut buffer), at + done) {
@@ -179,7 +177,7 @@ impl Regions {
     }
 }
 
-/// Bytes of a span.
+/// Copy of a span, charged to the memory limit.
 #[derive(Debug)]
 pub struct Copied {
     buffer: Vec<u8>,
@@ -197,9 +195,9 @@ impl Region {
     /// Writes the elements of an output.
     ///
     /// # Errors
-    /// An object that was shrunk.
+    /// If the object was shrunk, or the write fails.
     pub fn write(&self, span: &SharedSpan, at: u64, bytes: &[u8]) -> Result<()> {
-        // A write beyond the end would grow the object again.
+        // A write past the end would enlarge the object.
         let size = self.file.metadata().map(|data| data.len()).unwrap_or(0);
         if at.checked_add(bytes.len() as u64).is_none_or(|end| end > size) {
             return Err(shrunk(span, self, &std::io::ErrorKind::UnexpectedEof.into()));

@@ -1,7 +1,7 @@
-//! Threads of the network, each with a runtime of its own.
+//! Network threads, each with its own runtime.
 //!
-//! A connection stays on one thread. A pool that shares its connections wakes a second thread for most requests, which
-//! takes longer than a small model runs.
+//! A connection stays on one thread. A thread pool that shares connections wakes a second thread for most requests,
+//! which takes longer than the execution of a small model.
 
 use crate::error::{Result, ServeError, Status};
 use byoc_ir::diag::codes::runtime::NO_THREADS;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// Maximum number of threads that serve connections; the models have threads of their own.
+/// Maximum number of threads that serve connections; models run on separate threads.
 pub const MAX_THREADS: usize = 4;
 
 /// Threads that serve connections.
@@ -24,12 +24,12 @@ struct Thread {
     runtime: Handle,
     /// Number of connections.
     load: Arc<AtomicUsize>,
-    /// Ends the thread when it is dropped.
+    /// Stops the thread on drop.
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
-/// Place of a connection on its thread.
+/// Assignment of a connection to a thread, counted until dropped.
 #[derive(Debug)]
 pub struct Place {
     pub runtime: Handle,
@@ -43,22 +43,22 @@ impl Drop for Place {
 }
 
 impl Threads {
-    /// Starts threads.
+    /// Starts `count` threads.
     ///
     /// # Errors
-    /// When the system cannot start a thread.
+    /// If a thread cannot be started.
     pub fn start(count: usize) -> Result<Threads> {
         (0..count).map(|index| Thread::start(index, count)).collect::<Result<_>>().map(Threads)
     }
 
-    /// Returns a place on the thread with the fewest connections; `None` if there are no threads.
+    /// Assigns a connection to the thread with the fewest connections; `None` if there are no threads.
     pub fn place(&self) -> Option<Place> {
         let thread = self.0.iter().min_by_key(|thread| thread.load.load(Ordering::Relaxed))?;
         thread.load.fetch_add(1, Ordering::Relaxed);
         Some(Place { runtime: thread.runtime.clone(), load: thread.load.clone() })
     }
 
-    /// Ends the threads, whatever their connections do.
+    /// Stops the threads, even if connections are open.
     pub fn stop(self) {
         let threads: Vec<JoinHandle<()>> = self
             .0
@@ -76,10 +76,10 @@ impl Threads {
 
 impl Thread {
     fn start(index: usize, count: usize) -> Result<Thread> {
-        /// Threads for work that takes long, over all runtimes.
+        /// Maximum total number of threads for blocking work, over all runtimes.
         const BLOCKING: usize = 16;
         let failed = |error: std::io::Error| {
-            let message = format!("cannot start thread {index} of the network: {error}");
+            let message = format!("cannot start network thread {index}: {error}");
             ServeError::new(Status::Internal, NO_THREADS, message)
         };
         let runtime = Builder::new_current_thread()

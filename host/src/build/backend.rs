@@ -1,4 +1,4 @@
-//! View of a backend in the build pipeline: description, pattern table and verdicts.
+//! Backend as used by the build pipeline: description, pattern table and verdicts.
 
 use byoc_core::pass::manager;
 use byoc_core::pass::{
@@ -206,7 +206,7 @@ impl Backend<'_> {
             return Err(Box::new(error.note(all)));
         };
         if !described.values.is_empty() && !described.values.iter().any(|known| known == value) {
-            let error = wrong(format!("{name}.{option} cannot be \"{value}\""));
+            let error = wrong(format!("{name}.{option}: unsupported value \"{value}\""));
             return Err(Box::new(error.note(format!("expected {}", described.values.join(" or ")))));
         }
         self.chosen.insert(option.to_owned(), value.to_owned());
@@ -320,7 +320,7 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
         PluginJudge { backend, faults: Vec::new(), estimates: HashMap::new() }
     }
 
-    /// Returns the backend's estimate of a region: its estimate of the whole region if available, otherwise the sum
+    /// Returns the backend's estimate of a region: its estimate for the region itself if available, otherwise the sum
     /// over the region's composites and operators.
     pub fn estimate(&self, module: &Module, region: &RegionReport) -> Option<api::Estimate> {
         if let Some(estimate) = self.estimates.get(&(true, region.outputs.to_vec())) {
@@ -355,8 +355,8 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
         if !description.dynamic_dims {
             let dynamic = candidate.nodes.iter().find(|&&id| has_unknown_dims(module, id));
             if let Some(&id) = dynamic {
-                let detail = format!("expected dimensions that are known before the run, found {}", module.ty(id));
-                let hint = "bind it with --dim NAME=N".to_owned();
+                let detail = format!("expected dimensions known at compile time, found {}", module.ty(id));
+                let hint = "bind the dimensions with --dim NAME=N".to_owned();
                 return Some(Refusal { hint, ..Refusal::new(RefusalCode::DynamicDim, detail) });
             }
         }
@@ -369,7 +369,8 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             let open = candidate.nodes.iter().any(|&id| has_unknown_dims(module, id));
             if operators < cost.min_region_operators as usize || (flops < cost.min_region_flops && !open) {
                 let detail = format!(
-                    "found {operators} operators ({flops} FLOPs) in the region; {} requires at least {} ({} FLOPs)",
+                    "{}: expected a region of at least {} operators and {} FLOPs, found {operators} operators and \
+                     {flops} FLOPs",
                     self.backend.name, cost.min_region_operators, cost.min_region_flops
                 );
                 return Some(Refusal::new(RefusalCode::NotProfitable, detail));

@@ -215,7 +215,7 @@ pub fn takes_part(region: &CompiledRegion, backend: &str) -> bool {
 fn check_size(backend: &Backend<'_>, symbol: &str, bytes: usize) -> Result<(), Diagnostic> {
     let Some(limit) = backend.description.max_blob_bytes.filter(|limit| bytes as u64 > *limit) else { return Ok(()) };
     let message =
-        format!("{} compiled {symbol} to {bytes} bytes; its description limits blobs to {limit} bytes", backend.name);
+        format!("{}, region {symbol}: expected a blob of at most {limit} bytes, found {bytes} bytes", backend.name);
     Err(Diagnostic::error(codes::plugins::BLOB_TOO_LARGE, message)
-        .help("the backend has to refuse such a region in its verdict (ResourceLimit)"))
+        .help("refuse such regions in the backend's verdict with the code ResourceLimit"))
 }

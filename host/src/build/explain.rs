@@ -248,7 +248,7 @@ fn folded(
         }
         (None, false, true) => "the constant result".to_owned(),
         (None, false, false) => "a constant".to_owned(),
-        (None, true, _) => "nothing: it changes no value, or its result is unused".to_owned(),
+        (None, true, _) => "nothing, as a no-op or because its result is unused".to_owned(),
     };
     Placement { kind: PlacementKind::Folded, into: Some(into), ..Placement::default() }
 }

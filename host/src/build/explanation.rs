@@ -4,7 +4,7 @@ use byoc_ir::diag::Interface;
 use byoc_plugin_api::Estimate;
 use serde::{Deserialize, Serialize};
 
-/// Explanation of a whole model.
+/// Explanation of a model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Explanation {
     /// Model operators, in file order.

@@ -20,8 +20,9 @@ use std::collections::HashMap;
 /// If the module has no `@main`, or has expressions that the graph executor cannot represent: branches, references,
 /// closures.
 pub fn graph_json(module: &Module) -> Result<Value, Failure> {
-    let main =
-        module.main().ok_or_else(|| Failure::new(codes::passes::NOT_DATA_FLOW, "expected a module with @main"))?;
+    let main = module
+        .main()
+        .ok_or_else(|| Failure::new(codes::passes::NOT_DATA_FLOW, "expected a module with @main, found none"))?;
     let mut graph = Entries::default();
     let mut values: HashMap<ExprId, Vec<[usize; 3]>> = HashMap::new();
     for &param in &main.params {

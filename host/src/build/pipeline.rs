@@ -217,7 +217,7 @@ pub fn build(
     for backend in &backends {
         if !has_region_for(&backend.name) && !explanation.regions.iter().any(|r| r.backend == backend.name) {
             let reasons: Vec<&RefusalSummary> = reasons.iter().filter(|r| r.backend == backend.name).collect();
-            let message = format!("{} took no operator of the model{}", backend.name, refusal_headline(&reasons));
+            let message = format!("{} accepted no operator of the model{}", backend.name, refusal_headline(&reasons));
             let mut diagnostic = Diagnostic::warning(codes::plugins::TOOK_NOTHING, message);
             diagnostic.notes = reasons.iter().map(|reason| reason.to_string()).collect();
             warnings.push(diagnostic);
@@ -251,7 +251,7 @@ fn not_compiled(diagnostic: Diagnostic) -> Diagnostic {
 /// Returns the failure for a module that does not pass verification.
 fn not_verified(mut faults: Vec<Diagnostic>) -> Failure {
     if let Some(first) = faults.first_mut() {
-        first.notes.push("this is a defect of byoc, found before code generation: please report it".into());
+        first.notes.push("this is a bug in byoc, found before code generation: please report it".into());
     }
     Failure::from(faults)
 }

@@ -17,7 +17,7 @@ pub fn combinations(dims: &[(String, Vec<usize>)]) -> Result<Vec<BTreeMap<String
         let found = count.map_or_else(|| "more".to_owned(), |count| count.to_string());
         let message = format!("expected at most {MAX_VARIANTS} specialized programs, found {found}");
         return Err(Diagnostic::error(codes::frontends::BAD_BINDING, message)
-            .help("give fewer values with --dim NAME=N,N..")
+            .help("pass fewer values with --dim NAME=N,N..")
             .into());
     }
     if dims.is_empty() {

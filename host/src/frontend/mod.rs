@@ -11,8 +11,8 @@ use byoc_ir::interface::unreadable;
 use byoc_runtime::error::Failure;
 use std::path::Path;
 
-/// Reads a model: `.onnx`, `.relay` with its weights file beside it, or a folder in ONNX test-data layout, whose first
-/// data set then provides the shapes of inputs that `options` does not contain.
+/// Reads a model: `.onnx`, `.relay` with its weights file beside it, or a directory in ONNX test-data layout, whose
+/// first data set then provides the shapes of inputs that `options` does not contain.
 ///
 /// # Errors
 /// If a file cannot be read, or the model is invalid; all errors that can be detected together are reported.
@@ -73,7 +73,7 @@ fn unknown_format(path: &Path) -> Diagnostic {
         format!("{}: expected a model in a supported format", path.display()),
     )
     .note(if cfg!(feature = "onnx") {
-        "supported formats: .onnx files, .relay files, and folders with a model.onnx and test_data_set_N folders"
+        "supported formats: .onnx files, .relay files, and directories with a model.onnx and test_data_set_N directories"
     } else {
         "supported formats: .relay files; byoc was built without support for ONNX models"
     })

@@ -140,12 +140,12 @@ fn read_constants(file: &Path) -> Result<Vec<Arc<Tensor>>, Diagnostic> {
         Some(name) => Err(Diagnostic::error(
             codes::frontends::MISSING_WEIGHTS,
             format!(
-                "{}: unexpected tensor \"{name}\" beside the constants 0, 1, ... ({} found)",
+                "{}: expected only tensors named 0, 1, ..., found \"{name}\" and {} numbered tensors",
                 file.display(),
                 constants.len()
             ),
         )
-        .note("the constants of a text have the names 0, 1, and so on, without gaps")),
+        .note("the constants of a module are named 0, 1, and so on, without gaps")),
     }
 }
 

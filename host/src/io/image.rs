@@ -44,7 +44,7 @@ pub fn load(path: &Path, dtype: DType, shape: &[usize], normalization: &Normaliz
         1 => Ok(vec![given[0]; layout.channels]),
         n if n == layout.channels => Ok(given.to_vec()),
         n => Err(bad_input(format!(
-            "{what}: found {n} values, expected 1 or one for each of the {} channels",
+            "{what}: expected 1 value or {} values, one per channel, found {n}",
             layout.channels
         ))),
     };

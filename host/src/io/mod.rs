@@ -39,7 +39,7 @@ pub fn read_tensor(path: &Path, entry: Option<&str>) -> Result<Tensor, Diagnosti
 pub enum Peeked {
     /// Element type and dimensions; [`read_tensor`] reads the elements.
     Header(npy::Header),
-    /// Whole tensor, from a format whose type is known only after the elements are read.
+    /// Complete tensor, from a format whose type is known only after the elements are read.
     Tensor(Tensor),
 }
 

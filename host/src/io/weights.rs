@@ -25,7 +25,12 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, Diagnostic> {
         let dtype = element_type(view.dtype())
             .ok_or_else(|| bad_file(path, format!("tensor {name}: unsupported element type {:?}", view.dtype())))?;
         let mut tensor = Tensor::from_storage(dtype, view.shape(), Arc::new(MappedRange(bytes.slice_ref(view.data()))))
-            .ok_or_else(|| bad_file(path, format!("tensor {name}: expected data of the size of its shape")))?;
+            .ok_or_else(|| {
+                bad_file(
+                    path,
+                    format!("tensor {name}: expected data that matches its shape, found {} bytes", view.data().len()),
+                )
+            })?;
         if dtype == DType::Bool && tensor.bytes().iter().any(|&b| b > 1) {
             let values: Vec<bool> = tensor.bytes().iter().map(|&b| b != 0).collect();
             tensor = Tensor::from_bools(view.shape(), &values);
@@ -123,7 +128,7 @@ mod tests {
         let good = std::fs::read(&path).unwrap();
         for length in 0..good.len() {
             std::fs::write(&path, &good[..length]).unwrap();
-            assert!(read(&path).is_err(), "cut off at {length}");
+            assert!(read(&path).is_err(), "expected an error for {length} bytes");
         }
     }
 }

@@ -15,9 +15,9 @@ pub fn test_data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests").join(name)
 }
 
-/// Returns the folders of the test models, sorted.
+/// Returns the directories of the test models, sorted.
 pub fn model_folders() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(test_data("models")).expect("cannot read the test model folder");
+    let entries = std::fs::read_dir(test_data("models")).expect("expected a readable directory of test models");
     let mut folders: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
     folders.sort();
     folders
@@ -49,7 +49,9 @@ pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
                 Value::Tensor(_) => return Err("a field of a tensor".into()),
             },
             Expr::Call(call) => {
-                let Callee::Op(op) = call.callee else { return Err("a call of a function".into()) };
+                let Callee::Op(op) = call.callee else {
+                    return Err("expected an operator as callee, found a function".into());
+                };
                 let args: Vec<Value> = call.args.iter().map(|a| values[a].clone()).collect();
                 let mut outputs = op::evaluate(op, &call.attrs, &args, 1 << 32)?;
                 if module.ty(id).as_tuple().is_some() {
@@ -103,7 +105,7 @@ fn interpret(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> 
     match evaluate(module, main.body, &scope)? {
         Data::Plain(Value::Tensor(tensor)) => Ok(vec![tensor]),
         Data::Plain(Value::Tuple(fields)) => Ok(fields),
-        Data::Function(..) => Err("the result is a function".into()),
+        Data::Function(..) => Err("expected a tensor or a tuple as result, found a function".into()),
     }
 }
 
@@ -147,9 +149,11 @@ fn evaluate(module: &Module, id: ExprId, scope: &Rc<Scope>) -> Result<Data, Stri
             }
             Callee::Expr(callee) => {
                 let Data::Function(function, outer) = evaluate(module, callee, scope)? else {
-                    return Err("a call of a tensor".into());
+                    return Err("expected a function as callee, found a tensor".into());
                 };
-                let Expr::Function(function) = module.expr(function) else { return Err("not a function".into()) };
+                let Expr::Function(function) = module.expr(function) else {
+                    return Err("expected a function literal".into());
+                };
                 let inner = Scope { values: RefCell::default(), outer: Some(outer) };
                 for (&param, &arg) in function.params.iter().zip(&call.args) {
                     inner.set(param, evaluate(module, arg, scope)?);
@@ -157,7 +161,7 @@ fn evaluate(module: &Module, id: ExprId, scope: &Rc<Scope>) -> Result<Data, Stri
                 evaluate(module, function.body, &Rc::new(inner))?
             }
         },
-        other => return Err(format!("{other:?} is not supported")),
+        other => return Err(format!("unsupported expression {other:?}")),
     };
     scope.set(id, data.clone());
     Ok(data)

@@ -9,7 +9,7 @@ pub enum Anchor {
     MatrixProduct,
     /// Max and average pools.
     Pool,
-    /// Normalizations over whole rows: softmax, log-softmax, layer normalization.
+    /// Row-wise normalizations: softmax, log-softmax, layer normalization.
     Normalize,
     /// Sums, means and extremes over axes.
     Reduce,

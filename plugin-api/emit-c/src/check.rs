@@ -26,7 +26,10 @@ pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), 
                 return refuse(RefusalCode::UnsupportedLayout, detail);
             }
             if negative("padding") {
-                return refuse(RefusalCode::UnsupportedAttr, "attribute padding: expected integers >= 0".into());
+                return refuse(
+                    RefusalCode::UnsupportedAttr,
+                    "attribute padding: expected integers >= 0, found a negative integer".into(),
+                );
             }
             let infinite = || {
                 let weight = ir.constant(op.inputs[1]);
@@ -34,7 +37,7 @@ pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), 
             };
             if op.name == "nn.conv2d_transpose" && infinite() {
                 let detail =
-                    "a weight is infinite or NaN, and its products with the zeros around the input would be NaN";
+                    "expected finite weights, found an infinity or a NaN, whose product with a padding zero is NaN";
                 return refuse(RefusalCode::UnsupportedAttr, detail.into());
             }
         }
@@ -49,13 +52,16 @@ pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), 
                 );
             }
             if negative("padding") {
-                return refuse(RefusalCode::UnsupportedAttr, "attribute padding: expected integers >= 0".into());
+                return refuse(
+                    RefusalCode::UnsupportedAttr,
+                    "attribute padding: expected integers >= 0, found a negative integer".into(),
+                );
             }
         }
         Anchor::Normalize => {
             let row = op.attrs().axis("axis", -1, shape.len()).map(|axis| shape[axis]);
             if row.is_none_or(|n| n > MAX_ROW) {
-                let detail = format!("expected rows of at most {MAX_ROW} elements");
+                let detail = format!("expected rows of at most {MAX_ROW} elements, found longer rows");
                 return refuse(RefusalCode::ResourceLimit, detail);
             }
         }
@@ -86,7 +92,10 @@ pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), 
         }
         Anchor::Gather => {
             if op.attrs().int("batch_dims", 0) != 0 {
-                return refuse(RefusalCode::UnsupportedAttr, "attribute batch_dims: expected 0".into());
+                return refuse(
+                    RefusalCode::UnsupportedAttr,
+                    "attribute batch_dims: expected 0, found a nonzero value".into(),
+                );
             }
         }
         Anchor::Pad => {

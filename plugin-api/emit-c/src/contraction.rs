@@ -164,7 +164,9 @@ impl Lowering<'_, '_> {
         while taps.len() < 2 {
             taps.insert(0, (1, 0, 0));
         }
-        let [(n0, _, s0), (n1, _, s1)] = taps[..] else { return Err("expected at most 2 kernel axes".into()) };
+        let [(n0, _, s0), (n1, _, s1)] = taps[..] else {
+            return Err("expected at most 2 kernel axes, found more".into());
+        };
         let (k, _, sk) = c.k;
         let (columns, group_dims) = (c.columns(), &c.body.domain[..c.parts[0]]);
         let depth = n0 * n1 * k;

@@ -51,7 +51,9 @@ impl Sums {
             taps.insert(0, (1, 0, 0));
             guards.insert(0, None);
         }
-        let ([y, x], [gy, gx]) = (&taps[..], &guards[..]) else { return Err("expected at most 2 kernel axes".into()) };
+        let ([y, x], [gy, gx]) = (&taps[..], &guards[..]) else {
+            return Err("expected at most 2 kernel axes, found more".into());
+        };
         Ok(Sums { levels: [(y.0, y.1), (x.0, x.1), (c.k.0, c.k.1)], guards: [*gy, *gx] })
     }
 }
@@ -293,7 +295,9 @@ impl Lowering<'_, '_> {
         while taps.len() < 2 {
             taps.insert(0, (1, 0, 0));
         }
-        let [(n0, _, s0), (n1, _, s1)] = taps[..] else { return Err("expected at most 2 kernel axes".into()) };
+        let [(n0, _, s0), (n1, _, s1)] = taps[..] else {
+            return Err("expected at most 2 kernel axes, found more".into());
+        };
         let (k, _, sk) = c.k;
         let columns = c.columns();
         let Place::Constant(index) = c.b else {
@@ -326,8 +330,14 @@ impl Lowering<'_, '_> {
                                     continue;
                                 }
                                 let at = start + i * s0 + j * s1 + l * sk + (column + n) * c.b_column;
-                                let at = usize::try_from(at).map_err(|_| "a weight is out of range")? * size;
-                                data.extend_from_slice(bytes.get(at..at + size).ok_or("a weight is out of range")?);
+                                let at = usize::try_from(at).map_err(
+                                    |_| "expected weight offsets within the constant, found one out of range",
+                                )? * size;
+                                data.extend_from_slice(
+                                    bytes
+                                        .get(at..at + size)
+                                        .ok_or("expected weight offsets within the constant, found one out of range")?,
+                                );
                             }
                         }
                     }

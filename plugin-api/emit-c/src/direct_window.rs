@@ -24,7 +24,7 @@ impl Lowering<'_, '_> {
             taps.insert(0, (1, 0, 0));
         }
         let Place::Constant(index) = c.b else {
-            return Err("expected constant weights of a depthwise convolution".into());
+            return Err("depthwise convolution: expected constant weights, found runtime values".into());
         };
         let constant = self.ir.constants.get(index).ok_or("unknown constant")?;
         let (size, bytes) = (c.types.b.size(), constant.bytes());
@@ -33,8 +33,14 @@ impl Lowering<'_, '_> {
             for j in 0..n1 {
                 for channel in 0..channels {
                     let at = c.b_offset + i * taps[0].2 + j * taps[1].2 + channel * c.b_column;
-                    let at = usize::try_from(at).map_err(|_| "a weight is out of range")? * size;
-                    data.extend_from_slice(bytes.get(at..at + size).ok_or("a weight is out of range")?);
+                    let at = usize::try_from(at)
+                        .map_err(|_| "expected weight offsets within the constant, found one out of range")?
+                        * size;
+                    data.extend_from_slice(
+                        bytes
+                            .get(at..at + size)
+                            .ok_or("expected weight offsets within the constant, found one out of range")?,
+                    );
                 }
             }
         }

@@ -62,7 +62,7 @@ impl Lowering<'_, '_> {
         if op.name == REGION {
             let symbol = op.attrs().text("symbol");
             let externals = self.externals;
-            let region = externals.regions.get(symbol).ok_or("a region without source")?;
+            let region = externals.regions.get(symbol).ok_or("expected a region with C source, found one without")?;
             let workspace = if region.workspace == 0 {
                 "0".to_owned()
             } else {
@@ -125,7 +125,7 @@ impl Lowering<'_, '_> {
         let axes = places.filter(|axes| axes.len() == given.len() && !given.is_empty());
         let axes = axes.ok_or_else(|| format!("{}: expected a permutation of {given:?}, found {wanted}", op.name))?;
         let (Place::Constant(index), offset, dtype) = inputs[1] else {
-            return Err(format!("{}: expected a constant weight, whose layout can be changed to {wanted}", op.name));
+            return Err(format!("{}: layout {wanted}: expected a constant weight, found a runtime value", op.name));
         };
         let view = View { offset, ..View::dense(self.ir.shape(op.inputs[1])) }.permute(&axes);
         let (size, bytes) = (dtype.size(), self.ir.constants[index].bytes());
@@ -136,8 +136,14 @@ impl Lowering<'_, '_> {
                 at += rest % view.shape[d] * view.strides[d];
                 rest /= view.shape[d];
             }
-            let at = usize::try_from(at).map_err(|_| "a weight is out of range")? * size;
-            data.extend_from_slice(bytes.get(at..at + size).ok_or("a weight is out of range")?);
+            let at = usize::try_from(at)
+                .map_err(|_| "expected weight offsets within the constant, found one out of range")?
+                * size;
+            data.extend_from_slice(
+                bytes
+                    .get(at..at + size)
+                    .ok_or("expected weight offsets within the constant, found one out of range")?,
+            );
         }
         let array =
             self.constant_array(ConstantArray { dtype, bytes: data, comment: format!("{wanted} {:?}", view.shape) });
@@ -244,7 +250,7 @@ impl Lowering<'_, '_> {
     }
 }
 
-/// Replaces with underscores the characters that a C string literal must not contain.
+/// Replaces characters that must not appear in a C string literal with underscores.
 fn quote(text: &str) -> String {
     text.chars()
         .map(|c| if c == '"' || c == '\\' || c == '?' || !c.is_ascii() || c.is_control() { '_' } else { c })

@@ -71,7 +71,9 @@ impl Lowering<'_, '_> {
             Some(Anchor::Gather) => self.gather(group, id, comment),
             Some(Anchor::Pad) => self.pad(group, id, comment),
             Some(Anchor::Resize) => self.resize(group, id, comment),
-            Some(Anchor::Concatenate) => Err("a concatenation is not lowered as an anchor".into()),
+            Some(Anchor::Concatenate) => {
+                Err("expected an operator with an anchor lowering, found a concatenation".into())
+            }
             None => Err(format!("no code generation for {name}")),
         }
     }
@@ -117,7 +119,7 @@ impl Lowering<'_, '_> {
         };
         let to = self
             .place_for(result, &order, &comment[0], |_| true)
-            .ok_or("no storage for the result of a concatenation")?;
+            .ok_or("expected storage for the result of a concatenation, found none")?;
         let dtype = self.ir.val(result).dtype;
         let mut before = 0;
         let stacked = op.name == "stack";

@@ -253,8 +253,10 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 Some(view) => {
                     let border = match op.name {
                         "transpose" => {
-                            let axes =
-                                op.attrs().permutation(view.shape.len()).ok_or("axes: expected a permutation")?;
+                            let axes = op
+                                .attrs()
+                                .permutation(view.shape.len())
+                                .ok_or("attribute axes: expected a permutation, found other axes")?;
                             axes.into_iter().map(|a| storage.border[a]).collect()
                         }
                         "copy" => storage.border,
@@ -541,7 +543,9 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     continue;
                 }
                 if let Some((source, _)) = index_in(self.ir, group, input) {
-                    let name = names.get(&source).ok_or("expected the operators of a group in topological order")?;
+                    let name = names
+                        .get(&source)
+                        .ok_or("expected operators in topological order, found a use before its definition")?;
                     args.push(name.clone());
                     continue;
                 }
@@ -604,7 +608,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 continue;
             }
             let index = &group.index[value];
-            // Order of the value's own dimensions that corresponds to `order` for the domain.
+            // Order of the value's dimensions that corresponds to `order` of the domain.
             let value_order = self.domain_order(index, &group.domain, &order);
             let comment = format!("{} of {}", name, self.symbol);
             let comment = self.ir.producer(*value).map_or(comment, |op| self.describe(op));
@@ -622,7 +626,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     storage
                 }
             };
-            let view = pull_back(index, &storage.view, domain).ok_or("no storage for a result")?;
+            let view = pull_back(index, &storage.view, domain).ok_or("expected storage for the result, found none")?;
             body.stores.push(Store { value: name.clone(), place: storage.place, view, dtype });
         }
         Ok((body, order))

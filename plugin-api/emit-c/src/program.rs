@@ -299,7 +299,9 @@ fn check(ir: &RegionIr<'_>, op: &Op<'_>, externals: &Externals) -> Option<Unsupp
     };
     if externals.contains(op.name) {
         return match unsupported(ir, op) {
-            _ if is_view_op(op.name) => refuse("a view of another tensor cannot be a function".to_owned()),
+            _ if is_view_op(op.name) => {
+                refuse("expected an operator that computes its result, found a view operator".to_owned())
+            }
             Some(reason) => refuse(reason),
             None => None,
         };
@@ -313,7 +315,7 @@ fn check(ir: &RegionIr<'_>, op: &Op<'_>, externals: &Externals) -> Option<Unsupp
             return refuse(format!("unsupported element type {}", value.dtype));
         }
         if value.shape.contains(&0) {
-            return refuse("expected at least 1 element".to_owned());
+            return refuse("expected at least 1 element, found 0".to_owned());
         }
     }
     let kind = program_anchor(op.name)?;

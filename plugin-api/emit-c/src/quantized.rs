@@ -42,8 +42,10 @@ pub fn zero_points(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<i64, String> {
         return Ok(0);
     }
     let of = |i: usize| op.inputs.get(i).and_then(|&v| ir.constant_ints(v));
-    let data = of(2).ok_or_else(|| format!("{}: expected a constant zero point of the data", op.name))?;
-    let weight = of(3).ok_or_else(|| format!("{}: expected a constant zero point of the weight", op.name))?;
+    let data = of(2)
+        .ok_or_else(|| format!("{}: expected a constant zero point of the data, found a runtime value", op.name))?;
+    let weight = of(3)
+        .ok_or_else(|| format!("{}: expected a constant zero point of the weight, found a runtime value", op.name))?;
     if weight.iter().any(|&zero| zero != 0) {
         return Err(format!("{}: expected a zero point of 0 of the weight, found {weight:?}", op.name));
     }
@@ -215,13 +217,14 @@ pub enum Rescale {
 pub fn multipliers(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Vec<Rescale>, String> {
     let scales = |i: usize| {
         let constant = op.inputs.get(i).and_then(|&v| ir.constant(v));
-        let (_, constant) = constant.ok_or_else(|| format!("{}: expected constant scales", op.name))?;
+        let (_, constant) =
+            constant.ok_or_else(|| format!("{}: expected constant scales, found runtime values", op.name))?;
         Ok::<Vec<f32>, String>(constant.tensor().as_slice::<f32>().to_vec())
     };
     let (input, output) = (scales(1)?, scales(3)?);
     let n = input.len().max(output.len());
     if input.is_empty() || output.is_empty() {
-        return Err(format!("{}: expected at least one scale", op.name));
+        return Err(format!("{}: expected at least one scale, found none", op.name));
     }
     let pairs: Vec<(f32, f32)> =
         (0..n).map(|i| (input[i.min(input.len() - 1)], output[i.min(output.len() - 1)])).collect();

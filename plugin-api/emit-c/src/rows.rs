@@ -211,7 +211,7 @@ impl Lowering<'_, '_> {
             .ok_or_else(|| format!("{}: attribute axis: out of range for rank {rank}", op.name))?;
         let data = self.resolve(op.inputs[0])?;
         let kept: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
-        // Kept dimensions, in memory order.
+        // Dimensions that are not reduced, in memory order.
         let by_memory: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| !reduced[*d]).collect();
         let out_rank = ir.shape(op.outputs[0]).len();
         let keepdims = out_rank == rank && out_rank != kept.len();
@@ -222,7 +222,9 @@ impl Lowering<'_, '_> {
         }
         let (body, _) = self.loop_body(number, Some(&order))?;
         let kept_shape: Vec<i64> = kept.iter().map(|&d| shape[d]).collect();
-        let body = body.transform(|v| v.reshape(&kept_shape)).ok_or("result of a reduction: unexpected shape")?;
+        let body = body
+            .transform(|v| v.reshape(&kept_shape))
+            .ok_or("reduction: expected the shape of the dimensions not reduced, found another")?;
         let place: Vec<usize> = by_memory.iter().map(|d| kept.iter().position(|k| k == d).unwrap_or(0)).collect();
         let body = body.permute(&place);
         let x_kept = data.view.permute(&by_memory);

@@ -23,7 +23,7 @@ enum Pool {
 enum Range {
     /// Window of `size` elements every `stride` elements, with dilation and padding (before, after).
     Window { size: i64, stride: i64, dilation: i64, pad: (i64, i64) },
-    /// Whole axis divided into the given number of ranges, as evenly as possible.
+    /// Entire axis, divided into the given number of ranges as evenly as possible.
     Adaptive(i64),
 }
 
@@ -32,7 +32,7 @@ fn pool_scales(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(f32, i64, f32, i64), S
     let scale = |i: usize| quantized::scale(ir, op.inputs[i]);
     let zero = |i: usize| quantized::zero_point(ir, op.inputs[i]);
     let all = || Some((scale(1)?, zero(2)?, scale(3)?, zero(4)?));
-    all().ok_or_else(|| format!("{}: expected constant scales and zero points", op.name))
+    all().ok_or_else(|| format!("{}: expected constant per-tensor scales and zero points, found others", op.name))
 }
 
 impl Lowering<'_, '_> {
@@ -50,7 +50,9 @@ impl Lowering<'_, '_> {
         while taps.len() < 2 {
             taps.insert(0, (1, 0, 0));
         }
-        let [(n0, s0, w0), (n1, s1, w1)] = taps[..] else { return Err("expected at most 2 kernel axes".into()) };
+        let [(n0, s0, w0), (n1, s1, w1)] = taps[..] else {
+            return Err("expected at most 2 kernel axes, found more".into());
+        };
         let rank = body.domain.len();
         let Depthwise { channels, padded, len, rows, pixels, tasks } = Depthwise::new(&body.domain, n0 * n1);
         let name = self.phase_name();

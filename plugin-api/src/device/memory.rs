@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 /// Opaque handle to a device buffer: the `data` of DLPack tensors in the buffer. Only the plugin interprets it.
 pub type BufferHandle = NonNull<c_void>;
 
-/// Position in a buffer at which a copy begins.
+/// Buffer and offset at which a copy begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
     /// Source or destination buffer.

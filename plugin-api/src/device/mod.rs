@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `table` | the tables, as they cross the boundary |
 //! | `memory` | [`DeviceMemory`], which a plugin implements, and its table |
-//! | `stream` | [`submit`], with which a run hands over its unfinished work |
+//! | `stream` | [`submit`], through which a run passes its unfinished work to the host |
 
 mod memory;
 mod stream;

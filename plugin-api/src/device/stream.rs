@@ -27,7 +27,7 @@ fn service(services: &Services) -> Option<&'static StreamTable> {
     services.get_service(STREAM_SERVICE).map(|table| unsafe { &*table.as_ptr().cast::<StreamTable>() })
 }
 
-/// Hands over to the host the work that the current run has started. Must be called on the thread on which the host
+/// Submits the unfinished work of the current run to the host. Must be called on the thread on which the host
 /// called `run`, at most once per run.
 ///
 /// # Errors

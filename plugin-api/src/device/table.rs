@@ -78,8 +78,8 @@ pub struct StreamTable {
     /// events. Must be called from `run`, on its thread. An in-order device need not call it.
     pub dependencies: unsafe extern "C" fn(*mut *const EventTable) -> usize,
     /// Accepts the event of the work that the current run has started, and returns [`OK`]. Returns [`FAILED`] if the
-    /// work has to be done when `run` returns; the caller then keeps the event. Must be called from `run`, on its
-    /// thread.
+    /// work must be complete when `run` returns; the caller then retains ownership of the event. Must be called from
+    /// `run`, on its thread.
     pub submit: unsafe extern "C" fn(*const EventTable) -> i32,
 }
 
@@ -99,7 +99,8 @@ impl Failure {
             status @ (OK | PENDING) => Ok(status),
             status => {
                 let reported = failure.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-                Err(reported.unwrap_or_else(|| Error::new(format!("status {status} without a reason"))))
+                Err(reported
+                    .unwrap_or_else(|| Error::new(format!("expected a reason for status {status}, found none"))))
             }
         }
     }

@@ -84,7 +84,7 @@ pub(super) fn exit_forked_child(site: &CallSite) -> ! {
     // The state was inherited from the parent, whose other threads do not exist here.
     LAST_MESSAGE.reset();
     exit_with_error(PROCESS_ENDED, site, |line| {
-        _ = line.text("forked, and the child returned to byoc; the child exits")
+        _ = line.text("forked, and the child process returned to byoc; the child process exits")
     })
 }
 

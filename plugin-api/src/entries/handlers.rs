@@ -124,12 +124,14 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
     let (running, last) = (slots::running(), slots::last());
     if let Some(site) = current.or(running.map(|(site, _)| site)).or(last) {
         print_last(|line| {
-            line.error(PROCESS_ENDED).site(site).text(": ended by ").text(name);
+            line.error(PROCESS_ENDED).site(site).text(": terminated by ").text(name);
             match (current, running) {
                 (Some(_), _) => {}
-                (None, Some((_, 0))) => _ = line.text(" on another thread while it was running"),
+                (None, Some((_, 0))) => _ = line.text(" on another thread while this entry was running"),
                 (None, Some((_, others))) => {
-                    line.text(" on another thread while it and ").number(others as u64).text(" more were running");
+                    line.text(" on another thread while this entry and ")
+                        .number(others as u64)
+                        .text(" others were running");
                 }
                 (None, None) => _ = line.text(" outside of plugins, after this entry had returned"),
             }

@@ -24,7 +24,7 @@ pub struct Change {
 
 impl std::fmt::Display for Change {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let end = if self.restored { "it was restored" } else { "it cannot be restored" };
+        let end = if self.restored { "byoc restored it" } else { "byoc failed to restore it" };
         write!(f, "{}: changed {}; {end}", self.site, self.state)
     }
 }
@@ -71,11 +71,11 @@ pub(super) type Identity = (libc::dev_t, libc::ino_t, libc::mode_t);
 /// between C libraries, hence the casts.
 #[allow(clippy::cast_possible_wrap, reason = "small numbers")]
 const LIMITS: [(c_int, &str); 5] = [
-    (libc::RLIMIT_NOFILE as c_int, "the limit on open files"),
-    (libc::RLIMIT_AS as c_int, "the limit on address space"),
-    (libc::RLIMIT_DATA as c_int, "the limit on data"),
-    (libc::RLIMIT_FSIZE as c_int, "the limit on the size of files"),
-    (libc::RLIMIT_CPU as c_int, "the limit on CPU time"),
+    (libc::RLIMIT_NOFILE as c_int, "the open file limit"),
+    (libc::RLIMIT_AS as c_int, "the address space limit"),
+    (libc::RLIMIT_DATA as c_int, "the data segment limit"),
+    (libc::RLIMIT_FSIZE as c_int, "the file size limit"),
+    (libc::RLIMIT_CPU as c_int, "the CPU time limit"),
 ];
 
 const STREAMS: [(RawFd, &str); 3] = [(0, "standard input"), (1, "standard output"), (2, "standard error")];
@@ -128,7 +128,8 @@ pub(super) fn interrupt_action() -> Option<libc::sigaction> {
     unsafe { (libc::sigaction(libc::SIGINT, std::ptr::null(), action.as_mut_ptr()) == 0).then(|| action.assume_init()) }
 }
 
-/// Duplicates a descriptor to a high number, which code that closes "all" descriptors is unlikely to reach.
+/// Duplicates a file descriptor to a high descriptor number, which code that closes "all" descriptors is unlikely to
+/// reach.
 pub(super) fn duplicate_high(descriptor: RawFd) -> io::Result<OwnedFd> {
     for min in [800, 100, 3] {
         // SAFETY: `fcntl` fails on a closed descriptor, and the duplicate does not replace an open one.

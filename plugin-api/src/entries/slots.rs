@@ -7,8 +7,8 @@ use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// Number of slots: twice the maximum of `--threads`, which leaves room for the threads of an executable that embeds
-/// the host. Additional threads share one slot, which is never read.
+/// Number of slots: twice the maximum of `--threads`, to accommodate the threads of an executable that embeds the
+/// host. Additional threads share one slot, which is never read.
 pub(super) const SLOTS: usize = 2048;
 
 /// Entry of one thread. Aligned to a cache line, because threads write to their slots at every entry.

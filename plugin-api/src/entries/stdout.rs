@@ -34,10 +34,10 @@ impl ReservedStdout {
     /// Checks that the descriptor still refers to standard output, and that no plugin has forked this process.
     fn check(&self) -> io::Result<()> {
         if std::process::id() != self.process {
-            return Err(io::Error::other("a process forked by a plugin has no standard output"));
+            return Err(io::Error::other("a plugin forked this process, which has no standard output"));
         }
         if process::identity(self.file.as_raw_fd()) != self.identity {
-            return Err(io::Error::other("the descriptor of standard output was closed by a plugin"));
+            return Err(io::Error::other("a plugin closed the standard output descriptor"));
         }
         Ok(())
     }

@@ -63,7 +63,7 @@ unsafe extern "C" fn on_thread_end(thread: *mut c_void) {
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
     if let (Some(site), false) = (thread.slot.at(), thread.slot.is_shared()) {
         if HOST_PID.load(Ordering::Relaxed) == std::process::id() {
-            let message = "ended a thread of byoc (pthread_exit); byoc cannot continue";
+            let message = "terminated a byoc thread with pthread_exit; byoc cannot continue";
             exit_with_error(PROCESS_ENDED, site, |line| _ = line.text(message));
         }
         // The host does not own its process: the slot stays occupied, and a join on the thread blocks.

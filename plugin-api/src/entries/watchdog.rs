@@ -124,8 +124,8 @@ fn exit_host_stuck(site: &CallSite) -> ! {
 #[cold]
 fn exit_memory_exceeded(site: &CallSite, resident: u64, limit: u64) -> ! {
     exit::exit_with_error(LIMIT_EXCEEDED, site, |line| {
-        line.text("byoc uses ").number(resident >> 20).text(" MiB of memory, expected at most ");
-        line.number(limit >> 20).text(" MiB; byoc exits");
+        line.text("expected at most ").number(limit >> 20).text(" MiB of resident memory, found ");
+        line.number(resident >> 20).text(" MiB; byoc exits");
     })
 }
 

@@ -60,7 +60,7 @@ impl Memory {
         if !table.alignment.is_power_of_two() || table.alignment > MAX_ALIGNMENT {
             let found = table.alignment;
             return Err(invalid(format!(
-                "expected an alignment of a power of two up to {MAX_ALIGNMENT}, found {found}"
+                "expected a power-of-two alignment of at most {MAX_ALIGNMENT}, found {found}"
             )));
         }
         if table.device.kind == Device::CPU.kind {

@@ -115,7 +115,7 @@ pub(super) enum EntryKind {
 pub(super) fn sniff_entry(path: &Path) -> Result<EntryKind, Rejection> {
     // Opening a FIFO would block until another process opens it for writing.
     if !std::fs::metadata(path).map_err(|error| unreadable(&error))?.is_file() {
-        return Err(Rejection::new(code::UNREADABLE, "not a regular file"));
+        return Err(Rejection::new(code::UNREADABLE, "expected a regular file, found a directory or a special file"));
     }
     let file = File::open(path).map_err(|error| unreadable(&error))?;
     sniff_data(&ReadCache::new(file))
@@ -126,7 +126,7 @@ fn unreadable(error: &std::io::Error) -> Rejection {
 }
 
 fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> {
-    let read_error = |_| Rejection::new(code::UNREADABLE, "cannot be read to its end");
+    let read_error = |_| Rejection::new(code::UNREADABLE, "cannot be read completely");
     let length = data.len().map_err(read_error)?;
     let prefix = data.read_bytes_at(0, length.min(512)).map_err(read_error)?;
     if prefix.is_empty() {
@@ -149,16 +149,18 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
         return Err(Rejection::new(code::NOT_A_LIBRARY, reason));
     }
     if prefix.get(4).is_some_and(|&class| class != elf::ELFCLASS64.0) {
-        return Err(Rejection::new(code::OTHER_MACHINE, "expected a library for a 64-bit machine"));
+        return Err(Rejection::new(
+            code::OTHER_MACHINE,
+            "expected a library for a 64-bit machine, found another ELF class",
+        ));
     }
     let header = elf::FileHeader64::<Endianness>::parse(data).map_err(|_| truncated(length, None))?;
     let endian = header.endian().map_err(|_| Rejection::new(code::NOT_A_LIBRARY, "malformed ELF header"))?;
     let machine = header.e_machine(endian);
     if machine != MACHINE {
         let reason = format!("expected a library for ELF machine {}, found one for {}", MACHINE.0, machine.0);
-        return Err(
-            Rejection::new(code::OTHER_MACHINE, reason).hint(format!("build it for {}", std::env::consts::ARCH))
-        );
+        return Err(Rejection::new(code::OTHER_MACHINE, reason)
+            .hint(format!("build the plugin for {}", std::env::consts::ARCH)));
     }
     if header.e_type(endian) != elf::ET_DYN {
         return Err(Rejection::new(code::NOT_A_LIBRARY, "expected a shared library, found another kind of ELF file")
@@ -196,11 +198,11 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
             Rejection::new(code::NO_ENTRY, "expected a byoc plugin, found a shared library without an entry symbol");
         match mangled {
             Some(name) => none.hint(format!(
-                "it exports \"{name}\", a mangled C++ name: include byoc_plugin.h, or declare {C_ENTRY} as extern \"C\""
+                "include byoc_plugin.h, or declare {C_ENTRY} as extern \"C\": \"{name}\" is a mangled C++ name"
             )),
-            None => none.hint(format!(
-                "in Rust a plugin has one declare_plugin! line and is built as a cdylib; in C it exports {C_ENTRY}"
-            )),
+            None => {
+                none.hint(format!("in Rust, add one declare_plugin! line and build a cdylib; in C, export {C_ENTRY}"))
+            }
         }
     })
 }
@@ -216,16 +218,16 @@ fn other_system(prefix: &[u8]) -> Option<&'static str> {
     const MAX_PROCESSORS: u8 = 44;
     let (magic, rest) = prefix.split_first_chunk::<4>()?;
     if MACH_O.contains(magic) {
-        return Some("a Mach-O library of macOS");
+        return Some("a Mach-O library for macOS");
     }
     if UNIVERSAL.contains(magic)
         && rest.first_chunk().is_some_and(|&[a, b, c, d]| [a, b, c] == [0; 3] && d <= MAX_PROCESSORS)
     {
-        return Some("a universal Mach-O library of macOS");
+        return Some("a universal Mach-O library for macOS");
     }
     let at = prefix.get(0x3c..0x40)?.try_into().map(u32::from_le_bytes).ok()? as usize;
     let is_pe = magic.starts_with(b"MZ") && prefix.get(at..at.checked_add(4)?) == Some(&b"PE\0\0"[..]);
-    is_pe.then_some("a PE library of Windows")
+    is_pe.then_some("a PE library for Windows")
 }
 
 const COPY_AGAIN: &str = "copy the file again";
@@ -233,7 +235,7 @@ const COPY_AGAIN: &str = "copy the file again";
 fn truncated(length: u64, required: Option<u64>) -> Rejection {
     let reason = match required {
         Some(required) => format!("truncated: found {length} bytes, expected at least {required}"),
-        None => format!("truncated: {length} bytes are too few for the ELF headers"),
+        None => format!("truncated: expected complete ELF headers, found {length} bytes"),
     };
     Rejection::new(code::TRUNCATED, reason).hint(COPY_AGAIN)
 }

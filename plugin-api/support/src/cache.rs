@@ -3,9 +3,9 @@
 //! An object runs with the privileges of the process that loads it, so the cache never returns an object that another
 //! user may have written:
 //!
-//! 1. Folders and files must be owned by the user and not be writable by others, and files must be regular files. These
-//!    properties are checked on the open file descriptor, not on the path; symlinks are not followed, and opening a
-//!    FIFO does not block.
+//! 1. Directories and files must be owned by the user and not be writable by others, and files must be regular files.
+//!    These properties are checked on the open file descriptor, not on the path; symlinks are not followed, and
+//!    opening a FIFO does not block.
 //! 2. Each object is followed by a keyed BLAKE3 digest. The secret key is stored beside the objects and readable only
 //!    by the user. The digest covers the name of the object, so an object copied to a different name counts as
 //!    corrupted.
@@ -32,7 +32,7 @@ use std::time::{Duration, SystemTime};
 const SECRET: &str = "key";
 /// Prefix of temporary files, which are renamed or linked when complete.
 const TEMP_PREFIX: &str = ".new-";
-/// Minimum age of a temporary file or folder before it counts as stale.
+/// Minimum age of a temporary file or directory before it counts as stale.
 pub const MIN_STALE_AGE: Duration = Duration::from_secs(600);
 /// Size of a digest in bytes.
 const DIGEST: usize = 32;
@@ -42,9 +42,9 @@ const DEFAULT_LIMIT: u64 = 1 << 30;
 /// Location and limit of the cache.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Host-specified cache folder.
+    /// Host-specified cache directory.
     pub dir: PathBuf,
-    /// Folder of the plugin within the cache folder.
+    /// Name of the plugin's subdirectory in the cache directory.
     pub folder: &'static str,
     /// Suffix of object names.
     pub suffix: &'static str,
@@ -135,7 +135,7 @@ enum Lookup {
     Corrupted,
 }
 
-/// Open cache folder.
+/// Open cache directory.
 struct Cache {
     folder: File,
     suffix: &'static str,
@@ -157,11 +157,11 @@ impl Cache {
         }
         let folder = match open_folder(&dir, subfolder.as_ref()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-                return Err(format!("subfolder {subfolder}: expected a folder, found another kind of file"));
+                return Err(format!("subdirectory {subfolder}: expected a directory, found another kind of file"));
             }
             folder => folder.map_err(to_text)?,
         };
-        let mode = check_private(&folder).map_err(|error| format!("subfolder {subfolder}: {error}"))?;
+        let mode = check_private(&folder).map_err(|error| format!("subdirectory {subfolder}: {error}"))?;
         if mode & 0o077 != 0 {
             folder.set_permissions(Permissions::from_mode(0o700)).map_err(to_text)?;
         }
@@ -214,10 +214,10 @@ impl Cache {
         self.enforce_limit(length)
     }
 
-    /// Evicts objects if the folder may exceed the limit. The size of the folder is measured on first use and tracked
-    /// afterwards.
+    /// Evicts objects if the directory may exceed the limit. The size of the directory is measured on first use and
+    /// tracked afterwards.
     fn enforce_limit(&self, added: u64) -> Result<()> {
-        /// Total size of the objects in each folder in bytes, by device and inode.
+        /// Total size of the objects in each directory in bytes, by device and inode.
         static SIZES: Mutex<BTreeMap<(u64, u64), u64>> = Mutex::new(BTreeMap::new());
         let folder = self.folder.metadata()?;
         let mut sizes = SIZES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -281,12 +281,12 @@ fn open_file(folder: &File, name: &str) -> std::result::Result<Option<File>, Str
     check_private(&file)?;
     match file.metadata() {
         Ok(found) if found.is_file() => Ok(Some(file)),
-        Ok(_) => Err("expected a regular file, found a folder or a special file".to_owned()),
+        Ok(_) => Err("expected a regular file, found a directory or a special file".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Checks that an open file or folder is owned by the user and not writable by others. Returns its mode.
+/// Checks that an open file or directory is owned by the user and not writable by others. Returns its mode.
 fn check_private(file: &File) -> std::result::Result<u32, String> {
     let found = file.metadata().map_err(|e| e.to_string())?;
     let user = geteuid().as_raw();
@@ -300,7 +300,7 @@ fn check_private(file: &File) -> std::result::Result<u32, String> {
     }
 }
 
-/// Reads the secret key of a folder, creating the key if it does not exist.
+/// Reads the secret key of a directory, creating the key if it does not exist.
 fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
     let file = match open_file(folder, SECRET)? {
         Some(file) => Some(file),
@@ -319,7 +319,7 @@ fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
             }
         }
     };
-    let mut file = file.ok_or("the file was removed")?;
+    let mut file = file.ok_or("expected the file, found none: another process removed it")?;
     let mode = check_private(&file)?;
     if mode & 0o077 != 0 {
         return Err(format!("readable by other users: expected mode 600, found {mode:o}"));
@@ -328,7 +328,7 @@ fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
     let complete = file.metadata().is_ok_and(|found| found.len() == DIGEST as u64);
     match file.read_exact(&mut secret) {
         Ok(()) if complete => Ok(secret),
-        _ => Err(format!("expected {DIGEST} bytes; remove the file to recreate it")),
+        _ => Err(format!("expected a file of {DIGEST} bytes; remove it, and the next run recreates it")),
     }
 }
 
@@ -353,10 +353,10 @@ fn random(bytes: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Opens a folder without following a symlink.
+/// Opens a directory without following a symlink.
 ///
 /// # Errors
-/// If the path is not a folder, or cannot be opened.
+/// If the path is not a directory, or cannot be opened.
 pub fn open_folder(within: impl AsFd, name: &Path) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(File::from(openat(within, name, flags, Mode::empty())?))
@@ -372,7 +372,7 @@ mod tests {
         dir.join("backend")
     }
 
-    /// Creates settings for a cache of `limit` bytes in a temporary folder.
+    /// Creates settings for a cache of `limit` bytes in a temporary directory.
     fn cache(limit: u64) -> (TempDir, Settings) {
         let folder = tempfile::tempdir().unwrap();
         let settings = Settings { dir: folder.path().join("cache"), folder: "backend", suffix: ".so", limit };
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(cache.get(key(2)), Ok(Lookup::Miss));
         assert_eq!([&settings.dir, &folder(&settings.dir)].map(|path| mode(path)), [0o700, 0o700]);
         assert_eq!([&object(&settings, 1), &file(&settings, SECRET)].map(|path| mode(path)), [0o600, 0o600]);
-        // Read permissions of others are removed from an existing folder.
+        // Read permissions of others are removed from an existing directory.
         set_mode(&folder(&settings.dir), 0o755);
         assert_eq!(Cache::open(&settings).unwrap().get(key(1)), Ok(Lookup::Hit(b"object".to_vec())));
         assert_eq!(mode(&folder(&settings.dir)), 0o700);
@@ -485,14 +485,14 @@ mod tests {
         set_mode(&settings.dir, 0o755);
         Cache::open(&settings).unwrap();
         set_mode(&folder(&settings.dir), 0o777);
-        refused("subfolder backend: writable by other users");
+        refused("subdirectory backend: writable by other users");
         set_mode(&folder(&settings.dir), 0o700);
         let secret = file(&settings, SECRET);
         set_mode(&secret, 0o644);
         refused("backend/key: readable by other users");
         set_mode(&secret, 0o600);
         std::fs::write(&secret, "short").unwrap();
-        refused("expected 32 bytes");
+        refused("expected a file of 32 bytes");
         std::fs::remove_file(&secret).unwrap();
         symlink("/etc/hostname", &secret).unwrap();
         refused("a symbolic link");
@@ -504,7 +504,7 @@ mod tests {
         }
         std::fs::rename(folder(&settings.dir), settings.dir.join("elsewhere")).unwrap();
         symlink("elsewhere", folder(&settings.dir)).unwrap();
-        refused("subfolder backend: expected a folder");
+        refused("subdirectory backend: expected a directory");
     }
 
     #[test]
@@ -546,7 +546,7 @@ mod tests {
         let secrets: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         assert!(secrets.iter().all(|secret| *secret == secrets[0]));
         let left = std::fs::read_dir(folder(&settings.dir)).unwrap().count();
-        assert_eq!(left, 1, "only the secret is left");
+        assert_eq!(left, 1, "only the secret remains");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Sizes of dimensions unknown before the run.
+//! Evaluation of dimensions that are unknown until run time.
 //!
 //! An unknown dimension crosses the boundary as text: an empty string, a symbol, or an expression over symbols such as
-//! `12*batch` or `floordiv(n + 1, 2)`. Equal texts denote equal sizes.
+//! `12*batch` or `floordiv(n + 1, 2)`. Equal texts denote equal extents.
 
 use byoc_plugin_api::Dim;
 

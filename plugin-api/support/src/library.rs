@@ -39,7 +39,7 @@ pub fn open<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Symbol; N]
 
 /// Checks the headers of a file before it is mapped: loading a truncated library crashes the process.
 fn check_elf(bytes: &[u8]) -> Result<(), &'static str> {
-    let not_a_library = "expected a shared library";
+    let not_a_library = "expected a shared library, found another kind of file";
     let header = elf::FileHeader64::<Endianness>::parse(bytes).map_err(|_| not_a_library)?;
     let endian = header.endian().map_err(|_| not_a_library)?;
     let machine = if cfg!(target_arch = "x86_64") { elf::EM_X86_64 } else { elf::EM_AARCH64 };
@@ -47,7 +47,7 @@ fn check_elf(bytes: &[u8]) -> Result<(), &'static str> {
         return Err(not_a_library);
     }
     if header.e_machine(endian) != machine {
-        return Err("expected a library for this machine, found one for another");
+        return Err("expected a library for this machine, found one for another machine");
     }
     let truncated = "expected a complete library, found a truncated one";
     let segments = header.program_headers(endian, bytes).map_err(|_| truncated)?;

@@ -25,6 +25,6 @@ pub fn elements<T>(
         Some((_, constant)) => {
             refuse(RefusalCode::UnsupportedDtype, format!("{name}: expected {dtype}, found {}", constant.dtype()))
         }
-        None => refuse(RefusalCode::NotConstant, format!("{name}: expected a constant")),
+        None => refuse(RefusalCode::NotConstant, format!("{name}: expected a constant, found a runtime value")),
     }
 }

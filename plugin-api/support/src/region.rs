@@ -83,12 +83,13 @@ pub fn expand<'a, V: Copy, E: From<RegionError>>(
             NodeKind::Input(i) => scope.nodes.push(vec![scope.inputs[*i as usize]]),
             NodeKind::Constant(_) | NodeKind::Op(_) => {
                 let outputs = visit(node, &operands)?;
-                debug_assert_eq!(outputs.len(), node.outputs.len(), "a value for each output");
+                debug_assert_eq!(outputs.len(), node.outputs.len(), "`visit` returns one value per output");
                 scope.nodes.push(outputs);
             }
             NodeKind::Composite(composite) => {
                 if callers.len() >= MAX_DEPTH {
-                    let detail = format!("composites are nested more than {MAX_DEPTH} deep");
+                    let detail =
+                        format!("expected composites nested at most {MAX_DEPTH} levels deep, found a deeper nesting");
                     return Err(RegionError::new(RefusalCode::ResourceLimit, detail).into());
                 }
                 let body = Scope { graph: &composite.body, inputs: operands, nodes: Vec::new() };
@@ -188,7 +189,7 @@ impl<'a> RegionIr<'a> {
     /// Expands the composites of a graph and numbers its values.
     ///
     /// # Errors
-    /// If a dimension is unknown, composites are nested too deep, or the graph has a reference out of range.
+    /// If a dimension is unknown, composites are nested too deeply, or the graph has a reference out of range.
     pub fn new(graph: &'a Graph, constants: &'a [Constant]) -> Result<RegionIr<'a>, RegionError> {
         let mut ir =
             RegionIr { values: Vec::new(), ops: Vec::new(), inputs: Vec::new(), outputs: Vec::new(), constants };
@@ -203,8 +204,8 @@ impl<'a> RegionIr<'a> {
 
     fn push_value(&mut self, ty: &TensorType, def: Def) -> Result<Val, RegionError> {
         let Some(shape) = ty.shape() else {
-            let detail = format!("{ty} has a dimension that is not known before the run");
-            let hint = "bind it with --dim NAME=N";
+            let detail = format!("expected dimensions known at compile time, found {ty}");
+            let hint = "bind the dimension with `--dim NAME=N`";
             return Err(RegionError { hint, ..RegionError::new(RefusalCode::DynamicDim, detail) });
         };
         let shape = shape.iter().map(|&d| d as i64).collect();

@@ -1,6 +1,6 @@
 //! Strided views: the layout of a tensor in a buffer.
 //!
-//! A transpose, a slice, a split, a broadcast and most reshapes only change the view of the memory, and cost nothing at
+//! A transpose, a slice, a split, a broadcast and most reshapes only change the view of the memory, and are free at
 //! run time. Only a reshape that no view can express needs a copy.
 
 /// Strided view: element `i` is at `offset + Σ i[d] * strides[d]`, counted in elements.
@@ -115,7 +115,7 @@ impl View {
         Some(View { shape: shape.to_vec(), strides, offset: self.offset })
     }
 
-    /// Replaces the strides of dimensions of size 1, which address nothing, with strides that continue the next inner
+    /// Replaces the strides of dimensions of size 1, which are never applied, with strides that continue the next inner
     /// dimension of the memory order `order`.
     pub fn normalize_unit_strides(&self, order: &[usize]) -> View {
         let mut view = self.clone();

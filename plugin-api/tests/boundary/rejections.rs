@@ -28,7 +28,7 @@ fn template() -> Vec<u8> {
 fn rejects_files_that_are_not_libraries() {
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(reject(&dir.path().join("gone.so")).code, code::UNREADABLE);
-    assert_eq!(reject(dir.path()).reason, "not a regular file");
+    assert_eq!(reject(dir.path()).reason, "expected a regular file, found a directory or a special file");
     for (bytes, reason) in [
         (&b""[..], "expected a shared library, found an empty file"),
         (b"hello, I am text\n", "expected a shared library, found a text file"),
@@ -47,10 +47,10 @@ fn names_libraries_of_other_systems() {
     pe[0x80..0x84].copy_from_slice(b"PE\0\0");
     for (bytes, system) in [
         // Headers of a little-endian 64-bit library and a big-endian 32-bit library.
-        (&b"\xcf\xfa\xed\xfe\x0c\0\0\x01\0\0\0\0\x06\0\0\0"[..], "a Mach-O library of macOS"),
-        (b"\xfe\xed\xfa\xce\0\0\0\x12", "a Mach-O library of macOS"),
-        (b"\xca\xfe\xba\xbe\0\0\0\x02\x01\0\0\x07", "a universal Mach-O library of macOS"),
-        (&pe, "a PE library of Windows"),
+        (&b"\xcf\xfa\xed\xfe\x0c\0\0\x01\0\0\0\0\x06\0\0\0"[..], "a Mach-O library for macOS"),
+        (b"\xfe\xed\xfa\xce\0\0\0\x12", "a Mach-O library for macOS"),
+        (b"\xca\xfe\xba\xbe\0\0\0\x02\x01\0\0\x07", "a universal Mach-O library for macOS"),
+        (&pe, "a PE library for Windows"),
     ] {
         let rejection = reject_bytes(bytes);
         assert_eq!(rejection.reason, format!("expected an ELF library, found {system}"));
@@ -96,7 +96,7 @@ fn rejects_libraries_for_other_machines() {
 
     let mut bytes = template();
     bytes[4] = 1; // 32-bit
-    assert_eq!(reject_bytes(&bytes).reason, "expected a library for a 64-bit machine");
+    assert_eq!(reject_bytes(&bytes).reason, "expected a library for a 64-bit machine, found another ELF class");
 }
 
 #[test]
@@ -210,8 +210,8 @@ fn rejects_plugin_of_another_layout() {
 fn rejects_plugin_whose_init_fails() {
     let rejection = reject(&byoc_test_support::test_plugin("init_error"));
     assert_eq!(rejection.code, code::INIT);
-    assert_eq!(rejection.reason, "plugin init_error: init: the device is not there");
-    assert_eq!(rejection.hint.as_deref(), Some("plug it in"));
+    assert_eq!(rejection.reason, "plugin init_error: init: expected a connected device, found none");
+    assert_eq!(rejection.hint.as_deref(), Some("connect the device"));
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn rejects_plugin_whose_init_panics() {
         reason.starts_with("plugin init_panic: init: panicked at tests/plugins/examples/init_panic.rs:4:"),
         "{reason}"
     );
-    assert!(reason.ends_with(": no device, no plugin"), "{reason}");
+    assert!(reason.ends_with(": expected a device, found none"), "{reason}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn descriptions() {
     let written: Vec<&String> = full.as_object().unwrap().keys().collect();
     let mut listed: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
     listed.retain(|key| !written.contains(key));
-    assert!(listed.is_empty(), "{listed:?} are in the schema only");
+    assert!(listed.is_empty(), "expected the schema to list only fields that are written, found {listed:?}");
     assert!(written.iter().all(|key| schema["properties"].get(key.as_str()).is_some()), "{written:?}");
     check(&schema, &json!({"operators": "nn.relu"})).unwrap_err();
 }

@@ -27,7 +27,9 @@ fn forwards_messages_of_a_plugin() {
     let error = codegen.compile(&Region { graph: &graph, constants: &[], options: &options }).unwrap_err();
     assert_eq!((error.code.as_str(), error.entry.as_str()), (Error::CANCELLED, "compile"));
     let facts = plugin.registrations.iter().find(|registration| registration.name == "talker.facts").unwrap();
-    let host::RegisteredObject::Data(facts) = &facts.object else { panic!("expected registered data") };
+    let host::RegisteredObject::Data(facts) = &facts.object else {
+        panic!("expected registered data, found another object")
+    };
     assert_eq!(**facts, json!({ "heard": env!("CARGO_PKG_VERSION") }).to_string());
     let request = LoadRequest { symbol: "f", blob: &[], constants: &[], options: &options, services: &services };
     let executable = plugin.loader("talker").unwrap().load(&request).unwrap();
@@ -65,7 +67,7 @@ fn runs_every_task_once_and_returns_the_first_failure() {
     };
     services.parallel_for(100, count).unwrap();
     assert!(calls.iter().all(|count| count.load(Ordering::Relaxed) == 1));
-    services.parallel_for(0, |_| panic!("no task expected")).unwrap();
+    services.parallel_for(0, |_| panic!("expected no task, found one")).unwrap();
 
     let error =
         services.try_parallel_for(100, |index| if index == 7 { Err(Error::new("seven")) } else { Ok(()) }).unwrap_err();
@@ -83,7 +85,11 @@ fn worker_runs_one_task_at_a_time() {
         let busy: Vec<AtomicUsize> = (0..services.num_threads()).map(|_| AtomicUsize::new(0)).collect();
         services
             .parallel_for_workers(count, |worker, index| {
-                assert_eq!(busy[worker].fetch_add(1, Ordering::SeqCst), 0, "worker {worker} runs two tasks");
+                assert_eq!(
+                    busy[worker].fetch_add(1, Ordering::SeqCst),
+                    0,
+                    "expected one task at a time on worker {worker}"
+                );
                 calls[index].fetch_add(1, Ordering::Relaxed);
                 busy[worker].fetch_sub(1, Ordering::SeqCst);
             })
@@ -92,7 +98,7 @@ fn worker_runs_one_task_at_a_time() {
     }
     let error = services.parallel_for_workers(100, |_, index| assert!(index != 7, "seven")).unwrap_err();
     assert_eq!((error.message.as_str(), error.panicked), ("seven", true));
-    // A host whose loop runs inline leaves all indices to the first worker.
+    // If the host runs the loop inline, the first worker claims all indices.
     let seen = AtomicUsize::new(0);
     let error = Services::new(BrokenHost).parallel_for_workers(9, |worker, _| {
         assert_eq!(worker, 0);

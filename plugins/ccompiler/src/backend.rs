@@ -54,7 +54,7 @@ fn sanitize(symbol: &str) -> String {
 impl Codegen for CCompiler {
     fn describe(&self) -> Result<Description> {
         Ok(Description {
-            about: "writes C and compiles it with the system's compiler".into(),
+            about: "generates C and compiles it with the system's C compiler".into(),
             patterns: support::PATTERNS.into(),
             operators: support::operators(),
             ..Description::default()
@@ -101,7 +101,7 @@ impl Codegen for CCompiler {
         let generated = generate(region.graph, region.constants)?;
         let symbol = region.graph.symbol.to_string();
         if sanitize(&symbol) != symbol {
-            return Err(Error::new(format!("the region's symbol `{symbol}` is not a C identifier")));
+            return Err(Error::new(format!("region symbol: expected a C identifier, found `{symbol}`")));
         }
         let cache = toolchain::cache_settings(region.options);
         let compiler = toolchain::toolchain()?;

@@ -137,12 +137,12 @@ mod tests {
         assert_eq!((blob.source, blob.object), ("int x;", &[1u8, 2, 3][..]));
         assert_eq!(blob.header, Header { source: 6, object: 3, ..header });
         for len in 0..bytes.len() {
-            assert!(read(&bytes[..len]).is_err(), "{len} bytes of {}", bytes.len());
+            assert!(read(&bytes[..len]).is_err(), "expected an error for the first {len} of {} bytes", bytes.len());
         }
         let mut edited = bytes.clone();
         for at in 0..bytes.len() {
             edited[at] ^= 4;
-            assert!(read(&edited).is_err(), "byte {at} changed");
+            assert!(read(&edited).is_err(), "expected an error after a change of byte {at}");
             edited[at] = bytes[at];
         }
     }

@@ -10,7 +10,7 @@
 //! | `process` | kills compilers that exceed the time limit or are cancelled |
 //! | `toolchain` | runs the compiler; objects are cached by content |
 //! | `blob`, `loader` | blob format; loads and runs blobs |
-//! | `scratch` | private temporary folders to compile in and to load from |
+//! | `scratch` | private temporary directories to compile in and to load from |
 //!
 //! The C is meant to be read: one function per phase, a comment per operator with the operator's nodes in the model,
 //! shapes as constants, no macros beyond the prelude. The vector width is the macro `BYOC_VL`, so the same file

@@ -49,7 +49,7 @@ impl Object {
     /// # Errors
     /// If the object cannot be loaded or lacks an entry point.
     pub fn open(bytes: &[u8], symbol: &str) -> Result<Object> {
-        // The file is in a private folder, which can be removed as soon as the library is mapped.
+        // The file is in a private directory, which can be removed as soon as the library is mapped.
         let folder = Scratch::new()?;
         Object::open_file(&folder.library(bytes)?, symbol)
     }
@@ -85,12 +85,13 @@ impl Object {
         let packed = entry!(Size, format!("{symbol}_packed_size"));
         // SAFETY: the generated size functions only return a constant.
         let (workspace, packed) = unsafe { (workspace(), packed()) };
-        let size = |bytes: i64| usize::try_from(bytes).map_err(|_| Error::new("expected sizes >= 0 in the object"));
+        let negative = |bytes: i64| Error::new(format!("expected sizes >= 0 in the object, found {bytes}"));
+        let size = |bytes: i64| usize::try_from(bytes).map_err(|_| negative(bytes));
         Ok(Object { run, pack, workspace: size(workspace)?, packed: size(packed)?, _library: library })
     }
 }
 
-/// Memory aligned to a cache line of 64 bytes.
+/// Allocation aligned to a cache line of 64 bytes.
 struct AlignedMemory {
     at: *mut u8,
     layout: Layout,
@@ -142,7 +143,9 @@ impl Loader for ObjectLoader {
         }
         let kept = kept_constants(blob.source);
         if kept != blob.header.kept || kept.last().is_some_and(|&last| last >= request.constants.len()) {
-            return Err(Error::new(format!("blob of {symbol}: the list of kept constants does not match the code")));
+            return Err(Error::new(format!(
+                "blob of {symbol}: the list of constants read in place does not match the code"
+            )));
         }
         let supported = cpu::features();
         let unsupported: Vec<&str> =
@@ -155,7 +158,7 @@ impl Loader for ObjectLoader {
         } else if file.is_some() {
             let (symbol, features) = (&blob.header.symbol, unsupported.join(", "));
             return Err(Error::new(format!("{symbol} was compiled for a CPU with {features}, which this CPU lacks"))
-                .hint("compile the model on a machine with the CPU that it is to run on"));
+                .hint("compile the model on a machine with the target CPU"));
         } else {
             tracing::info!("{symbol} was compiled for a CPU with {}; recompiling for this CPU", unsupported.join(", "));
             let compiler = toolchain::toolchain().map_err(|error| {

@@ -22,7 +22,7 @@ pub fn run_limited(command: &mut Command, name: &str, limit: Duration, services:
     // A separate process group allows the children of the compiler to be killed with the compiler.
     let child = command.process_group(0).spawn();
     let mut child = ChildGuard(child.map_err(|error| Error::new(format!("cannot start `{name}`: {error}")))?);
-    // If this process is killed, nothing kills the compiler; the limit on CPU time then ends the compiler.
+    // The CPU time limit terminates the compiler even if this process is killed first.
     let seconds = Rlimit { current: Some(limit.as_secs() + 1), maximum: Some(limit.as_secs() + 2) };
     if let Some(pid) = child.pid() {
         let _ = rustix::process::prlimit(Some(pid), Resource::Cpu, seconds);
@@ -38,7 +38,8 @@ pub fn run_limited(command: &mut Command, name: &str, limit: Duration, services:
         }
         if start.elapsed() >= limit {
             let message = format!("`{name}` did not finish within {} s and was killed", limit.as_secs_f64());
-            return Err(Error::new(message).hint("the region is too large for a C compiler"));
+            return Err(Error::new(message)
+                .hint("compile the model for another backend: the region is too large for a C compiler"));
         }
         std::thread::sleep(pause);
         pause = (2 * pause).min(Duration::from_millis(20));
@@ -93,7 +94,7 @@ mod tests {
         // Signals are delivered asynchronously, and only the leader of the group is waited for.
         let start = Instant::now();
         while !ended() {
-            assert!(start.elapsed() < Duration::from_secs(10), "{stat} still runs");
+            assert!(start.elapsed() < Duration::from_secs(10), "{stat}: expected the process to have ended");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

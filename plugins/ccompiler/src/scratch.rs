@@ -1,7 +1,7 @@
-//! Private temporary folders, in which the C compiler works and from which objects are loaded.
+//! Private temporary directories, in which the C compiler works and from which objects are loaded.
 //!
-//! A folder is locked while it is in use. An unlocked folder was left by a killed process; the next process that
-//! creates a folder removes abandoned folders.
+//! A directory is locked while it is in use. An unlocked directory was left by a killed process; the next process that
+//! creates a directory removes abandoned directories.
 
 use byoc_plugin_support::cache::{MIN_STALE_AGE, open_folder};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -16,17 +16,17 @@ use tempfile::TempDir;
 
 const PREFIX: &str = "byoc-cc-";
 
-/// Temporary folder that only the user can access; removed on drop.
+/// Temporary directory that only the user can access; removed on drop.
 pub struct Scratch {
     folder: TempDir,
     handle: File,
 }
 
 impl Scratch {
-    /// Creates a folder in the system's temporary folder.
+    /// Creates a directory in the system's temporary directory.
     ///
     /// # Errors
-    /// If the folder cannot be created, or another folder replaced it.
+    /// If the directory cannot be created, or another directory replaced it.
     pub fn new() -> Result<Scratch> {
         static SWEPT: Once = Once::new();
         SWEPT.call_once(|| sweep(&std::env::temp_dir()));
@@ -35,21 +35,21 @@ impl Scratch {
         let handle = open_folder(CWD, folder.path())?;
         let found = handle.metadata()?;
         if found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
-            return Err(Error::other(format!("{} was replaced by another folder", folder.path().display())));
+            return Err(Error::other(format!("{} was replaced by another directory", folder.path().display())));
         }
-        // If the file system has no locks, only its age protects the folder from removal.
+        // If the file system has no locks, only its age protects the directory from removal.
         let _ = handle.try_lock();
         Ok(Scratch { folder, handle })
     }
 
-    /// Returns the path of the folder.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
     /// Writes a library to a file and returns its path, which no other library of the process has used: the dynamic
     /// loader identifies libraries by path and would otherwise return one that is already loaded. The path goes through
-    /// the file descriptor of this folder, so it refers to this file even if a parent folder is replaced.
+    /// the file descriptor of this directory, so it refers to this file even if a parent directory is replaced.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -63,8 +63,8 @@ impl Scratch {
     }
 }
 
-/// Removes the folders that killed processes of this user left in `folder`. Errors are ignored: other processes may
-/// remove the same folders, and stale folders are harmless.
+/// Removes the directories that killed processes of this user left in `folder`. Errors are ignored: other processes may
+/// remove the same directories, and stale directories are harmless.
 fn sweep(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(PREFIX) && is_stale(&entry.path()).unwrap_or(false) {

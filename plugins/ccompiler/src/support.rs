@@ -57,7 +57,8 @@ pub fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
             return refuse(RefusalCode::UnsupportedShape, format!("{operand}: expected at least 1 element, found 0"));
         }
         if view::count(&value.shape) > 1 << 31 {
-            return refuse(RefusalCode::ResourceLimit, format!("{operand}: expected at most 2^31 elements"));
+            let detail = format!("{operand}: expected at most 2^31 elements, found {}", view::count(&value.shape));
+            return refuse(RefusalCode::ResourceLimit, detail);
         }
     }
     if is_view_op(op.name) {
@@ -67,7 +68,7 @@ pub fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
         return check_elementwise(ir, op);
     }
     let Some(kind) = anchor(op.name) else {
-        return refuse(RefusalCode::UnsupportedOp, "ccompiler has no code generation for this operator".into());
+        return refuse(RefusalCode::UnsupportedOp, "ccompiler does not support this operator".into());
     };
     let moves = matches!(kind, Anchor::Gather | Anchor::Concatenate | Anchor::Pad);
     for (i, &value) in op.inputs.iter().enumerate() {
@@ -81,7 +82,8 @@ pub fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
         }
     }
     if !moves && ir.val(op.outputs[0]).dtype != DType::F32 {
-        return refuse(RefusalCode::UnsupportedDtype, "expected a float32 result".into());
+        let detail = format!("expected a float32 result, found {}", ir.val(op.outputs[0]).dtype);
+        return refuse(RefusalCode::UnsupportedDtype, detail);
     }
     match check_anchor(ir, op, kind) {
         Ok(()) => Verdict::Supported,
@@ -112,7 +114,9 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
     }
     for (i, &input) in op.inputs.iter().enumerate() {
         if elementwise::operand_view(ir, op, i, &view::View::dense(ir.shape(input))).is_none() {
-            return refuse(RefusalCode::UnsupportedShape, format!("input {i} does not broadcast to the result"));
+            let (from, to) = (ir.shape(input), ir.shape(op.outputs[0]));
+            let detail = format!("input {i}: expected a shape that broadcasts to {to:?}, found {from:?}");
+            return refuse(RefusalCode::UnsupportedShape, detail);
         }
     }
     Verdict::Supported

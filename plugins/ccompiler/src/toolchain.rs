@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Compiler flags. `-ffast-math` is absent, so that NaN, infinities and signed zeros are preserved. The flags sacrifice
+/// Compiler flags. `-ffast-math` is absent, so that NaN, infinities and signed zeros are preserved. The flags give up
 /// `errno` and the floating-point exception flags, which nothing reads, and the rounding between a product and a sum.
 const FLAGS: &[&str] = &[
     "-std=gnu11",
@@ -25,7 +25,7 @@ const FLAGS: &[&str] = &[
     "-Wl,--build-id=none",
 ];
 
-/// Subfolder for compiled objects in the host's cache folder.
+/// Subfolder for compiled objects in the host's cache directory.
 pub const CACHE_FOLDER: &str = "ccompiler";
 
 /// Returns the object cache settings, or `None` if caching is disabled.
@@ -70,7 +70,7 @@ fn find() -> Result<Toolchain> {
 }
 
 /// Returns the command that starts the compiler. Without `PATH` in the environment, a compiler started by name does not
-/// find its subprograms, so `PATH` is set to the usual folders.
+/// find its subprograms, so `PATH` is set to the standard directories.
 fn started(words: &[String]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
@@ -114,7 +114,7 @@ impl Toolchain {
             .args(["-o", "region.so", "region.c", "-lm"])
             .env("LC_ALL", "C")
             .env_remove("SOURCE_DATE_EPOCH")
-            // Temporary files of the compiler are removed with the folder, even if the compiler is killed.
+            // Temporary files of the compiler are removed with the directory, even if the compiler is killed.
             .env("TMPDIR", folder.path())
             .current_dir(folder.path())
             .stdin(Stdio::null())

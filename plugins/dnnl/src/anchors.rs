@@ -47,7 +47,7 @@ impl Source {
 /// Destination of a result.
 #[derive(Clone)]
 enum Target {
-    /// New memory with this layout.
+    /// New buffer with this layout.
     New(View),
     /// Memory of the first source, in place.
     InPlace(BufferView),
@@ -126,11 +126,11 @@ impl Lowering<'_> {
             Kind::MathFn(function) => self.elementwise(op, *function),
             Kind::NoNan(number) => self.without_nan(op, *number),
             Kind::IsNan => {
-                Err(CompileError::new(RefusalCode::UnsupportedOp, "expected a use in where(isnan(x), number, x)"))
+                Err(CompileError::new(RefusalCode::UnsupportedOp, "supported only in where(isnan(x), number, x)"))
             }
             Kind::Erf => Err(CompileError::new(RefusalCode::UnsupportedOp, "supported only as part of GELU")),
             Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => {
-                Err(unsupported_shape("a view cannot be an anchor"))
+                Err(unsupported_shape("expected an operator with an implementation, found a view"))
             }
         }
     }
@@ -386,7 +386,7 @@ impl Lowering<'_> {
                 let view = View { offset: 0, ..weights.view.clone() };
                 Ok((ffi::ARG_WEIGHTS, BufferView { buffer, view }, layout))
             }
-            None => Err(unsupported_shape("expected constant weights, or weights in the layout that oneDNN requires")),
+            None => Err(unsupported_shape("expected constant weights, or weights in the layout that oneDNN selects")),
         }
     }
 
@@ -613,7 +613,7 @@ impl Lowering<'_> {
             let own: Vec<i64> = std::iter::repeat_n(1, lead).chain(tensor.view.shape.iter().copied()).collect();
             let view = tensor.view.reshape(&own);
             view.map(|view| BufferView { view, ..tensor })
-                .ok_or_else(|| unsupported_shape("expected operands of at most the result's rank"))
+                .ok_or_else(|| unsupported_shape("cannot reshape an operand to the result's rank"))
         };
         let (mut a, mut b) = (full(self, op.inputs[0])?, full(self, op.inputs[1])?);
         if a.view.shape != shape {
@@ -792,7 +792,7 @@ impl Lowering<'_> {
             return Ok(0);
         }
         // The primitive copies each operand anyway, so operands of any layout are read in place. The library's
-        // primitive cache ignores the strides of dimensions of size 1, but its concatenation uses them.
+        // primitive cache ignores the strides of unit dimensions, but its concatenation uses them.
         let normalized = |part: BufferView| BufferView { view: part.view.normalize_unit_strides(&order), ..part };
         let parts: Vec<BufferView> = parts.into_iter().map(normalized).collect();
         let descs = parts.iter().map(|part| self.desc_of(part)).collect::<Result<Vec<_>, OneDnnError>>()?;

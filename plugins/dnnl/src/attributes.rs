@@ -194,8 +194,9 @@ impl<'a> Attributes<'a> {
     /// Returns the start of each part of a split along an axis of `whole` elements, followed by the end of the last
     /// part.
     pub fn split_bounds(self, whole: i64) -> Result<Vec<i64>> {
-        let invalid =
-            || attr_error(format!("indices_or_sections: expected a divisor of {whole} or ascending indices within it"));
+        let invalid = || {
+            attr_error(format!("indices_or_sections: expected a divisor of {whole} or ascending indices below {whole}"))
+        };
         let bounds: Vec<i64> = match self.0.0.attr("indices_or_sections") {
             Some(AttrValue::Int(parts)) if *parts > 0 && whole % parts == 0 => {
                 (0..=*parts).map(|i| i * (whole / parts)).collect()

@@ -116,7 +116,7 @@ fn judge_region(graph: &Graph) -> Verdict {
         return Verdict::Supported;
     }
     let names: Vec<&str> = names.into_iter().take(4).collect();
-    let detail = format!("entering a region of only {} costs more than it saves", names.join(", "));
+    let detail = format!("the overhead of a region with only {} exceeds its benefit", names.join(", "));
     Verdict::refused(RefusalCode::NotProfitable, detail)
 }
 

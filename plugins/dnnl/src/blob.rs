@@ -38,7 +38,7 @@ pub fn read(bytes: &[u8], constants: &[Constant]) -> Result<Graph> {
     }
     graph
         .check(constants.len())
-        .map_err(|problem| invalid(format!("{problem} ({} constants are given)", constants.len())))?;
+        .map_err(|problem| invalid(format!("{problem} ({} constants supplied)", constants.len())))?;
     let mut open = vec![&graph];
     while let Some(part) = open.pop() {
         for node in &part.nodes {

@@ -71,7 +71,7 @@ unsafe fn copy(mut from: *const u8, mut to: *mut u8, mut bytes: usize) {
     macro_rules! blocks {
         ($size:literal) => {
             while bytes >= $size {
-                // SAFETY: the loop condition ensures that `$size` bytes are left in both rows.
+                // SAFETY: the loop condition ensures that `$size` bytes remain in both rows.
                 unsafe {
                     to.cast::<[u8; $size]>().write_unaligned(from.cast::<[u8; $size]>().read_unaligned());
                     (from, to) = (from.add($size), to.add($size));

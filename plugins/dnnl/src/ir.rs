@@ -109,7 +109,7 @@ pub enum Kind {
     /// Tests each element for NaN. Has no lowering: supported only as the condition of a `where` that is simplified to
     /// [`Kind::NoNan`].
     IsNan,
-    /// Replaces every NaN with this number.
+    /// Replaces every NaN with this value.
     NoNan(f32),
     /// Error function, which the library implements only as part of GELU.
     Erf,

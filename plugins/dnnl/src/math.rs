@@ -29,7 +29,8 @@ pub unsafe fn load(from: Option<*const f32>, at: usize, count: usize) -> Lanes {
 /// Stores the first `count` elements of `lanes` at offset `at` of `to`.
 ///
 /// # Safety
-/// `to` must have room for `count` elements, at most `LANES`, from offset `at` on, which no other thread accesses.
+/// `to` must be valid for writing `count` elements, at most `LANES`, from offset `at` on. No other thread may access
+/// these elements.
 #[inline(always)]
 pub unsafe fn store(lanes: &Lanes, to: *mut f32, at: usize, count: usize) {
     // SAFETY: the caller guarantees exclusive access to `count` elements from offset `at` on.

@@ -119,7 +119,7 @@ pub struct PackedMemory {
     pub at: *mut u8,
 }
 
-// SAFETY: `at` points into `memory`, which `LoadedRegion::pack` writes before sharing it and which is only read then.
+// SAFETY: `at` points into `memory`, which `LoadedRegion::pack` writes before sharing it and which is read-only then.
 unsafe impl Send for PackedMemory {}
 // SAFETY: `at` points into `memory`, which is not written after it is shared.
 unsafe impl Sync for PackedMemory {}

@@ -1,8 +1,8 @@
 //! Loaded regions: plans with their generated code, packed weights, and per-run memory objects.
 //!
 //! Memory objects hold tensor addresses, which differ between runs, so each run has exclusive use of a set of memory
-//! objects. A set is created only if every existing set is in use; otherwise, a run allocates nothing and looks nothing
-//! up by name. A set keeps the addresses of its last run, and only changed addresses are updated.
+//! objects. A set is created only if every existing set is in use; otherwise, a run performs no allocation and no
+//! lookup by name. A set caches the addresses of its last run, and only changed addresses are updated.
 
 use crate::argument::Arguments;
 use crate::ir::RegionIr;
@@ -297,7 +297,9 @@ impl PreparedPlan {
                     let constant =
                         constant.ok_or_else(|| Error::new(format!("constant {number} has already been released")))?;
                     if constant.bytes().len() < buffer.bytes {
-                        return Err(Error::new(format!("constant {number}: fewer bytes than its type requires")));
+                        let (expected, found) = (buffer.bytes, constant.bytes().len());
+                        let problem = format!("constant {number}: expected at least {expected} bytes, found {found}");
+                        return Err(Error::new(problem));
                     }
                     if buffer.bytes <= MAX_COPIED_BYTES {
                         let copy = AlignedMemory::new(buffer.bytes)?;
@@ -438,10 +440,10 @@ impl Executable for LoadedRegion {
 
     fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
         let prepared = self.find(call.plan);
-        let prepared = prepared.ok_or_else(|| Error::new("plan was never prepared, or has been released"))?;
+        let prepared = prepared.ok_or_else(|| Error::new("the plan was never prepared, or has been released"))?;
         let outputs = call.outputs.iter().zip(&prepared.plan.outputs).all(|(given, wanted)| given.shape() == wanted);
         if call.workspace.len() < prepared.plan.workspace || call.inputs.len() != self.graph.inputs.len() || !outputs {
-            return Err(Error::new("call does not match the prepared plan"));
+            return Err(Error::new("the call does not match the prepared plan"));
         }
         self.library.set_threads(self.services.num_threads());
         let mut set = prepared.take_memory_set(self.library)?;

@@ -1,12 +1,12 @@
-//! Simplification of operators as they are created: an idiom that one oneDNN function covers becomes that function.
+//! Simplification of operators on creation: an idiom that one oneDNN function computes is replaced by that function.
 //!
 //! * Arithmetic with a constant scalar is `alpha x + beta`; two consecutive such operators are merged, and `1 x + 0` is
 //!   removed.
 //! * `clip(a x + b, 0, 1)` is a hard sigmoid; `x` times a hard sigmoid or a sigmoid of `x` is hard swish or swish.
-//! * The gates of an LSTM or a GRU are one operator (`recurrent`).
-//! * GELU in its erf and its tanh form, and mish, for the operand orders found in models.
+//! * The gates of an LSTM or a GRU become one operator (`recurrent`).
+//! * The erf and tanh forms of GELU, and mish, are recognized in the operand orders that occur in models.
 //!
-//! Matched operators with additional users are kept; all others are removed.
+//! Matched operators with additional users are retained; all others are removed.
 
 use crate::elementwise::MathFn;
 use crate::ir::{EltwiseParams, Kind, RegionIr, Val};

@@ -1,7 +1,7 @@
 /*
- * The driver of a nuc_fpga device: two functions, exported with C linkage by a shared library.
+ * Driver interface of a nuc_fpga device: two functions that a shared library exports with C linkage.
  *
- * byoc's backend nuc_fpga calls the library named by the environment variable NUC_FPGA_DRIVER; the C printed by
+ * byoc's backend nuc_fpga calls the library named by the environment variable NUC_FPGA_DRIVER; the C code printed by
  * "byoc source MODEL --backend nuc_fpga" calls the same two functions. A call returns when its result is complete. The
  * backend makes one call at a time. Tensors are dense and row-major; the device reads `feature_map`, `feature` and
  * `kernel` and writes every element of `out`. Sums are exact: the backend refuses layers with more than 131071 terms

@@ -1,5 +1,5 @@
 /*
- * Driver that computes on the CPU and logs each call: a starting point for a driver of real hardware.
+ * Driver that computes on the CPU and logs each call: a starting point for a hardware driver.
  *
  *   cc -std=c11 -O2 -shared -fPIC -I../include -o libdriver.so driver.c
  *   NUC_FPGA_DRIVER=./libdriver.so byoc run MODEL --backend nuc_fpga

@@ -35,7 +35,7 @@ impl Codegen for NucFpga {
         let symbol = region.graph.symbol.as_str();
         let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if !symbol.chars().all(name) || !symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
-            return Err(Error::new(format!("symbol of the region: expected a C identifier, found `{symbol}`")));
+            return Err(Error::new(format!("region symbol: expected a C identifier, found `{symbol}`")));
         }
         let list = lower::lower(region.graph, region.constants, &self.config)?;
         let mut compiled = CompiledRegion::new(symbol, "nuc_fpga", blob::write(&list)?);

@@ -91,7 +91,7 @@ impl Port {
 }
 
 impl CommandList {
-    /// Checks every size, index and place. A list that passes accesses only its tensors and its workspace, and
+    /// Checks every size, index and location. A list that passes accesses only its tensors and its workspace, and
     /// writes every output.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl CommandList {
         }
     }
 
-    /// Checks that a place exists, contains `count` elements and may be accessed. Records a write to an output in
+    /// Checks that a location exists, contains `count` elements and may be accessed. Records a write to an output in
     /// `written`.
     fn check_place(
         &self,
@@ -199,7 +199,7 @@ impl CommandList {
                 return Ok(());
             }
             Place::Input(_) | Place::Constant(_) => {
-                return Err(format!("{place:?}: expected a writable place, found a read-only one"));
+                return Err(format!("{place:?}: expected a writable tensor, found a read-only one"));
             }
         };
         let Some(port) = port else { return Err(format!("{place:?} does not exist")) };

@@ -62,9 +62,8 @@ pub fn files() -> Result<Vec<u8>> {
         None => Ok(b"[]".to_vec()),
         Some(driver) => {
             let named = driver.path.display();
-            Err(Error::new(format!("driver {named} ({VARIABLE}) belongs to this machine")).hint(format!(
-                "unset {VARIABLE}; the variable may name a driver on the machine that the regions run on"
-            )))
+            Err(Error::new(format!("driver {named} ({VARIABLE}) belongs to this machine"))
+                .hint(format!("unset {VARIABLE} here, and set it on the machine that runs the regions")))
         }
     }
 }
@@ -86,8 +85,8 @@ pub fn open(path: OsString) -> Result<Arc<Driver>> {
 
 fn load(path: &Path) -> Result<Driver> {
     let named = format!("driver {} ({VARIABLE})", path.display());
-    let hint = "a driver is a shared library that exports nuc_fpga_conv2d and nuc_fpga_dense as declared in nuc_fpga.h; \
-                without the variable, the software device is used";
+    let hint = "set NUC_FPGA_DRIVER to a shared library that exports nuc_fpga_conv2d and nuc_fpga_dense as declared in \
+                nuc_fpga.h, or unset it to use the software device";
     let symbols = library::open(path, ["nuc_fpga_conv2d", "nuc_fpga_dense"]);
     let [conv2d, dense] = symbols.map_err(|problem| Error::new(format!("{named}: {problem}")).hint(hint))?;
     // SAFETY: the library exports these functions of `nuc_fpga.h`, which declares them with these types.

@@ -177,7 +177,7 @@ impl Layer {
     /// If a size is invalid; the message describes the first violation.
     pub fn check(&self) -> Result<(), String> {
         if self.arguments().iter().any(|&value| value > i32::MAX as u32) {
-            return Err("a size exceeds 2147483647, the maximum of the driver's int".into());
+            return Err("expected sizes of at most 2147483647 (the driver's int), found a larger size".into());
         }
         if let Layer::Conv2d(c) = self {
             let sizes =
@@ -199,7 +199,7 @@ impl Layer {
         }
         for (tensor, count) in ["feature map", "kernel", "result"].iter().zip(self.elements()) {
             if count == 0 {
-                return Err(format!("{tensor}: expected a non-empty tensor"));
+                return Err(format!("{tensor}: expected at least 1 element, found 0"));
             }
             if count > i32::MAX as u64 {
                 return Err(format!(

@@ -69,7 +69,7 @@ impl Lowering<'_> {
             return refuse(RefusalCode::ResourceLimit, detail);
         }
         if let Err(detail) = cycles::fits(&layer, self.config) {
-            let hint = "the buffer sizes are parameters in libbyoc_nuc_fpga.json beside the plugin";
+            let hint = "set the buffer sizes of the device in libbyoc_nuc_fpga.json next to the plugin";
             return refuse_with_hint(RefusalCode::ResourceLimit, detail, hint);
         }
         self.fused[number] = true;
@@ -143,8 +143,7 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
         let found = op.attrs().text(key);
         if found != wanted && !(found.is_empty() && key == "out_layout") {
             let detail = format!("{key}: expected {wanted}, found {found}");
-            let hint =
-                "the pass convert_layout changes the layout: byoc opt --pass convert_layout --layout nn.conv2d=NCHW";
+            let hint = "convert the layout: byoc opt --pass convert_layout --layout nn.conv2d=NCHW";
             return refuse_with_hint(RefusalCode::UnsupportedLayout, detail, hint);
         }
     }
@@ -169,7 +168,7 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
         let detail = format!(
             "padding: expected the same on opposite sides, found {top} above, {bottom} below, {left} left and {right} right"
         );
-        let hint = "pad with nn.pad before the convolution, whose own padding is then 0";
+        let hint = "pad the data with nn.pad before the convolution, and set the padding of the convolution to 0";
         return refuse_with_hint(RefusalCode::UnsupportedAttr, detail, hint);
     }
     let strides = op.attrs().ints("strides").unwrap_or_default();
@@ -307,7 +306,10 @@ fn bias(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Epi
     };
     let other = if left == value { right } else { left };
     let Some((constant, handle)) = ir.constant(other) else {
-        return refuse(RefusalCode::NotConstant, format!("{}: expected a constant addend", op.name));
+        return refuse(
+            RefusalCode::NotConstant,
+            format!("{}: expected a constant addend, found a runtime value", op.name),
+        );
     };
     if handle.dtype() != DType::I32 {
         return refuse(RefusalCode::UnsupportedDtype, format!("bias: expected int32, found {}", handle.dtype()));
@@ -316,7 +318,8 @@ fn bias(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Epi
     let (axis, channels) = (channel_axis(layer, rank), layer.channels()[1]);
     if op.name == "nn.bias_add" {
         if op.attrs().axis("axis", 1, rank) != Some(axis) || left != value {
-            let detail = "bias: expected one value per channel, along the channel axis";
+            let detail =
+                "bias: expected one value per channel along the channel axis, found another axis or operand order";
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
         return Ok(EpilogueOp::Bias { constant, per_channel: true });
@@ -363,7 +366,10 @@ fn requantize(
     to: Element,
 ) -> Result<EpilogueOp, CompileError> {
     if op.inputs.first() != Some(&value) {
-        return refuse(RefusalCode::UnsupportedOp, "expected the sum as the data of qnn.requantize");
+        return refuse(
+            RefusalCode::UnsupportedOp,
+            "qnn.requantize: expected the sum as the data, found it as another operand",
+        );
     }
     let scales = |input, name: &str| {
         let scales = elements(ir, op, input, DType::F32, name, |t| t.as_slice::<f32>().to_vec())?;
@@ -437,7 +443,7 @@ pub fn factor(input: f32, output: f32) -> Option<Factor> {
     let (multiplier, exponent) = if multiplier == 1 << 31 { (1 << 30, exponent + 1) } else { (multiplier, exponent) };
     match u32::try_from(31 - exponent) {
         Ok(shift) if shift <= MAX_SHIFT => Some(Factor(multiplier as i32, shift)),
-        // With so small a factor, every product rounds to zero.
+        // The factor is so small that every product rounds to zero.
         Ok(_) => Some(Factor(0, 1)),
         Err(_) => None,
     }
@@ -448,7 +454,10 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
     let mut places: BTreeMap<Val, Place> = BTreeMap::new();
     for (i, &output) in ir.outputs.iter().enumerate() {
         if !matches!(ir.val(output).def, Def::Op(..)) || places.insert(output, Place::Output(i)).is_some() {
-            return refuse(RefusalCode::UnsupportedOp, format!("output {i} is an input, a constant or another output"));
+            return refuse(
+                RefusalCode::UnsupportedOp,
+                format!("output {i}: expected the result of a command, found an input, a constant or another output"),
+            );
         }
     }
     // Buffers: index of the first writing command, index of the last reading command, size in bytes.

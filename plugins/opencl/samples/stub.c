@@ -1,13 +1,13 @@
-/* A library with the functions of OpenCL that the plugin calls, and no device behind them: kernels do nothing. It stands in
- * for drivers in tests of what goes wrong. STUB_OPENCL in the environment chooses that:
+/* Stub library with the OpenCL functions that the plugin calls, without a device: kernels do nothing. It replaces drivers
+ * in failure tests. The environment variable STUB_OPENCL selects the failure:
  *
- *   none     no platform
- *   build    no program compiles
- *   slow     no program is compiled within a minute
- *   hang     no kernel ends
- *   lost     the device is gone when the first kernel is enqueued
- *   abort    kernels end abnormally
- *   memory   no buffer of 64 KiB or more can be allocated
+ *   none     no platform exists
+ *   build    every build fails
+ *   slow     every build takes more than a minute
+ *   hang     kernels never finish
+ *   lost     the device disappears when the first kernel is enqueued
+ *   abort    kernels terminate abnormally
+ *   memory   allocations of 64 KiB or more fail
  *
  * Build: cc -shared -fPIC -o libstub.so stub.c
  */
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 typedef struct object {
-    int status; /* of an event; 1 while it runs */
+    int status; /* status of an event; 1 while the command runs */
     char *memory;
 } object;
 
@@ -187,7 +187,7 @@ int32_t clGetEventProfilingInfo(object *e, uint32_t name, size_t room, void *to,
     return answer(&time, 8, room, to, found);
 }
 
-/* A release on a device that is lost may wait for ever. The plugin calls none. */
+/* A release on a lost device may block forever, so the plugin must not call one. */
 static int32_t release(const char *name) {
     if (hung || gone)
         fprintf(stderr, "stub: %s on a lost device\n", name);

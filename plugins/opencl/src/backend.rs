@@ -102,8 +102,7 @@ impl Codegen for OpenCl {
             ..BackendOption::default()
         };
         Ok(Description {
-            about: "float32 and float16 networks on OpenCL devices: graphics processors, and processors through PoCL"
-                .into(),
+            about: "float32 and float16 networks on OpenCL devices: GPUs, and CPUs through PoCL".into(),
             patterns: support::PATTERNS.into(),
             operators: support::operators(),
             dynamic_dims: true,

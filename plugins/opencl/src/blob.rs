@@ -160,7 +160,7 @@ pub fn read(bytes: &[u8]) -> Result<Blob> {
     let (text, rest) = rest.split_at_checked(length).ok_or_else(truncated)?;
     let (source, sum) = rest.split_last_chunk::<4>().ok_or_else(truncated)?;
     if checksum(text, source) != u32::from_le_bytes(*sum) {
-        return Err(invalid("damaged: its checksum differs"));
+        return Err(invalid("checksum mismatch: the data is corrupt"));
     }
     if open { Ok(Blob::Open(Box::new(read_open(text)?))) } else { Ok(Blob::Fixed(Box::new(read_fixed(text, source)?))) }
 }
@@ -168,7 +168,7 @@ pub fn read(bytes: &[u8]) -> Result<Blob> {
 fn types(constants: &[(usize, String)]) -> Result<Vec<(usize, DType)>> {
     let dtype = |(size, name): &(usize, String)| DType::parse(name).map(|dtype| (*size, dtype));
     let types: Option<Vec<(usize, DType)>> = constants.iter().map(dtype).collect();
-    types.ok_or_else(|| invalid("expected the element types of constants"))
+    types.ok_or_else(|| invalid("expected valid element types of constants"))
 }
 
 fn read_open(text: &[u8]) -> Result<OpenRegion> {
@@ -176,7 +176,7 @@ fn read_open(text: &[u8]) -> Result<OpenRegion> {
     let graph = Graph::from_json(&header.graph.to_string())?;
     graph.check(header.constants.len()).map_err(invalid)?;
     if !is_selector(&header.selector) {
-        return Err(invalid(format!("expected a device, found {}", header.selector)));
+        return Err(invalid(format!("expected a device selector, found {}", header.selector)));
     }
     Ok(OpenRegion { graph, constants: types(&header.constants)?, selector: header.selector, tile: header.tile })
 }
@@ -215,10 +215,10 @@ fn check(program: &Program) -> std::result::Result<(), String> {
         program.launches.len(),
     ];
     if let Some(count) = parts.into_iter().find(|&count| count > MAX_PARTS) {
-        return Err(format!("expected at most {MAX_PARTS} parts, found {count}"));
+        return Err(format!("expected at most {MAX_PARTS} entries per list, found {count}"));
     }
     if !is_selector(&program.selector) {
-        return Err(format!("expected a device, found {}", program.selector));
+        return Err(format!("expected a device selector, found {}", program.selector));
     }
     check_edges("input", &program.inputs, &program.signature.inputs)?;
     check_edges("output", &program.outputs, &program.signature.outputs)?;
@@ -231,14 +231,14 @@ fn check(program: &Program) -> std::result::Result<(), String> {
     for (number, buffer) in program.buffers.iter().enumerate() {
         let inside = buffer.offset.checked_add(buffer.bytes).is_some_and(|end| end <= program.arena);
         if !inside || !buffer.offset.is_multiple_of(ALIGNMENT) || buffer.bytes == 0 {
-            return Err(format!("buffer {number}: expected a part of the arena, found {buffer:?}"));
+            return Err(format!("buffer {number}: expected an aligned range in the arena, found {buffer:?}"));
         }
     }
     for (number, kernel) in program.kernels.iter().enumerate() {
         let identifier = !kernel.name.is_empty() && kernel.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let size = kernel.local.iter().try_fold(1usize, |size, &dim| size.checked_mul(dim));
         if !identifier || size.is_none_or(|size| size == 0 || size > MAX_GROUP) {
-            return Err(format!("kernel {number}: expected a name and a work-group, found {kernel:?}"));
+            return Err(format!("kernel {number}: expected a valid name and work-group size, found {kernel:?}"));
         }
     }
     for (number, launch) in program.launches.iter().enumerate() {
@@ -262,7 +262,7 @@ fn check_edges(kind: &str, edges: &[Edge], types: &[TensorType]) -> std::result:
 
 fn check_constant(program: &Program, packed: &PackedConstant) -> std::result::Result<(), String> {
     if packed.bytes().is_none_or(|bytes| bytes == 0 || bytes > MAX_BYTES) || packed.packing.width == 0 {
-        return Err(format!("expected sizes, found {packed:?}"));
+        return Err(format!("expected sizes > 0 within the limits, found {packed:?}"));
     }
     let Some(constant) = packed.constant else { return Ok(()) };
     let Some(&(elements, dtype)) = program.constants.get(constant) else {
@@ -276,7 +276,7 @@ fn check_constant(program: &Program, packed: &PackedConstant) -> std::result::Re
         return Err(format!("expected at most 64 times as many elements as {elements}, found {:?}", packed.packing));
     }
     if packed.packing.source_elements().is_none_or(|needed| needed > elements as u64) {
-        return Err(format!("expected places among {elements} elements, found {:?}", packed.packing));
+        return Err(format!("expected offsets within {elements} elements, found {:?}", packed.packing));
     }
     Ok(())
 }
@@ -290,7 +290,10 @@ fn check_launch(program: &Program, launch: &Launch) -> std::result::Result<(), S
     }
     let whole = |(&global, &local): (&usize, &usize)| global > 0 && global.is_multiple_of(local);
     if !launch.global.iter().zip(&kernel.local).all(whole) {
-        return Err(format!("expected work-items in groups of {:?}, found {:?}", kernel.local, launch.global));
+        return Err(format!(
+            "expected numbers of work-items divisible by {:?}, found {:?}",
+            kernel.local, launch.global
+        ));
     }
     for place in &launch.arguments {
         let known = match *place {
@@ -342,8 +345,8 @@ mod tests {
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1;
-            assert!(read(&damaged).is_err(), "byte {at}");
-            assert!(read(&bytes[..at]).is_err(), "{at} bytes");
+            assert!(read(&damaged).is_err(), "expected an error after a change of byte {at}");
+            assert!(read(&bytes[..at]).is_err(), "expected an error for the first {at} bytes");
         }
         let mut later = bytes;
         later[8] = 2;
@@ -359,25 +362,28 @@ mod tests {
             (|p| p.launches[0].arguments[2] = Place::Work(7), "launch 0: expected a buffer"),
             (|p| p.launches[0].arguments.truncate(3), "launch 0: expected 4 arguments, found 3"),
             (|p| p.launches[0].kernel = 1, "launch 0: expected one of 1 kernels, found 1"),
-            (|p| p.launches[0].global = [3, 1, 1], "launch 0: expected work-items in groups"),
-            (|p| p.launches[0].global = [0, 1, 1], "launch 0: expected work-items in groups"),
-            (|p| p.kernels[0].local = [1 << 20, 1 << 20, 1 << 30], "kernel 0: expected a name and a work-group"),
-            (|p| p.kernels[0].local = [0, 1, 1], "kernel 0: expected a name and a work-group"),
-            (|p| p.kernels[0].name = "k 0".into(), "kernel 0: expected a name and a work-group"),
-            (|p| p.buffers[0].offset = 1, "buffer 0: expected a part of the arena"),
-            (|p| p.buffers[0].bytes = u64::MAX, "buffer 0: expected a part of the arena"),
+            (|p| p.launches[0].global = [3, 1, 1], "launch 0: expected numbers of work-items divisible by"),
+            (|p| p.launches[0].global = [0, 1, 1], "launch 0: expected numbers of work-items divisible by"),
+            (
+                |p| p.kernels[0].local = [1 << 20, 1 << 20, 1 << 30],
+                "kernel 0: expected a valid name and work-group size",
+            ),
+            (|p| p.kernels[0].local = [0, 1, 1], "kernel 0: expected a valid name and work-group size"),
+            (|p| p.kernels[0].name = "k 0".into(), "kernel 0: expected a valid name and work-group size"),
+            (|p| p.buffers[0].offset = 1, "buffer 0: expected an aligned range in the arena"),
+            (|p| p.buffers[0].bytes = u64::MAX, "buffer 0: expected an aligned range in the arena"),
             (|p| p.arena = u64::MAX, "expected an arena of at most"),
             (|p| p.packed[0].constant = Some(1), "packed constant 0: expected one of 1 constants, found 1"),
-            (|p| p.packed[0].packing.offset = 1, "packed constant 0: expected places among 6 elements"),
+            (|p| p.packed[0].packing.offset = 1, "packed constant 0: expected offsets within 6 elements"),
             (|p| p.packed[0].packing.outer = vec![(1 << 20, 0)], "packed constant 0: expected at most 64 times"),
             (|p| p.inputs[0].shape = vec![2, 4], "input 0: expected Tensor"),
-            (|p| p.selector = "abacus".into(), "expected a device, found abacus"),
+            (|p| p.selector = "abacus".into(), "expected a device selector, found abacus"),
         ];
         for (change, expected) in changes {
             let mut program = program();
             change(&mut program);
             let error = read(&write(&program).unwrap()).err().expect(expected);
-            assert!(error.message.contains(expected), "{expected} in {}", error.message);
+            assert!(error.message.contains(expected), "expected {expected}, found {}", error.message);
         }
     }
 }

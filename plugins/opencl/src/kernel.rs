@@ -64,7 +64,7 @@ impl KernelText {
     }
 }
 
-/// Formats an element offset: indices times strides, plus the view's offset. Dimensions of size 1 have no index
+/// Formats an element offset: indices times strides, plus the view's offset. Unit dimensions have no index
 /// variable.
 pub fn address(view: &View, indices: &[String]) -> String {
     let mut terms = Vec::new();
@@ -192,7 +192,7 @@ pub fn functions(width: i64) -> Vec<(String, String)> {
         high = polynomial(&ERF_LARGE, "t", width),
     );
     let load = format!(
-        "/* Elements that lie stride apart, the first count of them; zeros for the others. */\n\
+        "/* Loads the first count elements of a strided vector; the others are zeros. */\n\
          {ty} byoc_load{width}(global const float *p, int stride, int count) {{\n    \
          float t[{width}];\n    \
          for (int i = 0; i < {width}; ++i)\n        t[i] = i < count ? p[i * stride] : 0.0f;\n    \
@@ -205,7 +205,7 @@ pub fn functions(width: i64) -> Vec<(String, String)> {
     );
     let vectors = if width == 1 { String::new() } else { width.to_string() };
     let half = format!(
-        "/* The nearest number of float16. */\n\
+        "/* Rounds to the nearest float16 value. */\n\
          {ty} byoc_half{width}({ty} x) {{\n    \
          ushort t[{width}];\n    \
          vstore_half{vectors}_rte(x, 0, (half *)t);\n    \

@@ -56,7 +56,7 @@ pub struct Axis {
     pub dilation: i64,
     /// Padding before and after.
     pub pad: (i64, i64),
-    /// Size of the data along the axis.
+    /// Extent of the data along the axis.
     pub size: i64,
     /// Number of windows.
     pub outputs: i64,

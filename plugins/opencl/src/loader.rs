@@ -82,8 +82,8 @@ impl Loader for OpenClLoader {
             // The blob contains source that `load` compiles.
             "blob.native" => Ok(Some(b"true".to_vec())),
             "byoc.files.1" => {
-                Err(Error::new("OpenCL is a part of the system: its library finds the driver of a device there")
-                    .hint("compile the model for another backend, or run the artifact with an installed byoc"))
+                Err(Error::new("a bundle cannot contain OpenCL, whose library locates drivers in system directories")
+                    .hint("compile the model for another backend, or run the artifact with a byoc installation"))
             }
             MEMORY_KEY => {
                 let space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,7 +103,7 @@ impl Loader for OpenClLoader {
 fn summary(blob: &Blob) -> String {
     let program: &Program = match blob {
         Blob::Fixed(program) => program,
-        Blob::Open(_) => return "compiled for each set of dimensions when they are known\n".to_owned(),
+        Blob::Open(_) => return "compiled for each set of input dimensions at run time\n".to_owned(),
     };
     let line = |launch: &Launch| {
         let [x, y, z] = launch.global;
@@ -237,7 +237,7 @@ impl Executable for DynamicRegion {
             return Ok(None);
         }
         let number = serde_json::from_slice::<Value>(data).ok().and_then(|data| data["plan"].as_u64());
-        let number = number.ok_or_else(|| Error::new("plan.release: expected a plan number"))?;
+        let number = number.ok_or_else(|| Error::new("plan.release: expected a plan number, found none"))?;
         let mut plans = self.plans();
         plans.numbers.retain(|_, known| *known != number);
         let released = plans.made.remove(&number);

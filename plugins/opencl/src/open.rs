@@ -1,17 +1,18 @@
-//! Regions with dimensions that are unknown before the run.
+//! Regions with dimensions that are unknown until run time.
 //!
-//! Kernels are fast because their sizes are constants, so such a region is compiled once its dimensions are known:
-//! [`bind`] replaces the open dimensions of the graph. Programs are cached, so each set of sizes is compiled once.
+//! Kernels are fast because their dimensions are compile-time constants, so such a region is compiled once its
+//! dimensions are known: [`bind`] replaces the open dimensions of the graph. Programs are cached, so each set of
+//! dimensions is compiled once.
 
 use byoc_plugin_api::{Dim, Graph, NodeKind, RefusalCode, TensorType};
 use byoc_plugin_support::dims;
 use byoc_plugin_support::refusal::{CompileError, refuse};
 use std::collections::BTreeMap;
 
-/// Sample size of each symbol in [`example`].
+/// Sample value of each symbol in [`example`].
 const SAMPLE: usize = 4;
 
-/// Sizes of symbols and computed dimensions, keyed by their text.
+/// Values of symbols and computed dimensions, keyed by their text.
 type Sizes = BTreeMap<String, usize>;
 
 /// Tests a graph for unknown dimensions.
@@ -53,7 +54,7 @@ pub fn bind(graph: &Graph, inputs: &[&[usize]]) -> Result<Graph, CompileError> {
     closed(graph, &sizes, inputs)
 }
 
-/// Compares a dimension with a size, and records the symbol size that follows. Returns false on a contradiction.
+/// Compares a dimension with a size, and records the derived value of the symbol. Returns false on a contradiction.
 fn is_size(dim: &Dim, size: usize, sizes: &mut Sizes) -> bool {
     let text = match dim {
         Dim::Known(known) => return *known == size,
@@ -116,7 +117,7 @@ fn close(ty: &mut TensorType, sizes: &Sizes) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Returns an instance of an open graph in which each symbol has the same sample size.
+/// Returns an instance of an open graph in which each symbol has the same sample value.
 ///
 /// # Errors
 /// If an input dimension has no name, or the input dimensions do not determine all dimensions.

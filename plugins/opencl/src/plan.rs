@@ -199,8 +199,8 @@ impl State {
         Ok(State { launches, edges, _parts: parts, _arena: arena, _constants: constants })
     }
 
-    /// Enqueues copies of the host inputs to the device, all kernels, and copies of the host outputs back. What was
-    /// enqueued before an error is in `enqueued`.
+    /// Enqueues copies of the host inputs to the device, all kernels, and copies of the host outputs back. After an
+    /// error, `enqueued` contains the commands enqueued before the error.
     fn enqueue(&mut self, operands: &[Operand], inputs: usize, enqueued: &mut Enqueued) -> Result<()> {
         let on_host = |operand: &Operand| matches!(operand, Operand::Host);
         for (edge, _) in self.edges.iter().zip(operands).take(inputs).filter(|(_, operand)| on_host(operand)) {

@@ -47,7 +47,8 @@ pub fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Result {
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
         if count(&value.shape) > i64::from(i32::MAX) / 2 {
-            let detail = format!("{}: {name}: expected at most 2^30 elements", op.name);
+            let found = count(&value.shape);
+            let detail = format!("{}: {name}: expected fewer than 2^30 elements, found {found}", op.name);
             return refuse(RefusalCode::ResourceLimit, detail);
         }
     }
@@ -79,7 +80,8 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Result {
     }
     for (i, &input) in op.inputs.iter().enumerate() {
         if operand_view(ir, op, i, &View::dense(ir.shape(input))).is_none() {
-            let detail = format!("{}: input {i} does not broadcast to the result", op.name);
+            let (from, to) = (ir.shape(input), ir.shape(op.outputs[0]));
+            let detail = format!("{}: input {i}: expected a shape that broadcasts to {to:?}, found {from:?}", op.name);
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
     }

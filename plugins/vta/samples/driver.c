@@ -1,20 +1,20 @@
 /*
- * Functional simulator of VTA behind VTA's driver interface: the device's results bit for bit, without its timing. Also
- * a starting point for a driver of real hardware.
+ * Functional simulator of VTA behind VTA's driver interface: bit-exact with the device, without its timing. Also a
+ * starting point for a hardware driver.
  *
  *   cc -std=c99 -O2 -shared -fPIC -I../include -o libdriver.so driver.c
  *   VTA_DRIVER=./libdriver.so byoc run MODEL --backend vta
  *
- * The configuration is that of the macros below; -DVTA_LOG_BLOCK=5 changes one, for instance, and -DVTA_HW_VER_0_0_1
- * selects the older revision of the instruction set. Environment variables:
+ * The macros below define the configuration; -DVTA_LOG_BLOCK=5, for example, overrides one, and -DVTA_HW_VER_0_0_1
+ * selects the older instruction set revision. Environment variables:
  *
- *   VTA_SAMPLE_SEED  number that selects the order in which LOAD, COMPUTE and STORE take turns (default 1): results
- *                    that depend on it show a missing token
- *   VTA_SAMPLE_LOG   if set, one line with counters on standard error for each run
- *   VTA_SAMPLE_FAIL  "error": runs return 1 at once; "hang": runs never return
+ *   VTA_SAMPLE_SEED  seed of the schedule of LOAD, COMPUTE and STORE (default 1): results that depend on the seed
+ *                    indicate a missing token
+ *   VTA_SAMPLE_LOG   if set, each run prints one line with counters to standard error
+ *   VTA_SAMPLE_FAIL  "error": runs return 1 immediately; "hang": runs never return
  *
- * A run that the device could not finish, or would finish with undefined results, prints one line that names the
- * instruction, and returns 1.
+ * A run that would hang on the device, or have undefined results, prints one line that names the instruction, and
+ * returns 1.
  */
 
 /* Declares `sleep`, which C99 lacks. */
@@ -30,7 +30,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Configuration: the keys of vta_config.json, all of them logarithms to base 2. Buffer sizes are in bytes. */
+/* Configuration: the keys of vta_config.json, all of them base-2 logarithms. Buffer sizes are in bytes. */
 #ifndef VTA_LOG_INP_WIDTH
 #define VTA_LOG_INP_WIDTH 3
 #endif
@@ -65,7 +65,7 @@
 #define VTA_LOG_ACC_BUFF_SIZE 17
 #endif
 
-/* Bytes of device memory, of which the first page is never used because address 0 is invalid. */
+/* Size of device memory in bytes. The first page is unused, because address 0 is invalid. */
 #ifndef VTA_SAMPLE_MEMORY_BYTES
 #define VTA_SAMPLE_MEMORY_BYTES (1 << 28)
 #endif
@@ -74,20 +74,20 @@
 #define BLOCK_IN (1 << VTA_LOG_BLOCK_IN)
 #define BLOCK_OUT (1 << VTA_LOG_BLOCK_OUT)
 
-/* Sizes in bytes of the element of each memory. */
+/* Element size of each memory in bytes. */
 #define UOP_BYTES 4
 #define INP_BYTES (BATCH * BLOCK_IN)
 #define WGT_BYTES (BLOCK_OUT * BLOCK_IN)
 #define OUT_BYTES (BATCH * BLOCK_OUT)
 #define ACC_BYTES (4 * OUT_BYTES)
 
-/* Bits of an index into each memory. OUT has as many elements as ACC. */
+/* Index width of each memory in bits. OUT has as many elements as ACC. */
 #define UOP_BITS (VTA_LOG_UOP_BUFF_SIZE - 2)
 #define INP_BITS (VTA_LOG_INP_BUFF_SIZE - VTA_LOG_BATCH - VTA_LOG_BLOCK_IN)
 #define WGT_BITS (VTA_LOG_WGT_BUFF_SIZE - VTA_LOG_BLOCK_OUT - VTA_LOG_BLOCK_IN)
 #define ACC_BITS (VTA_LOG_ACC_BUFF_SIZE - VTA_LOG_BATCH - VTA_LOG_BLOCK_OUT - 2)
 
-/* Widths of the fields that differ between the two revisions of the instruction set. */
+/* Widths of the fields that differ between the two instruction set revisions. */
 #ifdef VTA_HW_VER_0_0_1
 #define MEMORY_FIELD_BITS 2
 #define ALU_OPCODE_BITS 2
@@ -99,19 +99,19 @@
 #endif
 
 #if VTA_LOG_INP_WIDTH != 3 || VTA_LOG_WGT_WIDTH != 3 || VTA_LOG_ACC_WIDTH != 5
-#error "expected 8-bit activations and weights and 32-bit sums"
+#error "expected 8-bit activations and weights and 32-bit accumulators"
 #endif
 #if UOP_BITS < 0 || INP_BITS < 0 || WGT_BITS < 0 || ACC_BITS < 0
-#error "expected buffers of one element or more"
+#error "expected buffers of at least one element"
 #endif
 #if UOP_BITS > 16 || INP_BITS > 16 || WGT_BITS > 16 || ACC_BITS > 16
-#error "expected buffers of up to 65536 elements, which is what sram_base can address"
+#error "expected buffers of at most 65536 elements, the range of sram_base"
 #endif
 #if ACC_BITS + UOP_SRC_BITS + WGT_BITS > 32 || 2 * UOP_BITS > 27 || ACC_BITS + INP_BITS + WGT_BITS > 32 || ACC_BITS > 11
 #error "expected buffers whose indices fit into micro-operations and instructions"
 #endif
 #if INP_BYTES > VTA_PAGE_BYTES || WGT_BYTES > VTA_PAGE_BYTES || ACC_BYTES > VTA_PAGE_BYTES
-#error "expected elements of up to one page"
+#error "expected elements of at most one page"
 #endif
 
 #define INSN_BYTES 16
@@ -120,10 +120,10 @@ typedef enum { LOAD, STORE, GEMM, FINISH, ALU } Opcode;
 typedef enum { UOP, WGT, INP, ACC, OUT, ACC_8BIT } MemoryId;
 typedef enum { MIN, MAX, ADD, SHR, MUL } AluOpcode;
 
-/* Modules in the order of the data, so that neighbors exchange tokens. */
+/* Modules in data flow order: neighbors exchange tokens. */
 enum { LOADER, COMPUTE, STORER, MODULES };
 
-/* Direction of the tokens between two neighbors. */
+/* Token direction between two neighbors. */
 enum { FORWARD, BACKWARD, DIRECTIONS };
 
 enum { INP_LOAD, WGT_LOAD, ACC_LOAD, UOP_LOAD, OUT_STORE, GEMM_STEPS, ALU_STEPS, COUNTERS };
@@ -135,7 +135,7 @@ static const char* const COUNTER_NAMES[] = {
     "out_store_nbytes", "gemm_counter", "alu_counter",
 };
 
-/* Memories by MemoryId, with the sizes of an element in device memory and on the chip. */
+/* Memories by MemoryId, with the element sizes in device memory and on chip. */
 static const struct {
     const char* name;
     uint32_t depth, dram_bytes, sram_bytes;
@@ -149,7 +149,7 @@ static const struct {
     {"ACC_8BIT", 1u << ACC_BITS, OUT_BYTES, ACC_BYTES, ACC_LOAD},
 };
 
-/* Memories on the chip. Sums are unsigned because they wrap. STORE narrows ACC, so OUT needs no memory here. */
+/* On-chip memories. Accumulators are unsigned because they wrap. STORE narrows ACC, so OUT needs no memory here. */
 typedef struct {
     uint32_t uop[1 << UOP_BITS];
     int8_t inp[1 << INP_BITS][INP_BYTES];
@@ -163,7 +163,7 @@ typedef struct {
     uint32_t y_pad_0, y_pad_1, x_pad_0, x_pad_1;
 } Transfer;
 
-/* Fields of GEMM and ALU, whose factors are those of the outer and of the inner loop. */
+/* Fields of GEMM and ALU, with one factor for the outer and one for the inner loop. */
 typedef struct {
     uint32_t reset, uop_bgn, uop_end, iter_out, iter_in;
     uint32_t dst_factor[2], src_factor[2], wgt_factor[2];
@@ -171,7 +171,7 @@ typedef struct {
     int32_t imm;
 } Loops;
 
-/* Decoded instruction. `transfer` or `loops` is valid, by the opcode. */
+/* Decoded instruction. The opcode determines whether `transfer` or `loops` is valid. */
 typedef struct {
     uint32_t index;
     uint64_t words[2];
@@ -184,10 +184,10 @@ typedef struct {
 /* State of a run. */
 typedef struct {
     Device* device;
-    /* Words of the instructions: a copy, as FETCH may read ahead of a STORE. */
+    /* Copy of the instruction words, because FETCH may read ahead of a STORE. */
     uint64_t (*stream)[2];
     uint32_t count;
-    /* Position of the next instruction of each module, or `count`. */
+    /* Index of the next instruction of each module, or `count`. */
     uint32_t head[MODULES];
     /* Number of tokens between LOAD and COMPUTE and between COMPUTE and STORE, in both directions. */
     uint32_t tokens[MODULES - 1][DIRECTIONS];
@@ -202,13 +202,13 @@ typedef struct Buffer {
     uint64_t address, size;
 } Buffer;
 
-/* Device memory, indexed by the device's addresses. */
+/* Device memory, indexed by device address. */
 static uint8_t memory[VTA_SAMPLE_MEMORY_BYTES];
 
 /* Buffers, ordered by address. The gaps are free. */
 static Buffer* buffers;
 
-/* Returns the memory at an address, or null if it is not all in one buffer. */
+/* Returns the memory at an address, or null if the range is not within one buffer. */
 static uint8_t* find(uint64_t address, uint64_t size) {
     for (const Buffer* buffer = buffers; buffer != NULL; buffer = buffer->next) {
         if (address >= buffer->address && address - buffer->address < buffer->size) {
@@ -226,7 +226,7 @@ static uint64_t page_after(const Buffer* buffer) {
 void* VTAMemAlloc(size_t size, int cached) {
     (void)cached;
     if (size > VTA_MAX_XFER) {
-        fprintf(stderr, "vta: VTAMemAlloc: expected up to %d bytes, found %zu\n", VTA_MAX_XFER, size);
+        fprintf(stderr, "vta: VTAMemAlloc: expected at most %d bytes, found %zu\n", VTA_MAX_XFER, size);
         return NULL;
     }
     Buffer* buffer = malloc(sizeof *buffer);
@@ -259,12 +259,12 @@ void VTAMemFree(void* buf) {
         }
     }
     if (buf != NULL) {
-        fprintf(stderr, "vta: VTAMemFree: expected the start of a buffer\n");
+        fprintf(stderr, "vta: VTAMemFree: expected the start of a buffer, found another address\n");
     }
 }
 
 vta_phy_addr_t VTAMemGetPhyAddr(void* buf) {
-    /* As numbers, because the pointer may be one that is not into the array. */
+    /* Compared as integers, because the pointer may be outside the array. */
     const uint64_t address = (uint64_t)(uintptr_t)buf - (uint64_t)(uintptr_t)memory;
     return find(address, 1) != NULL ? (vta_phy_addr_t)address : 0;
 }
@@ -277,7 +277,7 @@ void VTAMemCopyToHost(void* dst, const void* src, size_t size) {
     memcpy(dst, src, size);
 }
 
-/* The next two have nothing to do: the simulator shares the cache of its caller. */
+/* The next two functions are no-ops: the simulator shares the cache of its caller. */
 void VTAFlushCache(void* vir_addr, vta_phy_addr_t phy_addr, int size) {
     (void)vir_addr;
     (void)phy_addr;
@@ -292,14 +292,14 @@ void VTAInvalidateCache(void* vir_addr, vta_phy_addr_t phy_addr, int size) {
 
 /* ---- Numbers ---- */
 
-/* Returns the lowest `width` bits of a word, and removes them: fields follow each other from bit 0 upwards. */
+/* Extracts the lowest `width` bits of a word: fields are packed from bit 0 up. */
 static uint32_t take(uint64_t* word, int width) {
     const uint32_t field = (uint32_t)(*word & (((uint64_t)1 << width) - 1));
     *word >>= width;
     return field;
 }
 
-/* Reads a little-endian number, whatever the byte order of the host. */
+/* Reads a little-endian integer regardless of the host's byte order. */
 static uint64_t little_endian(const uint8_t* bytes, int size) {
     uint64_t value = 0;
     for (int i = size - 1; i >= 0; --i) {
@@ -308,7 +308,7 @@ static uint64_t little_endian(const uint8_t* bytes, int size) {
     return value;
 }
 
-/* Returns the value of the two's complement of `width` bits. Wide enough that no later step overflows. */
+/* Sign-extends a value of `width` bits. The result is wide enough that no later step overflows. */
 static int64_t as_signed(uint32_t bits, int width) {
     const int64_t value = bits;
     return bits >> (width - 1) != 0 ? value - ((int64_t)1 << width) : value;
@@ -378,14 +378,14 @@ static int module_of(const Insn* insn) {
     return insn->opcode == LOAD && data ? LOADER : COMPUTE;
 }
 
-/* Returns what is wrong with an instruction by itself, or null. */
+/* Returns the problem of an instruction considered in isolation, or null. */
 static const char* defect(const Insn* insn) {
     const Transfer* t = &insn->transfer;
     if (insn->opcode > ALU) {
         return "unknown opcode";
     }
     if (insn->opcode == LOAD && (t->memory == OUT || t->memory > ACC_8BIT)) {
-        return "unknown memory_type of a LOAD";
+        return "unknown memory_type in a LOAD";
     }
     if (insn->opcode == ALU && insn->loops.alu_opcode > MUL) {
         return "unknown alu_opcode";
@@ -397,18 +397,18 @@ static const char* defect(const Insn* insn) {
         return "pop_next or push_next in the store queue, which has no successor";
     }
     if (insn->opcode == STORE && t->x_size > 0) {
-        /* The older revision has no room for the third bit of OUT. */
+        /* The older revision lacks the third bit of OUT. */
         if (t->memory != (OUT & ((1 << MEMORY_FIELD_BITS) - 1))) {
-            return "expected memory_type OUT in a STORE";
+            return "expected memory_type OUT in a STORE, found another memory";
         }
         if (t->y_pad_0 != 0 || t->y_pad_1 != 0 || t->x_pad_0 != 0 || t->x_pad_1 != 0) {
-            return "expected no padding in a STORE";
+            return "expected no padding in a STORE, found padding";
         }
     }
     return NULL;
 }
 
-/* Prints the position, the name and the words of an instruction, without an end of line. */
+/* Prints the index, name and words of an instruction, without a newline. */
 static void print_insn(const Insn* insn) {
     const char* opcode = insn->opcode <= ALU ? OPCODE_NAMES[insn->opcode] : "unknown";
     const bool has_memory = insn->opcode == LOAD && insn->transfer.memory <= ACC_8BIT;
@@ -417,7 +417,7 @@ static void print_insn(const Insn* insn) {
             insn->words[1]);
 }
 
-/* Reports an error of an instruction. Returns false, as the functions that execute instructions do after an error. */
+/* Reports an instruction error. Returns false, the failure value of the functions that execute instructions. */
 static bool fail(const Insn* insn, const char* format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -452,7 +452,7 @@ static uint8_t* dram_row(const Insn* insn, uint32_t id, uint32_t row) {
     return bytes;
 }
 
-/* Returns an element of a memory on the chip. */
+/* Returns an element of an on-chip memory. */
 static void* sram(Device* device, uint32_t id, uint32_t at) {
     switch (id) {
         case UOP: return &device->uop[at];
@@ -462,7 +462,7 @@ static void* sram(Device* device, uint32_t id, uint32_t at) {
     }
 }
 
-/* Copies elements from device memory, in whose byte order the host's may not be. */
+/* Copies elements from device memory, whose byte order may differ from the host's. */
 static void copy_in(Device* device, uint32_t id, uint32_t at, uint32_t count, const uint8_t* bytes) {
     if (id == WGT || id == INP) {
         memcpy(sram(device, id, at), bytes, (size_t)count * MEMORIES[id].sram_bytes);
@@ -493,7 +493,7 @@ static bool execute_load(Run* run, const Insn* insn) {
     if (!check_sram(insn, id, t->sram_base + total)) {
         return false;
     }
-    /* `sram_base` may be the depth if there is nothing to write. */
+    /* `sram_base` may equal the depth if nothing is written. */
     if (total > 0) {
         memset(sram(run->device, id, t->sram_base), 0, (size_t)total * MEMORIES[id].sram_bytes);
     }
@@ -533,7 +533,7 @@ static bool execute_store(Run* run, const Insn* insn) {
 
 /* ---- GEMM and ALU ---- */
 
-/* Indices of one step: those of a micro-operation, moved by the loops. */
+/* Indices of one step: those of a micro-operation, offset by the loops. */
 typedef struct {
     uint32_t dst, src, wgt;
 } Indices;
@@ -552,7 +552,7 @@ static void multiply(Device* device, Indices at) {
         const int8_t* input = device->inp[at.src] + b * BLOCK_IN;
         for (int o = 0; o < BLOCK_OUT; ++o) {
             const int8_t* weights = device->wgt[at.wgt] + o * BLOCK_IN;
-            /* Cannot overflow: an element has up to 4096 products of up to 2^14. */
+            /* Cannot overflow: an element sums at most 4096 products of at most 2^14. */
             int32_t sum = 0;
             for (int k = 0; k < BLOCK_IN; ++k) {
                 sum += input[k] * weights[k];
@@ -562,13 +562,13 @@ static void multiply(Device* device, Indices at) {
     }
 }
 
-/* Shifts right, rounding down, or left if the amount is negative. Amounts of 32 and more shift every bit out. */
+/* Shifts right, rounding down, or left if the amount is negative. Amounts of 32 or more shift out every bit. */
 static uint32_t shift(int64_t value, int64_t amount) {
     if (amount < 0) {
         return amount > -32 ? (uint32_t)value << -amount : 0;
     }
     const int bits = amount < 32 ? (int)amount : 32;
-    /* C leaves the right shift of negative numbers to the compiler. */
+    /* In C, the right shift of negative values is implementation-defined. */
     return (uint32_t)(value < 0 ? ~(~value >> bits) : value >> bits);
 }
 
@@ -612,7 +612,7 @@ static bool step(Device* device, const Insn* insn, Indices at) {
     return true;
 }
 
-/* Executes a GEMM or an ALU. The order of the steps is the device's: an ALU sees the results of its earlier steps. */
+/* Executes a GEMM or an ALU, with steps in device order: an ALU reads the results of its earlier steps. */
 static bool execute_loops(Run* run, const Insn* insn) {
     const Loops* loops = &insn->loops;
     for (uint32_t y = 0; y < loops->iter_out; ++y) {
@@ -622,7 +622,7 @@ static bool execute_loops(Run* run, const Insn* insn) {
                     !step(run->device, insn, indices(run->device->uop[u], loops, y, x))) {
                     return false;
                 }
-                /* VTA's own simulator counts no resets. */
+                /* VTA's own simulator does not count resets. */
                 if (insn->opcode == ALU) {
                     ++run->counters[ALU_STEPS];
                 } else if (!loops->reset) {
@@ -636,7 +636,7 @@ static bool execute_loops(Run* run, const Insn* insn) {
 
 /* ---- Runs ---- */
 
-/* Moves the head of a module's queue to the first instruction of the module at or after it. */
+/* Advances the head of a module's queue to the next instruction of the module. */
 static void seek(Run* run, int module) {
     while (run->head[module] < run->count) {
         const Insn insn = decode(run, run->head[module]);
@@ -647,7 +647,7 @@ static void seek(Run* run, int module) {
     }
 }
 
-/* Copies the instructions and checks each by itself. The modules begin after that. */
+/* Copies the instructions and checks each in isolation before the modules start. */
 static bool fetch(Run* run, const uint8_t* bytes) {
     bool has_finish = false;
     for (uint32_t i = 0; i < run->count; ++i) {
@@ -661,7 +661,7 @@ static bool fetch(Run* run, const uint8_t* bytes) {
         has_finish |= insn.opcode == FINISH;
     }
     if (!has_finish) {
-        fprintf(stderr, "vta: expected FINISH among the %" PRIu32 " instructions\n", run->count);
+        fprintf(stderr, "vta: expected FINISH among the %" PRIu32 " instructions, found none\n", run->count);
     }
     for (int module = 0; module < MODULES; ++module) {
         seek(run, module);
@@ -669,7 +669,7 @@ static bool fetch(Run* run, const uint8_t* bytes) {
     return has_finish;
 }
 
-/* Takes the tokens that an instruction pops, all of them or none. */
+/* Pops the tokens that an instruction requires, all of them or none. */
 static bool pop(Run* run, const Insn* insn, int module) {
     uint32_t* prev = insn->pop_prev ? &run->tokens[module - 1][FORWARD] : NULL;
     uint32_t* next = insn->pop_next ? &run->tokens[module][BACKWARD] : NULL;
@@ -701,7 +701,7 @@ static bool execute(Run* run, const Insn* insn) {
     }
 }
 
-/* Executes up to `limit` instructions of a module, until one lacks a token. Sets `progress` if there was one. */
+/* Executes up to `limit` instructions of a module, until one lacks a token. Sets `progress` if any was executed. */
 static bool advance(Run* run, int module, uint32_t limit, bool* progress) {
     for (uint32_t i = 0; i < limit && run->head[module] < run->count && !run->finished; ++i) {
         const Insn insn = decode(run, run->head[module]);
@@ -719,7 +719,7 @@ static bool advance(Run* run, int module, uint32_t limit, bool* progress) {
     return true;
 }
 
-/* Reports what keeps a run from its end: the next instructions of the modules and the tokens between them. */
+/* Reports why a run cannot finish: the next instructions of the modules and the tokens between them. */
 static bool fail_at_heads(const Run* run, const char* problem) {
     fprintf(stderr, "vta: %s: ", problem);
     for (int module = 0; module < MODULES; ++module) {
@@ -735,7 +735,7 @@ static bool fail_at_heads(const Run* run, const char* problem) {
     return false;
 }
 
-/* Checks that FINISH leaves nothing behind that would change the results of this run or of the next one. */
+/* Checks that no instruction or token remains after FINISH, which would affect this run or the next. */
 static bool check_end(const Run* run) {
     bool clean = true;
     for (int module = 0; module < MODULES; ++module) {
@@ -744,10 +744,10 @@ static bool check_end(const Run* run) {
     for (int pair = 0; pair < MODULES - 1; ++pair) {
         clean &= run->tokens[pair][FORWARD] == 0 && run->tokens[pair][BACKWARD] == 0;
     }
-    return clean || fail_at_heads(run, "FINISH was executed before other instructions, or tokens are left");
+    return clean || fail_at_heads(run, "expected no instructions or tokens after FINISH");
 }
 
-/* Returns the next number of a xorshift generator: the same on every machine, unlike `rand`. */
+/* Returns the next value of a xorshift generator, which is portable, unlike `rand`. */
 static uint32_t next_random(uint32_t state) {
     state ^= state << 13;
     state ^= state >> 17;
@@ -755,10 +755,10 @@ static uint32_t next_random(uint32_t state) {
     return state;
 }
 
-/* Lets the modules take turns until FINISH. A turn has up to 2048 instructions, so that modules also run far ahead. */
+/* Schedules the modules in turns until FINISH. A turn has up to 2048 instructions, so that modules can run far ahead. */
 static bool schedule(Run* run) {
     const char* seed = getenv("VTA_SAMPLE_SEED");
-    /* Not 0, where the generator would stay. */
+    /* Nonzero, because 0 is a fixed point of the generator. */
     uint32_t state = (uint32_t)(seed != NULL ? strtoul(seed, NULL, 10) : 1) * 2654435761u | 1;
     while (!run->finished) {
         state = next_random(state);
@@ -784,7 +784,7 @@ static void log_counters(const Run* run) {
     fprintf(stderr, "\n");
 }
 
-/* Behaves like a broken device if the environment asks for one, to test what byoc makes of it. */
+/* Simulates a broken device if the environment requests it, to test error handling in byoc. */
 static bool misbehaves(void) {
     const char* mode = getenv("VTA_SAMPLE_FAIL");
     if (mode != NULL && strcmp(mode, "hang") == 0) {
@@ -804,7 +804,7 @@ void VTADeviceFree(VTADeviceHandle handle) {
 }
 
 int VTADeviceRun(VTADeviceHandle handle, vta_phy_addr_t insn_phy_addr, uint32_t insn_count, uint32_t wait_cycles) {
-    /* A deadlock is found without a clock. */
+    /* Deadlocks are detected without a timeout. */
     (void)wait_cycles;
     if (misbehaves()) {
         return 1;

@@ -53,8 +53,8 @@ impl Codegen for Vta {
             operators: support::OPERATORS.iter().map(|&name| name.to_owned()).collect(),
             quantization: Some(support::quantization()),
             options: [
-                ("profile".to_owned(), option("Rates of memory in the cycle model", &["pynq", "tsim"])),
-                ("runs".to_owned(), option("Runs of the device per region", &["region", "layer"])),
+                ("profile".to_owned(), option("Memory timing profile of the cycle model", &["pynq", "tsim"])),
+                ("runs".to_owned(), option("Granularity of device runs", &["region", "layer"])),
                 ("simulator".to_owned(), simulator),
             ]
             .into(),
@@ -106,7 +106,7 @@ fn symbol(graph: &Graph) -> Result<&str> {
     let symbol = graph.symbol.as_str();
     let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if !symbol.chars().all(name) || !symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
-        return Err(Error::new(format!("symbol of the region: expected a C identifier, found `{symbol}`")));
+        return Err(Error::new(format!("region symbol: expected a C identifier, found `{symbol}`")));
     }
     Ok(symbol)
 }

@@ -135,7 +135,7 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
     let (text, rest) = rest.split_at_checked(length).ok_or_else(|| invalid("truncated header"))?;
     let (parts, sum) = rest.split_last_chunk::<4>().ok_or_else(|| invalid("truncated header"))?;
     if crc32fast::hash(text) != u32::from_le_bytes(*sum) {
-        return Err(invalid("damaged header: its checksum differs"));
+        return Err(invalid("corrupt header: checksum mismatch"));
     }
     let header: Header = serde_json::from_slice(text).map_err(|error| invalid(&error.to_string()))?;
     check_header(&header).map_err(|problem| invalid(&problem))?;
@@ -154,14 +154,13 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
         [(vectors, header.checksums[0], "vectors"), (uops, header.checksums[1], "micro-operations")]
     {
         if crc32fast::hash(part) != sum {
-            return Err(invalid(&format!("damaged {name}: their checksum differs")));
+            return Err(invalid(&format!("corrupt {name}: checksum mismatch")));
         }
     }
     for (layer, sum) in header.layers.iter().zip(&header.layer_checksums) {
         if checksum(words, accessed, &layer.instructions) != *sum {
             let Range { start, end } = layer.instructions;
-            let problem =
-                format!("layer {}: damaged instructions {start} to {end}: their checksum differs", layer.name);
+            let problem = format!("layer {}: corrupt instructions {start} to {end}: checksum mismatch", layer.name);
             return Err(invalid(&problem));
         }
     }
@@ -197,7 +196,7 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
     let parts =
         [header.buffers.len(), header.layers.len(), header.runs.len(), header.inputs.len(), header.outputs.len()];
     if let Some(count) = parts.into_iter().find(|count| *count > MAX_PARTS) {
-        return Err(format!("expected at most {MAX_PARTS} parts, found {count}"));
+        return Err(format!("expected at most {MAX_PARTS} entries per list, found {count}"));
     }
     if header.instructions > MAX_INSTRUCTIONS || header.uops > MAX_INSTRUCTIONS * 4 || header.vector_bytes > MAX_BYTES {
         return Err(format!("expected at most {MAX_INSTRUCTIONS} instructions, found {}", header.instructions));
@@ -243,7 +242,7 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
                 _ => false,
             };
             if !same || (kind == "input" && edge.int32) {
-                return Err(format!("{kind} {i}: expected a buffer of its own, found {}", edge.buffer));
+                return Err(format!("{kind} {i}: expected a separate buffer, found {}", edge.buffer));
             }
         }
     }
@@ -253,7 +252,7 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
         let mut end = 0;
         for range in ranges {
             if range.start != end || range.end < range.start {
-                return Err(format!("{name}: expected instructions from {end} on, found {range:?}"));
+                return Err(format!("{name}: expected a range that starts at instruction {end}, found {range:?}"));
             }
             end = range.end;
         }
@@ -262,17 +261,22 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
         }
     }
     if header.layer_checksums.len() != header.layers.len() {
-        return Err("expected a checksum for each layer".into());
+        return Err(format!(
+            "expected {} layer checksums, found {}",
+            header.layers.len(),
+            header.layer_checksums.len()
+        ));
     }
     Ok(())
 }
 
 /// Returns the buffer size in bytes of an input or output.
 fn edge_bytes(header: &Header, edge: Option<&Edge>, number: usize) -> std::result::Result<usize, String> {
-    let edge = edge.ok_or_else(|| format!("buffer {number}: expected the buffer of an input or output"))?;
+    let edge =
+        edge.ok_or_else(|| format!("buffer {number}: expected the buffer of an input or output, found another one"))?;
     let count = edge.shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
     if edge.buffer as usize != number || edge.shape.contains(&0) || count.is_none_or(|count| count > MAX_BYTES) {
-        return Err(format!("buffer {number}: expected a tensor of its own, found {edge:?}"));
+        return Err(format!("buffer {number}: expected a separate non-empty tensor, found {edge:?}"));
     }
     Ok(edge.bytes(&header.device))
 }
@@ -288,7 +292,9 @@ fn check_stream(image: &Image) -> Result<()> {
             Op::Finish => 0,
         });
         if steps > MAX_STEPS {
-            return Err(invalid(&image.at(Some(index), &format!("expected at most {MAX_STEPS} steps in all"))));
+            return Err(invalid(
+                &image.at(Some(index), &format!("expected at most {MAX_STEPS} steps, found at least {steps}")),
+            ));
         }
     }
     let (addresses, _) = image.addresses();

@@ -83,9 +83,8 @@ pub fn files() -> Result<Vec<u8>> {
         None => Ok(b"[]".to_vec()),
         Some(driver) => {
             let named = driver.path.display();
-            Err(Error::new(format!("driver {named} ({VARIABLE}) belongs to this machine")).hint(format!(
-                "unset {VARIABLE}; the variable may name a driver on the machine that the regions run on"
-            )))
+            Err(Error::new(format!("driver {named} ({VARIABLE}) belongs to this machine"))
+                .hint(format!("unset {VARIABLE} here, and set it on the machine that runs the regions")))
         }
     }
 }
@@ -123,8 +122,8 @@ const NAMES: [&str; 10] = [
 fn load(path: &Path) -> Result<Driver> {
     let invalid = |problem: String| {
         Error::new(format!("driver {} ({VARIABLE}): {problem}", path.display())).hint(
-            "a driver is a shared library that exports the functions of VTA's driver.h; without the variable, the \
-             simulator is used",
+            "set VTA_DRIVER to a shared library that exports the functions of VTA's driver.h, or unset it to use the \
+             simulator",
         )
     };
     let symbols = library::open(path, NAMES).map_err(invalid)?;
@@ -262,7 +261,7 @@ impl Driver {
     pub fn run(self: &Arc<Driver>, address: u64, count: usize, deadline: Duration) -> Result<()> {
         let _one_at_a_time = self.lock()?;
         let (Ok(address), Ok(count)) = (u32::try_from(address), u32::try_from(count)) else {
-            return Err(self.error("expected addresses and counts of 32 bits"));
+            return Err(self.error("expected addresses and instruction counts below 2^32, found a larger value"));
         };
         let (done, answer) = mpsc::channel();
         let (run, device) = (self.functions.run, self.device);
@@ -285,10 +284,10 @@ impl Driver {
             }
             Err(RecvTimeoutError::Timeout) => {
                 self.lost.store(true, Ordering::Release);
-                Err(self.lost_error(&format!("VTADeviceRun: no answer within {:.1} s", deadline.as_secs_f64())))
+                Err(self.lost_error(&format!("VTADeviceRun: no response within {:.1} s", deadline.as_secs_f64())))
             }
             Err(RecvTimeoutError::Disconnected) => {
-                Err(self.lost_error("VTADeviceRun: the call ended without an answer"))
+                Err(self.lost_error("VTADeviceRun: the calling thread ended without a result"))
             }
         }
     }

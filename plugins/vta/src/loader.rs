@@ -55,7 +55,7 @@ impl Loader for VtaLoader {
         if same != self.config {
             let (wanted, found) = (self.config.name(), image.config.name());
             return Err(Error::new(format!("expected a program for the device {wanted}, found one for {found}"))
-                .hint("compile the model again with the file of this device beside the plugin"));
+                .hint("compile the model again with the configuration file of this device next to the plugin"));
         }
         if image.constants != request.constants.len() {
             let (wanted, given) = (image.constants, request.constants.len());

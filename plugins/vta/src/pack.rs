@@ -117,7 +117,10 @@ impl<T: Copy> Target<T> {
 pub fn pack(services: &Services, config: &Config, layout: &Layout, tensor: &[i8], packed: &mut [u8]) -> Result<()> {
     let (slabs, elements) = layout.slabs(config);
     let lanes = config.batch() * config.block();
-    assert!(tensor.len() == layout.count() && packed.len() == slabs * elements * lanes, "expected matching sizes");
+    assert!(
+        tensor.len() == layout.count() && packed.len() == slabs * elements * lanes,
+        "both slices have the sizes of the layout"
+    );
     packed.fill(0);
     let target = Target(packed.as_mut_ptr());
     services.parallel_for(slabs, |slab| {
@@ -161,7 +164,10 @@ fn unpack_with<T: Copy + Send>(
 ) -> Result<()> {
     let (slabs, elements) = layout.slabs(config);
     let lanes = config.batch() * config.block();
-    assert!(tensor.len() == layout.count() && bytes == slabs * elements * lanes, "expected matching sizes");
+    assert!(
+        tensor.len() == layout.count() && bytes == slabs * elements * lanes,
+        "both slices have the sizes of the layout"
+    );
     let target = Target(tensor.as_mut_ptr());
     services.parallel_for(slabs, |slab| {
         let first = slab * elements * lanes;
@@ -225,8 +231,11 @@ impl Weights {
     pub fn pack(&self, services: &Services, block: usize, weights: &[i8], packed: &mut [u8]) -> Result<()> {
         let [inputs, outputs] = self.blocks(block);
         let of_group = self.kernels / self.groups;
-        assert!(packed.len() == self.bytes(block), "size of packed weights");
-        assert!(weights.len() == self.kernels * self.channels * self.taps, "size of weights");
+        assert!(packed.len() == self.bytes(block), "`packed` has the size of the packed weights");
+        assert!(
+            weights.len() == self.kernels * self.channels * self.taps,
+            "`weights` has one element per kernel, channel and tap"
+        );
         packed.fill(0);
         let row_bytes = inputs * self.taps * block * block;
         let target = Target(packed.as_mut_ptr());

@@ -60,13 +60,18 @@ pub fn plan(network: &Network<'_>, symbol: &str, config: &Config, runs: Runs) ->
     let mut chosen: Vec<(Layer, Tile)> = Vec::new();
     let mut known: BTreeMap<String, Tile> = BTreeMap::new();
     for (layer, node) in planner.layers.iter().zip(&network.nodes) {
-        // Layers that differ only in the places of their tensors share a tiling.
+        // Layers that differ only in the locations of their tensors share a tiling.
         let key = format!("{:?}", layer.without_places());
         let tile = match known.get(&key) {
             Some(tile) => *tile,
             None => match search::fastest(config, layer) {
                 Some((tile, _)) => tile,
-                None => return refuse(RefusalCode::ResourceLimit, format!("{}: no tiling fits", node.comment)),
+                None => {
+                    return refuse(
+                        RefusalCode::ResourceLimit,
+                        format!("{}: no tiling fits into the on-chip memories", node.comment),
+                    );
+                }
             },
         };
         known.insert(key, tile);
@@ -89,7 +94,10 @@ pub fn plan(network: &Network<'_>, symbol: &str, config: &Config, runs: Runs) ->
     buffers[UOPS as usize].bytes = program.uops.len() * 4;
     buffers[VECTORS as usize].bytes = planner.vectors.len();
     if buffers[UOPS as usize].bytes > MAX_BUFFER {
-        return refuse(RefusalCode::ResourceLimit, "expected micro-operations of at most 16 MiB");
+        return refuse(
+            RefusalCode::ResourceLimit,
+            format!("expected at most 16 MiB of micro-operations, found {} bytes", buffers[UOPS as usize].bytes),
+        );
     }
     let edge = |value: &Val, dtype: DType| Edge {
         shape: shape_of(&network.ir, *value),
@@ -142,7 +150,7 @@ impl<'a> Planner<'a> {
                 return refuse_with_hint(
                     RefusalCode::ResourceLimit,
                     detail,
-                    "the device file has the sizes of the memories",
+                    "set the memory sizes of the device in libbyoc_vta.json next to the plugin",
                 );
             }
             planner.layers.push(layer);

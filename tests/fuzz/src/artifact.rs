@@ -3,7 +3,7 @@
 //! Mutations do not change native code, as loading an object means running it. Each input is opened, loaded on the
 //! plugin that it was compiled for and run, and its program is also run without backends on the host. Each run is
 //! either rejected with a message, or produces outputs of the declared types; if the mutation changed only types,
-//! shapes, positions or the code of the entry function, both runs produce the same outputs.
+//! shapes, offsets or the code of the entry function, both runs produce the same outputs.
 
 use crate::{Target, below, check_diagnostics, corpus, count_accepted, files, json, mutate, pick};
 use byoc::build::Compiled;
@@ -65,8 +65,8 @@ fn session() -> &'static Session {
 }
 
 /// Returns the corpus programs as artifacts, compiled for a backend on this machine. Artifacts without a region of the
-/// backend are used only if no artifact has such a region: without oneDNN, dnnl supports nothing, and everything runs
-/// on the host.
+/// backend are used only if no artifact has such a region: without oneDNN, dnnl supports no operator, and everything
+/// runs on the host.
 fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
     static SEEDS: [OnceLock<Vec<Vec<u8>>>; BACKENDS.len()] = [const { OnceLock::new() }; BACKENDS.len()];
     let at = BACKENDS.iter().position(|name| *name == backend).expect("unknown backend");
@@ -93,7 +93,7 @@ fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
             }
         }
         let seeds = if seeds.is_empty() { without_regions } else { seeds };
-        assert!(!seeds.is_empty(), "expected {backend} to compile a program of the corpus: {refused}");
+        assert!(!seeds.is_empty(), "expected {backend} to compile a corpus program: {refused}");
         seeds
     })
 }
@@ -120,7 +120,7 @@ fn unpack(bytes: &[u8]) -> Option<Entries> {
     Some(entries)
 }
 
-/// Returns an archive of these entries, with up-to-date digests.
+/// Returns an archive of the given entries, with recomputed digests.
 fn seal_entries(entries: &Entries) -> Option<Vec<u8>> {
     let mut manifest: Value = serde_json::from_slice(contents_of(entries, MANIFEST)?).ok()?;
     let digest = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
@@ -194,7 +194,7 @@ fn edit_json(entries: &mut Entries, name: &str, edit: impl FnOnce(&mut Value)) -
     Some(())
 }
 
-/// Mutates any part; returns true if the program still matches the compiled regions.
+/// Mutates an arbitrary part of the artifact; returns true if the program still matches the compiled regions.
 fn mutate_contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     match below(random, 12) {
         0..=6 => {
@@ -289,7 +289,7 @@ fn mutate_ccompiler_header(rest: &[u8], random: &mut Random) -> Option<Vec<u8>> 
     let (length, rest) = rest.split_first_chunk::<8>()?;
     let (header, code) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
     let mut header: Value = serde_json::from_slice(header).ok()?;
-    // With different CPU features, the source would be recompiled, which is slow and tests nothing.
+    // With different CPU features, the source would be recompiled, which is slow and bypasses the object.
     let native_fields = ["source", "object", "features"].map(|key| (key, header[key].clone()));
     json::mutate(&mut header, random);
     if let Value::Object(fields) = &mut header {
@@ -357,7 +357,7 @@ fn load_and_run(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<
             && output.shape().len() == port.ty.dims.len()
             && output.shape().iter().zip(&port.ty.dims).all(|(size, dim)| dim.fixed().is_none_or(|dim| dim == *size));
         if !fits {
-            return Err(format!("output {} is {output:?}; expected {:?}", port.name, port.ty));
+            return Err(format!("output {}: found {output:?}, expected {:?}", port.name, port.ty));
         }
     }
     count_accepted();

@@ -41,7 +41,7 @@ pub struct Summary {
     pub longest: (u64, Duration),
 }
 
-/// Number of failures after which a run ends.
+/// Maximum number of failures of a run.
 const MAX_FAILURES: usize = 20;
 
 /// Returns the input of an execution: the unchanged seeds come first, then seeds with up to five successive mutations.
@@ -119,7 +119,10 @@ fn watchdog(current: Arc<AtomicU64>, execution_timeout: Duration, name: &'static
             if now != last {
                 (last, since) = (now, Instant::now());
             } else if now != 0 && since.elapsed() > execution_timeout {
-                eprintln!("{name} --seed {seed}: execution {}: expected an end within {execution_timeout:?}", now - 1);
+                eprintln!(
+                    "{name} --seed {seed}: execution {}: expected completion within {execution_timeout:?}, found a timeout",
+                    now - 1
+                );
                 std::process::abort();
             }
         }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Limits for models that are run: total number of input elements, and floating-point operations per run.
+/// Limits on executed models: total number of input elements, and floating-point operations per run.
 const MAX_ELEMENTS: usize = 1 << 16;
 const MAX_FLOPS: u64 = 1 << 27;
 
@@ -210,7 +210,7 @@ pub const BOUNDARY_JSON: Target = Target {
                 let reread = Graph::from_json(&graph.to_json())
                     .map_err(|e| format!("expected the graph to round-trip through JSON, found: {e}"))?;
                 if reread.to_json() != graph.to_json() {
-                    return Err("a graph round-trips to a different graph".into());
+                    return Err("expected a graph to round-trip, found a different graph".into());
                 }
                 // A graph that refers to more than four constants is not converted.
                 if graph.check(4).is_ok()
@@ -230,7 +230,11 @@ pub const BOUNDARY_JSON: Target = Target {
 };
 
 fn check_message(message: &str) -> Result<(), String> {
-    if message.trim().is_empty() { Err("an error without a message".into()) } else { Ok(()) }
+    if message.trim().is_empty() {
+        Err("expected an error with a message, found an empty message".into())
+    } else {
+        Ok(())
+    }
 }
 
 /// Counts the input as accepted and checks its tensor.
@@ -249,7 +253,7 @@ fn check_tensor(tensor: &Tensor) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a temporary file, whose path is always the same in this process, and returns the path.
+/// Writes a temporary file, and returns its path, which is constant per process and extension.
 pub fn file(bytes: &[u8], extension: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| byoc_test_support::temporary_folder().keep());
@@ -288,7 +292,7 @@ fn build_and_run(path: &Path, options: &LoadOptions) -> Result<(), String> {
         Err(failure) => return check_diagnostics(&failure.diagnostics),
     };
     let Some(inputs) = inputs.filter(|_| flops <= MAX_FLOPS) else { return Ok(()) };
-    // The model decides how long a loop runs, so the caller must limit the time.
+    // The model determines the duration of its loops, so the caller must limit the time.
     match model.run_under(&inputs, &host().cancel.part(Some(MAX_RUN))) {
         Ok(outputs) => {
             count_accepted();

@@ -58,7 +58,7 @@ pub const TARGETS: &[Target] = &[
     vta_stream::VTA_STREAM,
 ];
 
-/// Number of accepted inputs: read or, for models, built and run. A target that rejects all of its inputs finds little.
+/// Number of accepted inputs: read or, for models, built and run. A low number indicates an ineffective target.
 static ACCEPTED: AtomicU64 = AtomicU64::new(0);
 
 /// Counts an accepted input.
@@ -80,7 +80,7 @@ fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.sort();
-    assert!(!files.is_empty(), "{} is empty", folder.display());
+    assert!(!files.is_empty(), "expected corpus files in {}, found none", folder.display());
     files.into_iter().filter_map(|file| Some((file.clone(), std::fs::read(file).ok()?))).collect()
 }
 
@@ -101,7 +101,7 @@ fn check_diagnostics<'d>(diagnostics: impl IntoIterator<Item = &'d Diagnostic>) 
             return Err(format!("expected no panic, found {diagnostic}"));
         }
     }
-    if count == 0 { Err("an error without a diagnostic".into()) } else { Ok(()) }
+    if count == 0 { Err("expected an error with a diagnostic, found none".into()) } else { Ok(()) }
 }
 
 /// Returns a random number below `n`, which must not be 0.

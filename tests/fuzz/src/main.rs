@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &[String]) -> Result<bool, String> {
-    let (name, rest) = args.split_first().ok_or("expected a target")?;
+    let (name, rest) = args.split_first().ok_or("expected a target, found none")?;
     let target = target(name).ok_or_else(|| format!("unknown target \"{name}\""))?;
     let mut options = Options {
         executions: u64::MAX,
@@ -47,7 +47,7 @@ fn run(args: &[String]) -> Result<bool, String> {
     let (mut only, mut save, mut files) = (None, None::<PathBuf>, Vec::new());
     let mut words = rest.iter();
     while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word}: expected a value"));
+        let mut value = || words.next().ok_or_else(|| format!("{word}: expected a value, found none"));
         let number = |text: &String| text.parse::<u64>().map_err(|e| format!("{word} {text}: {e}"));
         match word.as_str() {
             "--executions" => options.executions = number(value()?)?,
@@ -62,7 +62,7 @@ fn run(args: &[String]) -> Result<bool, String> {
             other => return Err(format!("unknown option {other}")),
         }
     }
-    // Compiles the seeds, which are then cached, before anything is executed.
+    // Compiles and caches the seeds before the first execution.
     if name.starts_with("blob_") || name == "artifact" {
         drop((target.seeds)());
     }

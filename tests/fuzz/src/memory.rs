@@ -1,4 +1,4 @@
-//! Memory limit: an input that needs more memory than its size justifies is a finding.
+//! Memory limit: an input that requires disproportionately more memory than its size is a finding.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

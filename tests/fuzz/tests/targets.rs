@@ -49,7 +49,7 @@ macro_rules! targets {
             let root = byoc_test_support::workspace().join("fuzz");
             for name in all {
                 let file = root.join("fuzz_targets").join(format!("{name}.rs"));
-                assert!(file.is_file(), "{} is missing", file.display());
+                assert!(file.is_file(), "expected the file {}, found none", file.display());
             }
         }
     };

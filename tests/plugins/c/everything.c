@@ -39,15 +39,15 @@ static int32_t compile(void *self, byoc_call *call, const byoc_region *region) {
     (void)self;
     if (strcmp(region->symbol, "nothing") == 0) return BYOC_OK;
     if (strcmp(region->symbol, "fails") == 0) {
-        call->host->fail(call, "the region is too red", "paint it");
+        call->host->fail(call, "expected a supported region, found another", "change the model");
         return BYOC_ERROR;
     }
     if (strcmp(region->symbol, "coded") == 0) {
-        call->host->fail_with(call, BYOC_RESOURCE_LIMIT, "two queues of one", "wait");
+        call->host->fail_with(call, BYOC_RESOURCE_LIMIT, "expected at most 1 queue, found 2", "wait");
         return BYOC_ERROR;
     }
     if (BYOC_HAS(call->host, cancelled) && call->host->cancelled(call->host)) {
-        call->host->fail(call, "given up", NULL);
+        call->host->fail(call, "compilation abandoned", NULL);
         return BYOC_ERROR;
     }
     symbols[0] = region->symbol;

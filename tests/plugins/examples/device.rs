@@ -1,5 +1,5 @@
-//! Device with its own memory and threads, for tests of the host. It computes with the host's reference kernels, after
-//! a delay that a file beside the library sets.
+//! Simulated device with separate memory and threads, for tests of the host. It computes with the host's reference
+//! kernels, after a delay that a file beside the library specifies.
 
 use byoc_plugin_api::device::{
     BufferHandle, Completion, DEVICE_LOST, DeviceMemory, MEMORY_KEY, MemoryKey, Transfer, answer_memory, dependencies,
@@ -54,7 +54,7 @@ struct Config {
     /// Verdicts that contain estimates: `region` for verdicts on regions, `parts` for verdicts on operators.
     estimates: String,
     /// Simulated fault. `lost`: a run reports that the device is gone; `hang`: a run never ends; `full`: memory is
-    /// exhausted; `early`: a run is reported as done too early; `unordered`: a run does not wait for the runs that it
+    /// exhausted; `early`: a run is reported as done prematurely; `unordered`: a run does not wait for the runs that it
     /// depends on; `past_end`: a run writes a byte past the end of an output; `host_only`: there is no device memory.
     fault: String,
 }
@@ -74,13 +74,13 @@ impl Backend {
         };
         let level = BackendOption { run: true, ..option("Level of detail of a run", &["low", "high"], false) };
         Description {
-            about: "computes with the host's reference kernels in a memory of its own".into(),
+            about: "host reference kernels on separate device memory".into(),
             operators: operators.into_iter().chain(wide.then_some("sigmoid")).map(String::from).collect(),
             device_memory: true,
             per_device: self.0.per_device,
             options: [
-                ("wide".to_owned(), option("One operator more", &["false", "true"], false)),
-                ("fault".to_owned(), option("Failure of the device", &["none", "lost"], true)),
+                ("wide".to_owned(), option("Support for an additional operator", &["false", "true"], false)),
+                ("fault".to_owned(), option("Simulated device failure", &["none", "lost"], true)),
                 ("level".to_owned(), level),
             ]
             .into(),
@@ -122,13 +122,17 @@ impl Codegen for Backend {
         };
         let refused = |detail: &str| Verdict::refused(RefusalCode::UnsupportedOp, detail);
         match (&*candidate.name, options["device"].as_str()) {
-            ("nn.relu", Some("0")) if self.0.per_device => return refused("the first device has no nn.relu"),
-            ("add", Some("1")) if self.0.per_device => return refused("the second device has no add"),
+            ("nn.relu", Some("0")) if self.0.per_device => {
+                return refused("expected an operator other than nn.relu on the first device, found nn.relu");
+            }
+            ("add", Some("1")) if self.0.per_device => {
+                return refused("expected an operator other than add on the second device, found add");
+            }
             _ => {}
         }
         match &*candidate.name {
             "multiply" if options["backend_options"]["wide"] != "true" => {
-                Verdict::refused(RefusalCode::UnsupportedOp, "expected the option wide=true")
+                Verdict::refused(RefusalCode::UnsupportedOp, "expected the option wide=true, found wide=false")
                     .hint("set device.wide=true")
             }
             _ if self.0.estimates == "parts" => Verdict::estimated(&self.estimate(1)),

@@ -24,16 +24,16 @@ impl Codegen for Minimal {
         // A region may contain several operators; this backend computes one at a time.
         let operators = candidate.graph.operators();
         if operators.len() > 1 {
-            let found = format!("{} operators in one region; minimal takes one", operators.len());
+            let found = format!("expected one operator, found {}", operators.len());
             return Verdict::refused(RefusalCode::ResourceLimit, found);
         }
         match candidate.graph.inputs.first().map(|input| input.ty.dtype) {
             Some(DType::F32) => Verdict::Supported,
             Some(other) => {
-                let found = format!("input 0 is {other}; minimal takes float32");
+                let found = format!("input 0: expected float32, found {other}");
                 Verdict::refused(RefusalCode::UnsupportedDtype, found)
             }
-            None => Verdict::refused(RefusalCode::UnsupportedShape, "no input; minimal takes one"),
+            None => Verdict::refused(RefusalCode::UnsupportedShape, "expected one input, found none"),
         }
     }
 

@@ -102,7 +102,7 @@ impl Codegen for Backend {
     fn describe(&self) -> Result<Description> {
         let operators = ["nn.conv2d", "nn.bias_add", "nn.relu", "add", "multiply", "nn.dense"];
         Ok(Description {
-            about: "holds its constants in its blobs".into(),
+            about: "stores constants in its blobs".into(),
             operators: operators.into_iter().map(String::from).collect(),
             ..Description::default()
         })
@@ -179,7 +179,7 @@ impl Codegen for Backend {
     }
 }
 
-/// Shared data of all regions of a model, which stands in for a hardware engine.
+/// Shared data of all regions of a model; simulates a hardware engine.
 struct Engine(Vec<u8>);
 
 /// Constant in an engine.
@@ -248,7 +248,9 @@ impl Loader for PackerLoader {
         let mut next = 0usize;
         for (place, given) in head.constants.iter().zip(region.constants) {
             if !given.bytes().is_empty() {
-                return Err(Error::new("expected a constant without elements, as the blob holds it"));
+                return Err(Error::new(
+                    "expected a constant without elements, because the blob contains its elements, found elements",
+                ));
             }
             let offset = if head.linked { place.offset } else { next.next_multiple_of(64) };
             next = offset.saturating_add(place.size);
@@ -347,6 +349,6 @@ impl Executable for Unprepared {
     }
 
     fn run(&self, _: Call<'_, '_>) -> Result<()> {
-        Err(Error::new("expected no run"))
+        Err(Error::new("expected no run of an unprepared region, found one"))
     }
 }

@@ -16,7 +16,7 @@ byoc_plugin_api::register!(|context, registry| {
     registry.data("talker.facts", &json!({ "heard": context.options["host_api_version"] }));
     Ok(())
 });
-// A second registration function: a plugin may have several.
+// A plugin may have several registration functions.
 byoc_plugin_api::register!(|_context, registry| {
     registry.loader("talker", Talker);
     Ok(())
@@ -35,7 +35,9 @@ impl Codegen for Talker {
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
         tracing::warn!(target: "talker::codegen", nodes = region.graph.nodes.len(), "compiles {}", region.graph.symbol);
-        let Some(services) = SERVICES.get() else { return Err(Error::new("expected init before compile")) };
+        let Some(services) = SERVICES.get() else {
+            return Err(Error::new("expected a call to init before compile, found none"));
+        };
         if services.cancelled() {
             return Err(Error::cancelled());
         }
@@ -46,7 +48,7 @@ impl Codegen for Talker {
 impl Loader for Talker {
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
         if region.services.get_service("byoc.nothing.1").is_some() {
-            return Err(Error::new("found a service that does not exist"));
+            return Err(Error::new("expected no service of an unknown name, found one"));
         }
         region.services.event("loaded", &json!({ "symbol": region.symbol, "options": region.options }));
         Ok(Box::new(TalkingRegion { services: region.services.clone() }))
@@ -65,7 +67,7 @@ impl Executable for TalkingRegion {
     /// Returns the sum of the integers below the first dimension of the input as an int64, computed by tasks.
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         if call.workspace.len() != 100 || self.services.num_threads() != 4 {
-            return Err("expected a workspace of 100 bytes and 4 threads".into());
+            return Err("expected a workspace of 100 bytes and 4 threads, found other resources".into());
         }
         let sum = AtomicUsize::new(0);
         self.services.parallel_for(call.plan as usize, |index| {

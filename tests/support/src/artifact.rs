@@ -33,10 +33,10 @@ impl Entries {
     /// Returns the first entry whose name has this suffix.
     ///
     /// # Panics
-    /// If there is no such entry.
+    /// If no entry name has this suffix.
     pub fn entry(&mut self, suffix: &str) -> &mut Vec<u8> {
         let found = self.0.iter_mut().find(|(name, _)| name.ends_with(suffix));
-        &mut found.unwrap_or_else(|| panic!("no entry name ends with {suffix}")).1
+        &mut found.unwrap_or_else(|| panic!("expected an entry name that ends with {suffix}, found none")).1
     }
 
     /// Edits an entry as JSON.
@@ -45,7 +45,7 @@ impl Entries {
     /// If the entry is missing or not JSON.
     pub fn edit(&mut self, suffix: &str, edit: impl FnOnce(&mut Value)) {
         let entry = self.entry(suffix);
-        let mut value = serde_json::from_slice(entry).expect("the entry is not JSON");
+        let mut value = serde_json::from_slice(entry).expect("expected an entry in JSON");
         edit(&mut value);
         *entry = serde_json::to_vec(&value).expect("cannot serialize the entry");
     }
@@ -56,8 +56,8 @@ impl Entries {
     /// If the entry is missing, is not UTF-8, or does not contain `from`.
     pub fn replace(&mut self, suffix: &str, from: &str, to: &str) {
         let entry = self.entry(suffix);
-        let text = String::from_utf8(std::mem::take(entry)).expect("the entry is not UTF-8");
-        assert!(text.contains(from), "{from} in {text}");
+        let text = String::from_utf8(std::mem::take(entry)).expect("expected an entry in UTF-8");
+        assert!(text.contains(from), "expected {from} in {text}");
         *entry = text.replace(from, to).into_bytes();
     }
 

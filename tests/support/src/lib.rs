@@ -2,7 +2,7 @@
 //!
 //! A plugin is a `cdylib`, which cargo does not build as a dependency of a test. A separate cargo process, with the
 //! profile of the test, builds each plugin on first use; when nothing has changed, that takes about 35 ms per test
-//! process. `cargo xtask test`, which builds the whole workspace first, sets `BYOC_TEST_BUILT` to its output folder
+//! process. `cargo xtask test`, which builds the whole workspace first, sets `BYOC_TEST_BUILT` to its output directory
 //! instead: a package built separately enables different dependency features, so the package and its dependencies would
 //! be compiled again. Every function panics on failure, as tests do.
 
@@ -17,10 +17,7 @@ use tempfile::TempDir;
 
 /// Returns the root of the workspace.
 pub fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .nth(2)
-        .expect("the crate is not two levels below the root of the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate is two levels below the workspace root")
 }
 
 /// Returns the library of the plugin `plugins/<name>`.
@@ -40,7 +37,7 @@ pub fn test_plugin(name: &str) -> PathBuf {
     build("byoc-test-plugins", Product::ExampleLibrary(name))
 }
 
-/// Returns the shared library of the C interface; the static library is in the same folder.
+/// Returns the shared library of the C interface; the static library is in the same directory.
 ///
 /// # Panics
 /// If the library does not build.
@@ -74,7 +71,7 @@ pub fn sample(name: &str) -> PathBuf {
         let line = readme
             .lines()
             .find(|line| line.contains(&format!(" plugins/samples/{name}.")))
-            .unwrap_or_else(|| panic!("no command in the README builds {name}"));
+            .unwrap_or_else(|| panic!("expected a command in the README that builds {name}, found none"));
         let library = output_folder().join(format!("libbyoc_{name}.so"));
         let output_option = format!("-o plugins/libbyoc_{name}.so");
         assert!(line.contains(&output_option), "{line}");
@@ -153,7 +150,7 @@ fn shell(line: &str) {
 /// # Panics
 /// If the directory cannot be created.
 pub fn temporary_folder() -> TempDir {
-    tempfile::tempdir().expect("cannot create a temporary folder")
+    tempfile::tempdir().expect("cannot create a temporary directory")
 }
 
 /// Creates a directory with copies of the named plugins, as `libbyoc_<name>.so`, and with a symlink to oneDNN if it is
@@ -236,7 +233,7 @@ fn build(package: &str, product: Product<'_>) -> PathBuf {
             Product::ExampleLibrary(name) => format!("examples/{}", library(name)),
             Product::ExampleProgram(name) => format!("examples/{name}"),
         });
-        assert!(file.is_file(), "expected {} among the files of the workspace's build, found none", file.display());
+        assert!(file.is_file(), "expected the workspace build to contain {}, found none", file.display());
         return file;
     }
     let mut arguments = vec!["--package", package];
@@ -254,7 +251,7 @@ fn build(package: &str, product: Product<'_>) -> PathBuf {
             .output()
             .expect("cannot start cargo");
         assert!(output.status.success(), "cargo build {key}:\n{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).expect("the output of cargo is not UTF-8");
+        let text = String::from_utf8(output.stdout).expect("expected UTF-8 output from cargo");
         let is_artifact = |message: &serde_json::Value| {
             let target = &message["target"];
             let kind = target["kind"][0].as_str();
@@ -266,11 +263,11 @@ fn build(package: &str, product: Product<'_>) -> PathBuf {
             .filter(is_artifact)
             .filter_map(|message| message["filenames"][0].as_str().map(PathBuf::from))
             .next_back()
-            .unwrap_or_else(|| panic!("cargo build {key}: expected a library or a program, found none"))
+            .unwrap_or_else(|| panic!("cargo build {key}: expected a library or an executable, found none"))
     })
 }
 
-/// Returns a `cargo` command that runs in a folder.
+/// Returns a `cargo` command that runs in a directory.
 fn cargo(folder: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(folder);

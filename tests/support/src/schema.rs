@@ -31,7 +31,8 @@ fn check_at(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(),
             ("$schema" | "title" | "description" | "$defs", _) => {}
             ("$ref", _) => {
                 let pointer = expected.as_str().and_then(|path| path.strip_prefix('#')).unwrap_or("/nowhere");
-                let target = root.pointer(pointer).ok_or_else(|| format!("expected {expected} in the schema"))?;
+                let target =
+                    root.pointer(pointer).ok_or_else(|| format!("expected {expected} in the schema, found none"))?;
                 check_at(root, target, value, at)?;
             }
             ("allOf", _) => {
@@ -74,7 +75,7 @@ fn check_at(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(),
             ("required", Value::Object(fields)) => {
                 for key in items(expected).iter().filter_map(Value::as_str) {
                     if !fields.contains_key(key) {
-                        return violation(format!("\"{key}\" is missing"));
+                        return violation(format!("expected a key \"{key}\", found none"));
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! Builds the book of a project: `byoc-book FOLDER`, where FOLDER contains `book.toml`.
+//! Builds the book of a project: `byoc-book DIR`, where DIR contains `book.toml`.
 
 use mdbook_driver::MDBook;
 use std::process::ExitCode;

@@ -33,15 +33,15 @@ struct Row {
 const ROWS: &[Row] = &[
     row(
         r#"pass the input to "byoc run""#,
-        "give the shape of the input with CompileOptions::input_shape",
-        "give the shape of the input in byoc_compile_options.input_shapes",
-        "give the shape of the input with input_shapes={NAME: SHAPE}",
+        "specify the shape of the input with CompileOptions::input_shape",
+        "specify the shape of the input in byoc_compile_options.input_shapes",
+        "specify the shape of the input with input_shapes={NAME: SHAPE}",
     ),
     row(
-        "give the input a value: --input {}=FILE",
-        r#"give the shape of the input: CompileOptions::input_shape("{}", SHAPE)"#,
-        r#"give the shape of the input: byoc_input_shape{"{}", SHAPE, RANK}"#,
-        r#"give the shape of the input: input_shapes={"{}": SHAPE}"#,
+        "pass a value for the input: --input {}=FILE",
+        r#"specify the shape of the input: CompileOptions::input_shape("{}", SHAPE)"#,
+        r#"specify the shape of the input: byoc_input_shape{"{}", SHAPE, RANK}"#,
+        r#"specify the shape of the input: input_shapes={"{}": SHAPE}"#,
     ),
     row(
         "give each input once: --input NAME=FILE",
@@ -220,9 +220,9 @@ mod tests {
         assert_eq!(
             all(r#"bind it with --dim batch=N, or pass the input to "byoc run"; --dim "batch=?" keeps it symbolic"#),
             [
-                r#"bind it with CompileOptions::dim("batch", N), or give the shape of the input with CompileOptions::input_shape; CompileOptions::open_dim("batch", []) keeps it symbolic"#,
-                r#"bind it with byoc_dim{"batch", N}, or give the shape of the input in byoc_compile_options.input_shapes; byoc_dim{"batch", -1} keeps it symbolic"#,
-                r#"bind it with dims={"batch": N}, or give the shape of the input with input_shapes={NAME: SHAPE}; dims={"batch": None} keeps it symbolic"#,
+                r#"bind it with CompileOptions::dim("batch", N), or specify the shape of the input with CompileOptions::input_shape; CompileOptions::open_dim("batch", []) keeps it symbolic"#,
+                r#"bind it with byoc_dim{"batch", N}, or specify the shape of the input in byoc_compile_options.input_shapes; byoc_dim{"batch", -1} keeps it symbolic"#,
+                r#"bind it with dims={"batch": N}, or specify the shape of the input with input_shapes={NAME: SHAPE}; dims={"batch": None} keeps it symbolic"#,
             ]
         );
         assert_eq!(
@@ -259,8 +259,8 @@ mod tests {
         assert_eq!(Interface::Python.words("--dim größe=N"), "dims={\"größe\": N}");
         assert_eq!(Interface::Python.words("--input a/b:0=FILE"), "--input a/b:0=FILE");
         assert_eq!(
-            Interface::Python.words("give the input a value: --input a/b:0=FILE"),
-            "give the shape of the input: input_shapes={\"a/b:0\": SHAPE}"
+            Interface::Python.words("pass a value for the input: --input a/b:0=FILE"),
+            "specify the shape of the input: input_shapes={\"a/b:0\": SHAPE}"
         );
     }
 }

@@ -6,11 +6,11 @@ use std::fmt;
 /// One dimension of a tensor type.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// Number known before the run.
+    /// Extent known at compile time.
     Fixed(usize),
-    /// Non-constant expression, known only during the run. Equal expressions in a module have equal values.
+    /// Non-constant expression, known only at run time. Equal expressions in a module have equal values.
     Symbolic(DimExpr),
-    /// `?`: known only during the run; two occurrences may have different values.
+    /// `?`: known only at run time; two occurrences may have different values.
     Any,
 }
 
@@ -60,7 +60,7 @@ impl Dim {
         expr.substitute(&value).into()
     }
 
-    /// Replaces the symbols for which `dim` returns a dimension. The result is [`Dim::Any`] if a replacement is.
+    /// Replaces the symbols for which `dim` returns a dimension. The result is [`Dim::Any`] if a replacement is `?`.
     pub fn with_dims(&self, dim: impl Fn(&str) -> Option<Dim>) -> Dim {
         let Dim::Symbolic(expr) = self else { return self.clone() };
         if expr.symbols().iter().any(|name| dim(name) == Some(Dim::Any)) {
@@ -69,14 +69,14 @@ impl Dim {
         expr.substitute(&|name: &Name| DimExpr::of(&dim(name)?)).into()
     }
 
-    /// Computes a dimension from the operands `of`; [`Dim::Any`] if an operand is, or if the result cannot be
+    /// Computes a dimension from the operands `of`; [`Dim::Any`] if an operand is `?` or the result cannot be
     /// represented.
     pub fn compute<const N: usize>(of: [&Dim; N], result: impl FnOnce([DimExpr; N]) -> Option<DimExpr>) -> Dim {
         let operands: Option<Vec<DimExpr>> = of.into_iter().map(DimExpr::of).collect();
         operands.and_then(|operands| result(operands.try_into().ok()?)).into()
     }
 
-    /// Returns the product of dimensions; [`Dim::Any`] if a factor is. `None` if the product of the fixed factors
+    /// Returns the product of dimensions; [`Dim::Any`] if a factor is `?`. `None` if the product of the fixed factors
     /// overflows.
     pub fn product<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Option<Dim> {
         let (mut number, mut symbolic) = (1usize, Some(DimExpr::constant(1)));

@@ -2,7 +2,7 @@
 //!
 //! An expression is a polynomial with integer coefficients. Its variables are symbols and applications of the functions
 //! `floordiv`, `min` and `max`. Terms are merged and sorted, so that expressions that are equal as polynomials compare
-//! equal. A division by a number keeps in `floordiv` only the remainders of the coefficients:
+//! equal. A division by an integer leaves only the remainders of the coefficients in `floordiv`:
 //! `floordiv(4*n + 3, 2)` is `2*n + 1`. `ceildiv(a, b)` is `floordiv(a + b - 1, b)`.
 //!
 //! Symbols stand for dimensions and are at least 0; divisors are at least 1. An expression has at most [`MAX_ATOMS`]
@@ -325,7 +325,7 @@ impl DimExpr {
         Some(sum)
     }
 
-    /// Evaluates the expression with the operations `ops`, for callers that compute dimensions during the run.
+    /// Evaluates the expression with the operations `ops`, for callers that compute dimensions at run time.
     ///
     /// # Errors
     /// If an operation of `ops` fails.
@@ -472,7 +472,8 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl fmt::Display for DimExpr {
-    /// Text that [`parse_dim`](crate::text::parse_dim) accepts: `12*batch`, `n + 1`, `floordiv(n - 1, 2)`.
+    /// Formats the expression as text that [`parse_dim`](crate::text::parse_dim) accepts: `12*batch`, `n + 1`,
+    /// `floordiv(n - 1, 2)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.terms.is_empty() {
             return f.write_str("0");

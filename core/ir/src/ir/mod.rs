@@ -1,5 +1,5 @@
-//! The IR as data: an arena of expressions, types, attributes, provenance. No behavior beyond access and
-//! traversal.
+//! The IR as data: an arena of expressions, types, attributes, and provenance. The types provide access and traversal
+//! only.
 
 mod adt;
 mod attrs;

@@ -25,7 +25,7 @@ pub trait TypeParts {
     fn take(&mut self, into: &mut Vec<Type>);
 }
 
-/// Value that contains types, with a cached summary of the whole type.
+/// Value that contains types, with a cached summary of the entire type.
 pub struct Nested<T: TypeParts> {
     summary: Summary,
     inner: T,
@@ -34,7 +34,7 @@ pub struct Nested<T: TypeParts> {
 /// Summary of a type and all its parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Summary {
-    /// 128 bits of a cryptographic hash of the whole type; types with equal digests are equal.
+    /// 128-bit cryptographic digest of the entire type; types with equal digests are considered equal.
     digest: [u64; 2],
     /// Number of parts; a shared part counts once per occurrence.
     pub parts: u32,

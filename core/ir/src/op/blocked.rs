@@ -65,7 +65,7 @@ pub(super) fn relation(relation: &Relation<'_>, plain: fn(&Relation<'_>) -> Type
             None => Ok(layout),
             Some((letter, _)) => Err(relation.error(
                 codes::types::BAD_ATTRIBUTE,
-                format!("the layout \"{text}\" splits the axis {letter} into blocks; only channels can be split"),
+                format!("layout \"{text}\": expected blocks of channels only, found blocks of axis {letter}"),
             )),
         }
     };

@@ -8,7 +8,7 @@ use crate::ir::{AttrValue, Dim, TensorType, Type};
 use crate::op::facts::{Facts, LayoutRule};
 use crate::tensor::{TensorView, TensorViewMut};
 
-const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(0), "the axis; from the end when negative");
+const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(0), "axis; a negative axis counts from the end");
 
 /// Returns the field types of the tuple argument: at least one, all of the same element type and rank.
 fn fields<'a>(relation: &Relation<'a>) -> Result<Vec<&'a TensorType>, Box<Diagnostic>> {
@@ -37,7 +37,10 @@ pub(super) fn concatenate_type(relation: &Relation<'_>) -> TypeResult {
                 let sum = to.fixed().zip(dim.fixed()).map(|(a, b)| a.checked_add(b));
                 match sum {
                     Some(Some(sum)) => Dim::Fixed(sum),
-                    Some(None) => return Err(relation.mismatch("the result is too large")),
+                    Some(None) => {
+                        let message = format!("axis {i}: expected a result dimension below 2^64, found {to} + {dim}");
+                        return Err(relation.mismatch(message));
+                    }
                     None => Dim::compute([to, dim], |[a, b]| a.add(&b)),
                 }
             };
@@ -76,7 +79,7 @@ pub(super) fn concatenate(
 inventory::submit! {
     OpDef {
         name: "concatenate",
-        doc: "The tensors of a tuple, concatenated along an axis; all other dimensions are equal.",
+        doc: "The tensors of a tuple, concatenated along an axis; all other dimensions must be equal.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AXIS],
@@ -145,7 +148,10 @@ fn split_type(relation: &Relation<'_>) -> TypeResult {
             .ok_or_else(|| bad(format!("indices_or_sections: expected an integer from 1 to 65536, found {value}")))?;
         let size = match dim.fixed() {
             Some(n) if n.is_multiple_of(sections) => Dim::Fixed(n / sections),
-            Some(n) => return Err(relation.mismatch(format!("{n} elements do not split into {sections} equal parts"))),
+            Some(n) => {
+                let message = format!("expected a dimension divisible into {sections} equal parts, found {n}");
+                return Err(relation.mismatch(message));
+            }
             None => Dim::compute([dim, &Dim::Fixed(sections)], |[dim, sections]| dim.floor_div(&sections)),
         };
         vec![size; sections]

@@ -53,9 +53,13 @@ fn kernel_letters(axes: usize, transposed: bool) -> &'static str {
 
 const DATA_LAYOUT: &str = "order of the data's axes";
 const KERNEL_LAYOUT: &str = "order of the kernel's axes";
-const OUT_LAYOUT: &str = "order of the result's axes; empty: as the data";
-const OUT: AttrDef =
-    AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data");
+const OUT_LAYOUT: &str = "order of the result's axes; that of the data if empty";
+const OUT: AttrDef = AttrDef::new(
+    "out_dtype",
+    AttrKind::DType,
+    Default::Str(""),
+    "element type of the result; that of the data if empty",
+);
 
 /// Returns the attributes of a convolution.
 const fn conv_attrs(
@@ -66,17 +70,22 @@ const fn conv_attrs(
     out_dtype: AttrDef,
 ) -> [AttrDef; 10] {
     [
-        AttrDef::new("strides", AttrKind::Ints, Default::Ints(ones), "step of the window per axis"),
+        AttrDef::new("strides", AttrKind::Ints, Default::Ints(ones), "stride of the window per axis"),
         AttrDef::new(
             "padding",
             AttrKind::Ints,
             Default::Ints(zeros),
-            "zeros around the data: one value, one per axis, or all values before and then all values after",
+            "zero padding: one value, one per axis, or all values before the axes followed by all values after",
         ),
-        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "step between taps per axis"),
-        AttrDef::new("groups", AttrKind::Int, Default::Int(1), "channel groups"),
-        AttrDef::new("channels", AttrKind::Int, Default::None, "output channels; None: from the weight"),
-        AttrDef::new("kernel_size", AttrKind::Ints, Default::None, "taps per axis; None: from the weight"),
+        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "distance between taps per axis"),
+        AttrDef::new("groups", AttrKind::Int, Default::Int(1), "number of channel groups"),
+        AttrDef::new(
+            "channels",
+            AttrKind::Int,
+            Default::None,
+            "number of output channels; derived from the weight if None",
+        ),
+        AttrDef::new("kernel_size", AttrKind::Ints, Default::None, "taps per axis; derived from the weight if None"),
         AttrDef::new("data_layout", AttrKind::Str, Default::Str(data), DATA_LAYOUT),
         AttrDef::new("kernel_layout", AttrKind::Str, Default::Str(kernel), KERNEL_LAYOUT),
         AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
@@ -98,18 +107,23 @@ const fn transpose_attrs(
     out_dtype: AttrDef,
 ) -> [AttrDef; 11] {
     [
-        AttrDef::new("channels", AttrKind::Int, Default::None, "output channels; None: from the weight"),
-        AttrDef::new("kernel_size", AttrKind::Ints, Default::None, "taps per axis; None: from the weight"),
-        AttrDef::new("strides", AttrKind::Ints, Default::Ints(ones), "step of the window per axis"),
+        AttrDef::new(
+            "channels",
+            AttrKind::Int,
+            Default::None,
+            "number of output channels; derived from the weight if None",
+        ),
+        AttrDef::new("kernel_size", AttrKind::Ints, Default::None, "taps per axis; derived from the weight if None"),
+        AttrDef::new("strides", AttrKind::Ints, Default::Ints(ones), "stride of the window per axis"),
         AttrDef::new(
             "padding",
             AttrKind::Ints,
             Default::Ints(zeros),
-            "cut from the result: one value, one per axis, or all values before and then all values after",
+            "padding cropped from the result: one value, one per axis, or all values before the axes followed by all after",
         ),
-        AttrDef::new("output_padding", AttrKind::Ints, Default::Ints(zeros), "elements added after the end per axis"),
-        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "step between taps per axis"),
-        AttrDef::new("groups", AttrKind::Int, Default::Int(1), "channel groups"),
+        AttrDef::new("output_padding", AttrKind::Ints, Default::Ints(zeros), "elements added at the end of each axis"),
+        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "distance between taps per axis"),
+        AttrDef::new("groups", AttrKind::Int, Default::Int(1), "number of channel groups"),
         AttrDef::new("data_layout", AttrKind::Str, Default::Str(data), DATA_LAYOUT),
         AttrDef::new("kernel_layout", AttrKind::Str, Default::Str(kernel), KERNEL_LAYOUT),
         AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
@@ -129,7 +143,7 @@ macro_rules! conv {
                 name: $name,
                 doc: "Cross-correlation of data with a kernel: out[n, o, p] = sum over i and taps t of \
                       data[n, i, p * strides + t * dilation - padding] * weight[o, i, t]. With groups, output channels \
-                      of group g see only the input channels of group g; weight has in_channels / groups of them. \
+                      of group g use only the input channels of group g; weight has in_channels / groups of them. \
                       Size: floor((size + before + after - dilation * (kernel - 1) - 1) / stride) + 1. Integers are \
                       summed exactly.",
                 arity: Arity::exactly(2),

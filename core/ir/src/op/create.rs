@@ -10,7 +10,7 @@ use crate::ir::{Dim, Type};
 use crate::op::facts::Facts;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
-const SHAPE: AttrDef = AttrDef::new("shape", AttrKind::Ints, Default::Required, "the shape of the result");
+const SHAPE: AttrDef = AttrDef::new("shape", AttrKind::Ints, Default::Required, "shape of the result");
 const DTYPE: AttrDef = AttrDef::new("dtype", AttrKind::DType, Default::Str("float32"), "element type of the result");
 
 /// Fills the output with a scalar, converted to the output's element type.
@@ -83,7 +83,7 @@ fn scalar_argument(relation: &Relation<'_>, i: usize) -> Result<DType, Box<Diagn
 }
 
 const FULL_DTYPE: AttrDef =
-    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: that of fill_value");
+    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of fill_value if empty");
 
 fn full_type(relation: &Relation<'_>, dims: Vec<Dim>) -> TypeResult {
     let own = scalar_argument(relation, 0)?;
@@ -162,7 +162,10 @@ fn steps(start: &TensorView<'_>, stop: &TensorView<'_>, step: &TensorView<'_>) -
         }
         (distance / step + i128::from(distance % step != 0 && (distance < 0) == (step < 0))).max(0) as f64
     };
-    if count > 2f64.powi(40) { Err("the result is too large".into()) } else { Ok(count as usize) }
+    if count > 2f64.powi(40) {
+        return Err(format!("expected at most 2^40 elements, found {count}"));
+    }
+    Ok(count as usize)
 }
 
 inventory::submit! {

@@ -210,7 +210,7 @@ impl<'a> Relation<'a> {
     /// # Errors
     /// If the element types differ.
     pub fn same_dtype(&self, a: DType, b: DType) -> Result<DType, Box<Diagnostic>> {
-        if a == b { Ok(a) } else { Err(self.mismatch(format!("element types differ: {a} and {b}"))) }
+        if a == b { Ok(a) } else { Err(self.mismatch(format!("expected equal element types, found {a} and {b}"))) }
     }
 }
 
@@ -226,7 +226,7 @@ pub struct Cost<'a> {
 }
 
 impl Cost<'_> {
-    /// Returns the number of elements of argument `i`; 0 if there is no such argument.
+    /// Returns the number of elements of argument `i`; 0 if the argument is missing.
     pub fn arg_len(&self, i: usize) -> u64 {
         self.args.get(i).map_or(0, elements)
     }
@@ -250,8 +250,8 @@ fn elements(ty: &Type) -> u64 {
 /// Failure reason of a reference (a negative size, an index out of bounds); shown with the operator's name.
 pub type ReferenceError = String;
 
-/// Naive implementation: plain loops, sums in binary64, written to be read. Tuple arguments and results are flattened.
-/// Inputs have the types that the relation accepted, outputs the type that it returned.
+/// Naive implementation: plain loops with sums in binary64, written for clarity. Tuple arguments and results are
+/// flattened. Inputs have the types that the relation accepted, outputs the type that it returned.
 pub type Reference = fn(Params<'_>, &[TensorView<'_>], &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError>;
 
 /// Returns an upper bound in bytes on the intermediate results of a reference: four 64-bit numbers (values in binary64,

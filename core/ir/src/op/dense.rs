@@ -59,10 +59,18 @@ impl MatMulShape {
     }
 }
 
-pub(super) const UNITS: AttrDef =
-    AttrDef::new("units", AttrKind::Int, Default::None, "columns of the result; None: from the second operand");
-const OUT_DTYPE: AttrDef =
-    AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data");
+pub(super) const UNITS: AttrDef = AttrDef::new(
+    "units",
+    AttrKind::Int,
+    Default::None,
+    "columns of the result; derived from the second operand if None",
+);
+const OUT_DTYPE: AttrDef = AttrDef::new(
+    "out_dtype",
+    AttrKind::DType,
+    Default::Str(""),
+    "element type of the result; that of the data if empty",
+);
 pub(super) const TRANSPOSE_A: AttrDef =
     AttrDef::new("transpose_a", AttrKind::Bool, Default::Bool(false), "true if the first operand is transposed");
 pub(super) const TRANSPOSE_B: AttrDef =
@@ -76,7 +84,7 @@ fn largest_dimension(_: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize 
 inventory::submit! {
     OpDef {
         name: "nn.dense",
-        doc: "data * transposed weight: (..., in) and (units, in) give (..., units). Integers are summed exactly.",
+        doc: "data * transposed weight: (..., in) and (units, in) produce (..., units). Integers are summed exactly.",
         arity: Arity::exactly(2),
         inputs: &["data", "weight"],
         attrs: &[UNITS, OUT_DTYPE],
@@ -107,7 +115,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "nn.batch_matmul",
-        doc: "One matrix product per batch: (b, m, k) and (b, k, n) give (b, m, n); a batch of 1 is broadcast to the \
+        doc: "One matrix product per batch: (b, m, k) and (b, k, n) produce (b, m, n); a batch of 1 is broadcast to the \
               batch of the other operand. In the text format, neither operand is transposed by default.",
         arity: Arity::exactly(2),
         inputs: &["tensor_a", "tensor_b"],
@@ -126,7 +134,7 @@ inventory::submit! {
         doc: "data + bias, with a 1-d bias along one axis of data.",
         arity: Arity::exactly(2),
         inputs: &["data", "bias"],
-        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(1), "the axis of the bias")],
+        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(1), "axis of the bias")],
         pattern: OpPattern::Broadcast,
         relation: bias_relation,
         reference: Some(bias_reference),

@@ -1,5 +1,5 @@
-//! Operators whose axes are computed at run time: `dyn.NAME(data, axis)` is `NAME(data, axis=...)`. Types and
-//! references come from the static operator `NAME`, with the axes as its attribute.
+//! Operators whose axes are computed at run time: `dyn.NAME(data, axis)` is `NAME(data, axis=...)`. Type relations and
+//! references are those of the static operator `NAME`, with the axes as its attribute.
 
 use super::facts::{Facts, elements_along_axis, reduced_elements};
 use super::reshape::unknown_dims;
@@ -11,9 +11,9 @@ use crate::ir::{AttrValue, Attrs, Dim, Type};
 use crate::tensor::{TensorView, TensorViewMut};
 
 const KEEPDIMS: AttrDef =
-    AttrDef::new("keepdims", AttrKind::Bool, Default::Bool(false), "true to keep reduced axes with size 1");
+    AttrDef::new("keepdims", AttrKind::Bool, Default::Bool(false), "true to keep reduced axes with dimension 1");
 const SCAN: &[AttrDef] = &[
-    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: that of data"),
+    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of the data if empty"),
     AttrDef::new("exclusive", AttrKind::Bool, Default::Bool(false), "true if the element itself is excluded"),
 ];
 
@@ -31,7 +31,7 @@ fn attrs_with_axes(params: &Params<'_>, axes: &[i64]) -> Attrs {
 /// Returns the type of the call with known axes.
 fn known_type(relation: &Relation<'_>, axes: &[i64]) -> TypeResult {
     let def = with_attribute(relation.def)
-        .ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, "no such operator with constant axes"))?;
+        .ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, "the operator has no static counterpart"))?;
     def.infer(&attrs_with_axes(&relation.params, axes), &relation.args[..1], &[])
 }
 
@@ -72,8 +72,8 @@ fn reference(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let axes = inputs[1].to_i64s().ok_or("axis: expected integers")?;
-    let def = with_attribute(params.def()).ok_or("no such operator with constant axes")?;
-    let reference = def.reference.ok_or("no reference")?;
+    let def = with_attribute(params.def()).ok_or("the operator has no static counterpart")?;
+    let reference = def.reference.ok_or("the static operator has no reference")?;
     let attrs = attrs_with_axes(&params, &axes);
     reference(Params::new(def, &attrs), &inputs[..1], outputs)
 }
@@ -99,19 +99,19 @@ macro_rules! operators {
 
 operators! {
     "dyn.sum", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT.sum(reduced_elements),
-        "sum along axes computed during the run: an integer vector; all axes if it is empty.";
+        "sum along axes computed at run time: an integer vector; all axes if it is empty.";
     "dyn.mean", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT.sum(reduced_elements),
-        "mean along axes computed during the run: an integer vector; all axes if it is empty.";
+        "mean along axes computed at run time: an integer vector; all axes if it is empty.";
     "dyn.prod", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT.stable(reduced_elements),
-        "prod along axes computed during the run: an integer vector; all axes if it is empty.";
+        "prod along axes computed at run time: an integer vector; all axes if it is empty.";
     "dyn.max", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT,
-        "max along axes computed during the run: an integer vector; all axes if it is empty.";
+        "max along axes computed at run time: an integer vector; all axes if it is empty.";
     "dyn.min", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT,
-        "min along axes computed during the run: an integer vector; all axes if it is empty.";
+        "min along axes computed at run time: an integer vector; all axes if it is empty.";
     "dyn.cumsum", SCAN, Opaque, same_dims, Facts::EXACT.sum(elements_along_axis),
-        "cumsum along an axis computed during the run: an integer scalar or a vector of one element.";
+        "cumsum along an axis computed at run time: an integer scalar or a vector of one element.";
     "dyn.cumprod", SCAN, Opaque, same_dims, Facts::EXACT.stable(elements_along_axis),
-        "cumprod along an axis computed during the run: an integer scalar or a vector of one element.";
+        "cumprod along an axis computed at run time: an integer scalar or a vector of one element.";
     "dyn.reverse", &[], Opaque, same_dims, Facts::SELECTS,
-        "reverse along an axis computed during the run: an integer scalar or a vector of one element.";
+        "reverse along an axis computed at run time: an integer scalar or a vector of one element.";
 }

@@ -17,7 +17,7 @@ inventory::submit! {
               order.",
         arity: Arity::exactly(1),
         inputs: &["data"],
-        attrs: &[AttrDef::new("equation", AttrKind::Str, Default::Required, "such as \"bij,bjk->bik\"")],
+        attrs: &[AttrDef::new("equation", AttrKind::Str, Default::Required, "equation such as \"bij,bjk->bik\"")],
         pattern: OpPattern::Opaque,
         relation: einsum_type,
         reference: Some(einsum),
@@ -150,7 +150,7 @@ fn einsum_type(relation: &Relation<'_>) -> TypeResult {
             };
             *size = Some(match size.take() {
                 None => dim.clone(),
-                // Axes of size 1 broadcast.
+                // A dimension of 1 broadcasts.
                 Some(known) if *dim == Dim::Fixed(1) => known,
                 Some(Dim::Fixed(1)) => dim.clone(),
                 Some(known) => relation.same_dim(&format!("{label:?}"), &known, dim)?,
@@ -186,7 +186,7 @@ fn einsum(
     let all = equation.all();
     let kept = equation.result.len();
     let mut shape: Shape = smallvec::smallvec![1; all.len()];
-    // Strides of each operand along each label; an axis of size 1 broadcasts, repeated labels walk a diagonal.
+    // Strides of each operand along each label; a dimension of 1 broadcasts, and repeated labels select a diagonal.
     let mut along: Vec<Shape> = Vec::with_capacity(inputs.len());
     for (labels, input) in equation.operands.iter().zip(inputs) {
         let mut steps: Shape = smallvec::smallvec![0; all.len()];

@@ -117,9 +117,9 @@ exact! {
     "nn.relu", "max(x, 0); NaN stays NaN.", |x: f64| if x < 0.0 { 0.0 } else { x }, |x: i128| x.max(0);
     "abs", "The absolute value of x; the minimum of an integer type is mapped to itself.", f64::abs, i128::abs;
     "negative", "-x; the minimum of an integer type is mapped to itself.", |x: f64| -x, |x: i128| -x;
-    "sign", "-1, 0 or 1; zero and NaN are kept.", |x: f64| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x }, i128::signum;
-    "floor", "The largest integer not above x.", f64::floor, |x: i128| x;
-    "ceil", "The smallest integer not below x.", f64::ceil, |x: i128| x;
+    "sign", "-1, 0 or 1; zero and NaN are returned unchanged.", |x: f64| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x }, i128::signum;
+    "floor", "The largest integer not greater than x.", f64::floor, |x: i128| x;
+    "ceil", "The smallest integer not less than x.", f64::ceil, |x: i128| x;
     "round", "The nearest integer, halves away from zero.", f64::round, |x: i128| x;
     "trunc", "x rounded toward zero.", f64::trunc, |x: i128| x;
     "logical_not", "1 where x is zero, 0 elsewhere.", |x: f64| f64::from(x == 0.0), |x: i128| i128::from(x == 0);
@@ -223,7 +223,7 @@ fn clip(
             x
         }
     };
-    // An integer within the bounds is kept; an integer outside becomes the nearer bound, truncated.
+    // An integer within the bounds is unchanged; an integer outside is clamped to the nearer bound, truncated.
     map_exact(inputs, outputs, &bounded, &|x| {
         let (real, bound) = (x as f64, bounded(x as f64));
         if bound == real { x } else { bound as i128 }
@@ -253,8 +253,9 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "cast",
-        doc: "x in another element type. Integers wrap; a float becomes the nearest float, or the integer toward \
-              zero, saturating (NaN becomes 0), or wrapping to less than 8 bits; a Boolean is true for every nonzero value.",
+        doc: "x converted to another element type. Integers wrap. A float is rounded to the nearest float, or truncated \
+              to an integer, which saturates (NaN becomes 0) or, below 8 bits, wraps. A Boolean is true for every \
+              nonzero value.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
@@ -267,7 +268,7 @@ inventory::submit! {
         pattern: OpPattern::ElemWise,
         relation: |relation| {
             let dtype = relation.params.dtype("dtype");
-            let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype is not an element type");
+            let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
             if rounding(&relation.params).is_none() {
                 let found = relation.params.string("round_mode");
                 let message = format!("round_mode: expected up, down or nearest, found \"{found}\"");
@@ -291,7 +292,7 @@ inventory::submit! {
         pattern: OpPattern::ElemWise,
         relation: |relation| {
             let from = relation.tensor(0)?.dtype;
-            let unknown = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype is not an element type");
+            let unknown = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
             let to = relation.params.dtype("dtype").ok_or_else(unknown)?;
             if from.bits() != to.bits() {
                 let message = format!("dtype: expected a type of {} bits, found {to}", from.bits());
@@ -305,7 +306,7 @@ inventory::submit! {
     }
 }
 
-/// Copies the bits. A Boolean is normalized, and the sign of an integer of less than 8 bits is extended in its byte.
+/// Copies the bits. A Boolean is normalized, and an integer of less than 8 bits is sign- or zero-extended to a byte.
 fn reinterpret(
     _: Params<'_>,
     inputs: &[TensorView<'_>],

@@ -46,9 +46,11 @@ pub fn evaluate(op: OpId, attrs: &Attrs, args: &[Value], limit: usize) -> Result
     let mut outputs = Vec::with_capacity(out_types.len());
     for out in &out_types {
         let known = out.as_tensor().and_then(|t| Some((t.dtype, t.shape()?)));
-        let (dtype, shape) = known.ok_or_else(|| format!("{} returns {out}, whose size is unknown", def.name))?;
+        let (dtype, shape) =
+            known.ok_or_else(|| format!("{}: expected a result of known size, found {out}", def.name))?;
         let bytes = byte_count(dtype, &shape).filter(|&bytes| bytes <= limit);
-        let bytes = bytes.ok_or_else(|| format!("{} would return {out}, more than {limit} bytes", def.name))?;
+        let bytes =
+            bytes.ok_or_else(|| format!("{}: expected a result of at most {limit} bytes, found {out}", def.name))?;
         let memory = AlignedBytes::zeroed(bytes).map_err(|e| format!("{}: {e}", def.name))?;
         outputs.push((dtype, shape, memory));
     }
@@ -74,7 +76,7 @@ pub fn evaluate(op: OpId, attrs: &Attrs, args: &[Value], limit: usize) -> Result
         return Err(format!("{}: cancelled", def.name));
     }
     let wrap = |(dtype, shape, bytes): (_, crate::tensor::Shape, _)| {
-        Tensor::from_storage(dtype, &shape, std::sync::Arc::new(bytes)).expect("sized by its shape")
+        Tensor::from_storage(dtype, &shape, std::sync::Arc::new(bytes)).expect("the buffer size matches the shape")
     };
     Ok(outputs.into_iter().map(wrap).collect())
 }

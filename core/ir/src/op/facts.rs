@@ -68,7 +68,7 @@ pub enum ErrorModel {
     Stable(Terms),
     /// Same as `Stable`, plus a term proportional to 1 plus the result, for the logarithm of a sum near 1.
     Logarithm(Terms),
-    /// Proportional to the largest input and the largest dimension, because the weights come from rounded coordinates.
+    /// Proportional to the largest input and the largest dimension, because the weights depend on rounded coordinates.
     /// Exact if attribute `method` is `nearest_neighbor`.
     Interpolation,
 }

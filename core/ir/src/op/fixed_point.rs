@@ -15,8 +15,8 @@ inventory::submit! {
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
-            AttrDef::new("multiplier", AttrKind::Int, Default::Required, "fraction with 31 bits after the point"),
-            AttrDef::new("shift", AttrKind::Int, Default::Required, "power of two; right shift when negative"),
+            AttrDef::new("multiplier", AttrKind::Int, Default::Required, "fraction with 31 bits after the binary point"),
+            AttrDef::new("shift", AttrKind::Int, Default::Required, "exponent of the power of two; a right shift if negative"),
         ],
         pattern: OpPattern::ElemWise,
         relation: |relation| {
@@ -57,7 +57,7 @@ inventory::submit! {
                 "true if lshift is used; otherwise every left shift is 0"),
             AttrDef::new("is_rshift_required", AttrKind::Bool, Default::Bool(false),
                 "true if rshift is used; otherwise every right shift is 0"),
-            AttrDef::new("axes", AttrKind::Ints, Default::Ints(&[]), "list of one axis, that of m and of the shifts"),
+            AttrDef::new("axes", AttrKind::Ints, Default::Ints(&[]), "axis of m and of the shifts, as a list of one element"),
         ],
         pattern: OpPattern::ElemWise,
         relation: |relation| {

@@ -11,14 +11,14 @@ use crate::tensor::{TensorView, TensorViewMut};
 inventory::submit! {
     OpDef {
         name: "nn.col2im",
-        doc: "Adds blocks to an image of zeros, each at its place: data is (n, c * block elements, blocks), the result (n, \
+        doc: "Adds blocks to an image of zeros, each at its position: data is (n, c * block elements, blocks), the result (n, \
               c, image_shape..). The blocks are those of a convolution over the image with this kernel, in row-major \
-              order. image_shape and block_shape are integer vectors, which may be computed during the run.",
+              order. image_shape and block_shape are integer vectors, which may be computed at run time.",
         arity: Arity::exactly(3),
         inputs: &["data", "image_shape", "block_shape"],
         attrs: &[
             AttrDef::new("strides", AttrKind::Ints, Default::Ints(&[1]), "distance between blocks per axis"),
-            AttrDef::new("padding", AttrKind::Ints, Default::Ints(&[0]), "elements before all axes, then after"),
+            AttrDef::new("padding", AttrKind::Ints, Default::Ints(&[0]), "padding before all axes, then after all axes"),
             AttrDef::new("dilation", AttrKind::Ints, Default::Ints(&[1]), "distance between elements of a block"),
         ],
         pattern: OpPattern::Opaque,
@@ -47,7 +47,9 @@ fn fold_type(relation: &Relation<'_>) -> TypeResult {
     let elements: usize = shape.block.iter().product();
     let channels = match data.dims[1].fixed() {
         Some(rows) if elements > 0 && rows.is_multiple_of(elements) => Dim::Fixed(rows / elements),
-        Some(rows) => return Err(bad(format!("{rows} rows do not divide into blocks of {elements} elements"))),
+        Some(rows) => {
+            return Err(bad(format!("data: expected rows divisible into blocks of {elements} elements, found {rows}")));
+        }
         None => Dim::Any,
     };
     let blocks: usize = shape.count.iter().product();
@@ -76,7 +78,9 @@ impl Shape {
             |list: &[i64]| list.iter().map(|&n| usize::try_from(n).ok().filter(|&n| n > 0 && n < 1 << 31)).collect();
         let (known_image, known_block): (Option<Vec<usize>>, Option<Vec<usize>>) = (sizes(image), sizes(block));
         let (Some(image), Some(block)) = (known_image, known_block.filter(|block| block.len() == axes)) else {
-            return Err(format!("expected {axes} positive sizes each, found {image:?} and {block:?}"));
+            return Err(format!(
+                "image_shape, block_shape: expected {axes} positive dimensions each, found {image:?} and {block:?}"
+            ));
         };
         let (stride, dilation) = (params.per_axis("strides", axes), params.per_axis("dilation", axes));
         let padding = params.padding(axes);
@@ -86,7 +90,11 @@ impl Shape {
             let room =
                 (image[i] as i64).saturating_add(padding[i].0).saturating_add(padding[i].1).saturating_sub(reach);
             if stride[i] < 1 || dilation[i] < 1 || room < 0 {
-                return Err(format!("a block of {reach} elements does not fit axis {i} of the image"));
+                return Err(format!(
+                    "axis {i}: expected positive steps and a block within the padded image, found stride {}, \
+                     dilation {} and a block of {reach} elements",
+                    stride[i], dilation[i]
+                ));
             }
             count.push((room / stride[i]) as usize + 1);
         }

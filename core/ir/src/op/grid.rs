@@ -122,7 +122,7 @@ impl Axis {
         low + if distance > range { 2.0 * range - distance } else { distance }
     }
 
-    /// Returns the position in the data of the tap at an integer index; `None` if it is outside and counts as zero.
+    /// Returns the position in the data of the tap at an integer index; `None` for a tap outside, which counts as zero.
     fn tap(&self, index: f64) -> Option<usize> {
         let inside = self.wrap(index);
         (0.0..self.size).contains(&inside).then_some(inside as usize)

@@ -11,8 +11,12 @@ use crate::tensor::{TensorView, TensorViewMut, memory};
 
 const UPSAMPLING_METHOD: AttrDef =
     AttrDef::new("method", AttrKind::Str, Default::Str("nearest_neighbor"), "nearest_neighbor, bilinear or bicubic");
-const ALIGN_CORNERS: AttrDef =
-    AttrDef::new("align_corners", AttrKind::Bool, Default::Bool(false), "true to map corners to corners");
+const ALIGN_CORNERS: AttrDef = AttrDef::new(
+    "align_corners",
+    AttrKind::Bool,
+    Default::Bool(false),
+    "true to align the corner elements of data and result",
+);
 const LAYOUT: AttrDef = AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes");
 const RESIZE_METHOD: AttrDef =
     AttrDef::new("method", AttrKind::Str, Default::Str("linear"), "nearest_neighbor, linear or cubic");
@@ -27,24 +31,28 @@ const ROUNDING: AttrDef = AttrDef::new(
     AttrKind::Str,
     Default::Str(""),
     "for nearest_neighbor: round, round_prefer_floor, round_prefer_ceil, floor or ceil; \
-     empty: round with align_corners, otherwise floor",
+     if empty, round with align_corners, otherwise floor",
 );
 const CUBIC_ALPHA: AttrDef =
-    AttrDef::new("cubic_alpha", AttrKind::Float, Default::Float(-0.5), "the a of cubic convolution");
+    AttrDef::new("cubic_alpha", AttrKind::Float, Default::Float(-0.5), "coefficient a of cubic convolution");
 const CUBIC_EXCLUDE: AttrDef = AttrDef::new(
     "cubic_exclude",
     AttrKind::Int,
     Default::Int(0),
-    "1: taps outside the data have weight 0 and the other weights are rescaled to the sum 1",
+    "1 to exclude taps outside the data and to renormalize the other weights",
 );
 const EXTRAPOLATION: AttrDef = AttrDef::new(
     "extrapolation_value",
     AttrKind::Float,
     Default::Float(0.0),
-    "value of tf_crop_and_resize outside the data",
+    "value outside the data, for tf_crop_and_resize",
 );
-const OUT_DTYPE: AttrDef =
-    AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data");
+const OUT_DTYPE: AttrDef = AttrDef::new(
+    "out_dtype",
+    AttrKind::DType,
+    Default::Str(""),
+    "element type of the result; that of the data if empty",
+);
 
 inventory::submit! {
     OpDef {
@@ -95,8 +103,8 @@ inventory::submit! {
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
-            AttrDef::new("scale_h", AttrKind::Float, Default::Float(1.0), "height of the result over that of the data"),
-            AttrDef::new("scale_w", AttrKind::Float, Default::Float(1.0), "width of the result over that of the data"),
+            AttrDef::new("scale_h", AttrKind::Float, Default::Float(1.0), "ratio of the result's height to the data's"),
+            AttrDef::new("scale_w", AttrKind::Float, Default::Float(1.0), "ratio of the result's width to the data's"),
             LAYOUT, UPSAMPLING_METHOD, ALIGN_CORNERS,
         ],
         pattern: OpPattern::Injective,
@@ -282,7 +290,7 @@ fn nearest(at: f64, rounding: &str) -> f64 {
     }
 }
 
-/// Returns the weights of the four taps around a coordinate that lies `t` after the second tap.
+/// Returns the weights of the four taps around a coordinate at distance `t` after the second tap.
 fn cubic(t: f64, a: f64) -> Vec<f64> {
     let near = |x: f64| ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
     let far = |x: f64| ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a;
@@ -305,7 +313,7 @@ fn resized_type(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Di
         let dim = &data.dims[at[2 + axis]];
         dims[at[2 + axis]] = size(axis, dim)?;
         if *dim == Dim::Fixed(0) && dims[at[2 + axis]] != Dim::Fixed(0) {
-            return Err(relation.mismatch("cannot resize an empty plane"));
+            return Err(relation.mismatch(format!("data: expected a nonempty plane, found {}", relation.args[0])));
         }
     }
     let dtype = relation.params.dtype("out_dtype").unwrap_or(data.dtype);

@@ -150,8 +150,8 @@ inventory::submit! {
         arity: Arity::exactly(2),
         inputs: &["data", "indices"],
         attrs: &[
-            AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "leading dimensions that both share"),
-            AttrDef::new("axis", AttrKind::Int, Default::None, "the axis; None: data is flattened"),
+            AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "number of leading dimensions that both share"),
+            AttrDef::new("axis", AttrKind::Int, Default::None, "axis; data is flattened if None"),
             AttrDef::new(
                 "mode",
                 AttrKind::Str,
@@ -202,7 +202,7 @@ inventory::submit! {
         doc: "result[.., i, ..] = data[.., indices[.., i, ..], ..] along the axis; negative indices count from the end.",
         arity: Arity::exactly(2),
         inputs: &["data", "indices"],
-        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Required, "the axis; from the end when negative")],
+        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Required, "axis; a negative axis counts from the end")],
         pattern: OpPattern::Injective,
         relation: |relation| {
             along_axis(relation)?;
@@ -275,7 +275,7 @@ inventory::submit! {
         arity: Arity::exactly(2),
         inputs: &["data", "indices"],
         attrs: &[
-            AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "leading dimensions that both share"),
+            AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "number of leading dimensions that both share"),
             AttrDef::new("index_rank", AttrKind::Int, Default::None, "length of an index vector, if unknown"),
         ],
         pattern: OpPattern::Injective,
@@ -410,7 +410,7 @@ inventory::submit! {
         arity: Arity::exactly(3),
         inputs: &["data", "indices", "updates"],
         attrs: &[
-            AttrDef::new("axis", AttrKind::Int, Default::Int(0), "the axis; from the end when negative"),
+            AttrDef::new("axis", AttrKind::Int, Default::Int(0), "axis; a negative axis counts from the end"),
             AttrDef::new("reduction", AttrKind::Str, Default::Str("update"), MODE_DOC),
         ],
         pattern: OpPattern::Opaque,
@@ -444,7 +444,7 @@ inventory::submit! {
 
 const ONE_HOT_AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "position of the new dimension");
 const ONE_HOT_DTYPE: AttrDef =
-    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: that of on_value");
+    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of on_value if empty");
 
 /// Returns the type of the result: the dimensions of the indices with `depth` inserted at the axis.
 fn one_hot_type(relation: &Relation<'_>, depth: Dim) -> TypeResult {
@@ -490,7 +490,7 @@ inventory::submit! {
     OpDef {
         name: "one_hot",
         doc: "A new dimension of `depth` elements: on_value at the index, off_value elsewhere. An out-of-range index \
-              gives off_value everywhere.",
+              yields off_value everywhere.",
         arity: Arity::exactly(3),
         inputs: &["indices", "on_value", "off_value"],
         attrs: &[
@@ -587,8 +587,8 @@ fn scan(
 }
 
 const SCAN_ATTRS: &[AttrDef] = &[
-    AttrDef::new("axis", AttrKind::Int, Default::None, "the axis; None: data is flattened"),
-    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: that of data"),
+    AttrDef::new("axis", AttrKind::Int, Default::None, "axis; data is flattened if None"),
+    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of data if empty"),
     AttrDef::new("exclusive", AttrKind::Bool, Default::Bool(false), "true if each element itself is excluded"),
 ];
 

@@ -34,7 +34,7 @@ inventory::submit! {
             let axes = permutation(&relation.params, data.dims.len()).ok_or_else(|| {
                 let axes = relation.params.ints("axes");
                 let rank = data.dims.len();
-                relation.error(codes::types::BAD_ATTRIBUTE, format!("axes {axes:?} are not a permutation of {rank} dimensions"))
+                relation.error(codes::types::BAD_ATTRIBUTE, format!("axes: expected a permutation of {rank} axes, found {axes:?}"))
             })?;
             Ok(Type::tensor_of(data.dtype, axes.into_iter().map(|a| data.dims[a].clone())))
         },
@@ -57,7 +57,7 @@ inventory::submit! {
         doc: "The input with its elements along one axis in reverse order.",
         arity: Arity::exactly(1),
         inputs: &["data"],
-        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Required, "the axis")],
+        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Required, "reversed axis")],
         pattern: OpPattern::Injective,
         relation: |relation| {
             relation.axis(relation.params.int("axis"), relation.tensor(0)?.dims.len())?;
@@ -127,7 +127,10 @@ fn layouts(relation: &Relation<'_>) -> Result<(Layout, Layout), Box<Diagnostic>>
     let (from, to) = (read("src_layout")?, read("dst_layout")?);
     if from.letters() != to.letters() {
         let (a, b) = (relation.params.string("src_layout"), relation.params.string("dst_layout"));
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("\"{a}\" and \"{b}\" have different axes")));
+        return Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("expected layouts with the same axes, found \"{a}\" and \"{b}\""),
+        ));
     }
     Ok((from, to))
 }
@@ -171,13 +174,11 @@ pub(super) fn relayout_dims(
                 None => Ok(Dim::compute([&dims[place], &Dim::Fixed(a), &Dim::Fixed(b)], |[outer, a, b]| {
                     outer.mul(&a)?.floor_div(&b)
                 })),
-                Some(outer) => {
-                    match outer.checked_mul(a) {
-                        Some(n) if n.is_multiple_of(b) => Ok(Dim::Fixed(n / b)),
-                        _ => Err(relation
-                            .mismatch(format!("axis {axis} of {outer} x {a} elements is not a multiple of {b}"))),
-                    }
-                }
+                Some(outer) => match outer.checked_mul(a) {
+                    Some(n) if n.is_multiple_of(b) => Ok(Dim::Fixed(n / b)),
+                    _ => Err(relation
+                        .mismatch(format!("axis {axis}: expected a multiple of {b} elements, found {outer} x {a}"))),
+                },
             }
         })
         .collect()

@@ -15,7 +15,7 @@ inventory::submit! {
               chosen before by more than iou_threshold, without those whose score is not above score_threshold, and at \
               most max_output_boxes_per_class. boxes is (n, boxes, 4), scores is (n, classes, boxes). The result is \
               (batch, class, box) in the first rows of int64 (n * classes * boxes, 3), and their number; other rows are \
-              0. Without an iou_threshold or a score_threshold give 0 and -inf.",
+              0. To disable a threshold, pass 0 as iou_threshold or -inf as score_threshold.",
         arity: Arity::exactly(5),
         inputs: &["boxes", "scores", "max_output_boxes_per_class", "iou_threshold", "score_threshold"],
         attrs: &[AttrDef::new("center_point_box", AttrKind::Bool, Default::Bool(false),

@@ -14,7 +14,7 @@ inventory::submit! {
     OpDef {
         name: "nn.pad",
         doc: "Adds elements before and after each axis: the value of argument 1 (constant), the element of the border \
-              (edge), or the data mirrored at its border elements (reflect). A negative width cuts elements off.",
+              (edge), or the data mirrored at its border elements (reflect). A negative width crops elements.",
         arity: Arity::exactly(2),
         inputs: &["data", "pad_value"],
         attrs: &[
@@ -51,7 +51,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "nn.depth_to_space",
-        doc: "Moves block_size^2 channels into blocks of the plane. Channel c of the result comes from channel \
+        doc: "Moves block_size^2 channels into blocks of the plane. Channel c of the result is read from channel \
               (row * block_size + column) * channels + c (mode DCR), or c * block_size^2 + row * block_size + column \
               (mode CRD), where row and column are the position in the block.",
         arity: Arity::exactly(1),
@@ -59,7 +59,7 @@ inventory::submit! {
         attrs: &[
             AttrDef::new("block_size", AttrKind::Int, Default::Required, "height and width of a block"),
             AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes"),
-            AttrDef::new("mode", AttrKind::Str, Default::Str("DCR"), "DCR or CRD, see above"),
+            AttrDef::new("mode", AttrKind::Str, Default::Str("DCR"), "DCR or CRD"),
         ],
         pattern: OpPattern::Injective,
         relation: depth_relation,

@@ -12,19 +12,19 @@ use crate::tensor::{TensorView, TensorViewMut};
 use std::ops::Range;
 
 const LAYOUT: &str = "order of the data's axes";
-const OUT_LAYOUT: &str = "order of the result's axes; empty: as the data";
+const OUT_LAYOUT: &str = "order of the result's axes; that of the data if empty";
 
 /// Returns the attributes of pooling with a sliding window.
 const fn window_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'static str) -> [AttrDef; 7] {
     [
         AttrDef::new("pool_size", AttrKind::Ints, Default::Required, "taps of the window per axis"),
-        AttrDef::new("strides", AttrKind::Ints, Default::Ints(ones), "step of the window per axis"),
-        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "step between taps per axis"),
+        AttrDef::new("strides", AttrKind::Ints, Default::Ints(ones), "stride of the window per axis"),
+        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "distance between taps per axis"),
         AttrDef::new(
             "padding",
             AttrKind::Ints,
             Default::Ints(zeros),
-            "around the data: one value, one per axis, or all values before and then all values after",
+            "padding: one value, one per axis, or all values before the axes followed by all values after",
         ),
         AttrDef::new("layout", AttrKind::Str, Default::Str(layout), LAYOUT),
         AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
@@ -137,7 +137,7 @@ macro_rules! adaptive {
                 inputs: &["data"],
                 attrs: &[
                     AttrDef::new("output_size", AttrKind::Ints, Default::Ints(&[]),
-                        "dimensions of the result; one value for all axes, empty for the dimensions of the data"),
+                        "dimensions of the result: one per axis, one for all axes, or those of the data if empty"),
                     AttrDef::new("layout", AttrKind::Str, Default::Str($layout), LAYOUT),
                     AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
                 ],
@@ -296,7 +296,7 @@ fn windows(
                 if ticks.requested() {
                     return;
                 }
-                // Most of a large window may lie in the padding, which is not traversed.
+                // A large window may consist mostly of padding, which is not traversed.
                 let inside = |window: &WindowParams, size: [usize; 3]| -> [Range<usize>; 3] {
                     std::array::from_fn(|i| window.taps_inside(i, place[i], taps[i], size[i]))
                 };

@@ -11,7 +11,7 @@ use crate::ir::{Dim, Type};
 use crate::op::facts::{Facts, reduced_elements};
 use crate::tensor::{DType, Shape, TensorView, TensorViewMut};
 
-const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Ints, Default::None, "the reduced axes; None: all");
+const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Ints, Default::None, "reduced axes; all if None");
 const KEEPDIMS: AttrDef =
     AttrDef::new("keepdims", AttrKind::Bool, Default::Bool(false), "true to keep reduced axes with dimension 1");
 const EXCLUDE: AttrDef =
@@ -135,14 +135,14 @@ macro_rules! reductions {
 reductions! {
     "sum", Facts::EXACT.sum(reduced_elements), "The sum; 0 for an empty group.",
         (|_| 0.0, |a, x| a + x, |a, _| a), (|_| 0, |a, x| a + x, |a, _| a);
-    "mean", Facts::EXACT.sum(reduced_elements), "The arithmetic mean; integers round toward zero. An empty group gives NaN, or 0 for integers.",
+    "mean", Facts::EXACT.sum(reduced_elements), "The arithmetic mean; integers round toward zero. An empty group yields NaN, or 0 for integers.",
         (|_| 0.0, |a, x| a + x, |a, n| a / n), (|_| 0, |a, x| a + x, |a, n| a / n.max(1));
     "prod", Facts::EXACT.stable(reduced_elements), "The product; 1 for an empty group.",
         (|_| 1.0, |a, x| a * x, |a, _| a), (|_| 1, |a, x| a.wrapping_mul(x), |a, _| a);
-    "max", Facts::EXACT, "The largest element, NaN when one is NaN; the least value of the type for an empty group.",
+    "max", Facts::EXACT, "The largest element, NaN if any element is NaN; the minimum of the type for an empty group.",
         (|_| f64::NEG_INFINITY, larger, |a, _| a),
         (|t| limits(t).0, |a, x| a.max(x), |a, _| a);
-    "min", Facts::EXACT, "The smallest element, NaN when one is NaN; the greatest value of the type for an empty group.",
+    "min", Facts::EXACT, "The smallest element, NaN if any element is NaN; the maximum of the type for an empty group.",
         (|_| f64::INFINITY, smaller, |a, _| a),
         (|t| limits(t).1, |a, x| a.min(x), |a, _| a);
 }
@@ -259,7 +259,7 @@ inventory::submit! {
             AXIS,
             KEEPDIMS,
             EXCLUDE,
-            AttrDef::new("unbiased", AttrKind::Bool, Default::Bool(false), "true to divide by one less (Bessel's correction)"),
+            AttrDef::new("unbiased", AttrKind::Bool, Default::Bool(false), "true to divide by n - 1 instead of n (Bessel's correction)"),
         ],
         pattern: OpPattern::CommReduce,
         relation: |relation| {

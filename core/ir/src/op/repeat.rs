@@ -55,7 +55,7 @@ inventory::submit! {
         doc: "data broadcast to the given shape: repeated along dimensions of 1 and along new leading dimensions.",
         arity: Arity::exactly(1),
         inputs: &["data"],
-        attrs: &[AttrDef::new("shape", AttrKind::Ints, Default::Required, "the shape of the result")],
+        attrs: &[AttrDef::new("shape", AttrKind::Ints, Default::Required, "shape of the result")],
         pattern: OpPattern::Broadcast,
         relation: |relation| {
             broadcast_to_dims(relation, relation.tensor(0)?, dims_of(relation, &relation.params.ints("shape"))?)
@@ -115,7 +115,8 @@ fn tile_type(relation: &Relation<'_>, reps: Vec<Dim>) -> TypeResult {
             (_, Some(1)) => Ok(dim),
             (_, Some(0)) | (Some(0), _) => Ok(Dim::Fixed(0)),
             (Some(a), Some(b)) => {
-                a.checked_mul(b).map(Dim::Fixed).ok_or_else(|| relation.mismatch("the result is too large"))
+                let message = || format!("expected a result dimension below 2^64, found {a} * {b}");
+                a.checked_mul(b).map(Dim::Fixed).ok_or_else(|| relation.mismatch(message()))
             }
             _ => Ok(Dim::compute([&dim, &reps], |[dim, reps]| dim.mul(&reps))),
         })
@@ -176,7 +177,7 @@ inventory::submit! {
         inputs: &["data"],
         attrs: &[
             AttrDef::new("repeats", AttrKind::Int, Default::Required, "number of repetitions"),
-            AttrDef::new("axis", AttrKind::Int, Default::Required, "the axis; from the end when negative"),
+            AttrDef::new("axis", AttrKind::Int, Default::Required, "axis; a negative axis counts from the end"),
         ],
         pattern: OpPattern::Broadcast,
         relation: |relation| {

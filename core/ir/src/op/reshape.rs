@@ -82,12 +82,16 @@ fn read_codes(
                     result.push(Code::Fixed(n));
                     at += 1;
                 }
-                Err(_) => return Err(bad(format!("newshape {newshape:?}: {n} is not a valid code"))),
+                Err(_) => {
+                    return Err(bad(format!(
+                        "newshape {newshape:?}: expected a dimension or a code from -4 to -1, found {n}"
+                    )));
+                }
             },
         }
     }
     if result.iter().filter(|c| matches!(c, Code::Infer)).count() > 1 {
-        return Err(bad(format!("newshape {newshape:?} has more than one inferred dimension")));
+        return Err(bad(format!("newshape {newshape:?}: expected at most one inferred dimension (-1)")));
     }
     Ok(result)
 }
@@ -296,13 +300,16 @@ fn expanded(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i64) -
 fn expanded_at(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeResult {
     let rank = data.dims.len().saturating_add(axes.len());
     if rank > MAX_RANK {
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{} new dimensions", axes.len())));
+        return Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("expected a result of at most {MAX_RANK} dimensions, found {rank}"),
+        ));
     }
     let mut new = vec![false; rank];
     for &axis in axes {
         let axis = relation.axis(axis, rank)?;
         if std::mem::replace(&mut new[axis], true) {
-            let message = format!("axis: expected distinct places, found {axes:?}");
+            let message = format!("axis: expected distinct axes, found {axes:?}");
             return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
         }
     }
@@ -361,7 +368,7 @@ inventory::submit! {
         doc: "Removes the given axes, whose dimensions are 1; without `axis`, every axis of dimension 1.",
         arity: Arity::exactly(1),
         inputs: &["data"],
-        attrs: &[AttrDef::new("axis", AttrKind::Ints, Default::None, "the removed axes; None: all of dimension 1")],
+        attrs: &[AttrDef::new("axis", AttrKind::Ints, Default::None, "removed axes; all axes of dimension 1 if None")],
         pattern: OpPattern::Injective,
         relation: |relation| {
             let data = relation.tensor(0)?;
@@ -391,8 +398,8 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "dyn.expand_dims",
-        doc: "expand_dims at a place computed during the run: an integer scalar or a vector. A vector of several \
-              elements lists the places of new dimensions in the result, one each.",
+        doc: "expand_dims at an axis computed at run time: an integer scalar or a vector. A vector of several \
+              elements lists the axes of the new dimensions in the result.",
         arity: Arity::exactly(2),
         inputs: &["data", "axis"],
         attrs: &[AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "number of dimensions to insert")],
@@ -404,7 +411,7 @@ inventory::submit! {
                 _ => 1,
             };
             if places != 1 && count != 1 {
-                return Err(relation.mismatch(format!("axis: expected one place, found {places}")));
+                return Err(relation.mismatch(format!("axis: expected one axis, found {places}")));
             }
             match relation.known_ints(1).as_deref() {
                 Some(&[axis]) => expanded(relation, data, axis, count),

@@ -1,7 +1,7 @@
 //! Resizing along any axes, by scales or sizes that may be computed at run time.
 //!
 //! Axes are interpolated independently. Coordinates are computed in float32, as in PyTorch and ONNX Runtime, so that 10
-//! elements scaled by 2.3 become 23, and 3 / 0.6 is 5.
+//! elements scaled by 2.3 become 23, and the coordinate 3 / 0.6 is 5.
 
 use super::facts::{ErrorModel, Facts};
 use super::scalar::Writer;
@@ -104,18 +104,18 @@ inventory::submit! {
     OpDef {
         name: "dyn.image.resize_nd",
         doc: "Resizes along `axes`, one axis after the other, by scales (floats) or to sizes (integers), which may be \
-              computed during the run. The size by a scale is the product in float32, rounded down. `roi` lists the \
+              computed at run time. A size given by a scale is the product in float32, rounded down. `roi` lists the \
               first and then the last coordinates that tf_crop_and_resize samples, as fractions of the data; it may be \
               empty.",
         arity: Arity::exactly(3),
         inputs: &["data", "extent", "roi"],
         attrs: &[
-            AttrDef::new("axes", AttrKind::Ints, Default::None, "the axes of `extent`; None: all"),
+            AttrDef::new("axes", AttrKind::Ints, Default::None, "axes of `extent`; all if None"),
             AttrDef::new("policy", AttrKind::Str, Default::Str("stretch"),
                 "stretch, or one scale for all axes: not_larger, not_smaller than the sizes"),
             AttrDef::new("method", AttrKind::Str, Default::Str("linear"), "nearest_neighbor, linear or cubic"),
             AttrDef::new("coordinate_transformation_mode", AttrKind::Str, Default::Str("half_pixel"),
-                "coordinates in the data, as in ONNX"),
+                "mapping from result indices to data coordinates, as in ONNX"),
             AttrDef::new("rounding_method", AttrKind::Str, Default::Str("round_prefer_floor"),
                 "nearest element: round_prefer_floor, round_prefer_ceil, floor or ceil"),
             AttrDef::new("cubic_alpha", AttrKind::Float, Default::Float(-0.75), "coefficient of cubic convolution"),
@@ -177,7 +177,7 @@ fn resize_type(relation: &Relation<'_>) -> TypeResult {
             let resized = resized.map_err(|message| relation.error(codes::types::BAD_ATTRIBUTE, message))?;
             for (&axis, resized) in axes.iter().zip(&resized) {
                 if resized.from == 0 && resized.to != 0 {
-                    return Err(relation.mismatch(format!("axis {axis}: cannot resize an empty axis")));
+                    return Err(relation.mismatch(format!("axis {axis}: expected at least one element, found none")));
                 }
                 dims[axis] = spatial::to_dim(relation, resized.to as i128)?;
             }
@@ -246,7 +246,7 @@ fn taps(params: &Params<'_>, axis: &ResizedAxis, i: usize) -> Result<Taps, Refer
         let index = nearest_index(at, &params.string("rounding_method")).ok_or("unknown rounding_method")?;
         return Ok(Taps { taps: vec![(clamp(index), 1.0)], outside });
     }
-    // A reduced size widens the filter, so that it covers every element of the data.
+    // Downsampling widens the filter, so that it covers every element of the data.
     let width = if params.bool("antialias") { axis.scale.min(1.0) } else { 1.0 };
     let (radius, a) = if method == "cubic" { (2.0, params.float("cubic_alpha")) } else { (1.0, 0.0) };
     let weight = |distance: f64| match method.as_str() {

@@ -20,7 +20,7 @@ inventory::submit! {
             AttrDef::new("pooled_size", AttrKind::Ints, Default::Required, "height and width of the result"),
             AttrDef::new("spatial_scale", AttrKind::Float, Default::Float(1.0), "ratio of the size of the data to that of the image in which coordinates are given"),
             AttrDef::new("sample_ratio", AttrKind::Int, Default::Int(-1),
-                "samples per bin along each axis; not positive: one for each element of the data, rounded up"),
+                "samples per bin along each axis; if not positive, one for each element of the data, rounded up"),
             AttrDef::new("mode", AttrKind::Str, Default::Str("avg"), "avg or max"),
             AttrDef::new("aligned", AttrKind::Bool, Default::Bool(false),
                 "true to move coordinates by half an element; false also widens regions to at least one element"),

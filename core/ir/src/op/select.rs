@@ -48,13 +48,13 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "unique",
-        doc: "The distinct elements, or the distinct slices along `axis`, in ascending order or in that of their first \
-              occurrence; for each the index of its first occurrence; for each input element the index of its distinct \
-              one; for each the number of its occurrences. NaN equals NaN and is the largest.",
+        doc: "The distinct elements, or the distinct slices along `axis`, in ascending order or in order of first \
+              occurrence; the index of the first occurrence of each; for each input element, the index of the distinct \
+              element that it equals; and the number of occurrences of each. NaN equals NaN and is the largest.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
-            AttrDef::new("axis", AttrKind::Int, Default::None, "axis of the slices; None: data is flattened"),
+            AttrDef::new("axis", AttrKind::Int, Default::None, "axis of the slices; data is flattened if None"),
             AttrDef::new("is_sorted", AttrKind::Bool, Default::Bool(true), "true for ascending order"),
         ],
         pattern: OpPattern::Opaque,

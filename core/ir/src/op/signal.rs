@@ -15,13 +15,13 @@ inventory::submit! {
         name: "signal.dft",
         doc: "The discrete Fourier transform along an axis: y[k] = sum of x[n] e^(-2 pi i k n / length), the inverse with \
               the opposite sign and divided by the length. The last axis of data holds a real number (1 element) or a complex one (2). \
-              Data is cut or padded with zeros to dft_length; 0 stands for the size of the axis.",
+              Data is cut or padded with zeros to dft_length; 0 denotes the dimension of the axis.",
         arity: Arity::exactly(3),
         inputs: &["data", "dft_length", "axis"],
         attrs: &[
             AttrDef::new("inverse", AttrKind::Bool, Default::Bool(false), "true for the inverse transform"),
             AttrDef::new("onesided", AttrKind::Bool, Default::Bool(false),
-                "true to return the frequencies up to the half, or with `inverse` to read them and return real numbers"),
+                "true to return the frequencies up to the Nyquist frequency, or with `inverse` to read them and return real numbers"),
         ],
         pattern: OpPattern::Opaque,
         relation: dft_type,
@@ -38,7 +38,7 @@ inventory::submit! {
               result (n, frames, frequencies, 2).",
         arity: Arity::exactly(3),
         inputs: &["signal", "frame_step", "window"],
-        attrs: &[AttrDef::new("onesided", AttrKind::Bool, Default::Bool(true), "true to return the frequencies up to the half")],
+        attrs: &[AttrDef::new("onesided", AttrKind::Bool, Default::Bool(true), "true to return the frequencies up to the Nyquist frequency")],
         pattern: OpPattern::Opaque,
         relation: stft_type,
         reference: Some(stft),

@@ -1,4 +1,4 @@
-//! Operators that select a regular part of a tensor.
+//! Operators that select a strided part of a tensor.
 
 use super::elementwise::no_flops;
 use super::walk::{gather, offset, strides};
@@ -173,7 +173,7 @@ fn take_ranges(
     Ok(())
 }
 
-const AXES: AttrDef = AttrDef::new("axes", AttrKind::Ints, Default::None, "the sliced axes; None: the first ones");
+const AXES: AttrDef = AttrDef::new("axes", AttrKind::Ints, Default::None, "sliced axes; the leading axes if None");
 const SLICE_MODE: AttrDef = AttrDef::new(
     "slice_mode",
     AttrKind::Str,
@@ -194,7 +194,7 @@ fn check_mode(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
 inventory::submit! {
     OpDef {
         name: "strided_slice",
-        doc: "data[begin:end:strides] along the given axes, with negative and too large numbers treated as in \
+        doc: "data[begin:end:strides] along the given axes, with negative and out-of-range bounds handled as in \
               numpy. With slice_mode \"size\", `end` holds numbers of elements, -1 for all, and strides are 1.",
         arity: Arity::exactly(1),
         inputs: &["data"],
@@ -250,7 +250,7 @@ fn dynamic_slice_type(relation: &Relation<'_>) -> TypeResult {
 inventory::submit! {
     OpDef {
         name: "dyn.strided_slice",
-        doc: "strided_slice with bounds computed during the run: three integer vectors, and optionally a vector of the \
+        doc: "strided_slice with bounds computed at run time: three integer vectors, and optionally a vector of the \
               axes in place of the attribute.",
         arity: Arity { min: 4, max: 5 },
         inputs: &["data", "begin", "end", "strides", "axes"],
@@ -283,7 +283,7 @@ inventory::submit! {
         doc: "The leading elements of data along each axis, as many as shape_like has.",
         arity: Arity::exactly(2),
         inputs: &["data", "shape_like"],
-        attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "the sliced axes; None: all")],
+        attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "sliced axes; all if None")],
         pattern: OpPattern::Injective,
         relation: |relation| {
             let (data, like) = (relation.tensor(0)?, relation.tensor(1)?);

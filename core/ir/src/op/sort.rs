@@ -10,7 +10,8 @@ use crate::ir::{Dim, Type};
 use crate::op::facts::Facts;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
-const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "the axis; from the end when negative");
+const AXIS: AttrDef =
+    AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "axis; a negative axis counts from the end");
 const DTYPE: AttrDef = AttrDef::new("dtype", AttrKind::DType, Default::Str("int32"), "element type of the indices");
 
 const fn is_ascend(default: bool) -> AttrDef {
@@ -75,7 +76,7 @@ fn axis_of(params: &Params<'_>, shape: &[usize]) -> usize {
 inventory::submit! {
     OpDef {
         name: "sort",
-        doc: "The elements in order along the axis.",
+        doc: "The elements, sorted along the axis.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AXIS, is_ascend(true)],
@@ -103,7 +104,7 @@ fn index_type(relation: &Relation<'_>) -> Result<DType, Box<crate::diag::Diagnos
 inventory::submit! {
     OpDef {
         name: "argsort",
-        doc: "The indices that put the elements in order along the axis.",
+        doc: "The indices that sort the elements along the axis.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AXIS, is_ascend(true), DTYPE],
@@ -175,11 +176,11 @@ const RET_TYPE: AttrDef =
 inventory::submit! {
     OpDef {
         name: "topk",
-        doc: "The k largest (or smallest) elements along the axis in order, and their indices.",
+        doc: "The k largest (or smallest) elements along the axis, sorted, and their indices.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
-            AttrDef::new("k", AttrKind::Int, Default::Int(1), "number of elements; below 1: all"),
+            AttrDef::new("k", AttrKind::Int, Default::Int(1), "number of elements; all if less than 1"),
             AXIS,
             RET_TYPE,
             is_ascend(false),

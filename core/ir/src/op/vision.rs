@@ -9,7 +9,7 @@ use crate::op::facts::{Facts, reduced_elements};
 use crate::tensor::{DType, TensorView, TensorViewMut};
 use std::ops::Range;
 
-/// Value in place of a missing box.
+/// Fill value for entries without a box.
 const NO_BOX: f64 = -1.0;
 
 /// Returns the type of argument `i`, a tensor of `rank` dimensions.
@@ -32,7 +32,7 @@ fn float_ranked<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'
     Err(relation.mismatch(format!("{name}: expected floating-point elements, found {}", ty.dtype)))
 }
 
-/// Returns the numbers in attribute `attr`, which must be finite and whose count must lie in `count`.
+/// Returns the values of attribute `attr`, which must be finite; their number must be in the range `count`.
 fn floats(relation: &Relation<'_>, attr: &str, count: Range<usize>) -> Result<Vec<f64>, Box<Diagnostic>> {
     let given = relation.params.floats(attr);
     if count.contains(&given.len()) && given.iter().all(|v| v.is_finite()) {
@@ -83,7 +83,7 @@ inventory::submit! {
             AttrDef::new("sizes", AttrKind::Floats, Default::Floats(&[1.0]), "heights of boxes relative to the image"),
             AttrDef::new("ratios", AttrKind::Floats, Default::Floats(&[1.0]), "width over height"),
             AttrDef::new("steps", AttrKind::Floats, Default::Floats(&[-1.0, -1.0]),
-                "distance between centers, y and x; not positive: 1 / h and 1 / w"),
+                "distance between centers, y and x; 1 / h and 1 / w if not positive"),
             AttrDef::new("offsets", AttrKind::Floats, Default::Floats(&[0.5, 0.5]), "position of the first center in steps, y and x"),
             AttrDef::new("clip", AttrKind::Bool, Default::Bool(false), "true if boxes are clipped to the image"),
         ],
@@ -238,7 +238,7 @@ fn transform_reference(
 }
 
 const ID_INDEX: AttrDef =
-    AttrDef::new("id_index", AttrKind::Int, Default::Int(0), "index of the class in a box; -1: none");
+    AttrDef::new("id_index", AttrKind::Int, Default::Int(0), "index of the class in a box; -1 if boxes have no class");
 const SCORE_INDEX: AttrDef = AttrDef::new("score_index", AttrKind::Int, Default::Int(1), "index of the score in a box");
 
 inventory::submit! {
@@ -322,7 +322,7 @@ inventory::submit! {
         inputs: &["data", "valid_count", "indices", "max_output_size", "iou_threshold"],
         attrs: &[
             AttrDef::new("force_suppress", AttrKind::Bool, Default::Bool(false), "true to compare boxes of all classes"),
-            AttrDef::new("top_k", AttrKind::Int, Default::Int(-1), "number of boxes considered; not positive: all"),
+            AttrDef::new("top_k", AttrKind::Int, Default::Int(-1), "number of boxes considered; all if not positive"),
             AttrDef::new("coord_start", AttrKind::Int, Default::Int(2), "index of the left side in a box"),
             SCORE_INDEX,
             ID_INDEX,

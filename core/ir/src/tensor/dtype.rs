@@ -1,4 +1,4 @@
-//! Element types, under Relay's names.
+//! Element types and their names in Relay.
 
 use half::{bf16, f16};
 use std::fmt;
@@ -45,11 +45,11 @@ dtypes! {
     F8E5M2 "float8_e5m2" 1 "8-bit float: 5 exponent bits";
     F8E5M2FnUz "float8_e5m2fnuz" 1 "8-bit float: 5 exponent bits, no infinities, no negative zero";
     F8E8M0Fnu "float8_e8m0fnu" 1 "8-bit power of two";
-    F4E2M1Fn "float4_e2m1fn" 1 "4-bit float: 2 exponent bits, in a byte of its own";
-    I4 "int4" 1 "4-bit signed integer, in a byte of its own";
-    U4 "uint4" 1 "4-bit unsigned integer, in a byte of its own";
-    I2 "int2" 1 "2-bit signed integer, in a byte of its own";
-    U2 "uint2" 1 "2-bit unsigned integer, in a byte of its own";
+    F4E2M1Fn "float4_e2m1fn" 1 "4-bit float: 2 exponent bits, stored in one byte";
+    I4 "int4" 1 "4-bit signed integer, stored in one byte";
+    U4 "uint4" 1 "4-bit unsigned integer, stored in one byte";
+    I2 "int2" 1 "2-bit signed integer, stored in one byte";
+    U2 "uint2" 1 "2-bit unsigned integer, stored in one byte";
 }
 
 impl DType {

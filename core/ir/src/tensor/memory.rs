@@ -58,11 +58,11 @@ impl OutOfMemory {
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.bytes, self.limit) {
-            (None, _) => f.write_str("no memory for a tensor larger than the address space"),
-            (Some(bytes), None) => write!(f, "no memory for a tensor of {bytes} bytes: the system is out of memory"),
+            (None, _) => f.write_str("cannot allocate a tensor larger than the address space"),
+            (Some(bytes), None) => write!(f, "cannot allocate a tensor of {bytes} bytes: the system is out of memory"),
             (Some(bytes), Some((limit, used))) => write!(
                 f,
-                "no memory for a tensor of {bytes} bytes: the limit is {}, of which {} are in use",
+                "cannot allocate a tensor of {bytes} bytes: the limit is {}, of which {} are in use",
                 Bytes(limit),
                 Bytes(used)
             ),

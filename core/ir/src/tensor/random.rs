@@ -1,4 +1,4 @@
-//! Generated inputs, random or constant. The generator is implemented here so that a seed yields the same numbers on
+//! Generated inputs, random or constant. The generator is implemented here so that a seed yields the same values on
 //! every platform and in every version.
 
 use super::{DType, Element, OutOfMemory, Tensor};

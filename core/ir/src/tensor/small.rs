@@ -215,10 +215,10 @@ macro_rules! floats {
 
 floats! {
     F8E4M3Fn "8-bit float with 4 exponent bits, without infinities.", |c| E4M3FN.decode(c), |v| E4M3FN.encode(v, true);
-    F8E4M3FnUz "8-bit float with 4 exponent bits, without infinities and negative zero.",
+    F8E4M3FnUz "8-bit float with 4 exponent bits, without infinities or negative zero.",
         |c| E4M3FNUZ.decode(c), |v| E4M3FNUZ.encode(v, true);
     F8E5M2 "8-bit float with 5 exponent bits.", |c| E5M2.decode(c), |v| E5M2.encode(v, true);
-    F8E5M2FnUz "8-bit float with 5 exponent bits, without infinities and negative zero.",
+    F8E5M2FnUz "8-bit float with 5 exponent bits, without infinities or negative zero.",
         |c| E5M2FNUZ.decode(c), |v| E5M2FNUZ.encode(v, true);
     F8E8M0Fnu "8-bit power of two.", decode_e8m0, |v| encode_e8m0(v, PowerRounding::Up, true);
     F4E2M1Fn "4-bit float.", |c| E2M1FN.decode(c & 15), |v| E2M1FN.encode(v, true);

@@ -89,7 +89,7 @@ impl<'a> DimParser<'a> {
     fn operands(&mut self) -> Result<Vec<Operand>, String> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err(format!("functions nest deeper than {MAX_DEPTH} levels"));
+            return Err(format!("functions nested more than {MAX_DEPTH} levels deep"));
         }
         self.at += 1;
         let mut operands = vec![self.sum()?];
@@ -190,7 +190,7 @@ mod tests {
         for (text, form) in forms {
             let dim = parse_dim(text).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(dim.to_string(), form, "{text}");
-            assert_eq!(parse_dim(form), Ok(dim), "{form} does not read back");
+            assert_eq!(parse_dim(form), Ok(dim), "{form} does not round-trip");
         }
     }
 

@@ -147,7 +147,7 @@ impl<'a> Lexer<'a> {
         self.bytes.get(self.at + ahead).copied().unwrap_or(0)
     }
 
-    /// Skips blanks and comments. Returns the start of an unterminated block comment as `Err`.
+    /// Skips whitespace and comments. Returns the start of an unterminated block comment as `Err`.
     fn skip_blanks(&mut self) -> Result<(), usize> {
         loop {
             match (self.peek(0), self.peek(1)) {

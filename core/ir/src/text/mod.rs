@@ -10,7 +10,7 @@
 //! assert_eq!(print(&parsed.module, &PrintOptions::default()).text, source);
 //! ```
 //!
-//! Parser and printer keep explicit stacks, so a deeply nested module uses heap, never call stack. The format differs
+//! Parser and printer use explicit stacks, so a deeply nested module cannot overflow the call stack. The format differs
 //! from the text format of TVM 0.14 in these points:
 //!
 //! * A `%N` or a global bound twice is an error; TVM silently keeps one of the two bindings.

@@ -47,7 +47,7 @@ pub fn parse(text: &str, negative: bool) -> Result<Number, String> {
         "f16" => Some(DType::F16),
         "f64" => Some(DType::F64),
         "bf16" => Some(DType::BF16),
-        _ => return Err(format!("the number {text} has an unknown suffix \"{suffix}\"")),
+        _ => return Err(format!("unknown suffix \"{suffix}\" in the number {text}")),
     };
     if let Some(dtype) = dtype.filter(|d| d.is_float()) {
         let value: f64 = digits.parse().map_err(|_| format!("expected a number, found {text}"))?;

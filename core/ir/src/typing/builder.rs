@@ -53,10 +53,11 @@ impl Builder {
     /// Appends a call to the operator `name`.
     ///
     /// # Errors
-    /// If there is no such operator, an attribute is invalid, or the types do not agree.
+    /// If the operator is unknown, an attribute is invalid, or the types do not agree.
     pub fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId> {
         let Some(op) = op::lookup(name) else {
-            let mut diagnostic = Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("no operator \"{name}\""));
+            let mut diagnostic =
+                Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("unknown operator \"{name}\""));
             if let Some(near) = nearest(name, op::names()) {
                 diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
             }
@@ -87,7 +88,7 @@ impl Builder {
     /// Appends a tuple projection.
     ///
     /// # Errors
-    /// If the operand is not a tuple, or has no such field.
+    /// If the operand is not a tuple, or the index is out of range.
     pub fn project(&mut self, tuple: ExprId, index: u32) -> Result<ExprId> {
         self.push(Expr::Project { tuple, index })
     }

@@ -164,7 +164,7 @@ fn infer_match(module: &Module, m: &Match) -> op::TypeResult {
         && data.is_complete()
         && let Some(missing) = coverage::missing(module, m)
     {
-        let message = format!("the match has no clause for {missing}");
+        let message = format!("non-exhaustive match: {missing} is not covered");
         let diagnostic = Diagnostic::error(codes::types::MISSING_CLAUSE, message);
         return Err(Box::new(
             diagnostic
@@ -208,7 +208,7 @@ fn pattern_type(module: &Module, solver: &mut Solver, pattern: &ClausePattern) -
 }
 
 fn unknown_constructor(module: &Module, name: &str) -> Box<Diagnostic> {
-    let diagnostic = Diagnostic::error(codes::types::BAD_STRUCTURE, format!("no constructor {name} is defined"));
+    let diagnostic = Diagnostic::error(codes::types::BAD_STRUCTURE, format!("undefined constructor {name}"));
     Box::new(match nearest(name, module.types.constructor_names()) {
         Some(near) => diagnostic.help(format!("did you mean {near}?")),
         None => diagnostic,

@@ -1,5 +1,5 @@
-//! Type inference of one expression from its operands, and the two ways to build modules whose types are always up to
-//! date: [`Builder`] appends, [`Rebuild`] copies and changes.
+//! Type inference of one expression from its operands, and the two builders of modules whose types are always up to
+//! date: [`Builder`] appends, [`Rebuild`] copies and transforms.
 
 mod builder;
 mod coverage;

@@ -1,6 +1,6 @@
 //! Rebuilding a module in a pass.
 //!
-//! Ascending ids visit operands before users, so a rebuild is one loop: for each live expression the pass either
+//! Ascending ids order operands before users, so a rebuild is one loop: for each live expression the pass either
 //! provides a replacement, or the expression is copied with its operands mapped. A copy keeps its type if the types of
 //! its operands are unchanged; otherwise, or if an operand became a constant, its type is inferred again. Dead
 //! expressions are not copied, and no expression is visited twice.
@@ -147,7 +147,8 @@ impl<'a> Rebuild<'a> {
     }
 
     fn operands_keep_their_types(&self, expr: &Expr) -> bool {
-        // The type of a call to a global comes from the global, which may follow in the arena, so the old type is kept.
+        // The type of a call to a global is derived from the global, which may follow in the arena, so the old type is
+        // kept.
         if let Expr::Call(call) = expr
             && let Callee::Expr(callee) = call.callee
             && matches!(self.old.expr(callee), Expr::Global(_))

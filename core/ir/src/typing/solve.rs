@@ -19,7 +19,7 @@ pub fn unify(a: &Type, b: &Type) -> Option<Type> {
     Some(solver.finish(&both))
 }
 
-/// Returns the type of a value that comes from one of two branches: dimensions that differ become `?`. `None` if the
+/// Returns the common type of the results of two branches: dimensions that differ become `?`. `None` if the
 /// types differ otherwise, or are neither tensors nor tuples of tensors.
 pub fn merge(a: &Type, b: &Type) -> Option<Type> {
     match (a, b) {
@@ -42,7 +42,7 @@ pub fn substitute(ty: &Type, names: &[Name], with: &[Type]) -> Type {
 }
 
 /// Replaces the free type parameters for which `replace` returns a type; parameters bound by nested function types
-/// stay.
+/// are kept.
 pub fn map_params(ty: &Type, replace: &mut dyn FnMut(&Name) -> Option<Type>) -> Type {
     ty.map_leaves(&Type::has_params, &mut |leaf, own| match leaf {
         Type::Param(name) if !own.iter().any(|names| names.contains(name)) => replace(name),

@@ -1,4 +1,4 @@
-//! Convolutions and matrix products of 8-bit integers: data in words of four channels of a position, packed weights,
+//! Convolutions and matrix products of 8-bit integers: data in words of four channels per position, packed weights,
 //! tiles of `int32` accumulators, and an output stage applied while the accumulators are in registers.
 //!
 //! A run has two parts, each split over the threads of the pool. First the data of an image are copied to scratch

@@ -20,7 +20,7 @@ pub(super) struct OutputTile {
     pub position_step: usize,
 }
 
-/// Consumer of the accumulators of tiles, called once per tile, from several threads.
+/// Consumer of tile accumulators, called once per tile, from several threads.
 pub(super) trait Epilogue: Sync {
     /// True if sums of the data are needed, because the weights have a zero point.
     const NEEDS_TOTALS: bool;

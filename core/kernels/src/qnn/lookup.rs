@@ -1,9 +1,9 @@
-//! Functions of 8-bit integers as tables of their 256 results, with vectorized lookup where the processor supports it
+//! Functions of 8-bit integers as lookup tables of 256 results, with vectorized lookup where the processor supports it
 //! (AVX-512 VBMI).
 
 use crate::split;
 
-/// Number of elements per chunk of a thread.
+/// Number of elements in a thread's chunk.
 const CHUNK: usize = 4096;
 
 /// Returns true if the processor can look bytes up in registers.

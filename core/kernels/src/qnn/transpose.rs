@@ -34,7 +34,7 @@ pub(super) fn to_position_rows(
     }
 }
 
-/// Transposition by unpacking: each round interleaves the bytes of two registers. (SSE2, which x86-64 always has.)
+/// Transposition by unpacking: each round interleaves the bytes of two registers. (SSE2 is part of x86-64.)
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{CHANNELS, TILE_CHANNELS, TILE_POSITIONS};

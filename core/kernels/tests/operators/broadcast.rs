@@ -127,7 +127,8 @@ fn where_selects() {
     let got = run("where", &Attrs::none(), &[&condition, &x, &y]);
     assert_eq!((got.shape(), got.as_slice::<f32>()), (&[2usize, 3][..], &[1.0, 2.0, 3.0, -1.0, -1.0, -1.0][..]));
     assert!(
-        error_of("where", &Attrs::none(), &[&condition, &x, &Tensor::scalar(1i32)]).contains("element types differ")
+        error_of("where", &Attrs::none(), &[&condition, &x, &Tensor::scalar(1i32)])
+            .contains("expected equal element types")
     );
 }
 
@@ -144,7 +145,7 @@ fn unknown_dimensions() {
     let less = typed("less", &Attrs::none(), &[f32s("n, 1"), f32s("5")]).unwrap();
     assert_eq!(less, "Tensor[(n, 5), bool]");
     let mixed = typed("add", &Attrs::none(), &[f32s("2"), Type::tensor(DType::I32, &[2])]);
-    assert_eq!(mixed.unwrap_err(), "add: element types differ: float32 and int32");
+    assert_eq!(mixed.unwrap_err(), "add: expected equal element types, found float32 and int32");
     let shifted = typed("left_shift", &Attrs::none(), &[f32s("2"), f32s("2")]);
     assert_eq!(shifted.unwrap_err(), "left_shift: expected integer operands, found float32");
 }

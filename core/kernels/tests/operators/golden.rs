@@ -15,7 +15,7 @@ const CASES: &str = include_str!("../golden/nn.txt");
 fn references_agree_with_recorded_results() {
     let mut wrong = Vec::new();
     let cases: Vec<&str> = CASES.split("case ").skip(1).collect();
-    assert!(cases.len() > 60, "only {} cases were read", cases.len());
+    assert!(cases.len() > 60, "expected more than 60 cases, found {}", cases.len());
     for text in cases {
         if let Err(error) = check(text) {
             wrong.push(format!("{}: {error}", text.lines().next().unwrap_or_default()));

@@ -34,7 +34,7 @@ fn creation() {
     assert_eq!(typed("dyn.zeros", &none, &[Type::tensor(DType::I64, &[2])]).unwrap(), "Tensor[(?, ?), float32]");
     assert!(error_of("full", &shape, &[&x]).contains("expected a scalar"));
     assert!(error_of("zeros", &attrs([("shape", AttrValue::from([-1]))]), &[]).contains("expected dimensions >= 0"));
-    assert!(error_of("zeros", &attrs([("shape", AttrValue::from([1 << 40, 1 << 40]))]), &[]).contains("more than"));
+    assert!(error_of("zeros", &attrs([("shape", AttrValue::from([1 << 40, 1 << 40]))]), &[]).contains("at most"));
     let data = counting(&[2, 3]);
     assert_eq!(run("shape_of", &none, &[&data]).as_slice::<i32>(), [2, 3]);
     assert_eq!(run("ndarray_size", &attrs([("dtype", DType::I64.into())]), &[&data]).as_slice::<i64>(), [6]);
@@ -53,7 +53,7 @@ fn ranges() {
     assert_eq!(run("arange", &whole, &[&i(10), &i(0), &i(-3)]).as_slice::<i64>(), [10, 7, 4, 1]);
     assert_eq!(run("arange", &whole, &[&i(0), &i(6), &i(3)]).as_slice::<i64>(), [0, 3]);
     assert!(error_of("arange", &whole, &[&i(0), &i(6), &i(0)]).contains("in steps of 0"));
-    assert!(error_of("arange", &whole, &[&i(0), &i(i64::MAX), &i(1)]).contains("too large"));
+    assert!(error_of("arange", &whole, &[&i(0), &i(i64::MAX), &i(1)]).contains("at most 2^40"));
     let scalar = Type::scalar(DType::I64);
     let args = [scalar.clone(), scalar.clone(), scalar];
     assert_eq!(typed("arange", &whole, &args).unwrap(), "Tensor[(?), int64]");

@@ -329,7 +329,8 @@ fn reductions() {
         let group: usize = axis.map_or(shape.iter().product(), |axes| {
             axes.iter().map(|&a| shape[a.rem_euclid(shape.len() as i64) as usize]).product()
         });
-        // Each of n additions of numbers up to 4 n / 8 (they cancel) rounds by half a unit.
+        // Each of n additions rounds by half a unit in the last place of the partial sum, at most 4 n / 8 due to
+        // cancellation.
         let sum = Tolerance::Sum(group as f64 * 4.0 * 2f64.powi(-24) * (group as f64).sqrt().max(4.0));
         let base = axis.map_or(Attrs::none(), |a| attrs([("axis", a.into())]));
         for with in [base.clone(), base.with("keepdims", true), base.with("exclude", true)] {

@@ -108,9 +108,9 @@ fn convolution_errors() {
         &args,
         "expected 5 dimensions for layout \"NCHW8c\", found 4",
     );
-    expect_error("nn.conv2d", [("kernel_layout", "OIHW8h".into())], &args, "splits the axis H into blocks");
+    expect_error("nn.conv2d", [("kernel_layout", "OIHW8h".into())], &args, "found blocks of axis H");
     expect_error("nn.conv2d", [], &[f32s("1, 4, 8"), weight], "data: expected 4 dimensions, found 3");
-    expect_error("nn.conv2d", [], &[data, Type::tensor(DType::F16, &[6, 4, 3, 3])], "element types differ");
+    expect_error("nn.conv2d", [], &[data, Type::tensor(DType::F16, &[6, 4, 3, 3])], "expected equal element types");
     let huge = [f32s("1, 1, 9223372036854775807"), f32s("1, 1, 9223372036854775807")];
     expect_error("nn.conv1d_transpose", [("strides", ints([1 << 30]))], &huge, "expected a result dimension");
 }

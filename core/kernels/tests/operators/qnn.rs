@@ -236,7 +236,7 @@ fn rescaling_saturates_where_it_would_wrap() {
     assert_eq!(rescaled(&[i32::MAX, i32::MIN, 1 << 30], 3.0, "UPWARD"), [i32::MAX, i32::MIN, i32::MAX]);
     let x = Tensor::from_slice(&[2], &[i32::MAX, i32::MIN]);
     let wide = word("out_dtype", "int32");
-    // Neither the difference to the zero point nor the sum with the output zero point fits int32.
+    // Neither the difference from the zero point nor the sum with the output zero point fits int32.
     let got = run("qnn.requantize", &wide, &[&x, &one(0.5), &zero(-1), &one(1.0), &zero(0)]);
     assert_eq!(got.as_slice::<i32>(), [1 << 30, -(1 << 30) + 1]);
     let got = run("qnn.requantize", &wide, &[&x, &one(1.0), &zero(0), &one(1.0), &zero(7)]);
@@ -391,7 +391,7 @@ fn types_of_the_dialect() {
         typed("qnn.add", &Attrs::none(), &args)
     };
     assert_eq!(two(DType::I8, DType::I8).as_deref(), Ok("Tensor[(2, 3), int8]"));
-    assert!(two(DType::I8, DType::U8).unwrap_err().contains("element types differ"));
+    assert!(two(DType::I8, DType::U8).unwrap_err().contains("expected equal element types"));
     let five = |data: Type| [data, s.clone(), z.clone(), s.clone(), z.clone()];
     let soft = attrs([("axis", AttrValue::Int(4))]);
     assert!(typed("qnn.softmax", &soft, &five(data.clone())).unwrap_err().contains("axis 4"));

@@ -1,4 +1,4 @@
-//! Reductions and orderings. The expected numbers are numpy's.
+//! Reductions and orderings. The expected values are numpy's.
 
 use super::{attrs, call, close, error_of, f32s, run, typed, vector};
 use byoc_ir::ir::{AttrValue, Attrs};

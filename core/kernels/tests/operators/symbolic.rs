@@ -33,7 +33,7 @@ fn check(name: &str, list: &[(&str, AttrValue)], args: &[&str], expected: &str) 
             }
         }
     }
-    assert!(compared >= 8, "{name}: only {compared} sizes are valid");
+    assert!(compared >= 8, "{name}: expected at least 8 valid sizes, found {compared}");
 }
 
 fn ints<const N: usize>(values: [i64; N]) -> AttrValue {

@@ -1,4 +1,4 @@
-//! Detection operators. The expected numbers are computed by hand from the formulas in the operators' documentation.
+//! Detection operators. The expected values are computed by hand from the formulas in the operators' documentation.
 
 use super::{attrs, call, close, error_of, f32s, typed};
 use byoc_ir::ir::{AttrValue, Attrs, Type};
@@ -42,7 +42,7 @@ fn default_boxes() {
     let square = |y: f64| [0.5 - 0.2, y - 0.1, 0.5 + 0.2, y + 0.1];
     let wide = |y: f64| [0.5 - 0.4, y - 0.05, 0.5 + 0.4, y + 0.05];
     close(&got, &[square(0.25), wide(0.25), square(0.75), wide(0.75)].concat());
-    // Steps and offsets move the centers, and clip cuts the boxes.
+    // Steps and offsets move the centers, and `clip` clips the boxes to the image.
     let moved = attrs([
         ("sizes", floats([1.0, 0.5])),
         ("steps", floats([0.5, 0.25])),
@@ -81,7 +81,7 @@ fn boxes_are_decoded_and_the_background_is_dropped() {
     assert_eq!(got[1].as_slice::<i32>(), [3]);
     let ids: Vec<f32> = got[0].as_slice::<f32>().chunks(6).map(|b| b[0]).collect();
     assert_eq!(ids, [0.0, 0.0, 2.0]);
-    // Growth by exp(5 * 0.2) on both axes, cut at the border or not.
+    // Growth by exp(5 * 0.2) on both axes, with and without clipping at the border.
     let grown = of(&[1, 4], &[0.0, 0.0, 5.0, 5.0]);
     let (one, anchor) = (of(&[1, 2, 1], &[0.0, 1.0]), of(&[1, 1, 4], &square));
     let got = run_all("vision.multibox_transform_loc", &Attrs::none(), &[&one, &grown, &anchor]);

@@ -27,8 +27,8 @@ pub(super) fn flatten_if_needed(module: &Module) -> Result<Cow<'_, Module>, Box<
     if !module.nodes.ids().any(|id| ended_tuple(id).is_some()) {
         return Ok(Cow::Borrowed(module));
     }
-    // Each end becomes a separate tuple, as each end was a separate expression. For many ends around a tuple with many
-    // fields, the size would grow with the product of their numbers, so beyond `budget` new expressions the ends share
+    // Each end becomes a separate tuple, as each end was a separate expression. With many ends around a tuple with many
+    // fields, the module would grow by the product of the two counts, so beyond `budget` new expressions the ends share
     // one tuple.
     let mut budget = (1 << 16) + 16 * module.nodes.len();
     let mut known: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());

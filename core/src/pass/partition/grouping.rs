@@ -88,7 +88,7 @@ impl<'m> Grouping<'m> {
         grouping
     }
 
-    /// Numbers the live expressions: functions by name, and within a function operands before users.
+    /// Numbers the live expressions, sorted by function name, with operands before users within a function.
     fn number(&mut self) {
         let mut seen = IndexVec::filled(false, self.graph.module.nodes.len());
         self.all.clear();
@@ -103,7 +103,7 @@ impl<'m> Grouping<'m> {
         self.stale = false;
     }
 
-    /// Returns the live expressions: functions by name, and within a function operands before users.
+    /// Returns the live expressions, sorted by function name, with operands before users within a function.
     pub fn order(&mut self) -> Vec<ExprId> {
         if self.stale {
             self.number();
@@ -215,7 +215,7 @@ impl<'m> Grouping<'m> {
                 self.number();
             }
         }
-        // Functions by name; within a function, users before producers.
+        // Matches are tried in the order of the function names, with users before producers within a function.
         let place = |&root: &ExprId| (self.function[root], std::cmp::Reverse(self.position[root]));
         roots.sort_by_key(place);
         matches.sort_by_key(|(root, _)| place(root));

@@ -18,7 +18,7 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
     for name in names {
         let name = name.trim_start_matches('@');
         if !module.globals.contains_key(name) {
-            let message = format!("no global function \"@{name}\" to inline");
+            let message = format!("unknown global function \"@{name}\"");
             let diagnostic = Diagnostic::error(codes::passes::UNKNOWN_GLOBAL, message);
             return Err(Box::new(match nearest(name, module.globals.keys().map(|known| &**known)) {
                 Some(near) => diagnostic.help(format!("did you mean \"@{near}\"?")),
@@ -26,7 +26,7 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
             }));
         }
         if module.function(name).is_some_and(|function| function.attrs.get("Compiler").is_none()) {
-            let message = format!("@{name} has no Compiler attribute: it belongs to no backend");
+            let message = format!("@{name}: expected the attribute Compiler, found none");
             return Err(Box::new(
                 Diagnostic::error(codes::passes::NOT_OF_A_BACKEND, message).help(
                     "name functions created by partition_graph; for functions with Inline=1, use the pass inline",
@@ -55,7 +55,7 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
         let Expr::Call(call) = expr else { return Ok(None) };
         let Callee::Expr(callee) = call.callee else { return Ok(None) };
         let function = match module.expr(callee) {
-            // A call in a recursive function that is still being rebuilt is kept.
+            // A call to a function that is still being rebuilt is recursive and remains a call.
             Expr::Global(name) if chosen.contains(&**name) => match rebuild.visited(module.globals[name]) {
                 Some(function) => function,
                 None => return Ok(None),

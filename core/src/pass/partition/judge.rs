@@ -107,7 +107,7 @@ pub enum Question<'a> {
     Pattern(&'a Entry),
     /// Single operators.
     Operators,
-    /// Whole regions.
+    /// Regions.
     Regions,
 }
 

@@ -158,9 +158,8 @@ impl Partitioner<'_> {
                 candidates.push(candidate);
             } else {
                 let (inputs, outputs) = (candidate.inputs.len(), candidate.outputs.len());
-                let detail = format!(
-                    "a region with {inputs} inputs and {outputs} outputs exceeds the limits of a function type"
-                );
+                let detail =
+                    format!("expected a region that fits a function type, found {inputs} inputs and {outputs} outputs");
                 self.refuse_region(by, at, &candidate, Refusal::new(RefusalCode::ResourceLimit, detail));
             }
         }
@@ -180,7 +179,7 @@ impl Partitioner<'_> {
                 Verdict::Split(size) => match self.split(by, at, size) {
                     Some(of_region) => parts.extend(of_region),
                     None => {
-                        let detail = format!("expected parts smaller than the region, found a size of {size}");
+                        let detail = format!("expected parts smaller than the region, found a part size of {size}");
                         self.refuse_region(by, at, candidate, refused(&"Split", &detail, ""));
                     }
                 },

@@ -2,7 +2,7 @@
 //!
 //! A begin opens a region with the next number. An expression joins the region of its first argument that belongs to a
 //! region, and the regions of the other arguments are merged into that region, which leaves gaps in the numbering.
-//! Inputs and outputs are kept in linked lists, because the order of merging is visible in parameter lists.
+//! Inputs and outputs are stored in linked lists, because the order of merging is visible in parameter lists.
 
 use super::annotation::{Annotations, Mark};
 use super::grouping::describe;

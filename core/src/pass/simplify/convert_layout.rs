@@ -7,7 +7,7 @@
 //! transformed; constants are not counted, since their transforms fold. Weights are transformed as well. All other
 //! users read the value in its original layout.
 //!
-//! A layout may hold channels in blocks (`NCHW8c`, with kernels `OIHW8i8o`). In such a layout, a bias is added by an
+//! A layout may store channels in blocks (`NCHW8c`, with kernels `OIHW8i8o`). In such a layout, a bias is added by an
 //! `add` with the bias in the same layout, and an operand with one channel gets blocks of one. A convolution with
 //! groups, or whose channels are not a multiple of the block size, keeps its layout, with a warning.
 
@@ -87,7 +87,8 @@ pub fn check_layouts(desired: &[DesiredLayout]) -> Result<()> {
         Err(Box::new(Diagnostic::error(codes::passes::BAD_LAYOUT, message).help(help.to_owned())))
     };
     if desired.is_empty() {
-        return fail("expected at least one layout for convert_layout".into(), "pass --layout nn.conv2d=NHWC");
+        let message = "expected at least one layout for convert_layout, found none";
+        return fail(message.into(), "pass --layout nn.conv2d=NHWC");
     }
     for DesiredLayout { operator, data, kernel } in desired {
         if !matches!(layout_rule(operator), LayoutRule::Conv2d | LayoutRule::Window2d) {
@@ -368,8 +369,8 @@ impl Converter<'_> {
         Ok(Some(old))
     }
 
-    /// Returns the conversion of the first converted operand, if at least as many operands are converted in that way as
-    /// would still have to be transformed.
+    /// Returns the conversion of the first converted operand, if at least as many operands have the same conversion as
+    /// would still need a transform.
     fn leading_change(&self, module: &Module, operands: &[ExprId], is_broadcast: bool) -> Option<Change> {
         let change = operands.iter().find_map(|&operand| Some(&self.converted[operand].as_ref()?.1))?;
         let (mut held, mut others) = (0, 0);
@@ -448,7 +449,7 @@ mod tests {
     #[test]
     fn rejects_unsupported_layouts() {
         assert_eq!(refusal(&[("nn.conv2d", "NHWC", Some("HWIO")), ("nn.max_pool2d", "NHWC", None)]), "");
-        assert_eq!(refusal(&[]), "E0341: expected at least one layout for convert_layout");
+        assert_eq!(refusal(&[]), "E0341: expected at least one layout for convert_layout, found none");
         let message = "E0341: convert_layout cannot change the layout of \"nn.dense\"";
         assert_eq!(refusal(&[("nn.dense", "NHWC", None)]), message);
         assert_eq!(refusal(&[("nn.conv2d", "NCHW8c", Some("OIHW8i8o")), ("nn.max_pool2d", "NCHW4c", None)]), "");

@@ -174,8 +174,8 @@ impl Folding {
         let cost = Cost { params: Params::new(def, &call.attrs), args: &types, ret: rebuild.old.ty(id) };
         let moved = (0..types.len()).map(|i| cost.arg_len(i)).fold(cost.ret_len(), u64::saturating_add);
         let Some(left) = self.work.checked_sub((def.flops)(&cost).max(moved)) else { return Ok(None) };
-        // Calls that cannot be evaluated (no reference, result too large, index out of bounds) are left to run time,
-        // when the error is reported.
+        // Calls that cannot be evaluated (no reference, result too large, index out of bounds) are evaluated at
+        // run time, where the error is reported.
         let limit = MAX_BYTES.min(read.saturating_add(self.left));
         let Ok(results) = op::evaluate(operator, &call.attrs, &values, limit) else { return Ok(None) };
         self.work = left;
@@ -211,7 +211,7 @@ impl Folding {
             let values: Vec<T> = numbers.iter().map(|&n| <T as Element>::from_f64(n as f64)).collect();
             if counts { Tensor::scalar(values[0]) } else { Tensor::from_slice(&[values.len()], &values) }
         });
-        // Dimensions that do not fit the element type are left to run time, when the error is reported.
+        // If a dimension does not fit the element type, the call is evaluated at run time, where the error is reported.
         let exact = tensor.view().to_i64s()?.iter().zip(&numbers).all(|(&v, &n)| usize::try_from(v) == Ok(n));
         exact.then(|| rebuild.new.constant(tensor))
     }

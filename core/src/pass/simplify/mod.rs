@@ -1,4 +1,4 @@
-//! Passes that simplify a module before partitioning, or bring it into a form that later passes require.
+//! Passes that simplify a module before partitioning, or normalize it for later passes.
 
 mod canonicalize_ops;
 mod convert_layout;

@@ -3,7 +3,7 @@
 //! type of every value.
 //!
 //! The copy of a global is named after its types: `@map` at `int32` and `float32` becomes `@"map[int32, float32]"`. The
-//! copy of a closure takes the closure's place and captures the same values: `let %f = fn [A](..) {..}` used at two
+//! copy of a closure replaces the closure and captures the same values: `let %f = fn [A](..) {..}` used at two
 //! types becomes two closures; a closure that calls itself is wrapped in a `let`. The time is linear in the size of the
 //! result. A function that calls itself at ever larger types would need infinitely many copies, and is an error.
 
@@ -120,7 +120,7 @@ struct Copies<'m> {
     aliases: Aliases,
     /// Names of the requested copies of globals, by function and types.
     names: BTreeMap<(Name, String), Name>,
-    /// Number of closure copies made so far.
+    /// Number of closure copies created so far.
     closures: usize,
     queue: VecDeque<(ExprId, Name, Types)>,
 }
@@ -132,7 +132,7 @@ struct Copy {
     types: Types,
     /// Types substituted for the type parameters of the copied function, as text.
     key: String,
-    /// Number of parts of the function that are copied so far.
+    /// Number of parts of the function copied so far.
     done: usize,
     map: HashMap<ExprId, ExprId>,
     /// Finished copies of the closures inside, by function and types.
@@ -143,7 +143,7 @@ struct Copy {
 
 /// Reason why an expression cannot be copied yet.
 enum CopyError {
-    /// The copy of a closure at the listed types has to be made first.
+    /// The copy of a closure at the listed types must be created first.
     Closure(ExprId, Vec<Type>),
     Fault(Box<Diagnostic>),
 }

@@ -39,7 +39,7 @@ pub struct Entry {
     pub span: Span,
 }
 
-/// Permission to use `where`: in a pattern file without a plugin, nothing could perform the checks.
+/// Permission to use `where`. A pattern file without a plugin has no implementation of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
     /// `where` is allowed, as in the table of a plugin.
@@ -451,12 +451,12 @@ impl<'a> Parser<'a> {
             diagnostic = if op::lookup(name).is_some() {
                 diagnostic.at(span, "expected an argument list after an operator").help(self.without_arguments(name))
             } else if let Some(form) = advice::other_form(name) {
-                diagnostic.at(span, "no let and no wildcard has this name").help(format!("write {form}"))
+                diagnostic.at(span, "not bound by a let or a wildcard").help(format!("write {form}"))
             } else if let Some(near) = nearest(name, self.names.keys().copied()) {
-                diagnostic.at(span, "no let and no wildcard has this name").help(format!("did you mean \"{near}\"?"))
+                diagnostic.at(span, "not bound by a let or a wildcard").help(format!("did you mean \"{near}\"?"))
             } else {
                 diagnostic
-                    .at(span, "no let and no wildcard has this name")
+                    .at(span, "not bound by a let or a wildcard")
                     .help(format!("write *{name} for an expression that occurs several times"))
             };
             self.diagnostics.push(diagnostic);
@@ -648,6 +648,6 @@ impl<'a> Parser<'a> {
 }
 
 fn too_deep(span: Span) -> Box<Diagnostic> {
-    let message = format!("pattern: expected a nesting depth of at most {MAX_DEPTH}");
-    Box::new(Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(span, "here"))
+    let message = format!("pattern: expected a nesting depth of at most {MAX_DEPTH}, found more");
+    Box::new(Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(span, "exceeds the maximum depth"))
 }

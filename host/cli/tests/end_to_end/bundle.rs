@@ -170,7 +170,7 @@ fn bundle_of_native_regions_runs_alone() {
     assert!(files == tree(&made.root()));
 
     let check = || to_command_output(Command::new(made.root().join("run")).arg("--check").output().unwrap());
-    assert!(check().ok().out.starts_with("every file is as listed; "));
+    assert!(check().ok().out.starts_with("every file matches its digest; "));
     for path in files.keys().filter(|path| !made.root().join(path).is_symlink()) {
         let path = made.root().join(path);
         if ["run", "ld-linux-x86-64.so.2", "byoc-run", "libc.so.6", "libm.so.6", "libgcc_s.so.1"]

@@ -166,7 +166,7 @@ fn builds_and_edits_new_plugin_in_c() {
     let model = data_text("digits/digits.onnx");
     byoc(["explain", &model, "--dim", "batch=1", "--backend", "mine", "--plugin-dir", &dir])
         .ok()
-        .stderr_contains(&["E0404", "mine took no operator"]);
+        .stderr_contains(&["E0404", "mine accepted no operator"]);
 }
 
 #[test]
@@ -203,7 +203,8 @@ def @main(%a: Tensor[(4, 4), float32], %w: Tensor[(4, 4), float32]) {
     let rows = explained(r#"{\"min_region_operators\": 2}"#);
     assert_eq!(kinds(&rows), ["host", "host", "region", "region"], "{rows}");
     let detail = rows["nodes"][0]["refusals"][0]["detail"].as_str().unwrap_or_default();
-    let wanted = "NotProfitable: found 1 operators (16 FLOPs) in the region; mine requires at least 2 (0 FLOPs)";
+    let wanted =
+        "NotProfitable: mine: expected a region of at least 2 operators and 0 FLOPs, found 1 operators and 16 FLOPs";
     assert_eq!((detail, &rows["nodes"][0]["refusals"][0]["code"]), (wanted, &Value::from("RegionRefused")), "{rows}");
     // 4 x 4 additions and 4 x 4 clamps are 32 FLOPs.
     assert_eq!(kinds(&explained(r#"{\"min_region_flops\": 32}"#)), ["host", "host", "region", "region"]);
@@ -241,10 +242,10 @@ def @main(%x: Tensor[(2, 4, 9, 8), int8], %w: Tensor[(6, 2, 3, 2), int8], %f: Te
     let refusals: Vec<&Value> =
         rows["nodes"].as_array().unwrap().iter().flat_map(|n| n["refusals"].as_array().unwrap()).collect();
     let said = |code: &str, detail: &str| refusals.iter().any(|r| r["code"] == code && r["detail"] == detail);
-    assert!(said("UnsupportedDtype", "input 0 is float32; conv_int8 takes int8"), "{refusals:?}");
-    let padding = "padding is [1, 2, 0, 2]; conv_int8 takes the same before and after";
+    assert!(said("UnsupportedDtype", "input 0: expected int8, found float32"), "{refusals:?}");
+    let padding = "padding: expected the same before and after, found [1, 2, 0, 2]";
     assert!(said("UnsupportedAttr", padding), "{refusals:?}");
-    assert!(said("UnsupportedAttr", "dilation is [2, 1]; conv_int8 takes 1"), "{refusals:?}");
+    assert!(said("UnsupportedAttr", "dilation: expected 1, found [2, 1]"), "{refusals:?}");
     assert!(refusals.iter().any(|r| r["hint"] == "run \"byoc quantize\" first"), "{refusals:?}");
     let source = byoc([&["source", &model], &on[..]].concat()).ok().out;
     assert!(source.contains("vendor_conv2d(data, weight, out, 2, 4, 9, 8, 6, 2, 1, 2, 3, 2, 2, 1);"), "{source}");
@@ -377,7 +378,7 @@ fn reports_description_that_is_not_json() {
             "warning[E0408]",
             "expected a JSON object",
             "found \"operators: nn.relu\"",
-            "took no operator",
+            "accepted no operator",
         ]);
     byoc(["plugins", "check", &library]).fails_with("E0408").stderr_contains(&["plugin chatty, describe: 1 problem"]);
 }
@@ -408,7 +409,7 @@ fn reports_blob_over_declared_size() {
     let model = data_text("digits/digits.onnx");
     let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
     assert!(output.out.contains("CompileFailed"), "{}", output.out);
-    output.stderr_contains(&["warning[E0424]", "its description limits blobs to 100 bytes", "runs on the host"]);
+    output.stderr_contains(&["warning[E0424]", "expected a blob of at most 100 bytes", "runs on the host"]);
 }
 
 #[test]
@@ -440,7 +441,7 @@ fn check_explains_bad_files() {
     let text = folder.path().join("text.so");
     std::fs::write(&text, "no library").unwrap();
     check(&text).fails_with("E0411").stderr_contains(&["a text file"]);
-    check(&test_plugin("no_entry")).fails_with("E0414").stderr_contains(&["in C it exports byoc_plugin_entry"]);
+    check(&test_plugin("no_entry")).fails_with("E0414").stderr_contains(&["in C, export byoc_plugin_entry"]);
     check(&test_plugin("other_version")).fails_with("E0416").stderr_contains(&["found one for 9.0.0"]);
     check(&test_plugin("other_layout")).fails_with("E0417").stderr_contains(&[
         "PluginModule.info.result: mismatched type: expected Info, found RString",

@@ -31,7 +31,7 @@ fn explains_backend_that_took_nothing() {
     .unwrap();
     let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
     let build = ["--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir];
-    let words = ["E0404", "template took no operator"];
+    let words = ["E0404", "template accepted no operator"];
     let explained = byoc([&["explain", &model], &build[..]].concat()).ok().stderr_contains(&words);
     // The table lists the reasons, so the warning does not repeat them.
     assert!(explained.out.contains("NoPatternMatch") && !explained.err.contains("NoPatternMatch"), "{}", explained.err);

@@ -30,9 +30,9 @@ fn the_next_command_works(dir: &str) {
 #[test]
 fn failure_before_run_falls_back_to_host() {
     let cases: &[(&str, &[&str])] = &[
-        ("panic_judge", &["plugin faulty: judge: panicked at", "out of manners in judge"]),
-        ("panic_compile", &["plugin faulty: compile: panicked at", "out of manners in compile"]),
-        ("panic_load", &["plugin faulty: load: panicked at", "out of manners in load"]),
+        ("panic_judge", &["plugin faulty: judge: panicked at", "deliberate panic in judge"]),
+        ("panic_compile", &["plugin faulty: compile: panicked at", "deliberate panic in compile"]),
+        ("panic_load", &["plugin faulty: load: panicked at", "deliberate panic in load"]),
         ("no_verdict", &["plugin faulty: judge: expected 1 verdicts, found 0"]),
         ("other_symbol", &["to a library that does not define it", "the library defines somebody_else"]),
         ("other_loader", &["loadbinary_somebody_else", "compiled by plugin faulty"]),
@@ -55,10 +55,10 @@ fn region_refused_after_release_of_constants_runs_on_host() {
     let backend = ["--backend", "faulty", "--plugin-dir", &dir, "--no-cache"];
     let on_host = byoc(["run", &digits, "--dim", "batch=1", "--input", "image=random:3"]).ok().out;
     let output = byoc([&["run", &digits, "--dim", "batch=1", "--input", "image=random:3"], &backend[..]].concat()).ok();
-    assert_eq!(output.stderr_contains(&["refused it", "out of manners in prepare"]).out, on_host);
+    assert_eq!(output.stderr_contains(&["refused it", "deliberate panic in prepare"]).out, on_host);
     byoc([&["compile", &digits, "--dim", "batch=1", "-o", &file], &backend[..]].concat()).ok();
     let output = byoc([&["run", &file, "--input", "image=random:3"], &backend[2..4]].concat()).ok();
-    assert_eq!(output.stderr_contains(&["refused it", "out of manners in prepare"]).out, on_host);
+    assert_eq!(output.stderr_contains(&["refused it", "deliberate panic in prepare"]).out, on_host);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn failure_in_run_is_error() {
     let (_folder, dir, model) = rude("panic_run");
     run(&dir, &model)
         .fails_with("E0406")
-        .stderr_contains(&["plugin faulty: run: panicked at", "out of manners in run"]);
+        .stderr_contains(&["plugin faulty: run: panicked at", "deliberate panic in run"]);
     the_next_command_works(&dir);
 }
 
@@ -75,20 +75,20 @@ fn failure_at_start_is_error() {
     let (_folder, dir, model) = rude("panic_describe");
     run(&dir, &model)
         .fails_with("E0406")
-        .stderr_contains(&["plugin faulty: describe: panicked at", "out of manners in describe"]);
+        .stderr_contains(&["plugin faulty: describe: panicked at", "deliberate panic in describe"]);
     the_next_command_works(&dir);
     let (_folder, dir, model) = rude("panic_init");
-    run(&dir, &model).fails_with("E0401").stderr_contains(&["E0419", "out of manners in init"]);
+    run(&dir, &model).fails_with("E0401").stderr_contains(&["E0419", "deliberate panic in init"]);
     the_next_command_works(&dir);
     let (_folder, dir, model) = rude("error_init");
-    run(&dir, &model).fails_with("E0401").stderr_contains(&["E0418", "the device is not there"]);
+    run(&dir, &model).fails_with("E0401").stderr_contains(&["E0418", "expected a connected device, found none"]);
     the_next_command_works(&dir);
 }
 
 #[test]
 fn wrong_prepared_shapes_fall_back_to_host() {
     for (mistake, what) in [
-        ("panic_prepare", "out of manners in prepare"),
+        ("panic_prepare", "deliberate panic in prepare"),
         ("one_output_more", "expected outputs of dimensions [3, 3], prepared [3, 3] and [1]"),
     ] {
         let (_folder, dir, model) = rude(mistake);
@@ -183,7 +183,7 @@ fn region_without_outputs_stays_on_host() {
     let output = run(&dir, &model.display().to_string()).ok();
     for words in [
         "warning[E0421]",
-        "graph empty: expected at least one output",
+        "graph empty: expected at least one output, found none",
         "region empty could not be compiled and runs on the host",
     ] {
         assert!(output.err.contains(words), "{words} in {}", output.err);
@@ -220,7 +220,7 @@ fn error_with_code_is_refusal_with_that_code() {
     let explained = byoc(["explain", &model, "--backend", "faulty", "--plugin-dir", &dir, "--no-cache", "--json"]).ok();
     let refusal = &explained.json()[0]["nodes"][0]["refusals"][0];
     assert_eq!(refusal["code"], "ResourceLimit", "{refusal}");
-    assert_eq!(refusal["detail"], "plugin faulty: compile: the region needs 9 buffers, there are 8");
+    assert_eq!(refusal["detail"], "plugin faulty: compile: expected a region with at most 8 buffers, found 9");
     assert_eq!(refusal["hint"], "a larger device");
 }
 

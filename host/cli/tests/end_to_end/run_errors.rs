@@ -28,7 +28,7 @@ fn reports_index_out_of_range() {
 fn reports_tensor_that_exceeds_memory() {
     let program =
         "def @main(%x: Tensor[(1), float32]) {\n  add(%x, zeros(shape=[70368744177664], dtype=\"float32\"))\n}";
-    run(program, &["--input", "x=ones"]).fails_with("E0609").stderr_contains(&["no memory for", "bytes"]);
+    run(program, &["--input", "x=ones"]).fails_with("E0609").stderr_contains(&["cannot allocate", "bytes"]);
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn does_not_use_links_and_fifos() {
     std::fs::remove_file(&object).unwrap();
     crate::nodes::fifo(&object);
     assert_correct(crate::nodes::run_nonblocking(&mut fixture.command()))
-        .stderr_contains(&["is not used: expected a regular file, found a folder or a special file"]);
+        .stderr_contains(&["is not used: expected a regular file, found a directory or a special file"]);
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl Cases {
             };
             let mut case = generator.finish(root, claim.subject(), number)?;
             let names: Vec<String> = context.iter().map(Subject::to_string).collect();
-            case.about = format!("{}, beside {}", case.about, names.join(", "));
+            case.about = format!("{}, combined with {}", case.about, names.join(", "));
             case.setting.context = context;
             Some(case)
         })

@@ -51,7 +51,7 @@ const fn theme(sizes: DimRange, values: Values, dtype: DType) -> Theme {
 }
 
 /// Themes for the cases of an operator or a pattern, in order. Additional cases repeat the themes with different random
-/// numbers.
+/// values.
 pub const THEMES: &[Theme] = &[
     theme(DimRange::Small, Values::Plain, DType::F32),
     theme(DimRange::Odd, Values::Plain, DType::F32),
@@ -239,7 +239,7 @@ impl Draw {
         let mut elements = 1;
         let mut shape: Vec<usize> = Vec::with_capacity(rank);
         for _ in 0..rank {
-            // Bounded, because the references are slow.
+            // The number of elements is bounded, because the references are slow.
             let dim = if elements > 512 { 1 + self.below(3) } else { self.dim() };
             elements *= dim;
             shape.push(dim);
@@ -281,11 +281,11 @@ impl Draw {
                     *element = T::from_f64(values.next().copied().unwrap_or(0) as f64);
                 });
             });
-            return filled.expect("a case exceeds the memory limit");
+            return filled.expect("a case fits within the memory limit");
         }
         Tensor::build(dtype, shape, |bytes| {
             if dtype == DType::I64 || dtype == DType::U64 {
-                // Not converted from binary64, which cannot represent every 64-bit integer.
+                // The elements are drawn as integers, because binary64 cannot represent every 64-bit integer.
                 for element in bytemuck::cast_slice_mut::<u8, i64>(bytes) {
                     *element = self.integer(dtype, fill) as i64;
                 }
@@ -299,7 +299,7 @@ impl Draw {
                 });
             });
         })
-        .expect("a case exceeds the memory limit")
+        .expect("a case fits within the memory limit")
     }
 
     fn integer(&mut self, dtype: DType, fill: &Fill) -> i128 {

@@ -83,7 +83,7 @@ impl Cases {
         let mut generator = Generator::new(draw);
         generator.constants |= restrictions.constants;
         if generator.draw.scheme.is_some() {
-            // As in the quantized models that such a backend targets.
+            // The quantized models that such a backend targets have constant weights and common attributes.
             (generator.constants, generator.draw.common_attrs) = (true, true);
         }
         generator

@@ -22,7 +22,7 @@ pub(super) fn build(generator: &mut Generator, pattern: &Pattern, operand: Optio
     builder.wildcard_exprs.is_empty().then_some(root)
 }
 
-/// Returns true if the entry matches the whole module.
+/// Returns true if the entry matches the entire module.
 pub(super) fn matches(entry: &Entry, module: &Module) -> bool {
     let table = [entry.clone()];
     let mut judge = AcceptAll;
@@ -252,7 +252,7 @@ impl PatternBuilder<'_> {
                 }
             });
         }
-        // Required arguments that the pattern does not mention.
+        // Adds the required arguments that the pattern does not mention.
         for want in recipe.args.iter().skip(args.len()).take(def.arity.min.saturating_sub(args.len())) {
             if let Argument::One(operand) = want {
                 arguments.push(self.generator.operand(operand, false));

@@ -7,7 +7,7 @@ use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[("Attention", 23, attention)];
 
-/// Stage of the computation that provides the output `qk_matmul_output`.
+/// Stage of the computation that is returned as the output `qk_matmul_output`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Products,
@@ -116,8 +116,8 @@ pub(super) fn split_heads(n: &mut Node<'_, '_>, x: ExprId, heads: i64) -> Result
     let dims = n.dims(x)?;
     let hidden = dims[2].fixed().ok_or_else(|| n.invalid_node(format!("expected a known width, found {}", dims[2])))?;
     let heads = usize::try_from(heads).ok().filter(|&heads| heads > 0 && hidden.is_multiple_of(heads));
-    let heads =
-        heads.ok_or_else(|| n.invalid_node(format!("the number of heads does not divide the width {hidden}")))?;
+    let heads = heads
+        .ok_or_else(|| n.invalid_node(format!("expected a width divisible by the number of heads, found {hidden}")))?;
     let wanted = [dims[0].clone(), dims[1].clone(), Dim::Fixed(heads), Dim::Fixed(hidden / heads)];
     let split = n.reshape_to(x, &wanted)?;
     n.transpose(split, &[0, 2, 1, 3])
@@ -127,10 +127,12 @@ pub(super) fn split_heads(n: &mut Node<'_, '_>, x: ExprId, heads: i64) -> Result
 pub(super) fn repeat_heads(n: &mut Node<'_, '_>, query: ExprId, [key, value]: [ExprId; 2]) -> Result<[ExprId; 2]> {
     let (of_query, of_key) = (n.dims(query)?[1].fixed(), n.dims(key)?[1].fixed());
     let (Some(of_query), Some(of_key)) = (of_query, of_key) else {
-        return Err(n.invalid_node("expected known numbers of heads"));
+        return Err(n.invalid_node("expected known head counts for Q and K, found an unknown dimension"));
     };
     if of_key == 0 || !of_query.is_multiple_of(of_key) {
-        return Err(n.invalid_node(format!("{of_key} heads of K do not divide {of_query} heads of Q")));
+        return Err(
+            n.invalid_node(format!("expected the head count of Q to be a multiple of {of_key}, found {of_query}"))
+        );
     }
     let groups = of_query / of_key;
     if groups == 1 {
@@ -142,7 +144,9 @@ pub(super) fn repeat_heads(n: &mut Node<'_, '_>, query: ExprId, [key, value]: [E
 
 /// Computes scale * Q * K^T. For 16-bit floats, both operands are multiplied by sqrt(scale), which avoids overflow.
 fn scaled_products(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<ExprId> {
-    let size = n.dims(query)?[3].fixed().ok_or_else(|| n.invalid_node("expected a known head size"))?;
+    let size = n.dims(query)?[3]
+        .fixed()
+        .ok_or_else(|| n.invalid_node("expected a known head size, found an unknown dimension"))?;
     let scale = if n.has("scale") { n.float_attr("scale", 1.0)? } else { 1.0 / (size as f64).sqrt() };
     let transposed = n.transpose(key, &[0, 1, 3, 2])?;
     if matches!(n.dtype(query)?, DType::F32 | DType::F64) {
@@ -237,7 +241,7 @@ fn visible_keys(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<Opti
     Ok(visible)
 }
 
-/// Returns the indices along the sequence axis (2) of `x` as an int64 tensor of rank 4 that extends along axis `to`.
+/// Returns the indices along the sequence axis (2) of `x` as an int64 tensor of rank 4, laid out along axis `to`.
 fn positions(n: &mut Node<'_, '_>, x: ExprId, to: usize) -> Result<ExprId> {
     let dim = n.dims(x)?[2].clone();
     let mut wanted = [Dim::Fixed(1), Dim::Fixed(1), Dim::Fixed(1), Dim::Fixed(1)];

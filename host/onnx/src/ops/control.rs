@@ -35,7 +35,7 @@ fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if let Some(i) = (0..then.len()).find(|&i| rank(then[i]) != rank(otherwise[i])) {
         let (then, otherwise) = (n.value_type(then[i]), n.value_type(otherwise[i]));
         let message = format!(
-            "condition: expected a value that is known before the run, because the branches return {then} and {otherwise}"
+            "condition: expected a compile-time constant for branches of types {then} and {otherwise}, found a run-time value"
         );
         return Err(Box::new(n.error(codes::frontends::NOT_CONSTANT, message)));
     }
@@ -50,7 +50,7 @@ fn condition(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     let ty = n.ty(value)?;
     let single = ty.dims.iter().all(|dim| dim.fixed().is_none_or(|size| size == 1));
     if ty.dtype != DType::Bool || !single {
-        return Err(n.invalid_node(format!("condition: expected one Boolean, found {ty}")));
+        return Err(n.invalid_node(format!("condition: expected a single Boolean, found {ty}")));
     }
     n.reshape(value, &[])
 }
@@ -150,7 +150,7 @@ fn scan_8(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let graph = n.graph_attr("body")?;
     let scanned = usize::try_from(n.int_attr("num_scan_inputs", 0)?).unwrap_or(0);
     if n.optional_input(0).is_some() {
-        return Err(n.invalid_node("lengths of sequences are not supported"));
+        return Err(n.invalid_node("input 0 (sequence_lens) is not supported"));
     }
     let values = (1..n.input_count()).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
     let Some(count) = values.len().checked_sub(scanned).filter(|_| graph.input.len() == values.len()) else {

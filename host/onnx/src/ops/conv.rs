@@ -30,7 +30,7 @@ impl Geometry {
     }
 }
 
-/// Converts a list of integers to an attribute.
+/// Converts a list of integers to an attribute value.
 pub fn ints(values: &[usize]) -> AttrValue {
     AttrValue::ints(values.iter().map(|&v| v as i64))
 }
@@ -42,7 +42,8 @@ pub enum AutoPad {
     Not,
     /// No padding.
     Valid,
-    /// Padding for exactly one window per stride of the data; an odd padding element is placed after the data.
+    /// Padding such that the number of windows is the dimension divided by the stride, rounded up; an odd padding
+    /// element is placed after the data.
     SameUpper,
     /// Same as `SameUpper`, but with an odd padding element placed before the data.
     SameLower,
@@ -72,7 +73,7 @@ pub fn per_axis(n: &Node<'_, '_>, name: &str, axes: usize) -> Result<Vec<usize>>
     }
 }
 
-/// Data of a window operator with the window geometry.
+/// Data and window geometry of a window operator.
 pub struct Windows {
     /// Data, already padded if the padding depends on dimensions known only at run time.
     pub data: ExprId,
@@ -129,8 +130,8 @@ fn explicit_padding(n: &Node<'_, '_>, axes: usize) -> Result<Option<[Vec<i64>; 2
     Ok(Some([pads[..axes].to_vec(), pads[axes..].to_vec()]))
 }
 
-/// Returns the padding of an axis for one window per stride: max((ceil(size / stride) - 1) * stride + extent - size,
-/// 0).
+/// Returns the total `SAME_UPPER` or `SAME_LOWER` padding of an axis: max((ceil(size / stride) - 1) * stride + extent -
+/// size, 0).
 fn same_padding(size: &Dim, stride: usize, extent: usize) -> Option<DimExpr> {
     let (size, stride) = (DimExpr::of(size)?, i64::try_from(stride).ok()?);
     let places = size.offset(stride - 1)?.floor_div(&DimExpr::constant(stride))?.offset(-1)?;
@@ -198,7 +199,8 @@ pub fn kernel(n: &Node<'_, '_>, weight: &[Dim]) -> Result<Vec<usize>> {
     let from_attribute = |axis: usize| given.as_ref().and_then(|given| usize::try_from(given[axis]).ok());
     let sizes = weight[2..].iter().enumerate().map(|(axis, dim)| dim.fixed().or_else(|| from_attribute(axis)));
     sizes.collect::<Option<Vec<usize>>>().ok_or_else(|| {
-        let message = "kernel_shape: expected an attribute, because the shape of the weight is unknown".to_owned();
+        let message =
+            "missing attribute kernel_shape, which is required because the weight shape is unknown".to_owned();
         Box::new(n.error(codes::frontends::NOT_CONSTANT, message))
     })
 }

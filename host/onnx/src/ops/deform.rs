@@ -7,14 +7,14 @@ use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[("DeformConv", 19, deform_conv)];
 
-/// Sizes of a deformable convolution over planes.
+/// Dimensions of a 2D deformable convolution.
 struct Sizes {
     batch: usize,
     channels: usize,
     image: [usize; 2],
     kernel: [usize; 2],
     result: [usize; 2],
-    /// Number of offset groups: channel groups with common sampling positions.
+    /// Number of offset groups: channel groups that share sampling positions.
     groups: usize,
 }
 
@@ -63,7 +63,9 @@ fn sizes(n: &Node<'_, '_>, data: ExprId, weight: ExprId, offset: ExprId) -> Resu
     let ([batch, channels, height, width], [_, _, _, _], [_, count, rows, columns]) =
         (&image[..], &weights[..], &offsets[..])
     else {
-        return Err(n.invalid_node("expected an image, weights and offsets of rank 4"));
+        return Err(n.invalid_node(format!(
+            "expected an image, weights and offsets of rank 4, found shapes {image:?}, {weights:?} and {offsets:?}"
+        )));
     };
     let kernel = kernel(n, &n.ty(weight)?.dims)?;
     if groups == 0 || !channels.is_multiple_of(groups) || *count != 2 * groups * kernel[0] * kernel[1] {
@@ -91,7 +93,12 @@ fn coordinates(n: &mut Node<'_, '_>, of: &Sizes, offset: ExprId) -> Result<Vec<E
     let (strides, dilations) = (attribute(n, "strides", 1, 2)?, attribute(n, "dilations", 1, 2)?);
     let pads = attribute(n, "pads", 0, 4)?;
     if [strides.len(), dilations.len(), pads.len()] != [2, 2, 4] {
-        return Err(n.invalid_node("expected two strides, two dilations and four pads"));
+        return Err(n.invalid_node(format!(
+            "expected 2 strides, 2 dilations and 4 pads, found {}, {} and {}",
+            strides.len(),
+            dilations.len(),
+            pads.len()
+        )));
     }
     let taps = of.kernel[0] * of.kernel[1];
     let [rows, columns] = of.result;

@@ -12,7 +12,7 @@ pub const ROWS: &[Row] = &[
     ("Cast", 1, cast),
     ("Concat", 1, |n| {
         let inputs = n.all_inputs()?;
-        let &first = inputs.first().ok_or_else(|| n.invalid_node("expected at least one input"))?;
+        let &first = inputs.first().ok_or_else(|| n.invalid_node("expected at least one input, found none"))?;
         let axis = n.axis(n.int_attr("axis", 1)?, n.rank(first)?)?;
         one(n.concatenate(&inputs, axis as i64)?)
     }),
@@ -57,13 +57,17 @@ fn align(n: &mut Node<'_, '_>, a: ExprId, b: ExprId) -> Result<ExprId> {
     }
     let axis = n.axis(n.int_attr("axis", 0)?, rank)?;
     let after = rank.checked_sub(axis + dims.len()).ok_or_else(|| {
-        n.invalid_node(format!("axis: expected room for {} dimensions among {rank}, found {axis}", dims.len()))
+        n.invalid_node(format!(
+            "second operand: expected rank <= {} for axis {axis}, found {}",
+            rank - axis,
+            dims.len()
+        ))
     })?;
     dims.extend(std::iter::repeat_n(Dim::Fixed(1), after));
     n.reshape_to(b, &dims)
 }
 
-/// Converts Cast, whose target type is a name.
+/// Converts Cast, whose target type is given by name.
 fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let name = n.str_attr("to", "")?;
     let dtype = (1..=16).filter(|number| data_type_name(*number) == name).find_map(tensor::dtype);

@@ -166,7 +166,8 @@ fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
 /// Folds all inputs from left to right with a binary operator.
 fn variadic(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let inputs = n.all_inputs()?;
-    let (&first, rest) = inputs.split_first().ok_or_else(|| n.invalid_node("expected at least one input"))?;
+    let (&first, rest) =
+        inputs.split_first().ok_or_else(|| n.invalid_node("expected at least one input, found none"))?;
     if rest.is_empty() {
         return one(n.forward(first));
     }

@@ -15,10 +15,14 @@ fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = if flat {
         let heads = usize::try_from(n.int_attr("num_heads", 0)?).ok().filter(|&heads| heads > 0);
         let (Some(heads), Some(hidden)) = (heads, given[2].fixed()) else {
-            return Err(n.invalid_node("expected num_heads > 0 and a known width"));
+            return Err(n.invalid_node(format!(
+                "expected num_heads > 0 and a known width, found {} and {}",
+                n.int_attr("num_heads", 0)?,
+                given[2]
+            )));
         };
         if !hidden.is_multiple_of(heads) {
-            return Err(n.invalid_node(format!("{heads} heads do not divide the width {hidden}")));
+            return Err(n.invalid_node(format!("expected a width divisible by {heads} heads, found {hidden}")));
         }
         let split = [given[0].clone(), given[1].clone(), Dim::Fixed(heads), Dim::Fixed(hidden / heads)];
         n.reshape_to(data, &split)?
@@ -29,7 +33,7 @@ fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let [_, _, _, size] = &dims[..] else {
         return Err(n.invalid_node(format!("X: expected rank 3 or 4, found {}", n.ty(data)?)));
     };
-    let size = size.fixed().ok_or_else(|| n.invalid_node("expected a known head size"))?;
+    let size = size.fixed().ok_or_else(|| n.invalid_node("expected a known head size, found an unknown dimension"))?;
     let rotated = match n.int_attr("rotary_embedding_dim", 0)? {
         0 => size,
         part => usize::try_from(part).ok().filter(|&part| part <= size).unwrap_or(0),
@@ -43,7 +47,7 @@ fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// Rotates the leading elements of each head, two per cosine.
 pub(super) fn rotate_heads(n: &mut Node<'_, '_>, x: ExprId, angles: [ExprId; 2], interleaved: bool) -> Result<ExprId> {
     let half = n.dims(angles[0])?.last().and_then(Dim::fixed);
-    let half = half.ok_or_else(|| n.invalid_node("expected a known number of angles"))?;
+    let half = half.ok_or_else(|| n.invalid_node("expected a known number of angles, found an unknown dimension"))?;
     rotate_first(n, x, 2 * half, angles, interleaved)
 }
 
@@ -55,10 +59,12 @@ fn rotate_first(
     angles: [ExprId; 2],
     interleaved: bool,
 ) -> Result<ExprId> {
-    let size = n.dims(x)?[3].fixed().ok_or_else(|| n.invalid_node("expected a known head size"))?;
+    let size = n.dims(x)?[3]
+        .fixed()
+        .ok_or_else(|| n.invalid_node("expected a known head size, found an unknown dimension"))?;
     if rotated == 0 || rotated > size || !rotated.is_multiple_of(2) {
         return Err(
-            n.invalid_node(format!("expected an even number of rotated elements up to {size}, found {rotated}"))
+            n.invalid_node(format!("expected an even number of rotated elements from 2 to {size}, found {rotated}"))
         );
     }
     let head = n.slice(x, 3, 0, rotated)?;

@@ -1,4 +1,4 @@
-//! Operators on images with sizes that may be computed at run time: cropping, sampling grids, unpooling.
+//! Operators on images whose dimensions may be computed at run time: cropping, sampling grids, unpooling.
 
 use super::{Node, Outputs, Result, Row, attrs, one};
 use byoc_ir::ir::{AttrValue, ExprId};
@@ -29,11 +29,14 @@ pub const ROWS: &[Row] = &[
 
 fn roi_align(n: &mut Node<'_, '_>, default: &str) -> Result<Outputs> {
     let (data, boxes, batches) = (n.input(0)?, n.input(1)?, n.input(2)?);
-    let aligned = match n.str_attr("coordinate_transformation_mode", default)?.as_str() {
-        "half_pixel" => true,
-        "output_half_pixel" => false,
-        other => return Err(n.invalid_node(format!("attribute coordinate_transformation_mode is \"{other}\""))),
-    };
+    let aligned =
+        match n.str_attr("coordinate_transformation_mode", default)?.as_str() {
+            "half_pixel" => true,
+            "output_half_pixel" => false,
+            other => return Err(n.invalid_node(format!(
+                "attribute coordinate_transformation_mode: expected half_pixel or output_half_pixel, found \"{other}\""
+            ))),
+        };
     let mode = n.str_attr("mode", "avg")?;
     let size = [n.int_attr("output_height", 1)?, n.int_attr("output_width", 1)?];
     let attributes = attrs![
@@ -66,8 +69,8 @@ fn grid_sample(n: &mut Node<'_, '_>) -> Result<Outputs> {
     one(n.op("image.grid_sample", &[data, grid], attributes)?)
 }
 
-/// Crops or pads each axis symmetrically to a size. For an odd difference, the end is cropped or padded by one more
-/// element than the start.
+/// Crops or pads each axis symmetrically to the requested dimension. For an odd difference, the end is cropped or
+/// padded by one more element than the start.
 fn center_crop_pad(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, wanted) = (n.input(0)?, n.input(1)?);
     let rank = n.rank(data)?;
@@ -93,7 +96,7 @@ fn center_crop_pad(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let cropped = n.op("dyn.strided_slice", &[data, begin, end, steps], attrs![axes: named])?;
     let rest = n.op_without_attrs("subtract", &[wanted, kept])?;
     let after = n.op_without_attrs("subtract", &[rest, before])?;
-    // One row of widths per axis; unnamed axes keep their size.
+    // One row of widths per axis; axes that are not listed are not padded.
     let none = n.vector(&[0i64, 0]);
     let mut rows = vec![none; rank];
     for (i, &axis) in axes.iter().enumerate() {
@@ -179,15 +182,22 @@ fn max_unpool(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let strides = n.ints_attr("strides")?.unwrap_or_else(|| vec![1; axes]);
     let pads = n.ints_attr("pads")?.unwrap_or_else(|| vec![0; 2 * axes]);
     if shape.len() != axes + 2 || strides.len() != axes || pads.len() != 2 * axes {
-        return Err(n.invalid_node(format!("expected attributes for {} axes", shape.len().saturating_sub(2))));
+        return Err(n.invalid_node(format!(
+            "expected kernel_shape, strides and pads for {} axes, found {axes}, {} and {} values",
+            shape.len().saturating_sub(2),
+            strides.len(),
+            pads.len()
+        )));
     }
     let mut inferred = vec![shape[0] as i64, shape[1] as i64];
     for i in 0..axes {
         inferred.push((shape[2 + i] as i64 - 1) * strides[i] + kernel[i] - pads[i] - pads[axes + i]);
     }
     let sizes: Option<Vec<usize>> = inferred.iter().map(|&size| usize::try_from(size).ok()).collect();
-    let sizes = sizes.ok_or_else(|| n.invalid_node(format!("expected an image, found shape {inferred:?}")))?;
-    let count = byoc_ir::tensor::element_count(&sizes).ok_or_else(|| n.invalid_node("the image is too large"))?;
+    let sizes =
+        sizes.ok_or_else(|| n.invalid_node(format!("expected inferred dimensions >= 0, found {inferred:?}")))?;
+    let count = byoc_ir::tensor::element_count(&sizes)
+        .ok_or_else(|| n.invalid_node(format!("the size of shape {sizes:?} overflows")))?;
     let given = shape.iter().product::<usize>();
     let empty = n.zeros(n.dtype(data)?, &[count])?;
     let (values, places) = (n.reshape(data, &[given])?, n.reshape(places, &[given])?);

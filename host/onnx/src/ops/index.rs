@@ -111,7 +111,9 @@ fn reduction(n: &Node<'_, '_>) -> Result<&'static str> {
         "mul" => Ok("mul"),
         "min" => Ok("min"),
         "max" => Ok("max"),
-        other => Err(n.invalid_node(format!("unsupported attribute reduction \"{other}\""))),
+        other => {
+            Err(n.invalid_node(format!("attribute reduction: expected none, add, mul, min or max, found \"{other}\"")))
+        }
     }
 }
 
@@ -137,7 +139,7 @@ fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let depth = match n.constant(1, "depth")? {
         Some(tensor) if tensor.len() == 1 => tensor.view().to_f64s()[0] as i64,
-        _ => return Err(n.invalid_node("input 1 (depth): expected a scalar")),
+        _ => return Err(n.invalid_node("input 1 (depth): expected one element, found none or several")),
     };
     if !(1..1 << 32).contains(&depth) {
         return Err(n.invalid_node(format!("input 1 (depth): expected an integer >= 1, found {depth}")));
@@ -166,7 +168,7 @@ fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
 fn off_and_on(n: &mut Node<'_, '_>) -> Result<[ExprId; 2]> {
     let values = n.input(2)?;
     if n.shape(values)?.as_slice() != [2] {
-        return Err(n.invalid_node("input 2 (values): expected two elements"));
+        return Err(n.invalid_node(format!("input 2 (values): expected shape [2], found {}", n.ty(values)?)));
     }
     let mut pair = [values; 2];
     for (i, value) in pair.iter_mut().enumerate() {

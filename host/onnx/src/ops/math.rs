@@ -89,9 +89,9 @@ pub fn matmul(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Exp
     let (m, k) = (dims_a[dims_a.len() - 2].clone(), &dims_a[dims_a.len() - 1]);
     let (k_b, columns) = (&dims_b[dims_b.len() - 2], dims_b[dims_b.len() - 1].clone());
     if k.fixed().zip(k_b.fixed()).is_some_and(|(k, k_b)| k != k_b) {
-        return Err(n.invalid_node(format!(
-            "operands of types {ty_a} and {ty_b} do not match: {k} columns against {k_b} rows"
-        )));
+        return Err(
+            n.invalid_node(format!("expected equal inner dimensions of {ty_a} and {ty_b}, found {k} and {k_b}"))
+        );
     }
     let mut dims;
     let result = if dims_b.len() == 2 {
@@ -170,7 +170,7 @@ fn broadcast_to_batch(n: &mut Node<'_, '_>, value: ExprId, batch: ExprId) -> Res
     n.op("dyn.reshape", &[all, shape], attrs![allowzero: true])
 }
 
-/// Reshapes an operand to (b, rows, columns), with one matrix per batch element, or a single matrix for the whole
+/// Reshapes an operand to (b, rows, columns), with one matrix per batch element, or a single matrix for the entire
 /// batch.
 fn reshape_to_batch(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> Result<ExprId> {
     let (operand_batch, matrix) = dims.split_at(dims.len() - 2);

@@ -1,8 +1,8 @@
 //! Converters, one file per operator family, and their table.
 //!
-//! A row states the first opset that a converter applies to. The row with the greatest opset not above the model's
-//! opset is used. To add an operator, write its converter in the file of its family and add a row there. Operators
-//! outside the standard domain have separate tables.
+//! Each row states the first opset to which its converter applies; the row with the highest opset that does not exceed
+//! the model's opset is used. To add an operator, write its converter in the file of its family and add a row there.
+//! Operators outside the standard domain have separate tables.
 
 mod attention;
 mod contrib;

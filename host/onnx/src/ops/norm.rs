@@ -115,9 +115,9 @@ fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return Err(n.unknown_dims_error(&ty));
     };
     if groups < 1 || channels % groups as usize != 0 {
-        return Err(n.invalid_node(format!(
-            "attribute num_groups: expected a divisor of the channels of {ty}, found {groups}"
-        )));
+        return Err(
+            n.invalid_node(format!("attribute num_groups: expected a divisor of {channels} channels, found {groups}"))
+        );
     }
     let mut args = vec![data];
     for i in 1..3 {

@@ -55,7 +55,7 @@ fn pool(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     pool_of(n, data, kind)
 }
 
-/// Creates the pooling of `data` described by the node's attributes.
+/// Creates the call that pools `data` according to the node's attributes.
 pub fn pool_of(n: &mut Node<'_, '_>, data: ExprId, kind: Kind) -> Result<Outputs> {
     let spatial = spatial(n, data)?;
     let axes = spatial.len();
@@ -125,7 +125,9 @@ fn positions_of_maxima(n: &mut Node<'_, '_>, data: ExprId, result: ExprId, windo
     let (plane, windows): (usize, usize) = (size.iter().product(), places.iter().product());
     let taps: usize = window.kernel.iter().product();
     if windows.saturating_mul(taps) > MAX_TAPS {
-        return Err(n.invalid_node(format!("cannot locate the maxima of {windows} windows of {taps} elements")));
+        return Err(n.invalid_node(format!(
+            "expected at most {MAX_TAPS} window elements for output Indices, found {windows} windows of {taps} elements"
+        )));
     }
     let column_major = n.int_attr("storage_order", 0)? != 0;
     // For each tap of each window: the row-major index of the element in the plane, and its index in the requested
@@ -200,8 +202,8 @@ fn average_of_padded(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spa
     n.op_without_attrs("divide", &[sum, count])
 }
 
-/// Averages along one axis after another, each with its own `ceil_mode`. The result equals a joint average, because the
-/// number of elements in a window is the product of the numbers along its axes.
+/// Averages along one axis at a time, each with a separate `ceil_mode`. The result equals that of joint averaging,
+/// because the number of elements in a window is the product of the counts along its axes.
 fn pool_by_axis(
     n: &mut Node<'_, '_>,
     data: ExprId,
@@ -241,7 +243,7 @@ fn same_with_strides(n: &Node<'_, '_>, spatial: &[Dim]) -> Result<bool> {
     Ok(same && spatial.iter().zip(strides).any(|(dim, stride)| dim.fixed().is_none() && stride > 1))
 }
 
-/// Rounding mode of the number of windows.
+/// Rounding of the number of windows.
 enum Rounding {
     /// Rounding of all axes by Relay's `ceil_mode`.
     All(bool),
@@ -263,7 +265,7 @@ fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[Dim], padding_co
         let Some(size) = dim.fixed() else {
             // No incomplete window exists if the padding after the data is too short for one.
             if stride > 1 && window.end[axis] + stride > window.extent(axis) as i64 {
-                let message = format!("ceil_mode: whether there is an incomplete window depends on dimension {dim}");
+                let message = format!("ceil_mode: expected a known dimension to count the windows, found {dim}");
                 return Err(n.invalid_node(message));
             }
             more |= stride > 1;
@@ -281,7 +283,9 @@ fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[Dim], padding_co
     }
     if more && fewer {
         if spatial.iter().any(|dim| dim.fixed().is_none()) {
-            return Err(n.invalid_node("ceil_mode: axes differ in their last window, and have unknown dimensions"));
+            return Err(n.invalid_node(
+                "ceil_mode: expected known dimensions to round each axis separately, found an unknown dimension",
+            ));
         }
         if padding_counts {
             return Ok(Rounding::PerAxis(extra_padding.iter().map(|&extra| extra > 0).collect()));

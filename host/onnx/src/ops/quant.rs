@@ -35,7 +35,7 @@ pub(super) fn zero_point(n: &mut Node<'_, '_>, i: usize, data: DType) -> Result<
     let given = n.dtype(value)?;
     if given != data {
         return Err(n.invalid_node(format!(
-            "input {i} (zero point): expected {data} like the quantized tensor, found {given}"
+            "input {i} (zero point): expected {data}, the type of the quantized tensor, found {given}"
         )));
     }
     let value = n.cast(value, DType::I32)?;
@@ -76,7 +76,7 @@ fn expand_blocks(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) 
     if size.is_none() || shape.len() != wanted.len() || !shape.iter().zip(&wanted).enumerate().all(agrees) {
         let (value, data) = (n.ty(value)?, n.ty(data)?);
         return Err(n.invalid_node(format!(
-            "a scale or zero point of type {value} does not match data of type {data} in blocks of {block} along axis {axis}"
+            "scale or zero point: expected one element per block of {block} along axis {axis} of {data}, found {value}"
         )));
     }
     let value = n.op("repeat", &[value], attrs![repeats: block, axis: axis as i64])?;
@@ -376,7 +376,7 @@ fn q_linear_mat_mul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let operands = [n.input(0)?, n.input(3)?];
     let sums = integer_matmul(n, operands, [2, 5], scales)?;
     if !n.shape(scales[0])?.is_empty() {
-        return Err(n.invalid_node("unsupported scale per row of the first operand"));
+        return Err(n.invalid_node("a per-row scale of the first operand is not supported"));
     }
     let from = n.op_without_attrs("multiply", &scales)?;
     one(requantize(n, sums, from, 6, -1)?)

@@ -20,7 +20,7 @@ fn causal_conv_with_state(n: &mut Node<'_, '_>) -> Result<Outputs> {
         )));
     };
     if *taps == 0 {
-        return Err(n.invalid_node("expected weights with taps, found none"));
+        return Err(n.invalid_node("expected at least one tap, found none"));
     }
     let past = match n.optional_input(3) {
         Some(past) => past,
@@ -80,11 +80,17 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
         "gated" => Rule { gated: true, delta: false },
         "delta" => Rule { gated: false, delta: true },
         "gated_delta" => Rule { gated: true, delta: true },
-        other => return Err(n.invalid_node(format!("attribute update_rule is \"{other}\""))),
+        other => {
+            return Err(n.invalid_node(format!(
+                "attribute update_rule: expected linear, gated, delta or gated_delta, found \"{other}\""
+            )));
+        }
     };
     let (of_query, of_key) = (n.int_attr("q_num_heads", 0)?, n.int_attr("kv_num_heads", 0)?);
     if of_key < 1 || of_query % of_key != 0 {
-        return Err(n.invalid_node(format!("{of_key} heads of the keys do not divide {of_query} heads of the queries")));
+        return Err(n.invalid_node(format!(
+            "expected kv_num_heads >= 1 that divides q_num_heads, found {of_key} and {of_query}"
+        )));
     }
     let (query_in, dtype) = (n.input(0)?, n.dtype(n.input(0)?)?);
     let query = heads(n, 0, of_query)?;
@@ -97,7 +103,8 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
         None
     };
     let (dims, width) = (n.dims(key)?, n.dims(value)?[3].clone());
-    let size = dims[3].fixed().ok_or_else(|| n.invalid_node("expected a known head size"))?;
+    let size =
+        dims[3].fixed().ok_or_else(|| n.invalid_node("expected a known head size, found an unknown dimension"))?;
     let given = n.float_attr("scale", 0.0)?;
     let scale = if given == 0.0 { 1.0 / (size as f64).sqrt() } else { given };
     let query = n.with_scalar("multiply", query, scale)?;

@@ -83,7 +83,9 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     let (dims, gates) = (n.dims(data)?, kind.gates());
     let ([steps, batch, width], [directions, rows, columns], [_, _, hidden]) = (&dims[..], &w_shape[..], &r_shape[..])
     else {
-        return Err(n.invalid_node("expected data, weights and recurrent weights of rank 3"));
+        return Err(n.invalid_node(format!(
+            "expected data, weights and recurrent weights of rank 3, found {ty}, {w_shape:?} and {r_shape:?}"
+        )));
     };
     let (columns, directions, hidden) = (*columns, *directions, *hidden);
     let fits = width.fixed().is_none_or(|width| width == columns);
@@ -386,7 +388,8 @@ impl Direction<'_> {
             Ok(Iteration { next: None, carried, scanned: vec![(output, end)], declared: Vec::new() })
         };
         let results = run_loop(n, Limits { trips: Some(length), start: None }, carried, &mut body)?;
-        let (&outputs, last) = results.split_last().ok_or_else(|| n.invalid_node("expected a result of the loop"))?;
+        let (&outputs, last) =
+            results.split_last().ok_or_else(|| n.invalid_node("expected a loop result, found none"))?;
         let [batch, hidden] = of.state_dims.clone();
         n.name_dims(outputs, &[of.steps.clone(), batch, hidden]);
         for &value in last {

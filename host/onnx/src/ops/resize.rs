@@ -100,7 +100,7 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let extent = match (scales, n.optional_input(3)) {
             (Some(scales), None) => scales,
             (None, Some(sizes)) => sizes,
-            _ => return Err(n.invalid_node("expected either scales or sizes")),
+            _ => return Err(n.invalid_node("expected either scales or sizes, found both or neither")),
         };
         let roi = if crop { n.optional_input(1) } else { None };
         return resize_at_run_time(n, &mode, extent, roi, Some(&named));
@@ -111,7 +111,7 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut axes = match (scales, sizes) {
         (Some(scales), None) => by_scales(n, &shape, &scales, &named)?,
         (None, Some(sizes)) => by_sizes(n, &shape, &sizes, &named, &mode.policy)?,
-        _ => return Err(n.invalid_node("expected either scales or sizes")),
+        _ => return Err(n.invalid_node("expected either scales or sizes, found both or neither")),
     };
     if mode.coordinates == "tf_crop_and_resize" {
         let roi = n.constant(1, "roi")?.map(|t| t.view().to_f64s()).unwrap_or_default();
@@ -311,7 +311,12 @@ fn resize_images(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Resize
 /// Resizes one axis: gathers the nearest elements, interpolates between two elements, or multiplies by a weight matrix.
 fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, size: ResizedAxis) -> Result<ExprId> {
     if size.from.max(1).saturating_mul(size.to.max(1)) > 1 << 24 {
-        return Err(n.invalid_node(format!("cannot resize {} elements to {} along axis {axis}", size.from, size.to)));
+        return Err(n.invalid_node(format!(
+            "axis {axis}: expected input size * output size <= {}, found {} * {}",
+            1 << 24,
+            size.from,
+            size.to
+        )));
     }
     let places: Vec<f64> = (0..size.to).map(|i| source_coordinate(n, mode, size, i)).collect::<Result<_, _>>()?;
     let last = size.from as i64 - 1;
@@ -393,6 +398,7 @@ fn cubic_along_axis(
 /// Returns the data coordinate for result index `i`.
 fn source_coordinate(n: &Node<'_, '_>, mode: &Mode, size: ResizedAxis, i: usize) -> Result<f64> {
     let coordinate = size.source_coordinate(&mode.coordinates, i);
-    coordinate
-        .ok_or_else(|| n.invalid_node(format!("attribute coordinate_transformation_mode is \"{}\"", mode.coordinates)))
+    coordinate.ok_or_else(|| {
+        n.invalid_node(format!("attribute coordinate_transformation_mode: unsupported value \"{}\"", mode.coordinates))
+    })
 }

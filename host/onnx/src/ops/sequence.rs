@@ -33,7 +33,10 @@ pub const ROWS: &[Row] = &[
         let mut elements = elements(n)?;
         let position = match n.optional_input(1) {
             Some(_) => position(n, 1, elements.len(), elements.len())?,
-            None => elements.len().checked_sub(1).ok_or_else(|| n.invalid_node("the sequence is empty"))?,
+            None => elements
+                .len()
+                .checked_sub(1)
+                .ok_or_else(|| n.invalid_node("expected a sequence with elements, found none"))?,
         };
         elements.remove(position);
         one(n.tuple(&elements)?)
@@ -114,8 +117,8 @@ fn sequence_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
     results.iter().map(|elements| n.tuple(elements)).collect()
 }
 
-/// Splits into parts of one size, into parts with a list of sizes, or into single elements. The axis of single elements
-/// is removed unless `keepdims` is set.
+/// Splits a tensor into parts of equal size, into parts of the listed sizes, or into slices of length 1, whose axis is
+/// removed unless `keepdims` is set.
 fn split_to_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;

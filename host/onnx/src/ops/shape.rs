@@ -60,12 +60,12 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-/// Maximum rank of a tensor; a longer list is not a shape.
+/// Maximum rank of a tensor; a longer list is rejected as a shape.
 const MAX_RANK: usize = 64;
 
 fn concat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let inputs = n.all_inputs()?;
-    let &first = inputs.first().ok_or_else(|| n.invalid_node("expected at least one input"))?;
+    let &first = inputs.first().ok_or_else(|| n.invalid_node("expected at least one input, found none"))?;
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first)?)?;
     if inputs.len() == 1 {
         return one(n.forward(first));
@@ -85,7 +85,7 @@ fn constant(n: &mut Node<'_, '_>) -> Result<Outputs> {
     } else if let Some(values) = n.ints_attr("value_ints")? {
         Tensor::from_slice(&[values.len()], &values)
     } else {
-        return Err(n.invalid_node("expected a value of numbers or booleans"));
+        return Err(n.invalid_node("expected an attribute with a numeric or Boolean value, found none"));
     };
     one(n.tensor(value))
 }
@@ -93,7 +93,9 @@ fn constant(n: &mut Node<'_, '_>) -> Result<Outputs> {
 fn constant_of_shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let value = n.tensor_attr("value")?.unwrap_or_else(|| Tensor::from_slice(&[1], &[0f32]));
     let dtype = value.dtype();
-    let value = value.reshaped(&[]).ok_or_else(|| n.invalid_node("attribute value: expected one element"))?;
+    let value = value
+        .reshaped(&[])
+        .ok_or_else(|| n.invalid_node("attribute value: expected one element, found none or several"))?;
     let value = n.tensor(value);
     if let Some(shape) = n.untracked_input(0) {
         return one(n.op("dyn.full", &[value, shape], attrs![dtype: dtype])?);
@@ -109,7 +111,7 @@ fn numbers(dims: &[Dim]) -> Option<Vec<i64>> {
     dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect()
 }
 
-/// Converts a size to a dimension; `None` for a negative number.
+/// Converts a size to a dimension; `None` if the size is negative.
 fn dim(size: &Size) -> Option<Dim> {
     (size.as_constant().is_none_or(|n| n >= 0)).then(|| size.clone().into())
 }
@@ -145,7 +147,7 @@ fn space_to_depth_crd(n: &mut Node<'_, '_>, data: ExprId, block: i64) -> Result<
         return Err(n.invalid_node(format!("expected four dimensions and a block size > 0, found {}", n.ty(data)?)));
     };
     if !height.is_multiple_of(b) || !width.is_multiple_of(b) {
-        return Err(n.invalid_node(format!("blocks of {b} do not divide {height} x {width} elements")));
+        return Err(n.invalid_node(format!("expected height and width divisible by {b}, found {height} and {width}")));
     }
     let split = n.reshape(data, &[batch, channels, height / b, b, width / b, b])?;
     let moved = n.transpose(split, &[0, 1, 3, 5, 2, 4])?;
@@ -266,7 +268,7 @@ fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.invalid_node("input 1 (shape) is missing"))?;
     let dims = n.dims(data)?;
     if wanted.len() > MAX_RANK {
-        return Err(n.invalid_node(format!("unsupported rank {}", wanted.len())));
+        return Err(n.invalid_node(format!("expected rank <= {MAX_RANK}, found {}", wanted.len())));
     }
     let mut result = Vec::with_capacity(wanted.len());
     let mut open = None;
@@ -278,13 +280,15 @@ fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
             }
             Some(0) if !allow_zero => {
                 let kept = dims.get(i).cloned();
-                kept.ok_or_else(|| n.invalid_node(format!("{} keeps a dimension that does not exist", list(&wanted))))?
+                kept.ok_or_else(|| {
+                    n.invalid_node(format!("{} copies dimension {i}, which the data lacks", list(&wanted)))
+                })?
             }
             _ => dim(size).ok_or_else(|| n.invalid_node(format!("{} is not a valid shape", list(&wanted))))?,
         });
     }
     let ty = n.ty(data)?;
-    let error = || n.invalid_node(format!("data of type {ty} does not match {}", list(&wanted)));
+    let error = || n.invalid_node(format!("cannot reshape data of type {ty} to {}", list(&wanted)));
     let (all, rest) = (Dim::product(&dims).ok_or_else(error)?, Dim::product(&result).ok_or_else(error)?);
     if let Some(open) = open {
         if let (Some(all), Some(rest)) = (all.fixed(), rest.fixed())
@@ -312,7 +316,7 @@ fn shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 fn size(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let count = Dim::product(&n.dims(data)?).ok_or_else(|| n.invalid_node("the number of elements overflows"))?;
+    let count = Dim::product(&n.dims(data)?).ok_or_else(|| n.invalid_node("the element count overflows"))?;
     if let Dim::Fixed(count) = count {
         n.constant_value(data);
         return one(n.tensor(Tensor::scalar(count as i64)));
@@ -330,7 +334,7 @@ fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
         None => {
             let ty = n.ty(data)?;
             let Some(shape) = ty.shape() else {
-                let message = format!("axes: expected axes, because dimensions of {ty} may be 1 or not");
+                let message = format!("missing axes, which are required because {ty} has unknown dimensions");
                 return Err(Box::new(n.error(codes::frontends::NOT_CONSTANT, message)));
             };
             (0..rank).filter(|&i| shape[i] == 1).collect()
@@ -393,7 +397,7 @@ fn unsqueeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
     let axes = axes.ok_or_else(|| n.invalid_node("the axes are missing"))?;
     let rank = n.rank(data)?.saturating_add(axes.len());
     if rank > MAX_RANK {
-        return Err(n.invalid_node(format!("unsupported rank {rank}")));
+        return Err(n.invalid_node(format!("expected rank <= {MAX_RANK}, found {rank}")));
     }
     let mut places: Vec<usize> = axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?;
     places.sort_unstable();

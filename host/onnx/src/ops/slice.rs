@@ -76,7 +76,7 @@ fn slice_at_run_time(
     let axes = axes.unwrap_or_else(|| (0..count as i64).collect());
     let steps = steps.unwrap_or_else(|| vec![1; count]);
     if [axes.len(), steps.len()] != [count; 2] || n.shape(bounds[1])?.iter().product::<usize>() != count {
-        return Err(n.invalid_node("expected starts, ends, axes and steps of equal length"));
+        return Err(n.invalid_node("expected starts, ends, axes and steps of equal length, found different lengths"));
     }
     let steps = n.vector(&steps);
     one(n.op("dyn.strided_slice", &[data, bounds[0], bounds[1], steps], attrs![axes: axes])?)
@@ -94,7 +94,13 @@ fn slice(
     let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
     if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
-        return Err(n.invalid_node("expected starts, ends, axes and steps of equal length"));
+        return Err(n.invalid_node(format!(
+            "expected starts, ends, axes and steps of equal length, found {}, {}, {} and {}",
+            starts.len(),
+            ends.len(),
+            axes.len(),
+            steps.len()
+        )));
     }
     let (mut begin, mut end, mut strides, mut cut) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     // Axes sliced to the length of a symbolic dimension.
@@ -102,7 +108,7 @@ fn slice(
     for i in 0..starts.len() {
         let axis = n.axis(axes[i], dims.len())?;
         if cut.contains(&(axis as i64)) || lanes.iter().any(|(taken, _)| *taken == axis) {
-            return Err(n.invalid_node(format!("axis {axis} is given twice")));
+            return Err(n.invalid_node(format!("axes: duplicate axis {axis}")));
         }
         let step = steps[i];
         if step == 0 {
@@ -114,7 +120,7 @@ fn slice(
                 if size == 0 {
                     continue;
                 }
-                // Exporters emit bounds far beyond the size; such bounds are clamped to the nearest equivalent bounds.
+                // Exporters emit bounds that are far out of range; these are clamped to the nearest equivalent bounds.
                 let from_end = |v: i64| if v < 0 { v.saturating_add(size) } else { v };
                 let (from, to) = if step > 0 {
                     (from_end(from).clamp(0, size), from_end(to).clamp(0, size))
@@ -162,7 +168,8 @@ fn slice(
     one(if value == data { n.forward(data) } else { value })
 }
 
-/// Converts Split: parts with the given sizes, or equal parts with a smaller last part if the size is not divisible.
+/// Converts Split: parts with the given sizes, or equal parts with a smaller last part if the dimension is not
+/// divisible.
 fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
@@ -172,20 +179,20 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let sizes: Vec<usize> = match sizes {
         Some(sizes) => {
             let sizes: Option<Vec<usize>> = sizes.iter().map(|&s| usize::try_from(s).ok()).collect();
-            sizes.ok_or_else(|| n.invalid_node("expected sizes of parts >= 0, found a negative size"))?
+            sizes.ok_or_else(|| n.invalid_node("expected part sizes >= 0, found a negative size"))?
         }
         None => {
             if let Some(given) = n.has("num_outputs").then(|| n.int_attr("num_outputs", 0)).transpose()?
                 && given != parts as i64
             {
-                return Err(n.invalid_node(format!("num_outputs: expected {parts}, found {given}")));
+                return Err(n.invalid_node(format!("attribute num_outputs: expected {parts}, found {given}")));
             }
             let each = size.div_ceil(parts.max(1));
             (0..parts).map(|i| each.min(size.saturating_sub(i * each))).collect()
         }
     };
     if sizes.iter().try_fold(0usize, |sum, &s| sum.checked_add(s)) != Some(size) || sizes.len() != parts {
-        return Err(n.invalid_node(format!("cannot split {size} elements into parts {sizes:?} for {parts} outputs")));
+        return Err(n.invalid_node(format!("expected {parts} part sizes with sum {size}, found {sizes:?}")));
     }
     if parts == 1 {
         return one(n.forward(data));
@@ -203,7 +210,8 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     (0..parts).map(|i| n.project(all, i as u32)).collect()
 }
 
-/// Splits an axis of unknown size. The run fails if the axis cannot be split into equal parts or the given sizes.
+/// Splits an axis of unknown dimension. Execution fails if the axis cannot be split into equal parts or the given
+/// sizes.
 fn split_open(n: &mut Node<'_, '_>, data: ExprId, axis: usize, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let parts = n.output_count();
     let sections = match sizes {
@@ -230,7 +238,9 @@ fn split_open(n: &mut Node<'_, '_>, data: ExprId, axis: usize, sizes: Option<Vec
         }
         Some(sizes) => {
             let ty = n.ty(data)?;
-            return Err(n.invalid_node(format!("cannot split axis {axis} of {ty} into parts {sizes:?}")));
+            return Err(
+                n.invalid_node(format!("axis {axis} of {ty}: expected {parts} part sizes >= 0, found {sizes:?}"))
+            );
         }
     };
     if parts == 1 {
@@ -354,7 +364,10 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
             let (from, cut) = ((-*before).max(0), (-*after).max(0));
             value_in = match dims[axis].fixed().map(|size| size as i64) {
                 Some(size) if from + cut > size => {
-                    return Err(n.invalid_node(format!("pads: cannot crop {size} elements by {}", from + cut)));
+                    return Err(n.invalid_node(format!(
+                        "pads: expected to crop at most {size} elements, found {}",
+                        from + cut
+                    )));
                 }
                 Some(size) => n.slice(value_in, axis, from as usize, (size - cut) as usize)?,
                 // A negative end counts from the end.
@@ -392,7 +405,9 @@ fn wrap(n: &mut Node<'_, '_>, data: ExprId, around: &[(i64, i64)]) -> Result<Exp
         let size = n.shape(value)?[axis] as i64;
         let total = before + size + after;
         if size == 0 || total > 1 << 24 {
-            return Err(n.invalid_node(format!("cannot wrap {size} elements to {total}")));
+            return Err(n.invalid_node(format!(
+                "mode wrap: expected 1 or more elements padded to at most 2^24, found {size} padded to {total}"
+            )));
         }
         let places: Vec<i64> = (0..total).map(|i| (i - before).rem_euclid(size)).collect();
         let places = n.vector(&places);

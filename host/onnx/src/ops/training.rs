@@ -120,7 +120,7 @@ fn momentum(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (rate, steps) = (n.input(0)?, n.cast(n.input(1)?, DType::I64)?);
     let dtype = n.dtype(rate)?;
     let started = n.with_scalar("greater", steps, 0.0)?;
-    // The first update uses the whole gradient.
+    // The first update uses the unscaled gradient.
     let (beta, unit) = (n.scalar(dtype, beta), n.scalar(dtype, 1.0));
     let weight = n.op_without_attrs("where", &[started, beta, unit])?;
     let mut results = Vec::new();

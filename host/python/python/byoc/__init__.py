@@ -63,7 +63,7 @@ _os.register_at_fork(after_in_child=_byoc.forked)
 
 
 def _warn_of_namesake() -> None:
-    """Warns if the unrelated distribution "byoc" is installed into the same folder."""
+    """Warns if the unrelated distribution "byoc" is installed into the same directory."""
     try:
         names = _os.listdir(_os.path.dirname(_os.path.dirname(_os.path.abspath(__file__))))
     except OSError:

@@ -1,15 +1,15 @@
-"""Exceptions. Each has a stable code, which a page of the documentation describes, and a hint."""
+"""Exceptions. Each has a stable code, described on its own documentation page, and a hint."""
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """Error of byoc.
+    """Base class of the exceptions of byoc.
 
-    code: stable code such as "E0612", which a page of the documentation describes.
-    message: the expected and the found values, in one line.
-    hint: what to do about it; may be None.
-    context: further facts, one line each.
+    code: stable code such as "E0612", described on its own documentation page.
+    message: one-line message with the expected and the found values.
+    hint: suggested remedy; may be None.
+    context: additional context, one item per line.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class BackendError(Error):
 
 
 class ArtifactError(Error):
-    """An artifact cannot be read or written, is damaged, or was made for another machine."""
+    """An artifact cannot be read or written, is corrupt, or was compiled for a different machine."""
 
 
 class InputError(Error, ValueError):
-    """The inputs of a run do not fit the model."""
+    """The inputs of a run do not match the model."""
 
 
 class RunError(Error, RuntimeError):
@@ -58,15 +58,15 @@ class RunError(Error, RuntimeError):
 
 
 class OutOfMemory(Error, MemoryError):
-    """The memory limit was reached, or the system has no memory."""
+    """The memory limit was exceeded, or the system is out of memory."""
 
 
 class Cancelled(Error):
-    """The work was cancelled."""
+    """The operation was cancelled."""
 
 
 class TimedOut(Error, TimeoutError):
-    """The work did not end before its deadline."""
+    """The operation did not finish before its deadline."""
 
 
 class ClosedError(Error):
@@ -74,12 +74,12 @@ class ClosedError(Error):
 
 
 class ForkError(Error):
-    """The model was made before a fork; its threads do not exist in this process."""
+    """The model was created before a fork; its threads do not exist in this process."""
 
 
 class MissingDependency(Error, ImportError):
-    """A package that is needed is not installed."""
+    """A required package is not installed."""
 
 
 class CompilationWarning(UserWarning):
-    """What a compilation or load left to the host, and why."""
+    """Reports operators or regions that run on the host, and the reason."""

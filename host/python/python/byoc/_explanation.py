@@ -1,4 +1,4 @@
-"""Explanations: where each operator runs, and why not elsewhere."""
+"""Explanations: the placement of each operator, with the refusals of other backends."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Explanation:
-    """Placement of each operator of a model: printed as a table, shown as a page in a notebook, read as data."""
+    """Placement of each operator of a model, available as a printed table, a notebook page, and plain data."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """Everything as plain data, as `byoc explain --json` prints it."""
+        """Complete explanation as plain data, in the format of `byoc explain --json`."""
         return json.loads(self._model.explanation_json())
 
     @property
@@ -28,24 +28,24 @@ class Explanation:
 
     @property
     def regions(self) -> list[dict[str, Any]]:
-        """Regions that backends run."""
+        """Regions compiled by backends."""
         return self.data["regions"]
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Sums over all operators."""
+        """Totals over all operators."""
         return self.data["totals"]
 
     def text(self, full: bool = False) -> str:
-        """Returns the table; with `full`, each row spells out its reasons."""
+        """Returns the table; with `full`, each row includes the complete reasons."""
         return self._model.explanation_text(full).rstrip("\n")
 
     def page(self, title: str = "model") -> str:
-        """Returns a page that stands alone."""
+        """Returns a self-contained HTML page."""
         return self._model.explanation_page(title)
 
     def save_html(self, path: Any, title: str = "model") -> None:
-        """Writes a page that stands alone."""
+        """Writes a self-contained HTML page."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.page(title))
 
@@ -59,7 +59,7 @@ class Explanation:
 
 
 def _html(data: dict[str, Any]) -> str:
-    """Returns a table without scripts, which notebooks show."""
+    """Returns an HTML table without scripts, for display in notebooks."""
     from html import escape
 
     totals = data["totals"]

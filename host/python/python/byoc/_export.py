@@ -1,4 +1,4 @@
-"""Export of modules of PyTorch to ONNX."""
+"""Export of PyTorch modules to ONNX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def export(
     dynamic_shapes: Any = None,
     input_names: Sequence[str] | None = None,
 ) -> bytes:
-    """Exports a module to ONNX, and returns the bytes of the file."""
+    """Exports a module to ONNX, and returns the contents of the file."""
     if example_inputs is None:
         raise TypeError("expected example_inputs with a torch.nn.Module, found None")
     inputs = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
@@ -27,7 +27,7 @@ def export(
         import onnxscript  # noqa: F401
     except ImportError as cause:
         raise MissingDependency(
-            f"expected the package onnxscript, which exports models of PyTorch: {cause}",
+            f"cannot import the package onnxscript, which the export of PyTorch models requires: {cause}",
             code="E0624",
             hint="pip install onnxscript",
         ) from cause

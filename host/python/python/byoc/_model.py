@@ -16,7 +16,7 @@ from ._session import Session, default_session
 
 
 class Port(NamedTuple):
-    """Input or output of a model. Dimensions are sizes, names, or None."""
+    """Input or output of a model. A dimension is a size, a name, or None."""
 
     name: str
     dtype: str
@@ -24,7 +24,7 @@ class Port(NamedTuple):
 
 
 class Model(_byoc.Model):
-    """Compiled model that is ready to run, from any number of threads. `byoc.compile` and `byoc.load` make it."""
+    """Compiled model, created by `byoc.compile` or `byoc.load`. Any number of threads may run it concurrently."""
 
     @property
     def inputs(self) -> list[Port]:
@@ -37,15 +37,15 @@ class Model(_byoc.Model):
         return [Port(name, dtype, tuple(dims)) for name, dtype, dims in self.output_ports]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes an artifact, which `byoc.load` reads. The file appears once it is complete."""
+        """Writes the model to an artifact, which `byoc.load` reads. The file appears once it is complete."""
         self.save_to(os.fspath(path))
 
     def explain(self) -> Explanation:
-        """Returns where each operator runs, and why not elsewhere."""
+        """Returns the placement of each operator, with the refusals of other backends."""
         return Explanation(self)
 
     def plan(self) -> dict[str, Any]:
-        """Returns the plan of a run as data: the functions of the program with their steps, registers and arenas."""
+        """Returns the plan of a run as plain data: the program's functions with their steps, registers and arenas."""
         import json
 
         return json.loads(self.plan_json())
@@ -57,10 +57,10 @@ class Model(_byoc.Model):
         timeout: float | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Runs the model on inputs by name, or in order, and returns its results by name.
+        """Runs the model on inputs by name, or in order, and returns the results by name.
 
-        timeout: limit in seconds.
-        options: options of backends for this run, as {"mychip.level": "high"}, where a backend has such options.
+        timeout: time limit in seconds.
+        options: per-run options of backends, such as {"mychip.level": "high"}.
         """
         return self.run_dict(feeds, timeout, _options(options) if options else None)
 
@@ -79,7 +79,7 @@ class Model(_byoc.Model):
             try:
                 loop.call_soon_threadsafe(resolve)
             except RuntimeError:
-                pass  # The loop was closed: nobody waits.
+                pass  # The event loop is closed, so nothing awaits the result.
 
         pending, has_ended = self.start(feeds, done)
         if not has_ended:
@@ -123,19 +123,19 @@ def compile(  # noqa: A001
     session: Session | None = None,
     progress: Callable[[str], object] | bool | None = None,
 ) -> Model:
-    """Compiles a model and makes it ready to run.
+    """Compiles and loads a model.
 
-    model: path of a .onnx or .relay file or of a folder in ONNX test-data layout; bytes of an ONNX file; an
+    model: path of a .onnx or .relay file or of a directory in ONNX test-data layout; bytes of an ONNX file; an
         onnx.ModelProto; or a torch.nn.Module, with example_inputs.
-    backend: backends in order of preference, such as "dnnl,ccompiler"; "auto" stands for all. What no backend takes,
-        and everything by default, runs on the host.
-    dims: size of symbolic dimensions by name. None, the default for all, leaves a dimension symbolic, so that each run
-        may have another size; a list of sizes does the same, and compiles a program of its own for each of them.
-    options: options of backends, as {"dnnl.bf16": True}.
-    input_shapes: shapes of inputs, where the model does not say.
-    folder: folder of the external data of a model given as bytes or ModelProto.
-    progress: called with a description of each stage; True shows them on standard error, as happens on a terminal once
-        a compilation takes a second; False shows nothing.
+    backend: backends in priority order, such as "dnnl,ccompiler"; "auto" selects all. Operators that no backend
+        supports run on the host; by default, all operators run on the host.
+    dims: sizes of symbolic dimensions by name. None, the default, leaves a dimension symbolic, so that its size may
+        differ from run to run; a list of sizes also leaves it symbolic, and compiles a specialized program per size.
+    options: backend options, such as {"dnnl.bf16": True}.
+    input_shapes: shapes of inputs whose shapes the model does not declare.
+    folder: directory of the external data of a model given as bytes or ModelProto.
+    progress: callable invoked with a description of each stage; True shows the stages on standard error, False hides
+        them. By default, they are shown on a terminal once a compilation takes more than a second.
     """
     source, bound = _source(model, example_inputs)
     fixed, opened = _dims(dims)
@@ -156,7 +156,7 @@ def compile(  # noqa: A001
 
 
 def load(artifact: Any, *, session: Session | None = None) -> Model:
-    """Loads an artifact: a path, or its bytes. The elements of an array of uint8 are used where they are."""
+    """Loads an artifact from a path or from its bytes. A uint8 array is used without a copy."""
     if isinstance(artifact, (bytes, bytearray, memoryview)):
         source = bytes(artifact)
     else:
@@ -171,9 +171,9 @@ def _warned(model: Model) -> Model:
 
 
 def explain(model: Any, *args: Any, **options: Any) -> Explanation:
-    """Returns where each operator of a model runs, and why not elsewhere.
+    """Returns the placement of each operator of a model, with the refusals of other backends.
 
-    Takes a model of byoc, the path of an artifact, or whatever `compile` takes, with its options.
+    Accepts a compiled model, the path of an artifact, or a model that `compile` accepts, with its options.
     """
     if isinstance(model, Model):
         return model.explain()
@@ -183,7 +183,7 @@ def explain(model: Any, *args: Any, **options: Any) -> Explanation:
 
 
 def _source(model: Any, example_inputs: Sequence[Any] | None) -> tuple[str | bytes, dict[str, list[int]]]:
-    """Returns the path or the bytes of a model, and the shapes of inputs that the model itself does not say."""
+    """Returns the path or the bytes of a model, and the input shapes that the model itself does not declare."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return bytes(model), {}
     if isinstance(model, (str, os.PathLike)):
@@ -192,7 +192,7 @@ def _source(model: Any, example_inputs: Sequence[Any] | None) -> tuple[str | byt
         try:
             return model.SerializeToString(), {}
         except ValueError as cause:
-            hint = "save it with onnx.save(model, path, save_as_external_data=True), and pass the path"
+            hint = "save the model with onnx.save(model, path, save_as_external_data=True), and pass the path"
             raise ModelError(f"cannot serialize the model: {cause}", "E0501", hint) from cause
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
@@ -235,7 +235,7 @@ def _dims(dims: Mapping[str, Any] | None) -> tuple[list[tuple[str, int]], list[t
             opened.append((name, []))
         elif hasattr(size, "__index__"):
             if int(size) < 0:
-                raise ValueError(f'dims: expected a size of 0 or more for "{name}", found {size}')
+                raise ValueError(f'dims: expected a size >= 0 for "{name}", found {size}')
             fixed.append((name, int(size)))
         elif isinstance(size, (list, tuple, range)):
             opened.append((name, [int(one) for one in size]))
@@ -245,7 +245,7 @@ def _dims(dims: Mapping[str, Any] | None) -> tuple[list[tuple[str, int]], list[t
 
 
 class _Progress:
-    """Shows the stages of a compilation on one line of standard error, once it takes longer than a second."""
+    """Shows the stages of a compilation on one line of standard error, once it has taken more than a second."""
 
     def __init__(self, choice: Callable[[str], object] | bool | None) -> None:
         self.choice = choice

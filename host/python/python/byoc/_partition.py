@@ -1,4 +1,4 @@
-"""Partitioning of graphs of PyTorch: byoc takes what it can compile, and PyTorch keeps the operators around it."""
+"""Partitioning of PyTorch graphs: byoc runs the parts that it can compile, and PyTorch runs the remaining operators."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from ._export import export
 from ._model import compile
 
-# Whether an operator can be compiled, by its target and the kinds of its arguments: None, or why not.
+# Verdicts by operator target and argument kinds: None if byoc can compile the operator, otherwise the reason.
 _verdicts: dict[Any, str | None] = {}
 _lock = threading.Lock()
 
-# Nodes that only pass values on; a part of nothing else is not worth a call.
+# Nodes that only forward values; a part that contains only such nodes is not profitable.
 _PLUMBING = {operator.getitem, "size", "dim", "view", "reshape", "contiguous", "detach", "to"}
 
 
 def partition(
     graph: fx.GraphModule, build: Callable[[fx.GraphModule, list[fx.Node]], Any], refuse: Callable[[str], None]
 ) -> fx.GraphModule | None:
-    """Divides a graph; `build` makes the callable of a part. Returns None if there is nothing for byoc.
+    """Partitions a graph. Returns None if byoc cannot run any part of it.
 
-    refuse: called with the reason of each operator that stays with PyTorch.
+    build: creates the callable of a part.
+    refuse: called with the reason for each operator that stays with PyTorch.
     """
     import copy
 
     divided = fx.GraphModule(graph, copy.deepcopy(graph.graph))
     for node in divided.graph.nodes:
         if _changes_what_others_read(node):
-            refuse(f"{_name(node)}: it changes a tensor that other operators read, so that the graph is not divided")
+            refuse(f"{_name(node)}: cannot partition the graph: the operator modifies a tensor that others may read")
             return None
     support = _Support(divided)
     proposed = CapabilityBasedPartitioner(divided, support, allows_single_node_partition=True)
@@ -66,13 +67,13 @@ class _Part(torch.nn.Module):
         return self.call(*inputs)
 
 
-# Operators whose results share the memory of an argument.
+# Operators whose results are views of an argument.
 _VIEWS = _PLUMBING | {
     "T", "chunk", "expand", "expand_as", "flatten", "movedim", "narrow", "permute", "select", "split", "squeeze",
     "swapaxes", "t", "transpose", "unbind", "unflatten", "unfold", "unsqueeze", "view_as",
 }  # fmt: skip
 
-# Functions of the module `operator` that change their first argument.
+# Functions of the module `operator` that modify their first argument.
 _IN_PLACE = {
     "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub", "itruediv",
     "ixor", "setitem",
@@ -80,8 +81,8 @@ _IN_PLACE = {
 
 
 def _changes_what_others_read(node: fx.Node) -> bool:
-    """Returns whether an operator changes a tensor in place whose elements something else may read: the results of a
-    part have memory of their own, so that the change would be lost."""
+    """Returns True if an operator modifies in place a tensor that other operators may read. The results of a part are
+    allocated separately, so that the modification would be lost."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
     in_place = in_place or (name in _IN_PLACE and node.target is getattr(operator, name))
@@ -112,7 +113,7 @@ def _is_tensors(value: Any) -> bool:
 
 
 class _Support(OperatorSupportBase):
-    """Decides for each node by exporting and compiling it alone."""
+    """Operator support, determined by exporting and compiling each node separately."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         self.graph = graph
@@ -133,7 +134,7 @@ class _Support(OperatorSupportBase):
                 return False
             if isinstance(_value(source), (tuple, list)):
                 return self.is_node_supported(None, source)
-        # Sizes stay with PyTorch, which passes them on to the parts.
+        # Size computations stay with PyTorch, which passes the sizes to the parts.
         if not _is_tensors(_value(node)):
             return False
         reason = _verdict(self.graph, node)
@@ -152,7 +153,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _verdict(graph: fx.GraphModule, node: fx.Node) -> str | None:
-    """Returns None if the node can be exported and compiled, or why it cannot."""
+    """Returns None if the node can be exported and compiled, otherwise the reason."""
     kinds: list[Any] = []
 
     def kind(argument: fx.Node) -> Any:
@@ -179,7 +180,7 @@ def _verdict(graph: fx.GraphModule, node: fx.Node) -> str | None:
 
 
 def _causes(error: BaseException) -> list[str]:
-    """Returns the first line of an exception, that of its innermost cause first."""
+    """Returns the first line of an exception and of each of its causes, innermost cause first."""
     lines = []
     cause: BaseException | None = error
     while cause is not None:
@@ -208,7 +209,7 @@ def _try(graph: fx.GraphModule, node: fx.Node) -> str | None:
         examples.append(torch.zeros([_hint(size) for size in value.shape], dtype=value.dtype))
         return alone.placeholder(f"x{len(examples)}")
 
-    # Placeholders come first.
+    # The first traversal creates the placeholders, which must precede the node.
     fx.node.map_arg((node.args, node.kwargs), place)
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), place)
     result: Any = alone.create_node(node.op, node.target, args, kwargs)
@@ -216,12 +217,12 @@ def _try(graph: fx.GraphModule, node: fx.Node) -> str | None:
         result = tuple(alone.call_function(operator.getitem, (result, index)) for index in range(len(_value(node))))
     alone.output(result)
     if not examples:
-        return "it has no tensor among its arguments"
+        return "the operator has no tensor argument"
     compile(export(fx.GraphModule(graph, alone), examples), progress=False)
     return None
 
 
 def _hint(size: Any) -> Any:
-    """Returns the number that a symbolic size has in the example."""
+    """Returns the value of a symbolic size in the example."""
     hint = getattr(getattr(size, "node", None), "hint", None)
     return size if hint is None else hint

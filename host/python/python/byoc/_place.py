@@ -1,4 +1,4 @@
-"""Places of files: this package, its command, and oneDNN where pip puts it."""
+"""Locations of files: this package, its command, and the oneDNN library installed by pip."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def command() -> list[str]:
-    """Returns the words that start the command line with this interpreter."""
+    """Returns the command that starts the command line with this interpreter."""
     return [sys.executable or "", os.path.join(FOLDER, "__main__.py")]
 
 
@@ -20,8 +20,8 @@ _LIBRARY = "libdnnl.so.3"
 def find_onednn() -> None:
     """Sets BYOC_DNNL_LIB to the library of the distribution onednn-cpu-gomp, unless it is set.
 
-    The library is among the data files of its wheel: pip puts it into `lib` of the environment, of the user's folder
-    (--user) or of the prefix (--prefix), and uv into `lib` of the target (--target). pip's --target leaves it out.
+    The library is a data file of its wheel: pip installs it into `lib` of the environment, of the user base directory
+    (--user) or of the prefix (--prefix), and uv into `lib` of the target (--target). With --target, pip omits it.
     """
     if os.environ.get("BYOC_DNNL_LIB"):
         return
@@ -40,20 +40,20 @@ def _libraries(folders: Iterable[str]) -> Iterable[str]:
 
 
 def _recorded() -> Iterator[str]:
-    """Returns the folders in which the distribution may have its library."""
+    """Yields the directories in which the distribution may have its library."""
     from importlib import metadata
 
     for found in metadata.distributions(name="onednn-cpu-gomp"):
         for file in found.files or []:
             folder = os.path.dirname(os.path.normpath(os.fspath(found.locate_file(file))))
-            # What pip's --target records is a place outside of the target, where anybody may have put a file.
+            # With --target, pip records a path outside the target, where an unrelated file may exist.
             if file.name == _LIBRARY and os.path.basename(folder) == "lib":
                 yield folder
         yield os.path.join(os.path.normpath(os.fspath(found.locate_file(""))), "lib")
 
 
 def missing_onednn() -> str | None:
-    """Returns what to do if the distribution is installed without its library, as by pip's --target; otherwise None."""
+    """Returns a hint if the distribution is installed without its library, as with pip's --target; otherwise None."""
     if os.environ.get("BYOC_DNNL_LIB"):
         return None
     from importlib import metadata
@@ -61,6 +61,6 @@ def missing_onednn() -> str | None:
     if next(iter(metadata.distributions(name="onednn-cpu-gomp")), None) is None:
         return None
     return (
-        f"the package onednn-cpu-gomp is installed without its library {_LIBRARY}, which pip leaves out with --target: "
-        "install it into an environment or with --prefix or --user, or set BYOC_DNNL_LIB to the library"
+        f"the package onednn-cpu-gomp is installed without its library {_LIBRARY}, which pip omits with --target; "
+        "install the package into an environment or with --prefix or --user, or set BYOC_DNNL_LIB to the library"
     )

@@ -1,4 +1,4 @@
-"""Sessions: threads, plugins and limits that models share."""
+"""Sessions: threads, plugins and limits shared by models."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def _cache_folder() -> str | None:
 
 
 class Session(_byoc.Session):
-    """Threads, plugins and limits that models share.
+    """Threads, plugins and limits shared by models.
 
-    plugin_dirs: folders of plugins, searched first.
-    search: whether the usual folders are searched as well: BYOC_PLUGIN_PATH, the package's own plugins, the user's.
-    threads: number of threads; 0 stands for BYOC_THREADS, or else the number of processors.
-    max_memory: limit in bytes on the memory of tensors, for the whole process.
-    cache_dir: cache of the backends; None for no cache.
-    allow_native: whether artifacts may hold native code, which runs with the rights of the process.
-    devices: device of each backend that has several.
+    plugin_dirs: plugin directories, searched first.
+    search: True to also search the default directories: BYOC_PLUGIN_PATH, the package's plugins, the user's plugins.
+    threads: number of threads; 0 for the value of BYOC_THREADS, or by default the number of processors.
+    max_memory: limit in bytes on the memory of tensors, for the entire process.
+    cache_dir: cache directory of the backends; None for no cache.
+    allow_native: True if artifacts may contain native code, which runs with the privileges of the process.
+    devices: device per backend, for backends with several devices.
     """
 
     def __new__(
@@ -78,7 +78,7 @@ _default: tuple[int, Session] | None = None
 
 
 def default_session() -> Session:
-    """Returns the session of calls that name none; a forked process gets its own."""
+    """Returns the default session; a forked process gets a new one."""
     global _default
     with _lock:
         if _default is None or _default[0] != os.getpid():
@@ -87,7 +87,7 @@ def default_session() -> Session:
 
 
 def configure(**options) -> Session:
-    """Replaces the session of calls that name none, and returns it. Takes the options of Session."""
+    """Replaces the default session, and returns the new one. Accepts the options of Session."""
     global _default
     session = Session(**options)
     with _lock:

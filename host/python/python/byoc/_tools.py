@@ -1,5 +1,5 @@
-"""Long jobs of the command line as functions. They run in a process of their own, so that a plugin that fails, or
-Ctrl-C, ends the job alone."""
+"""Long-running commands as functions. Each runs in a separate process, so that a plugin failure or Ctrl-C terminates
+only the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 
 def plugins(session: Session | None = None) -> list[dict[str, Any]]:
-    """Returns the plugins found: file, status, name, version, what each registers, or why it was refused."""
+    """Returns the plugins found: file, status, name, version, and the registrations or the reason for rejection."""
     return [json.loads(row) for row in (session or default_session()).plugins()]
 
 
@@ -29,9 +29,10 @@ def verify(
     atol: float = 1e-5,
     arguments: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Compares models with their recorded outputs: folders in ONNX test-data layout. Returns a result for each folder.
+    """Compares models with their recorded outputs, in directories in ONNX test-data layout. Returns one result per
+    directory.
 
-    arguments: further arguments of `byoc verify`.
+    arguments: additional arguments of `byoc verify`.
     """
     folders = [folders] if isinstance(folders, (str, os.PathLike)) else list(folders)
     words = ["verify", *map(os.fspath, folders), f"--rtol={rtol}", f"--atol={atol}", *_backend(backend), *arguments]
@@ -51,9 +52,9 @@ def quantize(
 ) -> dict[str, Any]:
     """Quantizes a float model to int8, writes the result as a .relay file, and returns the report.
 
-    calibrate: samples of the inputs: arrays by name, an .npz file, a folder of images, or "random[:SEED]".
-    labels: correct class of each sample: an array or a file.
-    arguments: further arguments of `byoc quantize`.
+    calibrate: input samples: arrays by name, an .npz file, a directory of images, or "random[:SEED]".
+    labels: correct class of each sample, as an array or a file.
+    arguments: additional arguments of `byoc quantize`.
     """
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         if isinstance(calibrate, Mapping):
@@ -91,7 +92,7 @@ def _backend(backend: str | Sequence[str] | None) -> list[str]:
 
 
 def _run(words: Sequence[str], results: int, json_output: bool = True) -> list[dict[str, Any]]:
-    """Runs a command, and returns the objects that it prints. A command that prints fewer has failed."""
+    """Runs a command, and returns the JSON objects that it prints. Raises if there are fewer than `results` objects."""
     _place.find_onednn()
     command = [*_place.command(), *words, *(["--json"] if json_output else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -102,7 +103,7 @@ def _run(words: Sequence[str], results: int, json_output: bool = True) -> list[d
 
 
 def _error(text: str, code: int) -> _errors.Error:
-    """Makes an exception of what a command printed."""
+    """Creates an exception from the output of a command."""
     lines = [line for line in text.splitlines() if line.strip()]
     for line in lines:
         if line.startswith("{"):
@@ -112,10 +113,10 @@ def _error(text: str, code: int) -> _errors.Error:
             number, message = line[len("error[") :].split("]: ", 1)
             hints = [other.split("help:", 1)[1].strip() for other in lines if "help:" in other]
             return _exception(message, number, hints[0] if hints else None)
-    return _exception(f"expected results of the command, found exit code {code}: " + " ".join(lines[-3:]), None, None)
+    return _exception(f"expected results from the command, found exit code {code}: " + " ".join(lines[-3:]), None, None)
 
 
-# Classes by the area of the code.
+# Exception classes by the area of the error code.
 _CLASSES = {"E04": _errors.BackendError, "E05": _errors.ModelError, "E07": _errors.ArtifactError}
 
 

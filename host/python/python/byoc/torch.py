@@ -1,10 +1,10 @@
-"""Models of PyTorch: export, and the backend of `torch.compile`.
+"""Backend for `torch.compile`.
 
     model = torch.compile(model, backend="byoc", options={"backend": "dnnl"})
 
-The backend takes graphs for inference, under `torch.no_grad()` or `torch.inference_mode()`. Graphs that need gradients
-stay with PyTorch. Around an operator that cannot be exported or imported, byoc takes the parts of the graph that can;
-`reasons()` tells what stayed with PyTorch, and why.
+The backend compiles inference graphs, under `torch.no_grad()` or `torch.inference_mode()`. Graphs that require
+gradients stay with PyTorch. If an operator cannot be exported or imported, byoc compiles the other parts of the graph;
+`reasons()` returns why graphs and operators stayed with PyTorch.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _lock = threading.Lock()
 
 
 def reasons() -> list[str]:
-    """Returns why graphs and operators stayed with PyTorch since the last `reset`."""
+    """Returns the reasons why graphs and operators stayed with PyTorch since the last `reset`."""
     with _lock:
         return list(_reasons)
 
 
 def taken() -> list[dict[str, Any]]:
-    """Returns the graphs that byoc took since the last `reset`: number of operators, and the model."""
+    """Returns the graphs that byoc compiled since the last `reset`: number of operators, and model."""
     with _lock:
         return list(_taken)
 
 
 def reset() -> None:
-    """Forgets what `reasons` and `taken` return."""
+    """Clears the results of `reasons` and `taken`."""
     with _lock:
         _reasons.clear()
         _taken.clear()
@@ -56,38 +56,38 @@ def backend(
     options: dict[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """Compiles a graph of TorchDynamo. `options` are those of `byoc.compile`: backend, options, session."""
+    """Compiles a TorchDynamo graph. `options` are options of `byoc.compile`: backend, options, session."""
     choices = dict(options or {})
-    # Gradients are wanted for whatever requires them, unless they are off where the graph is compiled.
+    # Inputs that require gradients are differentiated unless gradients are disabled at compilation.
     if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in example_inputs):
         _refuse("gradients are enabled: call the model under torch.no_grad() or torch.inference_mode()")
         return graph.forward
     other = [value.device for value in example_inputs if isinstance(value, torch.Tensor) and value.device.type != "cpu"]
     if other:
-        _refuse(f"expected tensors of the CPU, found one on {other[0]}")
+        _refuse(f"expected CPU tensors, found one on {other[0]}")
         return graph.forward
     return _Compiled(graph, example_inputs, choices)
 
 
 class _Compiled:
-    """Graph that byoc runs. It is exported at the first call, as the exporter cannot run while TorchDynamo traces."""
+    """Graph run by byoc. It is exported on the first call, because the exporter cannot run while TorchDynamo traces."""
 
     def __init__(
         self, graph: fx.GraphModule, example_inputs: Sequence[Any], choices: dict[str, Any], *, is_part: bool = False
     ) -> None:
         self.graph, self.choices, self.is_part = graph, choices, is_part
         places = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        # What the tracer knows of an input: its dynamic sizes are symbols here, and numbers in the example.
+        # Traced values of the inputs, in which dynamic sizes are symbols; in the examples, the sizes are integers.
         self.known = [node.meta.get("example_value", value) for node, value in zip(places, example_inputs)]
         self.weights = [index for index, value in enumerate(example_inputs) if _is_weight(value)]
         self.held: list[tuple[int, torch.Tensor, int]] = []
         self.model: Model | None = None
-        # What runs instead where byoc does not take the graph as a whole.
+        # Replacement that runs if byoc cannot compile the entire graph.
         self.instead: Callable[..., Any] | None = None
         self.lock = threading.Lock()
 
     def prepare(self, inputs: Sequence[Any]) -> bool:
-        """Compiles the graph for the weights of these inputs, unless that is done. Returns whether byoc runs it."""
+        """Compiles the graph for the weights in `inputs` if necessary. Returns True if byoc runs the graph."""
         with self.lock:
             if self.instead is not None:
                 return False
@@ -100,29 +100,29 @@ class _Compiled:
             return True
 
     def has_weights(self, inputs: Sequence[Any]) -> bool:
-        """Returns whether the weights are those of the model."""
+        """Returns True if the weights in `inputs` are those of the compiled model."""
         return all(inputs[index] is value and value._version == version for index, value, version in self.held)
 
     def build(self, inputs: Sequence[Any]) -> None:
-        """Exports and compiles the graph with the weights of these inputs."""
+        """Exports and compiles the graph with the weights in `inputs`."""
         held = {index: inputs[index] for index in self.weights}
         self.held = [(index, value, value._version) for index, value in held.items()]
         bound, shapes, fed = _bind(self.graph, self.known, held)
         examples = [inputs[index].detach() for index in fed]
         output = next(node for node in self.graph.graph.nodes if node.op == "output").args[0]
         if not examples:
-            raise RuntimeError("expected a graph with inputs that are tensors, found none")
+            raise RuntimeError("expected a graph with tensor inputs, found none")
         self.tuple = isinstance(output, (tuple, list))
         names = [f"input_{place}" for place in range(len(examples))]
         self.model: Model = compile(export(bound, examples, shapes, names), progress=False, **self.choices)
-        # The exporter leaves out inputs that nothing reads.
+        # The exporter omits unused inputs.
         known = {port.name for port in self.model.inputs}
         self.feeds = [(name, index) for name, index in zip(names, fed) if name in known]
         with _lock:
             _taken.append({"operators": len(self.model.explain().nodes), "model": self.model})
 
     def divide(self, inputs: Sequence[Any], error: Exception) -> Callable[..., Any]:
-        """Returns the graph in parts after it could not be compiled as a whole."""
+        """Partitions the graph after its compilation failed with `error`."""
         if self.is_part:
             _refuse(f"{type(error).__name__}: {str(error)[:2000]}")
             return self.graph
@@ -130,7 +130,7 @@ class _Compiled:
         given = {node.name: value for node, value in zip(places, inputs)}
 
         def build(part: fx.GraphModule, arguments: list[fx.Node]) -> _Compiled:
-            # Weights are known by their values; of everything else, the part knows what the tracer does.
+            # Weights are passed by value, other arguments as the values recorded by the tracer.
             known = [given.get(node.name, node.meta.get("example_value")) for node in arguments]
             return _Compiled(part, known, self.choices, is_part=True)
 
@@ -138,9 +138,9 @@ class _Compiled:
         try:
             divided = partition(self.graph, build, reasons.append)
         except Exception as problem:
-            reasons.append(f"the graph cannot be divided: {type(problem).__name__}: {str(problem)[:500]}")
+            reasons.append(f"cannot partition the graph: {type(problem).__name__}: {str(problem)[:500]}")
             divided = None
-        # Without an operator to blame, the reason is that of the graph.
+        # If no operator is the cause, the error of the entire graph is the reason.
         for reason in reasons or [f"{type(error).__name__}: {str(error)[:2000]}"]:
             _refuse(reason)
         return divided or self.graph
@@ -156,7 +156,7 @@ class _Compiled:
 
 
 def _is_weight(value: Any) -> bool:
-    """Returns whether an input is a parameter or buffer of the module, which calls do not change."""
+    """Returns True if an input is a parameter or buffer of the module, which calls do not modify."""
     if not isinstance(value, torch.Tensor):
         return False
     return isinstance(value, torch.nn.Parameter) or getattr(value, "_dynamo_static_input_type", None) is not None
@@ -165,8 +165,8 @@ def _is_weight(value: Any) -> bool:
 def _bind(
     graph: fx.GraphModule, known: Sequence[Any], held: dict[int, torch.Tensor]
 ) -> tuple[fx.GraphModule, Any, list[int]]:
-    """Returns a copy of a graph whose weights are attributes and whose sizes are those of its tensors, the dynamic
-    dimensions of its inputs, and the positions of these inputs."""
+    """Returns a copy of a graph whose weights are attributes and whose size inputs are replaced by tensor dimensions,
+    together with the dynamic dimensions and the positions of the remaining inputs."""
     import copy
 
     module = fx.GraphModule(graph, copy.deepcopy(graph.graph))

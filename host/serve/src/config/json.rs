@@ -185,14 +185,14 @@ mod tests {
             ("input { data_type: FP32 }", "data_type: expected a type such as TYPE_FP32, found FP32"),
             ("input { dims: -2 }", "dims: expected an integer >= -1, found -2"),
             ("input: 3", "input: expected a message, found 3"),
-            ("name: 3", "name: expected quoted text, found 3"),
+            ("name: 3", "name: expected a quoted string, found 3"),
             ("instance_group { kind: KIND_GPU }", "found KIND_GPU"),
             ("instance_group { count: 0 }", "count: expected an integer >= 1, found 0"),
             ("dynamic_batching { priority_levels: 2 }", "default_priority_level: expected a level from 1"),
             ("dynamic_batching { default_queue_policy { timeout_action: DROP } }", "expected REJECT or DELAY"),
             ("version_policy { newest { } }", "unknown field \"newest\""),
             ("model_warmup { count: 100000 }", "at most 1000"),
-            ("metric_tags { key: \"model\" value: \"x\" }", "other than those of the server's own labels"),
+            ("metric_tags { key: \"model\" value: \"x\" }", "that is not a label of the server"),
             ("metric_tags { key: \"a b\" value: \"x\" }", "metric_tags: expected a name of letters"),
         ];
         for (text, expected) in cases {

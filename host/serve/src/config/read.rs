@@ -193,7 +193,7 @@ fn instances(fields: &Fields) -> Result<ModelInstanceGroup> {
                 group.kind = enumeration(name, value, &KINDS)?;
                 if group.kind == 1 {
                     let message = "instance_group.kind: expected KIND_CPU or KIND_AUTO, found KIND_GPU: \
-                                   the devices of backends are chosen with --device";
+                                   select a backend's device with --device";
                     return Err(ServeError::repository(message));
                 }
             }
@@ -261,7 +261,7 @@ fn metric_tag(name: String) -> Result<String> {
     let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && !["model", "version", "reason", "region", "le"].contains(&name.as_str());
-    let expected = "a name of letters, digits and _, other than those of the server's own labels";
+    let expected = "a name of letters, digits and _ that is not a label of the server";
     if is_name { Ok(name) } else { Err(wrong("metric_tags", expected, &Node::Text(name))) }
 }
 
@@ -324,7 +324,7 @@ fn unknown(of: &str, field: &str) -> ServeError {
 }
 
 fn refused(field: &str) -> ServeError {
-    ServeError::repository(format!("expected a configuration without {field}, which byoc serve does not serve"))
+    ServeError::repository(format!("expected a configuration without {field}, which byoc serve does not support"))
 }
 
 fn refuse_true(field: &str, value: bool) -> Result<()> {
@@ -344,7 +344,7 @@ fn wrong(field: &str, expected: &str, found: &Node) -> ServeError {
 fn text(field: &str, value: &Node) -> Result<String> {
     match value {
         Node::Text(text) => Ok(text.clone()),
-        other => Err(wrong(field, "quoted text", other)),
+        other => Err(wrong(field, "a quoted string", other)),
     }
 }
 

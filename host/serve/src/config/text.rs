@@ -52,7 +52,7 @@ impl Parser<'_> {
 
     fn fields(&mut self, end: Option<u8>, depth: usize) -> Result<Fields> {
         if depth > MAX_DEPTH {
-            return Err(self.error(&format!("at most {MAX_DEPTH} messages in each other")));
+            return Err(self.error(&format!("at most {MAX_DEPTH} nested messages")));
         }
         let mut fields = Fields::new();
         loop {
@@ -64,7 +64,7 @@ impl Parser<'_> {
                 }
                 _ => {}
             }
-            let name = self.word().ok_or_else(|| self.error("the name of a field"))?;
+            let name = self.word().ok_or_else(|| self.error("a field name"))?;
             let colon = self.take(b':');
             let value = match self.peek() {
                 Some(b'{' | b'<' | b'[') => self.value(depth)?,
@@ -143,7 +143,7 @@ impl Parser<'_> {
                 c => text.push(c),
             }
         }
-        Err(self.error("a string that ends on its line"))
+        Err(self.error("a closing quote on the same line"))
     }
 }
 
@@ -176,11 +176,11 @@ mod tests {
     fn errors_have_the_line() {
         let cases = [
             ("a", "line 1: expected ':' after \"a\", found the end"),
-            ("a: 1\nb { c: 2", "line 2: expected the name of a field, found the end"),
-            ("\n\na: \"x\n", "line 3: expected a string that ends on its line"),
+            ("a: 1\nb { c: 2", "line 2: expected a field name, found the end"),
+            ("\n\na: \"x\n", "line 3: expected a closing quote on the same line"),
             ("a: [1 2]", "line 1: expected ',' or ']', found '2'"),
             ("a: \"\\q\"", "expected a string with escapes"),
-            ("ü: 1", "expected the name of a field, found 'ü'"),
+            ("ü: 1", "expected a field name, found 'ü'"),
             ("a: [[1]]", "expected a value"),
         ];
         for (text, expected) in cases {

@@ -1,6 +1,6 @@
 """Calls of kserve's inference client against a server with the models relu, sums, rounds, copy_INT8, copy_FP16 and softmax.
 
-Arguments: the addresses of HTTP and of gRPC. Prints the number of checks."""
+Arguments: the HTTP address and the gRPC address. Prints the number of checks."""
 
 import asyncio
 import sys
@@ -52,7 +52,7 @@ def output_of(response, at=0):
 
 
 async def both(infer):
-    """What both protocols do."""
+    """Checks common to both protocols."""
     for binary in [True, False]:
         response = await infer("relu", request("relu", "x", X, binary=binary, request_id="7"))
         check(response.id == "7" and response.model_name == "relu", response)
@@ -99,7 +99,7 @@ async def rest():
         return await client.infer(HTTP, wanted, model_name=model)
 
     await both(infer)
-    # A request as a dictionary, which the client sends as it is.
+    # A request given as a dictionary, which the client sends unchanged.
     plain = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": X.tolist()}]}
     response = await client.infer(HTTP, plain, model_name="relu")
     check(np.array_equal(output_of(response), np.maximum(X, 0)), "dictionary")
@@ -107,7 +107,7 @@ async def rest():
     await client.infer(HTTP, plain, model_name="relu", headers={"x-request-id": "9"}, response_headers=headers)
     check(headers["content-type"] == "application/json", headers)
     await client.close()
-    # HTTP/1.1 endpoints that the client has no method for, with the library beneath it.
+    # Endpoints without a client method, called through the underlying HTTP library.
     async with httpx.AsyncClient(base_url=HTTP) as plain_client:
         check((await plain_client.get("/v2/models")).json()["models"], "models")
         for path in ["load", "unload", "load"]:
@@ -125,14 +125,14 @@ async def over_grpc():
         return await client.infer(wanted)
 
     await both(infer)
-    # A run of minutes ends at the client's deadline.
+    # A run of several minutes ends at the client's deadline.
     count, start = InferInput("n", [], "INT64"), InferInput("x", [4], "FP32")
     count.set_data_from_numpy(np.array(2**62))
     start.set_data_from_numpy(np.zeros(4, np.float32))
     endless = client.infer(InferRequest("rounds", [count, start]), timeout=0.3)
     await fails(endless, (504, grpc.StatusCode.DEADLINE_EXCEEDED), "")
     await client.close()
-    # The methods of the service that the client has no function for, by its own stubs.
+    # Service methods without a client function, called through the client's generated stubs.
     async with grpc.aio.insecure_channel(GRPC) as channel:
         stub = GRPCInferenceServiceStub(channel)
         metadata = await stub.ServerMetadata(service.ServerMetadataRequest())
@@ -148,7 +148,7 @@ async def over_grpc():
 
 
 def fields():
-    """The page has every field of kserve's copy of the messages, apart from those that it names in a paragraph."""
+    """Checks that the page documents every field of kserve's copy of the messages, in a table or in the paragraph on KServe's versions."""
     known = page.fields_of_page()
     text = page.PAGE.read_text()
     for name, expected in page.messages_of(service.DESCRIPTOR).items():

@@ -1,4 +1,4 @@
-"""The page of the protocol's fields, compared with the messages that a client has."""
+"""Comparison of the documented protocol fields with the message descriptors of a client."""
 
 import pathlib
 import re
@@ -7,7 +7,7 @@ PAGE = pathlib.Path(__file__).resolve().parents[4] / "docs/serve-conformance.md"
 
 
 def fields_of_page():
-    """Returns the number and the type of each field, by message and name."""
+    """Returns the number and the type of each documented field, by message and field name."""
     messages, fields = {}, None
     for line in PAGE.read_text().splitlines():
         if line.startswith("### "):
@@ -18,7 +18,7 @@ def fields_of_page():
 
 
 def fields_of_message(message):
-    """Returns the same for a descriptor."""
+    """Returns the number and the type of each field of a message descriptor."""
     kinds = {v: k[5:].lower() for k, v in vars(type(message.fields[0])).items() if k.startswith("TYPE_")} if message.fields else {}
 
     def base(field):
@@ -45,7 +45,7 @@ def with_nested(message):
 
 
 def messages_of(*files):
-    """Returns the fields of all messages of descriptors of files."""
+    """Returns the fields of all messages in file descriptors."""
     found = {}
     for file in files:
         for top in file.message_types_by_name.values():

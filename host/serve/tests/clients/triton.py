@@ -1,6 +1,6 @@
 """Calls of the real tritonclient against a server with the models relu, sums, rounds, copy_INT8, copy_FP16 and softmax.
 
-Arguments: the addresses of HTTP and of gRPC. Prints the number of checks."""
+Arguments: the HTTP address and the gRPC address. Prints the number of checks."""
 
 import asyncio
 import json
@@ -48,12 +48,12 @@ def tensor(module, name, array, datatype="FP32", **form):
 
 
 def both(client, module, statuses):
-    """What both protocols do."""
+    """Checks common to both protocols."""
     check(client.is_server_live() and client.is_server_ready(), "server")
     check(client.is_model_ready("relu") and client.is_model_ready("relu", "1"), "model")
     result = client.infer("relu", [tensor(module, "x", X)], request_id="7")
     check(np.array_equal(result.as_numpy("output_0"), RELU), "relu")
-    # Named outputs, parameters that ask for nothing, a timeout, a compressed request.
+    # Named outputs, parameters with default values, a timeout, a compressed request.
     output = module.InferRequestedOutput("output_0")
     result = client.infer("relu", [tensor(module, "x", X)], outputs=[output], priority=0, timeout=10_000_000)
     check(np.array_equal(result.as_numpy("output_0"), RELU), "named output")
@@ -120,7 +120,7 @@ def http():
     check(client.get_log_settings()["log_info"] is True, "log")
     check(client.update_log_settings({"log_verbose_level": 1})["log_verbose_level"] == 1, "log")
     client.update_log_settings({"log_verbose_level": 0})
-    # Inputs in JSON, which ask for binary outputs unless outputs are named.
+    # JSON inputs: the client requests binary outputs unless outputs are named.
     result = client.infer("relu", [tensor(http_client, "x", X, binary_data=False)])
     check(np.array_equal(result.as_numpy("output_0"), RELU), "json")
     output = http_client.InferRequestedOutput("output_0", binary_data=False)
@@ -159,7 +159,7 @@ def grpc():
         check(np.array_equal(result.as_numpy("output_0"), RELU), coding)
     large = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
     check(np.array_equal(client.infer("relu", [tensor(grpc_client, "x", large)]).as_numpy("output_0"), np.maximum(large, 0)), "batch")
-    # A run of minutes ends at the deadline.
+    # A run of several minutes ends at the client's deadline.
     endless = [tensor(grpc_client, "n", np.array(2**62), "INT64"), tensor(grpc_client, "x", np.zeros(4, np.float32))]
     fails(lambda: client.infer("rounds", endless, client_timeout=0.3), "DEADLINE_EXCEEDED", "")
     answers = []
@@ -167,10 +167,10 @@ def grpc():
     try:
         client.async_stream_infer("relu", [tensor(grpc_client, "x", X)])
     except InferenceServerException:
-        # The server has refused the stream already; the callback has its words.
+        # The server has already rejected the stream; the callback receives the error message.
         pass
     client.stop_stream()
-    check(answers and "ModelStreamInfer is not served" in str(answers[0]), answers)
+    check(answers and "ModelStreamInfer is not supported" in str(answers[0]), answers)
 
 
 async def asynchronous():
@@ -188,7 +188,7 @@ async def asynchronous():
 
 
 def fields():
-    """The page has every message of the service, and of a configuration those with served fields; each with all fields."""
+    """Checks that the page documents each service message and each configuration message with a supported field, with all fields."""
     known = page.fields_of_page()
     for name, expected in page.messages_of(service.DESCRIPTOR).items():
         check(known.get(name) == expected, (name, known.get(name), expected))

@@ -110,7 +110,7 @@ fn a_full_queue_is_unavailable_with_a_hint() {
     assert_eq!(reply.headers["retry-after"], "1");
     let message = reply.error(503);
     assert!(message.contains("Exceeds maximum queue size") && message.contains("--max-queue-size"), "{message}");
-    // UNAVAILABLE (14) tells clients that they may retry.
+    // The status UNAVAILABLE (14) permits clients to retry.
     let inputs = vec![tensor("n", "INT64", &[]), tensor("x", "FP32", &[4])];
     let wanted = request("rounds", inputs, vec![2i64.to_le_bytes().to_vec(), vec![0; 16]]);
     let error = call::<_, ModelInferResponse>(server.grpc, "ModelInfer", &wanted).unwrap_err();
@@ -176,7 +176,7 @@ fn policies_of_the_configuration() {
     }
     let config = client.get("/v2/models/slow/config").ok().json();
     assert_eq!(config["dynamic_batching"]["default_queue_policy"]["default_timeout_microseconds"], 30_000_000);
-    // A batch size without dynamic batching does not batch requests.
+    // Requests are batched only with `dynamic_batching`, regardless of `max_batch_size`.
     let server = configured("slow", "max_batch_size: 4", &[]);
     let mut clients: Vec<Client> = (0..4).map(|_| server.client()).collect();
     for client in &mut clients {

@@ -54,7 +54,7 @@ fn sizes_that_contradict_are_errors() {
     let mut client = server.client();
     for (size, given, expected) in [
         (16, 12, "expected 16 bytes of binary data after the JSON, found 12"),
-        (16, 20, "expected 16 bytes of binary data, as the inputs say, found 20"),
+        (16, 20, "expected 16 bytes of binary data for all inputs, found 20"),
         (12, 12, "input 'x' got unexpected byte size 12, expected 16"),
         (usize::MAX, 16, "bytes of binary data after the JSON, found 16"),
     ] {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// Published client: folder for its packages, package requirement, and test script.
+/// Published client: directory for its packages, package requirement, and test script.
 struct ClientPackages {
     folder: &'static str,
     packages: &'static str,
@@ -16,13 +16,13 @@ struct ClientPackages {
 
 const TRITON: ClientPackages =
     ClientPackages { folder: "tritonclient", packages: "tritonclient[http,grpc]==2.73.0", script: "triton.py" };
-/// KServe client; its packages have 450 MB and take two minutes to download.
+/// KServe client; its packages total 450 MB and take two minutes to download.
 const KSERVE: ClientPackages =
     ClientPackages { folder: "kserve", packages: "kserve==0.21.0", script: "kserve_client.py" };
 
 impl ClientPackages {
-    /// Installs the packages and returns their folder, which is kept for later test runs; `None` if the installation
-    /// fails.
+    /// Installs the packages and returns their directory, which is reused by later test runs; `None` if the
+    /// installation fails.
     fn installed(&self) -> Option<PathBuf> {
         // Concurrent tests install the packages one after another.
         static INSTALLING: Mutex<()> = Mutex::new(());
@@ -63,7 +63,7 @@ impl ClientPackages {
     }
 }
 
-/// Returns the package folder of tritonclient; prints a note and returns `None` if the packages cannot be installed.
+/// Returns the package directory of tritonclient; prints a note and returns `None` if the packages cannot be installed.
 pub fn tritonclient_packages() -> Option<PathBuf> {
     let packages = TRITON.installed();
     if packages.is_none() {

@@ -154,7 +154,7 @@ fn page_agrees_with_the_compiled_messages() {
                 let own = if at == "MemoryUsage.type" { "kind" } else { field.name.as_str() };
                 assert!(name.is_none_or(|name| name == own), "{at}: {name:?}");
             }
-            // Outside configurations, only these features are refused, and no field is ignored.
+            // Outside configurations, only these features are unsupported, and no field is ignored.
             if !page.configuration.contains(message) && field.state != "served" {
                 let reasons = ["CUDA shared memory", "tracing", "streaming", "sequences"];
                 assert!(field.state == "refused" && reasons.iter().any(|r| field.note.starts_with(r)), "{at}");
@@ -569,7 +569,7 @@ fn refused_and_ignored_fields_of_configurations() {
             }
             assert!(reply.json()["code"] == "E0803", "{config}");
             let text = reply.error(400);
-            assert!(text.contains(&field.name) && text.contains("byoc serve does not serve"), "{config}: {text}");
+            assert!(text.contains(&field.name) && text.contains("byoc serve does not support"), "{config}: {text}");
         }
     }
     let text = load(&json!({"instance_group": [{"kind": "KIND_GPU"}]})).error(400);

@@ -18,7 +18,7 @@ fn health_and_metadata() {
     assert_eq!((&metadata["name"], &metadata["version"]), (&json!("byoc"), &json!(env!("CARGO_PKG_VERSION"))));
     let extensions = metadata["extensions"].as_array().unwrap();
     assert!(extensions.contains(&json!("binary_tensor_data")) && extensions.contains(&json!("system_shared_memory")));
-    // Without --allow-control the extension is not served.
+    // The extension requires --allow-control.
     assert!(!extensions.contains(&json!("model_repository")));
     assert_eq!(client.get("/v2/models").ok().json(), json!({"models": ["fixed", "relu", "scalar"]}));
     let relu = json!({
@@ -213,7 +213,7 @@ fn log_settings_are_read_and_changed() {
     assert_eq!((&after["log_info"], &after["log_verbose_level"]), (&json!(false), &json!(1)));
     for (setting, expected) in [
         (json!({"log_info": 3}), "'log_info': expected true or false, found 3"),
-        (json!({"log_verbose_level": -1}), "expected a number, found -1"),
+        (json!({"log_verbose_level": -1}), "expected an integer >= 0, found -1"),
         (json!({"log_file": "/tmp/x"}), "standard error"),
         (json!({"log_level": 1}), "unknown 'log_level'"),
         (json!([1]), "parse"),
@@ -250,7 +250,7 @@ fn a_model_that_cannot_be_loaded_leaves_the_others() {
         expected.map(|(name, state)| (json!(name), json!(state))).iter().map(|(a, b)| (a, b)).collect::<Vec<_>>()
     );
     assert!(index[0]["reason"].as_str().unwrap().contains("(E05"), "{index}");
-    assert!(index[1]["reason"].as_str().unwrap().contains("expected a folder for each version"), "{index}");
+    assert!(index[1]["reason"].as_str().unwrap().contains("expected a directory per version"), "{index}");
     let ready = client.post("/v2/repository/index", &json!({"ready": true})).ok().json();
     assert_eq!(ready, json!([{"name": "good", "version": "1", "state": "READY"}]));
 }

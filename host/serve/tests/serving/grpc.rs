@@ -117,7 +117,7 @@ fn unknown_names_and_methods() {
     }
     let named = RepositoryIndexRequest { repository_name: "r".into(), ready: false };
     assert_eq!(call::<_, Empty>(server.grpc, "RepositoryIndex", &named).unwrap_err().code, NOT_FOUND);
-    // Bytes that are not a message.
+    // Malformed message bytes.
     for body in [vec![], vec![0, 0, 0, 0, 9, 1], frame(&[0xff; 40]), vec![7; 3]] {
         let error =
             call_with::<Empty>(server.grpc, "/inference.GRPCInferenceService/ModelInfer", &[], body).unwrap_err();

@@ -68,8 +68,9 @@ pub fn model(name: &str) -> String {
     let body = match MODELS.iter().find(|model| model.0 == name) {
         Some(model) => model.1.to_owned(),
         None => {
-            let dtype = TYPES.iter().find(|row| format!("copy_{}", row.0) == name).expect("expected a known model").1;
-            // Concatenation, because no pass removes it.
+            let dtype =
+                TYPES.iter().find(|row| format!("copy_{}", row.0) == name).expect("the name is that of a test model").1;
+            // A concatenation, because no pass folds it away.
             format!("def @main(%x: Tensor[(n, 2), {dtype}]) {{ concatenate((%x, %x), axis=1) }}")
         }
     };

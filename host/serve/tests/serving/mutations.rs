@@ -140,7 +140,7 @@ fn mutated_messages_over_grpc() {
                 assert!(agree(&floats(&answer.raw_output_contents[0]), &input), "{sent:?} {answer:?}");
                 served += 1;
             }
-            // INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED; INTERNAL for bytes that are not a message.
+            // INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED; INTERNAL for malformed message bytes.
             Err(error) => {
                 assert!([3, 5, 12, 13].contains(&error.code) && !error.message.is_empty(), "{body:?}: {error:?}");
                 let is_message = ModelInferRequest::decode(&*body).is_ok();

@@ -22,16 +22,16 @@ fn starts_that_fail_say_why() {
         (vec![], "E0801", "expected models or --repository DIR, found neither"),
         (vec![&*file, &*file], "E0801", "found 'relu' twice"),
         (vec!["a\n=a.onnx"], "E0801", "expected a model name without slashes"),
-        (vec!["--repository", "/no/such/folder"], "E0801", "expected a folder, found /no/such/folder"),
+        (vec!["--repository", "/no/such/folder"], "E0801", "expected a directory, found /no/such/folder"),
         (vec!["--http", "none", "--grpc", "none", &*file], "E0801", "found none for both"),
-        (vec!["--backend", "none,dnnl", &*file], "E0801", "expected none alone"),
-        (vec!["--http", &*taken, &*file], "E0802", "found one that another program listens on"),
+        (vec!["--backend", "none,dnnl", &*file], "E0801", "expected only 'none'"),
+        (vec!["--http", &*taken, &*file], "E0802", "found a port in use by another process"),
         (vec!["--grpc", "nowhere", &*file], "E0802", "expected a port, HOST:PORT or none"),
     ] {
         let error = Server::start(&options(&flags)).err().expect("expected a startup error, found a running server");
         assert!(error.code.to_string() == code && error.message.contains(expected), "{flags:?}: {error}");
     }
-    // A folder without models is served, because models may be added later.
+    // A directory without models is served, because models may be added later.
     let server = Server::start(&options(&["--repository", &folder.path().join("..").display().to_string()]));
     server.unwrap().stop();
 }

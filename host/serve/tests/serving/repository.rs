@@ -49,7 +49,7 @@ fn versions_follow_the_policy() {
             std::fs::create_dir_all(&path).unwrap();
             std::fs::write(path.join("model.relay"), add(value)).unwrap();
         }
-        // Folders whose names are not version numbers.
+        // Directories whose names are not version numbers.
         for other in ["0", "03", "v4", "-5", "configs"] {
             write(&folder.path().join(name).join(other).join("model.relay"), "relu");
         }
@@ -130,7 +130,7 @@ fn load_and_unload_in_both_dialects() {
         (json!({"parameters": {"config": "{"}}), "expected a model configuration as JSON"),
         (json!({"parameters": {"config": "{\"max_batch_size\": -1}"}}), "expected an integer >= 0, found -1"),
         (json!({"parameters": {"config": "{}", "file:1/model.onnx": "%"}}), "expected base64"),
-        (json!({"parameters": {"file:1/model.onnx": ""}}), "expected the parameter 'config' beside files"),
+        (json!({"parameters": {"file:1/model.onnx": ""}}), "expected the parameter 'config' with files"),
         (json!({"parameters": {"config": "{}", "file:../model.onnx": ""}}), "expected files file:VERSION/"),
         (json!({"parameters": {"config": "{}", "file:1/model.onnx": ""}}), "failed to load 'm' version 1"),
         (json!([1]), "parse"),
@@ -211,14 +211,14 @@ fn configurations_that_do_not_fit_are_load_errors() {
             "max_batch_size: 2 input { name: \"x\" data_type: TYPE_INT8 dims: 4 }",
             "expected data_type TYPE_FP32 as in the model, found TYPE_INT8",
         ),
-        ("fixed", "max_batch_size: 2", "whose first is no unknown batch dimension"),
-        ("relu", "name: \"other\"", "name: expected 'm', as the folder is called, found 'other'"),
+        ("fixed", "max_batch_size: 2", "without an unknown first dimension"),
+        ("relu", "name: \"other\"", "name: expected 'm', the name of the directory, found 'other'"),
         (
             "relu",
             "platform: \"tensorrt_plan\"",
             "platform: expected 'byoc' or 'onnxruntime_onnx', found 'tensorrt_plan'",
         ),
-        ("relu", "default_model_filename: \"../../x\"", "expected the name of a file"),
+        ("relu", "default_model_filename: \"../../x\"", "expected a file name"),
         ("relu", "default_model_filename: \"x.onnx\"", "expected one of x.onnx in"),
         ("relu", "version_policy { specific { versions: 3 } }", "expected versions of [1], found 3"),
         ("relu", "dynamic_batching { } max_batch_size: 0", "expected max_batch_size > 0, found 0"),
@@ -231,7 +231,7 @@ fn configurations_that_do_not_fit_are_load_errors() {
         (
             "relu",
             "output { name: \"output_0\" dims: [-1, 4] label_filename: \"../labels\" }",
-            "expected a file of labels in the model's folder",
+            "expected a label file in the model's directory",
         ),
         ("relu", "sequence_batching { }", "without sequence_batching"),
     ];
@@ -332,7 +332,7 @@ fn unload_while_requests_run() {
         if reply.status == 200 {
             assert_eq!(reply.json()["outputs"][0]["data"][0], 3.0);
         } else {
-            // A request that arrived after the model was unloaded.
+            // The request arrived after the model was unloaded.
             reply.error(404);
         }
     }

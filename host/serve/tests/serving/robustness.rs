@@ -227,7 +227,7 @@ fn load(address: SocketAddr, seed: usize, ended: &AtomicBool, answers: &AtomicUs
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        // After this time, the server has lost the request.
+        // A request without a response after this time counts as lost.
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_nodelay(true).unwrap();
         let mut client = Client(stream);

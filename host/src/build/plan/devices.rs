@@ -39,7 +39,7 @@ pub(super) fn assign(mut function: Function, regions: &[Region]) -> Function {
         }
         match instr {
             Instr::Region { region, inputs, outs, .. } if space.is_some() => {
-                let mut made = Made { code: &mut code, at, space: space.expect("checked") };
+                let mut made = Made { code: &mut code, at, space: space.expect("the guard tests `space`") };
                 let inputs = inputs.iter().map(|reg| placement.input(*reg, &aliases, &mut made)).collect();
                 let twins: Vec<Reg> = outs.iter().map(|reg| placement.twin(*reg, &made)).collect();
                 code.push(Instr::Region { region, inputs, outs: twins.clone(), in_place: Vec::new() });

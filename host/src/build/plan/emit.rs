@@ -292,7 +292,12 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     let field = self.fields[(first + index) as usize];
                     self.context.syms.set(id, field);
                 }
-                _ => return Err(not_lowerable(format!("expected a tuple with a field {index}"))),
+                _ => {
+                    return Err(not_lowerable(format!(
+                        "expected a tuple with a field {index}, found type {}",
+                        self.context.module.ty(*tuple)
+                    )));
+                }
             },
             Expr::Function(_) => {
                 if let Some(literal) = self.unit.literals.get(&id) {
@@ -409,7 +414,12 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     work[pushed..].reverse();
                     self.code.push(Instr::Fields { value, outs });
                 }
-                _ => return Err(not_lowerable(format!("expected a pattern of type {ty}"))),
+                _ => {
+                    return Err(not_lowerable(format!(
+                        "expected a pattern of type {ty}, found {}",
+                        format_pattern(pattern)
+                    )));
+                }
             }
         }
         Ok(tests)
@@ -470,7 +480,12 @@ impl<'a, 'm> Emitter<'a, 'm> {
             (Some(function), _, false) => Instr::Call { function, args, outs },
             (None, Sym::Reg(closure), true) => Instr::TailCallClosure { closure, args },
             (None, Sym::Reg(closure), false) => Instr::CallClosure { closure, args, outs },
-            _ => return Err(not_lowerable("expected a function to call")),
+            _ => {
+                return Err(not_lowerable(format!(
+                    "expected a function as callee, found type {}",
+                    self.context.module.ty(callee)
+                )));
+            }
         };
         self.code.push(instr);
         Ok(())
@@ -556,7 +571,9 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 }
                 Sym::Literal { closure: Some(closure), .. } => regs.push(closure),
                 Sym::Literal { closure: None, .. } => {
-                    return Err(not_lowerable("expected a closure that was created before its use"));
+                    return Err(not_lowerable(
+                        "expected a closure that is created before its use, found one created later",
+                    ));
                 }
                 Sym::Global(global) => {
                     let function = self.context.global(global)?;
@@ -606,7 +623,11 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 Type::Param(name) => {
                     return Err(not_lowerable(format!("unbound type parameter {name}")));
                 }
-                Type::Unknown => return Err(not_lowerable("expected a typed expression: run infer_type first")),
+                Type::Unknown => {
+                    return Err(not_lowerable(
+                        "expected a typed expression, found an untyped one: run infer_type first",
+                    ));
+                }
             };
             if self.registers.len() > limit {
                 return Err(too_wide());
@@ -683,5 +704,5 @@ fn format_pattern(pattern: &ClausePattern) -> String {
 }
 
 fn too_wide() -> Diagnostic {
-    not_lowerable(format!("expected a tuple with at most {MAX_LEAVES} leaves"))
+    not_lowerable(format!("expected a tuple with at most {MAX_LEAVES} leaves, found more"))
 }

@@ -62,12 +62,15 @@ pub fn plan_in_place(
     while let Some((name, index)) = context.queue.pop_front() {
         context.lower_global(&mut analyzer, &name, index)?;
     }
-    let function = module.expr(*main).as_function().ok_or_else(|| not_lowerable("expected @main to be a function"))?;
+    let function = module
+        .expr(*main)
+        .as_function()
+        .ok_or_else(|| not_lowerable(format!("expected a function as @main, found type {}", module.ty(*main))))?;
     let mut inputs = Vec::new();
     for &param in &function.params {
         let name = match module.expr(param) {
             Expr::Var(var) => var.name.to_string(),
-            _ => return Err(not_lowerable("expected variables as parameters of @main")),
+            _ => return Err(not_lowerable("expected variables as parameters of @main, found a different expression")),
         };
         let types = tensors(module.ty(param), &format!("input \"{name}\" of @main"))?;
         let is_tuple = matches!(module.ty(param), Type::Tuple(_));
@@ -213,7 +216,7 @@ impl<'m> Context<'m> {
     fn global(&mut self, id: ExprId) -> Result<u32, Diagnostic> {
         match self.module.expr(id) {
             Expr::Global(name) => self.function_of(name),
-            _ => Err(not_lowerable("expected a global function to call")),
+            _ => Err(not_lowerable(format!("expected a global function as callee, found type {}", self.module.ty(id)))),
         }
     }
 

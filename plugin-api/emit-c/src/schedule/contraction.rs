@@ -77,7 +77,7 @@ impl Contraction {
     }
 }
 
-/// Size of a tile: number of rows and number of vectors.
+/// Tile shape: number of rows and number of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
     /// Tile for 512-bit vectors.
@@ -169,7 +169,7 @@ impl Schedule {
             merged.insert(0, (1, 0));
         }
         if merged.len() > 3 {
-            return Err("expected a sum over at most 3 non-contiguous dimensions".into());
+            return Err("expected a sum over at most 3 non-contiguous dimensions, found more".into());
         }
         let depth: i64 = merged.iter().map(|m| m.0).product();
         let padded = round_up(columns, LANES);
@@ -221,8 +221,8 @@ impl Schedule {
 }
 
 /// Returns the tile, in rows and vectors, with the least estimated time for `len` rows and `vectors` column vectors.
-/// The registers hold the accumulators, the vectors of `b` and one element of `a`. A step costs one multiply-add per
-/// accumulator, but at least the number that hides the latency of a multiply-add.
+/// The registers hold the accumulators, the vectors of `b` and one element of `a`. An iteration costs one multiply-add
+/// per accumulator, but at least the number that hides the latency of a multiply-add.
 pub fn best_tile(len: i64, vectors: i64, registers: i64) -> (i64, i64) {
     let mut best = ((1, 1), f64::INFINITY);
     for nv in 1..=vectors.min(8) {

@@ -39,9 +39,9 @@ impl Points {
 pub struct Transpose {
     /// Dimension that is contiguous in the source.
     pub across: usize,
-    /// Size of the dimension `across`.
+    /// Extent of the dimension `across`.
     pub rows: i64,
-    /// Size of the last dimension.
+    /// Extent of the last dimension.
     pub columns: i64,
     /// All dimensions but the last, with `across` counted in blocks.
     pub dims: Vec<i64>,
@@ -73,13 +73,13 @@ impl Transpose {
 /// Schedule of a reduction, which combines one group of elements per point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reduction {
-    /// True if the innermost dimension is kept: neighboring groups fill the vector lanes.
+    /// True if the innermost dimension is not reduced: neighboring groups fill the vector lanes.
     pub across: bool,
     /// Number of groups that are reduced together.
     pub block: i64,
     /// Number of blocks of the innermost dimension.
     pub blocks: i64,
-    /// Number of blocks in the whole index space.
+    /// Number of blocks in the index space.
     pub items: i64,
     /// Number of tasks.
     pub tasks: i64,

@@ -201,7 +201,7 @@ structures! {
 
 macro_rules! size_tagged {
     ($($name:ident)*) => {$(
-        // SAFETY: pointers, numbers and optional function pointers may be zero, and `struct_size` is the first field.
+        // SAFETY: pointers, integers and optional function pointers may be zero, and `struct_size` is the first field.
         unsafe impl SizeTagged for $name {}
     )*};
 }

@@ -65,7 +65,7 @@ impl<'a> CallState<'a> {
         self
     }
 
-    /// Reserves the verdicts of a `judge` call on `count` candidates.
+    /// Reserves one verdict slot per candidate of a `judge` call on `count` candidates.
     pub fn for_judge(self, count: usize) -> CallState<'a> {
         self.with_answers(|answers| answers.verdicts = vec![None; count]);
         self
@@ -86,7 +86,7 @@ impl<'a> CallState<'a> {
             _ => {
                 let error = answers.failure.unwrap_or_else(|| {
                     let hint = "call call->host->fail with a message before returning an error status";
-                    Error::new(format!("status {status}, but `fail` was not called")).hint(hint)
+                    Error::new(format!("expected a call to `fail` before status {status}, found none")).hint(hint)
                 });
                 // `fail` has no code parameter; after a cancellation, a failure without a code counts as cancelled.
                 let cancelled = error.code.is_empty() && self.host.services.cancelled();

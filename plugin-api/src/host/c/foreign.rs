@@ -28,7 +28,7 @@ pub fn copy(data: *const c_void, size: usize, name: &str) -> Result<Vec<u8>, Str
     while copied.len() < size {
         let at = copied.len();
         let chunk = CHUNK.min(size - at);
-        copied.try_reserve(chunk).map_err(|_| format!("{name}: out of memory for {size} bytes"))?;
+        copied.try_reserve(chunk).map_err(|_| format!("{name}: failed to allocate {size} bytes"))?;
         copied.resize(at + chunk, 0);
         memory
             .read_exact_at(&mut copied[at..], (data as u64).wrapping_add(at as u64))

@@ -81,7 +81,8 @@ fn required(from: *const c_char, name: &str) -> Result<String, String> {
 /// Copies a plugin's structure. `name` describes the structure in messages.
 fn sized<T: abi::SizeTagged>(from: *const T, name: &str) -> Result<T, String> {
     // SAFETY: the header requires that a structure has `struct_size` bytes.
-    unsafe { abi::read(from) }.ok_or_else(|| format!("expected {name} with a struct_size"))
+    unsafe { abi::read(from) }
+        .ok_or_else(|| format!("expected {name} with a struct_size, found NULL or an invalid size"))
 }
 
 /// Returns a plugin's list as a slice. Messages begin with `name`.
@@ -89,7 +90,7 @@ fn list<'a, T>(data: *const T, count: usize, name: &str) -> Result<&'a [T], Stri
     match (data.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, count) => Err(format!("{name}: expected {count} items, found NULL")),
-        // SAFETY: the header requires that a list has as many items as its count states.
+        // SAFETY: the header requires that a list has `count` items.
         (false, count) => Ok(unsafe { std::slice::from_raw_parts(data, count) }),
     }
 }
@@ -424,7 +425,7 @@ unsafe extern "C" fn reference_prepare(
         for slice in slices {
             let sizes = list(slice.data, slice.count, "dimensions")?.iter();
             let sizes: Option<Vec<usize>> = sizes.map(|&size| usize::try_from(size).ok()).collect();
-            dims.push(sizes.ok_or_else(|| Error::new("expected dimensions >= 0"))?);
+            dims.push(sizes.ok_or_else(|| Error::new("expected dimensions >= 0, found a negative dimension"))?);
         }
         let dims: Vec<&[usize]> = dims.iter().map(Vec::as_slice).collect();
         let prepared = executable.prepare(&dims)?;

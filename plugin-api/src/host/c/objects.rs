@@ -80,7 +80,7 @@ fn missing_function_message(name: &str) -> String {
 
 /// Parses a description, tolerating malformed text.
 fn description(answers: Answers) -> Result<Description> {
-    let bytes = answers.bytes.ok_or_else(|| Error::new("no description: `answer` was not called"))?;
+    let bytes = answers.bytes.ok_or_else(|| Error::new("expected a call to `answer`, found none"))?;
     Ok(Description::from_json_lossy(&String::from_utf8_lossy(&bytes)))
 }
 
@@ -108,7 +108,8 @@ impl CCodegen {
         });
         let answers = self.0.with_context("judge", result.map(|(_, answers)| answers.verdicts))?;
         let verdict = |(i, verdict): (usize, Option<Verdict>)| {
-            let message = || format!("no verdict on candidate {} ({})", first + i, candidates[i].name);
+            let message =
+                || format!("expected a verdict on candidate {} ({}), found none", first + i, candidates[i].name);
             self.0.with_context("judge", verdict.ok_or_else(|| message().into()))
         };
         answers.into_iter().enumerate().map(verdict).collect()
@@ -163,7 +164,11 @@ impl Codegen for CCodegen {
         }
         let mut verdicts = Vec::with_capacity(candidates.len());
         for judged in judged {
-            verdicts.extend(judged.into_inner().unwrap_or_else(|| Err("a batch was skipped".into()))?);
+            verdicts.extend(
+                judged
+                    .into_inner()
+                    .unwrap_or_else(|| Err("expected verdicts for every batch, found a skipped batch".into()))?,
+            );
         }
         Ok(verdicts)
     }
@@ -187,8 +192,9 @@ impl Codegen for CCodegen {
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { compile(self.0.this, call, &raw const arguments) }
         });
-        let compiled = result
-            .and_then(|(_, answers)| answers.compiled.ok_or_else(|| Error::new("no code: `compiled` was not called")));
+        let compiled = result.and_then(|(_, answers)| {
+            answers.compiled.ok_or_else(|| Error::new("expected a call to `compiled`, found none"))
+        });
         self.0.with_context("compile", compiled)
     }
 
@@ -236,7 +242,7 @@ impl Loader for CLoader {
             unsafe { load(self.0.this, call, &raw const request) }
         });
         let loaded = result.and_then(|(_, answers): (i32, Answers)| {
-            answers.loaded.ok_or_else(|| Error::new("no loaded region: `loaded` was not called"))
+            answers.loaded.ok_or_else(|| Error::new("expected a call to `loaded`, found none"))
         });
         self.0.with_context("load", loaded)
     }
@@ -279,7 +285,7 @@ impl Executable for CExecutable {
             entries::prepare(site, || unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) })
         });
         let prepared = result.and_then(|(_, answers)| match answers.prepared.outputs.is_empty() {
-            true => Err(Error::new("no outputs: `output` was not called")),
+            true => Err(Error::new("expected a call to `output`, found none")),
             false => check_prepared(&answers.prepared).map(|()| answers.prepared),
         });
         self.0.with_context("prepare", prepared)

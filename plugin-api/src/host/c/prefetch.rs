@@ -1,6 +1,6 @@
 //! Prefetches candidates before they are written as JSON.
 //!
-//! A candidate consists of some fifty small allocations, and thousands of candidates exceed the caches: writing them
+//! A candidate consists of about fifty small allocations, and thousands of candidates exceed the caches: writing them
 //! one by one would mostly wait for serial cache misses. Therefore a group of candidates is prefetched level by level,
 //! all allocations of a level together, while the previous group is written.
 

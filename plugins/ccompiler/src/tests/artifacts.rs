@@ -7,7 +7,7 @@ use crate::{blob, cpu, toolchain};
 use byoc_plugin_api::*;
 use std::path::{Path, PathBuf};
 
-/// Builds a dense layer with an activation.
+/// Builds a region with a dense layer and an activation.
 fn layer() -> Case {
     let mut case = Case::new();
     let x = case.input(&[3, 20]);
@@ -35,15 +35,15 @@ fn compilation_is_reproducible() {
     let cache = tempfile::tempdir().unwrap();
     let cold = case.compile(Some(cache.path())).blob;
     let kept = objects(cache.path());
-    assert_eq!(kept.len(), 1, "one object is cached");
+    assert_eq!(kept.len(), 1, "expected one cached object");
     let warm = case.compile(Some(cache.path())).blob;
-    assert!(first == cold && cold == warm, "a cold and a warm cache give the same bytes");
+    assert!(first == cold && cold == warm, "expected identical blobs with a cold and a warm cache");
     // A corrupted object is detected and compiled again.
     let path = &kept[0];
     let mut bytes = std::fs::read(path).unwrap();
     bytes[1000] ^= 1;
     std::fs::write(path, bytes).unwrap();
-    assert!(case.compile(Some(cache.path())).blob == first, "a corrupted object in the cache is not used");
+    assert!(case.compile(Some(cache.path())).blob == first, "expected a corrupted cached object to be recompiled");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn tiles_for_256_bit_vectors_give_the_same_result() {
     other.blob = blob::write(read.header, &narrow, &object).unwrap().into();
     let (a, b) = (case.run(&compiled, 2), case.run(&other, 2));
     for (x, y) in a[0].data.iter().zip(&b[0].data) {
-        assert!((x - y).abs() < 1e-5, "{x} and {y}");
+        assert!((x - y).abs() < 1e-5, "expected {x}, found {y}");
     }
 }
 
@@ -159,7 +159,7 @@ fn refusals_give_code_and_detail() {
     let mut case = layer();
     case.graph.nodes[0].outputs[0].dims[0] = Dim::Unknown("batch".into());
     case.graph.inputs[0].ty.dims[0] = Dim::Unknown("batch".into());
-    let detail = "DynamicDim: Tensor[(batch, 20), float32] has a dimension that is not known before the run";
+    let detail = "DynamicDim: expected dimensions known at compile time, found Tensor[(batch, 20), float32]";
     assert_eq!(judge(&case), detail);
 }
 
@@ -170,5 +170,5 @@ fn description_lists_each_operator_once() {
     names.sort();
     names.dedup();
     assert_eq!(names.len(), description.operators.len());
-    assert!(cpu::features().windows(2).all(|w| w[0] < w[1]), "features are sorted");
+    assert!(cpu::features().windows(2).all(|w| w[0] < w[1]), "expected features in ascending order");
 }

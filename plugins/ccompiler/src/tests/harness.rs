@@ -8,7 +8,7 @@ use serde_json::json;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Test host: number of threads, and number of the query at which the host reports cancellation (0: never).
+/// Test host: number of threads, and index of the query at which the host reports cancellation (0: never).
 struct TestHost(usize, AtomicUsize);
 
 impl HostServices for TestHost {
@@ -48,7 +48,7 @@ impl HostServices for TestHost {
     fn log(&self, _: Level, _: &str, _: &str) {}
 
     fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
-        Err(Error::new("no reference kernels in this test"))
+        Err(Error::new("reference kernels are not available in this test"))
     }
 }
 
@@ -93,7 +93,7 @@ pub fn services(threads: usize) -> Services {
     Services::new(TestHost(threads, AtomicUsize::new(0)))
 }
 
-/// Creates a host that reports cancellation at query number `questions`.
+/// Creates a host that reports cancellation at the `questions`-th query.
 pub fn services_that_cancel(questions: usize) -> Services {
     Services::new(TestHost(1, AtomicUsize::new(questions)))
 }
@@ -209,7 +209,7 @@ impl Case {
         runs.extend(super::program::run(self));
         for (form, results) in runs {
             for (k, (got, want)) in results.iter().zip(&expected).enumerate() {
-                assert_eq!(got.shape, want.shape, "output {k}");
+                assert_eq!(got.shape, want.shape, "shape of output {k}");
                 let scale = want.data.iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs())).max(1e-30);
                 for (i, (a, b)) in got.data.iter().zip(&want.data).enumerate() {
                     let same = (a.is_nan() && b.is_nan()) || a == b || ((a - b).abs() / scale) <= tolerance;

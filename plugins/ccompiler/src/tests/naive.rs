@@ -42,7 +42,7 @@ impl Array {
                 DType::I64 => bytes.extend((x as i64).to_le_bytes()),
                 DType::I32 => bytes.extend((x as i32).to_le_bytes()),
                 DType::BOOL => bytes.push(u8::from(x != 0.0)),
-                other => panic!("{other}"),
+                other => panic!("unsupported element type {other}"),
             }
         }
         bytes
@@ -60,7 +60,7 @@ impl Array {
                 DType::I64 => i64::from_le_bytes(b.try_into().unwrap()) as f64,
                 DType::I32 => f64::from(i32::from_le_bytes(b.try_into().unwrap())),
                 DType::BOOL => f64::from(b[0]),
-                other => panic!("{other}"),
+                other => panic!("unsupported element type {other}"),
             })
             .collect();
         Array { dtype, shape, data }
@@ -366,7 +366,9 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
             }
         }
         "nn.pad" => {
-            let Some(AttrValue::List(widths)) = node.attr("pad_width") else { panic!("pad_width") };
+            let Some(AttrValue::List(widths)) = node.attr("pad_width") else {
+                panic!("expected a list in attribute pad_width")
+            };
             let before: Vec<i64> = widths.iter().map(|w| w.as_ints().unwrap()[0]).collect();
             let mode = node.text("pad_mode").unwrap();
             for index in indices(&out_shape) {

@@ -11,7 +11,7 @@ use crate::math::{LANES, load, sigmoid, store, tanh};
 /// the sum of two operands, one computed from the input and one from the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Whole step: `z = sigmoid(0 + 1)`, `r = sigmoid(2 + 3)`, `n = tanh(4 + r 5)`, `(1 - z) n + z 6`.
+    /// Complete step: `z = sigmoid(0 + 1)`, `r = sigmoid(2 + 3)`, `n = tanh(4 + r 5)`, `(1 - z) n + z 6`.
     Whole,
     /// New state: `z = sigmoid(0 + 1)`, `n = tanh(2 + 3)`, `(1 - z) n + z 4`.
     Mix,

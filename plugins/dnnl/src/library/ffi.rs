@@ -1,7 +1,7 @@
 //! Hand-written declarations of oneDNN's C API, version 3: the types, constants and functions used here.
 //!
-//! Every object of the library is an opaque pointer. Constants come from `dnnl_types.h` and `dnnl_common_types.h`; a
-//! test compares each constant with the headers if they are installed.
+//! Every object of the library is an opaque pointer. Constants have the values in `dnnl_types.h` and
+//! `dnnl_common_types.h`; a test compares each constant with the headers if they are installed.
 
 use libloading::os::unix::Library;
 use std::ffi::{c_char, c_int, c_uint, c_void};

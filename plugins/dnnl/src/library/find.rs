@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// Hint for installing the library.
-pub const INSTALL_HINT: &str = "in a checkout run `cargo xtask fetch-onednn`; elsewhere `pip install onednn-cpu-gomp==2023.2.0` \
+pub const INSTALL_HINT: &str = "in a checkout, run `cargo xtask fetch-onednn`; elsewhere, run `pip install onednn-cpu-gomp==2023.2.0` \
 into an environment and set BYOC_DNNL_LIB to its lib/libdnnl.so.3";
 
 /// File name of the library, with its major version.
@@ -18,8 +18,8 @@ pub fn set_plugin_path(path: &Path) {
     let _ = PLUGIN_PATH.set(path.to_owned());
 }
 
-/// Returns the library path. Candidates, in order: `BYOC_DNNL_LIB`; the plugin's folder; `vendor/onednn` in the
-/// plugin's folder or in one of the three folders above it; the bare file name, for the dynamic loader to search.
+/// Returns the library path. Candidates, in order: `BYOC_DNNL_LIB`; the plugin's directory; `vendor/onednn` in the
+/// plugin's directory or in one of its three closest ancestors; the bare file name, for the dynamic loader to search.
 ///
 /// # Errors
 /// If the file named by `BYOC_DNNL_LIB`, or the file found, is not a complete shared library.
@@ -44,7 +44,7 @@ pub fn find() -> Result<PathBuf> {
     Ok(PathBuf::from(FILE_NAME))
 }
 
-/// Returns the candidates in the plugin's folder and the folders above it.
+/// Returns the candidates in the plugin's directory and the directories above it.
 fn candidates(plugin: Option<&Path>) -> Vec<PathBuf> {
     let plugin = plugin.map(|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()));
     let Some(folder) = plugin.as_deref().and_then(Path::parent) else { return Vec::new() };
@@ -56,7 +56,7 @@ fn candidates(plugin: Option<&Path>) -> Vec<PathBuf> {
 /// Returns the path of the loaded library: `file`, or the path that the dynamic loader mapped if `file` is a bare name.
 ///
 /// # Errors
-/// If `/proc/self/maps` does not list the library, or the current folder is not accessible.
+/// If `/proc/self/maps` does not list the library, or the current directory is not accessible.
 pub fn mapped(file: &Path) -> Result<PathBuf> {
     if file.parent().is_some_and(|folder| !folder.as_os_str().is_empty()) {
         return Ok(std::path::absolute(file)?);
@@ -65,7 +65,7 @@ pub fn mapped(file: &Path) -> Result<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let stem = format!("/{FILE_NAME}");
     let path = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..])).find(|path| path.contains(&stem));
-    path.map(PathBuf::from).ok_or_else(|| Error::new(format!("{shown}: the file of the library is not known")))
+    path.map(PathBuf::from).ok_or_else(|| Error::new(format!("{shown}: /proc/self/maps does not list the library")))
 }
 
 /// Checks that a file is a complete shared library: mapping a truncated library kills the process.
@@ -73,9 +73,10 @@ fn check(file: &Path) -> std::result::Result<(), String> {
     use std::io::Read;
     let mut header = [0u8; 64];
     let mut open = std::fs::File::open(file).map_err(|error| format!("cannot open the file: {error}"))?;
-    open.read_exact(&mut header).map_err(|_| "not a shared library".to_owned())?;
+    open.read_exact(&mut header)
+        .map_err(|_| "expected a shared library, found a file without an ELF header".to_owned())?;
     if header[..5] != *b"\x7fELF\x02" {
-        return Err("not a 64-bit shared library".into());
+        return Err("expected a 64-bit shared library, found another format".into());
     }
     let long = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap_or_default());
     let short = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
@@ -116,7 +117,7 @@ mod tests {
         std::fs::write(&part, &bytes[..bytes.len() / 2]).unwrap();
         assert!(check(&part).unwrap_err().starts_with("truncated shared library"));
         std::fs::write(&part, "text").unwrap();
-        assert_eq!(check(&part).unwrap_err(), "not a shared library");
+        assert_eq!(check(&part).unwrap_err(), "expected a shared library, found a file without an ELF header");
         assert!(check(&folder.path().join("none")).unwrap_err().starts_with("cannot open the file"));
     }
 }

@@ -28,7 +28,7 @@ fn dtype_number(dtype: DType) -> Result<c_int> {
         DType::I32 => ffi::S32,
         DType::I8 => ffi::S8,
         DType::U8 | DType::BOOL => ffi::U8,
-        other => return Err(format!("element type {other} is not supported by oneDNN").into()),
+        other => return Err(format!("oneDNN does not support element type {other}").into()),
     })
 }
 
@@ -456,7 +456,7 @@ impl PrimitiveDesc {
 
     fn copied(&self, raw: *const ffi::CMemoryDesc) -> Result<Desc> {
         if raw.is_null() {
-            return Err("the primitive has no such tensor".into());
+            return Err("oneDNN does not report the layout of this tensor".into());
         }
         let mut own = null_mut();
         // SAFETY: `raw` points to a layout that belongs to the descriptor of `self`.
@@ -549,7 +549,7 @@ impl Memory {
     /// Sets the address of the first element.
     ///
     /// # Errors
-    /// If the library rejects the address, for which no cause is known.
+    /// If the library rejects the address, which is not expected to happen.
     pub fn set(&mut self, place: *mut u8) -> Result<()> {
         // SAFETY: `self` owns the object; the address is dereferenced only during an execution.
         check(unsafe { (self.library.api.memory_set_data_handle)(self.raw, place.cast()) }, "memory")

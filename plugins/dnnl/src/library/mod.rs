@@ -88,7 +88,7 @@ impl OneDnn {
     /// Returns the library path.
     ///
     /// # Errors
-    /// If the system does not report the mapped files, or the current folder is not accessible.
+    /// If the system does not report the mapped files, or the current directory is not accessible.
     pub fn path(&self) -> Result<PathBuf> {
         find::mapped(&self.file)
     }
@@ -107,7 +107,7 @@ impl OneDnn {
         self.team.as_ref().map_or(1, Team::size)
     }
 
-    /// Empties the library's primitive cache, which keeps the code of up to about a thousand primitives after their
+    /// Empties the library's primitive cache, which retains the code of up to about a thousand primitives after their
     /// last user has released them. Live primitives are not affected.
     pub fn empty_cache(&self) {
         // Without the lock, a concurrent call could read the temporary 0 as the capacity and leave the cache disabled.

@@ -47,7 +47,7 @@ impl fmt::Display for Status {
             Status::LastImplementationReached => "last implementation reached",
             Status::RuntimeError => "runtime error",
             Status::NotRequired => "not required",
-            Status::Unknown(number) => return write!(f, "status {number}"),
+            Status::Unknown(number) => return write!(f, "unknown status {number}"),
         })
     }
 }

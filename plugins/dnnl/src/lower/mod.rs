@@ -302,7 +302,7 @@ impl Lowering<'_> {
         self.step(desc, vec![(ffi::ARG_SRC, from.clone(), src), (ffi::ARG_DST, to.clone(), dst)], label)
     }
 
-    /// Adds a step that fills a whole buffer with a byte.
+    /// Adds a step that fills an entire buffer with a byte.
     pub fn fill(&mut self, tensor: &BufferView, byte: u8) -> Result<()> {
         let desc = self.desc_of(tensor)?;
         let args = vec![Argument { arg: ffi::ARG_DST, buffer: tensor.buffer, offset: 0, desc }];

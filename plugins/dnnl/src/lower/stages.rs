@@ -72,7 +72,9 @@ impl Lowering<'_> {
                 _ => break,
             }
         }
-        let done = done.ok_or_else(|| unsupported_shape("expected stage parameters along one axis"))?;
+        let done = done.ok_or_else(|| {
+            unsupported_shape("expected stage parameters along one axis, found parameters along several axes")
+        })?;
         let (value, view) = last;
         let to = self.ir.get(value).dtype;
         let elements = count(&view.shape) as usize;
@@ -104,7 +106,7 @@ impl Lowering<'_> {
         if other.view.same_layout(view) {
             Ok(other)
         } else {
-            Err(unsupported_shape("expected an operand in the same memory order"))
+            Err(unsupported_shape("expected an operand in the same memory order, found another order"))
         }
     }
 }

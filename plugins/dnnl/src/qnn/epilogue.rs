@@ -264,7 +264,7 @@ unsafe fn load(dtype: DType, from: *const u8, start: usize, len: usize, x: &mut 
 /// Stores a block.
 ///
 /// # Safety
-/// `to` must have room for `len` elements of type `dtype` from element `start` on.
+/// `to` must be valid for writing `len` elements of type `dtype` from element `start` on.
 #[inline(always)]
 unsafe fn store(dtype: DType, to: *mut u8, start: usize, len: usize, x: &Ints, real: &Reals) {
     macro_rules! from {

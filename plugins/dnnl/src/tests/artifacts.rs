@@ -31,11 +31,11 @@ struct UnusedReference;
 
 impl Executable for UnusedReference {
     fn prepare(&self, _: &[&[usize]]) -> Result<Prepared> {
-        Err(Error::new("no reference in this test"))
+        Err(Error::new("the host's reference is not available in this test"))
     }
 
     fn run(&self, _: Call<'_, '_>) -> Result<()> {
-        Err(Error::new("no reference in this test"))
+        Err(Error::new("the host's reference is not available in this test"))
     }
 }
 
@@ -87,7 +87,7 @@ fn blob_round_trips() {
     assert_eq!((json["version"].as_i64(), json["nodes"][1]["composite"].as_str()), (Some(1), Some("dnnl.dense_relu")));
     let read = blob::read(text.as_bytes(), &constants).unwrap();
     assert_eq!((read.nodes, read.inputs, read.outputs), (graph.nodes, graph.inputs, graph.outputs));
-    assert_eq!(blob::write(&layer().0), text, "serialization must be deterministic");
+    assert_eq!(blob::write(&layer().0), text, "expected deterministic serialization");
 }
 
 #[test]
@@ -99,7 +99,11 @@ fn rejects_invalid_blobs() {
         assert!(error.message.contains(wanted), "expected {wanted:?}, found {error}");
     };
     for cut in 0..text.len() {
-        assert!(blob::read(&text.as_bytes()[..cut], &constants).is_err(), "{cut} bytes of {}", text.len());
+        assert!(
+            blob::read(&text.as_bytes()[..cut], &constants).is_err(),
+            "expected an error for the first {cut} of {} bytes",
+            text.len()
+        );
     }
     let graph_version = "expected a graph of version 1, found 2";
     rejected(text.replace("\"version\":1", "\"version\":2").as_bytes(), &constants, graph_version);
@@ -108,7 +112,7 @@ fn rejects_invalid_blobs() {
     rejected(text.replace("[4,3]", "[8,3]").as_bytes(), &constants, "digest mismatch");
     rejected(graph.to_json().as_bytes(), &constants, "missing attribute \"dnnl_json\"");
     rejected(&[0xff, 0xfe], &constants, "invalid dnnl graph");
-    rejected(text.as_bytes(), &[], "0 constants are given");
+    rejected(text.as_bytes(), &[], "0 constants supplied");
     rejected(text.as_bytes(), &[constant(&[3, 4])], "found Tensor[(3, 4), float32]");
 }
 

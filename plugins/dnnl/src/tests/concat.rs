@@ -1,4 +1,4 @@
-//! Row-wise concatenation: every width modulo the vector length, non-contiguous inputs, one thread and all threads.
+//! Row-wise concatenation: every width modulo the vector length, strided inputs, one thread and all threads.
 
 use super::library;
 use crate::argument::{Argument, Arguments, BufferId};
@@ -37,6 +37,6 @@ fn rows_are_concatenated() {
                 at += part.bytes;
             }
         }
-        assert_eq!(result[at], 0xee, "must not write past the result");
+        assert_eq!(result[at], 0xee, "expected no write past the end of the result");
     }
 }

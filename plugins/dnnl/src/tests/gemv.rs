@@ -71,6 +71,6 @@ fn alternates_direction_for_shared_matrix() {
         plan.steps.iter().filter_map(|step| direction(&step.operation)).collect::<Vec<bool>>()
     };
     assert_eq!(directions(1, 4), [false, true, false, true]);
-    assert!(directions(1, 1).is_empty(), "read once");
-    assert!(directions(2, 4).is_empty(), "two rows share each read of the matrix");
+    assert!(directions(1, 1).is_empty(), "expected no GEMV by a matrix that is read once");
+    assert!(directions(2, 4).is_empty(), "expected no GEMV for two rows, which share each read of the matrix");
 }

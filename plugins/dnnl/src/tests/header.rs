@@ -1,4 +1,4 @@
-//! Hand-written bindings compared with the library's header.
+//! Comparison of the hand-written bindings with the library's header.
 
 use crate::library::ffi::{CONSTANTS, SIZES};
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Plans for many sets of dimensions, and the memory left after their release.
+//! Plans for many sets of dimensions, and the memory in use after their release.
 
 use super::artifacts::{FloatConstant, TestHost};
 use super::library;
@@ -73,10 +73,10 @@ fn rejects_invalid_queries() {
     assert!(release(&region, 99).is_some());
     let inputs = [];
     let call = Call { inputs: &inputs, outputs: &mut [], workspace: &mut [], plan: 99 };
-    assert_eq!(region.run(call).unwrap_err().message.as_str(), "plan was never prepared, or has been released");
+    assert_eq!(region.run(call).unwrap_err().message.as_str(), "the plan was never prepared, or has been released");
 }
 
-/// Prints the memory of plans: `cargo test -p byoc-dnnl -- --ignored --nocapture memory_of_plans`.
+/// Prints the memory use of plans: `cargo test -p byoc-dnnl -- --ignored --nocapture memory_of_plans`.
 #[test]
 #[ignore = "measurement"]
 fn memory_of_plans() {

@@ -134,7 +134,7 @@ fn reset_after_product_is_one_loop_per_step() {
     }
     let kinds = net.kinds(&[h]);
     assert_eq!(loops(&kinds), [(Part::Whole, 7); 3]);
-    assert_eq!(kinds.len(), 3 * 3, "two products and a loop for each step: {kinds:?}");
+    assert_eq!(kinds.len(), 3 * 3, "expected two products and a loop per step, found {kinds:?}");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn reset_before_product_is_two_loops_per_step() {
     let h = net.interpolate(gates[0], n, (gates[0], h));
     let kinds = net.kinds(&[h]);
     assert_eq!(loops(&kinds), [(Part::Reset, 3), (Part::Mix, 5)]);
-    assert_eq!(kinds.len(), 3 + 2, "three products and two loops: {kinds:?}");
+    assert_eq!(kinds.len(), 3 + 2, "expected three products and two loops, found {kinds:?}");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn does_not_match_similar_graphs() {
         let scaled = net.product(difference, z);
         net.sum(scaled, n)
     }));
-    // Gates that are not columns of a matrix.
+    // The gates are not columns of one matrix.
     assert!(!found(|net| {
         let (z, n, h) = (net.input(HIDDEN), net.input(HIDDEN), net.input(HIDDEN));
         let (z, n) = (net.call("sigmoid", z), net.call("tanh", n));

@@ -176,9 +176,9 @@ fn used_if_profitable_and_enabled() {
         1
     );
     assert_eq!(count_winograd(relu(16, 3), serde_json::json!({"backend_options": {"winograd": "false"}})), 0);
-    assert_eq!(count_winograd(relu(4, 3), nothing()), 0, "too few tiles");
-    assert_eq!(count_winograd(relu(16, 5), nothing()), 0, "the kernel is not 3 x 3");
-    assert_eq!(count_winograd(graph(16, 3, "tanh", vec![]), nothing()), 0, "the library fuses the tanh");
+    assert_eq!(count_winograd(relu(4, 3), nothing()), 0, "expected no Winograd for too few tiles");
+    assert_eq!(count_winograd(relu(16, 5), nothing()), 0, "expected no Winograd for a 5 x 5 kernel");
+    assert_eq!(count_winograd(graph(16, 3, "tanh", vec![]), nothing()), 0, "expected no Winograd for a fused tanh");
 }
 
 #[test]

@@ -80,15 +80,21 @@ fn check_shape(ty: &TensorType, shape: &[i64]) -> Result<(), String> {
 fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Result<Vec<Val>> {
     let with_name = |reason: CompileError| CompileError { detail: format!("{name}: {}", reason.detail), ..reason };
     let Some(row) = table::row(name) else {
-        let detail = "not an operator that the dnnl backend supports";
+        let detail = "the dnnl backend does not support this operator";
         return Err(with_name(CompileError::new(RefusalCode::UnsupportedOp, detail)));
     };
     if inputs.is_empty() || node.outputs.is_empty() {
-        return Err(with_name(shape_error("expected an operator with operands and results")));
+        let (operands, results) = (inputs.len(), node.outputs.len());
+        return Err(with_name(shape_error(format!(
+            "expected operands and results, found {operands} operands and {results} results"
+        ))));
     }
     for (i, &input) in inputs.iter().enumerate() {
         if ir.shape(input).contains(&0) {
-            return Err(with_name(shape_error(format!("input {i}: expected a non-empty tensor"))));
+            return Err(with_name(shape_error(format!(
+                "input {i}: expected a non-empty tensor, found shape {:?}",
+                ir.shape(input)
+            ))));
         }
     }
     if is_quantized(ir, row, node, inputs) {
@@ -167,7 +173,10 @@ impl Translation<'_> {
     }
 
     pub fn input(&self, number: usize) -> Result<Val> {
-        self.inputs.get(number).copied().ok_or_else(|| shape_error(format!("operand {number} is missing")))
+        self.inputs
+            .get(number)
+            .copied()
+            .ok_or_else(|| shape_error(format!("expected operand {number}, found {} operands", self.inputs.len())))
     }
 
     fn reshape(&mut self, x: Val, shape: Vec<i64>) -> Result<Val> {
@@ -348,7 +357,7 @@ impl Translation<'_> {
             let stride = window.strides[i];
             let whole = slack / stride + 1;
             let size = match &self.node.outputs[0].dims {
-                // The graph's type determines whether a partial last window counts.
+                // The graph's type determines whether a partial last window produces a result.
                 _ if !ceil => whole,
                 dims => match self.spatial_dim(dims, &layout, &order, i) {
                     Some(size) if size == whole || size == whole + 1 => size,
@@ -416,7 +425,7 @@ impl Translation<'_> {
             return Err(attr_error(format!("attribute axis: expected the last axis, found {axis}")));
         }
         if !self.attrs.flag("center", true) || !self.attrs.flag("scale", true) {
-            return Err(attr_error("attributes center and scale: expected true"));
+            return Err(attr_error("attributes center and scale: expected true, found false"));
         }
         let epsilon = self.attrs.float("epsilon", 1e-5) as f32;
         if shape.len() < 2 {
@@ -484,7 +493,10 @@ impl Translation<'_> {
     fn power(&mut self) -> Result<Val> {
         let (base, exponent) = (self.inputs[0], self.input(1)?);
         let Some(exponent_value) = self.ir.scalar(exponent).filter(|_| self.rank(base) >= self.rank(exponent)) else {
-            return Err(CompileError::new(RefusalCode::NotConstant, "expected a constant scalar exponent"));
+            return Err(CompileError::new(
+                RefusalCode::NotConstant,
+                "exponent: expected a constant scalar, found another value",
+            ));
         };
         Ok(match exponent_value {
             1.0 => base,
@@ -529,7 +541,7 @@ impl Translation<'_> {
             _ => None,
         };
         let result = match pooled {
-            // The mean or maximum of whole planes is a pooling, which is fast for channels-last data.
+            // A mean or maximum over entire planes is lowered to a pooling, which is fast for channels-last data.
             Some(alg) if axes == spatial && (3..=5).contains(&shape.len()) => {
                 let (kernel, none) = (shape[2..].to_vec(), vec![0; shape.len() - 2]);
                 let ones = vec![1; kernel.len()];
@@ -567,7 +579,7 @@ impl Translation<'_> {
         let (data, layout, order) = self.image()?;
         let x = self.shape(data);
         if x.len() != 4 {
-            return Err(shape_error("data: expected rank 4"));
+            return Err(shape_error(format!("data: expected rank 4, found {}", x.len())));
         }
         let (height, width) = if name == "nn.upsampling" {
             let scaled = |size: i64, scale: f64| (size as f64 * scale).round() as i64;
@@ -575,7 +587,9 @@ impl Translation<'_> {
         } else {
             match self.attrs.ints("size").unwrap_or_default()[..] {
                 [height, width] => (height, width),
-                _ => return Err(attr_error("attribute size: expected a height and a width")),
+                ref size => {
+                    return Err(attr_error(format!("attribute size: expected a height and a width, found {size:?}")));
+                }
             }
         };
         let alg = self.attrs.resampling(name, [x[2], x[3]], [height, width])?;
@@ -586,7 +600,7 @@ impl Translation<'_> {
     fn pad(&mut self) -> Result<Val> {
         let (data, value) = (self.inputs[0], self.input(1)?);
         if !matches!(self.attrs.text("pad_mode"), "" | "constant") || self.ir.scalar(value) != Some(0.0) {
-            return Err(attr_error("expected padding with constant zeros"));
+            return Err(attr_error("expected constant padding with zeros, found another mode or value"));
         }
         let x = self.shape(data);
         let widths = self.attrs.pairs("pad_width", x.len())?;
@@ -629,10 +643,15 @@ impl Translation<'_> {
                     ));
                 }
             },
-            _ => return Err(CompileError::new(RefusalCode::NotConstant, "expected a constant scalar index")),
+            _ => {
+                return Err(CompileError::new(
+                    RefusalCode::NotConstant,
+                    "index: expected a constant scalar, found another value",
+                ));
+            }
         };
         if self.attrs.ints("axis").is_none() || self.attrs.int("batch_dims", 0) != 0 {
-            return Err(attr_error("expected an axis, and batch_dims = 0"));
+            return Err(attr_error("expected attribute axis and batch_dims=0, found no axis or batch dimensions"));
         }
         let axis = self.attrs.axis("axis", 0, shape.len())?;
         let value = if value < 0 { value + shape[axis] } else { value };

@@ -141,7 +141,7 @@ impl Translation<'_> {
         }
         let zero_points = self.constant_operand(3, "kernel zero point")?;
         if zero_points.dtype() != DType::I32 || zero_points.as_slice::<i32>().iter().any(|&zero| zero != 0) {
-            return Err(scheme_error("kernel zero point: expected int32 zeros"));
+            return Err(scheme_error("kernel zero point: expected int32 zeros, found another type or value"));
         }
         let shape = constant.shape();
         let (channels, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
@@ -224,7 +224,7 @@ impl Translation<'_> {
             }
             let (mut shape, mut lead) = (self.shape(data), vec![0; 4]);
             for axis in 0..2 {
-                // Negative padding at the end, for elements that no window reads, is kept.
+                // Negative padding at the end, for elements that no window reads, is preserved.
                 let (before, after) = (window.before[axis], window.after[axis].max(0));
                 shape[2 + axis] += before + after;
                 lead[2 + axis] = before;

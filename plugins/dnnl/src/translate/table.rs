@@ -169,7 +169,7 @@ fn passed_through(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     if t.node.outputs.len() == 1 {
         single(t.inputs[0])
     } else {
-        Err(attr_error("expected 1 result, found a second one, which is not supported"))
+        Err(attr_error(format!("expected 1 result, found {}", t.node.outputs.len())))
     }
 }
 
@@ -292,7 +292,7 @@ fn strided_slice(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let (begin, step, shape) = t.attrs.slice(&t.shape(x))?;
     if step.iter().any(|&s| s < 1) {
-        return Err(attr_error("expected positive steps"));
+        return Err(attr_error(format!("attribute strides: expected integers >= 1, found {step:?}")));
     }
     single(t.ir.slice(x, begin, step, shape))
 }

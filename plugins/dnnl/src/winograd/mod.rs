@@ -91,7 +91,7 @@ impl Winograd {
         self.source[0] * self.grid()[0] * self.grid()[1]
     }
 
-    /// Number of tiles per group; the transformed data of one group is in memory at a time.
+    /// Number of tiles per group; only one group's transformed data is live at a time.
     fn tiles_per_group(&self) -> usize {
         let rows = POSITIONS * MAX_ROWS * self.weights.padded_channels() * size_of::<f32>();
         MAX_ROWS * (CACHE_BYTES / rows).clamp(1, 8)
@@ -131,7 +131,7 @@ impl Winograd {
                 let share = |all: usize, part: usize, parts: usize| all * part / parts..all * (part + 1) / parts;
                 let tiles = share(self.tiles(), thread % shares, shares);
                 let blocks = share(self.weights.blocks(), thread / shares, others);
-                // Winograd is never chosen on other architectures.
+                // Lowering never selects Winograd on other architectures.
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: the caller guarantees the tensors and AVX-512; parts do not overlap, and each has its own
                 // scratch memory.

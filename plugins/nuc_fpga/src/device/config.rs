@@ -32,7 +32,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        parse(include_str!("../../device.json")).expect("expected a valid device.json in the crate")
+        parse(include_str!("../../device.json")).expect("the crate's device.json is valid")
     }
 }
 

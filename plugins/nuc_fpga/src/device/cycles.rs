@@ -25,7 +25,7 @@
 //! cycles = load(0) + sum over i of max(compute(i), load(i + 1) + store(i - 1)) + store(last)
 //! ```
 //!
-//! An operand that the preceding step used too is not loaded again. Groups and images are processed sequentially. Tile
+//! An operand shared with the preceding step is not reloaded. Groups and images are processed sequentially. Tile
 //! sizes that fit into half of each buffer are tried in two orders: all rows of an output channel block first, or all
 //! output channels of a stripe of rows first. The tiling with the fewest cycles is chosen; ties are broken by candidate
 //! order.

@@ -53,7 +53,7 @@ impl HostServices for TestHost {
     fn log(&self, _: Level, _: &str, _: &str) {}
 
     fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
-        Err(Error::new("no reference kernels in this test"))
+        Err(Error::new("reference kernels are not available in this test"))
     }
 }
 
@@ -291,7 +291,7 @@ impl Case {
         let mut values: Vec<Vec<i64>> = Vec::new();
         let constant = |value: ValueRef| match self.graph.node(value.node).kind {
             NodeKind::Constant(i) => &self.constants[i as usize],
-            _ => panic!("expected a constant"),
+            _ => panic!("expected a constant, found another node"),
         };
         for node in self.graph.nodes.iter() {
             let of = |i: usize| &values[node.inputs[i].node as usize];

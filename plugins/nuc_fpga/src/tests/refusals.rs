@@ -118,7 +118,7 @@ fn zero_points() {
     case.graph.nodes.swap(sum, last);
     case.graph.nodes[last].inputs[2].node = sum as u32;
     case.graph.outputs[0].node = last as u32;
-    assert_eq!(case.refusal(), "NotConstant: input zero point: expected a constant");
+    assert_eq!(case.refusal(), "NotConstant: input zero point: expected a constant, found a runtime value");
 }
 
 /// Adds a requantization of `sum`.

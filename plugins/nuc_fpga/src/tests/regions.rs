@@ -171,7 +171,11 @@ fn chains_reuse_the_workspace() {
     let list = crate::blob::read(&compiled.blob).unwrap();
     assert_eq!(list.commands.len(), 7);
     // Five layers have 2 x 8 x 9 x 9 sums each, but the sums and results of at most two layers are live simultaneously.
-    assert!(list.workspace < 2 * (4 + 2) * 2 * 8 * 81 + 4096, "found {} bytes of workspace", list.workspace);
+    assert!(
+        list.workspace < 2 * (4 + 2) * 2 * 8 * 81 + 4096,
+        "expected the workspace to be reused between layers, found {} bytes",
+        list.workspace
+    );
 }
 
 /// Compiles the C source of a region together with the sample driver.

@@ -36,7 +36,11 @@ fn rejects_damaged_command_lists() {
     let bytes = case.compile().blob.to_vec();
     let (services, _) = host(1);
     for length in 0..bytes.len() {
-        assert!(blob::read(&bytes[..length]).is_err(), "{length} bytes of {}", bytes.len());
+        assert!(
+            blob::read(&bytes[..length]).is_err(),
+            "expected an error for the first {length} of {} bytes",
+            bytes.len()
+        );
     }
     for at in 0..bytes.len() {
         for bit in [0, 3, 6] {
@@ -73,7 +77,7 @@ fn check_rejects_invalid_places_and_numbers() {
         (&|p| p.workspace = u64::MAX, "workspace: expected at most"),
         (&|p| p.commands[0].sums = Place::Work(4), "elements at byte 4"),
         (&|p| p.commands[0].sums = Place::Work(u64::MAX - 63), "elements at byte"),
-        (&|p| p.commands[0].sums = Place::Input(0), "Input(0): expected a writable place"),
+        (&|p| p.commands[0].sums = Place::Input(0), "Input(0): expected a writable tensor"),
         (&|p| p.commands[0].sums = Place::Output(0), "Output(0): expected"),
         (&|p| p.commands[0].feature = Place::Input(1), "Input(1) does not exist"),
         (&|p| p.commands[0].feature = Place::Constant(0), "Constant(0): expected"),
@@ -88,7 +92,7 @@ fn check_rejects_invalid_places_and_numbers() {
     ];
     for (change, said) in places {
         let error = wrong(change);
-        assert!(error.contains(said), "{said:?} in {error:?}");
+        assert!(error.contains(said), "expected {said:?}, found {error:?}");
     }
     let requantize = |factors: Vec<Factor>, range| EpilogueOp::Requantize {
         factors,
@@ -106,7 +110,7 @@ fn check_rejects_invalid_places_and_numbers() {
         (EpilogueOp::FixedPoint { factor: Factor(1, 99) }, "found 1 / 2^99"),
     ] {
         let error = step(0, bad);
-        assert!(error.contains(said), "{said:?} in {error:?}");
+        assert!(error.contains(said), "expected {said:?}, found {error:?}");
     }
 }
 

@@ -7,10 +7,10 @@ use cl3::error_codes::{
     CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_HOST_MEMORY, CL_OUT_OF_RESOURCES, error_text,
 };
 
-/// Code that drivers return for a kernel that ended abnormally.
+/// Error code that drivers return for a kernel that terminated abnormally.
 const ABNORMAL_END: i32 = -9999;
 
-/// Tests for an error code that reports a lack of memory.
+/// Tests for an out-of-memory error code.
 pub fn is_memory(code: i32) -> bool {
     [CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_HOST_MEMORY, CL_OUT_OF_RESOURCES, CL_INVALID_BUFFER_SIZE]
         .contains(&code)
@@ -23,12 +23,14 @@ pub fn is_lost(code: i32) -> bool {
 
 /// Creates the error for a library function that returned `code`.
 pub fn failed(function: &str, code: i32) -> Error {
-    let text = if code == ABNORMAL_END { "a kernel ended abnormally" } else { error_text(code) };
+    let text = if code == ABNORMAL_END { "a kernel terminated abnormally" } else { error_text(code) };
     let error = Error::new(format!("{function}: {text} ({code})"));
     if is_memory(code) {
-        error.hint("the device lacks memory: use a smaller batch or model, or close other programs on the device")
+        error.hint("use a smaller batch or model, or close other programs that use the device")
     } else if is_lost(code) {
-        error.code(DEVICE_LOST).hint("the device is lost: start the program again, or run it with `--backend none`; the log of the driver may say more")
+        error
+            .code(DEVICE_LOST)
+            .hint("restart the program, or run it with `--backend none`; the driver's log may contain the cause")
     } else {
         error
     }

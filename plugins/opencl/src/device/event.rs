@@ -96,8 +96,8 @@ impl Event {
         Event { device: device.clone(), handle }
     }
 
-    /// Requests a signal for the end of the command, and flushes the queue. The device is marked as lost if that fails:
-    /// nobody would know when the command no longer uses memory of the host.
+    /// Requests a signal for the end of the command, and flushes the queue. Marks the device as lost on failure,
+    /// because the end of the command's accesses to host memory could then not be detected.
     fn signalled(&self) -> Result<Arc<Signal>> {
         self.register().inspect_err(|_| self.device.lose())
     }

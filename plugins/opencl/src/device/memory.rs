@@ -35,7 +35,7 @@ impl Buffer {
                 "expected buffers of at most {} bytes on {}, found one of {bytes}",
                 device.max_buffer, device.traits.name
             ))
-            .hint("the device lacks memory: use a smaller batch or model, or close other programs on the device"));
+            .hint("use a smaller batch or model"));
         }
         // SAFETY: the context lives as long as the process; the flags require no host pointer.
         let handle =
@@ -63,7 +63,10 @@ impl Buffer {
     /// If the range exceeds the buffer, or the library cannot create the sub-buffer.
     pub fn part(&self, offset: u64, bytes: u64) -> Result<Buffer> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes as u64) {
-            return Err(Error::new(format!("expected a part of {} bytes, found {bytes} at {offset}", self.bytes)));
+            return Err(Error::new(format!(
+                "expected a range within {} bytes, found {bytes} bytes at offset {offset}",
+                self.bytes
+            )));
         }
         let region = cl_buffer_region { origin: offset as usize, size: bytes as usize };
         // SAFETY: `self` owns the buffer; `region` has the type that `CL_BUFFER_CREATE_TYPE_REGION` requires and
@@ -83,11 +86,12 @@ impl Buffer {
     /// Enqueues a copy of `data` to the buffer.
     ///
     /// # Errors
+    /// If the library cannot enqueue the copy.
     ///
     /// # Safety
     /// `data` must stay valid and unchanged until the command has ended.
     pub unsafe fn write(&self, data: &[u8]) -> Result<Event> {
-        assert!(data.len() <= self.bytes, "the caller checks the size");
+        assert!(data.len() <= self.bytes, "`data` is at most as large as the buffer");
         let queue = self.device.handles.queue;
         // SAFETY: the assertion checks the range; the caller keeps `data` valid until the command has ended.
         let event = unsafe {
@@ -101,11 +105,12 @@ impl Buffer {
     /// Enqueues a copy of the buffer to `data`.
     ///
     /// # Errors
+    /// If the library cannot enqueue the copy.
     ///
     /// # Safety
     /// `data` must stay valid, and must not be accessed, until the command has ended.
     pub unsafe fn read(&self, data: &mut [u8]) -> Result<Event> {
-        assert!(data.len() <= self.bytes, "the caller checks the size");
+        assert!(data.len() <= self.bytes, "`data` is at most as large as the buffer");
         let queue = self.device.handles.queue;
         // SAFETY: the assertion checks the range; the caller does not access `data` until the command has ended.
         let event = unsafe {

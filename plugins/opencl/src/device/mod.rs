@@ -95,7 +95,7 @@ unsafe impl Send for Device {}
 // this type does not call.
 unsafe impl Sync for Device {}
 
-/// Reads a property of a device.
+/// Reads a device property.
 macro_rules! property {
     ($device:expr, $name:ident as $ty:ty) => {
         get_device_info($device, $name).map(<$ty>::from).map_err(|code| failed(stringify!($name), code))
@@ -104,7 +104,7 @@ macro_rules! property {
 
 /// Finds all devices with a compiler, in library order.
 fn discover() -> Result<Vec<cl_device_id>> {
-    let missing = |message: String| Error::new(message).hint(format!("install one with `{INSTALL}`"));
+    let missing = |message: String| Error::new(message).hint(format!("install an OpenCL driver with `{INSTALL}`"));
     let platforms = cl3::platform::get_platform_ids()
         .map_err(|_| missing("no OpenCL library: libOpenCL.so.1 cannot be opened, or it finds no driver".to_owned()))?;
     let mut devices = Vec::new();
@@ -143,8 +143,8 @@ impl Device {
         let about = |(index, (id, name, kind)): (usize, &(cl_device_id, String, u64))| {
             let memory = property!(*id, CL_DEVICE_GLOBAL_MEM_SIZE as u64).unwrap_or(0);
             let about = match kind {
-                kind if kind & CL_DEVICE_TYPE_CPU != 0 => "processor",
-                kind if kind & CL_DEVICE_TYPE_GPU != 0 => "graphics processor",
+                kind if kind & CL_DEVICE_TYPE_CPU != 0 => "CPU",
+                kind if kind & CL_DEVICE_TYPE_GPU != 0 => "GPU",
                 _ => "accelerator",
             };
             json!({"id": index.to_string(), "name": name, "memory": memory, "about": about})
@@ -181,7 +181,7 @@ impl Device {
         let local = property!(device, CL_DEVICE_LOCAL_MEM_TYPE as u32)?;
         let alignment = property!(device, CL_DEVICE_MEM_BASE_ADDR_ALIGN as u32)?;
         if u64::from(alignment) > crate::program::ALIGNMENT * 8 {
-            let detail = format!("expected a device with buffers aligned to 4096 bytes, found {} bits", alignment);
+            let detail = format!("expected a sub-buffer alignment of at most 32768 bits, found {} bits", alignment);
             return Err(Error::new(detail));
         }
         let context = cl3::context::create_context(&[device], std::ptr::null(), None, std::ptr::null_mut())
@@ -214,7 +214,7 @@ impl Device {
     /// Marks the device as lost.
     pub fn lose(&self) {
         if !self.lost.swap(true, Ordering::AcqRel) {
-            tracing::debug!("OpenCL device {} is lost; regions on it fail from now on", self.traits.name);
+            tracing::debug!("OpenCL device {} is lost; all further runs on it fail", self.traits.name);
         }
     }
 
@@ -226,13 +226,13 @@ impl Device {
         if !self.is_lost() {
             return Ok(());
         }
-        Err(Error::new(format!("OpenCL device {} is lost: an earlier run did not end or failed", self.traits.name))
+        Err(Error::new(format!("OpenCL device {} is lost: an earlier run failed or did not finish", self.traits.name))
             .code(DEVICE_LOST)
-            .hint("start the program again, or run it with `--backend none`"))
+            .hint("restart the program, or run it with `--backend none`"))
     }
 
-    /// Converts the final status of a command to a result. Marks the device as lost after any failure but a lack of
-    /// memory.
+    /// Converts the final status of a command to a result. Marks the device as lost after any failure other than
+    /// out of memory.
     fn ended(&self, code: i32) -> Result<()> {
         if code >= 0 {
             return Ok(());
@@ -244,7 +244,7 @@ impl Device {
         Err(failed("clSetEventCallback", code))
     }
 
-    /// Converts an error code to an error. Marks the device as lost if the code means that it is.
+    /// Converts an error code to an error. Marks the device as lost if the code indicates a lost device.
     pub fn failed(&self, function: &str, code: i32) -> Error {
         if error::is_lost(code) {
             self.lose();

@@ -102,7 +102,9 @@ impl Program {
                 Ok(built) => return built,
                 Err(RecvTimeoutError::Timeout) if services.cancelled() => return Err(Error::cancelled()),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(Error::new("clBuildProgram: no answer")),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::new("clBuildProgram: the build thread ended without a result"));
+                }
             }
         }
     }

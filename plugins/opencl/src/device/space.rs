@@ -35,7 +35,7 @@ impl Space {
         self.device.check()?;
         let size =
             self.sizes.lock().unwrap_or_else(PoisonError::into_inner).get(&(of.buffer.as_ptr() as usize)).copied();
-        let size = size.ok_or_else(|| Error::new("expected a buffer of this device"))?;
+        let size = size.ok_or_else(|| Error::new("expected a buffer of this device, found an unknown handle"))?;
         let handle: cl_mem = of.buffer.as_ptr();
         // SAFETY: `sizes` lists the handle, so the host has not released the buffer; `into_handle` below returns it
         // without a release.

@@ -37,7 +37,7 @@ pub struct Contraction {
     pub batch: usize,
     /// Memory of the first operand.
     pub a: Place,
-    /// View of the first element of each row of the first operand.
+    /// View of the first element in each row of `a`.
     pub a_view: View,
     /// Loops over the window.
     pub taps: Vec<Tap>,

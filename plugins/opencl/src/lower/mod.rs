@@ -91,7 +91,7 @@ impl Lowering<'_, '_> {
         Place::Work(self.buffers.len() - 1)
     }
 
-    /// Returns the place of a packed constant, or of zeros if `constant` is `None`. Equal requests share the place.
+    /// Returns the place of a packed constant, or of zeros if `constant` is `None`. Identical requests share a place.
     pub fn constant(&mut self, constant: Option<usize>, dtype: DType, packing: Packing) -> Place {
         let packed = PackedConstant { constant, element: dtype.size(), packing };
         let known = self.packed.iter().position(|other| *other == packed);

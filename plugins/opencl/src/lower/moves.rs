@@ -36,7 +36,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Lowers `take`, with indices clipped or wrapped to the size of the axis.
+    /// Lowers `take`, with indices clipped or wrapped to the extent of the axis.
     pub fn take(&mut self, op: &Op<'_>) -> Result<()> {
         let (data, indices) = (self.resolve(op.inputs[0])?, self.resolve(op.inputs[1])?);
         let value = op.outputs[0];
@@ -83,7 +83,7 @@ impl Lowering<'_, '_> {
         from.extend(names[axis + between..].iter().cloned());
         let from_pointer = text.pointer(data.place, dtype, false);
         let to_pointer = text.pointer(to.place, dtype, true);
-        // An index along an axis of size 1 is 0 and does not contribute to the address.
+        // An index along a unit axis is 0 and does not contribute to the address.
         let (source, target) = (address(&data.view, &from), address(&to.view, &names));
         text.line(1, &format!("{to_pointer}[{target}] = {from_pointer}[{source}];"));
         self.storage.insert(value, to);

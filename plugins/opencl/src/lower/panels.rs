@@ -13,11 +13,11 @@ use byoc_plugin_support::view::View;
 pub struct Operand {
     /// Storage before packing.
     pub storage: Storage,
-    /// Size and stride of the dimensions outside the panels.
+    /// Extent and stride of the dimensions outside the panels.
     pub outer: Vec<(i64, i64)>,
-    /// Size and stride of the columns.
+    /// Extent and stride of the columns.
     pub columns: (i64, i64),
-    /// Size and stride of the dimensions inside a panel: taps and channels.
+    /// Extent and stride of the dimensions inside a panel: taps and channels.
     pub inner: Vec<(i64, i64)>,
 }
 
@@ -83,11 +83,11 @@ impl Lowering<'_, '_> {
                 "{target}[(({m} / {depth} * {panels} + x / {width}) * {depth} + {m} % {depth}) * {width} + x % {width}] = {value};"
             ),
         );
-        self.launch("pack", text, grid, "pack", "an operand of a product, in panels of columns");
+        self.launch("pack", text, grid, "pack", "product operand, packed into column panels");
         Ok(to)
     }
 
-    /// Returns the index of the region constant that a place contains unchanged; `None` if there is none.
+    /// Returns the index of the region constant that a place contains unchanged; `None` for any other place.
     fn source_constant(&self, place: Place) -> Option<usize> {
         let Place::Constant(i) = place else { return None };
         let packed = &self.packed[i];

@@ -35,7 +35,11 @@ impl Lowering<'_, '_> {
         let x = &data.view;
         let rank = x.shape.len();
         let Some(reduced) = op.attrs().reduced(rank) else {
-            let detail = format!("{}: attribute axis: expected axes of rank {rank}", op.name);
+            let detail = format!(
+                "{}: attribute axis: expected axes of rank {rank}, found {:?}",
+                op.name,
+                op.attrs().ints("axis").unwrap_or_default()
+            );
             return refuse(RefusalCode::UnsupportedAttr, detail);
         };
         let kept: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
@@ -52,14 +56,14 @@ impl Lowering<'_, '_> {
         let kept_shape: Vec<i64> = kept.iter().map(|&d| x.shape[d]).collect();
         let place: Vec<usize> = by_memory.iter().map(|d| kept.iter().position(|k| k == d).unwrap_or(0)).collect();
         let Some(body) = self.body(number, Some(&order))?.transform(|view| view.reshape(&kept_shape)) else {
-            return refuse(RefusalCode::UnsupportedShape, format!("{}: unexpected shape of the result", op.name));
+            return refuse(RefusalCode::UnsupportedShape, format!("{}: result: unexpected shape", op.name));
         };
         let mut body = body.permute(&place);
         let mut rows = x.permute(&by_memory);
         if rows.shape.is_empty() {
             // A scalar is a row of one column.
             let Some(scalar) = body.transform(|view| view.reshape(&[1])) else {
-                return refuse(RefusalCode::UnsupportedShape, format!("{}: unexpected shape of the result", op.name));
+                return refuse(RefusalCode::UnsupportedShape, format!("{}: result: unexpected shape", op.name));
             };
             body = scalar;
             rows = View { shape: vec![1], strides: vec![0], offset: x.offset };

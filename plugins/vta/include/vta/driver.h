@@ -1,5 +1,5 @@
 /*
- * Driver interface of VTA: ten functions, exported with C linkage by a shared library.
+ * Driver interface of VTA: ten functions that a shared library exports with C linkage.
  *
  * byoc's backend vta calls the library named by the environment variable VTA_DRIVER. The names and the types are those
  * of VTA's own vta/driver.h, so that a library built for a board or for one of VTA's simulators works unchanged. No
@@ -15,12 +15,12 @@
 #define VTA_CACHED 1
 #define VTA_NOT_CACHED 0
 
-/* Size in bytes of the largest contiguous buffer, and so of the longest instruction stream. */
+/* Maximum size of a contiguous buffer in bytes, and therefore of an instruction stream. */
 #ifndef VTA_MAX_XFER
 #define VTA_MAX_XFER (1 << 25)
 #endif
 
-/* Size in bytes of a page. Buffers begin at a multiple of it. */
+/* Page size in bytes. Buffers are page-aligned. */
 #define VTA_PAGE_BITS 12
 #define VTA_PAGE_BYTES (1 << VTA_PAGE_BITS)
 
@@ -38,7 +38,7 @@ typedef uint64_t vta_phy_addr_t;
 typedef uint32_t vta_phy_addr_t;
 #endif
 
-/* Opens the device. Returns null if there is none. */
+/* Opens the device. Returns null if no device is available. */
 VTADeviceHandle VTADeviceAlloc(void);
 
 /* Closes a device. Buffers stay allocated. */
@@ -46,17 +46,17 @@ void VTADeviceFree(VTADeviceHandle handle);
 
 /*
  * Runs `insn_count` instructions of 16 bytes each that begin at `insn_phy_addr`, and waits until FINISH has been
- * executed. Gives up after asking the device `wait_cycles` times. Returns 0 if the run is done, 1 if it has timed out.
+ * executed. Gives up after polling the device `wait_cycles` times. Returns 0 on completion, 1 on timeout.
  */
 int VTADeviceRun(VTADeviceHandle handle, vta_phy_addr_t insn_phy_addr, uint32_t insn_count, uint32_t wait_cycles);
 
-/* Allocates a physically contiguous buffer, cached by the CPU or not. Returns null if there is no room. */
+/* Allocates a physically contiguous buffer, cached by the CPU or not. Returns null if memory is exhausted. */
 void* VTAMemAlloc(size_t size, int cached);
 
 /* Frees a buffer that VTAMemAlloc has returned. */
 void VTAMemFree(void* buf);
 
-/* Returns the device's address of a buffer, or of a byte inside it. */
+/* Returns the device address of a buffer, or of a byte inside it. */
 vta_phy_addr_t VTAMemGetPhyAddr(void* buf);
 
 /* Copies `size` bytes of host memory into a buffer, which the CPU may be unable to address. */
@@ -68,7 +68,7 @@ void VTAMemCopyToHost(void* dst, const void* src, size_t size);
 /* Writes cached bytes of a buffer back to memory, before the device reads them. */
 void VTAFlushCache(void* vir_addr, vta_phy_addr_t phy_addr, int size);
 
-/* Drops cached bytes of a buffer, before the CPU reads what the device has written. */
+/* Invalidates cached bytes of a buffer, before the CPU reads data that the device has written. */
 void VTAInvalidateCache(void* vir_addr, vta_phy_addr_t phy_addr, int size);
 
 #ifdef __cplusplus

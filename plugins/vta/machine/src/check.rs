@@ -90,7 +90,7 @@ pub fn check(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(
         }
     }
     if let Some((module, index)) = waiting(&queues, heads) {
-        let message = format!("deadlock: {module} waits for a token that no instruction gives: {}", stream[index]);
+        let message = format!("deadlock: {module} waits for a token that no instruction pushes: {}", stream[index]);
         return Err(Violation { instruction: Some(index), message });
     }
     let whole = |message| Violation { instruction: None, message };
@@ -126,7 +126,7 @@ pub fn hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result
                 let uops = checker.known_uops(&gemm.loops).map_err(at)?;
                 let step = |dst: usize| {
                     if recent.contains(&dst) {
-                        return Err(format!("ACC[{dst}]: expected {MIN_DISTANCE} steps between two sums"));
+                        return Err(format!("ACC[{dst}]: expected {MIN_DISTANCE} steps between two sums, found fewer"));
                     }
                     recent.push_back(dst);
                     if recent.len() == MIN_DISTANCE {
@@ -215,7 +215,9 @@ impl<'a> Checker<'a> {
                     return Err("expected a load of UOP, WGT, INP or ACC, found OUT".into());
                 }
                 if transfer.memory == Memory::Acc8 && !self.config.acc_8bit() {
-                    return Err("expected a device that loads bytes as accumulators (ACC_8BIT)".into());
+                    return Err(
+                        "expected a device that loads bytes as accumulators (ACC_8BIT), found one that does not".into(),
+                    );
                 }
                 let to = if transfer.memory == Memory::Acc8 { Memory::Acc } else { transfer.memory };
                 for element in self.elements(to, transfer)? {
@@ -229,7 +231,7 @@ impl<'a> Checker<'a> {
                     return Err(format!("expected a store of OUT, found {}", transfer.memory));
                 }
                 if transfer.x_pad != [0; 2] || transfer.y_pad != [0; 2] {
-                    return Err("expected a store without padding".into());
+                    return Err("expected a store without padding, found padding".into());
                 }
                 for element in self.elements(Memory::Acc, transfer)? {
                     self.access(Memory::Acc, element, module, clock, false)?;
@@ -269,7 +271,7 @@ impl<'a> Checker<'a> {
     fn count(&mut self) -> Result<(), String> {
         self.accesses += 1;
         match self.accesses > MAX_ACCESSES {
-            true => Err(format!("expected at most {MAX_ACCESSES} accesses to check")),
+            true => Err(format!("expected at most {MAX_ACCESSES} memory accesses, found more")),
             false => Ok(()),
         }
     }
@@ -358,7 +360,7 @@ impl<'a> Checker<'a> {
         let start = of.dram_base as usize * 4;
         let segment = self.segments.iter().find(|segment| segment.uops.is_some() && segment.range.contains(&start));
         let Some((segment, words)) = segment.and_then(|segment| Some((segment, segment.uops.as_ref()?))) else {
-            return Err(format!("expected a buffer of micro-operations at {start:#x}"));
+            return Err(format!("expected a micro-operation buffer at {start:#x}, found none"));
         };
         let first = (start - segment.range.start) / 4;
         let to = self.uops.iter_mut().skip(usize::from(of.sram_base)).take(usize::from(of.x_size));
@@ -374,8 +376,9 @@ impl<'a> Checker<'a> {
             return Err(format!("UOP: expected micro-operations below {entries}, found {}", range.end));
         }
         let words: Option<Vec<u32>> = self.uops.get(range.clone()).unwrap_or_default().iter().copied().collect();
-        let words = words
-            .ok_or_else(|| format!("UOP: expected loaded micro-operations at {} to {}", range.start, range.end))?;
+        let words = words.ok_or_else(|| {
+            format!("UOP: expected micro-operations loaded at {} to {}, found unloaded entries", range.start, range.end)
+        })?;
         Ok(words.into_iter().map(|word| Uop::decode(word, self.config)).collect())
     }
 }

@@ -1,4 +1,4 @@
-//! Device parameters: one flat JSON object with VTA's own keys, so an existing `vta_config.json` works.
+//! Device parameters: one flat JSON object with VTA's own keys, so existing `vta_config.json` files are accepted.
 
 use crate::memory::Memory;
 use serde::{Deserialize, Serialize};
@@ -53,7 +53,7 @@ pub struct Config {
     pub profile: Profile,
 }
 
-/// Profile of memory and instruction rates in the cycle model.
+/// Memory and instruction timing profile of the cycle model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
@@ -152,8 +152,9 @@ impl Config {
             let (log_bytes, log_element) = self.log_sizes(memory);
             if log_bytes < log_element + 1 {
                 return fail(format!(
-                    "LOG_{memory}_BUFF_SIZE: expected at least two elements of {} bytes",
-                    1u64 << log_element
+                    "LOG_{memory}_BUFF_SIZE: expected at least two elements of {} bytes, found {} bytes",
+                    1u64 << log_element,
+                    1u64 << log_bytes
                 ));
             }
             if 1u64 << log_element > MAX_ELEMENT {

@@ -20,7 +20,7 @@ pub struct Timing {
     pub ends: Vec<f64>,
 }
 
-/// Memory rates of a profile.
+/// Memory bandwidth and latencies of a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
     /// Bytes per cycle between DRAM and the on-chip memories.

@@ -121,7 +121,8 @@ pub fn run_unless(
             return Err(SimError { instruction: Some(index), message: "cancelled".into() });
         }
         if options.max_instructions > 0 && executed > options.max_instructions {
-            let message = format!("expected at most {} executed instructions", options.max_instructions);
+            let message =
+                format!("expected at most {} executed instructions, found {executed}", options.max_instructions);
             return Err(SimError { instruction: Some(index), message });
         }
     }

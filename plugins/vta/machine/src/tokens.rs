@@ -56,7 +56,7 @@ fn select(module: Module, flags: [(bool, Option<Queue>, &str); 2]) -> Result<[Op
     let mut queues = [None; 2];
     for (slot, (set, queue, name)) in queues.iter_mut().zip(flags) {
         if set && queue.is_none() {
-            return Err(format!("{name}: {module} has no such neighbor"));
+            return Err(format!("{name}: {module} has no neighbor on this side"));
         }
         *slot = queue.filter(|_| set);
     }

@@ -91,5 +91,8 @@ fn checker_rejects_loads_that_the_device_lacks() {
     let device = |acc_8bit| Config { acc_8bit: Some(acc_8bit), ..Config::default() };
     assert_eq!(check(&device(true), &load, &segments()), Ok(()));
     let message = check(&device(false), &load, &segments()).unwrap_err().to_string();
-    assert_eq!(message, "instruction 0: expected a device that loads bytes as accumulators (ACC_8BIT)");
+    assert_eq!(
+        message,
+        "instruction 0: expected a device that loads bytes as accumulators (ACC_8BIT), found one that does not"
+    );
 }

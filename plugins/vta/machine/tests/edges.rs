@@ -235,5 +235,8 @@ fn reports_errors_with_the_instruction() {
         sequence(vec![Op::Load(transfer(Memory::Acc, DATA, 1)), Op::Store(transfer(Memory::Out, RESULT, 1))]);
     let options = Options { mode: Mode::Strict, ..Options::default() };
     let error = run(&Config::default(), &unwritten, &mut Dram::new(0x10000), &options).unwrap_err();
-    assert_eq!(error.to_string(), "instruction 1: OUT[0]: expected the result of a computation");
+    assert_eq!(
+        error.to_string(),
+        "instruction 1: OUT[0]: expected the result of a computation, found an unwritten element"
+    );
 }

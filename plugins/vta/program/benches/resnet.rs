@@ -48,13 +48,13 @@ impl Case {
         let weight = memory.bytes(shape.outputs * shape.inputs * taps * memory.weight());
         let conv = shape.conv([data, weight, memory.result()]);
         let layer = Layer::Conv(conv.clone());
-        let (tile, _) = fastest(config, &layer).expect("expected a tiling");
-        let prepared = prepare(config, &[(layer, tile)], &memory).expect("expected a stream");
+        let (tile, _) = fastest(config, &layer).expect("every layer has a tiling");
+        let prepared = prepare(config, &[(layer, tile)], &memory).expect("the fastest tiling can be emitted");
         Case { name, conv, prepared }
     }
 
     fn words(&self, config: &Config) -> Vec<[u64; 2]> {
-        let encoded = |insn: &Insn| insn.encode(config).expect("expected fields that fit");
+        let encoded = |insn: &Insn| insn.encode(config).expect("emitted values fit their fields");
         self.prepared.stream.iter().map(encoded).collect()
     }
 
@@ -111,7 +111,9 @@ fn simulate(criterion: &mut Criterion, config: &Config, cases: &[Case]) {
             let mut dram = case.prepared.dram();
             group.throughput(case.macs(config));
             group.bench_function(format!("{name} {}", case.name), |bencher| {
-                bencher.iter(|| run(config, &case.prepared.stream, &mut dram, &options).expect("expected a result"));
+                bencher.iter(|| {
+                    run(config, &case.prepared.stream, &mut dram, &options).expect("the stream runs to completion")
+                });
             });
         }
     }

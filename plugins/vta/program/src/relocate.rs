@@ -39,7 +39,7 @@ pub fn relocate(
         if transfer.is_no_op() {
             return Ok(insn);
         }
-        let number = buffer.ok_or_else(|| fail("expected a buffer of the transfer".into()))?;
+        let number = buffer.ok_or_else(|| fail("expected a buffer for the transfer, found none".into()))?;
         let address = addresses
             .get(number as usize)
             .ok_or_else(|| fail(format!("expected a buffer below {}, found buffer {number}", addresses.len())))?;

@@ -70,7 +70,7 @@ impl Epilogue {
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
         if op.inputs.iter().filter(|input| **input == tail).count() != 1 && op.name != "qnn.add" {
-            return refuse(RefusalCode::UnsupportedOp, format!("{}: expected one operand that is a sum", op.name));
+            return refuse(RefusalCode::UnsupportedOp, format!("{}: expected the sum as exactly one operand", op.name));
         }
         match op.name {
             "nn.bias_add" => self.add_constant(ir, op, tail)?,
@@ -273,7 +273,7 @@ impl Epilogue {
         let addends: Vec<i64> = values.into_iter().map(i64::from).collect();
         let step = addition(&addends);
         if self.axis == ChannelAxis::None && matches!(step, ChannelStep::Vector(..)) {
-            let detail = "addend: expected a number from -32768 to 32767";
+            let detail = "addend: expected a value from -32768 to 32767, found a value outside that range";
             return refuse(RefusalCode::UnsupportedOp, detail);
         }
         self.push(step);
@@ -317,7 +317,7 @@ impl Epilogue {
             (DType::I32 | DType::I8, DType::I8) if self.least() >= INT8[0] && self.greatest() <= INT8[1] => Ok(()),
             (DType::I32, DType::I8) => {
                 let detail = format!("cast: expected values of int8, found {} to {}", self.least(), self.greatest());
-                refuse_with_hint(RefusalCode::UnsupportedOp, detail, "clip before the cast")
+                refuse_with_hint(RefusalCode::UnsupportedOp, detail, "clip the values before the cast")
             }
             (from, to) => {
                 refuse(RefusalCode::UnsupportedDtype, format!("cast: expected int32 to int8, found {from} to {to}"))
@@ -341,7 +341,10 @@ impl Epilogue {
             return Ok(());
         }
         if amounts.iter().any(|amount| *amount != amounts[0]) {
-            return refuse(RefusalCode::UnsupportedAttr, "left_shift: expected one amount for all channels");
+            return refuse(
+                RefusalCode::UnsupportedAttr,
+                "left_shift: expected one amount for all channels, found different amounts",
+            );
         }
         if amounts[0] > 0 {
             self.immediate(AluOp::Shr, -amounts[0] as i16);
@@ -399,7 +402,10 @@ impl Epilogue {
             return refuse(RefusalCode::QuantScheme, detail);
         }
         let &[output] = &output[..] else {
-            return refuse(RefusalCode::QuantScheme, "qnn.requantize: expected 1 output scale");
+            return refuse(
+                RefusalCode::QuantScheme,
+                format!("qnn.requantize: expected 1 output scale, found {}", output.len()),
+            );
         };
         let shifts = input.iter().map(|input| shift_of(*input, output)).collect::<Result<Vec<i64>, _>>()?;
         let shifts = if shifts.len() == 1 { vec![shifts[0]; self.channels] } else { shifts };
@@ -435,7 +441,10 @@ impl Epilogue {
                 return refuse(RefusalCode::UnsupportedDtype, format!("qnn.add: expected int8, found {dtype}"));
             }
             if *shape != ir.val(op.outputs[0]).shape {
-                return refuse(RefusalCode::UnsupportedShape, "qnn.add: expected operands of one shape");
+                return refuse(
+                    RefusalCode::UnsupportedShape,
+                    format!("qnn.add: expected operands with the shape of the result, found {shape:?}"),
+                );
             }
         }
         for (input, name) in [(3, "lhs"), (5, "rhs"), (7, "output")] {

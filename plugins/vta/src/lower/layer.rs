@@ -86,7 +86,7 @@ impl ChannelAxis {
 pub fn sums(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<ConvShape, CompileError> {
     check_types(ir, op)?;
     let Some((weight, _)) = op.inputs.get(1).and_then(|weight| ir.constant(*weight)) else {
-        return refuse(RefusalCode::NotConstant, "weight: expected a constant");
+        return refuse(RefusalCode::NotConstant, "weight: expected a constant, found a runtime value");
     };
     let shape = if op.name.ends_with("dense") { dense(ir, op, weight)? } else { conv(ir, op, weight)? };
     let sizes = [shape.batch, shape.channels, shape.kernels].into_iter().chain(shape.size).chain(shape.kernel);
@@ -95,7 +95,11 @@ pub fn sums(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<ConvShape, CompileError> {
     }
     if let Some(pad) = shape.pads.iter().flatten().find(|pad| **pad > MAX_PAD) {
         let detail = format!("padding: expected at most {MAX_PAD}, found {pad}");
-        return refuse_with_hint(RefusalCode::UnsupportedAttr, detail, "pad with nn.pad before the convolution");
+        return refuse_with_hint(
+            RefusalCode::UnsupportedAttr,
+            detail,
+            "pad the data with nn.pad before the convolution",
+        );
     }
     Ok(shape)
 }
@@ -137,8 +141,7 @@ fn layout(op: &Op<'_>, keys: &[(&str, &str)]) -> Result<(), CompileError> {
         let found = op.attrs().text(key);
         if found != *wanted && !(found.is_empty() && *key == "out_layout") {
             let detail = format!("{key}: expected {wanted}, found {found}");
-            let hint =
-                "the pass convert_layout changes the layout: byoc opt --pass convert_layout --layout OPERATOR=NCHW";
+            let hint = "convert the layout: byoc opt --pass convert_layout --layout OPERATOR=NCHW";
             return refuse_with_hint(RefusalCode::UnsupportedLayout, detail, hint);
         }
     }
@@ -192,8 +195,8 @@ fn conv(ir: &RegionIr<'_>, op: &Op<'_>, weight: usize) -> Result<ConvShape, Comp
     let groups = attribute(op, "groups", op.attrs().int("groups", 1))?;
     if groups == 0 || channels != group_channels * groups || !kernels.is_multiple_of(groups) {
         let detail = format!(
-            "expected channels and kernels of {groups} groups, found {channels} channels, {group_channels} in a group, \
-             and {kernels} kernels"
+            "expected channels and kernels divisible by {groups} groups, found {channels} channels, {group_channels} per \
+             group, and {kernels} kernels"
         );
         return refuse(RefusalCode::UnsupportedShape, detail);
     }
@@ -259,7 +262,7 @@ pub fn pool(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<PoolShape, CompileError> {
 /// If an accumulator may overflow int32.
 pub fn ranges(ir: &RegionIr<'_>, shape: &ConvShape) -> Result<Vec<Range>, CompileError> {
     let Some(weight) = ir.constants.get(shape.weight) else {
-        return refuse(RefusalCode::NotConstant, "weight: expected a constant");
+        return refuse(RefusalCode::NotConstant, "weight: expected a constant, found a runtime value");
     };
     let tensor = weight.tensor();
     let taps = shape.channels / shape.groups * shape.kernel[0] * shape.kernel[1];

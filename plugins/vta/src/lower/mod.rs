@@ -248,7 +248,10 @@ fn check_values(ir: &RegionIr<'_>, nodes: &[Node]) -> Result<(), CompileError> {
                     return refuse(RefusalCode::UnsupportedOp, detail);
                 }
                 Def::Op(..) => {
-                    let detail = format!("{}: expected the result of a layer as operand", node.comment);
+                    let detail = format!(
+                        "{}: expected the result of a layer as operand, found an intermediate result",
+                        node.comment
+                    );
                     return refuse(RefusalCode::UnsupportedOp, detail);
                 }
             }
@@ -269,7 +272,7 @@ fn check_values(ir: &RegionIr<'_>, nodes: &[Node]) -> Result<(), CompileError> {
     }
     for (i, output) in ir.outputs.iter().enumerate() {
         if !stored(*output) || ir.outputs[..i].contains(output) {
-            let detail = format!("output {i}: expected the result of a layer, and of no other output");
+            let detail = format!("output {i}: expected the result of a layer, found another value or another output");
             return refuse(RefusalCode::UnsupportedOp, detail);
         }
     }

@@ -104,7 +104,7 @@ fn one(range: Range, shift: i64, up: i64, common: i64) -> Result<(i64, i64), Sca
     if amount <= 2 * MAX_SHIFT {
         return saturating_range(range, half, up).map(|_| (half, amount)).ok_or(overflow);
     }
-    // A larger shift rounds the whole range to 0. So does the maximum shift after `-low` is added, if the range is
+    // A larger shift rounds the entire range to 0. So does the maximum shift after `-low` is added, if the range is
     // shorter than `limit`.
     let [low, high] = saturating_range(range, 0, up).ok_or(overflow.clone())?;
     let limit = 1i64 << (2 * MAX_SHIFT);
@@ -126,7 +126,7 @@ fn left(ranges: &[Range], up: i64) -> Result<Vec<ChannelStep>, ScaleError> {
     Ok(steps)
 }
 
-/// Returns the addition of one number per channel; an immediate if the numbers are equal and fit into 16 bits.
+/// Returns the addition of one value per channel; an immediate if the values are equal and fit into 16 bits.
 pub fn addition(addends: &[i64]) -> ChannelStep {
     let first = addends.first().copied().unwrap_or(0);
     match i16::try_from(first) {
@@ -167,7 +167,7 @@ pub fn after(op: AluOp, [low, high]: Range, operand: i64) -> Range {
         AluOp::Shr if operand < 0 => [low << -operand, high << -operand],
         AluOp::Shr => [low >> operand, high >> operand],
     };
-    // A number that wraps may have any value.
+    // A value that wraps may be any int32.
     if range[0] < INT32[0] || range[1] > INT32[1] { INT32 } else { range }
 }
 
@@ -184,10 +184,10 @@ mod tests {
                 ChannelStep::Vector(op, operands) => (*op, operands[channel]),
             };
             match op {
-                AluOp::Add => value.checked_add(operand).expect("no overflow"),
+                AluOp::Add => value.checked_add(operand).expect("the operations do not overflow"),
                 AluOp::Max => value.max(operand),
                 AluOp::Min => value.min(operand),
-                AluOp::Shr if operand < 0 => value.checked_mul(1 << -operand).expect("no overflow"),
+                AluOp::Shr if operand < 0 => value.checked_mul(1 << -operand).expect("the operations do not overflow"),
                 AluOp::Shr => {
                     assert!(operand <= 15);
                     value >> operand

@@ -6,15 +6,15 @@ static unsigned char *vta_tensor_memory(const struct vta_tensor *t, size_t *byte
     return malloc(*bytes);
 }
 
-/* 64-bit FNV-1a. */
+/* Computes the 64-bit FNV-1a hash. */
 static uint64_t vta_hash(const unsigned char *data, size_t bytes) {
     uint64_t hash = 14695981039346656037u;
     for (size_t i = 0; i < bytes; ++i) hash = (hash ^ data[i]) * 1099511628211u;
     return hash;
 }
 
-/* Runs one input, which a linear congruential generator makes, and compares the hashes of the outputs. Returns 0 if they
-   are as expected. in and out have room for the pointers of the region. */
+/* Runs one input from a linear congruential generator, and compares the hashes of the outputs. Returns 0 if all match.
+   in and out must be large enough for the region's input and output pointers. */
 static int vta_check(const struct vta_region *r, struct vta_state *s, const char *name, void **in, void **out) {
     int wrong = 0;
     size_t bytes;

@@ -7,7 +7,7 @@ use byoc_plugin_api::{Constant, Error, Executable, Graph, HostServices, Result, 
 use serde_json::Value;
 use tracing::Level;
 
-/// Services during compilation, when there are no host services: one thread, no trace.
+/// Services during compilation, when host services are unavailable: one thread, no trace.
 struct Inline;
 
 impl HostServices for Inline {
@@ -30,7 +30,7 @@ impl HostServices for Inline {
     fn log(&self, _: Level, _: &str, _: &str) {}
 
     fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
-        Err(Error::new("no reference during a compilation"))
+        Err(Error::new("the host's reference is not available during compilation"))
     }
 }
 

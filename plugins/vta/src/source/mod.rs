@@ -203,8 +203,8 @@ fn header(text: &mut String, image: &Image) {
     let _ = writeln!(text, " * The functions return 0 for success.\n *");
     tensors(text, image);
     let _ =
-        writeln!(text, " *\n * It needs driver.h of VTA, and a library with the functions that the header declares.");
-    let _ = writeln!(text, " * main calls the last function; -DVTA_NO_MAIN leaves it out.\n *");
+        writeln!(text, " *\n * Requires VTA's driver.h, and a library with the functions that the header declares.");
+    let _ = writeln!(text, " * main calls the last function; -DVTA_NO_MAIN omits it.\n *");
     costs(text, image);
     for include in ["inttypes.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"] {
         let _ = writeln!(text, "#include <{include}>");
@@ -214,11 +214,12 @@ fn header(text: &mut String, image: &Image) {
 
 fn exported_header(text: &mut String, image: &Image) {
     let Image { symbol, config, .. } = image;
-    let _ = writeln!(text, "/*\n * Region {symbol} on the VTA device {}, by its driver.\n *", clean(&config.name()));
+    let _ =
+        writeln!(text, "/*\n * Region {symbol} on the VTA device {}, through its driver.\n *", clean(&config.name()));
     let _ =
         writeln!(text, " *   int {symbol}(in, out, constants, work)  runs the stream; the first run opens the device");
     let _ = writeln!(text, " *   void {symbol}_close(void)               closes the device\n *");
-    let _ = writeln!(text, " * The function returns 0 for success. A device has one run at a time.\n *");
+    let _ = writeln!(text, " * The function returns 0 for success. A device executes one run at a time.\n *");
     tensors(text, image);
     text.push_str(" *\n");
     costs(text, image);

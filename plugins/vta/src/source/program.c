@@ -6,13 +6,13 @@ struct vta_buffer {
     const unsigned char *content; /* NULL for tensors */
 };
 
-/* LOAD or STORE, whose address needs that of a buffer in units of 1 << log_bytes bytes. */
+/* LOAD or STORE to which the buffer address is added, in units of 1 << log_bytes bytes. */
 struct vta_transfer {
     uint32_t instruction;
     uint16_t buffer, log_bytes;
 };
 
-/* Dense tensor of (images, channels, positions), or of (images, channels) if rows is 1, in numbers of 1 or 4 bytes. */
+/* Dense tensor of (images, channels, positions), or of (images, channels) if rows is 1, with elements of 1 or 4 bytes. */
 struct vta_tensor {
     size_t buffer, images, channels, positions, bytes;
     int rows;
@@ -23,11 +23,11 @@ struct vta_region {
     unsigned dram_base_bit;
     size_t buffer_count, instruction_count, transfer_count, run_count, input_count, output_count;
     const struct vta_buffer *buffers;
-    const uint64_t (*stream)[2]; /* low and high half; addresses count from the start of a buffer */
+    const uint64_t (*stream)[2]; /* low and high half; addresses are relative to a buffer */
     const struct vta_transfer *transfers;
     const uint32_t (*runs)[2]; /* first instruction, number of instructions */
     const struct vta_tensor *inputs, *outputs;
-    const uint64_t *expected; /* hashes of the outputs for the input of vta_check; NULL without it */
+    const uint64_t *expected; /* hashes of the outputs for the input of vta_check; NULL without vta_check */
     size_t scratch_bytes;
 };
 
@@ -35,19 +35,19 @@ struct vta_state {
     void **memory;
     void *instructions;
     VTADeviceHandle device;
-    void *scratch; /* memory of scratch_bytes, for tensors and instructions on their way to the device */
+    void *scratch; /* scratch_bytes of staging memory for transfers to and from the device */
 };
 
 static size_t vta_blocks(size_t count, size_t size) {
     return (count + size - 1) / size;
 }
 
-/* Size of a packed tensor in bytes; an int32 tensor has four planes of it. */
+/* Size of a packed tensor in bytes; an int32 tensor has four planes of this size. */
 static size_t vta_packed_bytes(const struct vta_region *r, const struct vta_tensor *t) {
     return vta_blocks(t->images, r->batch) * vta_blocks(t->channels, r->block) * t->positions * r->batch * r->block;
 }
 
-/* Index of a number in a packed tensor. */
+/* Index of an element in a packed tensor. */
 static size_t vta_packed_index(const struct vta_region *r, const struct vta_tensor *t, size_t image, size_t channel,
                                size_t position) {
     size_t group = image / r->batch, block = channel / r->block;
@@ -88,7 +88,7 @@ static void vta_close(const struct vta_region *r, struct vta_state *s) {
     s->device = NULL;
 }
 
-/* Writes the stream with the addresses of the buffers to the memory of the device. Returns 0 for success. */
+/* Writes the stream with absolute addresses to device memory. Returns 0 on success. */
 static int vta_relocate(const struct vta_region *r, struct vta_state *s) {
     size_t bytes = r->instruction_count * sizeof *r->stream;
     uint64_t(*stream)[2] = s->scratch;

@@ -34,7 +34,7 @@ const READ_ONLY: Range<usize> = 0x2000..0xb000;
 /// Addresses that a stream may write.
 const WRITABLE: Range<usize> = 0xb000..0xf000;
 
-/// Size of DRAM in bytes. The last addresses belong to no buffer.
+/// Size of DRAM in bytes. The last addresses are outside all buffers.
 const DRAM: usize = 0x10000;
 
 /// Maximum number of steps of a stream that is checked and simulated: a few milliseconds.
@@ -64,7 +64,7 @@ fn run(input: &Input) -> Result<(), String> {
     if let Some(violation) = [&safe, &hazard].into_iter().find_map(|result| result.as_ref().err())
         && violation.to_string().is_empty()
     {
-        return Err("a violation without a message".into());
+        return Err("expected a violation with a message, found an empty message".into());
     }
     if safe.is_err() {
         return case.check_end(timing.is_some());
@@ -72,7 +72,7 @@ fn run(input: &Input) -> Result<(), String> {
     count_accepted();
     match timing {
         Some(timing) if timing.total.is_finite() && timing.ends.iter().all(|end| *end <= timing.total) => {}
-        other => return Err(format!("expected the time of an accepted stream, found {other:?}")),
+        other => return Err(format!("expected a finite time of an accepted stream, found {other:?}")),
     }
     match hazard {
         Err(violation) if !violation.message.contains("steps between two sums") => {
@@ -86,7 +86,7 @@ fn run(input: &Input) -> Result<(), String> {
 fn decode(config: &Config, words: [u64; 2]) -> Result<Option<Insn>, String> {
     let insn = match Insn::decode(words, config) {
         Ok(insn) => insn,
-        Err(error) if error.to_string().is_empty() => return Err(format!("{error:?}: no message")),
+        Err(error) if error.to_string().is_empty() => return Err(format!("{error:?}: expected a message, found none")),
         Err(_) => return Ok(None),
     };
     match insn.encode(config) {
@@ -100,7 +100,7 @@ fn check_uop(config: &Config, word: u32) -> Result<(), String> {
     let uop = Uop::decode(word, config);
     match uop.encode(config) {
         Ok(again) if Uop::decode(again, config) == uop => Ok(()),
-        other => Err(format!("{uop:?}: expected its fields again, found {other:x?}")),
+        other => Err(format!("{uop:?}: expected equal fields after encoding, found {other:x?}")),
     }
 }
 
@@ -143,7 +143,7 @@ impl Case<'_> {
         let options = Options { max_instructions: self.stream.len() as u64, ..*options };
         match sim::run(&self.config, &self.stream, &mut dram, &options) {
             Err(error) if error.message.contains("executed instructions") => {
-                Err(format!("expected at most one execution of each instruction: {error}"))
+                Err(format!("expected at most one execution of each instruction, found more: {error}"))
             }
             Err(error) => Ok(Err(error)),
             Ok(counters) => Ok(Ok((dram.read(0, DRAM)?.to_vec(), counters))),
@@ -157,7 +157,7 @@ impl Case<'_> {
                 let outcome = self.simulate(&Options { serial, ..options })?;
                 let deadlock = outcome.is_err_and(|error| error.instruction.is_none());
                 if deadlock && tokens_suffice && !serial {
-                    return Err("expected an end as in the cycle model, found a deadlock".into());
+                    return Err("expected completion as in the cycle model, found a deadlock".into());
                 }
             }
         }
@@ -174,7 +174,7 @@ impl Case<'_> {
                 Ok((after, _)) => {
                     for outside in [0..WRITABLE.start, WRITABLE.end..DRAM] {
                         if after[outside.clone()] != *before.read(outside.start, outside.len())? {
-                            return Err(format!("{mode:?}: expected no write to {outside:x?}"));
+                            return Err(format!("{mode:?}: expected no write to {outside:x?}, found one"));
                         }
                     }
                 }
@@ -184,7 +184,9 @@ impl Case<'_> {
             for seed in 1..3 {
                 let found = self.simulate(&options(mode, seed))?;
                 if found.as_ref().ok() != expected.as_ref().ok() {
-                    return Err(format!("{mode:?}: expected equal results under the schedules 0 and {seed}"));
+                    return Err(format!(
+                        "{mode:?}: expected equal results under schedules 0 and {seed}, found different results"
+                    ));
                 }
             }
         }

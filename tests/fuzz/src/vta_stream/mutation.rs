@@ -134,7 +134,8 @@ fn mutate_alu(of: &mut Alu, random: &mut Random) {
 /// Field limits.
 const LIMITS: [u64; 7] = [0, 0, 1, 2, 15, 16383, 65535];
 
-/// Replaces a number with a nearby number, a limit or a random number, unless that is too large for the type.
+/// Replaces a field value with a nearby value, a limit or a random value, unless the new value is out of range for the
+/// type.
 fn change_number<T: Copy + Into<u64> + TryFrom<u64>>(number: &mut T, random: &mut Random) {
     let now: u64 = (*number).into();
     let bits = below(random, 17);

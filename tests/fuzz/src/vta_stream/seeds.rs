@@ -1,4 +1,4 @@
-//! Streams of small layers, as the plugin compiles them.
+//! Seeds: streams of small layers, compiled by the plugin.
 
 use super::input::Input;
 use super::{READ_ONLY, UOPS, WRITABLE};
@@ -8,7 +8,7 @@ use byoc_vta_program::layer::{Conv, Elementwise, Form, Layer, Place, Pool, Step}
 use byoc_vta_program::relocate::relocate;
 use byoc_vta_program::search::fastest;
 
-/// Devices: large and small memories, both revisions, without byte loads, with a batch, with few micro-operations.
+/// Device variants: large and small memories, both revisions, no byte loads, a batch, few micro-operations.
 const DEVICES: [[u8; 2]; 6] = [[0x83, 0], [0x43, 0xff], [0x0a, 0xff], [0x22, 0xff], [0x06, 0xff], [0x51, 0xff]];
 
 /// Addresses of the buffers: micro-operations, the identity matrix, activations, weights, vectors, a tensor between
@@ -37,7 +37,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
 fn seed(device: [u8; 2], layers: &[Layer]) -> Vec<u8> {
     let mut input = Input { device, ..Input::default() };
     let config = input.config();
-    let tiled = |layer: &Layer| (layer.clone(), fastest(&config, layer).expect("no tiling fits the device").0);
+    let tiled =
+        |layer: &Layer| (layer.clone(), fastest(&config, layer).expect("expected a tiling that fits the device").0);
     let layers: Vec<_> = layers.iter().map(tiled).collect();
     let program =
         program(&config, &layers, Auxiliary { uops: 0, identity: 1 }, Runs::Whole).expect("cannot generate the stream");

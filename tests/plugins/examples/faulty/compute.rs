@@ -1,4 +1,4 @@
-//! Naive operator implementations, with the deliberate mistakes.
+//! Naive operator implementations with deliberate mistakes.
 
 use crate::convolution::convolution;
 use byoc_plugin_api::*;
@@ -44,7 +44,7 @@ pub fn evaluate(mistake: &str, graph: &Graph, inputs: &[Value], constants: &[Val
                 evaluate(mistake, &composite.body, &args, constants)?
             }
             NodeKind::Op(name) => {
-                let dims = node.outputs[0].shape().ok_or("an unknown dimension")?;
+                let dims = node.outputs[0].shape().ok_or("expected known dimensions, found an unknown dimension")?;
                 vec![operator(mistake, name, node, &args, &dims)?]
             }
         };
@@ -86,7 +86,7 @@ fn operator(mistake: &str, name: &str, node: &Node, args: &[&Value], dims: &[usi
         }
         "concatenate" => {
             let axis = node.int("axis").unwrap_or(0).rem_euclid(dims.len() as i64) as usize;
-            // Concatenating whole operands is correct only for the first axis.
+            // Concatenating entire operands is correct only for the first axis.
             let outer = if mistake == "concatenates_memory" { 1 } else { dims[..axis].iter().product() };
             let mut bytes = Vec::new();
             for block in 0..outer {

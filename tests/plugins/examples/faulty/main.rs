@@ -56,28 +56,49 @@ impl Codegen for Faulty {
             let dtype = types.first().map_or(DType::F32, |ty| ty.dtype);
             let is_integer = name == "add" && matches!(dtype, DType::I8 | DType::I32);
             if dtype != DType::F32 && !is_integer {
-                return Verdict::refused(RefusalCode::UnsupportedDtype, format!("input 0 of {name} is {dtype}"));
+                return Verdict::refused(
+                    RefusalCode::UnsupportedDtype,
+                    format!("{name}: input 0: expected float32, found {dtype}"),
+                );
             }
             if types.iter().any(|ty| ty.shape().is_none()) {
-                return Verdict::refused(RefusalCode::DynamicDim, format!("a dimension of {name} is unknown"));
+                return Verdict::refused(
+                    RefusalCode::DynamicDim,
+                    format!("{name}: expected known dimensions, found an unknown dimension"),
+                );
             }
             let layouts = [("data_layout", "NCHW"), ("kernel_layout", "OIHW")];
             let unsupported =
                 layouts.iter().any(|(key, supported)| node.text(key).is_some_and(|layout| layout != *supported));
             if unsupported && !self.is("layout_ignored") {
-                return Verdict::refused(RefusalCode::UnsupportedLayout, "the layouts are NCHW and OIHW");
+                return Verdict::refused(
+                    RefusalCode::UnsupportedLayout,
+                    "expected the layouts NCHW and OIHW, found others",
+                );
             }
             if node.text("out_layout").is_some_and(|layout| !layout.is_empty()) {
-                return Verdict::refused(RefusalCode::UnsupportedLayout, "the result has the layout of the data");
+                return Verdict::refused(
+                    RefusalCode::UnsupportedLayout,
+                    "attribute out_layout: expected none, found a layout",
+                );
             }
             if node.text("out_dtype").is_some_and(|dtype| !dtype.is_empty() && dtype != "float32") {
-                return Verdict::refused(RefusalCode::UnsupportedDtype, "the result is not float32");
+                return Verdict::refused(
+                    RefusalCode::UnsupportedDtype,
+                    "attribute out_dtype: expected float32, found another type",
+                );
             }
             if name == "add" && types[0] != types[1] {
-                return Verdict::refused(RefusalCode::UnsupportedShape, "broadcasting is not supported");
+                return Verdict::refused(
+                    RefusalCode::UnsupportedShape,
+                    "expected operands of equal types, found different types",
+                );
             }
             if name == "nn.bias_add" && node.int("axis") != Some(1) {
-                return Verdict::refused(RefusalCode::UnsupportedAttr, "expected a bias along axis 1");
+                return Verdict::refused(
+                    RefusalCode::UnsupportedAttr,
+                    "attribute axis: expected 1, found another axis",
+                );
             }
         }
         Verdict::Supported
@@ -96,14 +117,14 @@ impl Codegen for Faulty {
         misbehavior::loop_forever(&self.mistake, "compile");
         misbehavior::compile_until_cancelled(&self.mistake, &self.services)?;
         if self.is("no_room") {
-            return Err(Error::new("the region needs 9 buffers, there are 8")
+            return Err(Error::new("expected a region with at most 8 buffers, found 9")
                 .hint("a larger device")
                 .code("ResourceLimit"));
         }
         if self.is("claims_then_refuses") {
             for (name, node, _) in region.graph.operators() {
                 if node.ints("strides").is_some_and(|strides| strides.iter().any(|&s| s > 1)) {
-                    return Err(format!("{name} with strides is not implemented").into());
+                    return Err(format!("{name}: attribute strides: expected 1, found a larger stride").into());
                 }
             }
         }
@@ -143,7 +164,14 @@ impl Loader for Faulty {
         let graph = match Graph::from_json(json) {
             Ok(graph) if whole => graph,
             _ if self.is("damaged_blob_accepted") => Graph::default(),
-            _ => return Err(format!("{}: a blob of {} bytes is damaged", region.symbol, region.blob.len()).into()),
+            _ => {
+                return Err(format!(
+                    "{}: expected a valid blob, found {} corrupt bytes",
+                    region.symbol,
+                    region.blob.len()
+                )
+                .into());
+            }
         };
         misbehavior::noise_after_unload(&self.mistake, region.services);
         let mut constants: Vec<Value> = region.constants.iter().map(Value::of_constant).collect();
@@ -192,7 +220,7 @@ impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         misbehavior::panic_in(&self.mistake, "prepare");
         if self.is("zero_size") && inputs.iter().any(|dims| dims.contains(&0)) {
-            return Err("expected at least one element".into());
+            return Err("expected at least one element, found none".into());
         }
         let mut dims: Vec<Vec<usize>> = self.graph.output_types().filter_map(TensorType::shape).collect();
         if self.graph.outputs.is_empty() {
@@ -218,7 +246,7 @@ impl Executable for LoadedRegion {
             // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { *at ^= 1 };
         }
-        // A per-region lock does not protect data that all regions share.
+        // A per-region lock does not protect data shared by all regions.
         let _busy =
             self.is("shared_by_regions").then(|| self.busy.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
         let inputs = match self.mistake.as_str() {
@@ -263,7 +291,7 @@ impl LoadedRegion {
         let start = output.raw().data;
         let target = output.bytes_mut();
         if target.len() != bytes.len() {
-            return Err(format!("{} bytes for an output of {}", bytes.len(), target.len()).into());
+            return Err(format!("expected an output of {1} bytes, found {0}", bytes.len(), target.len()).into());
         }
         if self.is("writes_past_end") && odd {
             // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Panics if the mistake is `panic_<entry>`, crashes if it is `crash_<entry>`.
 pub fn panic_in(mistake: &str, entry: &str) {
     if mistake.strip_prefix("panic_") == Some(entry) {
-        panic!("out of manners in {entry}");
+        panic!("deliberate panic in {entry}");
     }
     if mistake.strip_prefix("crash_") == Some(entry) {
         // SAFETY: deliberately unsound, to crash.
@@ -36,7 +36,11 @@ pub fn compile_until_cancelled(mistake: &str, services: &Services) -> Result<()>
 /// Panics, crashes or returns an error in `init` if the mistake is `panic_init`, `crash_init` or `error_init`.
 pub fn init(mistake: &str) -> Result<()> {
     panic_in(mistake, "init");
-    if mistake == "error_init" { Err(Error::new("the device is not there").hint("plug it in")) } else { Ok(()) }
+    if mistake == "error_init" {
+        Err(Error::new("expected a connected device, found none").hint("connect the device"))
+    } else {
+        Ok(())
+    }
 }
 
 /// Keeps calling host services after the region and the plugin are released.

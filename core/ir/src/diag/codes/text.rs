@@ -2,12 +2,12 @@
 
 codes! {
     UNEXPECTED_TOKEN = 101, "unexpected token";
-    BAD_VERSION = 102, "the version line is missing or names another version";
-    BAD_NUMBER = 103, "a number is malformed or does not fit its type";
-    UNTERMINATED = 104, "a string or comment does not end";
-    UNKNOWN_NAME = 105, "a variable, graph binding or global is not defined";
-    DUPLICATE_NAME = 106, "a name is defined twice";
-    BAD_METADATA = 107, "a metadata reference has no data";
-    NESTING_TOO_DEEP = 108, "types, patterns or lists nest too deep";
-    TOO_LARGE = 110, "the text is too large";
+    BAD_VERSION = 102, "missing or unsupported version line";
+    BAD_NUMBER = 103, "malformed or out-of-range number";
+    UNTERMINATED = 104, "unterminated string or comment";
+    UNKNOWN_NAME = 105, "undefined variable, graph binding or global";
+    DUPLICATE_NAME = 106, "duplicate name";
+    BAD_METADATA = 107, "invalid metadata reference";
+    NESTING_TOO_DEEP = 108, "types, patterns or lists nested too deeply";
+    TOO_LARGE = 110, "text too large";
 }

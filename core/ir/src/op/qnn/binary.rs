@@ -16,8 +16,8 @@ const INPUTS: &[&str] =
     &["lhs", "rhs", "lhs_scale", "lhs_zero_point", "rhs_scale", "rhs_zero_point", "output_scale", "output_zero_point"];
 
 const ATTRS: &[AttrDef] = &[
-    AttrDef::new("lhs_axis", AttrKind::Int, Default::Int(-1), "the axis of lhs for its scale and zero point"),
-    AttrDef::new("rhs_axis", AttrKind::Int, Default::Int(-1), "the axis of rhs for its scale and zero point"),
+    AttrDef::new("lhs_axis", AttrKind::Int, Default::Int(-1), "axis of lhs along which its scale and zero point vary"),
+    AttrDef::new("rhs_axis", AttrKind::Int, Default::Int(-1), "axis of rhs along which its scale and zero point vary"),
 ];
 
 macro_rules! binary {
@@ -51,7 +51,7 @@ binary! {
     "qnn.mul" "The product of two quantized tensors: (lhs - lhs_zero_point) * (rhs - rhs_zero_point) in int32 \
                (saturating), requantized (UPWARD, int64) from the scale lhs_scale * rhs_scale, a float32, to the \
                output's scale and zero point, saturated to the common element type. Scales and zero points are \
-               single numbers."
+               scalars."
         product;
 }
 

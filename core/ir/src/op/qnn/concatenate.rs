@@ -17,7 +17,7 @@ inventory::submit! {
               is copied.",
         arity: Arity::exactly(5),
         inputs: &["data", "input_scales", "input_zero_points", "output_scale", "output_zero_point"],
-        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(0), "the axis; from the end when negative")],
+        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(0), "axis; a negative axis counts from the end")],
         pattern: OpPattern::Injective,
         relation,
         reference: Some(concatenate),

@@ -32,10 +32,18 @@ const OUT_DTYPE: AttrDef =
 const ROUNDING: AttrDef = AttrDef::new("rounding", AttrKind::Str, Default::Str("None"), "as in qnn.requantize");
 const COMPUTE_DTYPE: AttrDef =
     AttrDef::new("compute_dtype", AttrKind::Str, Default::Str("None"), "as in qnn.requantize");
-const A_MIN: AttrDef =
-    AttrDef::new("a_min", AttrKind::Int, Default::None, "lower bound of the result's integers; None: of its type");
-const A_MAX: AttrDef =
-    AttrDef::new("a_max", AttrKind::Int, Default::None, "upper bound of the result's integers; None: of its type");
+const A_MIN: AttrDef = AttrDef::new(
+    "a_min",
+    AttrKind::Int,
+    Default::None,
+    "lower bound of the result's integers; that of its type if None",
+);
+const A_MAX: AttrDef = AttrDef::new(
+    "a_max",
+    AttrKind::Int,
+    Default::None,
+    "upper bound of the result's integers; that of its type if None",
+);
 
 const fn conv_attrs() -> [AttrDef; 14] {
     let [a, b, c, d, e, f, g, h, i, j] = conv::attrs_2d(OUT_DTYPE);
@@ -46,7 +54,7 @@ inventory::submit! {
     OpDef {
         name: "qnn.contrib_conv2d_requantize",
         doc: "clip(qnn.requantize(nn.bias_add(qnn.conv2d(data, weight), bias)), a_min, a_max) with int32 accumulators \
-              and an int32 bias for each output channel; sum_scale, one number or a vector along the output channels, \
+              and an int32 bias for each output channel; sum_scale, a scalar or a vector along the output channels, \
               is the input scale of the requantization.",
         arity: Arity::exactly(8),
         inputs: INPUTS,
@@ -75,7 +83,7 @@ inventory::submit! {
     OpDef {
         name: "qnn.contrib_dense_requantize",
         doc: "clip(qnn.requantize(nn.bias_add(qnn.dense(data, weight), bias, axis=-1)), a_min, a_max) with int32 \
-              accumulators and an int32 bias for each unit; sum_scale, one number or a vector along the units, is the \
+              accumulators and an int32 bias for each unit; sum_scale, a scalar or a vector along the units, is the \
               input scale of the requantization.",
         arity: Arity::exactly(8),
         inputs: INPUTS,

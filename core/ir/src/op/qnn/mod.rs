@@ -1,7 +1,7 @@
 //! QNN dialect: operators on integers that represent the real numbers scale * (integer - zero point).
 //!
-//! Names, arguments and attributes are Relay's. Scales are `float32`, zero points `int32`; each is one number for all
-//! elements, or (where the operator allows it) a vector with one number for each index on an axis.
+//! Names, arguments and attributes are Relay's. Scales are `float32`, zero points `int32`; each is a scalar or,
+//! where the operator allows it, a vector with one element for each index on an axis.
 //!
 //! Intermediate `int32` arithmetic saturates: x - zero point, the rescaled value, and its sum with the output's zero
 //! point are clamped to the range instead of wrapping. Accumulators are the exception: a sum of products wraps.

@@ -34,8 +34,8 @@ pub(super) fn one_of(relation: &Relation<'_>, subject: &str, given: DType, wante
     Err(relation.mismatch(format!("{subject}: expected {list}, found {given}")))
 }
 
-/// Checks a scale or a zero point: its element type, its shape (one number or, along `dim`, a vector with one number
-/// per index), and the numbers themselves where they are known.
+/// Checks a scale or a zero point: its element type, its shape (a scalar or, along `dim`, a vector with one element per
+/// index), and its values where they are known.
 pub(super) fn parameter(relation: &Relation<'_>, i: usize, kind: Kind, dim: Option<&Dim>) -> Result<()> {
     let value = relation.values.get(i).copied().flatten();
     check(relation, relation.def.inputs[i], relation.tensor(i)?, value, kind, dim)
@@ -184,5 +184,5 @@ pub(super) const AXIS: AttrDef = AttrDef::new(
     "axis",
     AttrKind::Int,
     Default::Int(-1),
-    "the axis of scales and zero points that are vectors; from the end when negative",
+    "axis of scales and zero points that are vectors; a negative axis counts from the end",
 );

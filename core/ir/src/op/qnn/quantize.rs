@@ -75,7 +75,7 @@ inventory::submit! {
         name: "qnn.requantize",
         doc: "Converts to another scale and zero point. With t = data - input_zero_point and m = input_scale / \
               output_scale: round(t * m) + output_zero_point, clipped to the range of out_dtype. compute_dtype int64 \
-              (also for None) takes m, computed in float64, as M * 2^(e - 31) with M = round(fraction * 2^31) and \
+              (also for None) represents m, computed in float64, as M * 2^(e - 31) with M = round(fraction * 2^31) and \
               computes exactly: UPWARD (also for None) is (t * 2^max(e, 0) * M + 2^(30 + r)) >> (31 + r) with r = \
               max(-e, 0); TONEAREST rounds halves away from zero, TOEVEN to the even integer. compute_dtype float32 \
               computes t * m in float32 and rounds it likewise. Equal scales leave t unchanged. Overflow saturates: t \

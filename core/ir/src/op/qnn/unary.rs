@@ -42,7 +42,7 @@ unary! {
     "qnn.log" "x" "scale" "zero_point" "The natural logarithm" [] 1;
     "qnn.abs" "x" "scale" "zero_point" "The absolute value" [] 1;
     "qnn.softmax" "x" "scale" "zero_point" "exp(x - max) / sum of exp(x - max) along one axis"
-        [AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "the axis that is summed over")] 5;
+        [AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "axis that is summed over")] 5;
     "qnn.leaky_relu" "x" "input_scale" "input_zero_point" "x where it is positive, alpha * x elsewhere,"
         [AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope below zero")] 1;
 }

@@ -26,11 +26,11 @@ pub(super) fn decode(text: &str) -> Result<Vec<u8>, String> {
                 padding += 1;
                 0
             }
-            _ if padding > 0 => return Err("base64 continues after its padding".to_owned()),
+            _ if padding > 0 => return Err("base64 data after the padding".to_owned()),
             _ => VALUES[byte as usize],
         };
         if value == 64 {
-            return Err(format!("{:?} is not a base64 digit", byte as char));
+            return Err(format!("expected a base64 digit, found {:?}", byte as char));
         }
         group = group << 6 | u32::from(value);
         count += 1;
@@ -40,7 +40,7 @@ pub(super) fn decode(text: &str) -> Result<Vec<u8>, String> {
         }
     }
     if count != 0 {
-        return Err("base64 ends inside a group of four".to_owned());
+        return Err(format!("expected base64 digits in groups of four, found an incomplete group of {count}"));
     }
     bytes.truncate(bytes.len() - padding);
     Ok(bytes)

@@ -31,7 +31,7 @@ struct ByteReader<'a>(&'a [u8]);
 
 impl ByteReader<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or("the header of the array is truncated")?;
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or("truncated array header")?;
         self.0 = rest;
         Ok(*head)
     }
@@ -56,14 +56,14 @@ impl ByteReader<'_> {
 pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
     let mut reader = ByteReader(bytes);
     if reader.u64()? != MAGIC {
-        return Err("the array does not begin with the magic number".to_owned());
+        return Err("invalid magic number at the start of the array".to_owned());
     }
     reader.u64()?;
     let device = (reader.i32()?, reader.i32()?);
     if device.0 != CPU {
         return Err(format!("expected an array on device type 1 (CPU), found {}", device.0));
     }
-    let rank = usize::try_from(reader.i32()?).map_err(|_| "the rank of the array is negative".to_owned())?;
+    let rank = usize::try_from(reader.i32()?).map_err(|_| "negative array rank".to_owned())?;
     let [kind, bits] = reader.take()?;
     let lanes = u16::from_le_bytes(reader.take()?);
     let dtype = DType::ALL.iter().copied().find(|&dtype| code(dtype) == (kind, bits) && lanes == 1);
@@ -71,11 +71,11 @@ pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
     let dtype = dtype.or((kind == 6 && bits == 8 && lanes == 1).then_some(DType::Bool));
     let dtype = dtype.ok_or_else(|| format!("unknown element type: code {kind}, {bits} bits, {lanes} lanes"))?;
     if rank > reader.0.len() / 8 {
-        return Err(format!("the array of rank {rank} is truncated"));
+        return Err(format!("truncated dimensions of an array of rank {rank}"));
     }
     let mut shape = Vec::with_capacity(rank);
     for _ in 0..rank {
-        shape.push(usize::try_from(reader.i64()?).map_err(|_| "a dimension of the array is negative".to_owned())?);
+        shape.push(usize::try_from(reader.i64()?).map_err(|_| "negative array dimension".to_owned())?);
     }
     let given = reader.i64()?;
     let wanted = element_count(&shape).and_then(|count| count.checked_mul(dtype.size()));
@@ -84,9 +84,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
         .filter(|&wanted| i64::try_from(wanted) == Ok(given) && wanted == there)
         .and_then(|_| Tensor::from_bytes(dtype, &shape, reader.0));
     tensor.ok_or_else(|| {
-        let wanted =
-            wanted.map_or_else(|| "more bytes than the address space holds".to_owned(), |n| format!("{n} bytes"));
-        format!("the array {dtype}{shape:?} takes {wanted}, but {given} are declared and {there} are present")
+        let wanted = wanted.map_or_else(|| "a size within the address space".to_owned(), |n| format!("{n} bytes"));
+        format!("array {dtype}{shape:?}: expected {wanted}, found {given} declared and {there} present")
     })
 }
 

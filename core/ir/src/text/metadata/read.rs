@@ -97,7 +97,7 @@ impl Metadata {
         for def in op.attrs {
             let Some(written) = attrs.get(def.name) else { continue };
             let text = written.as_str().ok_or_else(|| format!("the attribute {} is not a string", def.name))?;
-            let bad = || format!("the attribute {} has the invalid value {text:?}", def.name);
+            let bad = || format!("attribute {}: invalid value {text:?}", def.name);
             let optional = matches!(def.default, AttrDefault::None);
             let value = match def.kind {
                 AttrKind::Str | AttrKind::DType if optional && text_index(written).is_some() => {
@@ -110,7 +110,7 @@ impl Metadata {
                 AttrKind::Int if !optional => AttrValue::Int(text.parse().map_err(|_| bad())?),
                 _ => self.value(written, 0)?,
             };
-            // The null object stands for the default.
+            // The null object denotes the default.
             if value != AttrValue::None {
                 values.push((Name::from(def.name), value));
             }
@@ -136,7 +136,7 @@ impl Metadata {
 
     fn object_value(&self, node: &Value, depth: usize) -> Result<AttrValue, String> {
         if depth > MAX_NESTING {
-            return Err(format!("lists nest deeper than {MAX_NESTING} levels"));
+            return Err(format!("lists nested more than {MAX_NESTING} levels deep"));
         }
         let key = node["type_key"].as_str().unwrap_or_default();
         let text = || node["attrs"]["value"].as_str();
@@ -145,11 +145,11 @@ impl Metadata {
             "IntImm" => match text().and_then(|text| text.parse::<i64>().ok()) {
                 Some(value) if node["attrs"]["dtype"] == "bool" => Ok(AttrValue::Bool(value != 0)),
                 Some(value) => Ok(AttrValue::Int(value)),
-                None => Err("the IntImm has no valid value".to_owned()),
+                None => Err("invalid IntImm value".to_owned()),
             },
             "FloatImm" => match text().and_then(|text| text.parse().ok()) {
                 Some(value) => Ok(AttrValue::Float(value)),
-                None => Err("the FloatImm has no valid value".to_owned()),
+                None => Err("invalid FloatImm value".to_owned()),
             },
             "runtime.String" | "String" | "StringImm" | "tir.StringImm" => {
                 let base64 = || base64::decode(node["repr_b64"].as_str()?).ok().and_then(|b| String::from_utf8(b).ok());
@@ -165,7 +165,7 @@ impl Metadata {
                     items.iter().map(|item| self.value(item, depth + 1)).collect();
                 Ok(AttrValue::List(items?.into()))
             }
-            other => Err(format!("an object of type {other} is not an attribute value")),
+            other => Err(format!("expected an attribute value, found an object of type {other}")),
         }
     }
 }

@@ -19,7 +19,9 @@ impl Parser<'_> {
         while !self.eat(Kind::CloseParen) {
             let token = self.peek();
             if token.kind != Kind::Ident {
-                return Err(Box::new(self.unexpected(token, "an attribute or `)`").help("attributes come last")));
+                return Err(Box::new(
+                    self.unexpected(token, "an attribute or `)`").help("write attributes after the arguments"),
+                ));
             }
             self.take();
             let key = self.names.shared(self.text_of(token));
@@ -27,7 +29,7 @@ impl Parser<'_> {
             let value = self.attribute_value(0)?;
             if self.attrs[first..].iter().any(|(k, _)| *k == key) {
                 return Err(Box::new(
-                    Diagnostic::error(codes::text::DUPLICATE_NAME, format!("attribute `{key}` is given twice"))
+                    Diagnostic::error(codes::text::DUPLICATE_NAME, format!("duplicate attribute `{key}`"))
                         .at(token.span, ""),
                 ));
             }

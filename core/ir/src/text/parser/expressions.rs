@@ -201,7 +201,7 @@ impl Parser<'_> {
                         return Err(Box::new(
                             Diagnostic::error(
                                 codes::text::UNEXPECTED_TOKEN,
-                                format!("expected a call of the operator `{word}`, found its name alone"),
+                                format!("expected a call to the operator `{word}`, found only its name"),
                             )
                             .at(token.span, "expected arguments after the name")
                             .help(format!("wrap the operator in a function: `fn (%x) {{ {word}(%x) }}`")),
@@ -220,7 +220,7 @@ impl Parser<'_> {
                         if let Some(near) = nearest(&brief(word), op::names()) {
                             diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
                         } else {
-                            diagnostic = diagnostic.help(format!("a variable is written `%{}`", brief(word)));
+                            diagnostic = diagnostic.help(format!("write a variable as `%{}`", brief(word)));
                         }
                         return Err(Box::new(diagnostic));
                     }
@@ -259,7 +259,12 @@ impl Parser<'_> {
             false => Err(Box::new(
                 Diagnostic::error(
                     codes::types::BAD_ARITY,
-                    format!("{name} takes {wanted} argument{} and no attributes", if wanted == 1 { "" } else { "s" }),
+                    format!(
+                        "{name}: expected {wanted} argument{} and no attributes, found {} and {}",
+                        if wanted == 1 { "" } else { "s" },
+                        args.len(),
+                        attrs.len()
+                    ),
                 )
                 .at(span, ""),
             )),
@@ -481,9 +486,9 @@ impl Parser<'_> {
         let number = self.graph_number(token)?;
         if self.names.bind_graph(number, value).is_some() {
             self.report(Box::new(
-                Diagnostic::error(codes::text::DUPLICATE_NAME, format!("`%{number}` is defined twice"))
+                Diagnostic::error(codes::text::DUPLICATE_NAME, format!("duplicate definition of `%{number}`"))
                     .at(token.span, "the second definition")
-                    .help("all `%N` of a text share one scope: use another number"),
+                    .help("use another number: all `%N` in a text share one scope"),
             ));
         }
         Ok(())
@@ -492,7 +497,7 @@ impl Parser<'_> {
     fn unknown_local(&mut self, name: &str, span: Span) -> ExprId {
         let shown = brief(name);
         let mut diagnostic =
-            Diagnostic::error(codes::text::UNKNOWN_NAME, format!("no variable `%{shown}` is in scope")).at(span, "");
+            Diagnostic::error(codes::text::UNKNOWN_NAME, format!("undefined variable `%{shown}`")).at(span, "");
         if let Some((left, right)) = name.split_once('/').filter(|(left, _)| self.names.lookup(left).is_some()) {
             let (left, right) = (brief(left), brief(right));
             diagnostic = diagnostic

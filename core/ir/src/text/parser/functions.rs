@@ -47,7 +47,7 @@ impl Parser<'_> {
                         codes::text::DUPLICATE_NAME,
                         format!("duplicate parameter `%{}`", brief(param_name)),
                     )
-                    .at(token.span, "the second one"),
+                    .at(token.span, "the second occurrence"),
                 ));
             }
             params.push((token, self.variable(token, annotation)));
@@ -82,7 +82,7 @@ impl Parser<'_> {
             self.report(Box::new(
                 Diagnostic::error(
                     codes::text::DUPLICATE_NAME,
-                    format!("the function `@{}` is defined twice", brief(&name)),
+                    format!("duplicate definition of the function `@{}`", brief(&name)),
                 )
                 .at(token.span, "the second definition")
                 .at(Span { start: first.start, end: first.start + 3 }, "the first definition"),
@@ -107,9 +107,8 @@ impl Parser<'_> {
         }
         for (name, id) in missing {
             let shown = brief(&name);
-            let mut diagnostic =
-                Diagnostic::error(codes::text::UNKNOWN_NAME, format!("no function `@{shown}` is defined"))
-                    .at(self.spans[id], "");
+            let mut diagnostic = Diagnostic::error(codes::text::UNKNOWN_NAME, format!("undefined function `@{shown}`"))
+                .at(self.spans[id], "");
             if let Some(near) = nearest(&shown, self.module.globals.keys().map(|k| &**k)) {
                 diagnostic = diagnostic.help(format!("did you mean `@{near}`?"));
             }

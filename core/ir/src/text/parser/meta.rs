@@ -37,7 +37,7 @@ impl<'a> Parser<'a> {
             }
             Err(reason) => {
                 self.section = Some(span.start);
-                let message = format!("the metadata section cannot be read: {reason}");
+                let message = format!("cannot read the metadata section: {reason}");
                 self.section_error = Some(Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(span, "")));
             }
         }
@@ -76,9 +76,7 @@ impl<'a> Parser<'a> {
                             "the number of constants in the section is {}",
                             metadata.count("relay.Constant")
                         )),
-                        None if self.section_error.is_some() => {
-                            Err("the section #[metadata] cannot be read".to_owned())
-                        }
+                        None if self.section_error.is_some() => Err("invalid metadata section".to_owned()),
                         None => self.options.constants.get(index).cloned().ok_or_else(|| {
                             format!("the number of constants in the weights file is {}", self.options.constants.len())
                         }),
@@ -86,7 +84,7 @@ impl<'a> Parser<'a> {
                     let tensor = tensor.map_err(|reason| {
                         let message = format!("constant {index}: {reason}");
                         Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(reference.span, "").help(
-                            "constants are numbered from 0, in a section #[metadata] or in the weights file beside the text",
+                            "number constants from 0, in a section #[metadata] or in the weights file next to the text",
                         ))
                     })?;
                     let id = self.push(Expr::Constant(tensor), start);
@@ -122,12 +120,12 @@ impl<'a> Parser<'a> {
         let Some(metadata) = &self.metadata else {
             let message = match self.section_error {
                 None => format!("expected a metadata section for `meta[{shown}]`, found none"),
-                Some(_) => format!("`meta[{shown}]` refers to a section that cannot be read"),
+                Some(_) => format!("`meta[{shown}]` refers to an invalid metadata section"),
             };
             return Err(Box::new(
                 Diagnostic::error(codes::text::BAD_METADATA, message)
                     .at(span, "")
-                    .help("the metadata section follows the definitions, below a line #[metadata]"),
+                    .help("add a metadata section after the definitions, below a line #[metadata]"),
             ));
         };
         let count = metadata.count(key);
@@ -148,6 +146,6 @@ impl<'a> Parser<'a> {
 }
 
 fn unusable(reference: &Reference<'_>, reason: &str) -> Box<Diagnostic> {
-    let message = format!("cannot use `meta[{}][{}]` here: {reason}", brief(reference.key), reference.index);
+    let message = format!("invalid reference `meta[{}][{}]`: {reason}", brief(reference.key), reference.index);
     Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(reference.span, ""))
 }

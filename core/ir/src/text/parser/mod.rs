@@ -97,8 +97,11 @@ fn free_variables(module: &Module, root: ExprId) -> Vec<ExprId> {
 /// Parses a module (`#[version = "0.0.5"]` and definitions), an expression, or definitions and an expression.
 pub fn parse(source: &str, options: &ParseOptions<'_>) -> Parsed {
     if source.len() > MAX_LENGTH {
-        let diagnostic = Diagnostic::error(codes::text::TOO_LARGE, "the text is longer than 1 GiB")
-            .help("keep constants in the weights file, as meta[relay.Constant][i]");
+        let diagnostic = Diagnostic::error(
+            codes::text::TOO_LARGE,
+            format!("expected a text of at most 1 GiB, found {} bytes", source.len()),
+        )
+        .help("move constants to the weights file and refer to them as meta[relay.Constant][i]");
         return Parsed { module: Module::new(), root: None, spans: IndexVec::new(), diagnostics: vec![diagnostic] };
     }
     let mut parser = Parser::new(source, options);
@@ -121,7 +124,7 @@ struct Parser<'a> {
     source: &'a str,
     options: &'a ParseOptions<'a>,
     lexer: Lexer<'a>,
-    /// Lookahead buffer, of which the first `lookahead` tokens have been read.
+    /// Lookahead buffer; its first `lookahead` tokens are valid.
     ahead: [Token; 2],
     lookahead: usize,
     /// End of the last consumed token.
@@ -153,7 +156,7 @@ struct Parser<'a> {
     constants: HashMap<usize, ExprId>,
     /// Start of the metadata section, if the text has one.
     section: Option<u32>,
-    /// Error in the metadata section, held back until the parser reaches the section, which may be inside a comment.
+    /// Error in the metadata section, deferred until the parser reaches the section, which may be inside a comment.
     section_error: Option<Box<Diagnostic>>,
     metadata: Option<Metadata>,
 }
@@ -211,9 +214,9 @@ impl<'a> Parser<'a> {
         if !versioned && self.peek().kind == Kind::Eof {
             let here = self.peek().span;
             self.report(Box::new(
-                Diagnostic::error(codes::text::BAD_VERSION, "the text contains neither a module nor an expression")
+                Diagnostic::error(codes::text::BAD_VERSION, "expected a module or an expression, found neither")
                     .at(here, "")
-                    .help("a module begins with #[version = \"0.0.5\"]"),
+                    .help("begin a module with #[version = \"0.0.5\"]"),
             ));
         }
         while self.diagnostics.len() < MAX_ERRORS {

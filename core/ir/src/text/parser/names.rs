@@ -1,5 +1,5 @@
 //! Names in scope. Names are interned at their first mention, a binding is one slot of a vector, and a scope is a
-//! length of the undo log: leaving a scope undoes its bindings.
+//! position in the undo log: leaving a scope undoes its bindings.
 
 use crate::ir::{ExprId, Name};
 use std::collections::HashMap;

@@ -99,7 +99,7 @@ impl Parser<'_> {
     fn too_large_type(&self) -> Box<Diagnostic> {
         let message = format!("the type has more than {} parts", Type::MAX_PARTS);
         let here = Span { start: self.last_end.saturating_sub(1), end: self.last_end };
-        Box::new(Diagnostic::error(codes::text::NESTING_TOO_DEEP, message).at(here, "one part too many"))
+        Box::new(Diagnostic::error(codes::text::NESTING_TOO_DEEP, message).at(here, "the limit is exceeded here"))
     }
 
     /// Parses a type without component types, or pushes an unfinished type on `open`.
@@ -179,7 +179,7 @@ impl Parser<'_> {
 
     /// Parses `[A, B]`, if present. The parameters are in scope until the caller truncates `self.type_params`.
     ///
-    /// A name that is already in scope is shadowed; the module gives the new parameter a different name.
+    /// A name that is already in scope is shadowed; the new parameter is renamed in the module.
     pub(super) fn type_parameters(&mut self) -> Result<Box<[Name]>> {
         if self.peek().kind != Kind::OpenBracket {
             return Ok(Box::new([]));
@@ -196,7 +196,7 @@ impl Parser<'_> {
                         codes::text::DUPLICATE_NAME,
                         format!("duplicate type parameter `{}`", brief(written)),
                     )
-                    .at(token.span, "the second one"),
+                    .at(token.span, "the second occurrence"),
                 ));
             }
             if Type::is_reserved(written) || written.contains('.') {
@@ -323,8 +323,11 @@ impl Parser<'_> {
 
 pub(super) fn too_deep(construct: &str, span: Span) -> Box<Diagnostic> {
     Box::new(
-        Diagnostic::error(codes::text::NESTING_TOO_DEEP, format!("{construct} nest deeper than {MAX_NESTING} levels"))
-            .at(span, "one level too many"),
+        Diagnostic::error(
+            codes::text::NESTING_TOO_DEEP,
+            format!("{construct} nested more than {MAX_NESTING} levels deep"),
+        )
+        .at(span, "the limit is exceeded here"),
     )
 }
 

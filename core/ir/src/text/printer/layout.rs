@@ -7,7 +7,7 @@ use std::collections::HashSet;
 /// Form in which an expression is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Separate line, named by `%N`. Also the place of leaves, which need no name.
+    /// Separate line, named by `%N`. Also used for leaves, which need no name.
     Line,
     /// Result of its scope.
     Body,

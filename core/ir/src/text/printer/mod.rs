@@ -1,8 +1,9 @@
 //! Printer: module to text. Each non-leaf expression has a line `%N = ...;` in the scope in which it is evaluated (see
 //! [`Scopes`]), in the order of the arena; the result of a scope and the value of a let are inline if that is their
-//! only use. Numbers are unique in the whole text; the body of a function is numbered before the function.
+//! only use. Numbers are unique in the entire text; the body of a function is numbered before the function.
 //!
-//! Pending output is kept on a stack of [`Task`]s, so that a deeply nested module uses no call stack.
+//! Pending output is kept on a stack of [`Task`]s, so that a deeply nested module cannot
+//! overflow the call stack.
 
 mod layout;
 mod names;
@@ -102,7 +103,7 @@ pub fn print_expr(module: &Module, root: ExprId, options: &PrintOptions<'_>) -> 
 /// Maximum indentation level, so that the length of the text stays linear in the size of a deeply nested module.
 const MAX_INDENT: usize = 24;
 
-/// Pending piece of output.
+/// Pending output item.
 enum Task {
     /// The lines of a scope, then its result.
     Body {
@@ -439,7 +440,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Cuts the output since `begin` at the holes and pushes the pieces as tasks.
+    /// Splits the output since `begin` at the holes and pushes the segments as tasks.
     fn fill_holes(&mut self, begin: usize) {
         for (at, id) in std::mem::take(&mut self.holes).into_iter().rev() {
             self.tasks.push(Task::Owned(self.out.split_off(at.max(begin))));

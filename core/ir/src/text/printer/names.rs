@@ -14,7 +14,7 @@ pub(super) struct VarNames {
 
 impl VarNames {
     /// Clears all names. Replaces the maps instead of clearing them, which would take time proportional to their
-    /// capacity, large after a large function.
+    /// capacity, which may be large after a large function.
     pub(super) fn clear(&mut self) {
         *self = VarNames::default();
     }

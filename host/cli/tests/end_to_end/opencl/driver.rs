@@ -57,7 +57,7 @@ fn lost_devices_are_reported_once_and_the_host_computes() {
     let (fixture, _) = run("none", &[]);
     let words = ["run", &fixture.path("model.relay").display().to_string(), "--input=x=random:1", "--input=w=random:2"];
     let expected = byoc(words).ok().out;
-    for (mode, message) in [("lost", "CL_DEVICE_NOT_AVAILABLE"), ("abort", "a kernel ended abnormally")] {
+    for (mode, message) in [("lost", "CL_DEVICE_NOT_AVAILABLE"), ("abort", "a kernel terminated abnormally")] {
         let (_, output) = run(mode, &[]);
         let output = output.ok().stderr_contains(&[message, "run on the host from now on"]);
         assert_eq!(output.err.matches("is lost").count(), 1, "{}", output.err);

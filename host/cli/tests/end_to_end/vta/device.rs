@@ -67,7 +67,7 @@ fn reports_invalid_drivers() {
     let driver = sample_driver(&fixture);
     let expected = fixture.expected(&model, &["--input", "image=random:5", "--dim", "batch=4"]);
     for (failure, message) in
-        [("error", "VTADeviceRun: expected 0, found 1"), ("hang", "VTADeviceRun: no answer within")]
+        [("error", "VTADeviceRun: expected 0, found 1"), ("hang", "VTADeviceRun: no response within")]
     {
         run_with(&fixture, &model, &[("VTA_DRIVER", &driver), ("VTA_SAMPLE_FAIL", Path::new(failure))])
             .ok()
@@ -211,7 +211,7 @@ fn damaged_streams_are_named_and_run_on_host() {
     const GEMM: u64 = 2;
     let damages: [(fn(&mut [u8]), bool, &str); 6] = [
         // A flipped bit.
-        (|words| words[16 * 9 + 3] ^= 4, false, "damaged instructions"),
+        (|words| words[16 * 9 + 3] ^= 4, false, "corrupt instructions"),
         // A computation that does not wait for its operands.
         (
             |words| {

@@ -35,7 +35,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
                 attrs([("method", method.into())]),
             )
         }
-        // Constants, because the result size depends on them.
+        // The operands are constants, because the result size depends on them.
         "argwhere" => {
             let shape = draw.shape_of_rank(1, 4);
             recipe([weight(DType::Bool, shape, Fill::Within(0.0, 1.0))], Attrs::none())

@@ -131,7 +131,7 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
         }
         None => {
             let channels = if draw.theme.dims == DimRange::Wide && axes == 3 { 3 } else { draw.dim() };
-            // Even numbers of channels, so that groups can have several channels.
+            // Half of the draws have an even number of channels, so that a group can have several channels.
             let channels = if draw.one_in(2) { channels.next_multiple_of(2) } else { channels };
             let sides =
                 (0..axes).map(|_| if axes == 3 { draw.spatial_dim().min(7) } else { draw.spatial_dim() }).collect();
@@ -151,7 +151,7 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
     }
     let mut taps: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 2, 3, 3, 5])).collect();
     if draw.one_in(2) {
-        // Square, as in most models: swapped axes then change only the values, not the shape.
+        // Square kernels, as in most models; swapped axes then change only the values, not the shape.
         taps = vec![draw.pick(&[2, 3, 3]); axes];
     }
     let canonical: Vec<usize> = match transposed {

@@ -23,7 +23,9 @@ struct Heads {
 
 /// Computes softmax(scale * Q * K^T + bias) * V, as (batch, sequence, heads * size).
 fn attend(n: &mut Node<'_, '_>, of: Heads, bias: Option<ExprId>, softcap: f64) -> Result<ExprId> {
-    let size = n.dims(of.query)?[3].fixed().ok_or_else(|| n.invalid_node("expected a known head size"))?;
+    let size = n.dims(of.query)?[3]
+        .fixed()
+        .ok_or_else(|| n.invalid_node("expected a known head size, found an unknown dimension"))?;
     let scale = match n.float_attr("scale", 0.0)? {
         0.0 => 1.0 / (size as f64).sqrt(),
         scale => scale,
@@ -52,7 +54,7 @@ fn join_heads(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     n.reshape_to(rows, &[dims[0].clone(), dims[2].clone(), hidden])
 }
 
-/// Adds two optional terms of the logits.
+/// Adds two optional logit terms.
 fn add(n: &mut Node<'_, '_>, a: Option<ExprId>, b: Option<ExprId>) -> Result<Option<ExprId>> {
     match (a, b) {
         (Some(a), Some(b)) => n.op_without_attrs("add", &[a, b]).map(Some),
@@ -72,7 +74,7 @@ fn padding_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId) -> Result<ExprI
     let rank = n.rank(mask)?;
     if rank == 1 {
         if n.dims(mask)? != n.dims(key)?[..1] {
-            return Err(n.invalid_node("the mask of lengths: expected one length for each sequence"));
+            return Err(n.invalid_node("mask: expected one length per sequence, found a different count"));
         }
         let places = n.indices_along(key, 2)?;
         let places = n.transpose(places, &[0, 1, 3, 2])?;
@@ -86,7 +88,7 @@ fn padding_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId) -> Result<ExprI
         2 => &[1, 2],
         3 => &[1],
         4 => &[],
-        _ => return Err(n.invalid_node(format!("the mask: expected rank 1 to 4, found {rank}"))),
+        _ => return Err(n.invalid_node(format!("mask: expected rank 1 to 4, found {rank}"))),
     };
     let mut value = n.cast(mask, DType::Bool)?;
     for &axis in axes {
@@ -131,19 +133,21 @@ fn masks(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, mask: Option<ExprId>)
 fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weights) = (n.input(0)?, n.input(1)?);
     if n.int_attr("do_rotary", 0)? != 0 || n.int_attr("past_present_share_buffer", 0)? != 0 {
-        return Err(n.invalid_node("rotary positions and shared buffers are not supported"));
+        return Err(n.invalid_node("attributes do_rotary and past_present_share_buffer are not supported"));
     }
     let mut projected = math::matmul(n, data, weights, None)?;
     if let Some(bias) = n.optional_input(2) {
         projected = n.op_without_attrs("add", &[projected, bias])?;
     }
-    let width = n.dims(projected)?[2].fixed().ok_or_else(|| n.invalid_node("expected weights of a known width"))?;
+    let width = n.dims(projected)?[2]
+        .fixed()
+        .ok_or_else(|| n.invalid_node("expected weights of a known width, found an unknown dimension"))?;
     let sizes = match n.ints_attr("qkv_hidden_sizes")? {
         Some(sizes) => sizes.iter().map(|&size| usize::try_from(size).unwrap_or(0)).collect(),
         None => vec![width / 3; 3],
     };
     if sizes.len() != 3 || sizes.iter().sum::<usize>() != width {
-        return Err(n.invalid_node(format!("expected widths of three parts of {width}, found {sizes:?}")));
+        return Err(n.invalid_node(format!("expected Q, K and V widths with sum {width}, found {sizes:?}")));
     }
     let heads = n.int_attr("num_heads", 0)?;
     let mut begin = 0;
@@ -181,7 +185,9 @@ fn multi_head(n: &mut Node<'_, '_>) -> Result<Outputs> {
             return Ok(x);
         }
         if let Some(bias) = bias {
-            let width = n.dims(x)?[2].fixed().ok_or_else(|| n.invalid_node("expected a known width"))?;
+            let width = n.dims(x)?[2]
+                .fixed()
+                .ok_or_else(|| n.invalid_node("expected a known width, found an unknown dimension"))?;
             let part = n.slice(bias, 0, begin, begin + width)?;
             begin += width;
             x = n.op_without_attrs("add", &[x, part])?;
@@ -190,10 +196,10 @@ fn multi_head(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let Heads { query, mut key, mut value } = match (key, value) {
         (Some(key), Some(value)) => Heads { query: heads(n, query)?, key: heads(n, key)?, value: heads(n, value)? },
-        _ => return Err(n.invalid_node("expected query, key and value; packed tensors are not supported")),
+        _ => return Err(n.invalid_node("expected separate inputs for query, key and value, found a packed tensor")),
     };
     if n.optional_input(8).is_some() || n.optional_input(9).is_some() {
-        return Err(n.invalid_node("shared buffers of keys and values are not supported"));
+        return Err(n.invalid_node("shared key and value buffers (inputs 8 and 9) are not supported"));
     }
     if let (Some(past_key), Some(past_value)) = (n.optional_input(6), n.optional_input(7)) {
         key = n.concatenate(&[past_key, key], 2)?;
@@ -282,7 +288,7 @@ fn packed_heads(n: &mut Node<'_, '_>, of_query: i64, of_key: i64) -> Result<Head
     let width = n.dims(packed)?[2].fixed().unwrap_or(0);
     let parts = usize::try_from(of_query + 2 * of_key).unwrap_or(0);
     if parts == 0 || width == 0 || !width.is_multiple_of(parts) {
-        return Err(n.invalid_node(format!("expected a width that {parts} heads divide, found {width}")));
+        return Err(n.invalid_node(format!("expected a width divisible by {parts} heads, found {width}")));
     }
     let size = width / parts;
     let (first, second) = (of_query as usize * size, (of_query + of_key) as usize * size);
@@ -295,8 +301,8 @@ fn packed_heads(n: &mut Node<'_, '_>, of_query: i64, of_key: i64) -> Result<Head
     })
 }
 
-/// Returns the source of each position of the updated cache, as an index into the concatenation of the old cache and
-/// the new elements; the shape is (batch, length).
+/// Returns, for each position of the updated cache, its index in the concatenation of the old cache and the new
+/// elements, with shape (batch, length).
 fn cache_places(n: &mut Node<'_, '_>, past: ExprId, new: ExprId, start: ExprId) -> Result<ExprId> {
     let old = n.shape_vector(past, 2..3)?;
     let count = n.shape_vector(new, 2..3)?;
@@ -344,7 +350,9 @@ fn rotary(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return Err(n.invalid_node("unsupported attribute is_packed_batching or scale"));
     }
     let cos = n.input(2)?;
-    let half = n.dims(cos)?[1].fixed().ok_or_else(|| n.invalid_node("expected a known number of angles"))?;
+    let half = n.dims(cos)?[1]
+        .fixed()
+        .ok_or_else(|| n.invalid_node("expected a known number of angles, found an unknown dimension"))?;
     let rotated = match n.int_attr("rotary_embedding_dim", 0)? {
         0 => 2 * half as i64,
         part => part,

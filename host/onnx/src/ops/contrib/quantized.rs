@@ -23,7 +23,9 @@ pub const ROWS: &[Row] = &[
     }),
     ("QLinearConcat", 1, |n| {
         let parts = (2..n.input_count()).step_by(3).map(|i| dequantized(n, i)).collect::<Result<Vec<_>>>()?;
-        let Some(&first) = parts.first() else { return Err(n.invalid_node("expected at least one tensor")) };
+        let Some(&first) = parts.first() else {
+            return Err(n.invalid_node("expected at least one tensor, found none"));
+        };
         let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first)?)?;
         let all = n.concatenate(&parts, axis as i64)?;
         quantized(n, all, 0)
@@ -182,7 +184,7 @@ fn q_gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
 fn matmul_n_bits(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, packed, scales) = (n.input(0)?, n.input(1)?, n.input(2)?);
     if n.optional_input(4).is_some() {
-        return Err(n.invalid_node("an order of the rows (g_idx) is not supported"));
+        return Err(n.invalid_node("input 4 (g_idx) is not supported"));
     }
     let dtype = n.dtype(data)?;
     let positive = |name: &str, default: i64| -> Result<usize> {

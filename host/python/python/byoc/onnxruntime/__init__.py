@@ -1,10 +1,9 @@
-"""The interface of ONNX Runtime over byoc: scripts written for its CPU run with one changed import.
+"""ONNX Runtime's interface on top of byoc: scripts written for its CPU provider run with one changed import.
 
     import byoc.onnxruntime as onnxruntime
 
-Sessions run on the host; the session configuration entry "byoc.backend" names backends of byoc. What belongs to
-providers for other devices, to LoRA, to custom-operator libraries and to precompiled contexts raises NotImplemented by
-name.
+Sessions run on the host; the session configuration entry "byoc.backend" selects backends of byoc. Features for other
+devices, LoRA, custom-operator libraries and precompiled contexts raise NotImplemented with the name of the feature.
 """
 
 from .. import __version__ as byoc_version
@@ -74,7 +73,7 @@ from ._value import OrtValue, OrtValueVector, SparseTensor, copy_tensors
 
 SessionIOBinding = IOBinding
 
-# Version of the interface that this module has.
+# Version of ONNX Runtime whose interface this module implements.
 __version__ = get_version_string()
 version = __version__
 package_name = "onnxruntime"

@@ -1,4 +1,4 @@
-"""Binding of the inputs and outputs of a session to memory."""
+"""Binding of a session's inputs and outputs to memory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Binds an output to memory, or to memory that each run makes."""
+        """Binds an output to memory, or to memory allocated by each run."""
         _require_cpu(device_type, "output")
         if buffer_ptr is not None and (element_type is None or shape is None):
             raise ValueError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
@@ -69,14 +69,14 @@ class IOBinding:
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Binds an output to a value."""
         value = ortvalue._get_c_value()
-        # Sequences and maps are made anew by each run.
+        # Each run creates new sequences and maps.
         self._outputs[name] = value.numpy() if value.is_tensor() else None
 
     def synchronize_inputs(self) -> None:
-        """Does nothing: the CPU is never behind."""
+        """Does nothing: host memory needs no synchronization."""
 
     def synchronize_outputs(self) -> None:
-        """Does nothing: the CPU is never behind."""
+        """Does nothing: host memory needs no synchronization."""
 
     def _run(self, run_options: RunOptions | None) -> None:
         import numpy as np
@@ -136,7 +136,7 @@ def _require_cpu(device_type: str, what: str) -> None:
 
 
 def _memory(element_type: Any, shape: Sequence[int], pointer: int) -> Any:
-    """Returns an array over memory of the caller, who keeps it."""
+    """Returns an array over caller-provided memory, which must outlive the array."""
     import ctypes
 
     import numpy as np

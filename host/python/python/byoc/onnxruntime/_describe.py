@@ -14,7 +14,7 @@ class NodeArg:
     __slots__ = ("_has_rank", "name", "shape", "type")
 
     def __init__(self, name: str, type: str, shape: list[int | str | None], _has_rank: bool = True) -> None:  # noqa: A002
-        """_has_rank: false if the model does not say how many dimensions there are; the shape is empty then."""
+        """_has_rank: False if the model does not declare the rank; the shape is then empty."""
         self.name, self.type, self.shape, self._has_rank = name, type, shape, _has_rank
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class ModelMetadata:
 
 
 def node_arg(port: Any, sizes: Mapping[str, int], known: Sequence[Any] | None) -> NodeArg:
-    """Describes a declared value, with the sizes that the options fix and those that the compilation found."""
+    """Describes a declared value, with the sizes fixed by the options and the sizes inferred by the compilation."""
     name, declared, dims = port
     has_rank = dims is not None
     if dims is None:

@@ -1,4 +1,4 @@
-"""Compilation of a session's model, once for all sizes where that is possible, otherwise once for each shape."""
+"""Compilation of a session's model, once for all sizes if possible, otherwise once per shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._model import Model, compile
 from .._session import Session, default_session
 from . import _exceptions
 
-# Compilations kept for shapes of inputs.
+# Maximum number of cached compilations for input shapes.
 _MAX_SHAPES = 32
 
 _threads = 0
@@ -21,13 +21,13 @@ _lock = threading.Lock()
 
 
 def set_default_threads(threads: int) -> None:
-    """Sets the number of threads of sessions whose options name none."""
+    """Sets the default number of threads, for sessions whose options do not specify it."""
     global _threads
     _threads = max(threads, 0)
 
 
 def session_of(threads: int) -> Session:
-    """Returns the session of a number of threads; models with the same number share it."""
+    """Returns the session with a number of threads, shared by all models with that number."""
     threads = threads or _threads
     if threads <= 0:
         return default_session()
@@ -58,7 +58,7 @@ class Engine:
         self._by_shape: dict[Any, Model] = {}
         self._by_override: dict[tuple[str, ...], Engine] = {}
         self._lock = threading.Lock()
-        # Model for all sizes; None if each shape needs a compilation of its own.
+        # Model for all sizes; None if each shape requires a separate compilation.
         self.model: Model | None = None
         try:
             self.model = self._compile({})
@@ -68,7 +68,7 @@ class Engine:
             if error.code in ("E0503", "E0518", "E0501", "E0506", "E0508") or not (free or unsized):
                 raise
             if not unsized:
-                # Fails for a model that no shape could make right.
+                # Reports errors that do not depend on the shapes.
                 self._compile({}, dict.fromkeys(free, 1))
 
     def _compile(self, shapes: dict[str, Sequence[int]], dims: dict[str, int] | None = None) -> Model:
@@ -83,7 +83,7 @@ class Engine:
         )
 
     def model_for(self, feeds: dict[str, Any]) -> Model:
-        """Returns the model for the shapes of these inputs, which are arrays."""
+        """Returns the model for the shapes of the input arrays."""
         if self.model is not None:
             return self.model
         key = tuple((name, array.shape) for name, array in sorted(feeds.items()))
@@ -97,7 +97,7 @@ class Engine:
             return model
 
     def overriding(self, names: tuple[str, ...]) -> Engine:
-        """Returns the engine of the model whose named initializers are inputs."""
+        """Returns the engine for a variant of the model with the named initializers as inputs."""
         with self._lock:
             if names not in self._by_override:
                 self._by_override[names] = self._edited([], list(names))
@@ -113,7 +113,7 @@ class Engine:
 
 
 def read(source: str | bytes) -> bytes:
-    """Returns the bytes of a model file."""
+    """Returns the contents of a model file."""
     if isinstance(source, bytes):
         return source
     try:

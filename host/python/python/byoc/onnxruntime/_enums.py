@@ -1,4 +1,4 @@
-"""Enumerations of ONNX Runtime, with its numbers."""
+"""Enumerations of ONNX Runtime, with the same values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions of ONNX Runtime, and what errors of byoc become."""
+"""Exceptions of ONNX Runtime, and conversion of byoc's errors to them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from .. import _errors
 
 
 def _of(cls: type[Exception], detail: str) -> Exception:
-    """Makes the exception with its code and name before the detail."""
+    """Creates the exception, with its code and name as a prefix of the detail."""
     return cls(f"[ONNXRuntimeError] : {cls.code} : {cls.label} : {detail}")
 
 
 def _define(name: str, code: int, label: str) -> type[Exception]:
-    # Scripts catch them as `Exception`: ONNX Runtime's have no other base.
+    # The base class is `Exception`, as in ONNX Runtime.
     place = "byoc.onnxruntime.capi.onnxruntime_pybind11_state"
     made = type(name, (Exception,), {"code": code, "label": label, "of": classmethod(_of), "__module__": place})
     ALL.append(made)
@@ -37,12 +37,12 @@ DeviceReset = _define("DeviceReset", 15, "DEVICE_RESET")
 
 
 def unsupported(what: str) -> Exception:
-    """Returns the exception for a part of the interface that byoc does not have."""
+    """Returns the exception for an unsupported part of the interface."""
     return NotImplemented.of(f"{what} is not available in byoc.onnxruntime, which runs models on the CPU")
 
 
 def of_model(error: _errors.Error, opsets: dict[str, int]) -> Exception:
-    """Converts an error of a compilation."""
+    """Converts a compilation error."""
     text = str(error)
     if error.code == "E0503":
         version = opsets.get("", 0)
@@ -60,7 +60,7 @@ def of_model(error: _errors.Error, opsets: dict[str, int]) -> Exception:
 
 
 def _operator(error: _errors.Error) -> str:
-    """Finds the name of the operator in the facts of an error."""
+    """Extracts the operator name from the context of an error."""
     import re
 
     found = re.search(r"^([A-Za-z_][\w.]*)", error.context[0]) if error.context else None

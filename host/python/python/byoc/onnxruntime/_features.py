@@ -1,4 +1,4 @@
-"""Operators of the domain `ai.onnx.ml` on labels and maps, and the models whose results are labels."""
+"""Operators of the domain `ai.onnx.ml` on labels and maps, and models with labels as results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _label_encoder(call: Call, data: Any) -> Any:
 
 
 def _key(value: Any) -> Any:
-    # NaN is equal to NaN here.
+    # All NaN keys are treated as equal.
     return "NaN of a float" if isinstance(value, float) and value != value else value
 
 
@@ -164,7 +164,7 @@ def _normalizer(call: Call, data: Any) -> Any:
 
 
 def transformed(scores: Any, kind: str) -> Any:
-    """Applies the transformation that ends a model of this domain."""
+    """Applies the `post_transform` of an operator."""
     import numpy as np
 
     if kind == "LOGISTIC":
@@ -176,7 +176,7 @@ def transformed(scores: Any, kind: str) -> Any:
             powers = np.where(np.abs(scores) > 1e-7, powers, 0)
         return (powers / powers.sum(axis=-1, keepdims=True)).astype(np.float32)
     if kind == "PROBIT":
-        raise ValueError("the transformation PROBIT is not available")
+        raise ValueError("post_transform: expected a supported transformation, found PROBIT")
     return scores
 
 
@@ -192,7 +192,7 @@ def _linear_regressor(call: Call, data: Any) -> Any:
 
 
 def labels_text(node: Node, kinds: Any) -> Sequence[Kind]:
-    """Labels are strings or numbers."""
+    """Returns the kinds of the results: labels, which are strings or numbers, and scores."""
     return ["text" if node.attributes.get("classlabels_strings") else None, None]
 
 

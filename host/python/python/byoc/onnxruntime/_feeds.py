@@ -1,4 +1,4 @@
-"""Inputs of a run: their conversion to arrays, and what ONNX Runtime raises for wrong ones."""
+"""Conversion of run inputs to arrays, with ONNX Runtime's exceptions for invalid inputs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ._exceptions import InvalidArgument
 from ._types import NUMBER_OF, number_of, type_name
 from ._value import OrtValue
 
-# Numbers of the kinds of types other than tensors, in messages.
+# Type numbers in messages, for types other than tensors.
 _KIND_NUMBERS = {"map": 1, "seq": 3, "optional": 5}
 
 
 def to_value(value: Any, port: NodeArg) -> Any:
-    """Converts the value of an input, or raises what ONNX Runtime raises."""
+    """Converts an input value. Invalid values raise ONNX Runtime's exceptions."""
     kind, _, inner = port.type.partition("(")
     inner = inner[:-1]
     if kind == "tensor":
@@ -104,7 +104,7 @@ def _to_sequence(value: list[Any], port: NodeArg, inner: str) -> list[Any]:
 
 
 def to_text(value: Any, port: NodeArg) -> Any:
-    """Converts the value of an input of strings: objects by str(), and bytes as UTF-8."""
+    """Converts the value of a string input: objects with str(), bytes as UTF-8."""
     import numpy as np
 
     if isinstance(value, OrtValue):
@@ -145,12 +145,12 @@ def _as_strings(array: Any) -> Any:
 
     if array.dtype.kind == "S":
         return strings([value.decode("utf-8") for value in array.reshape(-1).tolist()], array.shape)
-    # ONNX Runtime's strings end where those of C do.
+    # ONNX Runtime truncates strings at the first NUL.
     return strings([str(value).partition("\0")[0] for value in array.reshape(-1).tolist()], array.shape)
 
 
 def to_array(value: Any, port: NodeArg) -> Any:
-    """Converts the value of an input of numbers."""
+    """Converts the value of a numeric input."""
     import numpy as np
 
     if isinstance(value, OrtValue):

@@ -1,5 +1,5 @@
-"""Operators on strings, sequences, maps and optional values, as ONNX Runtime's CPU computes them. Strings are arrays of
-objects, sequences are lists, maps are dictionaries, and an absent optional value is None."""
+"""Operators on strings, sequences, maps and optional values, with the results of ONNX Runtime's CPU provider. String
+tensors are object arrays, sequences are lists, maps are dictionaries, and an absent optional value is None."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Kind of a value: None for a tensor of numbers, "text", ("seq", kind), ("optional", kind), ("map", None).
+# Kind of a value: None for a numeric tensor, "text", ("seq", kind), ("optional", kind), ("map", None).
 Kind = str | tuple[str, Any] | None
 
 
 def kind_of(declared: tuple[Any, ...]) -> Kind:
-    """Returns the kind of a type of a model file."""
+    """Returns the kind of a declared type."""
     wrappers = []
     while declared[0] in ("seq", "optional"):
         wrappers.append(declared[0])
@@ -24,15 +24,15 @@ def kind_of(declared: tuple[Any, ...]) -> Kind:
 
 
 class Invalid(ValueError):
-    """Argument that ONNX Runtime refuses as invalid."""
+    """Error for an argument that ONNX Runtime rejects as invalid."""
 
 
 class Failed(ValueError):
-    """Condition in which ONNX Runtime's operator fails."""
+    """Error for a failure of ONNX Runtime's operator."""
 
 
 class Node:
-    """Node of a graph."""
+    """Graph node, with its attributes and subgraphs."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class Node:
         self._made: dict[str, Any] = {}
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Returns what `make` makes of the attributes, which is kept."""
+        """Returns the result of `make`, cached under `name`."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
 
 
 class Call:
-    """Run of a node."""
+    """Execution of a node."""
 
     def __init__(self, node: Node, nested: Callable[[Any, Sequence[Any]], list[Any]]) -> None:
         self.node, self._nested = node, nested
@@ -74,7 +74,7 @@ class Call:
 
 @dataclass
 class Operator:
-    """Operator: its computation, and the kinds of its results for those of its inputs."""
+    """Operator: its computation, and a function from input kinds to result kinds."""
 
     run: Callable[..., Any]
     makes: Callable[[Node, Mapping[str, Kind]], Sequence[Kind]]
@@ -84,22 +84,22 @@ OPERATORS: dict[tuple[str, str], Operator] = {}
 
 
 def numbers(node: Node, kinds: Mapping[str, Kind]) -> Sequence[Kind]:
-    """Results are tensors of numbers."""
+    """Returns the kinds for numeric results."""
     return [None] * len(node.outputs)
 
 
 def texts(node: Node, kinds: Mapping[str, Kind]) -> Sequence[Kind]:
-    """The first result is a tensor of strings."""
+    """Returns the kinds for a string tensor as first result."""
     return ["text"]
 
 
 def same(place: int = 0) -> Callable[[Node, Mapping[str, Kind]], Sequence[Kind]]:
-    """Results have the kind of an input."""
+    """Returns a function for results with the kind of the input at `place`."""
     return lambda node, kinds: [kinds.get(node.inputs[place])] * len(node.outputs)
 
 
 def operator(name: str, makes: Callable[[Node, Mapping[str, Kind]], Sequence[Kind]], domain: str = "") -> Any:
-    """Adds an operator to the table."""
+    """Returns a decorator that adds an operator to the table."""
 
     def add(run: Callable[..., Any]) -> Callable[..., Any]:
         OPERATORS[domain, name] = Operator(run, makes)
@@ -109,7 +109,7 @@ def operator(name: str, makes: Callable[[Node, Mapping[str, Kind]], Sequence[Kin
 
 
 def _inner(node: Node, kinds: Mapping[str, Kind]) -> Sequence[Kind]:
-    """The result is an element of a sequence, or the value of an optional."""
+    """Returns the kind of a sequence element or of an optional value."""
     kind = kinds.get(node.inputs[0])
     return [kind[1] if isinstance(kind, tuple) and kind[0] != "map" else kind]
 
@@ -261,7 +261,7 @@ def _loop(call: Call, limit: Any, condition: Any, *states: Any) -> Any:
     return (*kept, *(np.stack(column) if column else np.zeros(0, np.float32) for column in scanned))
 
 
-# Structure of tensors of strings
+# Shape operators on string tensors
 
 
 @operator("Identity", same())
@@ -363,7 +363,7 @@ def _slice(call: Call, data: Any, starts: Any = None, ends: Any = None, axes: An
         size = data.shape[axis]
         start = max(start + size if start < 0 else start, 0)
         end = end + size if end < 0 else end
-        # Before the first element for a step backwards.
+        # A negative step permits an end before the first element.
         index[axis] = slice(
             min(start, size - 1) if step < 0 else start, None if end < 0 and step < 0 else max(end, 0), step
         )

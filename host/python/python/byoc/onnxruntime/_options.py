@@ -1,4 +1,4 @@
-"""Options of sessions and runs."""
+"""Session options and run options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._exceptions import Fail, unsupported
 
 
 class _Option:
-    """Attribute of one type; a value of another type is an error, as are names that do not exist."""
+    """Attribute of a fixed type; assigning a value of another type raises TypeError."""
 
     def __init__(self, kind: type, default: Any, doc: str) -> None:
         self.kind, self.default, self.__doc__ = kind, default, doc
@@ -55,28 +55,28 @@ class _Configured:
 
 
 class SessionOptions(_Configured):
-    """Options of a session. Those that only tune ONNX Runtime's own engine are kept, and change nothing."""
+    """Session options. Options that only tune ONNX Runtime's own engine are stored, but have no effect."""
 
     __slots__ = ("_cancelled", "_dims", "_external", "_initializers", "_providers")
 
-    enable_cpu_mem_arena = _Option(bool, True, "Kept for compatibility.")
-    enable_mem_pattern = _Option(bool, True, "Kept for compatibility.")
-    enable_mem_reuse = _Option(bool, True, "Kept for compatibility.")
-    enable_profiling = _Option(bool, False, "Whether runs are recorded, which end_profiling writes to a file.")
-    execution_mode = _Option(ExecutionMode, ExecutionMode.ORT_SEQUENTIAL, "Kept for compatibility.")
-    execution_order = _Option(ExecutionOrder, ExecutionOrder.DEFAULT, "Kept for compatibility.")
+    enable_cpu_mem_arena = _Option(bool, True, "Accepted for compatibility.")
+    enable_mem_pattern = _Option(bool, True, "Accepted for compatibility.")
+    enable_mem_reuse = _Option(bool, True, "Accepted for compatibility.")
+    enable_profiling = _Option(bool, False, "True to record runs; end_profiling writes the profile to a file.")
+    execution_mode = _Option(ExecutionMode, ExecutionMode.ORT_SEQUENTIAL, "Accepted for compatibility.")
+    execution_order = _Option(ExecutionOrder, ExecutionOrder.DEFAULT, "Accepted for compatibility.")
     graph_optimization_level = _Option(
-        GraphOptimizationLevel, GraphOptimizationLevel.ORT_ENABLE_ALL, "Kept for compatibility."
+        GraphOptimizationLevel, GraphOptimizationLevel.ORT_ENABLE_ALL, "Accepted for compatibility."
     )
-    inter_op_num_threads = _Option(int, 0, "Kept for compatibility.")
-    intra_op_num_threads = _Option(int, 0, "Number of threads; 0 stands for the number of processors.")
-    log_severity_level = _Option(int, -1, "Kept for compatibility.")
-    log_verbosity_level = _Option(int, 0, "Kept for compatibility.")
-    logid = _Option(str, "", "Kept for compatibility.")
-    optimized_model_filepath = _Option(str, "", "File to which the model that runs is written.")
-    profile_file_prefix = _Option(str, "onnxruntime_profile_", "Start of the name of the profile's file.")
-    use_deterministic_compute = _Option(bool, False, "Kept for compatibility: byoc's results do not vary.")
-    use_per_session_threads = _Option(bool, True, "Kept for compatibility.")
+    inter_op_num_threads = _Option(int, 0, "Accepted for compatibility.")
+    intra_op_num_threads = _Option(int, 0, "Number of threads; 0 for the number of processors.")
+    log_severity_level = _Option(int, -1, "Accepted for compatibility.")
+    log_verbosity_level = _Option(int, 0, "Accepted for compatibility.")
+    logid = _Option(str, "", "Accepted for compatibility.")
+    optimized_model_filepath = _Option(str, "", "File to which the optimized model is written.")
+    profile_file_prefix = _Option(str, "onnxruntime_profile_", "Prefix of the profile's file name.")
+    use_deterministic_compute = _Option(bool, False, "Accepted for compatibility: byoc's results are deterministic.")
+    use_per_session_threads = _Option(bool, True, "Accepted for compatibility.")
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class SessionOptions(_Configured):
         return copy
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Sets a configuration entry. "byoc.backend" names backends of byoc; others change nothing."""
+        """Sets a configuration entry. "byoc.backend" selects backends of byoc; other entries have no effect."""
         self._add_entry(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
@@ -110,7 +110,7 @@ class SessionOptions(_Configured):
         self._dims[str(name)] = int(size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """Kept for compatibility: exporters write no denotations, so that this changes nothing."""
+        """Accepted for compatibility: has no effect, because exporters write no denotations."""
         str(denotation), int(size)
 
     def add_initializer(self, name: str, value: Any) -> None:
@@ -122,7 +122,7 @@ class SessionOptions(_Configured):
         self._initializers[str(name)] = value
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> None:
-        """Gives the values of initializers whose data the model keeps in other files."""
+        """Sets the values of initializers with external data."""
         from ._value import OrtValue
 
         if len(names) != len(values):
@@ -135,7 +135,7 @@ class SessionOptions(_Configured):
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], files: Sequence[bytes], sizes: Sequence[int]
     ) -> None:
-        """Not available: pass the path of the model, or the values by add_external_initializers."""
+        """Not available: pass the path of the model, or the values with add_external_initializers."""
         raise unsupported("SessionOptions.add_external_initializers_from_files_in_memory")
 
     def add_provider(self, name: str, options: dict[str, str] | None = None) -> None:
@@ -147,26 +147,26 @@ class SessionOptions(_Configured):
         self._providers.append((name, dict(options or {})))
 
     def add_provider_for_devices(self, devices: Sequence[Any], options: dict[str, str]) -> None:
-        """Adds the provider of devices, which have to be the CPU."""
+        """Adds the provider of the devices, which must all be the CPU."""
         for device in devices:
             self.add_provider(device.ep_name, options)
 
     def has_providers(self) -> bool:
-        """Returns whether a provider was added."""
+        """Returns True if a provider was added."""
         return bool(self._providers)
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
-        """Kept for compatibility: the CPU is the only device."""
+        """Accepted for compatibility: the CPU is the only device."""
         if not isinstance(policy, OrtExecutionProviderDevicePolicy):
             raise TypeError("incompatible function arguments: expected OrtExecutionProviderDevicePolicy")
 
     def set_provider_selection_policy_delegate(self, delegate: Any) -> None:
-        """Kept for compatibility: the CPU is the only device."""
+        """Accepted for compatibility: the CPU is the only device."""
         if not callable(delegate):
             raise TypeError("incompatible function arguments: expected a callable")
 
     def set_load_cancellation_flag(self, cancelled: bool) -> None:
-        """Ends the loading of models, or allows it again."""
+        """Cancels the loading of models, or resets the cancellation."""
         self._cancelled = bool(cancelled)
 
     def set_ep_context_data_read_func(self, read_func: Any) -> None:
@@ -174,10 +174,10 @@ class SessionOptions(_Configured):
         raise unsupported("SessionOptions.set_ep_context_data_read_func")
 
     def clear_ep_context_data_read_func(self) -> None:
-        """Does nothing, as no function can be set."""
+        """Does nothing, because no function can be set."""
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Not available: a backend of byoc brings operators of its own."""
+        """Not available: custom operators are provided by backends of byoc."""
         if not os.path.exists(path):
             raise Fail.of(
                 f"Failed to load library {path} with error: {path}: cannot open shared object file: "
@@ -187,14 +187,14 @@ class SessionOptions(_Configured):
 
 
 class RunOptions(_Configured):
-    """Options of a run."""
+    """Run options."""
 
     __slots__ = ("_cancel",)
 
-    log_severity_level = _Option(int, -1, "Kept for compatibility.")
-    log_verbosity_level = _Option(int, 0, "Kept for compatibility.")
-    logid = _Option(str, "", "Kept for compatibility.")
-    only_execute_path_to_fetches = _Option(bool, False, "Kept for compatibility.")
+    log_severity_level = _Option(int, -1, "Accepted for compatibility.")
+    log_verbosity_level = _Option(int, 0, "Accepted for compatibility.")
+    logid = _Option(str, "", "Accepted for compatibility.")
+    only_execute_path_to_fetches = _Option(bool, False, "Accepted for compatibility.")
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class RunOptions(_Configured):
 
     @property
     def terminate(self) -> bool:
-        """Whether runs with these options end, among them those in progress."""
+        """True to terminate all runs with these options, including runs in progress."""
         return self._cancel.is_set()
 
     @terminate.setter
@@ -212,7 +212,7 @@ class RunOptions(_Configured):
         self._cancel.set(value)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Sets a configuration entry, which changes nothing."""
+        """Sets a configuration entry, which has no effect."""
         self._add_entry(key, value)
 
     def get_run_config_entry(self, key: str) -> str:

@@ -13,7 +13,7 @@ from ._runtime import CPU
 
 
 class Profile:
-    """Events of a session."""
+    """Recorded events of a session."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -37,7 +37,7 @@ class Profile:
             self._events.append(event)
 
     def session(self, name: str, start: float) -> None:
-        """Adds a phase of the session that began at `start` and ends now."""
+        """Adds a session phase from `start` to the current time."""
         self._add("Session", name, start, time.perf_counter() - start, {})
 
     def run(self, start: float, events: list[Any]) -> None:

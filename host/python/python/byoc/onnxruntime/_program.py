@@ -1,5 +1,5 @@
-"""Models with strings, sequences, maps or optional values. The engine has tensors of numbers: operators on other values
-run here, and the parts of the graph between them are compiled, each when its inputs are known."""
+"""Models with strings, sequences, maps or optional values. The engine supports only numeric tensors: operators on other
+values run in Python, and the parts of the graph between them are compiled, each once its inputs are known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import _features, _text, _trees  # noqa: F401  (they add their operators 
 from ._operators import OPERATORS, Call, Failed, Invalid, Kind, Node, kind_of
 from ._types import number_of
 
-# Operators that run here whatever they are applied to: the engine does not have them.
+# Operators that always run in Python, because the engine does not support them.
 _TEXT = ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer")
 _FEATURES = (
     "CastMap", "CategoryMapper", "DictVectorizer", "FeatureVectorizer", "LabelEncoder", "LinearClassifier",
@@ -24,16 +24,16 @@ _FEATURES = (
 )  # fmt: skip
 _ALWAYS_HERE = {*(("", name) for name in _TEXT), *(("ai.onnx.ml", name) for name in _FEATURES)}
 
-# Compilations of one part for different values of its small inputs.
+# Maximum number of cached compilations of a part for different values of its small inputs.
 _MAX_VALUES = 32
-# Elements of an integer input that may become a constant of a part.
+# Maximum number of elements of an integer input that is compiled as a constant of a part.
 _MAX_FROZEN = 64
 
 
 class Program:
-    """Model whose graph is run in parts."""
+    """Model whose graph is executed in parts."""
 
-    #: There is no model for the whole graph.
+    #: None, because no single model represents the entire graph.
     model = None
 
     def __init__(self, source: str | bytes, metadata: Mapping[str, Any], session: Any, *, backend: str | None,
@@ -48,7 +48,7 @@ class Program:
 
     @property
     def is_needed(self) -> bool:
-        """Whether an operator runs here."""
+        """True if an operator runs in Python."""
         return any(isinstance(stage, Node) for stage in self._graph.stages)
 
     def engine(self, part: bytes) -> Engine:
@@ -58,11 +58,11 @@ class Program:
 
     @property
     def folder(self) -> str | None:
-        """Folder of the data that the model keeps in other files."""
+        """Directory of the model's external data."""
         return self._arguments[3]
 
     def overriding(self, names: tuple[str, ...]) -> Program:
-        """Returns the program of the model whose named initializers are inputs."""
+        """Returns the program for a variant of the model with the named initializers as inputs."""
         with self._lock:
             if names not in self._by_override:
                 data = _byoc.onnx_edited(read(self._source), [], list(names))
@@ -74,7 +74,7 @@ class Program:
     def run(self, feeds: Mapping[str, Any], cancel: Any, events: list[Any] | None = None) -> list[Any]:
         """Runs the model, and returns all outputs."""
         results = self._graph.run(feeds, {}, cancel, events)
-        # Results are memory of their own, even where nothing computes them.
+        # Results must not share memory with inputs or constants, even if no operator computes them.
         given = {id(value) for value in feeds.values()}
         return [_copied(value) if id(value) in given or not _is_fresh(value) else value for value in results]
 
@@ -88,10 +88,10 @@ def _copied(value: Any) -> Any:
 
 
 class Stages:
-    """Graph in the order in which it runs: operators that run here, and compiled parts."""
+    """Graph as a sequence of stages: operators that run in Python, and compiled parts."""
 
     def __init__(self, graph: Any, program: Program, outer: Mapping[str, Kind] | None = None) -> None:
-        """outer: kinds of the values around the graph; None stands for tensors of numbers."""
+        """outer: kinds of the values in the enclosing graph; None for numeric tensors."""
         self.graph, self.program = graph, program
         self.inputs = [name for name, _, _ in graph.inputs]
         self.outputs = [name for name, _, _ in graph.outputs]
@@ -109,7 +109,7 @@ class Stages:
         self.stages = self._arrange()
 
     def _runs_here(self, node: Node) -> bool:
-        """Decides whether a node runs here, and notes the kinds of its results."""
+        """Returns True if a node runs in Python, and records the kinds of its results."""
         for name, value in node.attributes.items():
             if isinstance(value, _byoc.Graph):
                 node.bodies[name] = Stages(value, self.program, {**self.kinds, **self._states(node, value)})
@@ -126,7 +126,7 @@ class Stages:
         return here
 
     def _check_operators(self) -> None:
-        """Raises for operators that the engine does not have, which otherwise the first run would find."""
+        """Raises for operators that the engine does not support, which would otherwise fail in the first run."""
         compiled = [index for index, here in enumerate(self._here) if not here]
         result = next((name for index in compiled for name in self._nodes[index].outputs if name), None)
         if result is None:
@@ -134,18 +134,18 @@ class Stages:
         try:
             self.program.engine(self.graph.part(compiled, [], [result]))
         except _errors.ModelError as error:
-            # Its inputs are missing; the names of the operators are checked before.
+            # Other errors are expected, because the part lacks inputs; operator names are checked first.
             if error.code in ("E0503", "E0508"):
                 raise
 
     def _states(self, node: Node, body: Any) -> dict[str, Kind]:
-        """Returns the kinds of the inputs of a loop's body."""
+        """Returns the kinds of a loop body's inputs."""
         if node.op != "Loop":
             return {}
         return {name: self.kinds.get(given) for (name, _, _), given in zip(body.inputs, node.inputs)}
 
     def _arrange(self) -> list[Node | Part]:
-        """Groups the nodes: neighbors that are compiled form a part."""
+        """Arranges the nodes in stages; compiled nodes of the same level form a part."""
         level_of: dict[str, tuple[int, bool]] = {}
         levels: dict[int, tuple[list[int], list[int]]] = {}
         for index, (node, here) in enumerate(zip(self._nodes, self._here)):
@@ -184,7 +184,7 @@ class Stages:
         return self._constants[name]
 
     def run(self, feeds: Mapping[str, Any], outer: Mapping[str, Any], cancel: Any, events: Any = None) -> list[Any]:
-        """Runs the graph. `outer` holds the values around it."""
+        """Runs the graph. `outer` contains the values of the enclosing graph."""
         values = {**outer, **feeds}
 
         def value(name: str) -> Any:
@@ -223,7 +223,7 @@ _STATUS = (*_exceptions.ALL, _errors.Error)
 
 
 def as_value(constant: Any) -> Any:
-    """Converts a constant: strings come as their dimensions and elements."""
+    """Converts a constant; a string tensor is passed as its dimensions and elements."""
     import numpy as np
 
     if isinstance(constant, tuple):
@@ -243,7 +243,7 @@ class Part:
         self._lock = threading.Lock()
 
     def run(self, values: dict[str, Any], cancel: Any) -> None:
-        """Runs the part on the values, and adds its results to them."""
+        """Runs the part on `values`, and adds its results to `values`."""
         if not self.writes:
             return
         feeds = {name: values[name] for name in self.reads}
@@ -252,7 +252,7 @@ class Part:
         values.update(zip(self.writes, engine.model_for(feeds).run_list(feeds, None, cancel)))
 
     def _engine(self, feeds: Mapping[str, Any]) -> tuple[Engine, Sequence[str]]:
-        """Returns the engine for these inputs, and the inputs that are constants of it."""
+        """Returns the engine for the inputs, and the names of the inputs that are compiled as constants."""
         kinds = tuple((number_of(value.dtype), value.ndim) for value in feeds.values())
         with self._lock:
             found = self._engines.get(kinds)
@@ -267,7 +267,7 @@ class Part:
                     self._engines[kinds] = made
                     return made, ()
                 except _errors.ModelError:
-                    # Shapes and positions that an operator here has computed have to be known.
+                    # The compilation may require the values of shapes and indices computed in Python.
                     if not self._small(feeds):
                         raise
                 self._engines[kinds] = part

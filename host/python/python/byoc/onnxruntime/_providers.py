@@ -1,4 +1,4 @@
-"""Choice of providers."""
+"""Selection of execution providers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._runtime import CPU, get_all_providers, get_available_providers
 
 
 def normalize(providers: Any, provider_options: Any) -> dict[str, dict[str, str]]:
-    """Returns the chosen providers with their options; the CPU is always last."""
+    """Returns the selected providers with their options; the CPU provider is always last."""
     if not providers:
         return {CPU: {}}
     if provider_options is not None and len(provider_options) != len(providers):

@@ -1,4 +1,4 @@
-"""Functions of the module, and objects that describe devices and memory."""
+"""Module-level functions, and descriptions of devices and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._exceptions import Fail, unsupported
 
 CPU = "CPUExecutionProvider"
 
-# Release of ONNX Runtime whose interface this module has.
+# Release of ONNX Runtime whose interface this module implements.
 _INTERFACE = "1.32.0"
 
 _ALL_PROVIDERS = (
@@ -22,34 +22,34 @@ _ALL_PROVIDERS = (
 
 
 def get_available_providers() -> list[str]:
-    """Returns the providers of a package for the CPU."""
+    """Returns the providers of ONNX Runtime's CPU package."""
     return ["AzureExecutionProvider", CPU]
 
 
 def get_all_providers() -> list[str]:
-    """Returns the names of all providers that ONNX Runtime knows."""
+    """Returns the names of all providers of ONNX Runtime."""
     return [f"{name}ExecutionProvider" for name in _ALL_PROVIDERS]
 
 
 def get_device() -> str:
-    """Returns the kind of device."""
+    """Returns the device type."""
     return "CPU"
 
 
 def get_version_string() -> str:
-    """Returns the release of ONNX Runtime whose interface this module has; `byoc_version` is that of byoc."""
+    """Returns the release of ONNX Runtime that this module implements; `byoc_version` is the version of byoc."""
     return _INTERFACE
 
 
 def get_build_info() -> str:
-    """Describes the build."""
+    """Returns a description of the build."""
     from .. import __version__
 
     return f"byoc {__version__} with the interface of ONNX Runtime {_INTERFACE}"
 
 
 def has_collective_ops() -> bool:
-    """Returns whether there are operators across processes."""
+    """Returns True if collective operators are available."""
     return False
 
 
@@ -62,7 +62,7 @@ def disable_telemetry_events() -> None:
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """Checks the severity: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal. Compilation warnings are Python's."""
+    """Checks the severity: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal. Compilation warnings are Python warnings."""
     if not 0 <= int(severity) <= 4:
         raise RuntimeError(
             "Invalid logging severity. 0:Verbose, 1:Info, 2:Warning, 3:Error, 4:Fatal: "
@@ -71,24 +71,24 @@ def set_default_logger_severity(severity: int) -> None:
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    """Kept for compatibility."""
+    """Accepted for compatibility."""
     int(verbosity)
 
 
 def set_default_logger_callback(callback: Callable[..., object] | None) -> None:
-    """Kept for compatibility: byoc logs nothing by itself."""
+    """Accepted for compatibility: byoc does not log by default."""
     if callback is not None and not callable(callback):
         raise TypeError("set_default_logger_callback(): incompatible function arguments: expected a callable or None")
 
 
 def set_seed(seed: int) -> None:
-    """Kept for compatibility: random operators of byoc take their seed from the model."""
+    """Accepted for compatibility: random operators of byoc use the seed in the model."""
     if not hasattr(seed, "__index__"):
         raise TypeError(f"set_seed(): incompatible function arguments. Invoked with: {seed!r}")
 
 
 def set_global_thread_pool_sizes(intra: int, inter: int) -> None:
-    """Sets the number of threads of sessions whose options name none."""
+    """Sets the default number of threads, for sessions whose options do not specify it."""
     from ._engine import set_default_threads
 
     int(inter)
@@ -96,7 +96,7 @@ def set_global_thread_pool_sizes(intra: int, inter: int) -> None:
 
 
 def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None) -> None:
-    """Kept for compatibility: sessions share no allocator."""
+    """Accepted for compatibility: sessions share no allocator."""
     if not isinstance(memory_info, OrtMemoryInfo):
         raise TypeError("create_and_register_allocator(): incompatible function arguments: expected OrtMemoryInfo")
 
@@ -104,14 +104,14 @@ def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtAren
 def create_and_register_allocator_v2(
     provider_type: str, memory_info: OrtMemoryInfo, options: dict[str, str], arena_cfg: OrtArenaCfg | None = None
 ) -> None:
-    """Kept for compatibility: sessions share no allocator."""
+    """Accepted for compatibility: sessions share no allocator."""
     if provider_type not in get_available_providers():
         raise RuntimeError(f"Unknown Provider Type: {provider_type}")
     create_and_register_allocator(memory_info, arena_cfg)
 
 
 def register_execution_provider_library(registration_name: str, library_path: str | os.PathLike[str]) -> None:
-    """Not available: plugins of byoc are found in its plugin folders."""
+    """Not available: byoc finds plugins in its plugin directories."""
     path = os.fspath(library_path)
     if not os.path.exists(path):
         raise Fail.of(
@@ -122,16 +122,16 @@ def register_execution_provider_library(registration_name: str, library_path: st
 
 
 def unregister_execution_provider_library(registration_name: str) -> None:
-    """Fails, as no library can be registered."""
+    """Always fails, because no library can be registered."""
     raise Fail.of(f"Execution provider library: {registration_name} was not registered.")
 
 
 def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
-    """Does nothing: a CPU needs no libraries of CUDA."""
+    """Does nothing: the CPU provider requires no CUDA libraries."""
 
 
 def print_debug_info() -> None:
-    """Prints versions and the platform."""
+    """Prints the versions and the platform."""
     from .. import __version__
 
     lines = (
@@ -143,7 +143,7 @@ def print_debug_info() -> None:
 
 
 class OrtMemoryInfo:
-    """Description of memory."""
+    """Memory description."""
 
     def __init__(self, name: str, allocator_type: OrtAllocatorType, device_id: int, mem_type: OrtMemType) -> None:
         if name not in ("Cpu", "CPU", "cpu"):
@@ -154,12 +154,12 @@ class OrtMemoryInfo:
 
     @staticmethod
     def create_v2(name: str, *arguments: Any) -> OrtMemoryInfo:
-        """Makes a description from more details, of which the CPU has none."""
+        """Creates a description; the additional details do not apply to the CPU."""
         return OrtMemoryInfo(name, OrtAllocatorType.ORT_DEVICE_ALLOCATOR, 0, OrtMemType.DEFAULT)
 
 
 class OrtArenaCfg:
-    """Settings of an arena, kept for compatibility."""
+    """Arena settings, accepted for compatibility."""
 
     def __init__(self, *settings: Any) -> None:
         names = ("max_mem", "arena_extend_strategy", "initial_chunk_size_bytes", "max_dead_bytes_per_chunk")
@@ -173,20 +173,20 @@ class OrtArenaCfg:
 
 
 class OrtDevice:
-    """Device: the CPU."""
+    """Device, which is always the CPU."""
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int | OrtDeviceVendorId = -1) -> OrtDevice:
-        """Makes a device by its name."""
+        """Creates a device from its name."""
         check_device(ort_device_name)
         return OrtDevice()
 
     def device_id(self) -> int:
-        """Number of the device."""
+        """Device number."""
         return 0
 
     def device_type(self) -> int:
-        """Kind of the device."""
+        """Device type."""
         return 0
 
     def device_vendor_id(self) -> int:
@@ -194,7 +194,7 @@ class OrtDevice:
         return 0
 
     def device_mem_type(self) -> int:
-        """Kind of memory."""
+        """Memory type."""
         return 0
 
 
@@ -202,7 +202,7 @@ _OTHER_DEVICES = ("cuda", "cann", "dml", "webgpu", "gpu", "fpga", "npu", "hip", 
 
 
 def check_device(name: str) -> None:
-    """Raises unless a device is the CPU."""
+    """Raises an exception unless the device is the CPU."""
     if name in ("cpu", "CPU", "Cpu"):
         return
     if name in _OTHER_DEVICES:
@@ -213,7 +213,7 @@ def check_device(name: str) -> None:
 
 
 class OrtHardwareDevice:
-    """Description of the processor."""
+    """Processor description."""
 
     def __init__(self) -> None:
         self.type = OrtHardwareDeviceType.CPU
@@ -243,7 +243,7 @@ class OrtEpDevice:
 
 
 def cpu_memory() -> OrtMemoryInfo:
-    """Returns the description of the memory in which inputs and outputs are."""
+    """Returns the description of the memory of inputs and outputs."""
     return OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_DEVICE_ALLOCATOR, 0, OrtMemType.DEFAULT)
 
 

@@ -1,4 +1,4 @@
-"""Sessions."""
+"""Inference sessions."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _BACKEND = "byoc.backend"
 
 
 class Session:
-    """Common part of sessions."""
+    """Base class of inference sessions."""
 
 
 class InferenceSession(Session):
-    """Model that is ready to run."""
+    """Session with a loaded model."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class InferenceSession(Session):
             self._profile.session("session_initialization", self._start)
 
     def _compile(self, source: str | bytes, folder: str | None, is_numeric: bool) -> Engine | Program:
-        """Compiles the model as a whole; in parts where it has strings, sequences, maps or optional values."""
+        """Compiles the entire model, or in parts if it uses strings, sequences, maps or optional values."""
         choices = {
             "backend": self._options._entries.get(_BACKEND),
             "dims": self._options._dims,
@@ -146,11 +146,11 @@ class InferenceSession(Session):
             return program
 
     def _value(self, name: str, value: Any) -> OrtValue:
-        """Returns the value of an output."""
+        """Wraps the value of an output."""
         return OrtValue(value, _type=self._types.get(name))
 
     def _replace_initializers(self, data: bytes) -> tuple[str | bytes, str | None]:
-        """Returns the source of the model with the initializers that the options replace, and its folder."""
+        """Returns the model source with the initializers replaced by the options, and its directory."""
         values = {**self._options._external, **self._options._initializers}
         if not values:
             return self._source, None
@@ -186,7 +186,7 @@ class InferenceSession(Session):
         return list(self._outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Returns the initializers that are inputs as well, whose value a run may replace."""
+        """Returns the initializers that are also inputs, whose values a run may override."""
         return list(self._overridable)
 
     def get_modelmeta(self) -> ModelMetadata:
@@ -206,7 +206,7 @@ class InferenceSession(Session):
         return {name: dict(options) for name, options in self._provider_options.items()}
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Chooses providers anew."""
+        """Replaces the providers."""
         if providers is not None:
             iter(providers)
         self._provider_options = normalize_providers(providers, provider_options)
@@ -232,7 +232,7 @@ class InferenceSession(Session):
         return [OrtEpDevice() for _ in self._inputs]
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """Returns which operators run together, and where."""
+        """Returns the groups of operators that run together, with their devices."""
         if self._options._entries.get(_ASSIGNMENT) != "1":
             raise _exceptions.Fail.of(
                 f"Session configuration entry '{_ASSIGNMENT}' must be set to \"1\" to retrieve EP graph assignment "
@@ -248,16 +248,16 @@ class InferenceSession(Session):
         return [OrtEpAssignedSubgraph(CPU, nodes) for nodes in groups.values()]
 
     def get_tuning_results(self) -> list[Any]:
-        """Returns nothing: there is no tuning."""
+        """Returns an empty list, because there is no tuning."""
         return []
 
     def set_tuning_results(self, results: list[Any], *, error_on_invalid: bool = False) -> None:
-        """Kept for compatibility."""
+        """Accepted for compatibility."""
         if results and error_on_invalid:
             raise RuntimeError("byoc.onnxruntime has no tuning results")
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
-        """Kept for compatibility."""
+        """Accepted for compatibility."""
         if not options:
             raise RuntimeError("No options were provided")
 
@@ -267,14 +267,14 @@ class InferenceSession(Session):
     # Profiling
 
     def end_profiling(self) -> str:
-        """Writes the profile, and returns the name of its file; "" if there is none."""
+        """Writes the profile, and returns its file name; "" if profiling is disabled."""
         if self._profile is None:
             return ""
         name, self._profile = self._profile.write(), None
         return name
 
     def get_profiling_start_time_ns(self) -> int:
-        """Returns when the profile began."""
+        """Returns the start time of the profile in nanoseconds."""
         return self._profile.start_ns if self._profile is not None else 0
 
     # Runs
@@ -320,7 +320,7 @@ class InferenceSession(Session):
             try:
                 return model.run_list(input_feed, None, cancel)
             except _errors.Error:
-                pass  # What is wrong is found below, and said in ONNX Runtime's words.
+                pass  # The checks below raise ONNX Runtime's exception for the invalid input.
         feeds, engine = self._checked(input_feed)
         try:
             if isinstance(engine, Program):
@@ -349,7 +349,7 @@ class InferenceSession(Session):
         return results
 
     def _checked(self, input_feed: Mapping[str, Any]) -> tuple[dict[str, Any], Engine]:
-        """Returns the inputs as arrays of the right type and shape, and the engine that takes them."""
+        """Checks the inputs, and returns them as arrays with the engine that accepts them."""
         overrides = tuple(sorted(name for name in input_feed if name in self._overridable_names))
         ports = {port.name: port for port in self._inputs + self._overridable}
         feeds = {}
@@ -421,11 +421,11 @@ class InferenceSession(Session):
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
-        """Runs the model on what is bound."""
+        """Runs the model on bound inputs and outputs."""
         iobinding._run(run_options)
 
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """Makes a value of that shape, whose elements are not set."""
+        """Creates a value of the given shape with uninitialized elements."""
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)

@@ -9,7 +9,7 @@ from typing import Any
 from ._operators import Call, Invalid, Node, operator, texts
 from ._types import dtype_of
 
-# What C's strtod reads at the start of a text, and what strtoll reads.
+# Prefixes that C's strtod and strtoll parse.
 _FLOAT = re.compile(
     r"\s*[+-]?(0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][+-]?\d+)?"
     r"|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf(?:inity)?|nan)",
@@ -19,7 +19,7 @@ _INTEGER = re.compile(r"\s*([+-]?\d+)")
 
 
 def strings(values: Sequence[Any], shape: Sequence[int]) -> Any:
-    """Returns an array of strings."""
+    """Returns a string tensor as an object array."""
     import numpy as np
 
     array = np.empty(len(values), object)
@@ -153,7 +153,7 @@ def _tf_idf_vectorizer(call: Call, data: Any) -> Any:
         weight[places[gram]] = weights[gram]
     for row, words in zip(counts, rows.tolist()):
         for length in sorted({len(gram) for gram in grams}):
-            # Single items have no gaps.
+            # An n-gram of one item has no gaps.
             for skip in range(1, (call.get("max_skip_count") if length > 1 else 0) + 2):
                 for start in range(len(words) - (length - 1) * skip):
                     found = grams.get(tuple(words[start : start + (length - 1) * skip + 1 : skip]))

@@ -1,4 +1,4 @@
-"""Ensembles of trees, of the domain `ai.onnx.ml`."""
+"""Tree ensembles of the domain `ai.onnx.ml`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._text import strings
 
 _ML = "ai.onnx.ml"
 
-# Comparisons of nodes: a row goes to the true branch if its value and that of the node compare so.
+# Node comparisons: a row takes the true branch if the comparison of its value with the node's value is true.
 _MODES = {
     "BRANCH_LEQ": "less_equal",
     "BRANCH_LT": "less",
@@ -23,7 +23,7 @@ _MODES = {
 
 
 class _Forest:
-    """Nodes of all trees in arrays."""
+    """Nodes of all trees as arrays."""
 
     def __init__(self, call: Call) -> None:
         import numpy as np
@@ -62,7 +62,7 @@ class _Forest:
         compare = [getattr(np, name) for name in _MODES.values()]
         for root in self.roots:
             at = np.full(len(rows), root)
-            # A path visits no node twice.
+            # The number of nodes bounds the path length, because a path visits no node twice.
             for _ in range(len(self.modes)):
                 open_rows = np.flatnonzero(~self.is_leaf[at])
                 if not len(open_rows):
@@ -92,7 +92,7 @@ def _forest(call: Call) -> _Forest:
 
 
 def _scores(call: Call, data: Any, kind: str, count: int) -> tuple[Any, Any]:
-    """Returns the aggregated weights of each row and target, and whether a leaf had one; before the base values."""
+    """Returns the aggregated weights per row and target, without base values, and a mask of targets with weights."""
     import numpy as np
 
     forest = _forest(call)
@@ -157,7 +157,7 @@ def _tree_ensemble_classifier(call: Call, data: Any) -> Any:
 
 
 def _two_classes(call: Call, totals: Any, given: Any, base: Sequence[float]) -> tuple[Any, Any]:
-    """Returns the class and the scores of each row for two classes, whose weights may be those of one of them."""
+    """Returns the class and the scores of each row for a binary classifier, which may have weights for one class."""
     import numpy as np
 
     kind = call.get("post_transform", "NONE")
@@ -175,7 +175,7 @@ def _two_classes(call: Call, totals: Any, given: Any, base: Sequence[float]) -> 
     elif len(base) == 1:
         first = first + base[0]
     both = np.stack([np.where(has_first, first, 0), second], axis=1).astype(np.float32)
-    # A single weight is that of the second class.
+    # A single weight applies to the second class.
     one = first.astype(np.float32)
     if kind == "LOGISTIC":
         pair = np.stack([transformed(-one, kind), transformed(one, kind)], axis=1)

@@ -1,10 +1,10 @@
-"""Element types under ONNX's numbers, ONNX Runtime's names and NumPy's names."""
+"""Element types by ONNX type number, ONNX Runtime name and NumPy name."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# Number, name in ONNX Runtime, name in NumPy or ml_dtypes.
+# ONNX type number, name in ONNX Runtime, name in NumPy or ml_dtypes.
 _ROWS = (
     (1, "float", "float32"),
     (2, "uint8", "uint8"),
@@ -45,7 +45,7 @@ def type_name(number: int, kind: str = "tensor") -> str:
 
 
 def render(declared: tuple[Any, ...]) -> str:
-    """Returns the name of a type of a model file, such as "seq(map(string,tensor(float)))"."""
+    """Returns the name of a declared type, such as "seq(map(string,tensor(float)))"."""
     kind = declared[0]
     if kind == "map":
         return f"map({NAME_OF.get(declared[1], 'undefined')},{render(declared[2])})"
@@ -55,19 +55,19 @@ def render(declared: tuple[Any, ...]) -> str:
 
 
 def is_numeric(declared: tuple[Any, ...]) -> bool:
-    """Returns whether a type is a tensor of numbers or Booleans."""
+    """Returns True if a type is a tensor of numbers or Booleans."""
     return declared[0] == "tensor" and declared[1] != 8
 
 
 def number_of(dtype: Any) -> int | None:
-    """Returns the number of the element type of an array."""
+    """Returns the ONNX type number of a NumPy element type."""
     if dtype.kind in "OSUT":
         return 8
     return NUMBER_OF.get(dtype.name)
 
 
 def dtype_of(number: int) -> Any:
-    """Returns NumPy's element type of a number."""
+    """Returns the NumPy element type of an ONNX type number."""
     import numpy
 
     name = NUMPY_OF.get(number)

@@ -1,4 +1,4 @@
-"""Parts of the interface that byoc does not have; each raises by name."""
+"""Unsupported classes of the interface; each raises an exception with its name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AdapterFormat(_Unsupported):
 
 
 class ModelCompiler(_Unsupported):
-    reason = "models with precompiled contexts; byoc.compile and Model.save make artifacts"
+    reason = "models with precompiled contexts; use byoc.compile and Model.save to create artifacts"
 
 
 class ModelPackage(_Unsupported):

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class OrtValue:
-    """Tensor, sequence or map in host memory. One made of an array shares its memory."""
+    """Tensor, sequence or map in host memory. A value created from an array shares the array's memory."""
 
     def __init__(self, ortvalue: Any, numpy_obj: Any = None, *, _type: str | None = None) -> None:
-        """_type: name of the type, for a value that does not tell, such as an empty sequence."""
+        """_type: type name, for a value from which it cannot be inferred, such as an empty sequence."""
         if isinstance(ortvalue, OrtValue):
             ortvalue, _type = ortvalue._value, ortvalue._type
         self._value = ortvalue
@@ -31,7 +31,7 @@ class OrtValue:
     def ortvalue_from_numpy(
         numpy_obj: numpy.ndarray, /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """Makes a value that shares the memory of an array."""
+        """Creates a value that shares the memory of an array."""
         import numpy as np
 
         check_device(device_type)
@@ -41,7 +41,7 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: numpy.ndarray, /, onnx_element_type: int) -> OrtValue:
-        """Makes a value whose elements have another type of the same size, such as bfloat16 in an array of uint16."""
+        """Creates a value whose elements have a different type of the same size, such as bfloat16 in a uint16 array."""
         dtype = dtype_of(onnx_element_type)
         if dtype.itemsize != data.dtype.itemsize:
             raise RuntimeError(
@@ -53,7 +53,7 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """Makes a value of that shape, whose elements are not set."""
+        """Creates a value of the given shape with uninitialized elements."""
         import numpy as np
 
         check_device(device_type)
@@ -67,7 +67,7 @@ class OrtValue:
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: SparseTensor) -> OrtValue:
-        """Makes a value of a sparse tensor."""
+        """Creates a value from a sparse tensor."""
         return OrtValue(sparse_tensor)
 
     def as_sparse_tensor(self) -> SparseTensor:
@@ -89,7 +89,7 @@ class OrtValue:
         return self._dense().ctypes.data
 
     def device_name(self) -> str:
-        """Name of the device."""
+        """Device name."""
         if not self.is_sparse_tensor():
             self._dense("Only OrtValues that are Tensors/SparseTensors are currently supported")
         return "cpu"
@@ -111,31 +111,31 @@ class OrtValue:
         return self._type or "undefined"
 
     def element_type(self) -> int:
-        """Number of the element type."""
+        """ONNX type number of the elements."""
         if self.is_tensor_sequence():
             return NUMBER_OF_NAME[self.data_type()[len("seq(tensor(") : -2]]
         self._dense("Tensor proto_type is unavailable for this value.")
         return self._number
 
     def tensor_size_in_bytes(self) -> int:
-        """Size of the elements; ONNX Runtime's strings have 32 bytes each."""
+        """Size of the elements in bytes; a string counts as 32 bytes, as in ONNX Runtime."""
         array = self._dense()
         return 32 * array.size if self._number == 8 else array.nbytes
 
     def has_value(self) -> bool:
-        """Whether there is a value."""
+        """True if the value is present."""
         return self._value is not None
 
     def is_tensor(self) -> bool:
-        """Whether the value is a dense tensor."""
+        """True if the value is a dense tensor."""
         return self._number is not None
 
     def is_sparse_tensor(self) -> bool:
-        """Whether the value is a sparse tensor."""
+        """True if the value is a sparse tensor."""
         return isinstance(self._value, SparseTensor)
 
     def is_tensor_sequence(self) -> bool:
-        """Whether the value is a sequence of tensors."""
+        """True if the value is a sequence of tensors."""
         return self._is_sequence() and "map(" not in self.data_type()
 
     def numpy(self) -> numpy.ndarray:
@@ -163,7 +163,7 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
-        """Makes a value that shares the memory of another library's tensor."""
+        """Creates a value that shares the memory of an external library's tensor."""
         import numpy as np
 
         return OrtValue(data if isinstance(data, np.ndarray) else np.from_dlpack(data))
@@ -183,24 +183,24 @@ class OrtValue:
 
 
 class OrtValueVector(list):
-    """Values in order."""
+    """List of values."""
 
     def push_back(self, value: OrtValue) -> None:
         """Adds a value."""
         self.append(value)
 
     def push_back_batch(self, tensors: Any, pointers: Any, types: Any, shapes: Any, devices: Any) -> None:
-        """Adds tensors of another library."""
+        """Adds tensors of an external library."""
         self.extend(OrtValue.from_dlpack(tensor) for tensor in tensors)
 
     def reserve(self, count: int) -> None:
-        """Does nothing: the list grows by itself."""
+        """Does nothing: the list grows automatically."""
 
     def shrink_to_fit(self) -> None:
-        """Does nothing: the list has no spare memory to give back."""
+        """Does nothing: the list has no unused capacity to release."""
 
     def element_type_at(self, index: int) -> int:
-        """Number of the element type of a value."""
+        """Returns the ONNX type number of a value's elements."""
         return self[index].element_type()
 
     def dlpack_at(self, index: int) -> Any:
@@ -246,7 +246,7 @@ class SparseTensor:
     def sparse_coo_from_numpy(
         dense_shape: numpy.ndarray, values: numpy.ndarray, coo_indices: numpy.ndarray, ort_device: OrtDevice
     ) -> SparseTensor:
-        """Makes a matrix of values and their linear indices."""
+        """Creates a matrix from values and their linear indices."""
         form = OrtSparseFormat.ORT_SPARSE_COO
         return SparseTensor._of(form, dense_shape, values, indices=coo_indices)
 
@@ -258,7 +258,7 @@ class SparseTensor:
         outer_indices: numpy.ndarray,
         ort_device: OrtDevice,
     ) -> SparseTensor:
-        """Makes a matrix of values, their columns, and the start of each row."""
+        """Creates a matrix from values, their columns, and the start of each row."""
         form = OrtSparseFormat.ORT_SPARSE_CSRC
         return SparseTensor._of(form, dense_shape, values, inner=inner_indices, outer=outer_indices)
 
@@ -284,7 +284,7 @@ class SparseTensor:
 
     def _as(self, form: OrtSparseFormat) -> _View:
         if self._format is not form:
-            raise RuntimeError(f"This sparse tensor has the format {self._format.name}, expected {form.name}")
+            raise RuntimeError(f"expected a sparse tensor with format {form.name}, found {self._format.name}")
         return self._view
 
     def as_coo_view(self) -> _View:

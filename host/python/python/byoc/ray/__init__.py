@@ -1,4 +1,4 @@
-"""Models on many machines, with Ray.
+"""Distributed inference with Ray.
 
     import byoc.ray
 
@@ -7,8 +7,8 @@
 
     ray.serve.run(byoc.ray.deployment(model))
 
-The compiled model lies in Ray's object store: a node receives it once, and the workers of the node read its weights
-there without a copy. A worker runs on as many threads as Ray's `num_cpus` says.
+The compiled model is in Ray's object store: a node receives it once, and the workers of the node read its weights there
+without a copy. The number of threads of a worker is Ray's `num_cpus`.
 """
 
 from ._artifact import Artifact, put

@@ -1,4 +1,4 @@
-"""The command `python -m byoc.ray`: classifies the pictures of a folder with Ray."""
+"""The command `python -m byoc.ray`: classifies the images in a directory with Ray."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ COLUMNS = ("path", "label", "score", "error")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
+    """Returns the command-line parser."""
     made = argparse.ArgumentParser(
         prog="python -m byoc.ray",
-        description="Classify the pictures of a folder with Ray: one line for each file, in no particular order.",
+        description="Classify the images in a directory with Ray: one line per file, in no particular order.",
     )
-    made.add_argument("folder", metavar="FOLDER", help="Folder of pictures, which every node can read")
+    made.add_argument("folder", metavar="FOLDER", help="Directory of images, readable by every node")
     made.add_argument("model", metavar="MODEL", help="Model: an .onnx, .relay or .byoc file")
-    made.add_argument("--labels", metavar="FILE", help="Names of the classes, one per line")
-    made.add_argument("--mean", metavar="R,G,B", type=_numbers, help="Subtracted from the pixels in [0, 1]")
-    made.add_argument("--std", metavar="R,G,B", type=_numbers, help="Divisor of the pixels after that")
+    made.add_argument("--labels", metavar="FILE", help="Class names, one per line")
+    made.add_argument("--mean", metavar="R,G,B", type=_numbers, help="Mean subtracted from the pixels in [0, 1]")
+    made.add_argument("--std", metavar="R,G,B", type=_numbers, help="Divisor of the pixels after the subtraction")
     made.add_argument("--backend", metavar="NAME,...", help="Backends in priority order [default: the host]")
-    made.add_argument("--workers", metavar="N", type=int, help="Number of workers [default: what there is room for]")
-    made.add_argument("--num-cpus", metavar="N", type=float, default=1, help="Processors of a worker [default: 1]")
-    made.add_argument("--batch-size", metavar="N", type=int, default=8, help="Pictures per batch [default: 8]")
+    made.add_argument("--workers", metavar="N", type=int, help="Number of workers [default: as many as fit]")
+    made.add_argument("--num-cpus", metavar="N", type=float, default=1, help="Processors per worker [default: 1]")
+    made.add_argument("--batch-size", metavar="N", type=int, default=8, help="Images per batch [default: 8]")
     made.add_argument("--address", metavar="ADDR", default="local", help='Cluster; "auto" joins one [default: local]')
     made.add_argument(
-        "--output", metavar="FILE", help="Result, .csv or .jsonl [default: JSON lines on standard output]"
+        "--output", metavar="FILE", help="Output file, .csv or .jsonl [default: JSON lines on standard output]"
     )
     return made
 
@@ -45,7 +45,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns 0, 1 for an error of the user, 2 for wrong usage."""
+    """Runs the command. Returns 0 for success, 1 for a user error, 2 for invalid usage."""
     command = parser()
     chosen = command.parse_args(arguments)
     if chosen.output and not chosen.output.endswith((".csv", ".jsonl")):
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _cause(error: BaseException | None) -> Exception | None:
-    """Returns the error of the user below those with which Ray wraps it; None for a defect."""
+    """Returns the user error that Ray has wrapped in its own exceptions; None for a bug."""
     found = None
     while error is not None:
         inner = getattr(error, "cause", None) or error.__cause__
@@ -84,7 +84,7 @@ def _rows(chosen: argparse.Namespace) -> Iterable[dict[str, Any]]:
             labels = [line.strip() for line in file]
     local = {}
     if chosen.address == "local":
-        # A cluster of this machine alone stays on the loopback interface.
+        # Restricts a local cluster to the loopback interface.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         local["include_dashboard"] = False
     ray = require()
@@ -106,7 +106,7 @@ def _rows(chosen: argparse.Namespace) -> Iterable[dict[str, Any]]:
 
 
 def _write(path: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Writes a file, which appears once it is complete."""
+    """Writes a file atomically: the file appears once it is complete."""
     folder = os.path.dirname(os.path.abspath(path))
     with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8", newline="") as file:
         try:

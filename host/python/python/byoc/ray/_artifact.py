@@ -14,17 +14,17 @@ from ._require import require
 
 
 class Artifact:
-    """Compiled model in the object store of a Ray cluster. `byoc.ray.put` makes it.
+    """Compiled model in the object store of a Ray cluster, created by `byoc.ray.put`.
 
-    Workers get it as an argument. Its bytes go to a node once, and stay in the store as long as this object or a model
-    that was loaded from it lives.
+    Workers receive it as an argument. Its bytes are transferred to a node once, and stay in the store as long as this
+    object, or a model loaded from it, is alive.
     """
 
     def __init__(self, reference: Any) -> None:
         self.reference = reference
 
     def load(self, session: Session | None = None) -> Model:
-        """Loads the model. Its weights stay in the store, which all workers of a node share."""
+        """Loads the model. Its weights stay in the store, which is shared by all workers of a node."""
         return load(require().get(self.reference), session=session)
 
     def __repr__(self) -> str:
@@ -34,8 +34,8 @@ class Artifact:
 def put(model: Any, *args: Any, **options: Any) -> Artifact:
     """Puts a compiled model into the object store.
 
-    Takes a model of byoc, the path or the bytes of an artifact, or whatever `byoc.compile` takes, with its options.
-    Starts Ray if it is not running.
+    Accepts a compiled model, the path or the bytes of an artifact, or a model that `byoc.compile` accepts, with its
+    options. Starts Ray if it is not running.
     """
     artifact = artifact_bytes(model, *args, **options)
     return Artifact(require().put(artifact))

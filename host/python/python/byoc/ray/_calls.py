@@ -1,4 +1,4 @@
-"""Calls of several clients in one run of a model."""
+"""Batching of calls from several clients into runs of a model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def run_calls(rows: Rows, calls: list[Arrays], max_rows: int) -> list[Any]:
-    """Runs calls, those of one shape together, in runs of at most `max_rows` rows. Returns a result or an exception for
-    each."""
+    """Runs calls, batching calls of equal shapes into runs of at most `max_rows` rows. Returns a result or an exception
+    per call."""
     results: list[Any] = [None] * len(calls)
     for group in _groups(calls, max_rows):
         try:
@@ -32,7 +32,7 @@ def _count(call: Arrays) -> int:
 
 
 def _groups(calls: list[Arrays], max_rows: int) -> list[list[int]]:
-    """Divides calls into groups that fit into one run."""
+    """Divides calls into groups that can be executed in one run."""
     groups: list[list[int]] = []
     open_groups: dict[Any, tuple[list[int], int]] = {}
     for index, call in enumerate(calls):

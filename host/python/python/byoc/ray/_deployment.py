@@ -24,17 +24,17 @@ def deployment(
         handle = ray.serve.run(byoc.ray.deployment(byoc.ray.put(model)))
         handle.remote(x).result()
 
-    Calls that arrive while the model runs are joined along the first dimension, if it is symbolic. Calls through the
-    handle take an array, or arrays by name, and return arrays by name; over HTTP a replica takes the JSON of the Open
-    Inference Protocol.
+    Calls that arrive while the model runs are batched along the first dimension, if it is symbolic. Calls through the
+    handle accept an array, or arrays by name, and return arrays by name; over HTTP, a replica accepts the JSON of the
+    Open Inference Protocol.
 
-    model: what `byoc.ray.put` takes, or what it returns.
+    model: model that `byoc.ray.put` accepts, or its result.
     name: name of the deployment, and of the model in responses.
-    num_cpus: processors of a replica, and its number of threads.
-    replicas: number of replicas, or the least and the greatest number between which Ray scales.
-    max_batch_size: number of rows in one run; 1 keeps calls apart. One call is never split.
-    batch_wait_timeout_s: time that a call waits for others.
-    options: further options of `ray.serve.deployment`, such as max_ongoing_requests.
+    num_cpus: processors per replica, and number of threads.
+    replicas: number of replicas, or the minimum and maximum between which Ray scales.
+    max_batch_size: maximum number of rows per run; 1 disables batching. A single call is never split.
+    batch_wait_timeout_s: maximum time for which a call waits to be batched.
+    options: additional options of `ray.serve.deployment`, such as max_ongoing_requests.
     """
     serve = require("ray.serve")
     least, most = (replicas, replicas) if isinstance(replicas, int) else replicas
@@ -49,7 +49,7 @@ def deployment(
     from ._replica import Replica
 
     artifact = model if isinstance(model, Artifact) else put(model)
-    # One batch runs, and another one waits.
+    # Permits one running and one waiting batch.
     options.setdefault("max_ongoing_requests", max(5, 2 * max_batch_size))
     if least == most:
         options["num_replicas"] = most

@@ -1,4 +1,4 @@
-"""Classification of pictures: the example of `byoc.ray`, and a tool."""
+"""Image classification with `byoc.ray`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXTENSIONS = ("png", "jpg", "jpeg", "bmp", "gif", "webp")
 
 
 class Format(NamedTuple):
-    """Form in which a model takes pictures."""
+    """Image format that a model expects."""
 
     channels_last: bool
     channels: int
@@ -29,7 +29,7 @@ class Format(NamedTuple):
 
     @classmethod
     def of(cls, port: Port, size: tuple[int, int] | None = None) -> Format:
-        """Returns the format of an input: NCHW or NHWC with 1 or 3 channels. `size` stands in for open dimensions."""
+        """Returns the format of an input: NCHW or NHWC with 1 or 3 channels. `size` replaces open dimensions."""
         dims = port.shape
         if len(dims) == 4 and port.dtype in ("float32", "float16", "float64", "uint8"):
             for channels_last, channels, sizes in ((False, dims[1], dims[2:]), (True, dims[3], dims[1:3])):
@@ -38,9 +38,9 @@ class Format(NamedTuple):
                 found = [own if isinstance(own, int) else given for own, given in zip(sizes, size or (None, None))]
                 if None in found:
                     message = f'input "{port.name}": expected a height and a width, found {list(dims)}'
-                    raise ModelError(message, "E0605", "give them: size=(HEIGHT, WIDTH)")
+                    raise ModelError(message, "E0605", "pass size=(HEIGHT, WIDTH)")
                 return cls(channels_last, channels, *found)  # type: ignore[arg-type]
-        message = f'input "{port.name}": expected pictures of 1 or 3 channels, found {port.dtype}{list(dims)}'
+        message = f'input "{port.name}": expected images with 1 or 3 channels, found {port.dtype}{list(dims)}'
         raise ModelError(message, "E0605", "use byoc.ray.Predictor with preprocess=")
 
 
@@ -52,13 +52,14 @@ def picture_format(model: Model, size: tuple[int, int] | None) -> Format:
 
 
 class Classifier(Predictor):
-    """Callable class for `map_batches` over files: takes the columns "path" and "bytes", adds those below to "path".
+    """Callable class for `map_batches` over files: reads the columns "path" and "bytes", and returns "path" with:
 
-    label: name of the class with the greatest output, or its number where there are no labels.
-    score: that output.
-    error: why a file could not be read as a picture; empty otherwise.
+    label: name of the class with the largest output, or its index if there are no labels.
+    score: output of that class.
+    error: reason why a file could not be read as an image; empty otherwise.
 
-    Pictures are scaled to the size of the model. Elements of float types are in [0, 1], minus `mean`, divided by `std`.
+    Images are scaled to the input size of the model. Floating-point elements are scaled to [0, 1] and normalized with
+    `mean` and `std`.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Classifier(Predictor):
         return {"path": batch["path"], "label": label.astype(str), "score": score, "error": np.array(errors, str)}
 
     def picture(self, data: bytes) -> np.ndarray:
-        """Returns the picture in a file as a row of the model's input."""
+        """Decodes an image file to a row of the model's input."""
         from PIL import Image
 
         form, port = self.format, self.model.inputs[0]
@@ -137,20 +138,20 @@ def classify_folder(
     classifier: type[Classifier] = Classifier,
     **options: Any,
 ) -> Any:
-    """Classifies the pictures of a folder on the workers of a Ray cluster.
+    """Classifies the images in a directory on the workers of a Ray cluster.
 
-    Returns a dataset of Ray Data with the columns "path", "label", "score" and "error", a row for each file. It is
-    computed as it is read: `dataset.iter_rows()`, `dataset.write_csv(...)`. A worker that is lost is replaced, and the
-    files that it had are classified again.
+    Returns a Ray dataset with the columns "path", "label", "score" and "error", and one row per file. The dataset is
+    evaluated lazily: `dataset.iter_rows()`, `dataset.write_csv(...)`. A failed worker is replaced, and its files are
+    classified again.
 
-    folder: path or URI that every node can read, or a list of them; files in it whose names end in `extensions`.
-    model: what `byoc.ray.put` takes, with its options, or what it returns; a model with one input of pictures.
-    labels: names of the classes.
-    mean, std: subtracted from the pixels in [0, 1], and their divisor, for all channels or for each.
-    size: height and width of pictures, for models that leave them open.
-    workers: number of workers, or the least and the greatest number; by default one to what the cluster has room for.
-    num_cpus: processors of a worker, and its number of threads.
-    batch_size: number of pictures that a worker gets at a time.
+    folder: path or URI that every node can read, or a list of them; selects the files with the given `extensions`.
+    model: model that `byoc.ray.put` accepts, with its options, or its result; the model has one input of images.
+    labels: class names.
+    mean, std: mean and standard deviation that normalize the pixels in [0, 1], for all channels or per channel.
+    size: image height and width, for models with open dimensions.
+    workers: number of workers, or minimum and maximum; by default, from one to as many as the cluster can run.
+    num_cpus: processors per worker, and number of threads.
+    batch_size: number of images per batch.
     classifier: subclass of Classifier.
     """
     if batch_size < 1:
@@ -162,7 +163,7 @@ def classify_folder(
     artifact = model if isinstance(model, Artifact) else _put_checked(model, size, options)
     pool = _pool(data, workers, num_cpus)
     paths = [os.fspath(folder)] if isinstance(folder, (str, os.PathLike)) else [os.fspath(one) for one in folder]
-    # Reading waits for a disk or a network; the processors are for the workers, who may hold all of them.
+    # Reading files is I/O-bound and reserves no processors, because the workers may reserve all of them.
     files = data.read_binary_files(paths, include_paths=True, file_extensions=list(extensions), num_cpus=0)
     return files.map_batches(
         classifier,
@@ -176,7 +177,7 @@ def classify_folder(
 
 
 def _put_checked(model: Any, size: tuple[int, int] | None, options: dict[str, Any]) -> Artifact:
-    """Puts a model into the object store, unless it takes no pictures: errors of workers are harder to read."""
+    """Puts a model into the object store, after checking the input format: errors in workers are harder to read."""
     require("ray")
     loaded = load_model(model, options.pop("session", None) or default_session(), options)
     picture_format(loaded, size)

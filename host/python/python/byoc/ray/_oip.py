@@ -1,4 +1,4 @@
-"""JSON of the Open Inference Protocol v2: one request and its response."""
+"""Requests and responses of the Open Inference Protocol v2 as JSON."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ DATATYPES = {
     "float32": "FP32",
     "float64": "FP64",
 }
-# Kinds of elements that an array of a kind takes from JSON.
+# NumPy kinds of JSON elements accepted for each kind of input.
 _KINDS = {"b": "b", "u": "ui", "i": "ui", "f": "fui"}
 _WITHOUT_JSON = ("FP16", "BF16")
 
 
 class Call(NamedTuple):
-    """Request: its id, the inputs by name, and the outputs that are wanted."""
+    """Request: its id, the inputs by name, and the requested outputs."""
 
     id: str | None
     feeds: dict[str, np.ndarray]
@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
 
 def metadata(name: str, model: Model) -> dict[str, Any]:
-    """Returns the metadata of a model."""
+    """Returns the model metadata."""
     return {"name": name, "platform": "byoc", "inputs": _ports(model.inputs), "outputs": _ports(model.outputs)}
 
 
@@ -60,16 +60,16 @@ def _wrong(message: str) -> InputError:
 
 
 def parse(body: bytes, inputs: Mapping[str, Port]) -> Call:
-    """Reads a request.
+    """Parses a request.
 
-    Raises InputError for a request that is malformed, or does not fit the inputs.
+    Raises InputError if the request is malformed, or does not match the inputs.
     """
     try:
         request = json.loads(body)
     except (ValueError, RecursionError) as cause:
         raise _wrong(f"expected a JSON object, found {_shortened(str(cause) or type(cause).__name__)}") from cause
     if not isinstance(request, dict) or not isinstance(request.get("inputs"), list):
-        raise _wrong('expected a JSON object with a list "inputs"')
+        raise _wrong('expected a JSON object with a list "inputs", found none')
     feeds: dict[str, np.ndarray] = {}
     for tensor in request["inputs"]:
         if not isinstance(tensor, dict) or not isinstance(tensor.get("name"), str):
@@ -79,17 +79,17 @@ def parse(body: bytes, inputs: Mapping[str, Port]) -> Call:
             known = ", ".join(f'"{one}"' for one in inputs)
             raise InputError(f'expected inputs {known}, found "{_shortened(name)}"', "E0805")
         if name in feeds:
-            raise _wrong(f'input "{name}": expected it once, found it twice')
+            raise _wrong(f'expected each input once, found "{name}" twice')
         feeds[name] = _array(tensor, inputs[name])
     missing = [name for name in inputs if name not in feeds]
     if missing:
         raise InputError(f'expected an input "{missing[0]}", found none', "E0805")
     outputs = request.get("outputs") or []
     if not isinstance(outputs, list) or not all(isinstance(one, dict) for one in outputs):
-        raise _wrong("outputs: expected a list of objects")
+        raise _wrong("outputs: expected a list of objects, found another value")
     identifier = request.get("id")
     if identifier is not None and not isinstance(identifier, str):
-        raise _wrong("id: expected a string")
+        raise _wrong(f"id: expected a string, found {type(identifier).__name__}")
     return Call(identifier, feeds, [str(one.get("name")) for one in outputs])
 
 
@@ -99,23 +99,23 @@ def _array(tensor: Mapping[str, Any], port: Port) -> np.ndarray:
     if datatype != expected:
         raise InputError(f'input "{name}": expected the datatype {expected}, found {datatype!r}', "E0805")
     if expected in _WITHOUT_JSON:
-        raise InputError(f'input "{name}": expected a datatype that JSON has, found {expected}', "E0805")
+        raise InputError(f'input "{name}": expected a datatype with a JSON representation, found {expected}', "E0805")
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
         raise _wrong(f'input "{name}": expected a shape of integers >= 0, found {_shortened(str(shape))}')
     if not isinstance(data, list):
-        raise _wrong(f'input "{name}": expected a list "data"')
+        raise _wrong(f'input "{name}": expected a list "data", found {type(data).__name__}')
     wanted = np.dtype(port.dtype)
     try:
         found = np.asarray(data) if data else np.zeros(0, wanted)
         if found.dtype == object and wanted.kind == "f":
-            # null stands for NaN.
+            # JSON null represents NaN.
             found = np.asarray(data, np.float64)
         if found.dtype.kind not in _KINDS[wanted.kind]:
             raise ValueError(f"elements of {found.dtype}")
         with np.errstate(over="ignore"):
             array = found.astype(wanted)
         if wanted.kind in "ui" and (array != found).any():
-            raise ValueError("numbers out of range")
+            raise ValueError("values out of range")
         return array.reshape(shape)
     except (ValueError, TypeError, OverflowError) as cause:
         message = f'input "{name}": expected elements of {expected} for the shape {_shortened(str(shape))}'
@@ -123,7 +123,7 @@ def _array(tensor: Mapping[str, Any], port: Port) -> np.ndarray:
 
 
 def response(name: str, call: Call, results: Mapping[str, np.ndarray]) -> str:
-    """Returns the JSON of a response."""
+    """Returns a response as JSON."""
     unknown = [output for output in call.outputs if output not in results]
     if unknown:
         known = ", ".join(f'"{one}"' for one in results)
@@ -133,7 +133,8 @@ def response(name: str, call: Call, results: Mapping[str, np.ndarray]) -> str:
         array = results[output]
         datatype = DATATYPES.get(array.dtype.name, array.dtype.name)
         if datatype in _WITHOUT_JSON:
-            raise InputError(f'output "{output}": expected a datatype that JSON has, found {datatype}', "E0805")
+            message = f'output "{output}": expected a datatype with a JSON representation, found {datatype}'
+            raise InputError(message, "E0805")
         data = array.ravel().tolist()
         tensors.append({"name": output, "datatype": datatype, "shape": list(array.shape), "data": data})
     start = {} if call.id is None else {"id": call.id}

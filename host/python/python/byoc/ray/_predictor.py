@@ -1,4 +1,4 @@
-"""Predictor for `map_batches` of Ray Data."""
+"""Predictor for `map_batches` in Ray Data."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Predictor:
 
         dataset.map_batches(byoc.ray.Predictor, fn_constructor_args=(byoc.ray.put(model),), batch_size=8, num_cpus=1)
 
-    model: what `byoc.ray.put` returns; or a path that every node can read. A path that is not one of an artifact, and
+    model: result of `byoc.ray.put`, or a path that every node can read. A path that does not name an artifact, and the
         bytes of an ONNX file, are compiled in each worker, with `options`.
-    inputs: column for each input of the model. By default that of the same name, or the only column for the only input.
-    outputs: name of the column for each output that is wanted; all of them under their own names by default.
-    keep: columns of the batch that stay; all but the inputs by default.
-    preprocess: makes a batch from a batch before the model runs, and postprocess after it.
+    inputs: column of each model input. By default, the column with the same name, or the only column of the batch.
+    outputs: column name of each requested output; by default, all outputs under their own names.
+    keep: columns of the batch to retain; by default, all columns except the inputs.
+    preprocess: callable that transforms a batch before the run; postprocess transforms the result.
     threads: number of threads; by default `num_cpus` of the worker.
     options: options of `byoc.compile`, such as backend.
 
-    The result for a row does not depend on how rows are divided into batches, as long as the model itself keeps them
-    apart. A model with a fixed batch size runs on that many rows at a time.
+    The result for a row does not depend on the division of rows into batches, if the model processes rows
+    independently. A model with a fixed batch size runs on that many rows at a time.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Predictor:
 
     @property
     def model(self) -> Model:
-        """Model that runs."""
+        """Loaded model."""
         return self.rows.model
 
     def __call__(self, batch: Batch) -> Batch:
-        """Runs the model on a batch of columns, and returns columns."""
+        """Runs the model on a batch of columns, and returns the resulting columns."""
         if not isinstance(batch, Mapping):
             kind = f"{type(batch).__module__}.{type(batch).__qualname__}"
             raise TypeError(f'expected arrays by column (batch_format="numpy"), found {kind}')
@@ -84,7 +84,7 @@ class Predictor:
         return kept if self.postprocess is None else self.postprocess(kept)
 
     def _column(self, name: str, batch: Mapping[str, Any]) -> str:
-        """Returns the column that holds an input."""
+        """Returns the column of an input."""
         column = self.columns.get(name, name)
         if column in batch:
             return column
@@ -92,7 +92,7 @@ class Predictor:
             return next(iter(batch))
         found = ", ".join(f'"{column}"' for column in batch) or "none"
         message = f'input "{name}": expected a column "{column}", found {found}'
-        raise InputError(message, "E0603", f'name the column: inputs={{"{name}": COLUMN}}')
+        raise InputError(message, "E0603", f'specify the column: inputs={{"{name}": COLUMN}}')
 
 
 def _check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -104,7 +104,7 @@ def _check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def top(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the index of the greatest element of each row, and the element. Further dimensions must have size 1."""
+    """Returns the index and the value of the largest element of each row. All other dimensions must be 1."""
     flat = scores.reshape(len(scores), -1)
     index = flat.argmax(axis=1)
     return index, flat[np.arange(len(flat)), index]

@@ -1,4 +1,4 @@
-"""Replica of a Ray Serve deployment. Importing this module needs Ray Serve."""
+"""Replica of a Ray Serve deployment. Importing this module requires Ray Serve."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Replica:
-    """Model of one process. `byoc.ray.deployment` makes the deployment."""
+    """Model in a replica process of a deployment created by `byoc.ray.deployment`."""
 
     def __init__(self, artifact: Artifact, name: str, max_batch_size: int, batch_wait_timeout_s: float) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class Replica:
         self._batched.set_batch_wait_timeout_s(batch_wait_timeout_s if joins else 0)
 
     async def __call__(self, request: Any) -> Any:
-        """Runs the model on an array, on arrays by name, or on a request over HTTP."""
+        """Runs the model on an array, on arrays by name, or on an HTTP request."""
         if isinstance(request, Request):
             return await self._answer(request)
         if not isinstance(request, Mapping):
@@ -54,11 +54,11 @@ class Replica:
 
     @serve.batch(max_batch_size=8, batch_wait_timeout_s=0.005)
     async def _batched(self, calls: list[Arrays]) -> list[Any]:
-        """Runs calls together. The result of a call that fails is its exception, so that the others have theirs."""
+        """Runs a batch of calls. The result of a failed call is its exception, which leaves the others unaffected."""
         return await asyncio.to_thread(run_calls, self.rows, calls, self.max_rows)
 
     async def _answer(self, request: Request) -> Response:
-        """Answers a request over HTTP: the metadata to GET, results to POST."""
+        """Handles an HTTP request: GET returns the metadata, POST runs the model."""
         if request.method == "GET":
             return JSONResponse(_oip.metadata(self.name, self.rows.model))
         try:

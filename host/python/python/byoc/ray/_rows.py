@@ -1,4 +1,4 @@
-"""Runs of a model on rows: any number of them, whatever first dimension the model has."""
+"""Runs of a model on any number of rows, for a symbolic or a fixed first dimension."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Columns = Mapping[str, Any]
 
 
 class Rows:
-    """Model whose first dimension is that of rows.
+    """Model whose first dimension is the number of rows.
 
-    A model with a symbolic first dimension runs on all rows at once. One with a fixed first dimension N runs on N rows
-    at a time; rows of zeros complete the last ones, and their results are dropped.
+    A model with a symbolic first dimension runs on all rows at once. A model with a fixed first dimension N runs on N
+    rows at a time; the last run is padded with zero rows, whose results are discarded.
     """
 
     def __init__(self, model: Model) -> None:
@@ -29,21 +29,21 @@ class Rows:
         for port in model.inputs:
             if not port.shape:
                 message = f'input "{port.name}": expected a first dimension for rows, found a scalar'
-                raise ModelError(message, "E0605", "give the model inputs whose first dimension is the batch")
+                raise ModelError(message, "E0605", "use a model whose inputs have the batch as first dimension")
             sizes.add(port.shape[0] if isinstance(port.shape[0], int) else None)
         if len(sizes) > 1 or 0 in sizes:
             shapes = ", ".join(f"{port.name}{list(port.shape)}" for port in model.inputs)
-            message = f"expected inputs with one first dimension, found {shapes}"
+            message = f"expected inputs with the same first dimension, found {shapes}"
             raise ModelError(message, "E0605", "compile the model with the same batch size for all inputs")
         self.size: int | None = sizes.pop()
 
     def run(self, feeds: Columns) -> dict[str, np.ndarray]:
-        """Runs the model on arrays by name of the input, and returns its results by name."""
+        """Runs the model on arrays by input name, and returns the results by output name."""
         feeds = {name: self.fitted(name, value) for name, value in feeds.items()}
         counts = {name: len(array) for name, array in feeds.items() if array.ndim}
         if len(set(counts.values())) > 1:
             found = ", ".join(f"{name}: {count}" for name, count in counts.items())
-            raise InputError(f"expected as many rows of each input, found {found}", "E0605")
+            raise InputError(f"expected the same number of rows for each input, found {found}", "E0605")
         rows = next(iter(counts.values()), 0)
         if self.size is None or set(counts) != set(self.inputs) or rows == self.size:
             return self._checked(self.model.run(dict(feeds)), rows)
@@ -57,7 +57,7 @@ class Rows:
         return joined(parts)
 
     def fitted(self, name: str, value: Any) -> np.ndarray:
-        """Returns rows as an array for an input. Element types change within one kind, as in float64 to float32."""
+        """Converts rows to an array for an input. Element types are converted within a kind, as float64 to float32."""
         array = np.asarray(value)
         if array.dtype == object:
             array = _stacked(name, array)
@@ -67,7 +67,7 @@ class Rows:
         try:
             wanted = np.dtype(port.dtype)
         except TypeError:
-            return array  # bfloat16 and others: the model says what it takes.
+            return array  # For bfloat16 and other types, the model checks the type.
         kinds = ("f", "iu")
         if any(array.dtype.kind in kind and wanted.kind in kind for kind in kinds):
             converted = array.astype(wanted)
@@ -78,8 +78,8 @@ class Rows:
     def _checked(self, results: dict[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
         for name, array in results.items():
             if array.ndim == 0 or len(array) != rows:
-                message = f'output "{name}": expected {rows} rows, found the shape {list(array.shape)}'
-                raise RunError(message, "E0605", "give the model outputs whose first dimension is the batch")
+                message = f'output "{name}": expected {rows} rows, found shape {list(array.shape)}'
+                raise RunError(message, "E0605", "use a model whose outputs have the batch as first dimension")
         return results
 
 
@@ -92,25 +92,25 @@ def _completed(array: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _stacked(name: str, column: np.ndarray) -> np.ndarray:
-    """Returns an array of arrays, as tables hold them, as one array."""
+    """Stacks an object array of rows, as tables contain them, into one array."""
     rows = [np.asarray(row) for row in column]
     shapes = {row.shape for row in rows}
     if len(shapes) > 1 or any(row.dtype == object for row in rows):
         found = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
-        message = f'input "{name}": expected numbers, with rows of one shape, found {found or "objects"}'
-        raise InputError(message, "E0605", "bring the rows to one shape with preprocess=")
+        message = f'input "{name}": expected numeric rows of equal shape, found {found or "objects"}'
+        raise InputError(message, "E0605", "convert the rows to equal shapes with preprocess=")
     return np.stack(rows) if rows else np.zeros(0, np.float32)
 
 
 def joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Joins arrays by name along their rows."""
+    """Concatenates arrays by name along their rows."""
     if len(parts) == 1:
         return dict(parts[0])
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def split(arrays: Mapping[str, np.ndarray], counts: Sequence[int]) -> list[dict[str, np.ndarray]]:
-    """Splits arrays by name into parts of so many rows; each part is a view."""
+    """Splits arrays by name into parts with the given numbers of rows; each part is a view."""
     parts, start = [], 0
     for count in counts:
         parts.append({name: array[start : start + count] for name, array in arrays.items()})
@@ -119,10 +119,9 @@ def split(arrays: Mapping[str, np.ndarray], counts: Sequence[int]) -> list[dict[
 
 
 def keeps_rows_apart(rows: Rows) -> bool:
-    """Compares the results of two rows in one run with those of each alone, on random inputs.
+    """Compares the results of two rows in one run with the results of separate runs, on random inputs.
 
-    Returns False for a model whose result for a row depends on the other rows, and for one that cannot run on inputs
-    that are made up.
+    Returns False if the result for a row depends on the other rows, or if the model cannot run on generated inputs.
     """
     random = np.random.default_rng(0)
     feeds = {}

@@ -70,7 +70,7 @@ impl Machine<'_> {
             return Err(format!("expected a store of OUT, found {}", of.memory));
         }
         if of.x_pad != [0; 2] || of.y_pad != [0; 2] {
-            return Err("expected a store without padding".into());
+            return Err("expected a store without padding, found padding".into());
         }
         let (lanes, depth) = (self.config.element_bytes(Memory::Out), self.config.depth(Memory::Out));
         let (base, total) = (usize::from(of.sram_base), usize::from(of.x_size) * usize::from(of.y_size));
@@ -89,7 +89,9 @@ impl Machine<'_> {
             for (i, to) in to.chunks_exact_mut(lanes).enumerate() {
                 let element = row.sram + i;
                 let from = self.sram.out[element].as_ref();
-                let from = from.ok_or_else(|| format!("OUT[{element}]: expected the result of a computation"))?;
+                let from = from.ok_or_else(|| {
+                    format!("OUT[{element}]: expected the result of a computation, found an unwritten element")
+                })?;
                 to.iter_mut().zip(from.iter()).for_each(|(to, lane)| *to = *lane as u8);
             }
         }

@@ -69,8 +69,10 @@ pub enum EmitError {
 impl fmt::Display for EmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            EmitError::DoesNotFit => f.write_str("expected tiles that the memories of the device hold"),
-            EmitError::Geometry => write!(f, "expected a kernel within the padded data, and at most {MAX_PAD} zeros"),
+            EmitError::DoesNotFit => f.write_str("the tiles do not fit into the on-chip memories"),
+            EmitError::Geometry => {
+                write!(f, "expected a kernel within the padded data, and padding of at most {MAX_PAD}")
+            }
             EmitError::Field(error) => error.fmt(f),
         }
     }

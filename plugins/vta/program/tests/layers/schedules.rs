@@ -92,7 +92,8 @@ impl Network<'_> {
             .layers
             .into_iter()
             .map(|layer| {
-                let (tile, _) = fastest(config, &layer).unwrap_or_else(|| panic!("no tiling: {layer:?}"));
+                let (tile, _) =
+                    fastest(config, &layer).unwrap_or_else(|| panic!("expected a tiling of {layer:?}, found none"));
                 (layer, tile)
             })
             .collect();
@@ -108,7 +109,10 @@ fn check_schedules(prepared: &Prepared, schedules: u64) -> Vec<u8> {
     assert!(expected.iter().any(|byte| *byte != 0), "expected a nonzero result");
     for mode in [Mode::Functional, Mode::Strict] {
         let options = Options { mode, serial: true, ..Options::default() };
-        assert!(prepared.simulate(stream, &options).unwrap() == expected, "program order, {mode:?}: results differ");
+        assert!(
+            prepared.simulate(stream, &options).unwrap() == expected,
+            "expected equal results in program order in mode {mode:?}"
+        );
     }
     for seed in 1..=schedules {
         let mode = if seed.is_multiple_of(2) { Mode::Strict } else { Mode::Functional };
@@ -225,7 +229,7 @@ fn resnet(config: &Config) -> Prepared {
 
 /// Takes minutes; `cargo xtask vta` runs it.
 #[test]
-#[ignore = "needs minutes"]
+#[ignore = "takes minutes"]
 fn whole_resnet() {
     let prepared = resnet(&Config::default());
     let expected = check_schedules(&prepared, SCHEDULES);

@@ -1,3 +1,3 @@
-"""Other name of `onnxruntime_pybind11_state`."""
+"""Alias of `onnxruntime_pybind11_state`."""
 
 from .onnxruntime_pybind11_state import *  # noqa: F403
