@@ -81,14 +81,18 @@ pub struct Job {
 }
 
 /// Memory for the outputs of a model.
-#[derive(Debug)]
 pub struct OutputMemory(Vec<(DType, Shape, Storage)>);
 
-#[derive(Debug)]
 enum Storage {
     /// Memory of the client.
     Shared(WritableSpan),
     Own(AlignedBytes),
+}
+
+impl std::fmt::Debug for OutputMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(dtype, shape, _)| (dtype, shape))).finish()
+    }
 }
 
 impl OutputMemory {
@@ -114,15 +118,17 @@ impl OutputMemory {
     }
 
     fn views(&mut self) -> Vec<TensorViewMut<'_>> {
-        let view = |(dtype, shape, storage): &'_ mut (DType, Shape, Storage)| TensorViewMut {
-            dtype: *dtype,
-            shape,
-            data: match storage {
-                Storage::Shared(span) => span.as_mut(),
-                Storage::Own(bytes) => bytes.as_mut(),
-            },
-        };
-        self.0.iter_mut().map(view).collect()
+        let outputs = self.0.iter_mut();
+        outputs
+            .map(|(dtype, shape, storage)| TensorViewMut {
+                dtype: *dtype,
+                shape,
+                data: match storage {
+                    Storage::Shared(span) => span.as_mut(),
+                    Storage::Own(bytes) => bytes.as_mut(),
+                },
+            })
+            .collect()
     }
 
     fn into_parts(self) -> Vec<Part> {
