@@ -1,7 +1,7 @@
 //! Library interface: models from files and bytes, inputs by name and order, results in caller-provided memory,
 //! futures, errors.
 
-use byoc::runtime::tensor::random;
+use byoc::runtime::tensor::{AlignedBytes, random};
 use byoc::{
     Cancel, Compilation, CompileOptions, DType, Error, Inputs, Model, RunOptions, Session, Stage, Tensor, TensorView,
     TensorViewMut,
@@ -148,6 +148,37 @@ fn digits_allocate_nothing_after_the_first_runs() {
     (0..100).for_each(|_| run());
     assert_eq!(ALLOCATIONS.get(), released, "expected no allocations in 100 further runs");
     assert_eq!(result, expected[0].as_slice::<f32>());
+}
+
+#[test]
+fn results_are_written_to_aligned_memory_as_to_any_other() {
+    // Results of a step, of two outputs at once, of an alias, that another step reads, and an input.
+    let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4, 16), float32]) {\n  let %y = nn.relu(%x);\n  \
+                let %z = exp(%y);\n  let %s = split(%x, indices_or_sections=2, axis=0);\n  \
+                (%y, %z, negative(%x), %s.0, reshape(%x, newshape=[64]), %x, %z)\n}\n";
+    let model = compile(&session(), text, &CompileOptions::new()).unwrap();
+    let x = random::tensor(DType::F32, &[4, 16], 3);
+    let expected = model.run([&x]).unwrap();
+    let dims: Vec<Vec<usize>> = expected.iter().map(|tensor| tensor.shape().to_vec()).collect();
+    for offset in [0, 4, 64] {
+        let mut memory: Vec<AlignedBytes> = dims.iter().map(|_| AlignedBytes::zeroed(512).unwrap()).collect();
+        for _ in 0..2 {
+            let mut outputs: Vec<TensorViewMut<'_>> = memory
+                .iter_mut()
+                .zip(&dims)
+                .zip(expected.iter())
+                .map(|((memory, shape), tensor)| TensorViewMut {
+                    dtype: DType::F32,
+                    shape,
+                    data: &mut memory.as_mut()[offset..offset + tensor.bytes().len()],
+                })
+                .collect();
+            model.run_into([&x], &mut outputs, &RunOptions::default()).unwrap();
+            for (i, (found, tensor)) in outputs.iter().zip(expected.iter()).enumerate() {
+                assert_eq!(*found.data, *tensor.bytes(), "output {i} at offset {offset}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -6,11 +6,13 @@
 //! other requests of the same batch still wait for the result.
 
 use crate::error::{Result, ServeError, Status};
+use crate::mapping::WritableSpan;
 use crate::stats::{Stats, Times};
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::exec::trace::{Observer, StepEvent, StepKind};
-use byoc::{Model, RunOptions, Tensor};
+use byoc::{DType, Model, RunOptions, Tensor, TensorViewMut};
 use byoc_ir::diag::codes::{runtime, serving};
+use byoc_ir::tensor::{AlignedBytes, Shape, byte_count};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -66,6 +68,8 @@ impl Settings {
 pub struct Job {
     /// Inputs in model order.
     pub inputs: Vec<Tensor>,
+    /// Memory for the outputs of the model, used if the request is executed alone.
+    pub memory: Option<OutputMemory>,
     /// Number of items; 1 for a model without a batch dimension.
     pub rows: usize,
     /// Priority of the request; 0 for the default.
@@ -74,6 +78,70 @@ pub struct Job {
     pub timeout: Option<Duration>,
     /// Time by which the request must be finished.
     pub deadline: Instant,
+}
+
+/// Memory for the outputs of a model.
+pub struct OutputMemory(Vec<(DType, Shape, Storage)>);
+
+enum Storage {
+    /// Memory of the client.
+    Shared(WritableSpan),
+    Own(AlignedBytes),
+}
+
+impl std::fmt::Debug for OutputMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(dtype, shape, _)| (dtype, shape))).finish()
+    }
+}
+
+impl OutputMemory {
+    /// Creates memory for outputs of these types, in the order of the model. An output without a span gets memory of its
+    /// own.
+    ///
+    /// # Errors
+    /// If the system is out of memory.
+    pub fn new(outputs: Vec<(DType, Shape, Option<WritableSpan>)>) -> Result<OutputMemory> {
+        let storage = |(dtype, shape, span): (DType, Shape, Option<WritableSpan>)| {
+            let storage = match span {
+                Some(span) => Storage::Shared(span),
+                None => {
+                    let size = byte_count(dtype, &shape).unwrap_or(usize::MAX);
+                    let bytes = AlignedBytes::zeroed(size);
+                    let error = |error| ServeError::overloaded(format!("no memory for an output: {error}"));
+                    Storage::Own(bytes.map_err(error)?)
+                }
+            };
+            Ok((dtype, shape, storage))
+        };
+        outputs.into_iter().map(storage).collect::<Result<_>>().map(OutputMemory)
+    }
+
+    fn views(&mut self) -> Vec<TensorViewMut<'_>> {
+        let outputs = self.0.iter_mut();
+        outputs
+            .map(|(dtype, shape, storage)| TensorViewMut {
+                dtype: *dtype,
+                shape,
+                data: match storage {
+                    Storage::Shared(span) => span.as_mut(),
+                    Storage::Own(bytes) => bytes.as_mut(),
+                },
+            })
+            .collect()
+    }
+
+    fn into_parts(self) -> Vec<Part> {
+        let part = |(dtype, shape, storage): (DType, Shape, Storage)| {
+            let (bytes, is_in_place): (Arc<dyn AsRef<[u8]> + Send + Sync>, bool) = match storage {
+                Storage::Shared(span) => (Arc::new(span), true),
+                Storage::Own(bytes) => (Arc::new(bytes), false),
+            };
+            let tensor = Tensor::from_storage(dtype, &shape, bytes).unwrap_or_else(Tensor::empty);
+            Part { tensor, rows: None, is_in_place }
+        };
+        self.0.into_iter().map(part).collect()
+    }
 }
 
 /// Result of a request.
@@ -93,6 +161,8 @@ pub struct Part {
     tensor: Tensor,
     /// First row and number of rows; `None` for all.
     rows: Option<(usize, usize)>,
+    /// True if the elements are already in the memory of the request.
+    pub is_in_place: bool,
 }
 
 /// Tensor as the owner of a [`Bytes`] value.
@@ -228,7 +298,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// If the queue is full, the deadline passes, or the run fails.
-    pub async fn run(&self, job: Job) -> Result<Done> {
+    pub async fn run(&self, mut job: Job) -> Result<Done> {
         let (reply, mut result) = oneshot::channel();
         let deadline = tokio::time::Instant::from_std(job.deadline);
         let settings = &self.0.settings;
@@ -247,7 +317,7 @@ impl Scheduler {
             (Some(own), _) => Some(own),
             (None, asked) => asked,
         };
-        if let Some(done) = self.0.run_here(&job) {
+        if let Some(done) = self.0.run_here(&mut job) {
             return done;
         }
         let id = {
@@ -390,7 +460,7 @@ impl Shared {
 
     /// Executes a request on the calling thread, if the model is idle and recent executions were shorter than waking an
     /// instance. `None` if the request must be executed by an instance.
-    fn run_here(&self, job: &Job) -> Option<Result<Done>> {
+    fn run_here(&self, job: &mut Job) -> Option<Result<Done>> {
         if self.recent.load(Ordering::Relaxed) > MAX_SHORT.as_micros() as u64 {
             return None;
         }
@@ -402,7 +472,7 @@ impl Shared {
             queue.busy += 1;
         }
         let cancel = self.cancel.part(Some(MAX_HERE));
-        let outcome = self.run(&[&job.inputs], &[job.rows], &cancel);
+        let outcome = self.run(&[&job.inputs], &[job.rows], &mut job.memory, &cancel);
         let is_awaited = {
             let mut queue = self.lock();
             queue.busy -= 1;
@@ -414,10 +484,7 @@ impl Shared {
             self.changed.notify_one();
         }
         match outcome {
-            Ok((outputs, times)) => {
-                let outputs = outputs.into_iter().map(|tensor| Part { tensor, rows: None }).collect();
-                Some(Ok(Done { outputs, queue: Duration::ZERO, times }))
-            }
+            Ok((outputs, times)) => Some(Ok(Done { outputs, queue: Duration::ZERO, times })),
             Err(_) if cancel.is_set() => {
                 self.recent.store(u64::MAX, Ordering::Relaxed);
                 None
@@ -463,12 +530,16 @@ impl Shared {
 
     /// Executes requests as one batch. If the batch fails, each request is executed separately, so that a failing
     /// request does not affect the others.
-    fn execute(&self, requests: Vec<Pending>, cancel: &Cancel) {
+    fn execute(&self, mut requests: Vec<Pending>, cancel: &Cancel) {
         let started = Instant::now();
         let rows = requests.iter().map(|pending| pending.job.rows).collect::<Vec<_>>();
+        let mut memory = match &mut requests[..] {
+            [alone] => alone.job.memory.take(),
+            _ => None,
+        };
         let outcome = {
             let inputs: Vec<&[Tensor]> = requests.iter().map(|pending| &pending.job.inputs[..]).collect();
-            self.run(&inputs, &rows, cancel)
+            self.run(&inputs, &rows, &mut memory, cancel)
         };
         match outcome {
             Ok((outputs, times)) => {
@@ -477,7 +548,7 @@ impl Shared {
                 for pending in requests {
                     let rows = (!alone).then_some((start, pending.job.rows));
                     start += pending.job.rows;
-                    let outputs = outputs.iter().map(|tensor| Part { tensor: tensor.clone(), rows }).collect();
+                    let outputs = outputs.iter().map(|part| Part { rows, ..part.clone() }).collect();
                     let queue = started.saturating_duration_since(pending.arrived);
                     // The receiver is gone if the client has disconnected.
                     let _ = pending.reply.send(Ok(Done { outputs, queue, times }));
@@ -498,7 +569,14 @@ impl Shared {
         self.executions.fetch_add(1, Ordering::Relaxed).is_multiple_of(EVERY)
     }
 
-    fn run(&self, requests: &[&[Tensor]], rows: &[usize], cancel: &Cancel) -> Result<(Vec<Tensor>, Times)> {
+    /// Executes requests as one batch. The results are written to `memory` if possible, which is then taken.
+    fn run(
+        &self,
+        requests: &[&[Tensor]],
+        rows: &[usize],
+        memory: &mut Option<OutputMemory>,
+        cancel: &Cancel,
+    ) -> Result<(Vec<Part>, Times)> {
         let start = Instant::now();
         let total: usize = rows.iter().sum();
         let inputs = match requests {
@@ -514,16 +592,25 @@ impl Shared {
         let options = RunOptions { cancel: Some(cancel.clone()), ..RunOptions::default() };
         // A panic must not terminate the instance, or leave the client without a response.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            if !self.is_observed() {
-                return self.model.run_with(inputs, &options);
-            }
-            let times = RegionTimes::default();
-            let outputs = self.model.run_observed_with(inputs, &times, &options)?;
-            times.record(&self.stats);
-            Ok(outputs)
+            let outputs = if self.is_observed() {
+                let times = RegionTimes::default();
+                let outputs = self.model.run_observed_with(inputs, &times, &options)?;
+                times.record(&self.stats);
+                outputs
+            } else if let Some(memory) = memory {
+                self.model.run_into(inputs, &mut memory.views(), &options)?;
+                return Ok(None);
+            } else {
+                self.model.run_with(inputs, &options)?
+            };
+            Ok::<_, byoc::Error>(Some(outputs.into_tensors()))
         }));
-        let outputs = match outcome {
-            Ok(outputs) => outputs?.into_tensors(),
+        let outputs: Vec<Part> = match outcome {
+            Ok(Ok(None)) => memory.take().map(OutputMemory::into_parts).unwrap_or_default(),
+            Ok(tensors) => {
+                let whole = |tensor| Part { tensor, rows: None, is_in_place: false };
+                tensors?.unwrap_or_default().into_iter().map(whole).collect()
+            }
             Err(_) => {
                 let message = "the run panicked; this is a bug in byoc: please report it";
                 return Err(ServeError::new(Status::Internal, runtime::BAD_PROGRAM, message));
@@ -531,7 +618,7 @@ impl Shared {
         };
         let ran = Instant::now();
         if requests.len() > 1
-            && let Some(wrong) = outputs.iter().position(|output| output.shape().first() != Some(&total))
+            && let Some(wrong) = outputs.iter().position(|output| output.tensor.shape().first() != Some(&total))
         {
             self.joins.store(false, Ordering::Relaxed);
             let name = self.model.outputs().get(wrong).map(|port| port.name.clone()).unwrap_or_default();
@@ -626,7 +713,7 @@ mod tests {
         let mut queue = Queue::default();
         for (id, &(rows, columns, level)) in requests.iter().enumerate() {
             let inputs = vec![Tensor::zeros(byoc::DType::F32, &[rows, columns]).unwrap()];
-            let job = Job { inputs, rows, priority: 0, timeout: None, deadline: arrived };
+            let job = Job { inputs, memory: None, rows, priority: 0, timeout: None, deadline: arrived };
             let reply = oneshot::channel().0;
             queue.insert(Pending { id: id as u64, job, level, arrived, starts_at_once: false, reply });
         }

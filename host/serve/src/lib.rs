@@ -25,6 +25,7 @@ mod infer_json;
 mod listen;
 mod load;
 mod log;
+mod mapping;
 mod metrics;
 mod options;
 mod program;

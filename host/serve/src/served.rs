@@ -1,11 +1,13 @@
 //! Ready model version: its configuration, and the validation and execution of its requests.
 
-use crate::batch::{Done, Job, Part, Scheduler};
+use crate::batch::{Done, Job, OutputMemory, Part, Scheduler};
 use crate::datatype::{Datatype, config_name};
 use crate::error::{Result, ServeError, Status};
 use crate::proto::{ModelConfig, ModelMetadataResponse, TensorMetadata};
-use crate::request::{InferRequest, InferResponse, InputData, InputTensor, OutputData, OutputTensor, RequestedOutput};
-use crate::shared_memory::{Region, Regions};
+use crate::request::{
+    InferRequest, InferResponse, InputData, InputTensor, OutputData, OutputTensor, RequestedOutput, SharedSpan,
+};
+use crate::shared_memory::{Region, Regions, is_in_place};
 use crate::stats::{FailReason, Stats};
 use byoc::{DType, Model, Tensor};
 use byoc_ir::diag::codes::serving;
@@ -103,7 +105,7 @@ impl Served {
         outcome: &mut Outcome<'_>,
     ) -> Result<InferResponse> {
         let InferRequest { id, params, inputs, outputs } = request;
-        let mut job = Job { inputs: Vec::new(), rows: 1, priority: 0, timeout: None, deadline };
+        let mut job = Job { inputs: Vec::new(), memory: None, rows: 1, priority: 0, timeout: None, deadline };
         for (name, value) in &params {
             match name.as_str() {
                 "priority" => job.priority = value.count(name)?,
@@ -125,9 +127,11 @@ impl Served {
             }
         }
         let requested = self.check_outputs(outputs, regions)?;
-        self.take_inputs(inputs, regions, &mut job)?;
+        let in_place = self.take_inputs(inputs, regions, &mut job)?;
+        job.memory = self.output_memory(&requested)?;
         let rows = job.rows;
         let done = self.scheduler.run(job).await?;
+        in_place.iter().try_for_each(|(region, span)| region.check_intact(span))?;
         let outputs = requested.into_iter().map(|output| self.output(output, &done)).collect::<Result<Vec<_>>>()?;
         outcome.done = true;
         self.stats.succeeded(rows.max(1) as u64, done.queue, &done.times, outcome.arrived.elapsed());
@@ -161,8 +165,36 @@ impl Served {
         Ok(wanted)
     }
 
-    /// Converts the inputs of a request to tensors in model order.
-    fn take_inputs(&self, inputs: Vec<InputTensor>, regions: &Regions, job: &mut Job) -> Result<()> {
+    /// Returns memory for the outputs of a model of known dimensions, if the request has shared memory for one of them that
+    /// is written in place.
+    fn output_memory(&self, requested: &[Wanted]) -> Result<Option<OutputMemory>> {
+        let mut outputs = Vec::with_capacity(self.outputs.len());
+        for port in self.model.outputs() {
+            let Some(shape) = port.ty.shape() else { return Ok(None) };
+            outputs.push((port.ty.dtype, shape, None));
+        }
+        for wanted in requested {
+            let (Some(span), Some((region, at))) = (&wanted.output.shared, &wanted.place) else { continue };
+            let Some((dtype, shape, memory)) = outputs.get_mut(wanted.at) else { continue };
+            let size = byte_count(*dtype, shape).unwrap_or(usize::MAX);
+            if is_in_place(*dtype, size) && size as u64 <= span.byte_size {
+                *memory = region.borrow_writable(*at, size);
+            }
+        }
+        if outputs.iter().all(|(.., memory)| memory.is_none()) {
+            return Ok(None);
+        }
+        OutputMemory::new(outputs).map(Some)
+    }
+
+    /// Converts the inputs of a request to tensors in model order, and returns the shared memory that is read in place.
+    fn take_inputs(
+        &self,
+        inputs: Vec<InputTensor>,
+        regions: &Regions,
+        job: &mut Job,
+    ) -> Result<Vec<(Arc<Region>, SharedSpan)>> {
+        let mut in_place = Vec::new();
         self.check_names(&inputs)?;
         let batched = self.config.max_batch_size > 0;
         let mut rows = None;
@@ -191,11 +223,11 @@ impl Served {
                     )));
                 }
             }
-            tensors[at] = Some(self.tensor(spec, &shape, input.data, regions)?);
+            tensors[at] = Some(self.tensor(spec, &shape, input.data, regions, &mut in_place)?);
         }
         job.rows = rows.unwrap_or(1);
         job.inputs = tensors.into_iter().flatten().collect();
-        Ok(())
+        Ok(in_place)
     }
 
     fn check_names(&self, inputs: &[InputTensor]) -> Result<()> {
@@ -267,7 +299,14 @@ impl Served {
         Ok(sizes)
     }
 
-    fn tensor(&self, spec: &Spec, shape: &[usize], data: InputData, regions: &Regions) -> Result<Tensor> {
+    fn tensor(
+        &self,
+        spec: &Spec,
+        shape: &[usize],
+        data: InputData,
+        regions: &Regions,
+        in_place: &mut Vec<(Arc<Region>, SharedSpan)>,
+    ) -> Result<Tensor> {
         let Some(expected) = byte_count(spec.dtype, shape) else {
             let message = format!("input '{}': the size of shape {shape:?} exceeds the address space", spec.name);
             return Err(ServeError::bad_tensor(message));
@@ -288,7 +327,14 @@ impl Served {
             }
             InputData::Shared(span) => {
                 check(span.byte_size)?;
-                Arc::new(regions.read(&span)?)
+                let (region, at) = regions.locate(&span)?;
+                match is_in_place(spec.dtype, expected).then(|| region.borrow(at, expected)).flatten() {
+                    Some(bytes) => {
+                        in_place.push((region, span));
+                        Arc::new(bytes)
+                    }
+                    None => Arc::new(regions.read(&span)?),
+                }
             }
         };
         if spec.dtype == DType::Bool
@@ -346,7 +392,11 @@ impl Served {
                         ),
                     ));
                 }
-                region.write(&span, at, &bytes)?;
+                if part.is_in_place {
+                    region.check_intact(&span)?;
+                } else {
+                    region.write(&span, at, &bytes)?;
+                }
                 span.byte_size = size;
                 OutputData::Shared(span)
             }

@@ -1,10 +1,12 @@
 //! System shared-memory regions registered by clients.
 //!
-//! A region is read and written through its descriptor instead of a mapping: if a client shrinks the object, the
-//! request fails, whereas a mapping would raise SIGBUS in the server. An offset need not be a multiple of the page size.
+//! Large tensors of floating-point elements are used in place, in a [`Mapping`]. Everything else is copied through the
+//! descriptor: a copy does not change during a run, and need not be aligned.
 
 use crate::error::{Result, ServeError, Status};
+use crate::mapping::{Mapping, Span, WritableSpan};
 use crate::request::SharedSpan;
+use byoc::DType;
 use byoc_ir::diag::codes::serving::SHARED_MEMORY;
 use byoc_ir::tensor::memory::Charge;
 use rustix::buffer::spare_capacity;
@@ -14,10 +16,13 @@ use rustix::shm;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// Maximum number of registered regions.
 const MAX_REGIONS: usize = 1024;
+/// Minimum size in bytes of a tensor that is used in place. A smaller tensor may be a parameter of an operator, and its
+/// copy takes less time than a request.
+const MIN_IN_PLACE: usize = 1 << 16;
 
 /// Shared-memory region.
 #[derive(Debug)]
@@ -29,6 +34,8 @@ pub struct Region {
     /// Size of the region in bytes.
     pub byte_size: u64,
     file: File,
+    /// The mapped region; `None` if it cannot be mapped.
+    mapping: OnceLock<Option<Arc<Mapping>>>,
 }
 
 /// Registered regions by name.
@@ -90,7 +97,10 @@ impl Regions {
                  the object '{key}', found an object of {size} bytes"
             ));
         }
-        regions.insert(name.to_owned(), Arc::new(Region { key: key.to_owned(), offset, byte_size, file }));
+        regions.insert(
+            name.to_owned(),
+            Arc::new(Region { key: key.to_owned(), offset, byte_size, file, mapping: OnceLock::new() }),
+        );
         Ok(())
     }
 
@@ -191,7 +201,44 @@ impl AsRef<[u8]> for Copied {
     }
 }
 
+/// Tests that a tensor is used in place.
+pub fn is_in_place(dtype: DType, size: usize) -> bool {
+    size >= MIN_IN_PLACE && matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+}
+
 impl Region {
+    fn mapping(&self) -> Option<&Arc<Mapping>> {
+        let map = || {
+            let size = usize::try_from(self.byte_size).ok()?;
+            Mapping::new(&self.file, self.offset, size).ok().map(Arc::new)
+        };
+        self.mapping.get_or_init(map).as_ref()
+    }
+
+    /// Borrows the bytes at an offset of the object for a tensor that is read in place. `None` if the tensor has to be
+    /// copied.
+    pub fn borrow(&self, at: u64, size: usize) -> Option<Span> {
+        self.mapping()?.read(usize::try_from(at - self.offset).ok()?, size)
+    }
+
+    /// Same as [`Region::borrow`], for a tensor that is written.
+    pub fn borrow_writable(&self, at: u64, size: usize) -> Option<WritableSpan> {
+        self.mapping()?.write(usize::try_from(at - self.offset).ok()?, size)
+    }
+
+    /// Checks after a run that the tensors that it used in place existed until its end.
+    ///
+    /// # Errors
+    /// An object that was shrunk.
+    pub fn check_intact(&self, span: &SharedSpan) -> Result<()> {
+        match self.mapping.get() {
+            Some(Some(mapping)) if mapping.is_lost() => {
+                Err(shrunk(span, self, &std::io::ErrorKind::UnexpectedEof.into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Writes the elements of an output.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! shared slices in between. [`Operands`] holds the order of the splits.
 
 use super::device::{self, DeviceSpace, Footprint};
+use super::direct::DirectResult;
 use super::program::{Function, Place, Reg, Register};
 use super::value::{Value, bad_program};
 use crate::error::fault;
@@ -94,7 +95,7 @@ impl RegInfo {
     }
 
     /// Returns the element type and the dimensions, if all dimensions are known.
-    fn known(&self) -> Option<(DType, &Shape)> {
+    pub(super) fn known(&self) -> Option<(DType, &Shape)> {
         Some((self.ty.as_ref()?.dtype, self.shape.as_ref()?))
     }
 }
@@ -150,6 +151,11 @@ impl<'a> Scope<'a> {
                 Ok(Value::Tensor(Tensor::from_storage(dtype, shape, Arc::new(copy)).expect("size matches the shape")))
             }
         }
+    }
+
+    /// Tests that a register is a value that has not been written.
+    pub(super) fn is_empty(&self, frame: &Frame, reg: Reg) -> bool {
+        matches!(self.reg(reg).slot, Slot::Value(i) if matches!(frame.values[i as usize], Value::Empty))
     }
 
     /// Same as [`Scope::read`], for a tensor.
@@ -288,6 +294,9 @@ pub(super) struct Operands {
     pub on_device: bool,
     /// Results that reuse the memory of an input: pairs of indices into `outs` and `inputs`. Such an input has no view.
     pub in_place: Box<[[u32; 2]]>,
+    /// Results that the step can write to caller-provided memory: pairs of an index into `outs` and an index into the
+    /// program's outputs.
+    direct: Box<[[u32; 2]]>,
 }
 
 struct ArenaOperand {
@@ -359,7 +368,14 @@ impl Operands {
             footprint: single.and_then(|footprints| footprints.into_values().next()),
             on_device,
             in_place: in_place.into(),
+            direct: [].into(),
         })
+    }
+
+    /// Sets the results that the step can write to caller-provided memory.
+    pub(super) fn set_direct(&mut self, results: &[DirectResult]) {
+        let at = |result: &DirectResult| self.outs.iter().position(|&out| out == result.reg);
+        self.direct = results.iter().filter_map(|result| Some([at(result)? as u32, result.output])).collect();
     }
 }
 
@@ -397,19 +413,23 @@ impl Scratch {
     }
 
     /// Calls `body` with views of the operands. Outputs that are reference-counted values are allocated first, and
-    /// written to their registers if `body` succeeds.
+    /// written to their registers if `body` succeeds. `caller` is the caller-provided memory for the outputs of the
+    /// program; it is empty unless the direct results are written to it.
     pub(super) fn with_views(
         &mut self,
         scope: Scope<'_>,
         frame: &mut Frame,
         operands: &Operands,
+        caller: &mut [TensorViewMut<'_>],
         body: impl FnOnce(&mut Views<'_>) -> Result<(), Diagnostic>,
     ) -> Result<(), Diagnostic> {
         let mut fresh = std::mem::take(&mut self.fresh);
         fresh.clear();
-        for &reg in &operands.outs {
+        let direct: &[[u32; 2]] = if caller.is_empty() { &[] } else { &operands.direct };
+        let is_direct = |at: usize| direct.iter().any(|[out, _]| *out as usize == at);
+        for (at, &reg) in operands.outs.iter().enumerate() {
             let info = scope.reg(reg);
-            if matches!(info.slot, Slot::Value(_)) {
+            if matches!(info.slot, Slot::Value(_)) && !is_direct(at) {
                 fresh.push(self.memory(info.bytes)?);
             }
         }
@@ -421,11 +441,11 @@ impl Scratch {
             views.inputs.push(input_view(scope, &frame.values, reg)?);
         }
         let mut unused = fresh.iter_mut();
-        for &reg in &operands.outs {
+        for (at, &reg) in operands.outs.iter().enumerate() {
             let info = scope.reg(reg);
             let (dtype, shape) = info.known().ok_or_else(|| bad_program("an operand has an unknown size"))?;
             let data = match info.slot {
-                Slot::Value(_) => {
+                Slot::Value(_) if !is_direct(at) => {
                     let memory = unused.next().expect("one buffer per value output");
                     Arc::get_mut(memory).expect("nothing else refers to the buffer").as_mut()
                 }
@@ -434,15 +454,20 @@ impl Scratch {
             views.outputs.push(TensorViewMut { dtype, shape, data });
         }
         split_arena(frame.arena.as_mut(), &operands.arena_operands, &mut views);
+        for (output, memory) in caller.iter_mut().enumerate() {
+            if let Some([at, _]) = direct.iter().find(|[_, wanted]| *wanted as usize == output) {
+                views.outputs[*at as usize].data = &mut *memory.data;
+            }
+        }
         let result = body(&mut views);
         let Views { inputs, outputs } = views;
         self.inputs = recycle_views(inputs);
         self.outputs = recycle_outputs(outputs);
         result?;
         let mut allocated = fresh.drain(..);
-        for &reg in &operands.outs {
+        for (at, &reg) in operands.outs.iter().enumerate() {
             let info = scope.reg(reg);
-            if let (Slot::Value(i), Some((dtype, shape))) = (info.slot, info.known()) {
+            if let (Slot::Value(i), Some((dtype, shape)), false) = (info.slot, info.known(), is_direct(at)) {
                 let bytes = allocated.next().expect("one buffer per value output");
                 if self.keep && self.kept.len() < MAX_KEPT {
                     self.kept.push(bytes.clone());

@@ -3,6 +3,7 @@
 //! A tail call replaces the activation of its caller, so a loop runs in constant memory.
 
 use super::device::{Footprint, Unfinished};
+use super::direct;
 use super::frame::{Frame, Scope, Unread};
 use super::inputs::wrong_output;
 use super::load::{Code, RegionStep, Step};
@@ -53,6 +54,16 @@ pub(super) enum Results<'r, 't> {
     Into(&'r mut [TensorViewMut<'t>]),
 }
 
+impl<'t> Results<'_, 't> {
+    /// Returns the caller-provided memory.
+    fn memory(&mut self) -> &mut [TensorViewMut<'t>] {
+        match self {
+            Results::Owned(_) => &mut [],
+            Results::Into(outputs) => outputs,
+        }
+    }
+}
+
 /// Runs the entry function on inputs that have been checked.
 pub(super) fn run(
     exec: &PreparedProgram,
@@ -75,8 +86,14 @@ pub(super) fn run(
         steps: 0,
         cells: Cells::default(),
         unfinished: Unfinished::default(),
+        is_direct: false,
         buffers: exec.buffers(),
     };
+    if let Results::Into(outputs) = results
+        && let Ok(code) = exec.code(exec.program.entry)
+    {
+        interpreter.is_direct = direct::are_writable(&code.direct, &code.regs, inputs, outputs);
+    }
     interpreter.buffers.scratch.keep = matches!(results, Results::Into(_));
     interpreter.buffers.args.extend(inputs.iter().cloned().map(Value::Tensor));
     let result = interpreter.enter(exec.program.entry, &[]).and_then(|()| interpreter.run(results));
@@ -118,6 +135,8 @@ struct Interpreter<'e, 'o> {
     cells: Cells,
     /// Unfinished device work.
     unfinished: Unfinished,
+    /// True if steps write the direct results to caller-provided memory.
+    is_direct: bool,
     buffers: RunBuffers,
 }
 
@@ -132,8 +151,8 @@ impl<'e> Interpreter<'e, '_> {
             top.next += 1;
             self.steps += 1;
             let flow = match self.observer {
-                None => self.step(at),
-                Some(observer) => self.step_observed(at, observer),
+                None => self.step(at, results),
+                Some(observer) => self.step_observed(at, observer, results),
             };
             // A cancelled step leaves its result undefined or fails, so the cancellation takes precedence over the
             // outcome.
@@ -235,6 +254,7 @@ impl<'e> Interpreter<'e, '_> {
         let exec = self.exec;
         let outputs = &exec.program.outputs;
         let wrong = |i: usize| bad_program(&format!("output \"{}\" has a wrong type", outputs[i].name));
+        let is_direct = self.is_direct;
         let top = self.top();
         let scope = Scope { regs: &top.code.regs, constants: &exec.constants };
         match results {
@@ -250,6 +270,13 @@ impl<'e> Interpreter<'e, '_> {
             }
             Results::Into(tensors) => {
                 for (i, (&reg, out)) in values.iter().zip(tensors.iter_mut()).enumerate() {
+                    // The host program of a region writes its results to registers in any case.
+                    if is_direct
+                        && top.code.direct.iter().any(|result| result.reg == reg)
+                        && scope.is_empty(&top.frame, reg)
+                    {
+                        continue;
+                    }
                     scope.read_into(&top.frame, reg, out).map_err(|found| match found {
                         Unread::Type(dtype, shape) => wrong_output(&outputs[i], out, dtype, &shape),
                         Unread::Failed(diagnostic) => diagnostic,
@@ -309,18 +336,19 @@ impl<'e> Interpreter<'e, '_> {
         Ok(closure.function)
     }
 
-    fn step(&mut self, at: usize) -> Result<Flow<'e>, Diagnostic> {
+    fn step(&mut self, at: usize, results: &mut Results<'_, '_>) -> Result<Flow<'e>, Diagnostic> {
         let (exec, cancel) = (self.exec, self.cancel);
         let top = self.stack.last_mut().expect("an activation is running");
         let code = top.code;
         let scope = Scope { regs: &code.regs, constants: &exec.constants };
         let buffers = &mut self.buffers;
+        let caller = if self.is_direct { results.memory() } else { &mut [] };
         let instr = match &code.steps[at] {
             Step::Nop => return Ok(Flow::Next),
             Step::Kernel(step) => {
                 let frame = &mut top.frame;
                 // The kernel runs inline if this thread belongs to the pool.
-                let done = exec.pool.install(|| cancel.within(|| step::kernel(scope, frame, step, buffers)));
+                let done = exec.pool.install(|| cancel.within(|| step::kernel(scope, frame, step, buffers, caller)));
                 done.map_err(|e| self.kernel_error(at, e))?;
                 return Ok(Flow::Next);
             }
@@ -336,7 +364,7 @@ impl<'e> Interpreter<'e, '_> {
                     .map_err(|e| self.with_origins(at, e))?;
                 return Ok(Flow::Next);
             }
-            Step::Region(step) => return self.region(step),
+            Step::Region(step) => return self.region(step, caller),
             Step::Copy { from, to, footprint } => {
                 self.wait(Some(footprint))?;
                 step::copy(scope, &mut self.top().frame, [*from, *to], &exec.spaces)?;
@@ -439,7 +467,7 @@ impl<'e> Interpreter<'e, '_> {
 
     /// Runs a region. If all of its operands are in the memory of one device, the device may continue to work while the
     /// next steps run; otherwise the region first waits for unfinished work, and then runs to completion.
-    fn region(&mut self, step: &'e RegionStep) -> Result<Flow<'e>, Diagnostic> {
+    fn region(&mut self, step: &'e RegionStep, caller: &mut [TensorViewMut<'_>]) -> Result<Flow<'e>, Diagnostic> {
         let exec = self.exec;
         let footprint = step.fixed.as_ref().and_then(|(operands, _)| operands.footprint.as_ref());
         let space = footprint.and_then(|footprint| exec.spaces[footprint.space as usize].as_ref());
@@ -455,7 +483,7 @@ impl<'e> Interpreter<'e, '_> {
         };
         let ran = {
             let _one = space.filter(|_| !may_go_on).map(|space| lock(&space.one_run));
-            step::region(scope, &mut top.frame, step, &mut self.buffers, dependencies.as_deref())
+            step::region(scope, &mut top.frame, step, &mut self.buffers, caller, dependencies.as_deref())
         };
         drop(dependencies);
         match ran {
@@ -482,10 +510,15 @@ impl<'e> Interpreter<'e, '_> {
         self.unfinished.wait(step, self.cancel).map_err(|(diagnostic, region)| exec.check_lost(diagnostic, region))
     }
 
-    fn step_observed(&mut self, at: usize, observer: &dyn Observer) -> Result<Flow<'e>, Diagnostic> {
+    fn step_observed(
+        &mut self,
+        at: usize,
+        observer: &dyn Observer,
+        results: &mut Results<'_, '_>,
+    ) -> Result<Flow<'e>, Diagnostic> {
         let function = self.top().function as usize;
         let start = Instant::now();
-        let flow = self.step(at)?;
+        let flow = self.step(at, results)?;
         let duration = start.elapsed();
         let program = &self.exec.program;
         let (read, written) = program.functions[function].code[at].operands();

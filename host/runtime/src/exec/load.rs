@@ -2,6 +2,7 @@
 //! and lays out the operands of each step with known dimensions.
 
 use super::device::{DeviceSpace, Footprint};
+use super::direct::{DirectResult, direct_results};
 use super::frame::{Arenas, Operands, RegInfo, Slot};
 use super::lru_cache::{Dims, LruCache};
 use super::plans::RegionPlans;
@@ -32,6 +33,8 @@ pub(super) struct Code {
     pub workspace: usize,
     pub regs: Vec<RegInfo>,
     pub steps: Vec<Step>,
+    /// Results that steps can write to caller-provided memory; empty unless this is the entry function.
+    pub direct: Vec<DirectResult>,
     /// Regions that their backends refused, with the reason, one line each.
     pub notes: Vec<String>,
 }
@@ -141,9 +144,22 @@ pub(super) fn load(
     let regs: Option<Vec<RegInfo>> = function.registers.iter().map(|r| RegInfo::new(r, &arenas, &mut values)).collect();
     let regs = regs.ok_or(OutOfMemory::OVERFLOW)?;
     check_fits(function, &regs, arenas.host)?;
-    let steps = function.code.iter().map(|instr| loader.step(function, &regs, instr)).collect::<Result<_, _>>()?;
+    let mut steps: Vec<Step> =
+        function.code.iter().map(|instr| loader.step(function, &regs, instr)).collect::<Result<_, _>>()?;
+    let direct = if index == program.entry as usize { direct_results(function, &regs) } else { Vec::new() };
+    for step in &mut steps {
+        match step {
+            Step::Kernel(step) => step.operands.set_direct(&direct),
+            Step::Region(step) => {
+                if let Some((operands, _)) = &mut step.fixed {
+                    operands.set_direct(&direct);
+                }
+            }
+            _ => {}
+        }
+    }
     let Loader { workspace, notes, .. } = loader;
-    Ok(Code { arenas, values: values as usize, workspace, regs, steps, notes })
+    Ok(Code { arenas, values: values as usize, workspace, regs, steps, direct, notes })
 }
 
 /// Checks that no tensor of the function exceeds the memory limit, because a kernel may create a table as long as an

@@ -16,9 +16,11 @@
 //! | `interpreter` | loop over the instructions; `step` runs kernels, aliases and regions |
 //! | `plans` | plans of regions for the dimensions of a run; `lru_cache` is the bounded cache for them |
 //! | `frame` | memory of an activation; `value` is the contents of a register |
+//! | `direct` | results that a step writes to caller-provided memory |
 
 pub mod constants;
 pub mod device;
+mod direct;
 pub mod executor;
 mod frame;
 mod inputs;

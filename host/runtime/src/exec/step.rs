@@ -31,12 +31,14 @@ impl From<Diagnostic> for StepError {
     }
 }
 
-/// Runs a kernel on operands with known dimensions.
+/// Runs a kernel on operands with known dimensions; see [`Scratch::with_views`](super::frame::Scratch::with_views) for
+/// `caller`.
 pub(super) fn kernel(
     scope: Scope<'_>,
     frame: &mut Frame,
     step: &KernelStep,
     buffers: &mut RunBuffers,
+    caller: &mut [TensorViewMut<'_>],
 ) -> Result<(), StepError> {
     let workspace = buffers.workspace.as_mut();
     let mut failure = None;
@@ -54,7 +56,7 @@ pub(super) fn kernel(
         }
         _ => (workspace, &[][..]),
     };
-    buffers.scratch.with_views(scope, frame, &step.operands, |views| {
+    buffers.scratch.with_views(scope, frame, &step.operands, caller, |views| {
         let result = match step.in_place {
             InPlace::No => step.kernel.run(&views.inputs, &mut views.outputs, workspace),
             InPlace::Yes => step.kernel.run_in_place(&views.inputs, &mut views.outputs),
@@ -222,12 +224,13 @@ pub(super) enum Ran {
     OnHost,
 }
 
-/// Runs a region, or starts it if its operands are in device memory.
+/// Runs a region, or starts it if its operands are in device memory; `caller` as in [`kernel`].
 pub(super) fn region(
     scope: Scope<'_>,
     frame: &mut Frame,
     step: &RegionStep,
     buffers: &mut RunBuffers,
+    caller: &mut [TensorViewMut<'_>],
     dependencies: Option<&[&Event]>,
 ) -> Result<Ran, Diagnostic> {
     let Some(region) = &step.region else { return Ok(Ran::OnHost) };
@@ -235,7 +238,7 @@ pub(super) fn region(
         let workspace = &mut buffers.workspace.as_mut()[..plan.workspace];
         let device = operands.on_device.then(|| device_operands(scope, frame, &operands.inputs, &operands.outs));
         let mut started = None;
-        buffers.scratch.with_views(scope, frame, operands, |views| {
+        buffers.scratch.with_views(scope, frame, operands, caller, |views| {
             let call = RegionCall {
                 inputs: &views.inputs,
                 outputs: &mut views.outputs,

@@ -1,0 +1,274 @@
+//! Shared memory of a client, mapped into the server, so that a tensor needs no copy.
+//!
+//! A client can shrink an object while the server uses it. An access past the new end raises SIGBUS. The handler of this
+//! module then replaces the mapping with zeros and marks it as lost: the run continues on zeros, and the request fails
+//! afterwards. A client can also change an input during a run. Only tensors of floating-point elements are mapped,
+//! whose values no kernel uses as addresses.
+//!
+//! Within the server, a range is borrowed as in Rust: by several readers or one writer.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Maximum number of mappings in the process.
+const MAX_MAPPINGS: usize = 1024;
+/// Alignment of tensors in bytes.
+const ALIGNMENT: usize = 64;
+
+/// Mapping that the handler of SIGBUS knows.
+struct Entry {
+    /// Address of the first byte; 0 for a free entry.
+    start: AtomicUsize,
+    /// Address past the last byte.
+    end: AtomicUsize,
+    is_lost: AtomicBool,
+}
+
+static ENTRIES: [Entry; MAX_MAPPINGS] =
+    [const { Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0), is_lost: AtomicBool::new(false) } };
+        MAX_MAPPINGS];
+
+/// Action for SIGBUS before the handler of this module was installed; `None` if it could not be installed.
+static PREVIOUS: OnceLock<Option<libc::sigaction>> = OnceLock::new();
+
+/// Mapped part of a shared-memory object.
+#[derive(Debug)]
+pub struct Mapping {
+    /// Address of the first byte, at a page boundary.
+    start: usize,
+    /// Size in bytes.
+    size: usize,
+    /// Offset of the requested part.
+    skip: usize,
+    /// Index into [`ENTRIES`].
+    entry: usize,
+    borrowed: Mutex<Vec<Borrowed>>,
+}
+
+/// Range of a mapping that is in use.
+#[derive(Debug, PartialEq)]
+struct Borrowed {
+    range: Range<usize>,
+    writes: bool,
+}
+
+impl Mapping {
+    /// Maps `size` bytes of an object from `offset` on.
+    ///
+    /// # Errors
+    /// If the system cannot map the object or install the signal handler, or too many objects are mapped.
+    pub fn new(file: &File, offset: u64, size: usize) -> io::Result<Mapping> {
+        if PREVIOUS.get_or_init(install).is_none() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let page = rustix::param::page_size() as u64;
+        let skip = (offset % page) as usize;
+        let size = size.checked_add(skip).ok_or(io::ErrorKind::OutOfMemory)?;
+        let at = libc::off_t::try_from(offset - skip as u64).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping at an address that the system chooses; `file` is open.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), size, access, flags, file.as_raw_fd(), at) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = address as usize;
+        let claim = |entry: &Entry| entry.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let Some(entry) = ENTRIES.iter().position(claim) else {
+            unmap(start, size);
+            return Err(io::ErrorKind::OutOfMemory.into());
+        };
+        ENTRIES[entry].is_lost.store(false, Ordering::Release);
+        ENTRIES[entry].end.store(start + size, Ordering::Release);
+        Ok(Mapping { start, size, skip, entry, borrowed: Mutex::default() })
+    }
+
+    /// Returns true if the object was shrunk while it was in use, and the mapping no longer refers to it.
+    pub fn is_lost(&self) -> bool {
+        ENTRIES[self.entry].is_lost.load(Ordering::Acquire)
+    }
+
+    /// Borrows `size` bytes from `offset` on for reading. `None` if the range is misaligned for a tensor, outside of the
+    /// mapping, or borrowed for writing.
+    pub fn read(self: &Arc<Mapping>, offset: usize, size: usize) -> Option<Span> {
+        self.borrow(offset, size, false)
+    }
+
+    /// Borrows `size` bytes from `offset` on for writing. `None` if the range is misaligned for a tensor, outside of the
+    /// mapping, or borrowed.
+    pub fn write(self: &Arc<Mapping>, offset: usize, size: usize) -> Option<WritableSpan> {
+        self.borrow(offset, size, true).map(WritableSpan)
+    }
+
+    fn borrow(self: &Arc<Mapping>, offset: usize, size: usize, writes: bool) -> Option<Span> {
+        let start = self.skip.checked_add(offset)?;
+        let range = start..start.checked_add(size)?;
+        if range.end > self.size || size == 0 || !(self.start + start).is_multiple_of(ALIGNMENT) || self.is_lost() {
+            return None;
+        }
+        let mut borrowed = self.lock();
+        let conflicts = |other: &Borrowed| {
+            (writes || other.writes) && other.range.start < range.end && range.start < other.range.end
+        };
+        if borrowed.iter().any(conflicts) {
+            return None;
+        }
+        borrowed.push(Borrowed { range: range.clone(), writes });
+        Some(Span { mapping: self.clone(), range, writes })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Borrowed>> {
+        self.borrowed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let entry = &ENTRIES[self.entry];
+        entry.end.store(0, Ordering::Release);
+        entry.start.store(0, Ordering::Release);
+        unmap(self.start, self.size);
+    }
+}
+
+/// Borrowed range of a mapping.
+#[derive(Debug)]
+pub struct Span {
+    mapping: Arc<Mapping>,
+    range: Range<usize>,
+    writes: bool,
+}
+
+impl AsRef<[u8]> for Span {
+    fn as_ref(&self) -> &[u8] {
+        let start = self.mapping.start + self.range.start;
+        // SAFETY: the range is mapped as long as the mapping exists, and nothing in this process writes to it, because
+        // it is borrowed. Writes by the client are limited to values without invalid bit patterns.
+        unsafe { std::slice::from_raw_parts(start as *const u8, self.range.len()) }
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        let mut borrowed = self.mapping.lock();
+        let is_own = |other: &Borrowed| other.writes == self.writes && other.range == self.range;
+        if let Some(at) = borrowed.iter().position(is_own) {
+            borrowed.swap_remove(at);
+        }
+    }
+}
+
+/// Range of a mapping that is borrowed for writing.
+#[derive(Debug)]
+pub struct WritableSpan(Span);
+
+impl AsRef<[u8]> for WritableSpan {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+}
+
+impl AsMut<[u8]> for WritableSpan {
+    fn as_mut(&mut self) -> &mut [u8] {
+        let start = self.0.mapping.start + self.0.range.start;
+        // SAFETY: as for reading, and nothing else in this process has borrowed the range.
+        unsafe { std::slice::from_raw_parts_mut(start as *mut u8, self.0.range.len()) }
+    }
+}
+
+fn unmap(start: usize, size: usize) {
+    // SAFETY: the mapping was created with this address and size, and nothing refers to it any more.
+    unsafe { libc::munmap(start as *mut libc::c_void, size) };
+}
+
+/// Installs the handler, and returns the previous action for SIGBUS.
+fn install() -> Option<libc::sigaction> {
+    // SAFETY: both structures are valid when zeroed; the handler calls only functions that a signal handler may call.
+    unsafe {
+        let mut previous: libc::sigaction = std::mem::zeroed();
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_sigbus as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        (libc::sigaction(libc::SIGBUS, &action, &mut previous) == 0).then_some(previous)
+    }
+}
+
+extern "C" fn on_sigbus(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the system passes a valid structure, which has an address for this signal.
+    let address = unsafe { (*info).si_addr() } as usize;
+    for entry in &ENTRIES {
+        let (start, end) = (entry.start.load(Ordering::Acquire), entry.end.load(Ordering::Acquire));
+        if !(start..end).contains(&address) {
+            continue;
+        }
+        entry.is_lost.store(true, Ordering::Release);
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+        // SAFETY: the range is the mapping of the entry, which exists as long as a thread accesses it.
+        let replaced = unsafe { libc::mmap(start as *mut libc::c_void, end - start, access, flags, -1, 0) };
+        if replaced != libc::MAP_FAILED {
+            return;
+        }
+    }
+    // Another cause: the access is repeated under the previous action.
+    if let Some(Some(previous)) = PREVIOUS.get() {
+        // SAFETY: the structure was returned by the system.
+        unsafe { libc::sigaction(libc::SIGBUS, previous, std::ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    fn object(size: u64) -> File {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(size).unwrap();
+        file
+    }
+
+    #[test]
+    fn ranges_are_borrowed_by_readers_or_one_writer() {
+        let file = object(8192);
+        file.write_all_at(&[7; 64], 4096 + 64).unwrap();
+        let mapping = Arc::new(Mapping::new(&file, 4096, 4096).unwrap());
+        let first = mapping.read(64, 64).unwrap();
+        assert_eq!(first.as_ref(), [7; 64]);
+        let second = mapping.read(0, 128).unwrap();
+        assert!(mapping.write(64, 64).is_none() && mapping.write(0, 1).is_none());
+        drop((first, second));
+        let mut written = mapping.write(64, 64).unwrap();
+        written.as_mut().fill(9);
+        assert!(mapping.read(0, 65).is_none() && mapping.read(0, 64).is_some() && mapping.write(127, 1).is_none());
+        drop(written);
+        let mut found = [0; 64];
+        file.read_exact_at(&mut found, 4096 + 64).unwrap();
+        assert_eq!(found, [9; 64]);
+        // Misaligned, empty, outside.
+        assert!(mapping.read(4, 64).is_none() && mapping.read(0, 0).is_none() && mapping.read(4032, 65).is_none());
+        assert!(mapping.read(usize::MAX, 64).is_none());
+    }
+
+    #[test]
+    fn a_shrunk_object_reads_as_zeros_and_is_lost() {
+        let file = object(1 << 16);
+        file.write_all_at(&[1; 1 << 16], 0).unwrap();
+        let mapping = Arc::new(Mapping::new(&file, 0, 1 << 16).unwrap());
+        let other = Arc::new(Mapping::new(&file, 0, 4096).unwrap());
+        let span = mapping.read(0, 1 << 16).unwrap();
+        file.set_len(4096).unwrap();
+        assert!(!mapping.is_lost());
+        assert_eq!(span.as_ref()[1 << 15], 0);
+        assert!(mapping.is_lost() && mapping.read(0, 64).is_none());
+        assert!(!other.is_lost());
+        assert_eq!(other.read(0, 4096).unwrap().as_ref(), [1; 4096]);
+        drop((span, mapping));
+        // The entry is used again.
+        let mapping = Arc::new(Mapping::new(&file, 0, 4096).unwrap());
+        assert!(!mapping.is_lost());
+    }
+}
