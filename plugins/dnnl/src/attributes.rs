@@ -23,6 +23,11 @@ fn attr_error(detail: impl Into<String>) -> CompileError {
     CompileError::new(RefusalCode::UnsupportedAttr, detail)
 }
 
+/// Returns the text of an optional attribute in a message.
+fn shown(values: Option<impl std::fmt::Debug>) -> String {
+    values.map_or_else(|| "none".to_owned(), |values| format!("{values:?}"))
+}
+
 /// Exclusive upper bound of attributes from which dimensions are computed.
 const EXTENT_LIMIT: i64 = 1 << 31;
 
@@ -66,13 +71,13 @@ impl<'a> Attributes<'a> {
     /// Returns the permutation of a transpose.
     pub fn permutation(self, rank: usize) -> Result<Vec<usize>> {
         let invalid =
-            || attr_error(format!("axes: expected a permutation of {rank} dimensions, found {:?}", self.ints("axes")));
+            || attr_error(format!("axes: expected a permutation of {rank} dimensions, found {}", shown(self.ints("axes"))));
         self.0.permutation(rank).ok_or_else(invalid)
     }
 
     /// Returns the reduction axes in ascending order.
     pub fn reduced(self, rank: usize) -> Result<Vec<usize>> {
-        let invalid = || attr_error(format!("axis: expected axes of {rank} dimensions, found {:?}", self.ints("axis")));
+        let invalid = || attr_error(format!("axis: expected axes of {rank} dimensions, found {}", shown(self.ints("axis"))));
         let reduced = self.0.reduced(rank).ok_or_else(invalid)?;
         Ok((0..rank).filter(|&d| reduced[d]).collect())
     }
@@ -148,7 +153,8 @@ impl<'a> Attributes<'a> {
         let removed = |d: usize| named.as_ref().map_or(shape[d] == 1, |axes| axes.contains(&d));
         if (0..shape.len()).any(|d| removed(d) && shape[d] != 1) {
             return Err(attr_error(format!(
-                "axis: expected axes with dimension 1 in shape {shape:?}, found {named:?}"
+                "axis: expected axes with dimension 1 in shape {shape:?}, found {}",
+                shown(named.as_deref())
             )));
         }
         Ok((0..shape.len()).filter(|&d| !removed(d)).map(|d| shape[d]).collect())

@@ -275,8 +275,10 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
         wanted = Some(shape[shape.len() - axes..].to_vec());
     }
     let same = matches!(mode, AutoPad::SameUpper | AutoPad::SameLower);
-    if wanted.as_ref().is_some_and(|shape| shape.len() != axes || shape.iter().any(|d| !(0..1 << 40).contains(d))) {
-        return Err(n.invalid_node(format!("attribute output_shape: expected {axes} integers >= 0, found {wanted:?}")));
+    if let Some(shape) = &wanted
+        && (shape.len() != axes || shape.iter().any(|d| !(0..1 << 40).contains(d)))
+    {
+        return Err(n.invalid_node(format!("attribute output_shape: expected {axes} integers >= 0, found {shape:?}")));
     }
     match wanted {
         _ if wanted.is_some() || same => {
