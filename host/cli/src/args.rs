@@ -23,7 +23,7 @@ pub enum Command {
     Run(RunArgs),
     /// Build an artifact, or print a stage of the compilation.
     Compile(CompileArgs),
-    /// Show where each operator of the model runs, and the reasons of the backends that refused it.
+    /// Show the placement of each operator of the model, and the reasons of the backends that refused it.
     Explain(ExplainArgs),
     /// Write an artifact together with everything needed to run it.
     Bundle(BundleArgs),
@@ -64,7 +64,7 @@ pub struct PluginDirArgs {
 /// Diagnostic output options.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DiagnosticArgs {
-    /// Verbose output: each region call; twice for everything.
+    /// Log verbosity: -v logs each region call, -vv everything.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Machine-readable output, one JSON object per line.
@@ -75,7 +75,7 @@ pub struct DiagnosticArgs {
 /// Limits on time and memory.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct LimitArgs {
-    /// Maximum run time of the command, such as 30 or 0.5. No limit by default.
+    /// Maximum run time of the command in seconds, such as 30 or 0.5. No limit by default.
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub timeout: Option<Duration>,
     /// Maximum memory for tensors and intermediate results, such as 2GiB or 512M. By default half of the memory
@@ -108,8 +108,7 @@ pub struct BuildArgs {
     /// Unsupported option; backends are selected with --backend.
     #[arg(long, value_name = "NAME", hide = true)]
     pub target: Option<String>,
-    /// Minimum share of the FLOPs on backends, below which the command fails; without a value, any share above zero
-    /// suffices.
+    /// Minimum share of the FLOPs on backends, below which the command fails; without a value, any share above zero.
     #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any", value_parser = parse_share)]
     pub require_offload: Option<String>,
     /// Fixed value for a symbolic dimension, or ? to keep the dimension symbolic and accept any value at run time, or
@@ -125,7 +124,7 @@ pub struct BuildArgs {
     /// Cache directory of the backends; BYOC_CACHE_LIMIT limits the cache of each backend in bytes (1G by default).
     #[arg(long, value_name = "DIR", env = "BYOC_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// No cache; everything is recompiled.
+    /// Compilation without the cache.
     #[arg(long)]
     pub no_cache: bool,
     /// Pass after which the module is printed on standard error, or "all".
@@ -145,7 +144,7 @@ pub struct BuildArgs {
     pub talk: DiagnosticArgs,
 }
 
-/// Input value sources for a run.
+/// Sources of the input values of a run.
 #[derive(Args, Clone, Debug, Default)]
 pub struct InputArgs {
     /// Value of a model input: a .npy, .npz or .pb file, random[:seed], ones or zeros (may be repeated).
@@ -176,7 +175,7 @@ pub struct RunArgs {
     /// File for the outputs: .npz, or .npy for a single output; - is standard output.
     #[arg(long, value_name = "FILE.npz")]
     pub output: Option<PathBuf>,
-    /// Description of the model's inputs and outputs; the model is not run.
+    /// Description of the model's inputs and outputs, without a run.
     #[arg(long)]
     pub describe: bool,
     /// File for a trace of the run in Perfetto format; - is standard output.
@@ -237,7 +236,7 @@ pub struct BundleArgs {
     /// Directory for the bundle: new, empty, or an earlier bundle.
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// Executable that runs the artifact in the bundle [default: byoc-run in the folder of byoc].
+    /// Executable that runs the artifact in the bundle [default: byoc-run in the directory of byoc].
     #[arg(long, value_name = "FILE")]
     pub runner: Option<PathBuf>,
     /// Limits on time and memory.
@@ -269,7 +268,7 @@ pub struct ExportArgs {
     /// Weight storage: arrays in the source, or a separate file.
     #[arg(long, value_name = "FORM", value_enum, default_value_t = WeightsForm::Source)]
     pub weights: WeightsForm,
-    /// Storage of the weights of convolutions, dense layers, matrix products and tables as float16 instead of float32.
+    /// Float16 instead of float32 storage for the weights of convolutions, dense layers, matrix products and tables.
     #[arg(long)]
     pub half_weights: bool,
     /// Input values for checking the program.
@@ -297,7 +296,7 @@ pub struct ExplainArgs {
     /// File for an HTML page with the graph colored by region; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Complete output: reasons spelled out in each row, no truncation, and the types of the regions.
+    /// Complete output: full reasons in each row, no truncation, and the types of the regions.
     #[arg(long)]
     pub full: bool,
     /// Compilation options.
@@ -530,7 +529,7 @@ pub struct PluginsTestArgs {
     /// Substring of the names of the operators and patterns to test.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Name of a claim that may remain untested, or of a check whose fault is accepted; repeatable.
+    /// Name of a claim that may remain untested, or of a check whose fault is accepted (may be repeated).
     #[arg(long, value_name = "NAME")]
     pub waive: Vec<String>,
     /// File of a single case to run, as written by an earlier run.
@@ -679,13 +678,13 @@ impl Command {
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.ok_or_else(|| "expected a number of seconds > 0".to_owned())
+    duration.ok_or_else(|| format!("expected a number of seconds > 0, found \"{text}\""))
 }
 
 fn parse_named_text(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("expected NAME=VALUE".to_owned()),
+        _ => Err(format!("expected NAME=VALUE, found \"{text}\"")),
     }
 }
 
@@ -693,7 +692,7 @@ fn parse_yes_or_no(text: &str) -> Result<bool, String> {
     match text {
         "yes" => Ok(true),
         "no" => Ok(false),
-        _ => Err("expected yes or no".to_owned()),
+        _ => Err(format!("expected yes or no, found \"{text}\"")),
     }
 }
 
@@ -703,20 +702,20 @@ fn parse_backend_option(text: &str) -> Result<(String, String, String), String> 
         Some(((name, option), value)) if ![name, option, value].contains(&"") => {
             Ok((name.to_owned(), option.to_owned(), value.to_owned()))
         }
-        _ => Err("expected NAME.OPTION=VALUE: a backend, one of its options, and its value".to_owned()),
+        _ => Err(format!("expected NAME.OPTION=VALUE with a backend, its option and a value, found \"{text}\"")),
     }
 }
 
 fn parse_device(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, id)) if !name.is_empty() && !id.is_empty() => Ok((name.to_owned(), id.to_owned())),
-        _ => Err("expected NAME=ID: a backend, and one of its devices".to_owned()),
+        _ => Err(format!("expected NAME=ID with a backend and one of its devices, found \"{text}\"")),
     }
 }
 
 fn parse_annotation(text: &str) -> Result<(String, String), String> {
     match text.split_once('=').unwrap_or((text, "")) {
-        ("", _) => Err("expected TARGET=OPERATOR,...".to_owned()),
+        ("", _) => Err(format!("expected TARGET=OPERATOR,..., found \"{text}\"")),
         (target, operators) => Ok((target.to_owned(), operators.to_owned())),
     }
 }
@@ -724,14 +723,14 @@ fn parse_annotation(text: &str) -> Result<(String, String), String> {
 fn parse_loss(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(loss) if (0.0..=1.0).contains(&loss) => Ok(loss),
-        _ => Err("expected a number from 0 to 1".to_owned()),
+        _ => Err(format!("expected a number from 0 to 1, found \"{text}\"")),
     }
 }
 
 fn parse_tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number >= 0.0 => Ok(number),
-        _ => Err("expected a number >= 0".to_owned()),
+        _ => Err(format!("expected a number >= 0, found \"{text}\"")),
     }
 }
 
@@ -740,7 +739,7 @@ fn parse_share(text: &str) -> Result<String, String> {
     match text.parse::<f64>() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(text.to_owned()),
         _ if text == "any" => Ok(text.to_owned()),
-        _ => Err("expected a share from 0 to 1".to_owned()),
+        _ => Err(format!("expected a share from 0 to 1, found \"{text}\"")),
     }
 }
 

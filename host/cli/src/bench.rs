@@ -73,7 +73,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         println!("  peak memory {:.1} MiB", peak as f64 / f64::from(1 << 20));
     }
     for (name, count) in metrics {
-        println!("  {} {count}{}", escape::line(&name), if name.ends_with(".utilisation") { "" } else { " a run" });
+        println!("  {} {count}{}", escape::line(&name), if name.ends_with(".utilisation") { "" } else { " per run" });
     }
     Ok(ExitCode::SUCCESS)
 }

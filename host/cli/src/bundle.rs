@@ -19,7 +19,7 @@ pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
     if !ready::is_artifact(&args.artifact) {
         let message = format!("expected an artifact, found {}", args.artifact.display());
         return Err(Diagnostic::error(codes::artifacts::NOT_AN_ARTIFACT, message)
-            .help("\"byoc compile MODEL -o FILE.byoc\" writes one")
+            .help("write an artifact with \"byoc compile MODEL -o FILE.byoc\"")
             .into());
     }
     let runner = runner(args)?;
@@ -60,9 +60,9 @@ fn runner(args: &BundleArgs) -> Result<PathBuf, Failure> {
     }
     let beside = program::folder().map(|folder| folder.join(RUNNER));
     beside.filter(|path| path.is_file()).ok_or_else(|| {
-        let message = format!("expected the program {RUNNER} in the folder of byoc, found none");
-        let help = "unpack a release archive, which has it, or build it in a checkout: cargo build --package byoc-bundle; \
-                    --runner FILE names one elsewhere";
+        let message = format!("expected the executable {RUNNER} in the directory of byoc, found none");
+        let help = "copy the runner from a release archive, build it in a checkout with \"cargo build --package \
+                    byoc-bundle\", or pass its path with --runner FILE";
         Diagnostic::error(codes::artifacts::NO_RUNNER, message).help(help).into()
     })
 }

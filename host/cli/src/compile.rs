@@ -56,7 +56,8 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Warns if an artifact cannot run without its plugins because some constants exist only in packed form in their blobs.
+/// Warns if an artifact cannot run without its plugins because some constants are stored only in packed form in their
+/// blobs.
 fn report_packed_constants(compiled: &Compiled) {
     let constants = compiled.only_in_blobs();
     if constants.is_empty() {
@@ -68,9 +69,9 @@ fn report_packed_constants(compiled: &Compiled) {
     let backends: Vec<&str> = backends.into_iter().collect();
     let (count, bytes) = only_in_blobs(compiled, &constants);
     let constants = render::plural(count, "constant");
-    let message = format!("{constants} of {bytes} bytes in all, only in the blobs of {}", backends.join(", "));
+    let message = format!("{constants} ({bytes} bytes) stored only in the blobs of {}", backends.join(", "));
     let warning = Diagnostic::warning(codes::artifacts::CONSTANTS_IN_BLOB, message);
-    render::diagnostic(&warning.note("the artifact cannot run without these plugins: the host lacks the constants"));
+    render::diagnostic(&warning.note("the artifact cannot run without these plugins, as the host lacks the constants"));
 }
 
 fn print_module(module: &Module) {
@@ -100,7 +101,7 @@ fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure
     let wanted: Vec<_> = regions.iter().filter(|r| symbol.is_none_or(|s| s == r.symbol)).collect();
     if let (Some(symbol), true) = (symbol, wanted.is_empty()) {
         let names: Vec<&str> = regions.iter().map(|r| r.symbol.as_str()).collect();
-        let message = format!("no region \"{symbol}\"");
+        let message = format!("unknown region \"{symbol}\"");
         let mut diagnostic =
             Diagnostic::error(codes::plugins::MISSING_SYMBOL, message).note(format!("regions: {}", names.join(", ")));
         if let Some(near) = nearest(symbol, names) {
@@ -110,7 +111,7 @@ fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure
     }
     if wanted.is_empty() {
         return Err(Diagnostic::error(codes::plugins::TOOK_NOTHING, "no generated code: the model has no regions")
-            .help("name a backend with --backend; \"byoc explain\" lists the reasons for each operator it refused")
+            .help("select a backend with --backend, or run \"byoc explain\" to list the reasons for each refusal")
             .into());
     }
     for region in wanted {

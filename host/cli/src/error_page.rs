@@ -52,8 +52,8 @@ pub fn run(args: &ErrorArgs) -> Result<ExitCode, Failure> {
             println!("{}", page.trim_end());
             Ok(ExitCode::SUCCESS)
         }
-        None => Err(Diagnostic::error(Code(403), format!("no error code \"{wanted}\""))
-            .help("\"byoc error\" lists all codes")
+        None => Err(Diagnostic::error(Code(403), format!("unknown error code \"{wanted}\""))
+            .help("run \"byoc error\" to list all codes")
             .into()),
     }
 }

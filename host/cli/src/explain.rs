@@ -50,8 +50,8 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the totals, a row per operator that refers to its reasons by number, and the numbered reasons. With `full`
-/// each row spells out its reasons.
+/// Prints the totals, a row per operator that refers to its reasons by number, and the numbered reasons. With `full`,
+/// each row contains the complete reasons.
 pub(crate) fn print(explanation: &Explanation, full: bool) {
     print_totals(explanation);
     print_operator_types(explanation);
@@ -72,7 +72,8 @@ pub(crate) fn print(explanation: &Explanation, full: bool) {
         let place = match &places(node)[..] {
             [one] => one.clone(),
             [first, second] => format!("{first}, {second}"),
-            // The host is always named, as it matters most to the reader; the remaining placements are only counted.
+            // The host is always listed, as it is the most important placement for the user; the others are only
+            // counted.
             [first, rest @ ..] if rest.iter().any(|place| place == "host") => {
                 format!("{first}, host and {} more", rest.len() - 1)
             }
@@ -106,7 +107,7 @@ fn print_totals(explanation: &Explanation) {
     );
     for copies in &explanation.copies {
         println!(
-            "copies of a run: {} of {} bytes to the device of {}, {} of {} bytes from it",
+            "copies per run: {} ({} bytes) to the device of {}, {} ({} bytes) from the device",
             plural(copies.to_device, "tensor"),
             count(copies.to_device_bytes as u64),
             copies.backend,
@@ -175,7 +176,7 @@ fn print_regions(explanation: &Explanation, full: bool) {
     println!();
 }
 
-/// Prints the numbers for which backends with regions give no guarantees: NaN, infinity, subnormals.
+/// Prints the special values (NaN, infinity, subnormals) for which the backends with regions give no guarantees.
 fn print_guarantees(explanation: &Explanation, registry: &Registry) -> Result<(), Failure> {
     let backends: BTreeSet<&str> = explanation.regions.iter().map(|region| &*region.backend).collect();
     let mut notes = Vec::new();
@@ -204,7 +205,7 @@ impl<'a> Reasons<'a> {
             *counts.entry(refusal).or_default() += 1;
         }
         let mut by_number: Vec<(&RefusalRow, usize)> = counts.into_iter().collect();
-        // Stable: equally frequent reasons stay sorted by backend and code.
+        // The sort is stable, so equally frequent reasons stay sorted by backend and code.
         by_number.sort_by_key(|(_, operators)| std::cmp::Reverse(*operators));
         let number_of = by_number.iter().enumerate().map(|(i, (refusal, _))| (*refusal, i + 1)).collect();
         Reasons { by_number, number_of }

@@ -106,7 +106,7 @@ fn previous_files(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     let refuse = |message: String| {
         Failure::from(
             Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("{}: {message}", dir.display()))
-                .help("name a directory that is new, empty or an earlier export"),
+                .help("pass a new or empty directory, or the directory of an earlier export"),
         )
     };
     let entries = match std::fs::read_dir(dir) {
@@ -120,7 +120,7 @@ fn previous_files(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     let metadata = io::read_text(&dir.join("model.json")).ok();
     let metadata: Option<Value> = metadata.and_then(|text| serde_json::from_str(&text).ok());
     let files = metadata.as_ref().and_then(|json| json["files"].as_array());
-    let files = files.ok_or_else(|| refuse("expected an empty directory, found other files".into()))?;
+    let files = files.ok_or_else(|| refuse("expected an empty directory or an export, found other files".into()))?;
     let plain = |name: &str| !name.contains(['/', '\\']) && name != ".." && name != ".";
     Ok(files.iter().filter_map(Value::as_str).filter(|name| plain(name)).map(|name| dir.join(name)).collect())
 }

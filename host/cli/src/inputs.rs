@@ -44,7 +44,7 @@ impl InputSources {
                 },
             };
             if values.insert(name.clone(), origin).is_some() {
-                let message = format!("input \"{name}\" is given twice");
+                let message = format!("duplicate value for input \"{name}\"");
                 return Err(Failure::new(codes::runtime::INPUT_COUNT, message));
             }
         }
@@ -55,7 +55,7 @@ impl InputSources {
         Ok(InputSources { values, image })
     }
 
-    /// Adds recorded values for the inputs that have none.
+    /// Adds recorded values for the inputs without a value.
     pub fn with_recorded(mut self, recorded: impl IntoIterator<Item = (String, Tensor)>) -> InputSources {
         if self.image.is_none() {
             for (name, tensor) in recorded {
@@ -80,7 +80,7 @@ impl InputSources {
         self.image.is_some()
     }
 
-    /// Returns the symbolic dimension that an image binds, and its size: an image is a single sample, so a symbolic
+    /// Returns the symbolic dimension that an image binds, and its value: an image is a single sample, so a symbolic
     /// first dimension of the input is 1.
     pub fn image_dims(&self, inputs: &[PortInfo]) -> Option<(String, usize)> {
         let mut open = inputs.iter().filter(|port| !self.values.contains_key(&port.name));
@@ -88,8 +88,8 @@ impl InputSources {
         image_port.dims.as_ref()?.first()?.name().map(|name| (name.to_string(), 1))
     }
 
-    /// Returns the values in the order of the model's inputs. A missing value is drawn with the seed `default`, or is
-    /// an error if `default` is `None`.
+    /// Returns the values in the order of the model's inputs. A missing value is generated from the seed
+    /// `default`, or is an error if `default` is `None`.
     pub fn resolve(&self, model: &Model, default: Option<u64>) -> Result<Vec<Tensor>, Failure> {
         let ports = model.inputs();
         let mut named: Vec<(String, Tensor)> = Vec::new();

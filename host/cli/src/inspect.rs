@@ -23,7 +23,7 @@ fn print_listings(args: &InspectArgs, compiled: &Compiled) -> Result<(), Failure
     for region in compiled.regions.iter().flatten() {
         let Some(loader) = session.registry.loader(&region.loader, &region.plugin.name) else {
             if args.listing {
-                println!("\n{}: no plugin found that lists it", escape::line(&region.symbol));
+                println!("\n{}: expected a plugin that lists the blob, found none", escape::line(&region.symbol));
             }
             continue;
         };
@@ -104,7 +104,7 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     if !compiled.absent.is_empty() {
         let (count, bytes) = only_in_blobs(compiled, &compiled.absent);
         let further = render::plural(count, "further constant");
-        println!("{further}, {bytes} bytes, only in blobs: their regions cannot run on the host");
+        println!("{further} ({bytes} bytes) stored only in blobs, whose regions cannot run on the host");
     }
     for (backend, shared) in &compiled.linked {
         let bytes = shared.as_ref().map_or(0, |shared| shared.bytes().len());

@@ -1,6 +1,6 @@
 //! Handling of Ctrl-C while a model is built or run. The first Ctrl-C cancels the work, so that backends stop cleanly
-//! (terminate a compiler that they started, release a lock); the second terminates the process immediately, as the
-//! first does at any other time.
+//! (terminate a compiler that they started, release a lock); the second terminates the process immediately, as does the
+//! first outside a build or run.
 
 use byoc::runtime::cancel::Cancel;
 use byoc_plugin_api::host::entries;

@@ -90,7 +90,7 @@ fn main_with(serve: impl FnOnce(&ServeArgs) -> ExitCode) -> ExitCode {
         byoc::runtime::limits::set_max_memory(bytes);
     }
     byoc::runtime::limits::default_memory();
-    // Every part of the command checks this token, and its sessions inherit it.
+    // All parts of the command check this token, and sessions inherit it.
     let cancel = Cancel::default();
     cancel.set_timeout(timeout);
     let _scope = cancel.enter();
@@ -110,8 +110,8 @@ fn main_with(serve: impl FnOnce(&ServeArgs) -> ExitCode) -> ExitCode {
     code
 }
 
-/// Reserves standard output for command results, and installs the reporters for plugins that end the process or change
-/// its state.
+/// Reserves standard output for command results, and installs the reporters for plugins that terminate the process or
+/// change its state.
 fn reserve_process() -> Result<(), Failure> {
     let stdout = entries::own_process().map_err(|error| {
         Failure::new(codes::plugins::PROCESS_STATE, format!("cannot reserve standard output: {error}"))
@@ -128,9 +128,8 @@ fn reserve_process() -> Result<(), Failure> {
 fn watch(timeout: Option<Duration>) -> Result<Watchdog, Failure> {
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let limits = Limits { deadline, resident: Some(byoc::runtime::limits::max_memory() as u64), ..Limits::default() };
-    Watchdog::start(limits).map_err(|error| {
-        Failure::new(codes::runtime::NO_THREADS, format!("cannot start the watchdog of plugins: {error}"))
-    })
+    Watchdog::start(limits)
+        .map_err(|error| Failure::new(codes::runtime::NO_THREADS, format!("cannot start the plugin watchdog: {error}")))
 }
 
 /// Returns `code`, or the exit code of an error if standard output could not be written.

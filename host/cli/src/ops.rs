@@ -25,10 +25,10 @@ pub fn run(args: &OpsArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     let Some(id) = op::lookup(name) else {
-        let mut diagnostic = Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("no operator \"{name}\""));
+        let mut diagnostic = Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("unknown operator \"{name}\""));
         diagnostic = match nearest(name, op::names()) {
             Some(near) => diagnostic.help(format!("did you mean \"{near}\"?")),
-            None => diagnostic.help("\"byoc ops\" lists all operators"),
+            None => diagnostic.help("run \"byoc ops\" to list all operators"),
         };
         return Err(diagnostic.into());
     };

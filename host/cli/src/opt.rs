@@ -37,7 +37,7 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
     let ran = manager::run(module, &names, &options, &mut run).map_err(|e| {
         let mut failure = Failure::from(e.diagnostics);
         if let Some(first) = failure.diagnostics.first_mut() {
-            first.notes.push(format!("in the pass {}", e.pass));
+            first.notes.push(format!("in pass {}", e.pass));
         }
         failure
     })?;
@@ -99,7 +99,7 @@ fn pass_options(args: &OptArgs) -> Result<PassOptions, Failure> {
         let mut rule = TargetRule { target: target.as_str().into(), operators: Vec::new() };
         for name in operators.split(',').map(str::trim).filter(|n| !n.is_empty()) {
             if op::lookup(name).is_none() {
-                let message = format!("--annotate {target}: no operator \"{name}\"");
+                let message = format!("--annotate {target}: unknown operator \"{name}\"");
                 let mut diagnostic = Diagnostic::error(codes::types::UNKNOWN_OPERATOR, message);
                 if let Some(near) = nearest(name, op::names()) {
                     diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
@@ -123,7 +123,7 @@ fn read_patterns(path: &Path) -> Result<Vec<byoc_core::pattern::Entry>, Failure>
         let start = diagnostic.labels.first().map_or(0, |label| label.span.start as usize);
         match entry_name(&text, start) {
             "" => diagnostic,
-            name => diagnostic.note(format!("in the entry {name}")),
+            name => diagnostic.note(format!("in entry {name}")),
         }
     };
     let diagnostics: Vec<Diagnostic> = parsed.diagnostics.into_iter().map(in_entry).collect();

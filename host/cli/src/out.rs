@@ -1,8 +1,8 @@
 //! Standard output, which carries the result of a command, and the print macros of all commands.
 //!
 //! The process reserves standard output for itself (`entries::own_process`); the output of plugins goes to standard
-//! error. In this crate `println!` and its relatives expand to the macros below. A failed write ends the command:
-//! silently if the reader closed the pipe, otherwise (for example if the disk is full) with an error.
+//! error. In this crate `println!` and the other print macros expand to the macros below. A failed write ends the
+//! command: silently if the reader closed the pipe, otherwise (for example if the disk is full) with an error.
 
 use super::escape;
 use byoc::runtime::error::Failure;
@@ -17,10 +17,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Writer to standard output; `None` until [`install`] is called.
 static STDOUT: Mutex<Option<LineWriter<ReservedStdout>>> = Mutex::new(None);
 
-/// True if standard output is reserved for a file.
+/// True if standard output is reserved for an output file.
 static RESERVED: AtomicBool = AtomicBool::new(false);
 
-/// Reserves standard output for a file: from now on all prints go to standard error. Returns false if standard output
+/// Reserves standard output for an output file: all later prints go to standard error. Returns false if standard output
 /// is already reserved.
 pub fn reserve() -> bool {
     !RESERVED.swap(true, Ordering::Relaxed)
@@ -71,7 +71,7 @@ impl OutputError {
 /// Returns the diagnostic for a failed write to standard output.
 pub fn cannot_write(error: &io::Error) -> Diagnostic {
     Diagnostic::error(codes::frontends::STDOUT_FAILED, format!("cannot write to standard output: {error}"))
-        .help("free some space, or write the output elsewhere")
+        .help("free disk space, or redirect standard output to another file")
 }
 
 /// Installs the writer of `print!` and `println!`.
@@ -150,7 +150,7 @@ fn write_shown(to: &mut dyn Write, text: Arguments<'_>) -> io::Result<()> {
     shown.outcome
 }
 
-/// Writes to standard error, ignoring write errors, as there is nowhere left to report them.
+/// Writes to standard error, ignoring write errors, which cannot be reported anywhere else.
 pub fn write_stderr(text: Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
 }

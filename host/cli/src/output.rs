@@ -8,12 +8,12 @@ use std::fs::File;
 use std::io::{ErrorKind, Result};
 use std::path::Path;
 
-/// Tests whether a path stands for standard output.
+/// Tests whether a path denotes standard output.
 pub fn is_stdout(path: &Path) -> bool {
     ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
 }
 
-/// Checks ahead of long work that the files can be written, and reserves standard output if one of them is `-`.
+/// Checks before long computations that the files can be written, and reserves standard output if one of them is `-`.
 ///
 /// # Errors
 /// E0513 if a file cannot be written, or if two files would go to standard output.
@@ -22,9 +22,9 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>) -> std::result::Resu
         if !is_stdout(path) {
             io::check_writable(path)?;
         } else if !out::reserve() {
-            let message = "expected one file for standard output, found two";
+            let message = "expected at most one file on standard output, found two";
             return Err(
-                Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("name a file for the other output")
+                Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("write the other output to a file")
             );
         }
     }

@@ -70,7 +70,7 @@ fn show(name: &str, plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<Ex
     }
     let devices = backend.devices()?;
     if !devices.is_empty() {
-        println!("\ndevices, chosen with --device {name}=ID:");
+        println!("\ndevices, selected with --device {name}=ID:");
     }
     for device in devices {
         let memory = if device.memory > 0 { format!(", {} MiB", device.memory >> 20) } else { String::new() };

@@ -36,7 +36,10 @@ pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
         checked.iter().for_each(describe_backend);
         problems.iter().for_each(render::diagnostic);
         if problems.is_empty() {
-            println!("no problems found; \"byoc plugins test {}\" tests what the plugin claims", found.path.display());
+            println!(
+                "no problems found; run \"byoc plugins test {}\" to test the claims of the plugin",
+                found.path.display()
+            );
         }
     }
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -69,8 +72,8 @@ fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<BackendCheck> {
             Err(failure) => about(failure.diagnostics),
             Ok(backend) => {
                 let description = &backend.description;
-                // Commands that run a model report these problems as warnings, as the rest of the backend works; for
-                // the plugin author they are errors.
+                // Commands that run a model report these problems as warnings, as the rest of the backend is usable;
+                // here they are errors, as the plugin author has to fix them.
                 let as_error = |warning: Diagnostic| Diagnostic { severity: Severity::Error, ..warning };
                 BackendCheck {
                     about: description.about.clone(),

@@ -19,7 +19,7 @@ pub fn run(plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<ExitCode, F
     if !talk.json && found.is_empty() {
         let mut diagnostic = Diagnostic::warning(Code(401), "no plugin file found");
         diagnostic = registry.inventory(diagnostic);
-        render::diagnostic(&diagnostic.help("put a backend's shared library into one of these directories"));
+        render::diagnostic(&diagnostic.help("copy a backend's shared library to one of these directories"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -44,8 +44,10 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
     };
     let occupied = std::fs::read_dir(&args.name).is_ok_and(|mut entries| entries.next().is_some());
     if occupied || args.name.exists() && !args.name.is_dir() {
-        let message = format!("{} exists already", args.name.display());
-        return Err(invalid_request(message).help("choose another name, or remove it first").into());
+        let message = format!("{} already exists", args.name.display());
+        return Err(invalid_request(message)
+            .help("choose another name, or remove the existing file or directory")
+            .into());
     }
     write_folder(&args.name, files)
         .map_err(|error| invalid_request(format!("cannot write {}: {error}", args.name.display())))?;
@@ -56,7 +58,7 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
         let manifest = format!("--manifest-path {folder}/Cargo.toml");
         (format!("cargo build --release {manifest}"), format!("{folder}/target/release/libbyoc_{name}.so"))
     };
-    println!("wrote {folder}. Build it, install it, and see which operators it supports:");
+    println!("wrote {folder}. To build and install the plugin and list the operators it supports, run:");
     println!();
     println!("  {build}");
     println!("  mkdir -p plugins && cp {library} plugins/");
@@ -97,7 +99,7 @@ fn plugin_name(folder: &Path) -> Result<&str, Failure> {
         return Ok(name);
     }
     let mut diagnostic =
-        invalid_request(format!("invalid plugin name \"{name}\": expected a letter, then letters, digits and _"));
+        invalid_request(format!("invalid plugin name \"{name}\": expected a letter followed by letters, digits or _"));
     let better: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     let better = better.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
     if !better.is_empty() && better.len() <= 64 {
@@ -106,16 +108,16 @@ fn plugin_name(folder: &Path) -> Result<&str, Failure> {
     Err(diagnostic.into())
 }
 
-/// Returns the canonical path of a directory that must hold the sources of byoc-plugin-api.
+/// Returns the canonical path of a directory that must contain the sources of byoc-plugin-api.
 fn api_source(folder: &Path) -> Result<PathBuf, Failure> {
     let found = folder.canonicalize().ok().filter(|folder| {
         let manifest = byoc::io::read_text(&folder.join("Cargo.toml")).unwrap_or_default();
         manifest.contains("name = \"byoc-plugin-api\"")
     });
     found.ok_or_else(|| {
-        invalid_request(format!("expected the sources of byoc-plugin-api in {}", folder.display()))
+        invalid_request(format!("expected the sources of byoc-plugin-api in {}, found none", folder.display()))
             .note(format!("a Rust plugin is built against these sources, in a version compatible with {API_VERSION}"))
-            .help("omit --api DIR to have a copy of the sources written beside the plugin")
+            .help("omit --api DIR to write a copy of the sources next to the plugin")
             .into()
     })
 }
@@ -199,7 +201,7 @@ mod tests {
     fn replaces_every_template_name() {
         for (name, text) in rust_files("my_chip", Some(Path::new("/api"))).iter().chain(&c_files("my_chip")) {
             for word in ["minimal", "Minimal", "elementwise:", "\"elementwise\"", "@NAME@", "@API@", "@ABI@"] {
-                assert!(!text.contains(word), "{word} in {name}");
+                assert!(!text.contains(word), "expected no {word} in {name}");
             }
         }
         let lib = &rust_files("my_chip", None)[1].1;

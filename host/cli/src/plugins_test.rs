@@ -76,7 +76,7 @@ fn plugin_file(args: &PluginsTestArgs) -> Result<PathBuf, Failure> {
     }
     let name = named.to_string_lossy();
     if name.contains(std::path::MAIN_SEPARATOR) || named.extension().is_some() {
-        let message = format!("{name}: there is no such file");
+        let message = format!("{name}: expected a plugin file, found none");
         return Err(Failure::new(codes::plugins::UNREADABLE_PLUGIN, message));
     }
     let session = Session::new(&args.plugins.plugin_dirs, 1)?;
@@ -178,7 +178,7 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
     }
     println!();
     let mut rows =
-        table::new(&["claim", "cases", "right", "wrong", "not taken", "budget used", "most frequent reason"]);
+        table::new(&["claim", "cases", "passed", "failed", "refused", "budget used", "most frequent reason"]);
     for subject in &report.subjects {
         let reason = subject.reasons.iter().max_by_key(|(_, count)| **count);
         let used = if subject.share > 0.0 { format!("{:.0} %", subject.share * 100.0) } else { String::from("-") };
@@ -214,7 +214,7 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
         let case = if case.is_empty() { String::new() } else { format!(", {case}") };
         println!("\n* {subject}{case}\n  {fault}");
         if let Some(command) = command {
-            println!("  again: {command}");
+            println!("  reproduce: {command}");
         }
     }
 }
@@ -233,11 +233,11 @@ fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagn
     }
     if report.failures.iter().any(|f| f.fault.kind == Kind::NotTested) {
         diagnostic =
-            diagnostic.note("--waive NAME accepts a claim without a tested case: --waive \"operator nn.conv2d\"");
+            diagnostic.note("--waive NAME accepts a claim without tested cases: --waive \"operator nn.conv2d\"");
     }
     if report.failures.iter().any(|f| f.file.is_some()) {
         diagnostic = diagnostic.help(format!(
-            "each failing case is in {}, together with the command that reproduces it",
+            "rerun a failing case with its command in the report; the case files are in {}",
             args.out.display()
         ));
     }
@@ -245,7 +245,7 @@ fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagn
 }
 
 fn nothing_supported(report: &BackendReport) -> Diagnostic {
-    let message = format!("{} refused every case, so nothing was tested", report.backend);
+    let message = format!("{} refused every case, so no case was tested", report.backend);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
     let reasons =
         report.subjects.iter().flat_map(|s| s.reasons.keys().map(move |reason| format!("{}: {reason}", s.subject)));
@@ -264,7 +264,7 @@ fn one_case(run: &Run<'_>, backends: &[String], path: &Path, talk: &DiagnosticAr
             println!("{}", json!({ "backend": backend, "subject": case.subject.to_string(), "result": done }));
         }
         let text = match (&done["passed"], done.get("refused"), done.get("fault")) {
-            (_, Some(refused), _) => format!("not taken: {}: {}", refused["code"], refused["detail"]),
+            (_, Some(refused), _) => format!("refused: {}: {}", refused["code"], refused["detail"]),
             (_, _, Some(fault)) => match serde_json::from_value::<Fault>(fault.clone()) {
                 Ok(fault) => {
                     wrong.push(Diagnostic::error(codes::plugins::NOT_CONFORMING, format!("{backend}: {fault}")));
@@ -273,7 +273,7 @@ fn one_case(run: &Run<'_>, backends: &[String], path: &Path, talk: &DiagnosticAr
                 Err(error) => format!("{error}"),
             },
             (Value::Number(share), ..) => {
-                format!("right; {:.0} % of the error budget used", share.as_f64().unwrap_or(0.0) * 100.0)
+                format!("passed; {:.0} % of the error budget used", share.as_f64().unwrap_or(0.0) * 100.0)
             }
             _ => format!("invalid case: {}", done["invalid"].as_str().unwrap_or_default()),
         };

@@ -22,7 +22,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     if !to_stdout && args.output.extension().is_none_or(|e| e != "relay") {
         let message = format!("expected a .relay file for the output, found {}", args.output.display());
         return Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message)
-            .help("the weights are written beside it, as FILE.relay.safetensors")
+            .help("pass -o FILE.relay; the weights are written to FILE.relay.safetensors")
             .into());
     }
     output::check([args.output.as_path()])?;
@@ -88,7 +88,7 @@ fn scheme(args: &QuantizeArgs, session: &Session) -> Result<Scheme, Failure> {
         let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
         let message = format!("expected a declared quantization scheme, found none in {}", names.join(", "));
         return Err(Diagnostic::error(codes::plugins::NO_SCHEME, message)
-            .help("set it with --scheme: --scheme symmetric")
+            .help("set a scheme, for example with --scheme symmetric")
             .into());
     };
     Ok(Scheme::declared(name, declared)?)
@@ -103,9 +103,9 @@ fn parse_keep(words: &[String]) -> Result<Keep, Failure> {
     if none && words.len() > 1 {
         return Err(Diagnostic::error(
             codes::passes::UNKNOWN_LAYER,
-            "--keep: expected \"none\" alone, found a layer as well",
+            "--keep: expected \"none\" alone, found further layers",
         )
-        .help("remove \"none\": the first convolution is kept only if \"first\" is listed")
+        .help("remove \"none\": the first convolution stays in float only if \"first\" is listed")
         .into());
     }
     let names = words.iter().filter(|word| !["none", "first"].contains(&word.as_str())).cloned().collect();
@@ -124,7 +124,7 @@ fn print_report(report: &Report) {
         let of = measured.samples;
         let percent = |n: usize| 100.0 * n as f64 / of.max(1) as f64;
         println!(
-            "correct answers: {float} of {of} before ({:.2} %), {quantized} after ({:.2} %)",
+            "correct predictions: {float} of {of} before ({:.2} %), {quantized} after ({:.2} %)",
             percent(float),
             percent(quantized)
         );

@@ -19,7 +19,7 @@ use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Value of `--backend` that selects only the host.
+/// Value of `--backend` that restricts execution to the host.
 const HOST_ONLY: &str = "none";
 
 /// Model that is ready to run, with its user-supplied inputs.
@@ -32,7 +32,7 @@ pub struct PreparedModel {
     pub load: Duration,
 }
 
-/// Starts logging, threads and plugins according to the options.
+/// Sets up logging, the thread pool and the plugins according to the options.
 ///
 /// # Errors
 /// E0403 if `--target` is given, or `--backend` names a backend besides `none`.
@@ -96,21 +96,21 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
     }
 }
 
-/// Reads and builds a model, but not an artifact, and prints the warnings.
+/// Reads and builds a model, which must not be an artifact, and prints the warnings.
 pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &InputSources) -> Result<BuildOutput, Failure> {
     let built = compile(path, args, session, given)?;
     built.warnings.iter().for_each(render::diagnostic);
     Ok(built)
 }
 
-/// Reads and builds a model, but not an artifact. The caller prints the warnings, unless an error is returned.
+/// Reads and builds a model, which must not be an artifact. The caller prints the warnings unless an error is returned.
 pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &InputSources) -> Result<BuildOutput, Failure> {
     if is_artifact(path) {
         return Err(Diagnostic::error(
             codes::plugins::BACKEND_MISPLACED,
             format!("expected a model, found the compiled artifact {}", path.display()),
         )
-        .help(format!("\"byoc inspect {}\" prints its contents", path.display()))
+        .help(format!("print the contents of the artifact with \"byoc inspect {}\"", path.display()))
         .into());
     }
     let mut load = LoadOptions { input_shapes: given.shapes(), ..LoadOptions::default() };
@@ -181,13 +181,13 @@ pub fn spinner(message: String) -> ProgressBar {
 fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String, Vec<String>)) -> Result<(), Failure> {
     let Some(wanted) = &args.require_offload else { return Ok(()) };
     let (enough, words) = match wanted.as_str() {
-        "any" => (share > 0.0, "more than none".to_owned()),
+        "any" => (share > 0.0, "more than 0 %".to_owned()),
         text => match text.parse::<f64>() {
             Ok(minimum) if (0.0..=1.0).contains(&minimum) => {
                 (share >= minimum, format!("at least {:.1} %", 100.0 * minimum))
             }
             _ => {
-                let message = format!("--require-offload={text}: expected a share from 0 to 1");
+                let message = format!("--require-offload: expected a share from 0 to 1, found {text}");
                 return Err(Failure::new(codes::plugins::TOOK_NOTHING, message));
             }
         },
@@ -200,7 +200,7 @@ fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String
     let message = format!("expected {words} of the FLOPs on backends, found {:.1} %{why}", 100.0 * share);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
     diagnostic.notes = notes;
-    Err(diagnostic.help("\"byoc explain\" with the same options lists the reasons for each operator").into())
+    Err(diagnostic.help("run \"byoc explain\" with the same options to list the reasons for each operator").into())
 }
 
 /// Tests whether the file is an artifact, by its extension.
@@ -208,8 +208,8 @@ pub fn is_artifact(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "byoc")
 }
 
-/// Returns the inputs given by `args`. For a directory in test-data layout, missing inputs come from its first data
-/// set.
+/// Returns the inputs given by `args`. For a directory in test-data layout, missing inputs are read from its first
+/// data set.
 pub fn given(path: &Path, args: &InputArgs) -> Result<InputSources, Failure> {
     let given = InputSources::read(args)?;
     if !path.is_dir() {
@@ -253,11 +253,11 @@ fn choose_load_options(path: &Path, args: &BuildArgs, session: &mut Session) -> 
         }
         if !described.is_some_and(|described| described.load) {
             let message = format!(
-                "{name}.{option} has no effect on the compiled artifact {}: it is set when a model is compiled",
+                "{name}.{option} has no effect on the compiled artifact {}: the option applies only to compilation",
                 path.display()
             );
             return Err(Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message)
-                .help(format!("\"byoc inspect {}\" prints the options it was compiled with", path.display()))
+                .help(format!("print the options of the compilation with \"byoc inspect {}\"", path.display()))
                 .into());
         }
         let options = session.choices.load_options.entry(name.clone()).or_default();
@@ -299,7 +299,7 @@ pub fn prepare(
     Ok(PreparedModel { model, given, compile, load: start.elapsed() })
 }
 
-/// Returns the last component of a path, or the whole path if it has no file name, for messages and case names.
+/// Returns the last component of a path, or the entire path if it has no file name, for messages and case names.
 pub fn name_of(path: &Path) -> String {
     let path: PathBuf = path.components().collect();
     path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())

@@ -22,7 +22,7 @@ pub fn diagnostic(diagnostic: &Diagnostic) {
     eprintln!("{}", text(diagnostic, None, color(&std::io::stderr())));
 }
 
-/// Tests whether output to `stream` is colored: `stream` is a terminal, and `NO_COLOR` is not set.
+/// Tests whether output to `stream` is colored: `stream` must be a terminal, and `NO_COLOR` must not be set.
 pub fn color(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
@@ -81,7 +81,7 @@ mod tests {
             .help("remove it");
         let shown = text(&diagnostic, Some(("a.relay", "def }")), false);
         for part in ["error[E0101]: unexpected `}`", "a.relay:1:5", "here", "expected an expression", "remove it"] {
-            assert!(shown.contains(part), "{part} in\n{shown}");
+            assert!(shown.contains(part), "expected {part} in\n{shown}");
         }
     }
 }

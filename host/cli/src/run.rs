@@ -60,7 +60,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tests for an .npy file, which holds a single array; all other output files hold named arrays.
+/// Tests for an .npy file, which contains a single array; all other output files contain named arrays.
 fn is_npy(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "npy")
 }

@@ -1,5 +1,5 @@
-//! `byoc serve`: executes `byoc-serve` from the directory of this executable, so that the command line does not link
-//! the server's dependencies. The Python package links the server and does not use this module.
+//! `byoc serve`: executes `byoc-serve` in the directory of this executable, so that `byoc` does not link the
+//! dependencies of the server. The Python package links the server and does not use this module.
 
 use super::args::ServeArgs;
 use byoc::runtime::error::Failure;
@@ -24,8 +24,8 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
 fn server() -> Result<PathBuf, Failure> {
     let beside = program::folder().map(|folder| folder.join(PROGRAM));
     beside.filter(|path| path.is_file()).ok_or_else(|| {
-        let message = format!("expected the program {PROGRAM} in the folder of byoc, found none");
-        let help = "build it with \"cargo build --package byoc-serve\"";
+        let message = format!("expected the executable {PROGRAM} in the directory of byoc, found none");
+        let help = "build the server with \"cargo build --package byoc-serve\"";
         Diagnostic::error(codes::serving::SERVE_OPTIONS, message).help(help).into()
     })
 }

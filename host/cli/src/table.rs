@@ -68,7 +68,7 @@ fn fit(widths: &mut [usize], width: usize, shorten: &[usize]) {
     }
 }
 
-/// Shortens text to `width` characters by replacing its center, the least specific part, with an ellipsis.
+/// Shortens text to `width` characters by replacing its middle, the least specific part, with an ellipsis.
 fn shorten_cell(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {

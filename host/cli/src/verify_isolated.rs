@@ -21,14 +21,14 @@ const POLL: Duration = Duration::from_millis(2);
 /// If the process cannot be started, or the command is cancelled.
 pub fn verify(index: usize, cancel: &Cancel) -> Result<FolderResult, Failure> {
     let mut child = Case::start(index).map_err(|error| {
-        Failure::new(codes::runtime::NO_THREADS, format!("case {index}: cannot start a process: {error}"))
+        Failure::new(codes::runtime::NO_THREADS, format!("case {index}: cannot start the process: {error}"))
     })?;
     let status = loop {
         match child.process.try_wait() {
             Ok(Some(status)) => break status,
             Ok(None) => {}
             Err(error) => {
-                let message = format!("case {index}: cannot wait for its process: {error}");
+                let message = format!("case {index}: cannot wait for the process: {error}");
                 return Err(Failure::new(codes::runtime::NO_THREADS, message));
             }
         }
@@ -87,8 +87,8 @@ fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// Creates the result for a process that printed no result: from the first error on its standard error, or else from
-/// its exit status.
+/// Creates the result for a process that printed no result: derived from the first diagnostic on its standard error, or
+/// else from its exit status.
 fn failed(errors: &str, status: ExitStatus) -> FolderResult {
     let first = errors.lines().find_map(|line| line.strip_prefix("error[")?.split_once("]: "));
     match first {

@@ -28,7 +28,7 @@ impl Status {
     }
 }
 
-/// Error codes for models that the frontend does not cover.
+/// Error codes for models that the frontend does not support.
 const UNSUPPORTED: [Code; 4] = [
     codes::frontends::UNSUPPORTED_OPERATOR,
     codes::frontends::UNSUPPORTED_OPSET,
@@ -57,7 +57,7 @@ impl FolderResult {
     /// Creates the result of a directory whose model could not be built or run.
     pub fn from_failure(failure: &Failure) -> FolderResult {
         let code = failure.diagnostics.first().map(|d| d.code);
-        // A model that the frontend does not cover counts as unsupported, not as an error.
+        // A model that the frontend does not support counts as unsupported, not as an error.
         let gap = code.is_some_and(|c| UNSUPPORTED.contains(&c));
         let message = |d: &Diagnostic| match d.code {
             // The notes name the operators.
@@ -69,7 +69,7 @@ impl FolderResult {
         if gap { FolderResult { status: Status::Unsupported, ..failed } } else { failed }
     }
 
-    /// Creates the result of a directory that ended in an error.
+    /// Creates the result of a directory whose verification ended in an error.
     pub fn failed(code: Option<String>, message: String) -> FolderResult {
         FolderResult { status: Status::Error, max_abs_err: None, max_rel_err: None, offload: 0.0, code, message }
     }

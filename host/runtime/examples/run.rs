@@ -1,12 +1,12 @@
-//! Runs an artifact on the plugins of a folder, or on the host: `run model.byoc [FOLDER]`.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program of its own")]
+//! Runs an artifact with the plugins of a directory, or on the host: `run model.byoc [DIRECTORY]`.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "standalone program")]
 
 use byoc_runtime::{Failure, Model, Session, artifact, tensor};
 use std::path::PathBuf;
 
 fn main() -> Result<(), Failure> {
     let mut args = std::env::args_os().skip(1).map(PathBuf::from);
-    let compiled = artifact::open(&args.next().expect("run model.byoc [FOLDER]"))?.into_compiled();
+    let compiled = artifact::open(&args.next().expect("usage: run model.byoc [DIRECTORY]"))?.into_compiled();
     let folders: Vec<PathBuf> = args.collect();
     let session = if folders.is_empty() { Session::without_plugins(0)? } else { Session::new(&folders, 0)? };
     let (model, warnings) = Model::load(&session, compiled, None)?;

@@ -7,5 +7,6 @@
 
 pub use byoc_ir::cancel::{Cancel, CancelReason, Scope};
 
-/// Maximum number of calls and loop iterations of a run, in total; a run that exceeds it is considered endless.
+/// Maximum number of calls and loop iterations of a run, in total; a run that exceeds it is treated as an infinite
+/// loop.
 pub const MAX_CALLS: u64 = 1 << 31;

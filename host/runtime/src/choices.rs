@@ -1,11 +1,11 @@
-//! User choices that reach the backends of a session: devices and options.
+//! User choices passed to the backends of a session: devices and options.
 
 use byoc_plugin_api::host::run_options::BackendOptions;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// `query` key by which the host requests a backend's description under the user's options. The data is [`Choices::of`]
-/// as JSON, the response a description.
+/// `query` key by which the host requests a backend's description under the user's options. The request data is
+/// [`Choices::of`] as JSON; the response is a description.
 pub const DESCRIBE_KEY: &str = "byoc.describe.1";
 
 /// `query` key by which the host requests the devices of a backend. The response is a JSON list of [`Device`].
@@ -36,7 +36,7 @@ pub struct Device {
     /// Name of the device.
     #[serde(default)]
     pub name: String,
-    /// Size of its memory in bytes; 0 if unknown.
+    /// Size of the device memory in bytes; 0 if unknown.
     #[serde(default)]
     pub memory: u64,
     /// Textual description of the capabilities.
@@ -53,8 +53,8 @@ impl Choices {
         }
     }
 
-    /// Sets `device` and `backend_options` in the options of an entry to the choices for a backend. `backend_options`
-    /// are the options `compiled`, with which a region was or is being compiled, overridden by the load options.
+    /// Sets `device` and `backend_options` in an entry's options to the choices for a backend. `backend_options` are
+    /// the options `compiled`, with which a region was or is being compiled, overridden by the load options.
     pub fn add_to(&self, options: &mut Value, backend: &str, compiled: &Value) {
         let Some(fields) = options.as_object_mut() else { return };
         fields.remove("device");

@@ -1,4 +1,4 @@
-//! Result of a build: everything that an executor needs and an artifact holds.
+//! Result of a build: the input of an executor and the contents of an artifact.
 
 use crate::exec::constants::needed_constants;
 use crate::exec::{Program, Signature};
@@ -10,14 +10,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Built model. Equal models, options and plugins give equal results, regardless of directory and number of threads.
+/// Built model. Equal models, options and plugins produce equal results, regardless of the directory and the thread
+/// count.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// Program; its `inputs` and `outputs` are the interface, its `regions` correspond to `regions` below by index.
     pub program: Program,
     /// Values of `program.constants`, in order.
     pub constants: Vec<Tensor>,
-    /// Indices of the constants whose values are only in the blobs of regions; they are empty in `constants`.
+    /// Indices of the constants whose values are stored only in the blobs of regions; they are empty in `constants`.
     pub absent: BTreeSet<u32>,
     /// Compiled regions, in the order of `program.regions`. `None` where a backend failed: the region runs on the host.
     pub regions: Vec<Option<CompiledRegion>>,
@@ -25,13 +26,13 @@ pub struct Compiled {
     pub linked: BTreeMap<String, Option<Tensor>>,
     /// Placement of each operator of the model, as `byoc explain --json` prints it.
     pub explain: Value,
-    /// BLAKE3 of the model file, in hexadecimal.
+    /// BLAKE3 digest of the model file, in hexadecimal.
     pub model_digest: String,
     /// Build options that affect the result (backends, bound dimensions), by name.
     pub options: Value,
     /// True if the regions were read from a file, so that this process did not compile them.
     pub from_file: bool,
-    /// Programs for fixed values of symbolic dimensions, used for inputs of these sizes.
+    /// Programs for fixed values of symbolic dimensions, used for inputs of these dimensions.
     pub variants: Vec<Variant>,
 }
 
@@ -93,7 +94,11 @@ impl Compiled {
         self.variants.iter().try_for_each(|variant| {
             let ports = |program: &Program| program.inputs.len() == self.program.inputs.len();
             if !ports(&variant.compiled.program) {
-                return Err(contradiction("a specialized program has other inputs".to_owned()));
+                return Err(contradiction(format!(
+                    "specialized program: expected {} inputs, found {}",
+                    self.program.inputs.len(),
+                    variant.compiled.program.inputs.len()
+                )));
             }
             variant.compiled.check()
         })
@@ -112,7 +117,7 @@ impl Compiled {
         }
     }
 
-    /// Returns the type of a constant; `None` if there is no such constant.
+    /// Returns the type of a constant; `None` if the index is out of range.
     fn constant_type(&self, constant: u32) -> Option<TensorType> {
         match self.absent.contains(&constant) {
             true => Some(self.program.constants.get(constant as usize)?.ty.clone()),
@@ -123,8 +128,9 @@ impl Compiled {
         }
     }
 
-    /// Returns the constants that need not be stored besides the blobs: every region that reads such a constant holds
-    /// it in its blob, and no function that the host may run reads it. Only regions without a host fallback count.
+    /// Returns the constants that need not be stored outside the blobs: every region that reads such a constant has it
+    /// in its blob, and no function that the host may run reads it. Only regions without a host fallback are
+    /// considered.
     pub fn only_in_blobs(&self) -> BTreeSet<u32> {
         let region = |index: u32| self.regions.get(index as usize).and_then(Option::as_ref);
         let needed = needed_constants(&self.program, |index| region(index).is_some_and(|r| !r.has_fallback()));
@@ -164,10 +170,10 @@ fn contradiction(message: String) -> Diagnostic {
         .help("compile the model again")
 }
 
-/// Metadata key for the list of the region's constants that the blob holds, by index.
+/// Metadata key for the indices of the region's constants that the blob contains.
 pub const PACKED_CONSTANTS: &str = "packed_constants";
 
-/// Metadata key whose value `false` states that a region needs no host fallback.
+/// Metadata key whose value `false` declares that a region needs no host fallback.
 pub const HOST_FALLBACK: &str = "host_fallback";
 
 /// Metadata key for pairs `[output, input]`: the output may reuse the memory of the input.
@@ -202,7 +208,7 @@ pub struct CompiledRegion {
     pub source: Option<RegionSource>,
     /// Constants passed to the loader, in order, as indices into [`Compiled::constants`].
     pub constants: Vec<u32>,
-    /// CPU features that the blob needs; empty if it runs on every machine.
+    /// CPU features that the blob requires; empty if it runs on every machine.
     pub cpu_features: Vec<String>,
     /// Notes of the backend, one line each.
     pub notes: Vec<String>,
@@ -210,7 +216,7 @@ pub struct CompiledRegion {
     pub metadata: Vec<(String, Value)>,
     /// Region graph that the code generator received, kept for recompilation.
     pub graph: Value,
-    /// Existing file with the shared library of the blob. The loader opens it instead of writing a temporary file.
+    /// Existing file that contains the blob's shared library. The loader opens it instead of writing a temporary file.
     pub library: Option<PathBuf>,
 }
 
@@ -250,7 +256,7 @@ impl CompiledRegion {
         self.metadata(IN_PLACE).map(in_place_pairs).unwrap_or_default()
     }
 
-    /// Tests for each of [`CompiledRegion::constants`] whether the blob holds the constant. The loader receives no
+    /// Tests for each of [`CompiledRegion::constants`] whether the blob contains the constant. The loader receives no
     /// value for such a constant.
     pub fn is_packed(&self) -> Vec<bool> {
         let mut packed = vec![false; self.constants.len()];
@@ -286,7 +292,7 @@ pub struct PluginId {
     pub name: String,
     /// Version of the plugin.
     pub version: String,
-    /// BLAKE3 of the plugin's library, in hexadecimal.
+    /// BLAKE3 digest of the plugin's library, in hexadecimal.
     pub digest: String,
 }
 

@@ -66,7 +66,7 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Converts an error of a plugin's entry to a diagnostic.
+/// Converts an error returned by a plugin entry to a diagnostic.
 pub fn fault(error: &byoc_plugin_api::Error) -> Diagnostic {
     let code = match &*error.code {
         DEVICE_LOST => codes::runtime::DEVICE_LOST,

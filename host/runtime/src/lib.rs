@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`error`] | errors for the caller: diagnostics, with the text that they refer to |
 //! | [`cancel`], [`limits`] | cancellation and deadlines; the memory budget |
-//! | [`program`] | the running program: its restart command, and the folder of its files |
+//! | [`program`] | the running program: its restart command, and the directory of its files |
 //! | [`exec`] | programs and the executor |
 //! | [`compiled`] | compiled models as data |
 //! | [`artifact`] | compiled models as files |

@@ -1,5 +1,5 @@
-//! Link step: one request to a code generator, with all regions of a model that requested linking. The response holds
-//! new blobs, and data that the regions share.
+//! Link step: one request to a code generator, with all regions of a model that requested linking. The response
+//! contains new blobs, and data that the regions share.
 
 use crate::error::fault;
 use byoc_ir::diag::Diagnostic;
@@ -26,7 +26,7 @@ pub struct LinkedRegions {
 /// Links regions of a backend.
 ///
 /// # Errors
-/// If the backend fails, or its response is invalid; no region of the backend can be loaded then.
+/// If the backend fails, or its response is invalid; in that case, no region of the backend can be loaded.
 pub fn link(
     codegen: &dyn Codegen,
     options: &Value,
@@ -38,13 +38,15 @@ pub fn link(
     let answer = codegen.query(LINK_KEY, &request).map_err(failed)?;
     drop(request);
     let answer = answer.ok_or_else(|| {
-        failed(Error::new(format!("expected an answer to {LINK_KEY}, as regions have the metadata {LINK}, found none")))
+        failed(Error::new(format!(
+            "expected a response to {LINK_KEY}, as regions have the metadata {LINK}, found none"
+        )))
     })?;
     let Linked { shared, blobs, notes } = Linked::parse(&answer).map_err(failed)?;
     drop(answer);
     if let Some(symbol) = blobs.keys().find(|symbol| !symbols.contains(symbol)) {
         let listed = symbols.join(", ");
-        return Err(failed(Error::new(format!("{LINK_KEY}: expected blobs of {listed}, found one of {symbol}"))));
+        return Err(failed(Error::new(format!("{LINK_KEY}: expected blobs for {listed}, found a blob for {symbol}"))));
     }
     let shared = shared.map(|bytes| Tensor::build(DType::U8, &[bytes.len()], |data| data.copy_from_slice(&bytes)));
     let shared = shared.transpose().map_err(|error| Box::new(Diagnostic::from(error)))?;

@@ -49,7 +49,7 @@ impl Model {
     /// memory twice until then. [`Model::load_sparing`] avoids the second copy.
     ///
     /// # Errors
-    /// If the program is invalid, or contains an operator that only the host could run and does not implement.
+    /// If the program is invalid, or the host has to run an operator that it does not implement.
     pub fn load(
         session: &Session,
         compiled: Compiled,
@@ -109,8 +109,8 @@ impl Model {
         Ok(std::iter::once(&self.executor).chain(&self.variants).try_for_each(Executor::reset_state)?)
     }
 
-    /// Releases the memory that is kept between runs: activations, and the plans for dimensions of earlier runs. The next
-    /// run allocates it again.
+    /// Releases the memory that is retained between runs: activations, and the plans for dimensions of earlier runs.
+    /// The next run allocates it again.
     pub fn release_memory(&self) {
         std::iter::once(&self.executor).chain(&self.variants).for_each(Executor::release_memory);
         memory::trim_heap();
@@ -181,7 +181,7 @@ impl Model {
     }
 }
 
-/// Time until which the host holds constants that only loaded regions read.
+/// Point up to which the host retains constants that only loaded regions read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ConstantRetention {
     UntilLoaded,
@@ -207,7 +207,7 @@ fn load(
     Ok((model, warnings))
 }
 
-/// Checks that no region whose constants are only in its blob has to run on the host.
+/// Checks that no region whose constants are stored only in its blob has to run on the host.
 fn check_absent(
     compiled: &Compiled,
     regions: &[Option<Arc<dyn exec::Region>>],
@@ -228,14 +228,17 @@ fn check_absent(
     let mut on_host = compiled.program.regions.iter().zip(regions).filter(|(_, loaded)| loaded.is_none());
     let found = on_host.find(|(region, _)| reads_missing(region)).map(|(region, _)| region);
     let what = found.map_or_else(|| "a region".to_owned(), |region| format!("region {}", region.symbol));
-    let message = format!("{what} cannot run on the host: {} of the constants are only in blobs", missing.len());
+    let message = format!("{what} cannot run on the host: {} constants are stored only in blobs", missing.len());
     let mut error = Diagnostic::error(codes::artifacts::CONSTANTS_IN_BLOB, message);
     if let Some(region) = found {
-        error = error.note(format!("{} holds them, and gave up the host's program of the region", region.backend));
+        error = error.note(format!(
+            "{} stores them in its blobs and declared that the region needs no host fallback",
+            region.backend
+        ));
         let about = warnings.iter().filter(|warning| warning.notes.iter().any(|note| note.contains(&*region.symbol)));
         error.notes.extend(about.map(|warning| warning.message.clone()));
     }
-    Err(error.help("run the model with the plugin that compiled it, or compile it again"))
+    Err(error.help("run the model with the plugin that compiled it, or compile the model again"))
 }
 
 fn load_program(

@@ -42,7 +42,7 @@ fn native_evidence(session: &Session, region: &CompiledRegion, shared: Option<&T
         Ok(Some(answer)) if answer == b"false" => None,
         Ok(Some(_)) => Some(format!("loadbinary_{} loads native code", region.loader)),
         Ok(None) | Err(_) => {
-            Some(format!("loadbinary_{} does not say whether its blobs hold native code", region.loader))
+            Some(format!("loadbinary_{} does not declare whether its blobs contain native code", region.loader))
         }
     }
 }

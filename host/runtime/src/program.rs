@@ -1,5 +1,5 @@
-//! The running program: the command that restarts it, and the folder of its files. By default both follow from the
-//! executable of the process; a program inside an interpreter sets both with [`set`].
+//! The running program: the command that restarts it, and the directory of its files. By default both are derived from
+//! the executable of the process; a program inside an interpreter sets both with [`set`].
 
 use std::ffi::OsString;
 use std::io::{Error, Result};
@@ -14,7 +14,7 @@ pub struct Program {
     pub command: Vec<OsString>,
     /// Arguments of the program.
     pub arguments: Vec<OsString>,
-    /// Folder of the program's files, including `plugins`.
+    /// Directory of the program's files, including `plugins`.
     pub folder: PathBuf,
 }
 
@@ -28,11 +28,11 @@ pub fn set(program: Program) {
 /// Returns the command line that starts this program, without its arguments.
 ///
 /// # Errors
-/// If the system cannot name the executable of the process.
+/// If the path of the process executable cannot be determined.
 pub fn words() -> Result<Vec<OsString>> {
     match PROGRAM.get() {
         Some(program) if program.command.iter().all(|word| !word.is_empty()) => Ok(program.command.clone()),
-        Some(_) => Err(Error::other("the interpreter does not know its executable")),
+        Some(_) => Err(Error::other("the interpreter did not provide the path of its executable")),
         None => Ok(vec![std::env::current_exe()?.into()]),
     }
 }
@@ -53,7 +53,7 @@ pub fn arguments() -> Vec<OsString> {
     PROGRAM.get().map_or_else(|| std::env::args_os().skip(1).collect(), |program| program.arguments.clone())
 }
 
-/// Returns the folder of the program's files; `None` if the system cannot name the executable of the process.
+/// Returns the directory of the program's files; `None` if the path of the process executable cannot be determined.
 pub fn folder() -> Option<PathBuf> {
     match PROGRAM.get() {
         Some(program) => Some(program.folder.clone()),

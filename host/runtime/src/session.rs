@@ -136,7 +136,7 @@ impl SessionBuilder {
         let dirs = if self.search_default_dirs {
             search_dirs(&self.plugin_dirs)
         } else {
-            given_dirs(&self.plugin_dirs, "named by the program")
+            given_dirs(&self.plugin_dirs, "added by the program")
         };
         session.registry = Registry::of_dirs(dirs, &session.services);
         session.choices = self.choices;

@@ -19,7 +19,7 @@ const CLASSES: usize = 81;
 const BOXES: usize = 8732;
 
 /// Feature map from which boxes are predicted: side length, stride of its pixels in the image, box size of this level
-/// and of the next level in pixels, additional aspect ratios. The values come from the SSD300 configuration of the
+/// and of the next level in pixels, additional aspect ratios. The values are those of the SSD300 configuration of the
 /// paper's authors for COCO.
 struct Level {
     size: usize,
@@ -47,13 +47,13 @@ impl Level {
 
 /// Builds SSD300 with its widths divided by `divide`.
 pub fn ssd_resnet50(mut net: Net, divide: usize) -> ModelProto {
-    // The last levels measure only a few pixels, so the images of the sample have full size.
+    // The last levels are only a few pixels wide, so the images of the sample have full size.
     let x = stem_with_sample(&mut net, divide, SIZE, SIZE);
     let mut features = vec![bottlenecks(&mut net, x, divide, &[(3, 1), (4, 2), (6, 1)])];
     for (middle, out, stride, pad) in
         [(256, 512, 2, 1), (256, 512, 2, 1), (128, 256, 2, 1), (128, 256, 1, 0), (128, 256, 1, 0)]
     {
-        let x = features.last().expect("one feature map").clone();
+        let x = features.last().expect("the backbone has produced a feature map").clone();
         let y = net.conv_bn(&x, middle / divide, 1, 1, 1);
         let y = net.relu(&y);
         let y = net.conv_bn_window(&y, out / divide, Window { kernel: 3, stride, pad }, 1);
@@ -73,8 +73,8 @@ pub fn ssd_resnet50(mut net: Net, divide: usize) -> ModelProto {
     detections(net, &boxes, &scores)
 }
 
-/// Adds the convolution that predicts `values` numbers for each default box of a level: (1, boxes of the level,
-/// values).
+/// Adds the convolution that predicts `values` elements for each default box of a level, with a result of shape
+/// (1, boxes of the level, values).
 fn predict(net: &mut Net, feature: &Value, level: &Level, values: usize) -> String {
     let y = net.conv_fitted(feature, level.boxes() * values, 3);
     let y = net.node("Transpose", &[&y.name], &[("perm", Attr::Ints(&[0, 2, 3, 1]))]);
@@ -84,7 +84,7 @@ fn predict(net: &mut Net, feature: &Value, level: &Level, values: usize) -> Stri
     net.node("Reshape", &[&y, &shape], &[])
 }
 
-/// Returns the default boxes, as center and size relative to the image.
+/// Returns the centers and the sizes of the default boxes, relative to the image.
 fn default_boxes() -> [Tensor; 2] {
     let (mut centers, mut sizes) = (Vec::new(), Vec::new());
     for level in &LEVELS {
@@ -105,7 +105,7 @@ fn default_boxes() -> [Tensor; 2] {
     [centers, sizes].map(|values| Tensor::from_slice(&[1, BOXES, 2], &values))
 }
 
-/// Decodes predicted locations into boxes: (1, boxes, 4) as left, top, right and bottom.
+/// Decodes predicted locations into boxes of shape (1, boxes, 4): left, top, right and bottom.
 fn decode(net: &mut Net, locations: &str) -> String {
     let [centers, sizes] = default_boxes();
     let (centers, sizes) = (net.weight("default.centers", &centers), net.weight("default.sizes", &sizes));
@@ -137,8 +137,8 @@ fn slice(net: &mut Net, x: &str, axis: i64, first: i64, end: i64) -> String {
 
 /// Adds non-maximum suppression for each class but the background, and the outputs.
 fn detections(mut net: Net, boxes: &str, scores: &str) -> ModelProto {
-    // Random logits have a variance of 1, trained logits a larger one: the factor makes some classes stand out, and
-    // about 200 boxes exceed the score threshold.
+    // Random logits have a variance of 1, trained logits a larger one. The factor increases the variance, so that about
+    // 200 boxes exceed the score threshold.
     let sharpness = net.weight("scores.sharpness", &Tensor::scalar(2f32));
     let scores = net.node("Mul", &[scores, &sharpness], &[]);
     let scores = net.node("Softmax", &[&scores], &[("axis", Attr::Int(2))]);

@@ -18,7 +18,7 @@ pub fn call(name: &str, attrs: Attrs, args: &[&Tensor]) -> Tensor {
     call_typed(id, &attrs, args, &ty).remove(0)
 }
 
-/// Evaluates a call whose type is known and returns its results, with tuples flattened.
+/// Evaluates a call with the given result type, and returns its results, tuples flattened.
 ///
 /// # Panics
 /// Under the same conditions as [`call`].
@@ -37,9 +37,9 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
     let mut results: Vec<_> = outputs
         .iter()
         .map(|ty| {
-            let shape = ty.shape().expect("expected a known shape");
+            let shape = ty.shape().expect("the result types of a fixed network have known shapes");
             let bytes = ty.len().unwrap_or(0) * ty.dtype.size();
-            (ty.dtype, shape, AlignedBytes::zeroed(bytes).expect("cannot allocate the result of the call"))
+            (ty.dtype, shape, AlignedBytes::zeroed(bytes).expect("cannot allocate a result of the call"))
         })
         .collect();
     let views: Vec<_> = args.iter().map(|t| t.view()).collect();
@@ -51,7 +51,7 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
     kernel.run(&views, &mut out, workspace.as_mut()).unwrap_or_else(|e| panic!("{e}"));
     let wrap = |(dtype, shape, bytes)| {
         let shape: byoc_ir::tensor::Shape = shape;
-        Tensor::from_storage(dtype, &shape, Arc::new(bytes)).expect("expected as many bytes as the shape requires")
+        Tensor::from_storage(dtype, &shape, Arc::new(bytes)).expect("the allocation matches the shape")
     };
     results.into_iter().map(wrap).collect()
 }

@@ -1,10 +1,10 @@
-//! Standard architectures as ONNX models with seeded weights: realistic networks to compile and to measure when no
-//! trained model is available.
+//! Standard architectures as ONNX models with seeded weights: realistic networks for compilation and benchmarks without
+//! a trained model.
 //!
-//! With purely random weights a deep network forgets its input: the activations of all inputs become similar layer by
-//! layer. Therefore a small batch of noise is propagated through a network while it is built, and each normalization
-//! uses the statistics measured on its input: differences between inputs keep their magnitude, so outputs depend on
-//! inputs.
+//! With purely random weights, the output of a deep network hardly depends on its input: the activations of different
+//! inputs converge layer by layer. Therefore a small batch of noise is propagated through a network while it is built,
+//! and each normalization uses the statistics measured on its input: differences between inputs keep their magnitude,
+//! so outputs depend on inputs.
 
 mod bert;
 mod detection;
@@ -29,7 +29,7 @@ pub const ARCHITECTURES: &[(&str, &str)] = &[
 /// Builds an architecture. The seed determines its weights.
 ///
 /// # Errors
-/// If no architecture is called `name`.
+/// If no architecture has the name `name`.
 pub fn build(name: &str, seed: u64) -> Result<ModelProto, Diagnostic> {
     at_scale(name, seed, 1, 224).ok_or_else(|| {
         let names = ARCHITECTURES.iter().map(|(name, _)| *name);

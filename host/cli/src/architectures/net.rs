@@ -1,4 +1,4 @@
-//! Node-by-node construction of an ONNX graph, with a sample of noise propagated through it.
+//! Node-by-node construction of an ONNX graph, with a noise sample that is propagated through the graph.
 
 use super::measure::{call, channel_statistics};
 use byoc::frontend::onnx::proto::{
@@ -37,7 +37,7 @@ pub struct Output {
 /// Dimension of an output.
 pub enum Dim {
     Known(usize),
-    /// Name of a data-dependent size.
+    /// Name of a data-dependent dimension.
     Named(&'static str),
 }
 
@@ -171,8 +171,8 @@ impl Net {
         self.node("Conv", inputs, &attrs)
     }
 
-    /// Adds a convolution and a batch normalization with the statistics of the sample; at stride 1 the padding keeps
-    /// the spatial dimensions.
+    /// Adds a convolution and a batch normalization with the statistics of the sample; at stride 1 the padding
+    /// preserves the spatial dimensions.
     pub fn conv_bn(&mut self, x: &Value, out: usize, kernel: usize, stride: usize, groups: usize) -> Value {
         self.conv_bn_window(x, out, Window { kernel, stride, pad: kernel / 2 }, groups)
     }

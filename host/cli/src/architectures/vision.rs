@@ -1,4 +1,4 @@
-//! Networks for images. Each maps `image` (1, 3, size, size) to 1000 logits.
+//! Image classification networks. Each maps `image` (1, 3, size, size) to 1000 logits.
 
 use super::measure::call;
 use super::net::{Attr, Net, Value};

@@ -1,4 +1,4 @@
-//! Artifacts: independent of folder, cache and thread count, rejected when corrupt, and explicit about their
+//! Artifacts: independent of directory, cache and thread count, rejected when corrupt, and explicit about their
 //! requirements.
 
 use crate::{byoc, data_text};
@@ -55,7 +55,7 @@ fn artifact_names_missing_plugin() {
         output.json()[0]["first"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
     };
     for (a, b) in first(&with).into_iter().zip(first(&without)) {
-        assert!((a - b).abs() < 1e-4, "{a} and {b}");
+        assert!((a - b).abs() < 1e-4, "expected {b}, found {a}");
     }
     let shown = byoc(["inspect", &file]).ok().out;
     assert!(shown.contains("loadbinary_template") && shown.contains("template 0.1.0"), "{shown}");

@@ -1,4 +1,4 @@
-//! Bundles: self-contained folders that run a model, even in a chroot with nothing else.
+//! Bundles: self-contained directories that run a model, even in a chroot with nothing else.
 
 use crate::{byoc, data, data_text, to_command_output};
 use byoc::compare::{Tolerance, compare};
@@ -70,7 +70,7 @@ fn run(command: &mut Command, input: &[u8]) -> Output {
 
 /// Creates the command that starts the runner in a chroot to the bundle, as an unprivileged user; `None` if chroot is
 /// not permitted.
-#[expect(clippy::print_stdout, reason = "a test that is left out says why")]
+#[expect(clippy::print_stdout, reason = "reports a skipped test")]
 fn in_root_folder(root: &Path) -> Option<Command> {
     // An absolute path, as the environment has no `PATH`.
     let chroot = ["/usr/sbin/chroot", "/usr/bin/chroot"].into_iter().find(|path| Path::new(path).exists());
@@ -81,12 +81,12 @@ fn in_root_folder(root: &Path) -> Option<Command> {
         return None;
     };
     let mut command = Command::new(chroot);
-    // This user cannot write anywhere, as the folders belong to the test's user.
+    // This user cannot write anywhere, as the directories belong to the test's user.
     command.args(["--userspec=65534:65534"]).arg(root).arg("/bin/byoc-run");
     Some(command)
 }
 
-/// Returns the contents of all files below a folder, by relative path.
+/// Returns the contents of all files below a directory, by relative path.
 fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
@@ -135,7 +135,7 @@ fn runs_alone(name: &str, made: &Bundled, input: &str) {
 fn uses_own_libraries(made: &Bundled, expected: &[&str]) {
     let root = made.root().canonicalize().unwrap();
     let mut command = Command::new("/bin/sh");
-    // The variable takes effect in the bundle's loader, which the script executes.
+    // The variable takes effect in the bundle's dynamic loader, which the script executes.
     command.args(["-c", "export LD_DEBUG=files; exec \"$0\" --check"]).arg(root.join("run"));
     let output = run(&mut command, &[]);
     let err = String::from_utf8_lossy(&output.stderr);
@@ -149,7 +149,7 @@ fn uses_own_libraries(made: &Bundled, expected: &[&str]) {
         lines[first..].iter().filter(|line| line.trim_start().starts_with(process)).copied().collect();
     for start in expected {
         let start = format!("calling init: {own}/{start}");
-        assert!(libraries.iter().any(|line| line.contains(&start)), "{start} in {libraries:#?}");
+        assert!(libraries.iter().any(|line| line.contains(&start)), "expected {start} in {libraries:#?}");
     }
     for line in libraries {
         assert!(line.contains(&own), "{line}");
@@ -191,7 +191,7 @@ fn bundle_of_native_regions_runs_alone() {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "a test that is left out says why")]
+#[expect(clippy::print_stdout, reason = "reports a skipped test")]
 fn bundle_with_libraries_of_a_plugin_runs_alone() {
     if onednn().is_none() {
         println!("skipped: a bundle with oneDNN, which is not installed");
@@ -200,7 +200,7 @@ fn bundle_with_libraries_of_a_plugin_runs_alone() {
     let made = bundled(&data_text("models/resnet18_w16"), &["dnnl"], &[]);
     let files = tree(&made.root());
     for file in ["plugins/libdnnl.so.3", "lib/libgomp.so.1", "lib/libstdc++.so.6"] {
-        assert!(files.contains_key(Path::new(file)), "{file} in {:?}", files.keys());
+        assert!(files.contains_key(Path::new(file)), "expected {file} in {:?}", files.keys());
     }
     runs_alone("resnet18_w16", &made, "input.1");
     uses_own_libraries(&made, &["lib/libc.so.6", "plugins/libdnnl.so.3", "lib/libgomp.so.1", "lib/libstdc++.so.6"]);
@@ -251,8 +251,8 @@ fn what_cannot_be_bundled_is_refused_by_name() {
     byoc(["bundle", &artifact, "-o", &out, "--runner", &model]).fails_with("E0708");
     let without = byoc(["bundle", &artifact, "-o", &out, "--runner", &runner]).fails_with("E0709");
     without.stderr_contains(&["loadbinary_ccompiler", "compiled by plugin ccompiler", "--plugin-dir"]);
-    assert_eq!(entries(), before, "nothing remains of a refused bundle");
-    // A folder with unrelated files is left untouched.
+    assert_eq!(entries(), before, "expected no files from a failed bundle");
+    // A directory with unrelated files is left untouched.
     std::fs::create_dir(path("out")).unwrap();
     std::fs::write(path("out/notes.txt"), "keep").unwrap();
     byoc(made.arguments(&path("out"))).fails_with("E0513");
@@ -260,7 +260,7 @@ fn what_cannot_be_bundled_is_refused_by_name() {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "a test that is left out says why")]
+#[expect(clippy::print_stdout, reason = "reports a skipped test")]
 fn missing_library_of_a_plugin_is_named() {
     if onednn().is_none() {
         println!("skipped: a bundle with oneDNN, which is not installed");
@@ -286,7 +286,7 @@ fn every_command_of_page_runs() {
     let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
     let mut count = 0;
     for line in page.split("```console\n").skip(1).flat_map(|rest| rest.split("```").next().unwrap().lines()) {
-        let line = line.strip_prefix("$ ").unwrap_or_else(|| panic!("expected a line \"$ ...\", found: {line}"));
+        let line = line.strip_prefix("$ ").unwrap_or_else(|| panic!("expected a line \"$ ...\", found {line}"));
         let line = line.replace("$PLUGINS", &plugins.path().display().to_string());
         let line = line.replace("$OUT", &folder.path().display().to_string());
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -27,7 +27,7 @@ impl CommandOutput {
     #[track_caller]
     pub fn fails_with(self, code: &str) -> CommandOutput {
         assert_eq!(self.code, 1, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
-        assert!(self.err.contains(&format!("error[{code}]")), "{code} in:\n{}", self.err);
+        assert!(self.err.contains(&format!("error[{code}]")), "expected {code} in:\n{}", self.err);
         self
     }
 
@@ -35,7 +35,7 @@ impl CommandOutput {
     #[track_caller]
     pub fn stderr_contains(self, words: &[&str]) -> CommandOutput {
         for word in words {
-            assert!(self.err.contains(word), "\"{word}\" in:\n{}", self.err);
+            assert!(self.err.contains(word), "expected \"{word}\" in:\n{}", self.err);
         }
         self
     }
@@ -70,13 +70,13 @@ pub fn isolated_command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Returns a copy of the binary in a separate folder, so that the binary does not find the plugins that cargo builds
+/// Returns a copy of the binary in a separate directory, so that the binary does not find the plugins that cargo builds
 /// next to the original.
 pub fn binary() -> &'static Path {
     static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         let built = Path::new(env!("CARGO_BIN_EXE_byoc"));
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("alone-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("cannot create the folder for the binary");
+        std::fs::create_dir_all(&folder).expect("cannot create the directory for the binary");
         let alone = folder.join("byoc");
         byoc_test_support::copy(built, &alone);
         alone
@@ -93,21 +93,21 @@ pub fn to_command_output(output: Output) -> CommandOutput {
     }
 }
 
-/// Returns the path of a file or folder in the project's `tests` folder.
+/// Returns the path of a file or directory in the project's `tests` directory.
 pub fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests").join(path)
 }
 
-/// Returns the path of a file or folder in the project's `tests` folder as text.
+/// Returns the path of a file or directory in the project's `tests` directory as text.
 pub fn data_text(path: &str) -> String {
     data(path).display().to_string()
 }
 
-/// Returns the folders of the models with recorded outputs, by name.
+/// Returns the directories of the models with recorded outputs, by name.
 pub fn models() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = std::fs::read_dir(data("models"))
-        .expect("cannot read the folder of the models")
-        .map(|e| e.expect("cannot read a folder entry").path())
+        .expect("cannot read the directory of the models")
+        .map(|e| e.expect("cannot read a directory entry").path())
         .filter(|p| p.join("model.onnx").is_file())
         .collect();
     all.sort();

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Folder with the plugin of the test device and a model.
+/// Directory with the plugin of the test device and a model.
 struct Fixture {
     folder: TempDir,
     model: String,
@@ -43,7 +43,7 @@ impl Fixture {
 
     fn assert_output(&self, expected: &str) {
         let read = |path: &str| std::fs::read(path).unwrap();
-        assert!(read(&self.path("out.npz")) == read(expected), "the host and the device disagree");
+        assert!(read(&self.path("out.npz")) == read(expected), "expected bit-identical results on host and device");
     }
 
     /// Returns the metrics of a run on the device, after checking that its results match the host's.
@@ -139,8 +139,8 @@ fn independent_regions_run_side_by_side() {
         let end = |event: &Value| begin(event) + event["dur"].as_f64().unwrap();
         begin(&kernels[0]).max(begin(&kernels[1])) < end(&kernels[0]).min(end(&kernels[1]))
     };
-    assert!(overlap(false), "neither run waits for the other");
-    assert!(!overlap(true), "the device serves one run at a time");
+    assert!(overlap(false), "expected concurrent runs");
+    assert!(!overlap(true), "expected one run at a time");
 }
 
 #[test]
@@ -182,9 +182,10 @@ fn options_reach_every_entry_and_devices_can_be_chosen() {
     assert_eq!(offloaded(&[]), 1);
     assert_eq!(offloaded(&["--backend-option", "device.wide=true"]), 3);
     let shown = byoc(["plugins", "show", "device", "--plugin-dir", &dir]).ok().out;
-    for line in ["devices, chosen with --device device=ID:", "0: first, 1024 MiB, float32", "1: second, without memory"]
+    for line in
+        ["devices, selected with --device device=ID:", "0: first, 1024 MiB, float32", "1: second, without memory"]
     {
-        assert!(shown.contains(line), "{line} in\n{shown}");
+        assert!(shown.contains(line), "expected {line} in\n{shown}");
     }
     fixture.run(&["--device", "device=7"]).fails_with("E0427").stderr_contains(&[
         "device has no device \"7\"",
@@ -359,7 +360,10 @@ fn library_sets_options_for_one_run() {
     };
     model.run([&input]).unwrap();
     let [per_run, none] = counted();
-    assert!(per_run > 0 && none == 0, "the option of the session");
+    assert!(
+        per_run > 0 && none == 0,
+        "expected the session's option, found {per_run} runs with low and {none} with high"
+    );
     let high = RunOptions::default().backend_option(&session, "device", "level", "high").unwrap();
     model.run_with([&input], &high).unwrap();
     let mut future = std::pin::pin!(model.run_async([&input], &high).unwrap());

@@ -34,9 +34,9 @@ fn test_set() -> (byoc_ir::tensor::Tensor, Vec<i64>) {
     let entries = byoc::io::npz::read(&crate::data("digits/test.npz")).unwrap();
     let find = |wanted: &[&str]| {
         let found = entries.iter().find(|(name, _)| wanted.contains(&name.as_str()));
-        found
-            .map(|(_, t)| t.clone())
-            .unwrap_or_else(|| panic!("{wanted:?} among {:?}", entries.iter().map(|e| &e.0).collect::<Vec<_>>()))
+        found.map(|(_, t)| t.clone()).unwrap_or_else(|| {
+            panic!("expected {wanted:?} among {:?}", entries.iter().map(|e| &e.0).collect::<Vec<_>>())
+        })
     };
     let images = find(&["image", "images", "x"]);
     let labels = find(&["label", "labels", "y"]).view().to_i64s().unwrap();

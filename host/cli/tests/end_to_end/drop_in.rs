@@ -33,7 +33,10 @@ fn reports_each_bad_file_and_loads_others() {
     let output = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
     let rows: Vec<_> = output.json().into_iter().filter(|r| r["file"].as_str().unwrap().starts_with(&dir)).collect();
     let code = |name: &str| {
-        let row = rows.iter().find(|r| r["file"].as_str().unwrap().ends_with(name)).unwrap_or_else(|| panic!("{name}"));
+        let row = rows
+            .iter()
+            .find(|r| r["file"].as_str().unwrap().ends_with(name))
+            .unwrap_or_else(|| panic!("expected a row for {name}"));
         assert!(!row["reason"].as_str().unwrap_or_default().contains('\n'), "{row}");
         row["code"].as_str().unwrap_or_default().to_owned()
     };

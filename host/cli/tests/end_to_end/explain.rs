@@ -44,7 +44,7 @@ fn explains_every_operator_of_every_model() {
         let totals = &json["totals"];
         let line =
             format!("{} operators: {} in {} regions", totals["operators"], totals["in_regions"], totals["regions"]);
-        assert!(table.contains(&line), "{line} in\n{table}");
+        assert!(table.contains(&line), "expected {line} in\n{table}");
     }
 }
 
@@ -61,7 +61,7 @@ fn check_node(model: &str, node: &Value, json: &Value) {
     match placement["kind"].as_str().unwrap() {
         "region" => {
             let region = json["regions"].as_array().unwrap().iter().find(|r| r["symbol"] == placement["region"]);
-            let region = region.unwrap_or_else(|| panic!("{}", place()));
+            let region = region.unwrap_or_else(|| panic!("expected a region: {}", place()));
             assert!(region["nodes"].as_array().unwrap().contains(&node["id"]), "{}", place());
         }
         "host" => {
@@ -71,7 +71,7 @@ fn check_node(model: &str, node: &Value, json: &Value) {
             assert_eq!(refused, BTreeSet::from(["ccompiler", "template"]), "{}", place());
         }
         "folded" => assert!(placement["into"].as_str().is_some_and(|s| !s.is_empty()), "{}", place()),
-        other => panic!("{other}: {}", place()),
+        other => panic!("unknown placement {other}: {}", place()),
     }
     for refusal in node["refusals"].as_array().unwrap() {
         assert!(CODES.contains(&refusal["code"].as_str().unwrap()), "{}", place());

@@ -20,7 +20,7 @@ const STRICT: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror
 
 const SANITIZE: &[&str] = &["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
-/// Exported project and its folder.
+/// Exported project and its directory.
 struct Exported {
     _folder: Option<TempDir>,
     dir: PathBuf,
@@ -39,7 +39,7 @@ fn digits(extra: &[&str]) -> Exported {
     export(&data_text("digits/digits.onnx"), &[&["--dim", "batch=1"], extra].concat())
 }
 
-/// Quantizes the digits model to int8; returns the folder and the path of the model in it.
+/// Quantizes the digits model to int8; returns the directory and the path of the model in it.
 fn quantized_digits(extra: &[&str]) -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("int8.relay").display().to_string();
@@ -64,7 +64,7 @@ fn output(command: &mut Command) -> String {
 }
 
 impl Exported {
-    /// Opens the exported project in a folder.
+    /// Opens the exported project in a directory.
     fn open(dir: &str) -> Exported {
         let dir = PathBuf::from(dir);
         let metadata = serde_json::from_slice(&std::fs::read(dir.join("model.json")).unwrap()).unwrap();
@@ -239,7 +239,7 @@ fn open_dimensions_and_unknown_operators_are_refused() {
         let args = ["export", &extern_model, "--c", &dir, "--extern", wrong];
         byoc(args.iter().chain(dims)).fails_with("E0519");
     }
-    assert!(!Path::new(&dir).exists(), "nothing is written");
+    assert!(!Path::new(&dir).exists(), "expected no output directory");
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn all_models_with_gcc_under_sanitizers() {
 fn all_models_with_clang() {
     match exists("clang") {
         true => all_models("clang", "generic", &["-O2"]),
-        false => eprintln!("skipped: no clang"),
+        false => eprintln!("skipped: clang is not installed"),
     }
 }
 
@@ -318,7 +318,7 @@ fn all_models_with_vectors() {
     for (target, feature) in [("x86-64-v3", " avx2 "), ("x86-64-v4", " avx512vl ")] {
         match cpu.contains(feature) {
             true => all_models("gcc", target, &[SANITIZE, &[&format!("-march={target}")]].concat()),
-            false => eprintln!("skipped: {target}, which this processor is not"),
+            false => eprintln!("skipped: {target}, which this processor does not support"),
         }
     }
 }
@@ -343,7 +343,7 @@ fn all_models_on_aarch64() {
 fn build_files_build_and_print_sizes() {
     let project = digits(&[]);
     if !exists("make") {
-        eprintln!("skipped: no make");
+        eprintln!("skipped: make is not installed");
         return;
     }
     let make = |target: &str| output(Command::new("make").arg("-C").arg(&project.dir).arg(target));
@@ -351,7 +351,7 @@ fn build_files_build_and_print_sizes() {
     let sizes = make("size");
     assert!(sizes.contains("text") && sizes.contains("model_layers0.o") && sizes.contains("static"), "{sizes}");
     if !exists("cmake") {
-        eprintln!("skipped: no cmake");
+        eprintln!("skipped: cmake is not installed");
         return;
     }
     let build = project.dir.join("build");
@@ -439,7 +439,7 @@ fn every_command_of_page_runs() {
     let path = format!("{}:{}", binary().parent().unwrap().display(), std::env::var("PATH").unwrap());
     let mut count = 0;
     for line in page.split("```console\n").skip(1).flat_map(|rest| rest.split("```").next().unwrap().lines()) {
-        let line = line.strip_prefix("$ ").unwrap_or_else(|| panic!("expected a line \"$ ...\", found: {line}"));
+        let line = line.strip_prefix("$ ").unwrap_or_else(|| panic!("expected a line \"$ ...\", found {line}"));
         let words = line.split_whitespace().map(|word| {
             word.trim_matches('"')
                 .replace("$PLUGINS", &plugins.path().display().to_string())

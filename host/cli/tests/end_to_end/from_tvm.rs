@@ -30,7 +30,7 @@ fn every_command_of_page_runs() {
     let mut count = 0;
     for line in blocks(&page, "console").iter().flat_map(|(_, block)| block.lines()) {
         let words =
-            line.strip_prefix("$ byoc ").unwrap_or_else(|| panic!("expected a line \"$ byoc ...\", found: {line}"));
+            line.strip_prefix("$ byoc ").unwrap_or_else(|| panic!("expected a line \"$ byoc ...\", found {line}"));
         let words = words.split_whitespace().map(|w| w.replace("$PLUGINS", &folders[0]).replace("$OUT", &folders[1]));
         let output = to_command_output(command(words).current_dir(workspace()).output().expect("cannot start byoc"));
         assert_eq!(output.code, 0, "{line}\nstdout:\n{}\nstderr:\n{}", output.out, output.err);

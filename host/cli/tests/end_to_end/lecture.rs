@@ -68,14 +68,14 @@ fn partitions_into_three_regions_and_preserves_program() {
     let regions: Vec<&str> = text.split("\n\n").filter(|f| f.contains("Compiler=")).collect();
     let holds = |words: &[&str]| {
         let found: Vec<&&str> = regions.iter().filter(|region| words.iter().all(|w| region.contains(w))).collect();
-        assert_eq!(found.len(), 1, "one region with {words:?} in:\n{text}");
+        assert_eq!(found.len(), 1, "expected one region with {words:?} in:\n{text}");
     };
     holds(&["nn.conv2d", "nn.bias_add", "nn.relu", "Composite=\"byoc-target.conv2d_bias_relu\""]);
     holds(&["reshape("]);
     holds(&["add(", "int32"]);
 }
 
-/// Creates a folder with the template plugin, configured by the JSON file of the example.
+/// Creates a directory with the template plugin, configured by the JSON file of the example.
 fn target() -> tempfile::TempDir {
     let folder = temporary_folder();
     byoc_test_support::copy(&plugin("template"), &folder.path().join("libbyoc_target.so"));
@@ -91,7 +91,7 @@ fn result(folder: &Path, name: &str, options: &[&str]) -> (Vec<f32>, crate::Comm
     let command = [&["run", &program, "--output", &file, "--no-cache"], &inputs[..], options].concat();
     let output = byoc(command).ok();
     let arrays = ::byoc::io::npz::read(&npz).unwrap();
-    assert_eq!(arrays.len(), 1, "one output");
+    assert_eq!(arrays.len(), 1, "expected one output");
     let tensor = arrays.into_iter().next().map(|(_, tensor)| tensor).unwrap();
     assert_eq!(tensor.shape(), [1, 256]);
     (tensor.as_slice::<f32>().to_vec(), output)
@@ -108,7 +108,7 @@ fn loop_has_same_result_with_and_without_backend() {
     let options = ["--backend", "byoc-target", "--plugin-dir", &dir, "--require-offload", "-v"];
     let (other, output) = result(folder.path(), "target", &options);
     for (a, b) in host.iter().zip(&other) {
-        assert!((a - b).abs() <= 1e-5 * largest, "{a} against {b}");
+        assert!((a - b).abs() <= 1e-5 * largest, "expected {a}, found {b}");
     }
     // The body region and the counter region run in each of ten iterations, the exit region once.
     assert!(output.err.matches("byoc_target_while_loop").count() >= 21, "{}", output.err);
@@ -131,6 +131,6 @@ fn loop_has_same_result_on_compiled_code() {
     let options = ["--backend", "ccompiler", "--plugin-dir", &dir, "--require-offload=0.9"];
     let (compiled, _) = result(folder.path(), "compiled", &options);
     for (a, b) in host.iter().zip(&compiled) {
-        assert!((a - b).abs() <= 1e-5 * largest, "{a} against {b}");
+        assert!((a - b).abs() <= 1e-5 * largest, "expected {a}, found {b}");
     }
 }

@@ -14,7 +14,7 @@ const WEIGHT: usize = 64;
 /// Size of the weight in bytes.
 const WEIGHT_BYTES: u64 = (WEIGHT * WEIGHT * 4) as u64;
 
-/// Folder with the test plugin, and a model with three regions that share a weight.
+/// Directory with the test plugin, and a model with three regions that share a weight.
 struct Fixture {
     folder: TempDir,
     model: String,
@@ -88,17 +88,20 @@ fn write_weight(path: &Path, values: &[u8]) {
 fn linked_regions_share_their_data() {
     let fixture = Fixture::new(&json!({"packed": true}));
     let (_, unlinked) = fixture.compile();
-    assert!(unlinked > 3 * WEIGHT_BYTES, "three blobs hold the weight: {unlinked}");
+    assert!(unlinked > 3 * WEIGHT_BYTES, "expected three copies of the weight, found {unlinked} bytes");
     assert_eq!(fixture.run(&["--require-offload=0.9"]).ok().out, fixture.expected());
 
     fixture.configure(&json!({"packed": true, "link": true}));
     let (_, linked) = fixture.compile();
-    assert!((WEIGHT_BYTES..2 * WEIGHT_BYTES).contains(&linked), "the shared data hold the weight once: {linked}");
+    assert!(
+        (WEIGHT_BYTES..2 * WEIGHT_BYTES).contains(&linked),
+        "expected one copy of the weight, found {linked} bytes"
+    );
     assert_eq!(fixture.run(&["--require-offload=0.9", "--allow-native", "no"]).ok().out, fixture.expected());
     let artifact = fixture.path("model.byoc");
     let inspected = byoc(["inspect", &artifact, "--plugin-dir", &fixture.dir()]).ok().out;
     for line in ["shared/packer", "regions of packer are linked and share 16384 bytes", "0 constants, 0 bytes"] {
-        assert!(inspected.contains(line), "{line} in\n{inspected}");
+        assert!(inspected.contains(line), "expected {line} in\n{inspected}");
     }
     let bench =
         byoc(["bench", &artifact, "--plugin-dir", &fixture.dir(), "--runs", "1", "--json"]).ok().json().remove(0);
@@ -130,12 +133,12 @@ fn constants_in_blobs_are_left_out_of_an_artifact() {
     fixture.configure(&json!({"packed": true, "link": true}));
     let (packed, _) = fixture.compile();
     assert!(
-        packed.err.contains("warning[E0712]: 1 constant of 16384 bytes in all, only in the blobs of packer"),
+        packed.err.contains("warning[E0712]: 1 constant (16384 bytes) stored only in the blobs of packer"),
         "{}",
         packed.err
     );
     let inspected = byoc(["inspect", &fixture.path("model.byoc"), "--plugin-dir", &fixture.dir()]).ok().out;
-    assert!(inspected.contains("1 further constant, 16384 bytes, only in blobs"), "{inspected}");
+    assert!(inspected.contains("1 further constant (16384 bytes) stored only in blobs"), "{inspected}");
 }
 
 /// Tests that no region falls back to the host without its constants: each attempt is an error with a reason.
@@ -144,7 +147,7 @@ fn regions_without_constants_do_not_run_on_the_host() {
     let config = json!({"packed": true, "link": true});
     let fixture = Fixture::new(&config);
     fixture.compile();
-    let gives_up = "packer holds them, and gave up the host's program of the region";
+    let gives_up = "packer stores them in its blobs and declared that the region needs no host fallback";
     fixture.run(&["--backend", "none"]).fails_with("E0712").stderr_contains(&["1 of the constants", gives_up]);
     let elsewhere = temporary_folder();
     let dir = elsewhere.path().display().to_string();
@@ -173,7 +176,7 @@ fn link_step_that_fails_leaves_the_regions_to_the_host() {
         let (compiled, _) = fixture.compile();
         assert_eq!(compiled.err.matches("E0423").count(), 1, "{}", compiled.err);
         for words in [reason, "the regions of packer could not be linked and run on the host", "0 regions with 0.0 %"] {
-            assert!(compiled.err.contains(words), "{words} in {}", compiled.err);
+            assert!(compiled.err.contains(words), "expected {words} in {}", compiled.err);
         }
         assert_eq!(fixture.run(&[]).ok().out, fixture.expected());
     }
@@ -230,11 +233,11 @@ fn states_of_regions_belong_to_a_loaded_model() {
     let model = fixture.model(&session);
     let first = first_output(&model);
     let second = first_output(&model);
-    assert_ne!(first, second, "the state of the first run");
+    assert_ne!(first, second, "expected the second run to start from the state of the first");
     let clone = model.clone();
     let other = fixture.model(&session);
     assert_eq!(first_output(&other), first, "expected a separate state in a second model");
-    assert_ne!(first_output(&clone), first, "a clone shares the state");
+    assert_ne!(first_output(&clone), first, "expected a clone to share the state");
     model.reset_state().unwrap();
     assert_eq!(first_output(&clone), first);
     assert_eq!(first_output(&other), second, "expected a reset of the first model to keep the state of the second");

@@ -1,5 +1,5 @@
-//! From an empty folder to a running backend: `plugins new`, one build command, one copy; and the reports of `plugins
-//! check`.
+//! From an empty directory to a running backend (`plugins new`, one build command, one copy), and the reports of
+//! `plugins check`.
 
 use crate::{byoc, data_text, to_command_output};
 use byoc_test_support::{c_plugin, copy, plugin, sample, test_plugin, workspace};
@@ -9,12 +9,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Creates a folder inside the build folder, so that generated crates are built with this checkout's settings.
+/// Creates a directory inside the build directory, so that generated crates are built with this checkout's settings.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Build folder of generated crates, shared so that their dependencies are built once.
+/// Build directory of generated crates, shared so that their dependencies are built once.
 fn shared_target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated")
 }
@@ -73,7 +73,7 @@ fn builds_new_plugin_in_rust() {
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
     };
     let helpers = workspace().join("plugin-api/support/src");
-    assert_eq!(names(&mine.join("byoc-plugin-support/src")), names(&helpers), "the copy is complete");
+    assert_eq!(names(&mine.join("byoc-plugin-support/src")), names(&helpers), "expected a complete copy");
     for folder in ["byoc-plugin-api", "byoc-plugin-support"] {
         assert_licensed(&mine.join(folder));
     }
@@ -90,7 +90,7 @@ fn builds_new_plugin_in_rust() {
         "--backend mine: nn.relu, and nothing else",
         "no problems found",
     ] {
-        assert!(checked.contains(part), "{part} in\n{checked}");
+        assert!(checked.contains(part), "expected {part} in\n{checked}");
     }
 }
 
@@ -102,14 +102,14 @@ fn assert_licensed(folder: &Path) {
     }
 }
 
-/// Runs the commands of the guide one by one, in a folder that contains only the test models of this checkout.
+/// Runs the commands of the guide one by one, in a directory that contains only the test models of this checkout.
 #[test]
 fn guide_commands_work() {
     let guide = std::fs::read_to_string(workspace().join("docs/writing-a-backend.md")).unwrap();
     let walk = guide.split("## The walk").nth(1).unwrap().split("\n## ").next().unwrap();
     let blocks: Vec<&str> =
         walk.split("```sh\n").skip(1).map(|part| part.split("```").next().unwrap_or_default()).collect();
-    let [new, build, rest @ ..] = &blocks[..] else { panic!("{blocks:?}") };
+    let [new, build, rest @ ..] = &blocks[..] else { panic!("expected at least two blocks, found {blocks:?}") };
     assert!(rest.iter().any(|block| block.contains("byoc plugins test")), "{rest:?}");
     let folder = folder();
     std::os::unix::fs::symlink(workspace().join("tests"), folder.path().join("tests")).unwrap();
@@ -122,13 +122,13 @@ fn guide_commands_work() {
         to_command_output(command.env_remove("BYOC_PLUGIN_PATH").output().unwrap()).ok()
     };
     walked(new);
-    // The lock file makes the registry unnecessary, and the shared build folder saves the minutes of a first build.
+    // The lock file makes the registry unnecessary, and the shared build directory saves the minutes of a first build.
     copy(&workspace().join("Cargo.lock"), &folder.path().join("mine/Cargo.lock"));
     walked(build);
     std::os::unix::fs::symlink(shared_target(), folder.path().join("mine/target")).unwrap();
     let shown = walked(&rest.join("\n")).out;
     for part in ["no problems found", "tvmgen_default_mine_main_0", "FLOPs on backends", "y = max(x, 0)"] {
-        assert!(shown.contains(part), "{part} in\n{shown}");
+        assert!(shown.contains(part), "expected {part} in\n{shown}");
     }
 }
 
@@ -199,7 +199,7 @@ def @main(%a: Tensor[(4, 4), float32], %w: Tensor[(4, 4), float32]) {
         let nodes = rows["nodes"].as_array().unwrap().iter();
         nodes.map(|node| node["placement"]["kind"].as_str().unwrap_or_default().to_owned()).collect()
     };
-    // The region with one operator is refused with a reason and falls back to the host; the region with two stays.
+    // The region with one operator is refused with a reason and falls back to the host; the region with two is not.
     let rows = explained(r#"{\"min_region_operators\": 2}"#);
     assert_eq!(kinds(&rows), ["host", "host", "region", "region"], "{rows}");
     let detail = rows["nodes"][0]["refusals"][0]["detail"].as_str().unwrap_or_default();
@@ -267,14 +267,14 @@ fn new_rejects_invalid_names_and_paths() {
     let at = |name: &str| folder.path().join(name).display().to_string();
     byoc(["plugins", "new", &at("my-chip")]).fails_with("E0425").stderr_contains(&["\"my-chip\"", "try \"my_chip\""]);
     byoc(["plugins", "new", "--c", &at("mine")]).ok();
-    byoc(["plugins", "new", "--c", &at("mine")]).fails_with("E0425").stderr_contains(&["mine exists already"]);
+    byoc(["plugins", "new", "--c", &at("mine")]).fails_with("E0425").stderr_contains(&["mine already exists"]);
     byoc(["plugins", "new", &at("other"), "--api", &at("mine")])
         .fails_with("E0425")
         .stderr_contains(&[&at("mine"), "--api DIR"]);
     assert!(!Path::new(&at("other")).exists());
 }
 
-/// Builds a C plugin with the given description; returns its folder and its path.
+/// Builds a C plugin with the given description; returns its directory and its path.
 fn described(description: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(workspace().join("tests/plugins/c/everything.c")).unwrap();

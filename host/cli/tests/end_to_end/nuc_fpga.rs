@@ -33,7 +33,7 @@ def @main(%x: Tensor[(2, 3, 12, 12), int8], %w1: Tensor[(8, 3, 3, 3), int8], %w2
 const INPUTS: [&str; 8] =
     ["--input", "x=random:1", "--input", "w1=random:2", "--input", "w2=random:3", "--input", "w3=random:4"];
 
-/// Folders with the model and with the plugin.
+/// Directories with the model and with the plugin.
 struct Fixture {
     folder: TempDir,
     plugins: TempDir,
@@ -294,7 +294,7 @@ fn residual_network_runs_on_device() {
 /// the figures.
 #[test]
 #[ignore = "a minute of computation"]
-#[expect(clippy::print_stdout, reason = "the test is run for its figures")]
+#[expect(clippy::print_stdout, reason = "prints the measured figures")]
 fn full_size_residual_network_runs_on_device() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("resnet18.onnx").display().to_string();
@@ -305,7 +305,7 @@ fn full_size_residual_network_runs_on_device() {
         let ratios = rows.iter().filter_map(|row| row["signal_to_noise_db"].as_f64());
         let least = ratios.fold(f64::INFINITY, f64::min);
         let cosine = rows.last().unwrap()["summary"]["cosine"].as_f64().unwrap();
-        println!("--keep {keep}: over 64 inputs the cosine is {cosine:.5}, the lowest signal-to-noise {least:.1} dB");
+        println!("--keep {keep}: cosine {cosine:.5} over 64 inputs, lowest signal-to-noise ratio {least:.1} dB");
         assert!(cosine >= 0.95 && least >= 15.0, "{cosine}, {least} dB");
     }
     if byoc_test_support::onednn().is_some() {

@@ -4,7 +4,7 @@ use crate::{byoc, data, data_text, models};
 use byoc::io;
 use byoc_ir::tensor::Tensor;
 
-/// Returns a folder with the backend, or `None` if oneDNN is not installed.
+/// Returns a directory with the backend, or `None` if oneDNN is not installed.
 fn plugins() -> Option<tempfile::TempDir> {
     byoc_test_support::onednn()?;
     Some(byoc_test_support::plugin_dir(&["dnnl"]))
@@ -23,7 +23,7 @@ fn runs_every_model() {
     let share = |line: &serde_json::Value| line["offload_flops"].as_f64().unwrap();
     assert!(
         lines[..15].iter().all(|line| (0.95..=1.0).contains(&share(line))),
-        "no more than there is: {}",
+        "expected shares from 0.95 to 1: {}",
         output.out
     );
 }
@@ -124,7 +124,7 @@ fn computes_bfloat16_on_request() {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512bf16") {
         assert!(plain != narrow && !said.contains("ignored"), "{said}");
-        // The rounding of bfloat16, with its 8-bit significand, shows in every error.
+        // The rounding of bfloat16, with its 8-bit significand, dominates every error.
         assert!(errors(&on).iter().zip(errors(&off)).all(|(on, off)| *on > 10.0 * off), "{}{}", on.out, off.out);
         return;
     }
@@ -224,7 +224,7 @@ fn quantized_is_one_region(model: &str, input: &str, quantize: &[&str], sums: us
 
     let (expected, got) = (outputs(&file, input, &[]), outputs(&file, input, &backend));
     assert_eq!(got.shape(), expected.shape());
-    assert_eq!(got.bytes(), expected.bytes(), "the bits of the host");
+    assert_eq!(got.bytes(), expected.bytes(), "expected results bit-identical to the host");
 }
 
 #[test]
@@ -278,7 +278,7 @@ def @main(%x: Tensor[(1, 8, 12, 12), uint8], %r: Tensor[(1, 16, 12, 12), uint8])
         byoc([&["run", &file], &inputs[..], extra].concat()).ok();
         io::npz::read(results.as_ref()).unwrap().remove(0).1
     };
-    assert_eq!(run(&backend).bytes(), run(&[]).bytes(), "the bits of the host");
+    assert_eq!(run(&backend).bytes(), run(&[]).bytes(), "expected results bit-identical to the host");
 }
 
 /// Tests that a concatenation of tensors with different scales is one composite that includes the scale tuples.
@@ -307,5 +307,5 @@ def @main(%x: Tensor[(1, 8, 12, 12), int8]) {
     assert_eq!(concat.unwrap()["placement"]["backend"], "dnnl", "{explained}");
     assert_eq!(explained["regions"].as_array().unwrap().len(), 1);
     let (expected, got) = (outputs(&file, "x=random:1", &[]), outputs(&file, "x=random:1", &backend));
-    assert_eq!(got.bytes(), expected.bytes(), "the bits of the host");
+    assert_eq!(got.bytes(), expected.bytes(), "expected results bit-identical to the host");
 }

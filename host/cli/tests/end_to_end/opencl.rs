@@ -11,7 +11,7 @@ use byoc_test_support::plugin_dir;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// Scratch folder, and folder with the plugin.
+/// Scratch directory, and directory with the plugin.
 struct Fixture {
     folder: TempDir,
     plugins: TempDir,
@@ -23,7 +23,7 @@ impl Fixture {
     }
 
     /// Creates the fixture; prints the reason and returns `None` if no device is available.
-    #[expect(clippy::print_stdout, reason = "a test that is left out says why")]
+    #[expect(clippy::print_stdout, reason = "reports a skipped test")]
     fn with_device() -> Option<Fixture> {
         let fixture = Fixture::new();
         let model = fixture.write("probe.relay", &program("%x: Tensor[(2, 3), float32]", &["nn.relu(%x)"]));
@@ -304,7 +304,7 @@ fn traces_have_the_times_of_kernels() {
     fixture.byoc(&["run", &model, "--input", "x=random:1", "--trace", &trace], &[]).ok();
     let text = std::fs::read_to_string(&trace).unwrap();
     for part in ["nn.softmax", "microseconds", "opencl.nanoseconds", "opencl.bytes_in"] {
-        assert!(text.contains(part), "{part} in {text}");
+        assert!(text.contains(part), "expected {part} in {text}");
     }
 }
 
@@ -314,7 +314,7 @@ fn source_and_listing_are_readable() {
     let model = data_text("digits/digits.onnx");
     let source = fixture.byoc(&["source", &model, "--dim", "batch=1"], &[]).ok().out;
     for part in ["kernel __attribute__((reqd_work_group_size(", "nn.conv2d: (1, ", "-> (1, 10)", "work-items"] {
-        assert!(source.contains(part), "{part} in\n{source}");
+        assert!(source.contains(part), "expected {part} in\n{source}");
     }
     let artifact = fixture.path("digits.byoc").display().to_string();
     fixture.byoc(&["compile", &model, "--dim", "batch=1", "-o", &artifact], &[]).ok();

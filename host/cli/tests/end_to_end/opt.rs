@@ -9,7 +9,7 @@ def @main(%a: Tensor[(4), float32], %b: Tensor[(4), float32]) { exp(nn.relu(add(
 
 const FOUR: &str = "merge_composite,annotate_target,merge_compiler_regions,partition_graph";
 
-/// Folder with the module, a pattern file and the expected results.
+/// Directory with the module, a pattern file and the expected results.
 struct Files(tempfile::TempDir);
 
 impl Files {
@@ -74,7 +74,7 @@ def @tvmgen_m_t_main_0(%p: Tensor[(4), float32], %q: Tensor[(4), float32], globa
     let printed = files.opt(&four).ok();
     assert!(printed.out.contains("def @tvmgen_m_t_main_0"), "{}", printed.out);
     let other = files.opt(&[&four[..], &["--annotate", "u=exp", "--expect", "expected.relay"]].concat());
-    assert!(other.out.contains("+  @tvmgen_m_u_main_"), "a diff:\n{}", other.out);
+    assert!(other.out.contains("+  @tvmgen_m_u_main_"), "expected a diff, found:\n{}", other.out);
     other.fails_with("E0350");
 }
 

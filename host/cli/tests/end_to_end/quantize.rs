@@ -7,7 +7,7 @@ use byoc_quantize::measure::cosine;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Creates a folder for the quantized model; returns the folder and the path of the model in it.
+/// Creates a directory for the quantized model; returns the directory and the path of the model in it.
 fn place() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("int8.relay");
@@ -91,7 +91,7 @@ fn quantized_model_consists_of_qnn_operators() {
         ("nn.max_pool2d", 2),
     ];
     for (name, times) in wanted {
-        assert_eq!(count(name), times, "{name} in\n{text}");
+        assert_eq!(count(name), times, "expected {times} occurrences of {name} in\n{text}");
     }
     // The same command writes the same bytes.
     let weights = std::fs::read(file.with_extension("relay.safetensors")).unwrap();
@@ -128,7 +128,8 @@ fn residual_network_keeps_results() {
     assert!(mean >= 0.95, "{mean}: {cosines:?}");
 }
 
-/// Creates a folder with the plugin of an int8 accelerator; returns the folder and the options that select the plugin.
+/// Creates a directory with the plugin of an int8 accelerator; returns the directory and the options that select the
+/// plugin.
 fn accelerator() -> (TempDir, Vec<String>) {
     let plugins = byoc_test_support::plugin_dir(&["nuc_fpga"]);
     let dir = plugins.path().display().to_string();
@@ -157,7 +158,7 @@ fn digits_on_accelerator_match_host_bit_for_bit() {
     let on_device =
         outputs(&file, "image", &images, &[&options[..], &["--no-cache", "--require-offload=0.9"]].concat());
     assert!(count_correct(&host, &labels) >= 355, "{}", count_correct(&host, &labels));
-    assert!(host == on_device, "expected the bits of the host on the device");
+    assert!(host == on_device, "expected device results bit-identical to the host");
     let batch = [&options[..], &["--dim", "batch=360"]].concat();
     assert_eq!((offloaded(&file, &batch, "qnn.conv2d"), offloaded(&file, &batch, "qnn.dense")), (2, 2));
 }
@@ -176,7 +177,7 @@ fn offloads_every_layer_of_residual_network() {
         assert_eq!(offloaded(&file, &options, "qnn.dense"), 1);
         let host = outputs(&file, "input_1", &image, &[]);
         let device = outputs(&file, "input_1", &image, &[&options[..], &["--no-cache"]].concat());
-        assert!(host == device, "--keep {keep}: expected the bits of the host on the device");
+        assert!(host == device, "--keep {keep}: expected device results bit-identical to the host");
     }
 }
 

@@ -5,7 +5,7 @@ use byoc_test_support::{copy, temporary_folder, test_plugin};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Creates a folder with the faulty plugin for `mistake`, and a model that the plugin supports.
+/// Creates a directory with the faulty plugin for `mistake`, and a model that the plugin supports.
 fn rude(mistake: &str) -> (TempDir, String, String) {
     let folder = temporary_folder();
     copy(&test_plugin("faulty"), &folder.path().join(format!("faulty_{mistake}.so")));
@@ -100,7 +100,7 @@ fn wrong_prepared_shapes_fall_back_to_host() {
 #[test]
 fn checked_run_reports_out_of_bounds_writes() {
     for (mistake, what) in [
-        ("writes_past_end", "output 0: 1 bytes written after the end, the first at 0 past it"),
+        ("writes_past_end", "output 0: 1 bytes written after the end, the first at offset 0 past the end"),
         ("writes_before_start", "output 0: 1 bytes written before the start, the last at 1 before it"),
         ("writes_past_workspace", "workspace: 1 bytes written after the end"),
         ("writes_input", "input 0 was written to"),
@@ -186,7 +186,7 @@ fn region_without_outputs_stays_on_host() {
         "graph empty: expected at least one output, found none",
         "region empty could not be compiled and runs on the host",
     ] {
-        assert!(output.err.contains(words), "{words} in {}", output.err);
+        assert!(output.err.contains(words), "expected {words} in {}", output.err);
     }
     assert!(!output.err.contains("E0404"), "expected the other region on the backend: {}", output.err);
     the_next_command_works(&dir);
@@ -201,7 +201,7 @@ fn build_names_missing_symbol_by_its_code() {
         "the library defines somebody_else",
         "region tvmgen_default_faulty_main_0 could not be compiled and runs on the host",
     ] {
-        assert!(explained.err.contains(words), "{words} in {}", explained.err);
+        assert!(explained.err.contains(words), "expected {words} in {}", explained.err);
     }
     assert!(!explained.err.contains("E0423"), "{}", explained.err);
     assert_eq!(explained.json()[0]["nodes"][0]["refusals"][0]["code"], "CompileFailed");
@@ -254,7 +254,7 @@ fn build_can_be_cancelled() {
     for words in
         ["E0426", "the build was cancelled", "region tvmgen_default_faulty_main_0 was being compiled by faulty"]
     {
-        assert!(said.contains(words), "{words} in {said}");
+        assert!(said.contains(words), "expected {words} in {said}");
     }
     assert!(!out.exists());
     the_next_command_works(&dir);
@@ -268,7 +268,7 @@ fn reports_three_mistakes_in_table_and_uses_valid_entry() {
     let model = data_text("digits/digits.onnx");
     let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "faulty", "--plugin-dir", &dir]).ok();
     for entry in ["entry \"a\"", "entry \"b\"", "entry \"c\""] {
-        assert!(output.err.contains(entry), "{entry} in {}", output.err);
+        assert!(output.err.contains(entry), "expected {entry} in {}", output.err);
     }
     assert_eq!(output.err.matches("E0407").count(), 3, "{}", output.err);
     assert!(output.err.contains("plugin faulty") && output.err.contains("column"), "{}", output.err);

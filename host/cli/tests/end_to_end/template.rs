@@ -45,7 +45,7 @@ fn reports_mistakes_in_file() {
     };
     let unknown = reason("{\n  \"name\": \"x\",\n  \"pattrens\": []\n}");
     for word in ["E0418", "unknown key \"pattrens\"", "did you mean \"patterns\"?"] {
-        assert!(unknown.contains(word), "{word} in {unknown}");
+        assert!(unknown.contains(word), "expected {word} in {unknown}");
     }
     let broken = reason("{\"name\": ");
     assert!(broken.contains("E0418") && broken.contains("line 1"), "{broken}");
@@ -92,7 +92,7 @@ fn reports_unsupported_layout_and_uses_rest() {
         "convert_layout cannot change the layout of \"nn.dense\"",
         "the operator keeps its layout",
     ] {
-        assert!(explained.err.contains(words), "{words} in {}", explained.err);
+        assert!(explained.err.contains(words), "expected {words} in {}", explained.err);
     }
 }
 
@@ -104,7 +104,7 @@ fn reports_bad_patterns_and_operators_and_uses_rest() {
     let model = data_text("digits/digits.onnx");
     let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chip", "--plugin-dir", &dir]).ok();
     for word in ["plugin chip", "entry \"a\"", "column", "nn.maxpool2d", "did you mean \"nn.max_pool2d\"?"] {
-        assert!(output.err.contains(word), "{word} in {}", output.err);
+        assert!(output.err.contains(word), "expected {word} in {}", output.err);
     }
     assert_eq!(output.err.matches("E0407").count(), 2, "{}", output.err);
     assert!(output.out.contains("tvmgen_default_chip_main_0"), "{}", output.out);

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Scratch folder, and folder with the plugin.
+/// Scratch directory, and directory with the plugin.
 struct Fixture {
     folder: TempDir,
     plugins: TempDir,
@@ -109,13 +109,14 @@ fn float_program_needs_quantization_and_is_then_one_region() {
     let first = refused.err.lines().next().unwrap_or_default();
     assert!(first.contains("expected int8, found float32"), "{first}");
     assert!(first.contains("byoc quantize MODEL --calibrate DATA --backend vta -o FILE.relay"), "{first}");
-    assert!(page.contains(first), "the page has the message: {first}");
+    assert!(page.contains(first), "expected the message on the page, found: {first}");
 
     let quantized = fixture.quantize(&model, "random", &["--keep", "none"]);
     let (regions, nodes) = explained(&byoc(fixture.args(&["explain", &quantized, "--json"])).ok());
     assert_eq!(regions.len(), 1);
     for name in ["qnn.conv2d", "nn.relu"] {
-        let node = nodes.iter().find(|node| node["op"] == name).unwrap_or_else(|| panic!("{name}: {nodes:?}"));
+        let node =
+            nodes.iter().find(|node| node["op"] == name).unwrap_or_else(|| panic!("expected {name} in {nodes:?}"));
         assert_eq!(node["placement"]["region"], regions[0]["symbol"], "{node}");
     }
     let inputs = ["--input", "data=random:1"];
@@ -235,7 +236,7 @@ fn conforms_with_every_device() {
 /// Full-size ResNet-18: `cargo xtask vta` prints the figures.
 #[test]
 #[ignore = "minutes of computation"]
-#[expect(clippy::print_stdout, reason = "the test is run for its figures")]
+#[expect(clippy::print_stdout, reason = "prints the measured figures")]
 fn full_size_residual_network() {
     let fixture = Fixture::new();
     let model = fixture.path("resnet18.onnx");
@@ -269,7 +270,7 @@ fn full_size_residual_network() {
     assert!((7e6..8.5e6).contains(&metric("vta.cycles")));
     let schedules = [&inputs[..], &["--backend-option", "vta.simulator=schedules"]].concat();
     assert_eq!(fixture.on_device(&output, &schedules), fixture.expected(&output, &inputs));
-    // From this artifact `cargo xtask vta` later removes the tokens of the streams.
+    // `cargo xtask vta` later removes the tokens from the instruction streams of this artifact.
     if let Ok(artifact) = std::env::var("BYOC_VTA_ARTIFACT") {
         byoc(fixture.args(&["compile", &output, "-o", &artifact])).ok();
     }

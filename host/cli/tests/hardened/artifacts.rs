@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Creates a folder with the plugins that compile the artifacts of these tests.
+/// Creates a directory with the plugins that compile the artifacts of these tests.
 fn plugins() -> TempDir {
     let folder = plugin_dir(&["ccompiler", "dnnl", "nuc_fpga", "template"]);
     copy(&sample("elementwise"), &folder.path().join("libbyoc_elementwise.so"));
@@ -85,24 +85,24 @@ const EDITS: [Edit; 8] = [
     ("types of the program", |e| e.edit("program.json", replace_dtypes), true),
     ("the record", |e| e.edit("manifest.json", |m| replace_dtypes(graph_of(m))), true),
     (
-        "a size in the record",
+        "a dimension in the record",
         |e| e.edit("manifest.json", |m| graph_of(m)["inputs"][0]["type"]["dims"] = json!([64, 33])),
         true,
     ),
     ("no graph in the record", |e| e.edit("manifest.json", |m| *graph_of(m) = json!({})), true),
-    ("another loader", |e| e.edit("program.json", |p| p["regions"][0]["loader"] = json!("other")), true),
+    ("a different loader", |e| e.edit("program.json", |p| p["regions"][0]["loader"] = json!("other")), true),
     (
-        "an input of the region's",
+        "an input of the region",
         |e| e.edit("program.json", |p| p["regions"][0]["inputs"][0] = json!(["float32", 64, 31])),
         true,
     ),
     (
-        "a register at the call",
+        "a register of the call",
         |e| e.edit("program.json", |p| p["functions"][0]["registers"][0]["type"] = json!(["float32", 32, 32])),
         true,
     ),
     (
-        "program and record alike",
+        "both program and record",
         |e| {
             e.edit("program.json", |program| {
                 replace_dtypes(program);
@@ -169,8 +169,8 @@ fn rejects_inconsistent_blob() {
     let original = compiled(&text(&file), "dnnl", &plugins);
     let edits: [(&str, &str, &str); 4] = [
         ("every type", "\"float32\"", "\"int32\""),
-        ("a size", "\"dims\": [8, 64]", "\"dims\": [8, 640]"),
-        ("the size of a result alone", "\"dims\": [8, 32]", "\"dims\": [8, 3200]"),
+        ("a dimension", "\"dims\": [8, 64]", "\"dims\": [8, 640]"),
+        ("only a dimension of a result", "\"dims\": [8, 32]", "\"dims\": [8, 3200]"),
         ("an attribute", "\"units\": null", "\"units\": 3200"),
     ];
     for (what, from, to) in edits {
@@ -193,7 +193,7 @@ fn rejects_inconsistent_blob() {
 fn backend_none_loads_no_plugin() {
     let plugins = plugins();
     let file = data_text("compat/digits_ccompiler.byoc");
-    // Plugins in the directory make no difference, and the log mentions no plugin.
+    // With `--backend none`, plugins in the directory are not loaded, and the log mentions no plugin.
     for dir in [text(plugins.path()), text(&data("models"))] {
         let options = ["--backend", "none", "--input", "image=ones", "-v", "--plugin-dir", &dir];
         let output = byoc(["run", &file].iter().chain(&options)).ok();

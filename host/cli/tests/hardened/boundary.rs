@@ -57,8 +57,11 @@ fn verifies_before_code_generation() {
     let output = byoc.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    let at =
-        |pass: &str| said.lines().position(|line| line.ends_with(pass)).unwrap_or_else(|| panic!("{pass}: {said}"));
+    let at = |pass: &str| {
+        said.lines()
+            .position(|line| line.ends_with(pass))
+            .unwrap_or_else(|| panic!("expected the pass{pass} in:\n{said}"))
+    };
     assert!(at(" partition_graph") < at(" verify") && at(" verify") < at(" codegen"), "{said}");
 }
 

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 static PLUGINS: LazyLock<TempDir> = LazyLock::new(|| plugin_dir(&["ccompiler"]));
 
-/// Folder that holds a model, its cache, and a folder for temporary files.
+/// Directory that holds a model, its cache, and a directory for temporary files.
 struct Fixture(TempDir);
 
 impl Fixture {
@@ -115,8 +115,8 @@ fn restricts_permissions_and_reuses_objects() {
     assert_eq!([fixture.object(), fixture.folder().join("key")].map(|path| mode(&path)), [0o600, 0o600]);
     let made = std::fs::metadata(fixture.object()).unwrap().ino();
     assert_no_warnings(fixture.run());
-    assert_eq!(std::fs::metadata(fixture.object()).unwrap().ino(), made, "the object was compiled again");
-    assert_eq!(std::fs::read_dir(fixture.path("tmp")).unwrap().count(), 0, "temporary files are left");
+    assert_eq!(std::fs::metadata(fixture.object()).unwrap().ino(), made, "expected the cached object to be reused");
+    assert_eq!(std::fs::read_dir(fixture.path("tmp")).unwrap().count(), 0, "expected no temporary files");
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn loads_and_runs_older_plugins() {
         let options = ["--backend", backend, "--require-offload", "--no-cache", "--plugin-dir", &dir];
         let given = [&[&*model, "--dim", "batch=1", "--input", "image=random:1"], &options[..]].concat();
         for (a, b) in logits(&given).iter().zip(&wanted) {
-            assert!((a - b).abs() < 1e-4, "{backend}: {a} and {b}");
+            assert!((a - b).abs() < 1e-4, "{backend}: expected {b}, found {a}");
         }
     }
     for name in ["template", "ccompiler", "nuc_fpga", "elementwise", "conv_int8"] {
@@ -39,7 +39,7 @@ fn runs_older_artifacts_on_current_plugins() {
         let run = |options: &[&str]| logits(&[&[&*file, "--input", "image=random:1"], options].concat());
         let there = run(&["--plugin-dir", &dir, "--require-offload"]);
         for (a, b) in there.iter().zip(run(&["--backend", "none"])) {
-            assert!((a - b).abs() < 1e-4, "{name}: {a} and {b}");
+            assert!((a - b).abs() < 1e-4, "{name}: expected {b}, found {a}");
         }
     }
 }

@@ -117,7 +117,7 @@ fn invalid_tolerance_is_usage_error() {
     }
     byoc(["verify", &model, "--rtol", "0", "--atol", "1", "--require-offload=0"]).ok();
 
-    // Tolerances specified by a test folder.
+    // Tolerances specified by a test directory.
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(data_text("hardened/esc.onnx"), folder.path().join("model.onnx")).unwrap();
     std::fs::write(folder.path().join("data.json"), "{\"rtol\": -1}").unwrap();

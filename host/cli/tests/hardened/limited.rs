@@ -4,7 +4,7 @@ use super::{CommandOutput, binary, data_text, isolated_command, to_command_outpu
 use std::path::Path;
 use std::process::Command;
 
-/// Address-space limit in KiB: room for the binary, its threads and half a gigabyte, enough for each command tested.
+/// Address-space limit in KiB, sufficient for the binary, its threads and half a gigabyte of data.
 pub const SPACE: usize = 1 << 20;
 
 /// Runs `byoc` with its address space limited to [`SPACE`].
@@ -26,7 +26,7 @@ pub fn hostile(name: &str) -> String {
     data_text(&format!("hardened/{name}"))
 }
 
-/// Writes a Relay module to a folder and returns its path.
+/// Writes a Relay module to a directory and returns its path.
 pub fn program(folder: &Path, text: &str) -> String {
     let file = folder.join("model.relay");
     std::fs::write(&file, format!("#[version = \"0.0.5\"]\n{text}\n")).expect("cannot write the module");

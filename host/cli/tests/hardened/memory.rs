@@ -24,7 +24,7 @@ fn rejects_pooling_with_huge_kernel() {
         .stderr_contains(&["expected a tensor of at most", "found Tensor[(1, 3, 1073741833, 1073741833), float32]"]);
 }
 
-/// Tests a huge pooling window that covers the whole input and otherwise only padding.
+/// Tests a huge pooling window that covers the entire input and otherwise only padding.
 #[test]
 fn pooling_with_large_kernel_ignores_padding() {
     let folder = temporary_folder();
@@ -164,7 +164,7 @@ fn limits_size_of_text() {
 fn does_not_fold_into_large_program() {
     let folder = temporary_folder();
     // Squaring a 64 MiB matrix takes 2^37 operations, minutes with the reference, so constant folding leaves the
-    // operation to the run.
+    // operation for run time.
     let ones = "ones(shape=[4096, 4096], dtype=\"float32\")";
     let text = format!("def @main(%x: Tensor[(4096), float32]) {{ add(%x, nn.dense({ones}, {ones}, units=4096)) }}");
     byoc(&["explain", &program(folder.path(), &text), "--timeout", "60"]).ok();

@@ -18,7 +18,7 @@ pub fn device(path: &Path, name: &str) -> bool {
     let number = match name {
         "null" => 3,
         "full" => 7,
-        other => panic!("no device {other}"),
+        other => panic!("unknown device {other}"),
     };
     let mode = Mode::RUSR | Mode::WUSR;
     mknodat(CWD, path, FileType::CharacterDevice, mode, makedev(1, number)).is_ok()
@@ -49,7 +49,7 @@ pub fn run_nonblocking(command: &mut Command) -> CommandOutput {
         if start.elapsed() > Duration::from_secs(60) {
             child.kill().unwrap();
             child.wait().unwrap();
-            panic!("{command:?} blocks");
+            panic!("expected {command:?} not to block");
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Folder with a small model, the input of the commands that write a file.
+/// Directory with a small model, the input of the commands that write a file.
 struct Writers {
     folder: TempDir,
     model: String,
@@ -45,7 +45,7 @@ impl Writers {
                     .map(String::from)
                     .to_vec();
             }
-            other => panic!("no writer {other}"),
+            other => panic!("unknown writer {other}"),
         };
         args.iter().map(|arg| (*arg).to_owned()).collect()
     }
@@ -54,7 +54,7 @@ impl Writers {
         byoc(self.args(command, &path.display().to_string()))
     }
 
-    /// Returns the number of entries in the folder, which reveals leftover temporary files.
+    /// Returns the number of entries in the directory, which reveals leftover temporary files.
     fn entries(&self) -> usize {
         std::fs::read_dir(self.folder.path()).unwrap().count()
     }
@@ -153,7 +153,7 @@ fn permissions_follow_umask_or_replaced_file() {
         assert_eq!(mode(&path), 0o640, "{command}: a new file");
         std::fs::set_permissions(&path, Permissions::from_mode(0o604)).unwrap();
         run_with_umask("077", &args).ok();
-        assert_eq!(mode(&path), 0o604, "{command}: a file that is replaced");
+        assert_eq!(mode(&path), 0o604, "{command}: a replaced file");
     }
     let folder = writers.place("mine");
     run_with_umask("027", &["plugins".into(), "new".into(), folder.display().to_string(), "--c".into()]).ok();
@@ -189,7 +189,7 @@ fn failed_command_leaves_no_files() {
     byoc(["run", &writers.model, "--input", "y=ones", "--output", &path, "--trace", &path]).fails_with("E0602");
     byoc(["zoo", "no_such_architecture", "-o", &path]).fails_with("E0515");
     byoc(["compile", &writers.place("missing.relay").display().to_string(), "-o", &path]).fails_with("E0501");
-    // The folder of a new plugin is created completely or not at all.
+    // The directory of a new plugin is created completely or not at all.
     symlink("nowhere", writers.place("mine")).unwrap();
     let mine = writers.place("mine");
     byoc(["plugins", "new", &mine.display().to_string()])
@@ -239,6 +239,6 @@ fn dash_writes_only_result_to_standard_output() {
     std::fs::write(&file, text).unwrap();
     byoc(["run", &file.display().to_string(), "--dim", "batch=1", "--input", "image=ones"]).ok();
     let both = ["run", &writers.model, "--input", "x=ones", "--output", "-", "--trace", "-"];
-    let output = byoc(both).fails_with("E0513").stderr_contains(&["expected one file for standard output"]);
+    let output = byoc(both).fails_with("E0513").stderr_contains(&["expected at most one file on standard output"]);
     assert_eq!(output.out, "");
 }

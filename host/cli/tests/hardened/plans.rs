@@ -1,4 +1,4 @@
-//! Plans of regions whose dimensions are known only at run time: a bounded number of plans is kept, older plans are
+//! Plans of regions whose dimensions are known only at run time: a bounded number of plans is retained, older plans are
 //! released, and a plan in use is never released.
 
 use byoc::build::plan::plan;
@@ -118,7 +118,7 @@ fn limits_memory_of_plans() {
         run(&executor, length);
         assert!(region.state().alive.len() <= 2);
     }
-    // A plan that exceeds the limit is kept until the next plan is created.
+    // A plan that exceeds the limit is retained until the next plan is created.
     let region = Plans::new(usize::MAX, false);
     let executor = self::executor(&region);
     for length in [1, 1, 1, 2, 2] {

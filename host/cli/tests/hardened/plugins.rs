@@ -126,7 +126,7 @@ enum ExpectedOutcome {
 }
 use ExpectedOutcome::{Either, Error, Harmless, Reported, Restored, Signal};
 
-/// Faults injected into every entry. `_exit`, SIGSTOP and SIGTERM are missing, as a process cannot handle them itself.
+/// Faults injected into every entry. `_exit`, SIGSTOP and SIGTERM are omitted, as `byoc` does not handle them.
 const FAULTS: [(&str, ExpectedOutcome); 24] = [
     ("segv", Signal(11)),
     ("abort", Signal(6)),
@@ -183,7 +183,7 @@ fn find_deviation(
         },
         // The corrupted memory may belong to the handler that prints the line.
         (_, Some(_)) if !named && fault == "heap" => return None,
-        (_, Some(_)) if !named => "expected a line that names plugin and entry of the signal",
+        (_, Some(_)) if !named => "expected a line that names the plugin and the entry of the signal",
         (_, Some(signal)) => match expected_outcome {
             Signal(expected) if expected == signal => return None,
             Either => return None,

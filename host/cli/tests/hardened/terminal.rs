@@ -22,7 +22,12 @@ fn shows(output: CommandOutput, names: &[&str]) -> CommandOutput {
     assert_escaped(&output.out);
     assert_escaped(&output.err);
     for name in names {
-        assert!(output.out.contains(name) || output.err.contains(name), "{name} in\n{}\n{}", output.out, output.err);
+        assert!(
+            output.out.contains(name) || output.err.contains(name),
+            "expected {name} in\n{}\n{}",
+            output.out,
+            output.err
+        );
     }
     output
 }

@@ -20,7 +20,7 @@ def @main(%x: Tensor[(4096, 4096), float64]) { nn.dense(%x, %x, units=4096) }";
 #[track_caller]
 fn ends_in_time(args: &[&str], code: &str, words: &[&str]) {
     let start = Instant::now();
-    // Runs with an unlimited address space, as a limited one would not fit the large values.
+    // Runs with an unlimited address space, as the large values would exceed a limited address space.
     crate::byoc(args).fails_with(code).stderr_contains(words);
     // The bound is generous for a busy machine; without the time limit a run takes hours.
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());

@@ -11,11 +11,11 @@ pub const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Format version, [`FORMAT`].
+    /// Format version; equals [`FORMAT`].
     pub format: u32,
     /// Name and version of the program that wrote the file.
     pub producer: String,
-    /// BLAKE3 of the model file.
+    /// BLAKE3 digest of the model file.
     pub model_digest: String,
     /// Build options that affect the result.
     pub options: Value,
@@ -64,7 +64,7 @@ pub struct Entry {
     pub name: String,
     /// Size in bytes.
     pub bytes: u64,
-    /// BLAKE3 of the entry's bytes.
+    /// BLAKE3 digest of the entry's bytes.
     pub blake3: String,
 }
 
@@ -74,9 +74,9 @@ pub struct Entry {
 pub struct TensorRecord {
     /// Name of the tensor in `weights.safetensors`.
     pub name: String,
-    /// BLAKE3 of the tensor's bytes; empty for a tensor that is only in blobs.
+    /// BLAKE3 digest of the tensor's bytes; empty for a tensor that is stored only in blobs.
     pub blake3: String,
-    /// True if the tensor is not in `weights.safetensors`, because the blobs of its regions hold it.
+    /// True if the tensor is not in `weights.safetensors`, because the blobs of its regions contain it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_blobs: bool,
 }
@@ -93,7 +93,7 @@ pub struct RegionRecord {
     pub plugin: String,
     /// Version of the plugin.
     pub plugin_version: String,
-    /// BLAKE3 of the plugin's library.
+    /// BLAKE3 digest of the plugin's library.
     pub plugin_digest: String,
     /// Key of `loadbinary_<key>`.
     pub loader: String,
@@ -107,7 +107,7 @@ pub struct RegionRecord {
     pub language: Option<String>,
     /// Constants passed to the loader, in order, as indices into the constants of the program.
     pub constants: Vec<u32>,
-    /// CPU features that the blob needs.
+    /// CPU features that the blob requires.
     pub cpu_features: Vec<String>,
     /// Notes of the backend.
     pub notes: Vec<String>,

@@ -87,16 +87,19 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
     for entry in &manifest.entries {
         let found = get(&entry.name)?;
         if found.len() as u64 != entry.bytes || mapped::digest(found).to_hex().as_str() != entry.blake3 {
-            return Err(Diagnostic::error(codes::artifacts::DAMAGED, format!("{} is damaged", entry.name)));
+            return Err(Diagnostic::error(
+                codes::artifacts::DAMAGED,
+                format!("entry {}: the contents do not match the manifest", entry.name),
+            ));
         }
     }
     if manifest.entries.len() + 1 != entries.len() {
-        return Err(malformed("the archive has entries that are missing from the manifest"));
+        return Err(malformed("the archive contains entries that the manifest does not list"));
     }
     let weights = entries.get(WEIGHTS).ok_or_else(|| malformed(format!("missing entry {WEIGHTS}")))?;
     let program = program(PROGRAM, get)?;
     if manifest.tensors.iter().zip(&program.constants).any(|(record, port)| record.name != port.name) {
-        return Err(malformed("expected the same names of constants in program and manifest"));
+        return Err(malformed("the constant names in the manifest differ from those in the program"));
     }
     let mut compiled = Compiled {
         constants: constants(&file, weights.clone(), &manifest.tensors, &program)?,
@@ -141,7 +144,7 @@ fn check_seal(bytes: &[u8]) -> Result<(), Diagnostic> {
     if !covered.ends_with(TRAILER) {
         return Err(Diagnostic::error(
             codes::artifacts::DAMAGED,
-            "expected an artifact, found a ZIP file without its digest",
+            "expected an artifact, found a ZIP file without a digest",
         )
         .note("the file is not an artifact, or it is truncated"));
     }
@@ -174,9 +177,7 @@ fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>, Diagnostic> {
                 }
             }
             _ => {
-                return Err(malformed(format!(
-                    "entry {name}: expected uncompressed data, aligned and within the file"
-                )));
+                return Err(malformed(format!("entry {name}: the data is compressed, unaligned or outside the file")));
             }
         }
     }
@@ -220,13 +221,17 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
     let bytes = &(**file).as_ref()[weights.clone()];
     let bad = |message: &str| malformed(format!("{WEIGHTS}: {message}"));
     let (length, rest) =
-        bytes.split_first_chunk::<8>().ok_or_else(|| bad("truncated before the length of the header"))?;
+        bytes.split_first_chunk::<8>().ok_or_else(|| bad("the entry ends before the length of the header"))?;
     let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|&length| length <= rest.len());
     let (header, data) = rest.split_at(length.ok_or_else(|| bad("the header is longer than the entry"))?);
     let header: Value = serde_json::from_slice(header).map_err(|e| bad(&e.to_string()))?;
     let base = weights.start + 8 + (rest.len() - data.len());
     if records.len() != program.constants.len() {
-        return Err(malformed("expected the same constants in program and manifest"));
+        return Err(malformed(format!(
+            "expected {} constants, as in the program, found {} in the manifest",
+            program.constants.len(),
+            records.len()
+        )));
     }
     let mut tensors = Vec::with_capacity(program.constants.len());
     for (record, port) in records.iter().zip(&program.constants) {
@@ -234,7 +239,7 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
             tensors.push(Tensor::empty());
             continue;
         }
-        let wrong = || bad(&format!("tensor {} does not match the program", port.name));
+        let wrong = || bad(&format!("tensor {} does not match its declaration in the program", port.name));
         let shape = port.ty.shape().ok_or_else(wrong)?;
         let entry = header.get(&record.name).ok_or_else(wrong)?;
         let dims: Vec<Value> = shape.iter().map(|&d| Value::from(d)).collect();
@@ -245,7 +250,10 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
         let Some((start, end)) = range.filter(|_| declared) else { return Err(wrong()) };
         let content = &data[start..end];
         if mapped::digest(content).to_hex().as_str() != record.blake3 {
-            return Err(Diagnostic::error(codes::artifacts::DAMAGED, format!("tensor {} is damaged", port.name)));
+            return Err(Diagnostic::error(
+                codes::artifacts::DAMAGED,
+                format!("tensor {}: the contents do not match the manifest", port.name),
+            ));
         }
         if port.ty.dtype == DType::Bool && content.iter().any(|&byte| byte > 1) {
             return Err(wrong());
@@ -256,7 +264,7 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
     Ok(tensors)
 }
 
-/// Returns the indices of the constants that are only in blobs.
+/// Returns the indices of the constants that are stored only in blobs.
 fn absent(records: &[TensorRecord]) -> BTreeSet<u32> {
     records.iter().zip(0u32..).filter(|(record, _)| record.in_blobs).map(|(_, index)| index).collect()
 }
@@ -270,7 +278,8 @@ fn linked<T: AsRef<[u8]> + Send + Sync + 'static>(
     let shared = |name: &String| {
         let range = entries.get(name).ok_or_else(|| malformed(format!("missing entry {name}")))?;
         let slice = Arc::new(FileRange(file.clone(), range.clone()));
-        Tensor::from_storage(DType::U8, &[range.len()], slice).ok_or_else(|| malformed(format!("{name} is too large")))
+        Tensor::from_storage(DType::U8, &[range.len()], slice)
+            .ok_or_else(|| malformed(format!("entry {name} is too large")))
     };
     let linked = |(backend, name): (&String, &Option<String>)| {
         Ok::<_, Diagnostic>((backend.clone(), name.as_ref().map(shared).transpose()?))
@@ -284,7 +293,7 @@ fn region<'a>(
 ) -> Result<CompiledRegion, Diagnostic> {
     let source = match (&record.source, &record.language) {
         (Some(name), Some(language)) => {
-            let text = std::str::from_utf8(get(name)?).map_err(|_| malformed(format!("{name} is not UTF-8")))?;
+            let text = std::str::from_utf8(get(name)?).map_err(|_| malformed(format!("{name} is not valid UTF-8")))?;
             Some(RegionSource { language: language.clone(), text: text.to_owned() })
         }
         _ => None,

@@ -136,7 +136,7 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// Tensors of the archive with their names. A constant shared by several programs is written once.
+/// Named tensors of the archive. A constant shared by several programs is written once.
 #[derive(Default)]
 struct Weights<'a> {
     tensors: Vec<(String, &'a Tensor)>,
@@ -145,7 +145,7 @@ struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    /// Adds the tensors of the main program, except for tensors that are only in blobs.
+    /// Adds the tensors of the main program, except for tensors that are stored only in blobs.
     fn of_program(&mut self, compiled: &'a Compiled) -> Vec<TensorRecord> {
         let in_blobs = compiled.only_in_blobs();
         let names = compiled.program.constants.iter().map(|port| port.name.clone());
@@ -193,7 +193,7 @@ struct SharedData {
 }
 
 impl SharedData {
-    /// Adds the entries of a program, below `folder`, and returns their names by backend.
+    /// Adds the entries of a program, under `folder`, and returns their names by backend.
     fn records<'a>(
         &mut self,
         compiled: &'a Compiled,
@@ -215,7 +215,7 @@ impl SharedData {
     }
 }
 
-/// Adds the entries of the regions of a program, below `folder`, and returns their records.
+/// Adds the entries of a program's regions, under `folder`, and returns their records.
 fn records<'a>(
     compiled: &'a Compiled,
     folder: &str,

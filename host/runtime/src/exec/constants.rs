@@ -3,7 +3,7 @@
 //! Every region carries a host program as its fallback. A backend that runs the region has its own packed copies of the
 //! constants, so constants that only an unused host program reads need not stay in memory. A region whose dimensions
 //! are known only at run time may be refused in any run, and a device may be lost in any run, so the constants of such
-//! regions are kept.
+//! regions are retained.
 
 use super::program::{Function, Instr, Place, Program};
 use byoc_ir::ir::TensorType;

@@ -16,13 +16,13 @@ pub const ALIGNMENT: usize = byoc_plugin_api::host::device::MAX_ALIGNMENT;
 /// Interval at which cancellation is checked while a device works.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Time limit for a device to finish after its run was cancelled. After that, the device counts as lost, and its memory
-/// is not reused.
+/// Time limit for a device to finish after its run was cancelled. After that, the device is considered lost, and its
+/// memory is not reused.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Device memory that programs use.
+/// Device memory shared by the programs that use it.
 pub struct DeviceSpace {
-    /// Interface to the memory of the device.
+    /// Interface to the device memory.
     pub memory: Memory,
     /// Lock that serializes runs, for a device that serves one run at a time.
     pub one_run: Mutex<()>,
@@ -51,7 +51,7 @@ pub struct DeviceOperands {
     pub outputs: SmallVec<[Option<DeviceSlice>; 4]>,
 }
 
-/// Ranges of a device's arena that a step reads and writes.
+/// Ranges of a device arena that a step reads and writes.
 #[derive(Clone, Default)]
 pub(super) struct Footprint {
     pub space: u32,
@@ -149,5 +149,5 @@ impl Unfinished {
 /// Returns the arena buffer of a space from the buffers of a frame.
 pub(super) fn buffer(device: &[Option<Buffer>], space: u32) -> Result<&Buffer, Diagnostic> {
     let buffer = device.get(space as usize).and_then(Option::as_ref);
-    buffer.ok_or_else(|| bad_program("expected an arena in the memory of a device"))
+    buffer.ok_or_else(|| bad_program("expected an arena in device memory, found none"))
 }

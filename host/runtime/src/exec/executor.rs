@@ -1,4 +1,4 @@
-//! Runs a program, arbitrarily often and from arbitrarily many threads.
+//! Runs a program repeatedly, also from several threads at a time.
 
 use super::device::DeviceSpaces;
 use super::inputs::{check_inputs, check_outputs, order_inputs, show};
@@ -36,7 +36,7 @@ impl Executor {
     /// `program.regions`, with `None` for a region that runs on the host.
     ///
     /// # Errors
-    /// If the program is invalid, or has an operator that only the host could run and does not implement.
+    /// If the program is invalid, or the host has to run an operator that it does not implement.
     pub fn new(
         program: Program,
         constants: Vec<Tensor>,
@@ -219,8 +219,8 @@ impl Executor {
         }
     }
 
-    /// Resets the state of each stateful region to the state after loading. Runs in progress may precede or follow the
-    /// reset.
+    /// Resets the state of each stateful region to the state after loading. The order of the reset and of runs in
+    /// progress is unspecified.
     ///
     /// # Errors
     /// If a backend cannot reset the state.
@@ -228,8 +228,8 @@ impl Executor {
         self.prepared.reset_state()
     }
 
-    /// Releases the memory that is kept between runs: activations, and the plans for dimensions of earlier runs. The next
-    /// run allocates it again.
+    /// Releases the memory that is retained between runs: activations, and the plans for dimensions of earlier runs.
+    /// The next run allocates it again.
     pub fn release_memory(&self) {
         self.prepared.release_memory();
     }
@@ -237,7 +237,7 @@ impl Executor {
     /// Orders named inputs for [`Executor::run`].
     ///
     /// # Errors
-    /// If the model has no input of a given name, or an input is given twice or is missing.
+    /// If the model has no input of a given name, or an input is duplicated or missing.
     pub fn bind(&self, named: impl IntoIterator<Item = (String, Tensor)>) -> Result<Vec<Tensor>, Diagnostic> {
         order_inputs(&self.program().inputs, named)
     }

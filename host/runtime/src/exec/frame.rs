@@ -46,7 +46,7 @@ pub(super) struct Arenas {
     pub host: usize,
     /// Size of the arena in each device's memory; 0 for a device that this machine lacks.
     pub device: Vec<usize>,
-    /// Offset in the host's arena that stands for each device's arena; `None` for a device that exists.
+    /// Offset in the host arena at which the stand-in for each device's arena begins; `None` for a device that exists.
     bases: Vec<Option<usize>>,
 }
 
@@ -153,7 +153,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Tests that a register is a value that has not been written.
+    /// Tests whether a register is a value that has not been written.
     pub(super) fn is_empty(&self, frame: &Frame, reg: Reg) -> bool {
         matches!(self.reg(reg).slot, Slot::Value(i) if matches!(frame.values[i as usize], Value::Empty))
     }
@@ -162,7 +162,7 @@ impl<'a> Scope<'a> {
     pub(super) fn read_tensor(&self, frame: &Frame, reg: Reg) -> Result<Tensor, Diagnostic> {
         match self.read(frame, reg)? {
             Value::Tensor(tensor) => Ok(tensor),
-            _ => Err(bad_program("a closure or a cell is read as a tensor")),
+            _ => Err(bad_program("expected a register with a tensor, found a handle")),
         }
     }
 
@@ -179,7 +179,7 @@ impl<'a> Scope<'a> {
         match info.slot {
             Slot::Value(i) => match &frame.values[i as usize] {
                 Value::Tensor(tensor) => copy(out, tensor),
-                _ => Err(Unread::Failed(bad_program("a closure or a cell is read as a tensor"))),
+                _ => Err(Unread::Failed(bad_program("expected a register with a tensor, found a handle or no value"))),
             },
             Slot::Constant(i) => copy(out, &self.constants[i as usize]),
             Slot::Arena(_) | Slot::Device { .. } => {
@@ -206,16 +206,16 @@ impl<'a> Scope<'a> {
                 Value::Tensor(t) if Some((t.dtype(), t.shape())) == info.known().map(|(d, s)| (d, &s[..])) => {
                     frame.arena.as_mut()[offset..offset + info.bytes].copy_from_slice(t.bytes());
                 }
-                _ => return Err(bad_program("expected a value of the type of its register")),
+                _ => return Err(bad_program("expected a tensor of the type of its register, found a different value")),
             },
             Slot::Device { space, offset } => match value {
                 Value::Tensor(t) if Some((t.dtype(), t.shape())) == info.known().map(|(d, s)| (d, &s[..])) => {
                     let buffer = device::buffer(&frame.device, space)?;
                     buffer.copy_in(offset, t.bytes()).map_err(|error| fault(&error))?;
                 }
-                _ => return Err(bad_program("expected a value of the type of its register")),
+                _ => return Err(bad_program("expected a tensor of the type of its register, found a different value")),
             },
-            Slot::Constant(_) => return Err(bad_program("a constant is written to")),
+            Slot::Constant(_) => return Err(bad_program("expected a writable register, found a constant")),
         }
         Ok(())
     }
@@ -385,13 +385,14 @@ pub(super) struct Scratch {
     inputs: Vec<TensorView<'static>>,
     outputs: Vec<TensorViewMut<'static>>,
     fresh: Vec<Arc<AlignedBytes>>,
-    /// True if the memory of values is kept for later steps and runs: the results of the run are copied elsewhere.
+    /// True if value buffers are retained for later steps and runs, because the results of the run are copied
+    /// elsewhere.
     pub keep: bool,
-    /// Memory of values, free as soon as nothing else refers to it.
+    /// Retained value buffers; a buffer without another reference is free.
     kept: Vec<Arc<AlignedBytes>>,
 }
 
-/// Maximum number of value buffers that are kept.
+/// Maximum number of retained value buffers.
 const MAX_KEPT: usize = 16;
 
 /// Views of a step's operands.
@@ -401,7 +402,7 @@ pub(super) struct Views<'a> {
 }
 
 impl Scratch {
-    /// Returns memory for a value.
+    /// Returns a buffer for a value.
     fn memory(&mut self, bytes: usize) -> Result<Arc<AlignedBytes>, Diagnostic> {
         let free = |memory: &mut Arc<AlignedBytes>| {
             Arc::get_mut(memory).is_some_and(|memory| AsRef::<[u8]>::as_ref(memory).len() == bytes)
@@ -443,7 +444,9 @@ impl Scratch {
         let mut unused = fresh.iter_mut();
         for (at, &reg) in operands.outs.iter().enumerate() {
             let info = scope.reg(reg);
-            let (dtype, shape) = info.known().ok_or_else(|| bad_program("an operand has an unknown size"))?;
+            let (dtype, shape) = info
+                .known()
+                .ok_or_else(|| bad_program("expected an operand of known size, found unknown dimensions"))?;
             let data = match info.slot {
                 Slot::Value(_) if !is_direct(at) => {
                     let memory = unused.next().expect("one buffer per value output");
@@ -485,9 +488,10 @@ impl Scratch {
 /// Returns the view of an input. The data of an input in the arena is set later, by `split_arena`.
 fn input_view<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<TensorView<'a>, Diagnostic> {
     let info = scope.reg(reg);
-    let (dtype, shape) = info.known().ok_or_else(|| bad_program("an operand has an unknown size"))?;
+    let (dtype, shape) =
+        info.known().ok_or_else(|| bad_program("expected an operand of known size, found unknown dimensions"))?;
     let tensor = match info.slot {
-        // An empty slice, too, has to be aligned for the elements.
+        // Even an empty slice must be aligned for the elements.
         Slot::Arena(_) | Slot::Device { .. } => {
             return Ok(TensorView { dtype, shape, data: bytemuck::cast_slice::<u64, u8>(&[]) });
         }
@@ -495,7 +499,7 @@ fn input_view<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<Ten
         Slot::Value(i) => match &values[i as usize] {
             Value::Tensor(tensor) => tensor,
             Value::Empty => return Err(bad_program("a register is read before it is written")),
-            _ => return Err(bad_program("a closure or a cell is read as a tensor")),
+            _ => return Err(bad_program("expected a register with a tensor, found a handle")),
         },
     };
     if tensor.dtype() != dtype || tensor.shape() != &shape[..] {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Sorts named inputs into the order of `ports`.
 ///
 /// # Errors
-/// If a name is unknown, or an input is given twice or is missing.
+/// If a name is unknown, or an input is duplicated or missing.
 pub fn order_inputs(
     ports: &[Port],
     named: impl IntoIterator<Item = (String, Tensor)>,
@@ -27,7 +27,7 @@ pub fn order_inputs(
             return Err(diagnostic);
         };
         if bound[at].replace(tensor).is_some() {
-            let message = format!("input \"{name}\" is given twice");
+            let message = format!("duplicate value for input \"{name}\"");
             return Err(Diagnostic::error(codes::runtime::INPUT_COUNT, message));
         }
     }
@@ -48,7 +48,7 @@ pub fn order_inputs(
 /// Checks the number and the types of the inputs of a program.
 ///
 /// # Errors
-/// If the number of inputs, an element type or a dimension is wrong, or a named dimension has two values.
+/// If the number of inputs, an element type or a dimension is wrong, or a named dimension has conflicting values.
 pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic> {
     if ports.len() != inputs.len() {
         let message = format!("expected {} inputs, found {}", ports.len(), inputs.len());
@@ -62,7 +62,7 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
                 let (first, of) = *named.entry(&**name).or_insert((size, &port.name));
                 if first != size {
                     return Err(wrong_shape(port, tensor.dtype(), tensor.shape())
-                        .note(format!("{name} is {first} in input \"{of}\" and {size} in this one")));
+                        .note(format!("{name} is {first} in input \"{of}\" and {size} in input \"{}\"", port.name)));
                 }
             }
         }
@@ -80,7 +80,7 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
     Ok(())
 }
 
-/// Checks the number, the types and the sizes of the caller's memory for the outputs of a program.
+/// Checks the number, the types and the sizes of the caller-provided outputs of a program.
 ///
 /// # Errors
 /// If the number of outputs is wrong, or an output has a wrong element type or wrong dimensions.
@@ -110,7 +110,7 @@ pub(super) fn wrong_output(port: &Port, out: &TensorViewMut<'_>, dtype: DType, s
     let message =
         format!("output \"{}\": expected memory for {dtype}{shape:?}, found {}{:?}", port.name, out.dtype, out.shape);
     Diagnostic::error(codes::runtime::OUTPUT_MEMORY, message)
-        .help("pass memory of these dimensions, or let the run allocate its results")
+        .help("pass memory of the expected type and dimensions, or let the run allocate its results")
 }
 
 /// Checks an element type and dimensions against the type of an input.
@@ -138,7 +138,7 @@ fn wrong_shape(port: &Port, dtype: DType, shape: &[usize]) -> Diagnostic {
 
 fn inputs_note(diagnostic: Diagnostic, ports: &[Port]) -> Diagnostic {
     if ports.is_empty() {
-        return diagnostic.note("the model takes no inputs");
+        return diagnostic.note("the model has no inputs");
     }
     let inputs: Vec<String> = ports.iter().map(|port| format!("\"{}\" ({})", port.name, show(port))).collect();
     diagnostic.note(format!("inputs of the model: {}", inputs.join(", ")))

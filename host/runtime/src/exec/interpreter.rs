@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Maximum call depth; deeper nesting counts as infinite recursion.
+/// Maximum call depth; deeper nesting is treated as infinite recursion.
 const MAX_DEPTH: usize = 100_000;
 
 /// Maximum total size of the arenas of nested calls, in bytes.
@@ -107,7 +107,7 @@ pub(super) fn run(
         }
         exec.recycle_frame(activation.function, activation.frame);
     }
-    lost.into_iter().for_each(|region| exec.lose(region, "it does not finish its work"));
+    lost.into_iter().for_each(|region| exec.lose(region, "the device did not finish its work within the grace period"));
     exec.recycle_buffers(buffers);
     result
 }
@@ -124,7 +124,7 @@ struct Interpreter<'e, 'o> {
     exec: &'e PreparedProgram,
     observer: Option<&'o dyn Observer>,
     cancel: &'o Cancel,
-    /// Maximum number of calls; a run that exceeds it counts as endless.
+    /// Maximum number of calls; a run that exceeds it is treated as an infinite loop.
     max_calls: u64,
     stack: SmallVec<[Activation<'e>; 1]>,
     arenas: usize,
@@ -194,7 +194,7 @@ impl<'e> Interpreter<'e, '_> {
             format!(" at step {at} of {} in {}{operator}", function.code.len(), function.name)
         });
         let progress = || format!("the run was{}, having executed {} steps", place.unwrap_or_default(), self.steps);
-        self.cancel.check(progress).err().unwrap_or_else(|| bad_program("a run ends without a cancellation"))
+        self.cancel.check(progress).err().unwrap_or_else(|| bad_program("the run ended without a cancellation"))
     }
 
     #[cold]
@@ -202,7 +202,7 @@ impl<'e> Interpreter<'e, '_> {
         let name = self.stack.last().map_or("", |top| &self.exec.program.functions[top.function as usize].name);
         let message = format!("reached the limit of {} calls and loop iterations while running {name}", self.max_calls);
         Diagnostic::error(codes::runtime::STEP_LIMIT, message)
-            .help("check the condition of the loop: it stays true, and the loop has no trip count")
+            .help("check the loop condition, which stays true, or give the loop a trip count")
     }
 
     fn top(&mut self) -> &mut Activation<'e> {
@@ -253,7 +253,9 @@ impl<'e> Interpreter<'e, '_> {
     fn finish(&mut self, values: &[Reg], results: &mut Results<'_, '_>) -> Result<(), Diagnostic> {
         let exec = self.exec;
         let outputs = &exec.program.outputs;
-        let wrong = |i: usize| bad_program(&format!("output \"{}\" has a wrong type", outputs[i].name));
+        let wrong = |i: usize| {
+            bad_program(&format!("output \"{}\": expected the declared type, found a different type", outputs[i].name))
+        };
         let is_direct = self.is_direct;
         let top = self.top();
         let scope = Scope { regs: &top.code.regs, constants: &exec.constants };
@@ -297,7 +299,11 @@ impl<'e> Interpreter<'e, '_> {
         let top = self.top();
         let scope = Scope { regs: &top.code.regs, constants };
         if top.outs.len() != results.len() {
-            return Err(bad_program("a closure returns a number of values that its caller does not expect"));
+            return Err(bad_program(&format!(
+                "expected {} results of a closure, found {}",
+                top.outs.len(),
+                results.len()
+            )));
         }
         for (&reg, value) in top.outs.iter().zip(results.drain(..)) {
             scope.write(&mut top.frame, reg, value)?;
@@ -327,11 +333,15 @@ impl<'e> Interpreter<'e, '_> {
     /// Copies the arguments for the function of a closure into `buffers`, and returns the function.
     fn closure_args(&mut self, closure: Reg, args: &[Reg]) -> Result<u32, Diagnostic> {
         let Value::Closure(closure) = self.read_all(&[closure])?.remove(0) else {
-            return Err(bad_program("the callee is not a closure"));
+            return Err(bad_program("expected a closure as the callee, found a different value"));
         };
         self.read_args(args, &closure.captures)?;
         if self.buffers.args.len() != self.exec.program.functions[closure.function as usize].params as usize {
-            return Err(bad_program("a closure is called with a wrong number of arguments"));
+            return Err(bad_program(&format!(
+                "expected {} closure arguments, found {}",
+                self.exec.program.functions[closure.function as usize].params,
+                self.buffers.args.len()
+            )));
         }
         Ok(closure.function)
     }
@@ -372,7 +382,7 @@ impl<'e> Interpreter<'e, '_> {
             }
             Step::Control(instr) => instr,
         };
-        // Calls and returns change the activation whose memory the devices use.
+        // Calls and returns replace the activation whose memory the devices use.
         if !self.unfinished.is_empty()
             && !matches!(instr, Instr::Jump { .. } | Instr::Branch { .. } | Instr::Free { .. })
         {
@@ -417,7 +427,11 @@ impl<'e> Interpreter<'e, '_> {
             Instr::RefRead { cell, outs } => {
                 let values = self.read_all(&[*cell])?.remove(0).cell()?.read();
                 if values.len() != outs.len() {
-                    return Err(bad_program("a cell is read with a wrong number of registers"));
+                    return Err(bad_program(&format!(
+                        "expected registers for {} values of a cell, found {}",
+                        values.len(),
+                        outs.len()
+                    )));
                 }
                 for (&reg, value) in outs.iter().zip(values) {
                     scope.write(&mut self.top().frame, reg, value)?;
@@ -442,7 +456,11 @@ impl<'e> Interpreter<'e, '_> {
             Instr::Fields { value, outs } => {
                 let data = scope.read(&top.frame, *value)?.data()?;
                 if data.fields.len() != outs.len() {
-                    return Err(bad_program("the fields of a value are read with a wrong number of registers"));
+                    return Err(bad_program(&format!(
+                        "expected registers for {} fields, found {}",
+                        data.fields.len(),
+                        outs.len()
+                    )));
                 }
                 for (&reg, field) in outs.iter().zip(&data.fields) {
                     scope.write(&mut top.frame, reg, field.clone())?;
@@ -561,7 +579,7 @@ impl<'e> Interpreter<'e, '_> {
         if let Some(Instr::Kernel(call) | Instr::Alias(call)) = program.functions[function as usize].code.get(at) {
             diagnostic.message = format!("{}: {}", call.op, diagnostic.message);
             for source in call.origins.iter().filter_map(|&i| program.sources.get(i as usize)) {
-                diagnostic = diagnostic.note(format!("operator of the model: {} ({})", source.name, source.op));
+                diagnostic = diagnostic.note(format!("model operator: {} ({})", source.name, source.op));
             }
         }
         diagnostic

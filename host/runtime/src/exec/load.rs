@@ -40,7 +40,7 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// Returns the functions that this function calls or makes closures of, and the host programs of its regions that
+    /// Returns the functions that this function calls or turns into closures, and the host programs of its regions that
     /// no backend runs.
     pub(super) fn callees(&self, program: &Program) -> Vec<u32> {
         let callee = |step: &Step| match step {
@@ -91,7 +91,7 @@ pub(super) enum InPlace {
     No,
     /// The kernel computes in place.
     Yes,
-    /// The program was planned for in-place execution, but the kernel of this machine does not support it: the input is
+    /// The program was planned for in-place execution, but the kernel on this machine does not support it: the input is
     /// copied to the end of the workspace first, and the copy is inserted into the inputs at this index.
     Save(u32, Reg),
 }
@@ -162,7 +162,7 @@ pub(super) fn load(
     Ok(Code { arenas, values: values as usize, workspace, regs, steps, direct, notes })
 }
 
-/// Checks that no tensor of the function exceeds the memory limit, because a kernel may create a table as long as an
+/// Checks that no tensor of the function exceeds the memory limit, because a kernel may allocate a table as long as an
 /// axis of the tensor.
 fn check_fits(function: &Function, regs: &[RegInfo], arena: usize) -> Result<(), Diagnostic> {
     let largest = regs.iter().filter(|reg| !matches!(reg.slot, Slot::Constant(_))).map(|reg| reg.bytes).max();
@@ -171,7 +171,7 @@ fn check_fits(function: &Function, regs: &[RegInfo], arena: usize) -> Result<(),
         return Ok(());
     }
     let error = OutOfMemory { bytes: Some(bytes), limit: Some((memory::limit(), memory::used())) };
-    Err(Diagnostic::from(error).note(format!("needed by function {}", function.name)))
+    Err(Diagnostic::from(error).note(format!("required by function {}", function.name)))
 }
 
 struct Loader<'a> {
@@ -230,7 +230,12 @@ impl Loader<'_> {
         let typed = self.infer_types(function, regs, call)?;
         let (from, out) = match (call.inputs().next(), &call.outs[..]) {
             (Some(from), [out]) => (from, *out),
-            _ => return Err(bad_program("expected one result of an alias")),
+            _ => {
+                return Err(bad_program(&format!(
+                    "alias: expected an argument and one result, found {} results",
+                    call.outs.len()
+                )));
+            }
         };
         let (source, target) = (&regs[from.index()], &regs[out.index()]);
         let in_arena = matches!(source.slot, Slot::Arena(_) | Slot::Device { .. });
@@ -279,7 +284,7 @@ impl Loader<'_> {
                     let prepared: Vec<String> = plan.outputs.iter().map(shown).collect();
                     let wanted: Vec<String> = wanted.iter().map(|dims| format!("{dims:?}")).collect();
                     let reason = format!(
-                        "expected outputs of dimensions {1}, prepared {0}",
+                        "expected output dimensions {1}, found prepared dimensions {0}",
                         prepared.join(" and "),
                         wanted.join(" and ")
                     );
@@ -310,7 +315,7 @@ impl Loader<'_> {
         let def = op::get(op);
         let attrs = op::normalize_attrs(def, call.attrs.clone()).map_err(|d| type_error(&d))?;
         let args = trace::arg_types(function, call)
-            .ok_or_else(|| bad_program("expected tensors as arguments of an operator, found a handle"))?;
+            .ok_or_else(|| bad_program("expected tensors as operator arguments, found a handle"))?;
         let values: Vec<Option<&Tensor>> = call
             .args
             .iter()
@@ -320,7 +325,8 @@ impl Loader<'_> {
             })
             .collect();
         let inferred = def.infer(&attrs, &args, &values).map_err(|d| type_error(&d))?;
-        let inferred = flatten(&inferred).ok_or_else(|| bad_program(&format!("{} returns {inferred}", call.op)))?;
+        let inferred = flatten(&inferred)
+            .ok_or_else(|| bad_program(&format!("expected {} to return tensors, found {inferred}", call.op)))?;
         let fits = inferred.len() == call.outs.len()
             && inferred.iter().zip(&call.outs).all(|(ty, out)| match &regs[out.index()].ty {
                 Some(declared) => {
@@ -329,7 +335,10 @@ impl Loader<'_> {
                 None => false,
             });
         if !fits {
-            return Err(bad_program(&format!("expected {} to have results of the inferred types", call.op)));
+            return Err(bad_program(&format!(
+                "{}: expected results of the inferred types, found different types",
+                call.op
+            )));
         }
         Ok(TypedCall { op, def, attrs, outs: inferred })
     }
@@ -378,7 +387,7 @@ fn copy(regs: &[RegInfo], from: Reg, to: Reg) -> Step {
 }
 
 fn refusal_note(region: &program::Region, why: &str) -> String {
-    format!("{} runs on the host: {} refused it: {why}", region.symbol, region.backend)
+    format!("region {} runs on the host because {} refused it: {why}", region.symbol, region.backend)
 }
 
 /// Converts a type error to an invalid program: types are inferred when a program is created, so an error at this point
@@ -392,7 +401,7 @@ fn no_kernel(program: &Program, call: &OpCall) -> Diagnostic {
         Diagnostic::error(codes::runtime::NO_KERNEL, format!("the host has no implementation of {}", call.op))
             .help("select a backend that supports the operator: see byoc explain");
     for source in call.origins.iter().filter_map(|&i| program.sources.get(i as usize)) {
-        diagnostic = diagnostic.note(format!("operator of the model: {} ({})", source.name, source.op));
+        diagnostic = diagnostic.note(format!("model operator: {} ({})", source.name, source.op));
     }
     diagnostic
 }

@@ -25,7 +25,7 @@ struct Entry<V> {
 pub(super) type Dims = Vec<Shape>;
 
 impl<K: Eq + Hash + Clone, V: Clone> LruCache<K, V> {
-    /// Creates an empty cache. The newest entry is kept even if it exceeds `max_bytes` by itself.
+    /// Creates an empty cache. The newest entry is retained even if it exceeds `max_bytes` by itself.
     pub fn new(max_entries: usize, max_bytes: usize) -> LruCache<K, V> {
         LruCache { entries: HashMap::new(), max_entries: max_entries.max(1), max_bytes, bytes: 0, clock: 0 }
     }

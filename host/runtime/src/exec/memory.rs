@@ -1,7 +1,7 @@
 //! Releases memory to the system before a model runs.
 
 /// Returns unused heap pages to the system. Compilation of a model leaves many small holes between live allocations;
-/// call this before the memory that the model runs in is allocated.
+/// call this function before the memory for the runs is allocated.
 pub fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -11,7 +11,7 @@ pub fn trim_heap() {
 }
 
 /// Releases pages of executable code. After loading, a run needs little of the code that reads, compiles and loads a
-/// model (some 15 MB with a large library). Pages that are needed again are read from their files.
+/// model (about 15 MB with a large library). Pages that are needed again are read from their files.
 pub fn release_code() {
     #[cfg(target_os = "linux")]
     for range in clean_code_mappings(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default()) {
@@ -24,7 +24,8 @@ pub fn release_code() {
 }
 
 /// Returns the address ranges of the mappings in `/proc/self/smaps` that map a file, are executable and not writable,
-/// and have no modified page. A loader that relocates code, or a debugger that sets a breakpoint, modifies pages.
+/// and have no modified page. A dynamic linker that relocates code, or a debugger that sets a breakpoint, modifies
+/// pages.
 fn clean_code_mappings(smaps: &str) -> Vec<std::ops::Range<usize>> {
     let mut found = Vec::new();
     let mut code = None;

@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex};
 /// than regions every run would evict and recreate every plan.
 const MAX_PLANS: usize = 64;
 
-/// Maximum total size of the plans of a model in bytes. The newest plan is kept even if it exceeds the limit by itself.
+/// Maximum total size of the plans of a model in bytes. The newest plan is retained even if it exceeds the limit by
+/// itself.
 const MAX_BYTES: usize = 256 << 20;
 
 /// Plans of a model, by region and dimensions; `None` if the backend refuses the dimensions.
@@ -104,7 +105,7 @@ impl RegionPlans {
         let made = match plan.and_then(|plan| signature.check_prepared(&plan).map(|()| plan)) {
             Ok(plan) => Some(plan),
             Err(why) => {
-                tracing::warn!("a region runs on the host for inputs {inputs:?}: {why}");
+                tracing::warn!("region {} runs on the host for inputs {inputs:?}: {why}", self.index);
                 None
             }
         };

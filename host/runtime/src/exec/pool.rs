@@ -19,9 +19,9 @@ thread_local! {
     static NESTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Size of a thread's stack.
+/// Size of a thread's stack in bytes.
 const STACK_BYTES: usize = 2 << 20;
-/// Guard page and bookkeeping of a thread.
+/// Size of a thread's guard page and bookkeeping data in bytes.
 const THREAD_BYTES: usize = 64 << 10;
 
 /// Checks that the stacks of all threads fit into the address space together. Without this check, the threads that do

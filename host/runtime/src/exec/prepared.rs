@@ -40,18 +40,19 @@ pub(super) struct PreparedProgram {
     inline: OnceLock<bool>,
 }
 
-/// Threads that a run needs.
+/// Threads required by a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Threading {
     /// Unknown until the first run has completed.
     Unknown,
-    /// Only the calling thread: no step splits its work, so the pool would only add the hand-over to a pool thread.
+    /// Only the calling thread: no step splits its work, so the pool would only add the cost of the handoff to a pool
+    /// thread.
     Inline,
     /// The threads of the pool.
     Pool,
 }
 
-/// Maximum number of frames kept per function for reuse: enough for concurrent runs, not for deep recursion.
+/// Maximum number of frames retained per function for reuse: enough for concurrent runs, not for deep recursion.
 const MAX_FREE_FRAMES: usize = 16;
 
 /// Working memory of a run that belongs to no activation.
@@ -66,7 +67,7 @@ impl PreparedProgram {
     /// programs of regions that a backend runs are excluded.
     ///
     /// # Errors
-    /// If an operator that only the host could run is not implemented, or the host reads an absent constant.
+    /// If the host has to run an operator that it does not implement, or reads an absent constant.
     pub fn new(
         program: Program,
         constants: Vec<Option<Tensor>>,
@@ -167,8 +168,8 @@ impl PreparedProgram {
         }
         let message = format!("{} cannot run on the host: its constants were released", function.name);
         Err(Diagnostic::error(codes::runtime::CONSTANTS_GONE, message)
-            .note("its backend loaded the region, packed its constants, and refused it afterwards")
-            .help("select the backends without this one"))
+            .note("the backend loaded the region and packed its constants before it refused the region")
+            .help("remove the backend from the selected backends"))
     }
 
     /// Returns memory for an activation, reused if possible.
@@ -187,7 +188,7 @@ impl PreparedProgram {
     /// Returns the program without the regions and the device memory of a backend.
     ///
     /// # Errors
-    /// If a constant is held only by the backend's regions, or the host does not implement an operator.
+    /// If a constant is stored only in the backend's regions, or the host does not implement an operator.
     pub fn without_backend(&self, backend: &str) -> Result<PreparedProgram, Diagnostic> {
         let constants = self.constants.iter().zip(&self.released);
         let constants = constants.map(|(constant, released)| (!released).then(|| constant.clone())).collect();
@@ -198,7 +199,7 @@ impl PreparedProgram {
         PreparedProgram::new(self.program.clone(), constants, regions, spaces, self.pool.clone())
     }
 
-    /// Keeps the memory of an activation that has ended.
+    /// Retains the memory of a completed activation for reuse.
     pub fn recycle_frame(&self, index: u32, mut frame: Frame) {
         frame.values.fill(Value::Empty);
         let mut free = lock(&self.free_frames[index as usize]);
@@ -267,7 +268,7 @@ impl PreparedProgram {
         })
     }
 
-    /// Releases the memory that is kept between runs. Runs in progress keep theirs.
+    /// Releases the memory that is retained between runs, except the memory of runs in progress.
     pub fn release_memory(&self) {
         for frames in &self.free_frames {
             let frames = std::mem::take(&mut *lock(frames));
@@ -281,7 +282,7 @@ impl PreparedProgram {
         }
     }
 
-    /// Keeps the working memory of a run that has ended.
+    /// Retains the working memory of a completed run for reuse.
     pub fn recycle_buffers(&self, mut buffers: RunBuffers) {
         buffers.args.clear();
         lock(&self.free_buffers).push(buffers);

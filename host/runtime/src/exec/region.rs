@@ -46,7 +46,7 @@ pub trait Region: Send + Sync {
     }
 
     /// Returns true if a run may fail because the device is lost. The host then runs the region, so the region's
-    /// constants are kept.
+    /// constants are retained.
     fn may_be_lost(&self) -> bool {
         false
     }

@@ -124,7 +124,7 @@ impl Signature {
             };
             if wanted.dims.len() != dims.len() || !wanted.dims.iter().zip(dims).all(fits) {
                 let found = if *exact { format!("{dims:?}") } else { format!("at most {dims:?}") };
-                return Err(format!("output {i}: expected {}, prepared {found}", shown(wanted)));
+                return Err(format!("prepared output {i}: expected {}, found {found}", shown(wanted)));
             }
         }
         Ok(())
@@ -169,7 +169,7 @@ fn list<'v>(value: &'v Value, key: &str) -> Result<&'v [Value], String> {
         .get(key)
         .and_then(Value::as_array)
         .map(Vec::as_slice)
-        .ok_or_else(|| format!("the graph has no list \"{key}\""))
+        .ok_or_else(|| format!("graph: expected a list \"{key}\", found none"))
 }
 
 fn index(value: &Value) -> Option<usize> {
@@ -180,7 +180,7 @@ fn index(value: &Value) -> Option<usize> {
 fn output_type<'v>(nodes: &'v [Value], value: &Value) -> Result<&'v Value, String> {
     let part = |i: usize| value.get(i).and_then(index);
     let ty = part(0).zip(part(1)).and_then(|(node, output)| nodes.get(node)?.get("outputs")?.get(output));
-    ty.ok_or_else(|| format!("the graph has no value {value}"))
+    ty.ok_or_else(|| format!("expected a reference to a value of the graph, found {value}"))
 }
 
 fn read_type(value: &Value) -> Result<TensorType, String> {

@@ -159,8 +159,8 @@ impl SizedOperands {
         {
             return Ok(kernel);
         }
-        // The limit is checked before the kernel is created, because a kernel may create a table as long as an axis of
-        // the result.
+        // The limit is checked before the kernel is created, because a kernel may allocate a table as long as an axis
+        // of the result.
         let reservation =
             outs.iter().map(|ty| Ok(memory::Charge::new(size(ty)?.1)?)).collect::<Result<Vec<_>, Diagnostic>>()?;
         drop(reservation);
@@ -169,7 +169,7 @@ impl SizedOperands {
         let constants = vec![None; inputs.len()];
         let spec = Spec { def, attrs: &step.attrs, inputs: &inputs, outputs: &outs, constants: &constants };
         let kernel = byoc_kernels::make(step.op, &spec).ok_or_else(|| {
-            Diagnostic::error(codes::runtime::NO_KERNEL, "the host has no implementation of this operator")
+            Diagnostic::error(codes::runtime::NO_KERNEL, format!("the host has no implementation of {}", def.name))
         })?;
         let kernel = Arc::new(SizedKernel { kernel, outs });
         let evicted = lock(&step.kernels).insert(key, kernel.clone(), 0);
@@ -204,9 +204,9 @@ pub(super) fn alias(
         (Some(shape), _) => Shape::from(shape),
         (None, Some(call)) => match &SizedOperands::new(scope, frame, call)?.results(call)?[..] {
             [ty] => size(ty)?.0,
-            _ => return Err(bad_program("expected one result of an alias")),
+            _ => return Err(bad_program("alias: expected one result, found none or several")),
         },
-        (None, None) => return Err(bad_program("expected the dimensions of an alias")),
+        (None, None) => return Err(bad_program("expected the dimensions of an alias, found none")),
     };
     let alias = tensor.reshaped(&dims).ok_or_else(|| {
         Diagnostic::error(codes::runtime::KERNEL_FAILED, format!("cannot reshape {tensor:?} to dimensions {dims:?}"))
@@ -270,7 +270,7 @@ fn dynamic_region(
     let inputs: Vec<Tensor> = step.inputs.iter().map(|&reg| scope.read_tensor(frame, reg)).collect::<Result<_, _>>()?;
     step.signature
         .check_inputs(inputs.iter().map(|t| (Some(t.dtype()), t.shape())))
-        .map_err(|what| bad_program(&format!("a region is called with tensors of wrong types: {what}")))?;
+        .map_err(|what| bad_program(&format!("region call: {what}")))?;
     let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let plan = step.plans.as_ref().and_then(|plans| plans.get(&dims, &step.signature));
     let Some(plan) = plan else { return Ok(Ran::OnHost) };
@@ -282,7 +282,7 @@ fn dynamic_region(
             .reg(reg)
             .ty
             .as_ref()
-            .ok_or_else(|| bad_program("expected tensors as results of a region, found a handle"))?
+            .ok_or_else(|| bad_program("expected tensors as region results, found a handle"))?
             .dtype;
         let (_, bytes) = size(&TensorType::fixed(dtype, &out.dims))?;
         memory.push((dtype, allocate(bytes)?));
@@ -311,8 +311,9 @@ fn dynamic_region(
             let (_, used) = size(&TensorType::fixed(dtype, &shape))?;
             bytes.as_ref().get(..used).and_then(|used| Tensor::from_bytes(dtype, &shape, used))
         };
-        let tensor =
-            tensor.ok_or_else(|| failed(format!("expected at most {:?}, as prepared, found {shape:?}", out.dims)))?;
+        let tensor = tensor.ok_or_else(|| {
+            failed(format!("expected at most the prepared dimensions {:?}, found {shape:?}", out.dims))
+        })?;
         scope.write(frame, reg, Value::Tensor(tensor))?;
     }
     Ok(Ran::Done)

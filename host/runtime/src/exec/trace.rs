@@ -17,7 +17,7 @@ pub enum StepKind {
     Region,
     /// Copy between host and device memory.
     Copy,
-    /// Moves, jumps, calls, closures, cells.
+    /// Move, jump, call, or operation on a closure or a cell.
     Control,
 }
 
@@ -28,7 +28,7 @@ pub struct StepInfo {
     pub function: u32,
     /// Index of the instruction in the code of the function.
     pub index: u32,
-    /// Kernel, alias, region or control flow.
+    /// Kind of the step.
     pub kind: StepKind,
     /// Name of the operator, symbol of the region, or name of the instruction.
     pub name: String,
@@ -40,12 +40,12 @@ pub struct StepInfo {
     pub flops: u64,
 }
 
-/// A step that has run.
+/// A completed step.
 #[derive(Clone, Debug)]
 pub struct StepEvent<'a> {
     /// Static information about the step.
     pub step: &'a StepInfo,
-    /// Program of the step, for names of functions and sources.
+    /// Program of the step, for looking up the names of functions and sources.
     pub program: &'a Program,
     /// Types of the inputs.
     pub inputs: Vec<(DType, Shape)>,

@@ -1,4 +1,4 @@
-//! Checks a program before it runs, because it may come from a hand-written file.
+//! Checks a program before it runs, because its file may be hand-written.
 //!
 //! After the check every index is in range, every jump goes forward and stays inside the function, every function ends,
 //! the numbers of arguments and results agree, and tensors in an arena are within its bounds. Properties that depend on
@@ -29,24 +29,38 @@ fn check_header(program: &Program) -> Result<(), String> {
     if program.version != VERSION {
         return Err(format!("expected version {VERSION}, found {}", program.version));
     }
-    let entry = program.functions.get(program.entry as usize).ok_or("there is no entry function")?;
+    let entry = program
+        .functions
+        .get(program.entry as usize)
+        .ok_or("expected the index of the entry function, found an index out of range")?;
     let inputs: Vec<TensorType> = program.inputs.iter().map(|port| port.ty.clone()).collect();
     check_arity(entry, program.inputs.len(), program.outputs.len())
         .and_then(|()| check_types("parameter", entry.registers.iter().map(|r| r.ty.as_ref()), &inputs))
         .map_err(|reason| format!("entry function: {reason}"))?;
     for region in &program.regions {
         let fallback = program.functions.get(region.fallback as usize);
-        let fallback = fallback.ok_or_else(|| format!("region {} has no host program", region.symbol))?;
+        let fallback = fallback.ok_or_else(|| {
+            format!("region {}: expected the index of its host program, found {}", region.symbol, region.fallback)
+        })?;
         check_arity(fallback, region.inputs.len(), region.outputs.len())
             .and_then(|()| check_types("parameter", fallback.registers.iter().map(|r| r.ty.as_ref()), &region.inputs))
             .map_err(|reason| format!("host program of region {}: {reason}", region.symbol))?;
         check_origins(program, &region.origins)?;
     }
     if let Some(region) = program.regions.iter().find(|r| r.space.is_some_and(|s| s as usize >= program.spaces.len())) {
-        return Err(format!("region {}: expected one of {} memories of devices", region.symbol, program.spaces.len()));
+        return Err(format!(
+            "region {}: expected the index of one of {} device memories, found {}",
+            region.symbol,
+            program.spaces.len(),
+            region.space.unwrap_or_default()
+        ));
     }
     if let Some(port) = program.constants.iter().find(|port| byte_size(&port.ty).is_none()) {
-        return Err(format!("constant \"{}\": expected known dimensions", port.name));
+        return Err(format!(
+            "constant \"{}\": expected known dimensions, found {}",
+            port.name,
+            Type::Tensor(port.ty.clone().into())
+        ));
     }
     Ok(())
 }
@@ -84,7 +98,7 @@ fn check_types<'t>(
 
 fn check_origins(program: &Program, origins: &[u32]) -> Result<(), String> {
     match origins.iter().find(|&&i| i as usize >= program.sources.len()) {
-        Some(i) => Err(format!("operator {i} of the model does not exist")),
+        Some(i) => Err(format!("expected the index of one of {} model operators, found {i}", program.sources.len())),
         None => Ok(()),
     }
 }
@@ -103,32 +117,47 @@ fn check_registers(program: &Program, function: &Function) -> Result<(), String>
     }
     if function.device_arenas.len() > program.spaces.len() {
         let (wanted, found) = (program.spaces.len(), function.device_arenas.len());
-        return Err(format!("expected arenas in at most {wanted} memories of devices, found {found}"));
+        return Err(format!("expected arenas in at most {wanted} device memories, found {found}"));
     }
     let mut end = 0;
     let mut device_ends = vec![0; function.device_arenas.len()];
     for (i, register) in function.registers.iter().enumerate() {
         match (register.place, &register.ty) {
             (Place::Value, _) => {}
-            _ if i < function.params as usize => return Err(format!("expected parameter {i} to be a value")),
+            _ if i < function.params as usize => {
+                return Err(format!("parameter {i}: expected a value, found {:?}", register.place));
+            }
             (Place::Arena(offset), Some(ty)) if offset % 64 == 0 => {
-                let bytes =
-                    byte_size(ty).ok_or_else(|| format!("register {i} is in the arena, but its size is unknown"))?;
-                end = end.max(offset.checked_add(bytes).ok_or_else(|| format!("register {i} is beyond the arena"))?);
+                let bytes = byte_size(ty).ok_or_else(|| {
+                    format!("register {i}: expected known dimensions, found {}", Type::Tensor(ty.clone().into()))
+                })?;
+                end = end.max(
+                    offset
+                        .checked_add(bytes)
+                        .ok_or_else(|| format!("register {i}: the arena offset {offset} is too large"))?,
+                );
             }
             (Place::Device { space, offset }, Some(ty)) if offset.is_multiple_of(ALIGNMENT) => {
-                let bytes =
-                    byte_size(ty).ok_or_else(|| format!("register {i} is in the arena, but its size is unknown"))?;
-                let after = offset.checked_add(bytes).ok_or_else(|| format!("register {i} is beyond the arena"))?;
+                let bytes = byte_size(ty).ok_or_else(|| {
+                    format!("register {i}: expected known dimensions, found {}", Type::Tensor(ty.clone().into()))
+                })?;
+                let after = offset
+                    .checked_add(bytes)
+                    .ok_or_else(|| format!("register {i}: the arena offset {offset} is too large"))?;
                 let end: &mut usize = device_ends
                     .get_mut(space as usize)
-                    .ok_or_else(|| format!("register {i}: there is no memory {space} of a device"))?;
+                    .ok_or_else(|| format!("register {i}: expected the index of a device arena, found {space}"))?;
                 *end = after.max(*end);
             }
-            (Place::Arena(_) | Place::Device { .. }, _) => return Err(format!("register {i} cannot be in the arena")),
+            (Place::Arena(_) | Place::Device { .. }, _) => {
+                return Err(format!(
+                    "register {i}: expected a tensor at an aligned offset, found {:?}",
+                    register.place
+                ));
+            }
             (Place::Constant(index), ty) => match program.constants.get(index as usize) {
                 Some(constant) if Some(&constant.ty) == ty.as_ref() => {}
-                _ => return Err(format!("register {i}: expected the type of constant {index}")),
+                _ => return Err(format!("register {i}: constant {index} does not exist or has a different type")),
             },
         }
     }
@@ -150,7 +179,7 @@ fn check_code(program: &Program, function: &Function) -> Result<(), String> {
         Some(
             Instr::Return { .. } | Instr::TailCall { .. } | Instr::TailCallClosure { .. } | Instr::Unmatched { .. },
         ) => Ok(()),
-        _ => Err("expected a return or a tail call as the last instruction".to_owned()),
+        _ => Err("the last instruction is neither a return nor a tail call".to_owned()),
     }
 }
 
@@ -192,7 +221,7 @@ fn check_spaces(
     };
     match fits {
         true => Ok(()),
-        false => Err("an operand lies in a memory that the instruction cannot access".to_owned()),
+        false => Err("an operand is in memory that the instruction cannot access".to_owned()),
     }
 }
 
@@ -221,19 +250,19 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
         _ => &[],
     };
     if let Some(reg) = read.iter().chain(&written).chain(freed).find(|reg| !inside(reg)) {
-        return Err(format!("there is no register {}", reg.0));
+        return Err(format!("expected the index of one of {} registers, found {}", function.registers.len(), reg.0));
     }
     let place = |reg: &Reg| function.registers[reg.index()].place;
     if written.iter().chain(freed).any(|reg| matches!(place(reg), Place::Constant(_))) {
-        return Err("a constant is written to".to_owned());
+        return Err("expected a writable register, found a constant".to_owned());
     }
     check_spaces(program, function, instr, &read, &written)?;
     let forward = |to: u32| match to as usize > at && (to as usize) < function.code.len() {
         true => Ok(()),
-        false => Err(format!("invalid jump to {to}")),
+        false => Err(format!("expected a jump target in {}..{}, found {to}", at + 1, function.code.len())),
     };
     let callee = |index: u32, args: usize, outs: Option<usize>| match program.functions.get(index as usize) {
-        None => Err(format!("there is no function {index}")),
+        None => Err(format!("expected the index of one of {} functions, found {index}", program.functions.len())),
         Some(f) => check_arity(f, args, outs.unwrap_or(function.results as usize)),
     };
     match instr {
@@ -250,16 +279,16 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
                     if same && matches!(place(&call.outs[0]), Place::Arena(_)) {
                         Ok(())
                     } else {
-                        Err("expected the in-place input at the place of the result".to_owned())
+                        Err("the in-place input and the result differ in location or size".to_owned())
                     }
                 }
                 None => Ok(()),
             }
         }
         Instr::Region { region, inputs, outs, in_place } => match program.regions.get(*region as usize) {
-            Some(_) if !is_in_place(function, inputs, outs, in_place) => {
-                Err("expected an in-place input of the region at the place of its result".to_owned())
-            }
+            Some(_) if !is_in_place(function, inputs, outs, in_place) => Err(format!(
+                "expected an in-place input of the region at the location of its result, found pairs {in_place:?}"
+            )),
             Some(region) if (region.inputs.len(), region.outputs.len()) == (inputs.len(), outs.len()) => {
                 let types = |regs: &'_ [Reg]| {
                     regs.iter().map(|reg| function.registers[reg.index()].ty.as_ref()).collect::<Vec<_>>()
@@ -268,26 +297,35 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
                     .and_then(|()| check_types("output", types(outs).into_iter(), &region.outputs))
                     .map_err(|reason| format!("region {}: {reason}", region.symbol))
             }
-            Some(region) => Err(format!("region {}: wrong number of inputs or outputs", region.symbol)),
-            None => Err(format!("there is no region {region}")),
+            Some(region) => Err(format!(
+                "region {}: expected {} inputs and {} outputs, found {} and {}",
+                region.symbol,
+                region.inputs.len(),
+                region.outputs.len(),
+                inputs.len(),
+                outs.len()
+            )),
+            None => Err(format!("expected the index of one of {} regions, found {region}", program.regions.len())),
         },
         Instr::Move { to, .. } if place(to) != Place::Value => {
-            Err("expected a value as the destination of a move".to_owned())
+            Err(format!("move: expected a value as the destination, found {:?}", place(to)))
         }
         Instr::Jump { to } => forward(*to),
         Instr::Branch { otherwise, .. } | Instr::Test { otherwise, .. } => forward(*otherwise),
         Instr::Construct { out, .. } if place(out) != Place::Value => {
-            Err("a value of a data type is in the arena".to_owned())
+            Err(format!("constructor: expected a value as the destination, found {:?}", place(out)))
         }
         Instr::Call { function, args, outs } => callee(*function, args.len(), Some(outs.len())),
         Instr::TailCall { function, args } => callee(*function, args.len(), None),
         Instr::Closure { function, captures, out } => match program.functions.get(*function as usize) {
             Some(f) if f.params as usize >= captures.len() && place(out) == Place::Value => Ok(()),
-            _ => Err(format!("invalid closure of function {function}")),
+            _ => Err(format!("invalid function, captured values or destination in a closure of function {function}")),
         },
-        Instr::RefNew { out, .. } if place(out) != Place::Value => Err("a cell is in the arena".to_owned()),
+        Instr::RefNew { out, .. } if place(out) != Place::Value => {
+            Err(format!("reference cell: expected a value as the destination, found {:?}", place(out)))
+        }
         Instr::Free { regs } if regs.iter().any(|reg| place(reg) != Place::Value) => {
-            Err("a register in the arena is freed".to_owned())
+            Err("expected values to free, found a register in the arena".to_owned())
         }
         Instr::Return { values } if values.len() != function.results as usize => {
             Err(format!("expected {} results, found {}", function.results, values.len()))

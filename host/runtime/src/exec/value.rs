@@ -1,6 +1,7 @@
 //! Contents of registers while a program runs.
 //!
-//! Closures, cells and values of data types may nest arbitrarily deep, so they are dropped by a loop, not by recursion.
+//! Closures, cells and values of data types may be nested arbitrarily deeply, so they are dropped by a loop, not by
+//! recursion.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::Tensor;
@@ -26,7 +27,7 @@ impl Value {
     pub(super) fn cell(self) -> Result<Arc<Cell>, Diagnostic> {
         match self {
             Value::Cell(cell) => Ok(cell),
-            _ => Err(bad_program("expected a cell to read or write")),
+            _ => Err(bad_program("expected a reference cell, found a different value")),
         }
     }
 
@@ -34,7 +35,7 @@ impl Value {
     pub(super) fn data(self) -> Result<Arc<Data>, Diagnostic> {
         match self {
             Value::Data(data) => Ok(data),
-            _ => Err(bad_program("expected a value of a data type to match")),
+            _ => Err(bad_program("expected a value of an algebraic data type, found a different value")),
         }
     }
 }
@@ -66,13 +67,13 @@ impl Cell {
     }
 
     /// Replaces the contents and returns the previous contents. The caller drops the previous contents after the lock
-    /// is released, because the drop may take long.
+    /// is released, because the drop may take a long time.
     pub(super) fn replace(&self, values: Vec<Value>) -> Vec<Value> {
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), values)
     }
 }
 
-/// Drops values, and everything that only they own, without recursion.
+/// Drops values, and everything owned only by them, without recursion.
 fn drop_iteratively(mut values: Vec<Value>) {
     while let Some(value) = values.pop() {
         match value {

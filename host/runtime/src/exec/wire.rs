@@ -1,7 +1,7 @@
 //! JSON form of IR types and attributes in `program.json`.
 //!
 //! A type is `["float32", 1, 3, "?", "n"]`: the element type, then each dimension as a number, `"?"` or a name. An
-//! attribute is the corresponding JSON value; a number that JSON cannot express is an object such as `{"float":
+//! attribute is the corresponding JSON value; a number that JSON cannot represent is an object such as `{"float":
 //! "inf"}`.
 
 use byoc_ir::ir::{AttrValue, Dim, TensorType};

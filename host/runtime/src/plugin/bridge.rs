@@ -101,7 +101,7 @@ impl ConstantTable {
     }
 }
 
-/// Operators of a module that become one composite node although the module has no function for them.
+/// Operators that become one composite node although the module has no function for them.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
     /// Name of the composite.
@@ -192,7 +192,7 @@ impl<'a> GraphBuilder<'a> {
         Ok(GraphBuilder { module, region_op: None, graph, values, composites, constants })
     }
 
-    /// Adds the expressions that the outputs need, operands first, with an explicit stack.
+    /// Adds the expressions that the outputs depend on, operands first, with an explicit stack.
     fn run(mut self, outputs: &[ExprId]) -> Result<api::Graph, Box<Diagnostic>> {
         for &output in outputs {
             let mut stack = vec![(output, false)];
@@ -296,20 +296,20 @@ impl<'a> GraphBuilder<'a> {
                         let function = module.expr(callee).as_function();
                         let composite = function.and_then(|f| Some((f, f.attrs.str("Composite")?)));
                         let Some((function, name)) = composite else {
-                            return Err(not_data_flow("a call of a function"));
+                            return Err(not_data_flow("a function call"));
                         };
                         let body = function_graph(module, name, function, self.constants)?;
                         self.push(api::Node::composite(name, body, inputs), id)
                     }
                 }
             }
-            Expr::Var(var) => return Err(not_data_flow(&format!("the variable %{} from outside", var.name))),
+            Expr::Var(var) => return Err(not_data_flow(&format!("the variable %{} of an enclosing scope", var.name))),
             Expr::Global(_) if self.region(id).is_some() => Vec::new(),
             Expr::Global(name) => return Err(not_data_flow(&format!("the function @{name}"))),
             Expr::Function(_) => return Err(not_data_flow("a function")),
-            Expr::Let { .. } => return Err(not_data_flow("a let")),
-            Expr::If { .. } => return Err(not_data_flow("an if")),
-            Expr::Match(_) => return Err(not_data_flow("a match")),
+            Expr::Let { .. } => return Err(not_data_flow("a let expression")),
+            Expr::If { .. } => return Err(not_data_flow("an if expression")),
+            Expr::Match(_) => return Err(not_data_flow("a match expression")),
             Expr::Constructor(name) => return Err(not_data_flow(&format!("the constructor {name}"))),
             Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(not_data_flow("a reference")),
         })
@@ -490,7 +490,9 @@ fn inline_graph(
                     let wrong = || {
                         Diagnostic::error(
                             codes::plugins::BAD_GRAPH,
-                            format!("constant {index}: expected data of the size of its type"),
+                            format!(
+                                "constant {index}: expected as many bytes as its type requires, found a different size"
+                            ),
                         )
                     };
                     *slot = Some(builder.constant(tensor.ok_or_else(wrong)?));
@@ -591,7 +593,7 @@ mod tests {
         graph.operators()[0].1.ints("padding").unwrap()
     }
 
-    /// Tests that every padding form of Relay has the same form in a graph.
+    /// Tests that every padding form of Relay is converted to the same form in a graph.
     #[test]
     fn padding_has_one_form() {
         let ints = |values: &[i64]| ir::AttrValue::from(values);

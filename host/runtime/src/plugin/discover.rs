@@ -41,10 +41,10 @@ pub fn search_dirs(given: &[PathBuf]) -> Vec<SearchDir> {
     }
     if let Some(beside) = program::folder() {
         add(beside.join("plugins"), "beside the binary", false);
-        add(beside, "the binary's folder", true);
+        add(beside, "the binary's directory", true);
     }
     if let Some(data) = dirs::data_dir() {
-        add(data.join("byoc").join("plugins"), "the user's data folder", false);
+        add(data.join("byoc").join("plugins"), "the user's data directory", false);
     }
     dirs
 }

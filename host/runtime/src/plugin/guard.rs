@@ -62,16 +62,19 @@ impl GuardedBuffer {
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast::<u8>(), self.lines.len() * 64) }
     }
 
-    /// Describes writes to the guards: the number of changed bytes, and the position of the nearest changed byte.
+    /// Describes writes to the guards: the number of changed bytes, and the distance of the nearest changed byte.
     pub fn damage(&self) -> Option<String> {
         let all = self.all();
         let (before, behind) = (&all[..GUARD], &all[GUARD + self.len..]);
         let changed = |bytes: &[u8]| bytes.iter().filter(|&&b| b != self.poison).count();
         if let Some(at) = behind.iter().position(|&b| b != self.poison) {
-            return Some(format!("{} bytes written after the end, the first at {at} past it", changed(behind)));
+            return Some(format!(
+                "{} bytes written after the end, the first at offset {at} past the end",
+                changed(behind)
+            ));
         }
         let at = before.iter().rposition(|&b| b != self.poison)?;
-        Some(format!("{} bytes written before the start, the last at {} before it", changed(before), GUARD - at))
+        Some(format!("{} bytes written before the start, the last at offset -{}", changed(before), GUARD - at))
     }
 }
 
@@ -98,13 +101,13 @@ mod tests {
         let at = memory.bytes_mut().as_mut_ptr();
         // SAFETY: `memory` owns the guard after the buffer, which contains `at + 12`.
         unsafe { at.add(12).write(1) };
-        assert!(memory.damage().unwrap().contains("the first at 2 past it"));
+        assert!(memory.damage().unwrap().contains("the first at offset 2 past the end"));
         // SAFETY: `memory` owns the guards around the buffer, which contain `at + 12` and `at - 3`.
         unsafe {
             at.add(12).write(0xff);
             at.sub(3).write(1);
         }
-        assert!(memory.damage().unwrap().contains("the last at 3 before it"));
+        assert!(memory.damage().unwrap().contains("the last at offset -3"));
         assert_eq!(GuardedBuffer::new(0, 0, 0).unwrap().damage(), None);
     }
 }

@@ -1,9 +1,9 @@
 //! Adapter from a plugin's executable to a region of the executor.
 //!
 //! By default a run receives the executor's memory directly, without copies or checks. With `BYOC_CHECK_REGIONS` set,
-//! every run uses guarded copies, and a plugin that writes outside its outputs is reported. A thread cannot be stopped
-//! externally, so a run that does not return continues until `--timeout` ends the process; the last line of output
-//! names the plugin. At level debug (`-vv`), each run is logged before it starts.
+//! every run uses guarded copies, and a plugin that writes outside its outputs is reported. A thread cannot be
+//! terminated externally, so a run that does not return continues until `--timeout` ends the process; the last line of
+//! output names the plugin. At level debug (`-vv`), each run is logged before it starts.
 
 use super::bridge::dtype_to_api;
 use super::fault;
@@ -26,7 +26,7 @@ pub struct PluginRegion {
     label: String,
     plugin: String,
     checked: bool,
-    /// Slots that a run has to hold; empty for a region without a limit on concurrent runs.
+    /// Slots that a run must acquire; empty for a region without a limit on concurrent runs.
     slots: Vec<Arc<RunSlots>>,
     /// True if runs change a state of the region.
     stateful: bool,
@@ -75,7 +75,7 @@ impl PluginRegion {
     fn run_checked(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         const POISON: u8 = 0xa5;
         let label = &self.label;
-        // The copies need as much memory as the originals.
+        // The copies require as much memory as the originals.
         let bytes = call.inputs.iter().map(|t| t.data.len()).chain(call.outputs.iter().map(|t| t.data.len()));
         let _reservation = memory::reserve(bytes.chain([call.workspace.len()]).fold(0, usize::saturating_add))?;
         let inputs = call.inputs.iter().map(|t| GuardedBuffer::copy_of(t.data, POISON));
@@ -123,8 +123,9 @@ impl PluginRegion {
 }
 
 fn contract_violation(message: String) -> Diagnostic {
-    Diagnostic::error(codes::runtime::REGION_FAILED, message)
-        .help("run without the backend, and report it to the plugin's authors; byoc plugins test finds a small case")
+    Diagnostic::error(codes::runtime::REGION_FAILED, message).help(
+        "run without the backend, and report the fault to the plugin's authors; byoc plugins test finds a small case",
+    )
 }
 
 impl Region for PluginRegion {
@@ -148,7 +149,7 @@ impl Region for PluginRegion {
     fn release(&self, plan: u64) {
         let data = serde_json::json!({ "plan": plan }).to_string();
         if let Err(error) = self.executable.query("plan.release", data.as_bytes()) {
-            tracing::warn!("{}: plan {plan} is not released: {}", self.label, fault(&error));
+            tracing::warn!("{}: cannot release plan {plan}: {}", self.label, fault(&error));
         }
     }
 
@@ -159,7 +160,9 @@ impl Region for PluginRegion {
         let _slots = self.acquire();
         match self.executable.query(RESET_STATE, b"{}").map_err(|error| fault(&error))? {
             Some(_) => Ok(()),
-            None => Err(contract_violation(format!("{}: expected an answer to {RESET_STATE}, found none", self.label))),
+            None => {
+                Err(contract_violation(format!("{}: expected a response to {RESET_STATE}, found none", self.label)))
+            }
         }
     }
 
@@ -219,7 +222,7 @@ impl PluginRegion {
             (0..call.outputs.len()).map(|i| on_device(device.and_then(|d| d.outputs.get(i)))).collect();
         let mut input_shapes: Vec<Shape> = call.inputs.iter().map(|t| Shape::from_slice(t.shape)).collect();
         let mut output_shapes: Vec<Shape> = call.outputs.iter().map(|t| Shape::from_slice(t.shape)).collect();
-        // Shape of each input, until an output takes it.
+        // Shape of each input that no output has taken over yet.
         let mut untaken: Vec<Option<&mut Shape>> = input_shapes.iter_mut().map(Some).collect();
         let mut inputs: Vec<Option<TensorRef<'_>>> = call.inputs.iter().map(|_| None).collect();
         let mut outputs: Vec<TensorMut<'_>> = Vec::with_capacity(call.outputs.len());

@@ -74,7 +74,7 @@ struct Names {
     loaders: BTreeMap<String, usize>,
 }
 
-/// Plugin files of the directories searched, and the names they register.
+/// Plugin files of the directories searched, and the names that they register.
 ///
 /// A file is loaded on demand, so that a misbehaving plugin affects only its users. The names that a file registers are
 /// unknown until it is loaded, so a name is looked up
@@ -167,7 +167,7 @@ impl Registry {
                 match candidates(dir) {
                     Ok(paths) => files.extend(paths.into_iter().map(file)),
                     Err(error) => {
-                        let reason = format!("the directory cannot be read: {error}");
+                        let reason = format!("cannot read the directory: {error}");
                         let code = host::code::UNREADABLE;
                         let status = Status::Rejected(Rejection { code, reason, hint: None, details: Vec::new() });
                         let found = OnceLock::from(PluginFile::new(dir.path.clone(), status));
@@ -259,8 +259,8 @@ impl Registry {
                         },
                         (Some((name, other)), _) | (None, Some((name, other))) => Status::Rejected(Rejection {
                             code: "E0409",
-                            reason: format!("{name} is registered by {} as well", files[other].path.display()),
-                            hint: Some("keep one of the two files in this directory".into()),
+                            reason: format!("{} also registers {name}", files[other].path.display()),
+                            hint: Some("remove one of the two files from the directory".into()),
                             details: Vec::new(),
                         }),
                         (None, None) => Status::Loaded(plugin),
@@ -302,9 +302,9 @@ impl Registry {
             diagnostic = match nearest(name, known.iter().copied()) {
                 Some(near) => diagnostic.help(format!("did you mean --backend {near}?")),
                 None if known.is_empty() => {
-                    diagnostic.help("put the backend's shared library into one of these directories, or name another with --plugin-dir DIR")
+                    diagnostic.help("copy the backend's shared library to one of these directories, or add another with --plugin-dir DIR")
                 }
-                None => diagnostic.help(format!("available backends: {}", known.join(", "))),
+                None => diagnostic.help(format!("select one of the available backends: {}", known.join(", "))),
             };
             diagnostic.into()
         })
@@ -342,7 +342,7 @@ impl Registry {
             });
         }
         if self.found().next().is_none() {
-            diagnostic = diagnostic.note("no plugin files in these directories");
+            diagnostic = diagnostic.note("found no plugin files in these directories");
         }
         diagnostic
     }

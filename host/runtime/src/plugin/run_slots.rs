@@ -2,7 +2,7 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Slots for concurrent runs: a run holds one slot until it ends.
+/// Slots for concurrent runs: a run occupies one slot until it ends.
 #[derive(Debug)]
 pub struct RunSlots {
     free: Mutex<usize>,
@@ -15,7 +15,7 @@ impl RunSlots {
         RunSlots { free: Mutex::new(count.max(1)), changed: Condvar::new() }
     }
 
-    /// Waits for a slot.
+    /// Waits for a free slot, and acquires it.
     pub fn acquire(&self) -> RunSlot<'_> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let mut free = self.changed.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner);
@@ -24,7 +24,7 @@ impl RunSlots {
     }
 }
 
-/// Slot held by a run; freed on drop.
+/// Slot occupied by a run; freed on drop.
 #[derive(Debug)]
 pub struct RunSlot<'a>(&'a RunSlots);
 

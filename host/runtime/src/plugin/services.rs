@@ -147,14 +147,16 @@ impl HostServices for Host {
 const MAX_VALUE_BYTES: usize = 4 << 30;
 
 /// Graph that is evaluated call by call with the reference implementations, for correctness rather than speed. Values
-/// live until the run ends.
+/// are retained until the run ends.
 struct Reference {
     module: Module,
 }
 
 impl Reference {
     fn evaluate(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        let Some(main) = self.module.main() else { return Err(Error::new("the graph has no outputs")) };
+        let Some(main) = self.module.main() else {
+            return Err(Error::new("expected a graph with outputs, found none"));
+        };
         let mut values: HashMap<ExprId, Vec<Tensor>> = HashMap::new();
         for (&param, input) in main.params.iter().zip(inputs) {
             values.insert(param, vec![input.clone()]);
@@ -189,7 +191,9 @@ impl Reference {
 
 impl Executable for Reference {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
-        let Some(main) = self.module.main() else { return Err(Error::new("the graph has no outputs")) };
+        let Some(main) = self.module.main() else {
+            return Err(Error::new("expected a graph with outputs, found none"));
+        };
         let mut sizes: HashMap<&str, usize> = HashMap::new();
         for (&param, dims) in main.params.iter().zip(inputs) {
             let ty = self.module.ty(param);
@@ -209,7 +213,9 @@ impl Executable for Reference {
         let shapes: Option<Vec<Vec<usize>>> = known.iter().map(shape).collect();
         match shapes {
             Some(shapes) => Ok(Prepared::exact(shapes)),
-            None => Err(Error::new("expected result dimensions that do not depend on values")),
+            None => {
+                Err(Error::new("expected result dimensions known from the inputs, found data-dependent dimensions"))
+            }
         }
     }
 
@@ -224,7 +230,9 @@ impl Executable for Reference {
                 return Err(wrong(&format!("expected an input of type {wanted}, found {dtype}")));
             }
             let tensor = Tensor::from_bytes(dtype, input.shape(), input.bytes());
-            inputs.push(tensor.ok_or_else(|| wrong("expected an input of the size of its type"))?);
+            inputs.push(tensor.ok_or_else(|| {
+                wrong(&format!("expected the size of {wanted}, found {} bytes", input.bytes().len()))
+            })?);
         }
         let results = self.evaluate(&inputs)?;
         for (output, result) in call.outputs.iter_mut().zip(results) {

@@ -61,7 +61,7 @@ fn float16_models_compute_as_the_host() {
     for target in ["x86-64-v3", "x86-64-v4"] {
         let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         if !cpu.contains(if target == "x86-64-v3" { " f16c " } else { " avx512vl " }) {
-            eprintln!("skipped: {target}, which this processor is not");
+            eprintln!("skipped: {target}, which this processor does not support");
             continue;
         }
         let project = export(&model, &["--input", "ids=ones", "--target", target]);
@@ -77,7 +77,7 @@ fn float16_models_compute_as_the_host() {
     }
 }
 
-/// Tests that the weights of a float32 model take half of their size.
+/// Tests that the weights of a float32 model occupy half their size when stored as float16.
 #[test]
 fn weights_of_float32_are_stored_as_float16() {
     let (whole, stored) = (digits(&[]), digits(&["--half-weights"]));

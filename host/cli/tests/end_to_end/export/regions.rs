@@ -14,7 +14,7 @@ fn add(project: &Exported, files: &[&str]) {
     }
 }
 
-/// Quantizes resnet18_w16 to int8; returns the folder and the path of the model in it.
+/// Quantizes resnet18_w16 to int8; returns the directory and the path of the model in it.
 fn quantized_resnet() -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("resnet.relay").display().to_string();
@@ -139,5 +139,5 @@ fn backends_without_a_program_are_refused() {
     byoc(["export", &model, "--dim", "batch=1", "--backend", "minimal", "--plugin-dir", &plugins, "--c", &dir])
         .fails_with("E0519")
         .stderr_contains(&["minimal has no C program", "byoc.program.1", "export without minimal"]);
-    assert!(!Path::new(&dir).exists(), "nothing is written");
+    assert!(!Path::new(&dir).exists(), "expected no output directory");
 }

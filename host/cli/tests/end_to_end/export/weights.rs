@@ -31,7 +31,7 @@ fn weights_are_a_file_that_is_read() {
 #[test]
 fn weights_are_linked_as_an_object_file() {
     if !exists("ld") || !exists("objcopy") || !exists("make") {
-        eprintln!("skipped: needs make, ld and objcopy");
+        eprintln!("skipped: requires make, ld and objcopy");
         return;
     }
     let (_folder, quantized) = quantized_digits(&[]);

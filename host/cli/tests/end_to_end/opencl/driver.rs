@@ -25,7 +25,7 @@ fn run(mode: &str, more: &[&str]) -> (Fixture, CommandOutput) {
 #[test]
 fn works_without_failures() {
     let (_, output) = run("", &["--require-offload"]);
-    assert!(output.ok().out.contains("max 0.0"), "the stub computes nothing");
+    assert!(output.ok().out.contains("max 0.0"), "expected zeros from the stub driver");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn endless_compilations_end_at_the_time_limit() {
 #[test]
 fn endless_kernels_end_at_the_time_limit() {
     let (_, output) = run("hang", &["--timeout", "1"]);
-    output.fails_with("E0618").stderr_contains(&["the device of opencl is lost", "it does not finish its work"]);
+    output.fails_with("E0618").stderr_contains(&["the device of opencl is lost", "the device did not finish its work"]);
 }
 
 #[test]

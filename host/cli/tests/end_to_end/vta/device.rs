@@ -48,7 +48,10 @@ fn sample_driver_gives_the_same_bits() {
     };
     let (simulated, without) = run(&[]);
     let (found, log) = run(&[("VTA_DRIVER", &driver), ("VTA_SAMPLE_LOG", Path::new("1"))]);
-    assert!(log.contains("gemm_counter") && !without.contains("gemm_counter"), "the driver ran the stream: {log}");
+    assert!(
+        log.contains("gemm_counter") && !without.contains("gemm_counter"),
+        "expected the driver to execute the stream, found: {log}"
+    );
     assert_eq!(found, simulated);
     assert_eq!(found, fixture.expected(&model, &["--input", "image=random:5", "--dim", "batch=4"]));
 }
@@ -72,7 +75,10 @@ fn reports_invalid_drivers() {
         run_with(&fixture, &model, &[("VTA_DRIVER", &driver), ("VTA_SAMPLE_FAIL", Path::new(failure))])
             .ok()
             .stderr_contains(&["the device of vta is lost", "run on the host from now on", message]);
-        assert!(std::fs::read(fixture.path("device.npz")).unwrap() == expected, "{failure}: the host computes");
+        assert!(
+            std::fs::read(fixture.path("device.npz")).unwrap() == expected,
+            "{failure}: expected the results of the host"
+        );
     }
 }
 
@@ -112,11 +118,11 @@ fn inspect_disassembles_the_stream() {
         "predicted cycles",
         "more instructions",
     ] {
-        assert!(short.contains(part), "{part} in\n{short}");
+        assert!(short.contains(part), "expected {part} in\n{short}");
     }
     let whole = byoc(["inspect", &artifact, "--plugin-dir", &dir, "--listing"]).ok().out;
     for part in ["GEMM uop", "LOAD WGT[0]", "STORE OUT", "FINISH"] {
-        assert!(whole.contains(part), "{part} in\n{whole}");
+        assert!(whole.contains(part), "expected {part} in\n{whole}");
     }
     assert!(!whole.contains("more instructions") && whole.lines().count() > short.lines().count());
 }
