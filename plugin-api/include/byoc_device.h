@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * byoc_device.h: the memory of a device, and runs that go on after `run` has returned.
+ * byoc_device.h: the memory of a device, and runs that continue after `run` has returned.
  *
- * A backend whose devices have memory of their own says "device_memory": true in its description. The tensors between its
+ * A backend whose devices have separate memory declares "device_memory": true in its description. The tensors between its
  * regions then stay on the device; the host copies what it computes or reads itself. It asks the loader:
  *
  *     query "byoc.memory.1", {"device": "0"}    answer: the address of a byoc_memory, as the 8 bytes of a uintptr_t

@@ -76,7 +76,7 @@ impl Compiled {
     pub fn check(&self) -> Result<(), Diagnostic> {
         if self.regions.len() != self.program.regions.len() {
             let (made, wanted) = (self.regions.len(), self.program.regions.len());
-            return Err(contradiction(format!("expected {wanted} regions as in the program, found {made}")));
+            return Err(contradiction(format!("expected {wanted} regions, as in the program, found {made}")));
         }
         for (made, region) in self.regions.iter().zip(&self.program.regions) {
             let Some(made) = made else { continue };
@@ -84,7 +84,7 @@ impl Compiled {
             for (field, made, wanted) in names.into_iter().chain([("loader", &made.loader, &region.loader)]) {
                 if made != wanted {
                     let symbol = &region.symbol;
-                    return Err(contradiction(format!("region {symbol}: expected the {field} {wanted}, found {made}")));
+                    return Err(contradiction(format!("region {symbol}: expected {field} {wanted}, found {made}")));
                 }
             }
             made.check(|constant| self.constant_type(constant))

@@ -6,7 +6,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`error`] | errors for the caller: diagnostics, with the text that they refer to |
-//! | [`cancel`], [`limits`] | cancellation and deadlines; the memory budget |
+//! | [`cancel`], [`limits`] | cancellation and deadlines; the memory limit |
 //! | [`program`] | the running program: its restart command, and the directory of its files |
 //! | [`exec`] | programs and the executor |
 //! | [`compiled`] | compiled models as data |

@@ -33,7 +33,7 @@ const CONCURRENCY: &str = "concurrency";
 /// Metadata key whose value `true` marks a stateful region: runs change its state.
 const STATE: &str = "state";
 
-/// `query` key by which the host asks a loader whether it can load a blob. The data is the host's description of the
+/// `query` key by which the host queries whether a loader can load a blob. The data is the host's description of the
 /// region, the response `yes`, `recompile` or `no`. If a loader does not know the key, its `load` decides.
 const COMPATIBLE: &str = "blob.compatible";
 
@@ -159,8 +159,10 @@ impl Loading<'_> {
             };
             let used = self.in_place.get(region.symbol.as_str()).map_or(&[][..], Vec::as_slice);
             if let Some([output, input]) = used.iter().find(|pair| !in_place.contains(pair)) {
-                let message =
-                    format!("region {}: output {output} does not reuse the memory of input {input}", region.symbol);
+                let message = format!(
+                    "region {}: expected output {output} in the memory of input {input}, found separate memory",
+                    region.symbol
+                );
                 return Err(fault(&Error::new(message).hint("compile the model again")));
             }
             let constants = self.loaded_constants(region);
@@ -239,7 +241,7 @@ impl Loading<'_> {
     fn compiled_constants(&mut self, region: &CompiledRegion) -> Result<Vec<Constant>, Error> {
         if region.constants.iter().any(|index| self.compiled.absent.contains(index)) {
             return Err(Error::new(format!(
-                "region {} cannot be compiled again: its constants are only in its blob",
+                "cannot recompile region {}: its constants are stored only in its blob",
                 region.symbol
             ))
             .hint("compile the model again"));
@@ -396,7 +398,7 @@ impl Loading<'_> {
     }
 }
 
-/// Asks a loader whether it can load the blob of a region.
+/// Queries whether a loader can load the blob of a region.
 fn compatible(loader: &dyn Loader, region: &Value) -> Result<Compatible, Error> {
     Ok(match loader.query(COMPATIBLE, region.to_string().as_bytes())?.as_deref() {
         None | Some(b"yes") => Compatible::Yes,

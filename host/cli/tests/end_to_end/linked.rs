@@ -198,7 +198,7 @@ fn linked_regions_of_another_version_are_compiled_and_linked_again() {
     fixture
         .run(&[])
         .fails_with("E0712")
-        .stderr_contains(&["cannot be compiled again: its constants are only in its blob"]);
+        .stderr_contains(&["cannot recompile region", "its constants are stored only in its blob"]);
 }
 
 #[test]

@@ -94,7 +94,8 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
         }
     }
     if manifest.entries.len() + 1 != entries.len() {
-        return Err(malformed("the archive contains entries that the manifest does not list"));
+        let (listed, found) = (manifest.entries.len(), entries.len() - 1);
+        return Err(malformed(format!("expected the {listed} entries that the manifest lists, found {found}")));
     }
     let weights = entries.get(WEIGHTS).ok_or_else(|| malformed(format!("missing entry {WEIGHTS}")))?;
     let program = program(PROGRAM, get)?;
@@ -221,7 +222,7 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
     let bytes = &(**file).as_ref()[weights.clone()];
     let bad = |message: &str| malformed(format!("{WEIGHTS}: {message}"));
     let (length, rest) =
-        bytes.split_first_chunk::<8>().ok_or_else(|| bad("the entry ends before the length of the header"))?;
+        bytes.split_first_chunk::<8>().ok_or_else(|| bad("the entry is too short for a header length"))?;
     let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|&length| length <= rest.len());
     let (header, data) = rest.split_at(length.ok_or_else(|| bad("the header is longer than the entry"))?);
     let header: Value = serde_json::from_slice(header).map_err(|e| bad(&e.to_string()))?;

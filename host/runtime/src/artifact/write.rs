@@ -157,7 +157,6 @@ impl<'a> Weights<'a> {
         numbered.map(record).collect()
     }
 
-    /// Adds a tensor.
     fn add(&mut self, name: String, tensor: &'a Tensor) -> TensorRecord {
         let record = TensorRecord { name: name.clone(), blake3: digest([tensor.bytes()]), in_blobs: false };
         self.by_content.insert((tensor.dtype(), tensor.shape(), record.blake3.clone()), name.clone());
@@ -193,7 +192,7 @@ struct SharedData {
 }
 
 impl SharedData {
-    /// Adds the entries of a program, under `folder`, and returns their names by backend.
+    /// Adds the entries of a program under the path prefix `folder`, and returns their names by backend.
     fn records<'a>(
         &mut self,
         compiled: &'a Compiled,
@@ -215,7 +214,7 @@ impl SharedData {
     }
 }
 
-/// Adds the entries of a program's regions, under `folder`, and returns their records.
+/// Adds the entries of a program's regions under the path prefix `folder`, and returns their records.
 fn records<'a>(
     compiled: &'a Compiled,
     folder: &str,

@@ -202,7 +202,7 @@ impl<'e> Interpreter<'e, '_> {
         let name = self.stack.last().map_or("", |top| &self.exec.program.functions[top.function as usize].name);
         let message = format!("reached the limit of {} calls and loop iterations while running {name}", self.max_calls);
         Diagnostic::error(codes::runtime::STEP_LIMIT, message)
-            .help("check the loop condition, which stays true, or give the loop a trip count")
+            .help("check that the loop condition becomes false, or bound the trip count")
     }
 
     fn top(&mut self) -> &mut Activation<'e> {

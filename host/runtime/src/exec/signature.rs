@@ -192,7 +192,7 @@ fn read_type(value: &Value) -> Result<TensorType, String> {
         size => index(size).map(Dim::Fixed).ok_or_else(wrong),
     });
     let ty = TensorType { dtype, dims: dims.collect::<Result<_, _>>()? };
-    if ty.is_addressable() { Ok(ty) } else { Err(format!("{value} has more elements than can be addressed")) }
+    if ty.is_addressable() { Ok(ty) } else { Err(format!("expected an addressable tensor size, found {value}")) }
 }
 
 fn write_type(ty: &TensorType) -> Value {

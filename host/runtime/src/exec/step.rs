@@ -204,7 +204,7 @@ pub(super) fn alias(
         (Some(shape), _) => Shape::from(shape),
         (None, Some(call)) => match &SizedOperands::new(scope, frame, call)?.results(call)?[..] {
             [ty] => size(ty)?.0,
-            _ => return Err(bad_program("alias: expected one result, found none or several")),
+            types => return Err(bad_program(&format!("alias: expected one result, found {}", types.len()))),
         },
         (None, None) => return Err(bad_program("expected the dimensions of an alias, found none")),
     };

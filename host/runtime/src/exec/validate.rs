@@ -29,10 +29,9 @@ fn check_header(program: &Program) -> Result<(), String> {
     if program.version != VERSION {
         return Err(format!("expected version {VERSION}, found {}", program.version));
     }
-    let entry = program
-        .functions
-        .get(program.entry as usize)
-        .ok_or("expected the index of the entry function, found an index out of range")?;
+    let entry = program.functions.get(program.entry as usize).ok_or_else(|| {
+        format!("entry: expected an index below {}, found {}", program.functions.len(), program.entry)
+    })?;
     let inputs: Vec<TensorType> = program.inputs.iter().map(|port| port.ty.clone()).collect();
     check_arity(entry, program.inputs.len(), program.outputs.len())
         .and_then(|()| check_types("parameter", entry.registers.iter().map(|r| r.ty.as_ref()), &inputs))
@@ -270,7 +269,10 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
             check_origins(program, &call.origins)?;
             match call.in_place {
                 Some(i) if i as usize >= read.len() || call.outs.is_empty() => {
-                    Err("the index of the in-place input is out of range".to_owned())
+                    let (inputs, results) = (read.len(), call.outs.len());
+                    Err(format!(
+                        "in-place input {i}: expected an index below {inputs} and a result, found {results} results"
+                    ))
                 }
                 Some(i) => {
                     let (input, out) = (read[i as usize].index(), call.outs[0].index());
@@ -279,7 +281,7 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
                     if same && matches!(place(&call.outs[0]), Place::Arena(_)) {
                         Ok(())
                     } else {
-                        Err("the in-place input and the result differ in location or size".to_owned())
+                        Err("expected the in-place input at the location of the result, found a different location or size".to_owned())
                     }
                 }
                 None => Ok(()),
@@ -319,13 +321,18 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
         Instr::TailCall { function, args } => callee(*function, args.len(), None),
         Instr::Closure { function, captures, out } => match program.functions.get(*function as usize) {
             Some(f) if f.params as usize >= captures.len() && place(out) == Place::Value => Ok(()),
-            _ => Err(format!("invalid function, captured values or destination in a closure of function {function}")),
+            _ => Err(format!(
+                "closure: expected a function with at least {} parameters and a value as the destination, found \
+                 function {function} and {:?}",
+                captures.len(),
+                place(out)
+            )),
         },
         Instr::RefNew { out, .. } if place(out) != Place::Value => {
             Err(format!("reference cell: expected a value as the destination, found {:?}", place(out)))
         }
         Instr::Free { regs } if regs.iter().any(|reg| place(reg) != Place::Value) => {
-            Err("expected values to free, found a register in the arena".to_owned())
+            Err("free: expected values, found a register in an arena".to_owned())
         }
         Instr::Return { values } if values.len() != function.results as usize => {
             Err(format!("expected {} results, found {}", function.results, values.len()))

@@ -37,7 +37,7 @@ pub fn type_from_json(value: &Value) -> Result<TensorType, String> {
         item => item.as_u64().and_then(|n| usize::try_from(n).ok()).map(Dim::Fixed).ok_or_else(wrong),
     };
     let ty = TensorType { dtype, dims: rest.iter().map(dim).collect::<Result<_, _>>()? };
-    if ty.is_addressable() { Ok(ty) } else { Err(format!("{value} has more elements than can be addressed")) }
+    if ty.is_addressable() { Ok(ty) } else { Err(format!("expected an addressable tensor size, found {value}")) }
 }
 
 /// Converts an attribute value to JSON.

@@ -490,9 +490,7 @@ fn inline_graph(
                     let wrong = || {
                         Diagnostic::error(
                             codes::plugins::BAD_GRAPH,
-                            format!(
-                                "constant {index}: expected as many bytes as its type requires, found a different size"
-                            ),
+                            format!("constant {index}: expected the size of {dtype}{shape:?}, found a different size"),
                         )
                     };
                     *slot = Some(builder.constant(tensor.ok_or_else(wrong)?));
@@ -516,7 +514,7 @@ fn inline_graph(
         };
         if outputs.len() != node.outputs.len() {
             let (node, expected, found) = (values.len(), outputs.len(), node.outputs.len());
-            let message = format!("results of node {node}: expected {expected}, found {found} in the graph");
+            let message = format!("node {node}: expected {expected} results, found {found} in the graph");
             return Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)));
         }
         for (&output, ty) in outputs.iter().zip(&node.outputs) {

@@ -124,7 +124,7 @@ impl PluginRegion {
 
 fn contract_violation(message: String) -> Diagnostic {
     Diagnostic::error(codes::runtime::REGION_FAILED, message).help(
-        "run without the backend, and report the fault to the plugin's authors; byoc plugins test finds a small case",
+        "run without the backend, and report the fault to the plugin's authors with a case from byoc plugins test",
     )
 }
 

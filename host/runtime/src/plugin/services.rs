@@ -231,7 +231,7 @@ impl Executable for Reference {
             }
             let tensor = Tensor::from_bytes(dtype, input.shape(), input.bytes());
             inputs.push(tensor.ok_or_else(|| {
-                wrong(&format!("expected the size of {wanted}, found {} bytes", input.bytes().len()))
+                wrong(&format!("expected data of type {wanted}, found {} bytes", input.bytes().len()))
             })?);
         }
         let results = self.evaluate(&inputs)?;
