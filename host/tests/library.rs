@@ -159,7 +159,7 @@ fn results_are_written_to_aligned_memory_as_to_any_other() {
     let model = compile(&session(), text, &CompileOptions::new()).unwrap();
     let x = random::tensor(DType::F32, &[4, 16], 3);
     let expected = model.run([&x]).unwrap();
-    let dims: Vec<Vec<usize>> = expected.iter().map(|tensor| tensor.shape().to_vec()).collect();
+    let dims: Vec<Vec<usize>> = expected.iter().map(|(_, tensor)| tensor.shape().to_vec()).collect();
     for offset in [0, 4, 64] {
         let mut memory: Vec<AlignedBytes> = dims.iter().map(|_| AlignedBytes::zeroed(512).unwrap()).collect();
         for _ in 0..2 {
@@ -167,15 +167,15 @@ fn results_are_written_to_aligned_memory_as_to_any_other() {
                 .iter_mut()
                 .zip(&dims)
                 .zip(expected.iter())
-                .map(|((memory, shape), tensor)| TensorViewMut {
+                .map(|((memory, shape), (_, tensor))| TensorViewMut {
                     dtype: DType::F32,
                     shape,
                     data: &mut memory.as_mut()[offset..offset + tensor.bytes().len()],
                 })
                 .collect();
             model.run_into([&x], &mut outputs, &RunOptions::default()).unwrap();
-            for (i, (found, tensor)) in outputs.iter().zip(expected.iter()).enumerate() {
-                assert_eq!(*found.data, *tensor.bytes(), "output {i} at offset {offset}");
+            for (found, (name, tensor)) in outputs.iter().zip(expected.iter()) {
+                assert_eq!(*found.data, *tensor.bytes(), "output {name} at offset {offset}");
             }
         }
     }

@@ -712,7 +712,7 @@ mod tests {
     fn queue(requests: &[(usize, usize, u64)], arrived: Instant) -> Queue {
         let mut queue = Queue::default();
         for (id, &(rows, columns, level)) in requests.iter().enumerate() {
-            let inputs = vec![Tensor::zeros(byoc::DType::F32, &[rows, columns]).unwrap()];
+            let inputs = vec![Tensor::zeros(DType::F32, &[rows, columns]).unwrap()];
             let job = Job { inputs, memory: None, rows, priority: 0, timeout: None, deadline: arrived };
             let reply = oneshot::channel().0;
             queue.insert(Pending { id: id as u64, job, level, arrived, starts_at_once: false, reply });

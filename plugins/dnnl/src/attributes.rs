@@ -70,14 +70,16 @@ impl<'a> Attributes<'a> {
 
     /// Returns the permutation of a transpose.
     pub fn permutation(self, rank: usize) -> Result<Vec<usize>> {
-        let invalid =
-            || attr_error(format!("axes: expected a permutation of {rank} dimensions, found {}", shown(self.ints("axes"))));
+        let invalid = || {
+            attr_error(format!("axes: expected a permutation of {rank} dimensions, found {}", shown(self.ints("axes"))))
+        };
         self.0.permutation(rank).ok_or_else(invalid)
     }
 
     /// Returns the reduction axes in ascending order.
     pub fn reduced(self, rank: usize) -> Result<Vec<usize>> {
-        let invalid = || attr_error(format!("axis: expected axes of {rank} dimensions, found {}", shown(self.ints("axis"))));
+        let invalid =
+            || attr_error(format!("axis: expected axes of {rank} dimensions, found {}", shown(self.ints("axis"))));
         let reduced = self.0.reduced(rank).ok_or_else(invalid)?;
         Ok((0..rank).filter(|&d| reduced[d]).collect())
     }
