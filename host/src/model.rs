@@ -229,7 +229,8 @@ impl Model {
     }
 
     /// Runs the model and writes the results to caller-provided memory, in the order of the outputs. From the second
-    /// run on, a model with known dimensions and without control flow allocates nothing on the host.
+    /// run on, a model with known dimensions and without control flow allocates nothing on the host. If the memory is
+    /// aligned to 64 bytes, operators write results of known dimensions to it directly; otherwise, they are copied.
     ///
     /// # Errors
     /// Same as [`Model::run`], and if the memory for an output does not match its type. After an error, the contents of
