@@ -1,4 +1,4 @@
-//! Differential fuzzer of the ONNX importer: random graphs on byoc and on ONNX Runtime.
+//! Differential fuzzer of the ONNX frontend: random graphs on byoc and on ONNX Runtime.
 //!
 //! Generation, comparison and minimization are in `xtask/onnx/fuzz.py`.
 

@@ -161,7 +161,7 @@ fn tensors_of_dlpack_go_in_and_out() {
 }
 
 /// Returns the commands in a block of `docs/c-api.md`, without the `cargo` commands.
-fn documented(block: usize) -> String {
+fn documented_commands(block: usize) -> String {
     let page = std::fs::read_to_string(workspace().join("docs/c-api.md")).unwrap();
     let commands = page.split("```sh\n").nth(block + 1).and_then(|rest| rest.split("```").next()).unwrap();
     commands.lines().filter(|line| !line.starts_with("cargo ")).map(|line| format!("{line}\n")).collect()
@@ -191,7 +191,7 @@ fn the_commands_of_the_document_build_the_example() {
     let text = text.replace("@PREFIX@", &prefix.display().to_string()).replace("@VERSION@", env!("CARGO_PKG_VERSION"));
     std::fs::write(prefix.join("lib/pkgconfig/byoc.pc"), text).unwrap();
     let (picture, digit) = &pictures()[0];
-    let (shared, fixed) = (documented(0), documented(1));
+    let (shared, fixed) = (documented_commands(0), documented_commands(1));
     assert!(shared.contains("$(pkg-config --cflags --libs byoc)") && fixed.contains("--whole-archive"));
     for commands in [shared, fixed] {
         let mut shell = Command::new("sh");

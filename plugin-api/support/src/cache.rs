@@ -148,14 +148,14 @@ impl Cache {
         let to_text = |e: std::io::Error| e.to_string();
         DirBuilder::new().recursive(true).mode(0o700).create(&settings.dir).map_err(to_text)?;
         // The user specifies this path, which may be a symlink.
-        let dir = settings.dir.canonicalize().and_then(|dir| open_folder(rustix::fs::CWD, &dir)).map_err(to_text)?;
+        let dir = settings.dir.canonicalize().and_then(|dir| open_directory(rustix::fs::CWD, &dir)).map_err(to_text)?;
         check_private(&dir)?;
         let subfolder = settings.folder;
         match mkdirat(&dir, subfolder, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.to_string()),
         }
-        let folder = match open_folder(&dir, subfolder.as_ref()) {
+        let folder = match open_directory(&dir, subfolder.as_ref()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
                 return Err(format!("subdirectory {subfolder}: expected a directory, found another kind of file"));
             }
@@ -357,7 +357,7 @@ fn random(bytes: &mut [u8]) -> Result<()> {
 ///
 /// # Errors
 /// If the path is not a directory, or cannot be opened.
-pub fn open_folder(within: impl AsFd, name: &Path) -> Result<File> {
+pub fn open_directory(within: impl AsFd, name: &Path) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(File::from(openat(within, name, flags, Mode::empty())?))
 }

@@ -3,7 +3,7 @@
 //! A directory is locked while it is in use. An unlocked directory was left by a killed process; the next process that
 //! creates a directory removes abandoned directories.
 
-use byoc_plugin_support::cache::{MIN_STALE_AGE, open_folder};
+use byoc_plugin_support::cache::{MIN_STALE_AGE, open_directory};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::geteuid;
 use std::fs::{File, TryLockError};
@@ -32,7 +32,7 @@ impl Scratch {
         SWEPT.call_once(|| sweep(&std::env::temp_dir()));
         let mut builder = tempfile::Builder::new();
         let folder = builder.prefix(PREFIX).permissions(PermissionsExt::from_mode(0o700)).tempdir()?;
-        let handle = open_folder(CWD, folder.path())?;
+        let handle = open_directory(CWD, folder.path())?;
         let found = handle.metadata()?;
         if found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
             return Err(Error::other(format!("{} was replaced by another directory", folder.path().display())));
@@ -74,7 +74,7 @@ fn sweep(folder: &Path) {
 }
 
 fn is_stale(path: &Path) -> Result<bool> {
-    let folder = open_folder(CWD, path)?;
+    let folder = open_directory(CWD, path)?;
     let found = folder.metadata()?;
     let old = found.modified()?.elapsed().is_ok_and(|age| age > MIN_STALE_AGE);
     let held = matches!(folder.try_lock(), Err(TryLockError::WouldBlock));

@@ -179,7 +179,8 @@ fn along_axis(relation: &Relation<'_>) -> Result<usize, Box<Diagnostic>> {
         Ok(axis)
     } else {
         Err(relation.mismatch(format!(
-            "expected indices of the rank of data, no larger except along the axis, found {} for data {}",
+            "expected indices with the rank of data, and dimensions no larger than those of data except along the axis, \
+             found {} for data {}",
             relation.args[1], relation.args[0]
         )))
     }

@@ -104,7 +104,7 @@ fn gathers() {
     );
     assert!(
         error_of("gather", &axis(1), &[&a, &ints(&[3, 1, 1], &[0, 0, 0])])
-            .contains("expected indices of the rank of data")
+            .contains("expected indices with the rank of data")
     );
 
     let vectors = ints(&[2, 2], &[0, 1, 2, -3]);
