@@ -317,7 +317,7 @@ fn mutated_texts_never_panic() {
             continue;
         }
         read += 1;
-        // A text that parses may still fail type inference or verification, but it can be printed.
+        // Text that parses may still fail type inference or verification, but it can be printed.
         let roots: Vec<ExprId> = parsed.root.into_iter().collect();
         let typed = infer_type_in_place(&mut parsed.module, &roots).is_ok();
         let verified = verify(&parsed.module).is_ok();

@@ -139,7 +139,7 @@ impl Future for RunFuture {
                 Poll::Pending
             }
             State::Done(outcome) => Poll::Ready(outcome.take().unwrap_or_else(|| {
-                let message = "expected no poll of a future after its result was returned";
+                let message = "the future was polled after it returned its result";
                 Err(Diagnostic::error(codes::runtime::BAD_PROGRAM, message).into())
             })),
         }

@@ -534,10 +534,10 @@ fn inlined_composite_is_part_of_caller() {
     let x = b.var("x", f32s(&[4]));
     let y = op(&mut b, "test.plus_one", &[x]);
     let p = b.var("p", f32s(&[4]));
-    let inside = op(&mut b, "nn.relu", &[p]);
-    let inside = op(&mut b, "negative", &[inside]);
+    let body = op(&mut b, "nn.relu", &[p]);
+    let body = op(&mut b, "negative", &[body]);
     let attrs = Attrs::new([("Composite", "test.relu_negative".into())]);
-    let literal = b.function(&[p], inside, Type::Unknown, attrs).unwrap();
+    let literal = b.function(&[p], body, Type::Unknown, attrs).unwrap();
     let z = b.call(literal, &[y]).unwrap();
     let z = op(&mut b, "test.plus_one", &[z]);
     b.define("main", &[x], z).unwrap();

@@ -82,7 +82,7 @@ fn escaped(text: &str) -> (String, &str) {
     (literal, chars.as_str())
 }
 
-/// Returns true if a text names a command-line option.
+/// Returns true if a string names a command-line option.
 fn names_an_option(text: &str) -> bool {
     let mut left = text;
     while let Some(at) = left.find("--") {

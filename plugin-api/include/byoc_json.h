@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* byoc_json.h: reader of JSON texts, as they cross in byoc_plugin.h. Optional; any other JSON library works as well.
  *
- * A byoc_json is a position in a text: nothing is allocated or freed, and the text must outlive it. A missing value is
- * byoc_json_none(); every function accepts it and returns its fallback for it, so that a chain of lookups needs one
+ * A byoc_json is a position in JSON text: nothing is allocated or freed, and the text must outlive it. A missing value
+ * is byoc_json_none(); every function accepts it and returns its fallback for it, so that a chain of lookups needs one
  * check, at its end. No function reads beyond the text, whatever it contains.
  *
  *     byoc_json graph = byoc_json_of(candidate->graph);
@@ -30,7 +30,7 @@ typedef struct byoc_json {
     const char *end;
 } byoc_json;
 
-/* Maximum nesting depth of a text. A graph with composites nests about ten deep. */
+/* Maximum nesting depth of a JSON text. A graph with composites nests about ten deep. */
 #define BYOC_JSON_DEPTH 128
 
 static inline byoc_json byoc_json_none(void) {
@@ -142,8 +142,8 @@ static inline const char *byoc_json_checked(const char *at, const char *end) {
     return at;
 }
 
-/* Returns the value of a text; byoc_json_none() if it is truncated or not JSON. For untrusted text: a blob that was
- * read from a file. */
+/* Returns the value of a JSON text; byoc_json_none() if it is truncated or not JSON. For untrusted text: a blob that
+ * was read from a file. */
 static inline byoc_json byoc_json_parse(const char *text, size_t size) {
     byoc_json value;
     const char *past;
@@ -155,8 +155,8 @@ static inline byoc_json byoc_json_parse(const char *text, size_t size) {
     return value;
 }
 
-/* Returns the value of a text of the host, which is terminated by a NUL and is valid JSON: it is not checked, which
- * saves a third of the time for thousands of candidates. */
+/* Returns the value of a JSON text of the host, which is terminated by a NUL and is valid JSON: it is not checked,
+ * which saves a third of the time for thousands of candidates. */
 static inline byoc_json byoc_json_of(const char *text) {
     byoc_json value;
     value.at = text;
@@ -243,7 +243,7 @@ static inline byoc_json byoc_json_get(byoc_json object, const char *key) {
     return byoc_json_none();
 }
 
-/* Returns 1 if a text of this length equals the key. */
+/* Returns 1 if a string of this length equals the key. */
 static inline int byoc_json_same(const char *text, size_t length, const char *key) {
     size_t i = 0;
     while (i < length && text[i] == key[i]) i++; /* stops at the key's NUL, which never occurs in JSON text */
@@ -385,7 +385,7 @@ static inline size_t byoc_json_text(byoc_json value, char *text, size_t size) {
 
 /* -- One pass ------------------------------------------------------------------------------------------------------ */
 
-/* The functions above look up one value at a time, and scan the text again for the next. Those below read a text from
+/* The functions above look up one value at a time, and scan the text again for the next. Those below read the text from
  * beginning to end, each value once, by moving a byoc_json through it: for `judge`, which may be called on thousands of
  * candidates. If they fail, the result is byoc_json_none(), at which every loop ends.
  *

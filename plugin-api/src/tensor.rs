@@ -119,7 +119,8 @@ impl<'a> TensorRef<'a> {
         assert_eq!(
             raw.byte_len(),
             bytes.len(),
-            "expected a buffer of the size of a tensor of {dtype} and shape {shape:?}"
+            "expected a buffer of the byte size of tensor {dtype}{shape:?}, found {} bytes",
+            bytes.len()
         );
         TensorRef { raw, memory: PhantomData }
     }
@@ -199,7 +200,8 @@ impl<'a> TensorMut<'a> {
         assert_eq!(
             raw.byte_len(),
             bytes.len(),
-            "expected a buffer of the size of a tensor of {dtype} and shape {shape:?}"
+            "expected a buffer of the byte size of tensor {dtype}{shape:?}, found {} bytes",
+            bytes.len()
         );
         TensorMut { raw, memory: PhantomData }
     }
@@ -395,7 +397,7 @@ mod tests {
         assert_eq!(scalar.as_slice::<u8>(), [1]);
         assert!(
             panic_message(|| TensorRef::new(DType::I8, &[2], &[1]))
-                .contains("expected a buffer of the size of a tensor of int8 and shape [2]")
+                .contains("expected a buffer of the byte size of tensor int8[2], found")
         );
     }
 }

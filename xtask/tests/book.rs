@@ -40,7 +40,7 @@ fn contents_list_every_page() {
     assert_eq!(listed.len(), expected.len(), "expected docs/SUMMARY.md to list each page once");
 }
 
-/// Returns the link targets in a text, ignoring code.
+/// Returns the link targets in a document, ignoring code.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut fenced = false;

@@ -108,7 +108,7 @@ impl Kernel for BatchNorm {
     }
 
     fn run_in_place(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
-        let folded = self.folded.as_ref().ok_or("expected constant statistics")?;
+        let folded = self.folded.as_ref().ok_or("expected constant statistics, found runtime values")?;
         outputs[1].data.copy_from_slice(inputs[2].data);
         outputs[2].data.copy_from_slice(inputs[3].data);
         self.apply(folded, outputs[0].as_mut_slice());

@@ -168,7 +168,10 @@ impl Verifier<'_> {
                 self.fault(id, format!("@{name} is not a function"));
             }
             if scopes.uses[id] > 0 {
-                self.fault(id, format!("the function of @{name} is an operand: expected a reference by name"));
+                self.fault(
+                    id,
+                    format!("expected a reference to @{name} by name, found the function itself as an operand"),
+                );
             }
             if std::mem::replace(&mut seen[id], true) {
                 self.fault(id, format!("@{name} shares its function with another global"));
@@ -529,7 +532,7 @@ mod tests {
             module.globals.insert("a".into(), f);
             f
         });
-        check("the function of @f is an operand: expected a reference by name", |module| {
+        check("expected a reference to @f by name, found the function itself as an operand", |module| {
             let x = push(module, Expr::var("x", int()), int());
             let f = push(module, function(&[x], x), func(&[int()], int()));
             module.globals.insert("f".into(), f);

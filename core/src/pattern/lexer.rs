@@ -23,15 +23,15 @@ pub(super) enum Token<'a> {
 
 /// Token with its span.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Word<'a> {
+pub(super) struct SpannedToken<'a> {
     pub token: Token<'a>,
     pub span: Span,
 }
 
 /// Splits `text[from..to]` into tokens; comments extend from `#` to the end of the line.
-pub(super) fn words(text: &str, from: usize, to: usize) -> Vec<Word<'_>> {
+pub(super) fn tokens(text: &str, from: usize, to: usize) -> Vec<SpannedToken<'_>> {
     let bytes = text.as_bytes();
-    let mut words = Vec::new();
+    let mut tokens = Vec::new();
     let mut at = from;
     let name_start = |b: u8| b.is_ascii_alphabetic() || b == b'_' || b == b'/';
     while at < to {
@@ -65,7 +65,7 @@ pub(super) fn words(text: &str, from: usize, to: usize) -> Vec<Word<'_>> {
             }
             b if b.is_ascii_digit() || (b == b'-' && begins_number(&bytes[at + 1..to])) => {
                 // `t.0.1` is two projections, not a number with a fraction.
-                let after_dot = words.last().is_some_and(|w: &Word<'_>| w.token == Token::Mark('.'));
+                let after_dot = tokens.last().is_some_and(|t: &SpannedToken<'_>| t.token == Token::Mark('.'));
                 at += 1;
                 while at < to {
                     let fraction = bytes[at] == b'.'
@@ -108,11 +108,11 @@ pub(super) fn words(text: &str, from: usize, to: usize) -> Vec<Word<'_>> {
                 Token::Bad(found)
             }
         };
-        words.push(Word { token, span: Span { start: start as u32, end: at as u32 } });
+        tokens.push(SpannedToken { token, span: Span { start: start as u32, end: at as u32 } });
     }
     let end = to as u32;
-    words.push(Word { token: Token::End, span: Span { start: end, end } });
-    words
+    tokens.push(SpannedToken { token: Token::End, span: Span { start: end, end } });
+    tokens
 }
 
 /// Returns true if a minus sign before `bytes` belongs to a number: `-3`, `-inff`.

@@ -83,7 +83,7 @@ fn check_codes(root: &Path) -> Result<(), Failed> {
         if !page.starts_with(&format!("# {code}: {title}\n")) {
             return Err(format!("docs/errors/{code}.md should begin with \"# {code}: {title}\"").into());
         }
-        // This error requires a text of more than 1 GiB, which is too large for a test file.
+        // This error requires source text of more than 1 GiB, which is too large for a test file.
         if code != codes::text::TOO_LARGE && !texts.contains(&format!("// error: {code} ")) {
             return Err(format!("expected a case for {code}, found none").into());
         }

@@ -9,7 +9,7 @@ use byoc_ir::text::{ParseOptions, Parsed, PrintOptions, Printed, parse, print, p
 use libtest_mimic::Failed;
 use std::sync::Arc;
 
-/// Parses a text that must not contain errors.
+/// Parses source text that must not contain errors.
 pub fn read(source: &str, constants: &[Arc<Tensor>]) -> Result<Parsed, Failed> {
     let parsed = parse(source, &ParseOptions { constants });
     match parsed.diagnostics.first() {

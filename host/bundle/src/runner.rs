@@ -139,7 +139,10 @@ fn input(port: &Port, number: usize, value: &str) -> Result<Tensor, Diagnostic> 
             match path.extension().and_then(|extension| extension.to_str()) {
                 Some("npy") => npy::read(path),
                 Some("npz") => npz::read_entry(path, Some(&port.name)),
-                _ => Err(bad_file(path, "expected a .npy or .npz file, -, random, ones or zeros")),
+                _ => Err(bad_file(
+                    path,
+                    format!("expected a .npy or .npz file, -, random, ones or zeros, found {value:?}"),
+                )),
             }
         }
     }

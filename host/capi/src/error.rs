@@ -71,7 +71,7 @@ pub fn report(body: impl FnOnce() -> Result<(), Error>) -> *mut Error {
     }
 }
 
-/// Returns a text field of an error; "" for NULL.
+/// Returns a string field of an error; "" for NULL.
 fn part(error: *const Error, part: impl Fn(&Error) -> &CStr) -> *const c_char {
     // SAFETY: the caller passes NULL or an error of this library that it has not freed.
     unsafe { error.as_ref() }.map_or(c"".as_ptr(), |error| part(error).as_ptr())

@@ -98,8 +98,9 @@ fn plugin_name(folder: &Path) -> Result<&str, Failure> {
     if good {
         return Ok(name);
     }
-    let mut diagnostic =
-        invalid_request(format!("invalid plugin name \"{name}\": expected a letter followed by letters, digits or _"));
+    let mut diagnostic = invalid_request(format!(
+        "plugin name: expected a letter and at most 63 letters, digits or _, found \"{name}\""
+    ));
     let better: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     let better = better.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
     if !better.is_empty() && better.len() <= 64 {

@@ -80,7 +80,7 @@ fn shorten_cell(text: &str, width: usize) -> String {
     format!("{start}\u{2026}{end}")
 }
 
-/// Prints a text after a prefix. On a terminal the text wraps between words, indented by the width of the prefix.
+/// Prints a string after a prefix. On a terminal the string wraps between words, indented by the width of the prefix.
 pub fn print_wrapped(prefix: &str, text: &str) {
     let text = escape::line(text);
     let width = if out::is_terminal() { out::width() } else { None };

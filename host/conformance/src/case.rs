@@ -193,7 +193,7 @@ impl Case {
         let inputs: Vec<Tensor> = (0..stored.len()).map_while(|i| stored.remove(&i.to_string())).collect();
         let case = Case { subject, about, setting: Setting::parse(&text), module: loaded.module, inputs };
         if !case.inputs_fit() {
-            let message = format!("{}: expected inputs that match the module's parameter types", file.display());
+            let message = format!("{}: the inputs do not match the module's parameter types", file.display());
             return Err(Diagnostic::error(codes::plugins::BAD_CASE, message).into());
         }
         Ok(case)

@@ -33,7 +33,8 @@ pub struct Project {
 /// region has no C program, the prefix is not a C identifier, or a recorded value does not match the interface.
 pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> Result<Project, Failure> {
     if !is_identifier(&options.prefix) {
-        let message = format!("prefix \"{}\": expected a C identifier that begins with a letter", options.prefix);
+        let message =
+            format!("prefix: expected a C identifier that begins with a letter, found \"{}\"", options.prefix);
         return Err(Failure::new(codes::frontends::NOT_EXPORTABLE, message));
     }
     check_dimensions(built)?;

@@ -38,8 +38,9 @@ impl TestFolder {
     /// If the directory cannot be listed, has no `model.onnx`, or has an invalid `data.json`.
     pub fn open(path: &Path) -> Result<TestFolder, Diagnostic> {
         let bad = |why: String| {
-            Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, format!("{}: {why}", path.display()))
-                .note("expected model.onnx and directories test_data_set_N with input_K.pb and output_K.pb")
+            Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, format!("{}: {why}", path.display())).note(
+                "a test directory contains model.onnx and directories test_data_set_N with input_K.pb and output_K.pb",
+            )
         };
         let model = path.join("model.onnx");
         if !model.exists() {

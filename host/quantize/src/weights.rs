@@ -50,7 +50,7 @@ pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, sc
     let integers: Vec<i8> = values
         .iter()
         .enumerate()
-        .map(|(i, &value)| steps(value, scales[scaled_by(i / inner % channels)]) as i8)
+        .map(|(i, &value)| quantized(value, scales[scaled_by(i / inner % channels)]) as i8)
         .collect();
     QuantizedWeight { values: Tensor::from_slice(shape, &integers), scales }
 }
@@ -69,13 +69,13 @@ fn fit(values: &[f32], least: f64, scheme: &Scheme) -> Option<f32> {
 }
 
 /// Returns a weight as a number of steps of `scale`, rounded and clipped.
-fn steps(value: f32, scale: f32) -> f32 {
+fn quantized(value: f32, scale: f32) -> f32 {
     (value / scale).round().clamp(-MAX_QUANTIZED, MAX_QUANTIZED)
 }
 
 /// Returns the sum of the squared errors of rounding and clipping weights at `scale`.
 fn squared_error(values: &[f32], scale: f32) -> f64 {
-    values.iter().map(|&v| f64::from(v - steps(v, scale) * scale).powi(2)).sum()
+    values.iter().map(|&v| f64::from(v - quantized(v, scale) * scale).powi(2)).sum()
 }
 
 /// Returns the mean error of each output channel of a layer, which is the sum of `E[x] * (quantized - weight)` over the

@@ -328,8 +328,10 @@ impl Scheduler {
             let waiting = queue.pending.iter().filter(|pending| pending.level == level).count();
             if waiting >= policy.max_queue {
                 let message = format!(
-                    "Exceeds maximum queue size: expected at most {} waiting requests; retry later, or raise --max-queue-size",
-                    policy.max_queue
+                    "Exceeds maximum queue size: expected at most {} waiting requests, found {}; retry later, or raise \
+                     --max-queue-size",
+                    policy.max_queue,
+                    waiting + 1
                 );
                 return Err(ServeError::overloaded(message));
             }

@@ -477,8 +477,8 @@ fn typed(input: &str, datatype: &str, contents: InferTensorContents, shape: &[i6
         "FP64" => "fp64_contents",
         "BYTES" => "bytes_contents",
         other => {
-            let message =
-                format!("input '{input}': expected raw_input_contents: datatype {other} has no typed contents");
+            let found = filled.iter().find(|(_, count)| *count > 0).map_or("none", |(name, _)| *name);
+            let message = format!("input '{input}': expected raw_input_contents for datatype {other}, found {found}");
             return Err(ServeError::bad_request(message));
         }
     };

@@ -95,7 +95,7 @@ impl<'de> Deserialize<'de> for Element {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let mut data = JsonData::default();
         Collect { data: &mut data, depth: 0, arrays: false }.deserialize(deserializer)?;
-        data.elements.pop().map(Element).ok_or_else(|| D::Error::custom("expected a value"))
+        data.elements.pop().map(Element).ok_or_else(|| D::Error::custom("expected a value, found none"))
     }
 }
 

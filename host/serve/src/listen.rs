@@ -50,7 +50,7 @@ pub async fn listen(flag: &str, address: &str) -> Result<Option<TcpListener>> {
         Ok(port) => vec![SocketAddr::from(([127, 0, 0, 1], port))],
         Err(_) => address
             .to_socket_addrs()
-            .map_err(|error| wrong(format!("expected a port, HOST:PORT or none: {error}")))?
+            .map_err(|error| wrong(format!("the value is not a port, a resolvable HOST:PORT or none: {error}")))?
             .collect(),
     };
     let listener = TcpListener::bind(&addresses[..]).await;

@@ -135,13 +135,14 @@ fn pair(text: &str) -> std::result::Result<(String, String), String> {
     let (name, value) = text
         .split_once('=')
         .filter(|(name, value)| !name.is_empty() && !value.is_empty())
-        .ok_or("expected NAME=VALUE")?;
+        .ok_or_else(|| format!("expected NAME=VALUE, found \"{text}\""))?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
 fn triple(text: &str) -> std::result::Result<(String, String, String), String> {
     let (name, value) = pair(text)?;
-    let (backend, option) = name.split_once('.').ok_or("expected NAME.OPTION=VALUE")?;
+    let (backend, option) =
+        name.split_once('.').ok_or_else(|| format!("expected NAME.OPTION=VALUE, found \"{text}\""))?;
     Ok((backend.to_owned(), option.to_owned(), value))
 }
 

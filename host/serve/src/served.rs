@@ -116,7 +116,7 @@ impl Served {
                 "sequence_id" if value.count(name).is_ok_and(|id| id == 0) => {}
                 "sequence_start" | "sequence_end" if value.bool(name).is_ok_and(|is_set| !is_set) => {}
                 "sequence_id" | "sequence_start" | "sequence_end" => {
-                    let message = format!("expected a request without '{name}': request sequences are not supported");
+                    let message = format!("'{name}': byoc serve does not support request sequences");
                     return Err(ServeError::not_served(message));
                 }
                 name if name.starts_with("triton_") => {

@@ -140,7 +140,7 @@ impl<'r> Backend<'r> {
         let answer = self.codegen.query(DEVICES_KEY, b"{}").map_err(|e| fault(&e))?;
         let Some(answer) = answer else { return Ok(Vec::new()) };
         serde_json::from_slice(&answer).map_err(|error| {
-            let message = format!("plugin {}: {DEVICES_KEY}: expected a list of devices: {error}", self.plugin.name);
+            let message = format!("plugin {}: {DEVICES_KEY}: invalid list of devices: {error}", self.plugin.name);
             Failure::new(codes::plugins::PLUGIN_FAULT, message)
         })
     }
@@ -207,7 +207,7 @@ impl Backend<'_> {
         };
         if !described.values.is_empty() && !described.values.iter().any(|known| known == value) {
             let error = wrong(format!("{name}.{option}: unsupported value \"{value}\""));
-            return Err(Box::new(error.note(format!("expected {}", described.values.join(" or ")))));
+            return Err(Box::new(error.note(format!("supported values: {}", described.values.join(", ")))));
         }
         self.chosen.insert(option.to_owned(), value.to_owned());
         Ok(())

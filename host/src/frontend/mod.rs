@@ -68,9 +68,14 @@ fn unknown_format(path: &Path) -> Diagnostic {
     if !path.exists() && cfg!(feature = "onnx") {
         return unreadable(path, "the file does not exist");
     }
+    let found = match path.extension() {
+        _ if path.is_dir() => "a directory".to_owned(),
+        Some(extension) => format!("the extension .{}", extension.to_string_lossy()),
+        None => "no extension".to_owned(),
+    };
     Diagnostic::error(
         codes::frontends::UNKNOWN_MODEL_FORMAT,
-        format!("{}: expected a model in a supported format", path.display()),
+        format!("{}: expected a model in a supported format, found {found}", path.display()),
     )
     .note(if cfg!(feature = "onnx") {
         "supported formats: .onnx files, .relay files, and directories with a model.onnx and test_data_set_N directories"

@@ -107,8 +107,8 @@ fn parse_file(path: &Path) -> Result<ParsedText, Failure> {
     let mut parsed = parse(&source, &ParseOptions { constants: &constants });
     if !parsed.diagnostics.is_empty() {
         let mut diagnostics = parsed.diagnostics;
-        let without_data = diagnostics.iter().any(|d| d.code == codes::text::BAD_METADATA);
-        if let Some(files) = missing.filter(|_| without_data) {
+        let has_unreadable_constants = diagnostics.iter().any(|d| d.code == codes::text::BAD_METADATA);
+        if let Some(files) = missing.filter(|_| has_unreadable_constants) {
             let looked: Vec<String> = files.iter().map(|f| f.display().to_string()).collect();
             diagnostics.push(
                 Diagnostic::error(

@@ -30,7 +30,10 @@ pub fn read_tensor(path: &Path, entry: Option<&str>) -> Result<Tensor, Diagnosti
         Some("npz") => npz::read_entry(path, entry),
         #[cfg(feature = "onnx")]
         Some("pb") => pb::read(path),
-        _ => Err(bad_file(path, "expected a .npy, .npz or .pb file")),
+        _ => {
+            let found = path.extension().map_or_else(|| "none".to_owned(), |e| format!(".{}", e.to_string_lossy()));
+            Err(bad_file(path, format!("expected the extension .npy, .npz or .pb, found {found}")))
+        }
     }
 }
 

@@ -12,7 +12,7 @@ impl Lowering<'_, '_> {
     pub fn convolution(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let ir = self.ir;
         let op = ir.get(id);
-        let axes = spatial_axes(op.name).ok_or("expected a convolution")?;
+        let axes = spatial_axes(op.name).ok_or_else(|| format!("expected a convolution, found {}", op.name))?;
         let l = layout(op, axes).ok_or("unsupported layout")?;
         let groups = op.attrs().int("groups", 1);
         let out = ir.shape(op.outputs[0]).to_vec();
@@ -94,8 +94,9 @@ impl Lowering<'_, '_> {
             back.push(1);
             Some(view.permute(&back))
         };
-        let body =
-            body.transform(split).ok_or("expected a number of output channels divisible by the number of groups")?;
+        let body = body.transform(split).ok_or_else(|| {
+            format!("expected a number of output channels divisible by {groups} groups, found {}", out[l.c])
+        })?;
         let channels = data_shape[l.c] / groups;
         if !op.name.ends_with("conv2d_transpose") {
             let guards = (0..axes).map(|i| guard(i, kernel[i], strides[i], -pads[i].0, dilation[i])).collect();

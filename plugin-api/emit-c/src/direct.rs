@@ -61,7 +61,7 @@ impl Sums {
 impl Lowering<'_, '_> {
     /// Emits the phase of a contraction in a program.
     pub fn direct_contraction(&mut self, c: &Contraction, comment: Vec<String>) -> Result<(), String> {
-        let machine = self.machine().ok_or("expected a program")?;
+        let machine = self.machine().ok_or("direct contraction: expected a program, found a region")?;
         let Sums { levels, guards } = Sums::new(c)?;
         let [groups, rows] = c.parts;
         // Guarded rows keep their dimensions, because the guards need their indices.

@@ -145,7 +145,7 @@ impl Lowering<'_, '_> {
 
     /// Emits the loops over the channels that full vectors cover, in pixel tiles.
     fn vector_depthwise(&self, w: &mut String, c: &Contraction, weights: Place, vectorized: i64) -> Result<(), String> {
-        let machine = self.machine().ok_or("expected a program")?;
+        let machine = self.machine().ok_or("depthwise convolution: expected a program, found a region")?;
         let Sums { levels, guards } = Sums::new(c)?;
         let body = &c.body;
         let rank = body.domain.len();

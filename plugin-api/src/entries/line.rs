@@ -24,7 +24,7 @@ impl Line {
         self.text("error[").text(code).text("]: ")
     }
 
-    /// Appends a text, truncated to the remaining space.
+    /// Appends a string, truncated to the remaining space.
     pub(super) fn text(&mut self, text: &str) -> &mut Line {
         // One byte is reserved for the newline.
         let available = self.bytes.len() - 1 - self.length;

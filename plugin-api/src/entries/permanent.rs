@@ -50,7 +50,7 @@ pub(super) fn store<T: Copy + Send + Sync + 'static>(value: T) -> &'static T {
     }
 }
 
-/// Copies a text to permanent memory.
+/// Copies a string to memory that is never freed.
 pub(super) fn store_str(text: &str) -> &'static str {
     match allocate(text.len(), 1) {
         // SAFETY: `allocate` returned `text.len()` exclusively owned bytes, which are never freed; a copy of a `str` is

@@ -32,7 +32,13 @@ pub fn in_place<'a>(
             strides: std::ptr::null_mut(),
             byte_offset: 0,
         };
-        assert_eq!(raw.byte_len(), bytes.len(), "expected a buffer of the size of a tensor of {}", ty.dtype);
+        assert_eq!(
+            raw.byte_len(),
+            bytes.len(),
+            "expected a buffer of the byte size of the {} tensor, found {} bytes",
+            ty.dtype,
+            bytes.len()
+        );
         raw
     });
     // SAFETY: memory and shapes are borrowed for `'a`, and only the region accesses them, which declared that both

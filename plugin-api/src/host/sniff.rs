@@ -87,7 +87,7 @@ pub fn contains_text(path: &Path, text: &str) -> bool {
         let mut at = segment.p_offset(endian);
         let end = at.saturating_add(segment.p_filesz(endian));
         while at < end {
-            // Chunks overlap, so that a text across a chunk boundary is found.
+            // Chunks overlap, so that a string across a chunk boundary is found.
             let length = CHUNK.saturating_add(text.len() as u64).min(end - at);
             buffer.resize(length as usize, 0);
             if file.read_exact_at(&mut buffer, at).is_err() {

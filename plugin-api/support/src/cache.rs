@@ -325,10 +325,12 @@ fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
         return Err(format!("readable by other users: expected mode 600, found {mode:o}"));
     }
     let mut secret = [0; DIGEST];
-    let complete = file.metadata().is_ok_and(|found| found.len() == DIGEST as u64);
+    let len = file.metadata().map_or(0, |metadata| metadata.len());
     match file.read_exact(&mut secret) {
-        Ok(()) if complete => Ok(secret),
-        _ => Err(format!("expected a file of {DIGEST} bytes; remove it, and the next run recreates it")),
+        Ok(()) if len == DIGEST as u64 => Ok(secret),
+        _ => Err(format!(
+            "expected a file of {DIGEST} bytes, found {len} bytes; remove the file, and the next run recreates it"
+        )),
     }
 }
 

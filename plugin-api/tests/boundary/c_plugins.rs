@@ -117,7 +117,7 @@ fn compile_time() {
     assert_eq!((error.code.as_str(), error.hint.as_str()), (RefusalCode::ResourceLimit.as_str(), "wait"));
     assert_error(error, "compile", "expected at most 1 queue, found 2");
     let error = compile("metadata").unwrap_err();
-    assert!(error.message.starts_with("compiled: expected a JSON object as metadata: "), "{error}");
+    assert!(error.message.starts_with("compiled: metadata: invalid JSON object: "), "{error}");
     test_host.cancelled.store(true, Ordering::Relaxed);
     let error = compile("f").unwrap_err();
     assert_eq!(error.code, Error::CANCELLED);

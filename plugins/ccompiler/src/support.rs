@@ -106,7 +106,9 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
     if expression(ir, op, &args).is_none() {
         let division = ["divide", "mod", "floor_divide", "floor_mod"].contains(&op.name);
         return if division {
-            let detail = format!("expected a constant {dtype} divisor other than 0 and -1");
+            let constant = op.inputs.get(1).is_some_and(|&divisor| ir.constant_ints(divisor).is_some());
+            let found = if constant { "a constant with 0 or -1" } else { "a runtime value" };
+            let detail = format!("expected a constant {dtype} divisor other than 0 and -1, found {found}");
             refuse(RefusalCode::UnsupportedAttr, detail)
         } else {
             refuse(RefusalCode::UnsupportedDtype, format!("unsupported element type {dtype}"))

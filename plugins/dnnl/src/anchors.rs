@@ -386,7 +386,10 @@ impl Lowering<'_> {
                 let view = View { offset: 0, ..weights.view.clone() };
                 Ok((ffi::ARG_WEIGHTS, BufferView { buffer, view }, layout))
             }
-            None => Err(unsupported_shape("expected constant weights, or weights in the layout that oneDNN selects")),
+            None => Err(unsupported_shape(
+                "expected constant weights, or weights in the layout that oneDNN selects, found runtime weights in \
+                 another layout",
+            )),
         }
     }
 

@@ -203,7 +203,10 @@ impl<'a> Attributes<'a> {
     /// part.
     pub fn split_bounds(self, whole: i64) -> Result<Vec<i64>> {
         let invalid = || {
-            attr_error(format!("indices_or_sections: expected a divisor of {whole} or ascending indices below {whole}"))
+            attr_error(format!(
+                "indices_or_sections: expected a divisor of {whole} or ascending indices below {whole}, found {}",
+                shown(self.ints("indices_or_sections"))
+            ))
         };
         let bounds: Vec<i64> = match self.0.0.attr("indices_or_sections") {
             Some(AttrValue::Int(parts)) if *parts > 0 && whole % parts == 0 => {
@@ -220,7 +223,11 @@ impl<'a> Attributes<'a> {
 
     /// Returns `(before, after)` for each of `rank` dimensions, from pairs or a flat list.
     pub fn pairs(self, key: &str, rank: usize) -> Result<Vec<(i64, i64)>> {
-        let invalid = || attr_error(format!("{key}: expected (before, after) for each of {rank} dimensions"));
+        let invalid = || {
+            attr_error(format!(
+                "{key}: the value is not a list of (before, after) for each of {rank} dimensions, each less than 2^31"
+            ))
+        };
         let list = self.0.0.attr(key).and_then(AttrValue::as_list).ok_or_else(invalid)?;
         let flat: Option<Vec<i64>> = match list.first() {
             Some(AttrValue::List(_)) => {

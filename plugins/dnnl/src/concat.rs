@@ -54,7 +54,7 @@ impl RowConcat {
             let mut begin = 0;
             for (part, &source) in self.parts.iter().zip(&pointers.parts) {
                 for r in from..to {
-                    // SAFETY: the caller guarantees the tensors, and only this thread writes these rows of the result.
+                    // SAFETY: the caller guarantees valid tensors, and only this thread writes these rows.
                     unsafe { copy(source.add(r * part.stride), pointers.whole.add(r * row + begin), part.bytes) };
                 }
                 begin += part.bytes;

@@ -88,7 +88,7 @@ impl Gemv {
         let (code, count) = (code(), self.panels.count());
         let part = |thread: usize, threads: usize| {
             let pointers = &pointers;
-            // SAFETY: the caller guarantees the tensors, and only this thread writes these columns.
+            // SAFETY: the caller guarantees valid tensors, and only this thread writes these columns.
             unsafe { code(self, pointers, count * thread / threads, count * (thread + 1) / threads) };
         };
         library.on_threads(self.panels.elements() > MAX_SERIAL_ELEMENTS, &part);

@@ -149,7 +149,11 @@ impl CommandList {
                 let wanted = if *per_channel { channels as u64 } else { 1 };
                 match self.constants.get(*constant) {
                     Some(Some(port)) if port.element == Element::Int32 && port.bytes() == Some(4 * wanted) => Ok(()),
-                    _ => Err(format!("constant {constant}: expected an int32 bias of {wanted} elements")),
+                    Some(Some(port)) => Err(format!(
+                        "constant {constant}: expected an int32 bias of {wanted} elements, found {:?} of shape {:?}",
+                        port.element, port.shape
+                    )),
+                    _ => Err(format!("constant {constant}: expected an int32 bias of {wanted} elements, found none")),
                 }
             }
             EpilogueOp::Requantize { factors, range: [low, high], .. } => {

@@ -235,8 +235,9 @@ fn dense(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
 
 fn no_empty_tensor(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
     let values = op.inputs.iter().take(2).chain([&op.outputs[0]]);
-    if values.into_iter().any(|&value| ir.val(value).shape.contains(&0)) {
-        return refuse(RefusalCode::UnsupportedShape, format!("{}: expected non-empty tensors", op.name));
+    if let Some(shape) = values.map(|&value| &ir.val(value).shape).find(|shape| shape.contains(&0)) {
+        let detail = format!("{}: expected non-empty tensors, found shape {shape:?}", op.name);
+        return refuse(RefusalCode::UnsupportedShape, detail);
     }
     Ok(())
 }
@@ -270,11 +271,10 @@ fn step(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Opt
         }
     };
     let (from, to) = (element("operand", value)?, element("result", op.outputs[0])?);
-    if ir.val(op.outputs[0]).shape != ir.val(value).shape {
-        return refuse(
-            RefusalCode::UnsupportedShape,
-            format!("{}: expected a result with the shape of the operand", op.name),
-        );
+    let (operand, result) = (&ir.val(value).shape, &ir.val(op.outputs[0]).shape);
+    if result != operand {
+        let detail = format!("{}: expected a result of the operand's shape {operand:?}, found {result:?}", op.name);
+        return refuse(RefusalCode::UnsupportedShape, detail);
     }
     Ok(Some(match op.name {
         "nn.bias_add" | "add" => {
@@ -352,7 +352,12 @@ fn fixed_point(op: &Op<'_>) -> Result<EpilogueOp, CompileError> {
     let multiplier = op.node.int("multiplier").and_then(|m| i32::try_from(m).ok()).filter(|&m| m >= 0);
     let shift = op.node.int("shift").and_then(|shift| u32::try_from(31 - shift).ok()).filter(|&s| s <= MAX_SHIFT);
     let (Some(multiplier), Some(shift)) = (multiplier, shift) else {
-        let detail = "expected a multiplier >= 0 and a shift in [-31, 31]";
+        let shown = |key: &str| op.node.int(key).map_or_else(|| "none".to_owned(), |value| value.to_string());
+        let detail = format!(
+            "fixed_point_multiply: expected a multiplier >= 0 and a shift in [-31, 31], found {} and {}",
+            shown("multiplier"),
+            shown("shift")
+        );
         return refuse(RefusalCode::UnsupportedAttr, detail);
     };
     Ok(EpilogueOp::FixedPoint { factor: Factor(multiplier, shift) })
@@ -393,7 +398,12 @@ fn requantize(
         return refuse(RefusalCode::QuantScheme, detail);
     }
     let (&[output], &[zero]) = (&output[..], &output_zero[..]) else {
-        return refuse(RefusalCode::QuantScheme, "qnn.requantize: expected 1 output scale and 1 output zero point");
+        let detail = format!(
+            "qnn.requantize: expected 1 output scale and 1 output zero point, found {} and {}",
+            output.len(),
+            output_zero.len()
+        );
+        return refuse(RefusalCode::QuantScheme, detail);
     };
     if let Some(zero) = input_zero.iter().find(|&&zero| zero != 0) {
         let detail = format!("input zero point of qnn.requantize: expected 0, found {zero}");

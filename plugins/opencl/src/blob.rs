@@ -166,9 +166,11 @@ pub fn read(bytes: &[u8]) -> Result<Blob> {
 }
 
 fn types(constants: &[(usize, String)]) -> Result<Vec<(usize, DType)>> {
-    let dtype = |(size, name): &(usize, String)| DType::parse(name).map(|dtype| (*size, dtype));
-    let types: Option<Vec<(usize, DType)>> = constants.iter().map(dtype).collect();
-    types.ok_or_else(|| invalid("expected valid element types of constants"))
+    let dtype = |(size, name): &(usize, String)| match DType::parse(name) {
+        Some(dtype) => Ok((*size, dtype)),
+        None => Err(invalid(format!("constants: expected an element type, found \"{name}\""))),
+    };
+    constants.iter().map(dtype).collect()
 }
 
 fn read_open(text: &[u8]) -> Result<OpenRegion> {

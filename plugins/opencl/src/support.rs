@@ -112,15 +112,21 @@ fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result {
                 let detail = format!("{}: expected int32 or int64 indices, found {index}", op.name);
                 return refuse(RefusalCode::UnsupportedDtype, detail);
             }
-            if !["", "clip", "fast", "wrap"].contains(&mode) || op.attrs().int("batch_dims", 0) != 0 {
-                let detail = format!("{}: expected mode clip, fast or wrap, and no batch dimensions", op.name);
+            let batch_dims = op.attrs().int("batch_dims", 0);
+            if !["", "clip", "fast", "wrap"].contains(&mode) || batch_dims != 0 {
+                let detail = format!(
+                    "{}: expected mode clip, fast or wrap and batch_dims 0, found mode \"{mode}\" and batch_dims \
+                     {batch_dims}",
+                    op.name
+                );
                 return refuse(RefusalCode::UnsupportedAttr, detail);
             }
         }
         Anchor::MatrixProduct | Anchor::Normalize | Anchor::Reduce | Anchor::Concatenate => {}
     }
     if negative("padding") {
-        let detail = format!("{}: attribute padding: expected integers >= 0", op.name);
+        let found = op.attrs().ints("padding").unwrap_or_default();
+        let detail = format!("{}: attribute padding: expected integers >= 0, found {found:?}", op.name);
         return refuse(RefusalCode::UnsupportedAttr, detail);
     }
     Ok(())

@@ -148,7 +148,7 @@ impl Row {
         }
     }
 
-    /// Matches the row at the start of a text. Returns the length of the match and the name at `{}`.
+    /// Matches the row at the start of a string. Returns the length of the match and the name at `{}`.
     fn matches<'t>(&self, text: &'t str) -> Option<(usize, &'t str)> {
         let Some((before, after)) = self.command_line.split_once("{}") else {
             return text.starts_with(self.command_line).then_some((self.command_line.len(), ""));
@@ -168,7 +168,7 @@ fn is_name(c: char) -> bool {
 }
 
 impl Interface {
-    /// Translates a text from command-line notation to the notation of this interface.
+    /// Translates a message from command-line notation to the notation of this interface.
     pub fn words(self, text: &str) -> Cow<'_, str> {
         if self == Interface::CommandLine || !(text.contains("--") || text.contains("byoc ")) {
             return Cow::Borrowed(text);

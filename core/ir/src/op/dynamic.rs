@@ -71,7 +71,9 @@ fn reference(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    let axes = inputs[1].to_i64s().ok_or("axis: expected integers")?;
+    let axes = inputs[1]
+        .to_i64s()
+        .ok_or_else(|| format!("axis: expected integers that fit int64, found {}", inputs[1].dtype))?;
     let def = with_attribute(params.def()).ok_or("the operator has no static counterpart")?;
     let reference = def.reference.ok_or("the static operator has no reference")?;
     let attrs = attrs_with_axes(&params, &axes);

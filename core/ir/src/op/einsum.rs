@@ -115,7 +115,11 @@ fn labels(term: &str, rank: Option<usize>) -> Result<Vec<Label>, String> {
     let letters = |text: &str| -> Result<Vec<Label>, String> {
         text.chars()
             .map(|c| {
-                if c.is_ascii_alphabetic() { Ok(Label::Letter(c)) } else { Err(format!("equation: unexpected `{c}`")) }
+                if c.is_ascii_alphabetic() {
+                    Ok(Label::Letter(c))
+                } else {
+                    Err(format!("equation: expected a letter, found `{c}`"))
+                }
             })
             .collect()
     };

@@ -107,7 +107,12 @@ fn fold(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    let ints = |i: usize| inputs[i].to_i64s().ok_or("expected integers");
+    let ints = |i: usize| {
+        inputs[i].to_i64s().ok_or_else(|| {
+            let name = ["data", "image_shape", "block_shape"][i];
+            format!("{name}: expected integers that fit int64, found {}", inputs[i].dtype)
+        })
+    };
     let shape = Shape::new(&params, &ints(1)?, &ints(2)?)?;
     let data = inputs[0].to_f64s();
     let image_strides = strides(&shape.image);

@@ -9,9 +9,9 @@ use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::{Facts, elements_along_axis, elements_of};
 use crate::tensor::{TensorView, TensorViewMut};
 
-/// Returns the elements of an index tensor as `i64`.
-fn integers(view: &TensorView<'_>) -> Result<Vec<i64>, ReferenceError> {
-    view.to_i64s().ok_or_else(|| "expected integers that fit int64".into())
+/// Returns the elements of an integer tensor as `i64`. Error messages call the tensor `name`.
+fn integers(view: &TensorView<'_>, name: &str) -> Result<Vec<i64>, ReferenceError> {
+    view.to_i64s().ok_or_else(|| format!("{name}: expected integers that fit int64, found {}", view.dtype))
 }
 
 /// Resolves an index; a negative index counts from the end.
@@ -116,7 +116,7 @@ fn take(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let mode = TakeMode::parse(&params.string("mode")).ok_or("unsupported mode")?;
-    let indices = integers(&inputs[1])?;
+    let indices = integers(&inputs[1], "indices")?;
     let (shape, index_shape) = (inputs[0].shape, inputs[1].shape);
     let (axis, batch) =
         take_axes(&params, shape.len(), index_shape.len()).ok_or("axis or batch_dims is out of range")?;
@@ -188,7 +188,7 @@ fn along_axis(relation: &Relation<'_>) -> Result<usize, Box<Diagnostic>> {
 
 /// Returns the offset into data, in elements, for every element of `indices`.
 fn places_along(axis: usize, shape: &[usize], indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
-    let (values, strides) = (integers(indices)?, strides(shape));
+    let (values, strides) = (integers(indices, "indices")?, strides(shape));
     let mut result: Vec<Result<usize, ReferenceError>> = Vec::with_capacity(values.len());
     each_index(indices.shape, |index| {
         let place = in_bounds(values[result.len()], shape[axis]);
@@ -230,7 +230,7 @@ fn copy_blocks(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, places: &
 /// Returns the positions that the index vectors `indices[:, ..]` refer to, one per vector, in blocks of the remaining
 /// dimensions. The first `batch` dimensions of data are indexed by the position of the vector itself.
 fn nd_places(shape: &[usize], batch: usize, indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
-    let values = integers(indices)?;
+    let values = integers(indices, "indices")?;
     let (depth, rest) = (indices.shape[0], &indices.shape[1..]);
     let strides = strides(&shape[..batch + depth]);
     let count: usize = rest.iter().product();
@@ -475,7 +475,7 @@ fn one_hot(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    let indices = integers(&inputs[0])?;
+    let indices = integers(&inputs[0], "indices")?;
     let axis = params.int("axis").rem_euclid(outputs[0].shape.len() as i64) as usize;
     let (_, depth, inner) = split_at_axis(outputs[0].shape, axis);
     let size = outputs[0].dtype.size();
@@ -649,7 +649,7 @@ fn trilu(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    let k = i128::from(integers(&inputs[1])?.first().copied().ok_or("k: expected one element, found none")?);
+    let k = i128::from(integers(&inputs[1], "k")?.first().copied().ok_or("k: expected one element, found none")?);
     let upper = params.bool("upper");
     let size = inputs[0].dtype.size();
     let shape = inputs[0].shape;

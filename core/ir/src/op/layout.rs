@@ -189,11 +189,11 @@ fn layout_transform(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    let (Some(from), Some(to)) =
-        (Layout::parse(&params.string("src_layout")), Layout::parse(&params.string("dst_layout")))
-    else {
-        return Err("src_layout, dst_layout: expected layouts such as NCHW8c".into());
+    let layout = |name: &str| {
+        let text = params.string(name);
+        Layout::parse(&text).ok_or_else(|| format!("{name}: expected a layout such as NCHW8c, found \"{text}\""))
     };
+    let (from, to) = (layout("src_layout")?, layout("dst_layout")?);
     relayout(&from, &to, &inputs[0], &mut outputs[0]);
     Ok(())
 }

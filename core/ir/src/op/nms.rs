@@ -82,7 +82,9 @@ impl Rectangle {
 
 fn nms(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
     let (boxes, scores) = (inputs[0].to_f64s(), inputs[1].to_f64s());
-    let &[batches, classes, count] = inputs[1].shape else { return Err("scores: expected three dimensions".into()) };
+    let &[batches, classes, count] = inputs[1].shape else {
+        return Err(format!("scores: expected 3 dimensions, found {}", inputs[1].shape.len()));
+    };
     let number = |i: usize| inputs[i].f64s().next().unwrap_or(0.0);
     let most = number(2).max(0.0) as usize;
     // The thresholds are compared in the precision of the data.

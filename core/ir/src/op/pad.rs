@@ -39,7 +39,9 @@ inventory::submit! {
         pattern: OpPattern::Injective,
         relation: dynamic_pad_relation,
         reference: Some(|params, inputs, outputs| {
-            let widths = inputs[1].to_i64s().ok_or("pad_width: expected integers")?;
+            let widths = inputs[1].to_i64s().ok_or_else(|| {
+                format!("pad_width: expected integers that fit int64, found {}", inputs[1].dtype)
+            })?;
             pad(&params, &pairs(&widths), [&inputs[0], &inputs[2]], outputs);
             Ok(())
         }),

@@ -70,8 +70,9 @@ fn read_codes(
             -3 => result.push(Code::Input(take(&mut at, 2)?)),
             -4 => {
                 let source = take(&mut at, 1)?.start;
+                let remaining = numbers.len();
                 let (Some(a), Some(b)) = (numbers.next(), numbers.next()) else {
-                    return Err(bad(format!("newshape {newshape:?}: expected two numbers after -4")));
+                    return Err(bad(format!("newshape {newshape:?}: expected 2 integers after -4, found {remaining}")));
                 };
                 result.extend(split_dim(&data.dims[source], a, b).ok_or_else(|| {
                     bad(format!("newshape {newshape:?} does not split dimension {}", data.dims[source]))
@@ -90,8 +91,11 @@ fn read_codes(
             },
         }
     }
-    if result.iter().filter(|c| matches!(c, Code::Infer)).count() > 1 {
-        return Err(bad(format!("newshape {newshape:?}: expected at most one inferred dimension (-1)")));
+    let inferred = result.iter().filter(|c| matches!(c, Code::Infer)).count();
+    if inferred > 1 {
+        return Err(bad(format!(
+            "newshape {newshape:?}: expected at most one inferred dimension (-1), found {inferred}"
+        )));
     }
     Ok(result)
 }

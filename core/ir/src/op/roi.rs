@@ -78,13 +78,13 @@ fn roi_align(
 ) -> Result<(), ReferenceError> {
     let (data, rois) = (inputs[0].to_f64s(), inputs[1].to_f64s());
     let &[batches, channels, height, width] = inputs[0].shape else {
-        return Err("data: expected four dimensions".into());
+        return Err(format!("data: expected 4 dimensions, found {}", inputs[0].shape.len()));
     };
     let (scale, aligned) = (params.float("spatial_scale"), params.bool("aligned"));
     let (ratio, max) = (params.int("sample_ratio"), params.string("mode") == "max");
     let pooled = params.per_axis("pooled_size", 2);
     if let Some(bad) = rois.chunks_exact(5).find(|roi| !(0.0..batches as f64).contains(&roi[0])) {
-        return Err(format!("rois: expected a batch index less than {batches}, found {}", bad[0]));
+        return Err(format!("rois: expected a batch index >= 0 and < {batches}, found {}", bad[0]));
     }
     // First coordinate, bin size, and number of samples per bin along y or x.
     let along = |roi: &[f64], axis: usize| {

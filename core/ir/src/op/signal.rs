@@ -149,12 +149,21 @@ fn transform(
     }
 }
 
+/// Returns the first element of an integer tensor. Error messages call the tensor `name`.
+fn integer(view: &TensorView<'_>, name: &str) -> Result<i64, ReferenceError> {
+    view.to_i64s().and_then(|values| values.first().copied()).ok_or_else(|| {
+        format!("{name}: expected an integer that fits int64, found {} of shape {:?}", view.dtype, view.shape)
+    })
+}
+
 fn dft(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
     let shape = inputs[0].shape;
-    let int = |i: usize| inputs[i].to_i64s().and_then(|values| values.first().copied()).ok_or("expected an integer");
+    let int = |i: usize| integer(&inputs[i], ["data", "dft_length", "axis"][i]);
     let axis = int(2)?.rem_euclid(shape.len() as i64) as usize;
     let inverse = params.bool("inverse");
-    let sizes = sizes(&params, shape[axis], int(1)?).ok_or("dft_length: expected an integer >= 0")?;
+    let length = int(1)?;
+    let sizes = sizes(&params, shape[axis], length)
+        .ok_or_else(|| format!("dft_length: expected an integer >= 0 and < 2^31, found {length}"))?;
     let parts = *shape.last().unwrap_or(&1);
     let (outer, size, inner) = split_at_axis(&shape[..shape.len() - 1], axis);
     let data = inputs[0].to_f64s();
@@ -220,9 +229,10 @@ fn stft_type(relation: &Relation<'_>) -> TypeResult {
 fn stft(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
     let (signal, window) = (inputs[0].to_f64s(), inputs[2].to_f64s());
     let (length, parts) = (inputs[0].shape[1], inputs[0].shape[2]);
-    let step =
-        inputs[1].to_i64s().and_then(|values| values.first().copied()).ok_or("frame_step: expected an integer")?;
-    let &[batches, frames, frequencies, _] = outputs[0].shape else { return Err("expected four dimensions".into()) };
+    let step = integer(&inputs[1], "frame_step")?;
+    let &[batches, frames, frequencies, _] = outputs[0].shape else {
+        return Err(format!("result: expected 4 dimensions, found {}", outputs[0].shape.len()));
+    };
     let mut result = vec![0.0; outputs[0].len()];
     let mut ticks = Ticks::every(window.len().saturating_mul(frequencies));
     for (batch, frame) in (0..batches).flat_map(|batch| (0..frames).map(move |frame| (batch, frame))) {

@@ -380,7 +380,12 @@ fn suppression_reference(
 ) -> Result<(), ReferenceError> {
     let [batch, boxes, elements] = [0, 1, 2].map(|axis| inputs[0].shape[axis]);
     let data = inputs[0].to_f64s();
-    let integers = |i: usize| inputs[i].to_i64s().ok_or("expected integers");
+    let integers = |i: usize| {
+        inputs[i].to_i64s().ok_or_else(|| {
+            let name = ["data", "valid_count", "indices", "max_output_size"][i];
+            format!("{name}: expected integers that fit int64, found {}", inputs[i].dtype)
+        })
+    };
     let (valid, indices, max_output) = (integers(1)?, integers(2)?, integers(3)?[0]);
     let threshold = inputs[4].to_f64s()[0];
     let (id, score) = (usize::try_from(params.int("id_index")).ok(), params.int("score_index") as usize);

@@ -127,7 +127,7 @@ impl<'a> DimParser<'a> {
     fn expected(&self, token: &str) -> String {
         let found: String = self.text[self.at..].chars().take(16).collect();
         match found.is_empty() {
-            true => format!("expected {token} at the end of `{}`", self.text),
+            true => format!("expected {token}, found the end of `{}`", self.text),
             false => format!("expected {token}, found `{found}`"),
         }
     }

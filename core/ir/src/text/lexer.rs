@@ -104,7 +104,7 @@ pub(super) struct Token {
     pub(super) span: Span,
 }
 
-/// Lexer for a text shorter than 4 GiB.
+/// Lexer for source text shorter than 4 GiB.
 pub(super) struct Lexer<'a> {
     source: &'a str,
     bytes: &'a [u8],

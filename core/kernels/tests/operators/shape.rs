@@ -63,7 +63,7 @@ fn reshape_codes() {
         ("2,3", &[-1, 4], "does not reshape"),
         ("2,3", &[-1, -1], "expected at most one inferred dimension"),
         ("2,3", &[0, 0, 0], "more dimensions than the 2"),
-        ("2,3", &[-4, 2], "expected two numbers after -4"),
+        ("2,3", &[-4, 2], "expected 2 integers after -4, found 1"),
         ("2,3", &[-4, 2, 2, 3], "does not split dimension 2"),
         ("2,3", &[-5], "expected a dimension or a code from -4 to -1, found -5"),
         ("n,4", &[0, 5], "does not reshape"),

@@ -152,8 +152,8 @@ impl<'m> Grouping<'m> {
         self.all.iter().copied().filter(free).collect()
     }
 
-    /// Finds the groups of an entry, requests a verdict on each from the judge, and collapses the accepted groups.
-    /// `refused` is called for every expression of a refused candidate.
+    /// Finds the groups that match a pattern-table entry, requests a verdict on each from the judge, and collapses the
+    /// accepted groups. `refused` is called for every expression of a refused candidate.
     pub fn apply(&mut self, entry: &Entry, judge: &mut dyn Judge, refused: &mut dyn FnMut(ExprId, Refusal)) {
         let attrs = Attrs::new([("Composite", AttrValue::Str(entry.name.clone()))]);
         let found = self.find(&entry.pattern, &entry.name, &attrs, refused);

@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock};
 
-/// Displays a text with every character outside `[A-Za-z0-9_]` replaced with `_`.
+/// Displays a string with every character outside `[A-Za-z0-9_]` replaced with `_`.
 struct Sanitized<'t>(&'t str);
 
 impl fmt::Display for Sanitized<'_> {

@@ -250,8 +250,8 @@ impl<'a> Emitter<'a> {
         match rounding {
             Rounding::ToNearest => self.op_without_attrs("round", &[real]),
             Rounding::Upward => {
-                let moved = self.op_without_attrs("add", &[real, half])?;
-                self.op_without_attrs("floor", &[moved])
+                let shifted = self.op_without_attrs("add", &[real, half])?;
+                self.op_without_attrs("floor", &[shifted])
             }
             Rounding::ToEven => {
                 let whole = self.op_without_attrs("trunc", &[real])?;
@@ -483,8 +483,8 @@ impl<'a> Emitter<'a> {
     /// Builds `x * clip(x + 3, 0, 6) / 6`.
     fn hard_swish(&mut self, x: ExprId) -> Result<ExprId> {
         let (three, six) = (self.float(3.0), self.float(6.0));
-        let moved = self.op_without_attrs("add", &[x, three])?;
-        let bounded = self.clip(moved, 0.0, 6.0)?;
+        let shifted = self.op_without_attrs("add", &[x, three])?;
+        let bounded = self.clip(shifted, 0.0, 6.0)?;
         let product = self.op_without_attrs("multiply", &[x, bounded])?;
         self.op_without_attrs("divide", &[product, six])
     }

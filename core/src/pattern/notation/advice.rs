@@ -83,7 +83,7 @@ impl Parser<'_> {
 
     /// Returns help for a token after a complete pattern.
     pub(super) fn after_pattern(&self) -> Option<String> {
-        let next = self.words.get(self.at + 1).map(|word| word.token);
+        let next = self.tokens.get(self.at + 1).map(|t| t.token);
         match (self.peek(), next) {
             (Token::Mark('['), Some(Token::Number(field))) => Some(format!("write {}.{field}", self.before())),
             (Token::Bad('+'), _) => Some("write let c = nn.relu(c | *); c for a chain of any length".to_owned()),
@@ -94,9 +94,9 @@ impl Parser<'_> {
 
     /// Returns help for an unterminated argument list, or for an argument list that contains an attribute.
     pub(super) fn in_arguments(&self, callee: &str) -> Option<String> {
-        match (self.peek(), self.words.get(self.at + 1).map(|word| word.token)) {
+        match (self.peek(), self.tokens.get(self.at + 1).map(|t| t.token)) {
             (Token::End, _) => {
-                let open = self.words[..self.at].iter().fold(0usize, |depth, word| match word.token {
+                let open = self.tokens[..self.at].iter().fold(0usize, |depth, t| match t.token {
                     Token::Mark('(') => depth + 1,
                     Token::Mark(')') => depth.saturating_sub(1),
                     _ => depth,
@@ -104,7 +104,7 @@ impl Parser<'_> {
                 Some(format!("write {}{}", self.before(), ")".repeat(open)))
             }
             (Token::Name(key), Some(Token::Mark('='))) => {
-                let value = &self.text[self.words[self.at + 1].span.end as usize..self.end];
+                let value = &self.text[self.tokens[self.at + 1].span.end as usize..self.end];
                 let value = value[..argument_end(value)].trim();
                 Some(format!("write {callee}{{{key}={value}}}(..)"))
             }
@@ -136,10 +136,10 @@ impl Parser<'_> {
 
     /// Returns help for an operator without arguments: `nn.bias_add?(p)` is `p ? nn.bias_add`.
     pub(super) fn without_arguments(&self, name: &str) -> String {
-        let optional = self.peek() == Token::Mark('?')
-            && self.words.get(self.at + 1).map(|word| word.token) == Some(Token::Mark('('));
-        let argument = self.words.get(self.at + 1).filter(|_| optional).and_then(|word| {
-            let rest = &self.text[word.span.end as usize..self.end];
+        let optional =
+            self.peek() == Token::Mark('?') && self.tokens.get(self.at + 1).map(|t| t.token) == Some(Token::Mark('('));
+        let argument = self.tokens.get(self.at + 1).filter(|_| optional).and_then(|t| {
+            let rest = &self.text[t.span.end as usize..self.end];
             Some(rest.get(..argument_end(rest))?.trim())
         });
         match argument {
@@ -171,14 +171,14 @@ impl Parser<'_> {
     /// Returns the byte offset of the parenthesis that matches the opening parenthesis at the current token.
     fn closing(&self) -> Option<usize> {
         let mut depth = 0usize;
-        for word in &self.words[self.at..] {
-            match word.token {
+        for spanned in &self.tokens[self.at..] {
+            match spanned.token {
                 Token::Mark('(') => depth += 1,
                 Token::Mark(')') => depth = depth.checked_sub(1)?,
                 _ => continue,
             }
             if depth == 0 {
-                return Some(word.span.start as usize);
+                return Some(spanned.span.start as usize);
             }
         }
         None

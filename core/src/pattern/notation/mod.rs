@@ -19,7 +19,7 @@ mod advice;
 mod values;
 
 use super::data::{MAX_DEPTH, Pattern, PatternId, PatternNode};
-use super::lexer::{Token, Word, entries, words};
+use super::lexer::{SpannedToken, Token, entries, tokens};
 use byoc_ir::diag::{Diagnostic, Severity, Span, codes, nearest};
 use byoc_ir::ir::{Attrs, IndexVec, Name, OpId};
 use byoc_ir::op;
@@ -111,7 +111,7 @@ struct Parser<'a> {
     statement: usize,
     /// End of the entry in `text`.
     end: usize,
-    words: Vec<Word<'a>>,
+    tokens: Vec<SpannedToken<'a>>,
     at: usize,
     checks: Checks,
     nodes: IndexVec<PatternId, PatternNode>,
@@ -131,7 +131,7 @@ impl<'a> Parser<'a> {
             text,
             statement: from,
             end: to,
-            words: words(text, from, to),
+            tokens: tokens(text, from, to),
             at: 0,
             checks,
             nodes: IndexVec::new(),
@@ -148,19 +148,19 @@ impl<'a> Parser<'a> {
     }
 
     fn peek(&self) -> Token<'a> {
-        self.words[self.at].token
+        self.tokens[self.at].token
     }
 
     fn span(&self) -> Span {
-        self.words[self.at].span
+        self.tokens[self.at].span
     }
 
-    fn next(&mut self) -> Word<'a> {
-        let word = self.words[self.at];
-        if self.at + 1 < self.words.len() {
+    fn next(&mut self) -> SpannedToken<'a> {
+        let token = self.tokens[self.at];
+        if self.at + 1 < self.tokens.len() {
             self.at += 1;
         }
-        word
+        token
     }
 
     fn take(&mut self, mark: char) -> bool {
@@ -244,7 +244,7 @@ impl<'a> Parser<'a> {
     fn definition(&mut self) -> Result<Pattern> {
         self.statement = self.span().start as usize;
         while self.peek() == Token::Name("let")
-            && matches!(self.words.get(self.at + 1).map(|w| w.token), Some(Token::Name(_)))
+            && matches!(self.tokens.get(self.at + 1).map(|t| t.token), Some(Token::Name(_)))
         {
             self.next();
             let (name, span) = self.name("a name")?;
@@ -361,8 +361,8 @@ impl<'a> Parser<'a> {
     }
 
     fn atom(&mut self) -> Result<PatternId> {
-        let word = self.next();
-        match word.token {
+        let spanned = self.next();
+        match spanned.token {
             Token::Mark('*') => match self.peek() {
                 Token::Name(name) if !KEYWORDS.contains(&name) => {
                     self.next();
@@ -430,11 +430,11 @@ impl<'a> Parser<'a> {
                 Ok(self.push(PatternNode::Call { callee, args }))
             }
             // After a pattern, `where` introduces a check; at the beginning of a pattern, it is the operator.
-            Token::Name("where") if matches!(self.peek(), Token::Mark('(' | '{')) => self.named("where", word.span),
-            Token::Name(name) if !KEYWORDS.contains(&name) => self.named(name, word.span),
+            Token::Name("where") if matches!(self.peek(), Token::Mark('(' | '{')) => self.named("where", spanned.span),
+            Token::Name(name) if !KEYWORDS.contains(&name) => self.named(name, spanned.span),
             _ => {
-                self.at = self.words.iter().position(|w| w.span == word.span).unwrap_or(self.at);
-                let help = advice::no_pattern(word.token, self.words.get(self.at + 1).map(|w| w.token));
+                self.at = self.tokens.iter().position(|t| t.span == spanned.span).unwrap_or(self.at);
+                let help = advice::no_pattern(spanned.token, self.tokens.get(self.at + 1).map(|t| t.token));
                 Err(self.unexpected_with("a pattern", help))
             }
         }
@@ -558,7 +558,7 @@ impl<'a> Parser<'a> {
     }
 
     fn callee_atom(&mut self) -> Result<PatternId> {
-        let follows = self.words.get(self.at + 1).map(|w| w.token);
+        let follows = self.tokens.get(self.at + 1).map(|t| t.token);
         match self.peek() {
             Token::Name("op") if follows == Some(Token::Mark('{')) => {
                 self.next();

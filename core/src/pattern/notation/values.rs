@@ -128,7 +128,7 @@ impl Parser<'_> {
     }
 
     pub(super) fn shape_follows(&self) -> bool {
-        matches!(self.words.get(self.at + 1).map(|w| w.token), Some(Token::Number(_) | Token::Mark('?' | ')')))
+        matches!(self.tokens.get(self.at + 1).map(|t| t.token), Some(Token::Number(_) | Token::Mark('?' | ')')))
     }
 
     /// Parses, after `(`, dimensions up to `)`.

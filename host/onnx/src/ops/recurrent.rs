@@ -468,8 +468,9 @@ impl Direction<'_> {
     /// Creates a step of an LSTM with gates i, o, f, c: C = f C + i c, H = o h(C).
     fn lstm(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
         let sum = self.with_recurrence(n, projected, state)?;
-        let [mut input, mut output, mut forget, candidate] = split(n, sum, 4, 1)?[..] else {
-            return Err(n.invalid_node("expected four gates"));
+        let gates = split(n, sum, 4, 1)?;
+        let [mut input, mut output, mut forget, candidate] = gates[..] else {
+            return Err(n.invalid_node(format!("expected 4 gates, found {}", gates.len())));
         };
         let peep = |n: &mut Node<'_, '_>, gate: ExprId, index: usize, cell: Option<ExprId>| match (self.peepholes, cell)
         {
@@ -496,8 +497,8 @@ impl Direction<'_> {
         }
         output = peep(n, output, 1, Some(cell))?;
         let output = self.activate(n, 0, output)?;
-        let curve = self.activations[2].apply(n, cell)?;
-        Ok(State { hidden: Some(n.op_without_attrs("multiply", &[output, curve])?), cell: Some(cell) })
+        let activated = self.activations[2].apply(n, cell)?;
+        Ok(State { hidden: Some(n.op_without_attrs("multiply", &[output, activated])?), cell: Some(cell) })
     }
 
     /// Creates a step of a GRU with gates z, r, h: H = (1 - z) h + z H.
@@ -547,7 +548,10 @@ impl Direction<'_> {
         let product = n.op("nn.dense", &[old, gates_weight], attrs![units: (2 * hidden) as i64])?;
         let gates = n.op_without_attrs("add", &[x_gates, product])?;
         let gates = self.activate(n, 0, gates)?;
-        let [update, reset] = split(n, gates, 2, 1)?[..] else { return Err(n.invalid_node("expected two gates")) };
+        let gates = split(n, gates, 2, 1)?;
+        let [update, reset] = gates[..] else {
+            return Err(n.invalid_node(format!("expected 2 gates, found {}", gates.len())));
+        };
         let kept = n.op_without_attrs("multiply", &[reset, old])?;
         let product = n.op("nn.dense", &[kept, candidate_weight], attrs![units: hidden as i64])?;
         let candidate = n.op_without_attrs("add", &[x_candidate, product])?;

@@ -94,7 +94,9 @@ fn mel_weight_matrix(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let value = n.cast(value, DType::F64)?;
         scalars.push(n.reshape(value, &[])?);
     }
-    let [bins, length, rate, low, high] = scalars[..] else { return Err(n.invalid_node("expected five inputs")) };
+    let [bins, length, rate, low, high] = scalars[..] else {
+        return Err(n.invalid_node(format!("expected 5 inputs, found {}", scalars.len())));
+    };
     let number = n.int_attr("output_datatype", 1)?;
     let dtype = crate::tensor::dtype(number as i32)
         .ok_or_else(|| n.invalid_node(format!("unsupported element type number {number}")))?;

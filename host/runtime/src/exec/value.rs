@@ -27,7 +27,7 @@ impl Value {
     pub(super) fn cell(self) -> Result<Arc<Cell>, Diagnostic> {
         match self {
             Value::Cell(cell) => Ok(cell),
-            _ => Err(bad_program("expected a reference cell, found a different value")),
+            other => Err(bad_program(&format!("expected a reference cell, found {}", other.kind()))),
         }
     }
 
@@ -35,7 +35,18 @@ impl Value {
     pub(super) fn data(self) -> Result<Arc<Data>, Diagnostic> {
         match self {
             Value::Data(data) => Ok(data),
-            _ => Err(bad_program("expected a value of an algebraic data type, found a different value")),
+            other => Err(bad_program(&format!("expected a value of an algebraic data type, found {}", other.kind()))),
+        }
+    }
+
+    /// Returns a noun phrase for messages.
+    fn kind(&self) -> &'static str {
+        match self {
+            Value::Empty => "nothing",
+            Value::Tensor(_) => "a tensor",
+            Value::Closure(_) => "a closure",
+            Value::Cell(_) => "a reference cell",
+            Value::Data(_) => "a value of an algebraic data type",
         }
     }
 }

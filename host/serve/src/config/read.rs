@@ -324,7 +324,7 @@ fn unknown(of: &str, field: &str) -> ServeError {
 }
 
 fn refused(field: &str) -> ServeError {
-    ServeError::repository(format!("expected a configuration without {field}, which byoc serve does not support"))
+    ServeError::repository(format!("configuration: byoc serve does not support {field}"))
 }
 
 fn refuse_true(field: &str, value: bool) -> Result<()> {

@@ -48,7 +48,7 @@ fn server_of_digits() -> (tempfile::TempDir, Server) {
     (folder, server)
 }
 
-/// Runs the `curl` commands in a text (a path with optional POST data), and returns the JSON responses.
+/// Runs the `curl` commands in a document (a path with optional POST data), and returns the JSON responses.
 fn run_curl(text: &str, server: &Server) -> Vec<Value> {
     let text = text.replace("\\\n", " ");
     let commands = text.lines().map(str::trim).filter(|line| line.starts_with("curl "));

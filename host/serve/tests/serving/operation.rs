@@ -26,7 +26,7 @@ fn starts_that_fail_say_why() {
         (vec!["--http", "none", "--grpc", "none", &*file], "E0801", "found none for both"),
         (vec!["--backend", "none,dnnl", &*file], "E0801", "expected only 'none'"),
         (vec!["--http", &*taken, &*file], "E0802", "found a port in use by another process"),
-        (vec!["--grpc", "nowhere", &*file], "E0802", "expected a port, HOST:PORT or none"),
+        (vec!["--grpc", "nowhere", &*file], "E0802", "the value is not a port, a resolvable HOST:PORT or none"),
     ] {
         let error = Server::start(&options(&flags)).err().expect("expected a startup error, found a running server");
         assert!(error.code.to_string() == code && error.message.contains(expected), "{flags:?}: {error}");

@@ -13,7 +13,7 @@ use crate::graph_json::write_attrs;
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
 
-/// Converts a text to a C string, with NUL characters replaced by U+FFFD.
+/// Converts a string to a C string, with NUL characters replaced by U+FFFD.
 pub fn c_text(text: &str) -> CString {
     CString::new(text).unwrap_or_else(|_| CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default())
 }
@@ -44,15 +44,15 @@ impl Handles {
     }
 }
 
-/// Concatenated texts, each terminated by a NUL. A text is identified by its offset, because the buffer moves when it
-/// grows.
+/// Concatenated strings, each terminated by a NUL. A string is identified by its offset, because the buffer moves when
+/// it grows.
 #[derive(Default)]
 struct Texts {
     bytes: Vec<u8>,
 }
 
 impl Texts {
-    /// Appends a NUL-free text, such as JSON.
+    /// Appends a NUL-free string, such as JSON.
     fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> usize {
         let start = self.bytes.len();
         write(&mut self.bytes);
@@ -60,7 +60,7 @@ impl Texts {
         start
     }
 
-    /// Appends a text, with NUL characters replaced as in [`c_text`].
+    /// Appends a string, with NUL characters replaced as in [`c_text`].
     fn push(&mut self, text: &str) -> usize {
         self.write(|bytes| match text.contains('\0') {
             false => bytes.extend_from_slice(text.as_bytes()),

@@ -70,7 +70,7 @@ fn read_text(from: *const c_char) -> Option<String> {
     if from.is_null() {
         return None;
     }
-    // SAFETY: the header requires that a text ends with a NUL.
+    // SAFETY: the header requires that a string ends with a NUL.
     Some(unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned())
 }
 
@@ -225,8 +225,8 @@ unsafe extern "C" fn compiled(call: *mut abi::Call, result: *const abi::Compiled
         }
         region.notes = read_text(result.notes).unwrap_or_default().lines().map(RString::from).collect();
         if let Some(metadata) = read_text(result.metadata) {
-            let metadata: Map<String, Value> = serde_json::from_str(&metadata)
-                .map_err(|error| format!("expected a JSON object as metadata: {error}"))?;
+            let metadata: Map<String, Value> =
+                serde_json::from_str(&metadata).map_err(|error| format!("metadata: invalid JSON object: {error}"))?;
             let metadata =
                 metadata.iter().map(|(key, value)| Ok(Attr { key: key.as_str().into(), value: read_value(value)? }));
             region.metadata = metadata.collect::<Result<_>>().map_err(|error| format!("metadata: {error}"))?;

@@ -50,7 +50,7 @@ pub fn load(
     // SAFETY: the header requires that the table has `struct_size` bytes.
     let plugin = unsafe { abi::read_plugin(plugin, size as usize) };
     let text = |pointer: *const c_char| {
-        // SAFETY: the header requires that a text ends with a NUL.
+        // SAFETY: the header requires that a string ends with a NUL.
         (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
     };
     let declared = text(plugin.name).unwrap_or_else(|| name_of_file(path));

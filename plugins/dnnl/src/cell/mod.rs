@@ -75,7 +75,7 @@ impl Cell {
     pub unsafe fn run(&self, args: Arguments<'_>) {
         let Some(out) = args.floats(ARG_OUT) else { return };
         let read = std::array::from_fn(|number| args.floats(number as i32).map(<*mut f32>::cast_const));
-        // SAFETY: the caller guarantees the tensors, and an output that does not overlap them.
+        // SAFETY: the caller guarantees valid tensors, and an output that does not overlap them.
         unsafe { steps()(self, &Pointers { read, out }) }
     }
 

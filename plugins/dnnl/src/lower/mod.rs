@@ -551,7 +551,7 @@ impl Lowering<'_> {
                 };
             }
         }
-        let view = view.ok_or_else(|| OneDnnError::from("expected a result that is a view of the chain's value"))?;
+        let view = view.ok_or_else(|| OneDnnError::from("the chain's result is not a view of the chain's value"))?;
         self.put(value, BufferView { view, ..tensor });
         Ok(())
     }

@@ -128,8 +128,12 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
 
 fn check_results(ir: &RegionIr, values: Vec<Val>) -> Result<Vec<Val>> {
     let shapeless = |value: &Val| ir.shape(*value).iter().any(|&d| d < 1) || ir.shape(*value).len() > ffi::MAX_NDIMS;
-    if values.iter().any(shapeless) {
-        return Err(shape_error("result: expected a non-empty tensor of supported rank"));
+    if let Some(value) = values.iter().find(|value| shapeless(value)) {
+        return Err(shape_error(format!(
+            "result: expected a non-empty tensor of at most {} dimensions, found shape {:?}",
+            ffi::MAX_NDIMS,
+            ir.shape(*value)
+        )));
     }
     Ok(values)
 }
@@ -278,7 +282,7 @@ impl Translation<'_> {
         let tested = self.ir.producer(condition).filter(|op| op.kind == Kind::IsNan).map(|op| op.inputs[0]);
         match self.ir.scalar(number) {
             Some(number) if tested == Some(x) => Ok(self.ir.push(Kind::NoNan(number), &[x], self.shape(x))),
-            _ => Err(attr_error("expected where(isnan(x), number, x) with a constant number")),
+            _ => Err(attr_error("expected where(isnan(x), number, x) with a constant number, found other operands")),
         }
     }
 
@@ -361,10 +365,12 @@ impl Translation<'_> {
                 _ if !ceil => whole,
                 dims => match self.spatial_dim(dims, &layout, &order, i) {
                     Some(size) if size == whole || size == whole + 1 => size,
-                    _ => {
-                        return Err(attr_error(
-                            "attribute ceil_mode: expected known dimensions with at most one partial window per axis",
-                        ));
+                    found => {
+                        let found = found.map_or_else(|| "an unknown number".to_owned(), |size| size.to_string());
+                        return Err(attr_error(format!(
+                            "attribute ceil_mode: expected {whole} or {} windows along spatial axis {i}, found {found}",
+                            whole + 1
+                        )));
                     }
                 },
             };
@@ -375,7 +381,10 @@ impl Translation<'_> {
             }
             window.after[i] = (size - 1) * stride + extent - x[2 + i] - window.before[i];
             if window.before[i] >= extent || window.after[i] >= extent {
-                return Err(attr_error("expected padding smaller than the window"));
+                return Err(attr_error(format!(
+                    "padding: expected less than the window extent {extent}, found {} before and {} after",
+                    window.before[i], window.after[i]
+                )));
             }
             shape.push(size);
         }

@@ -72,7 +72,9 @@ impl Translation<'_> {
     fn constant_operand(&self, number: usize, name: &str) -> Result<TensorRef<'_>> {
         let value = self.input(number)?;
         let constant = self.ir.constant(value);
-        let reason = || CompileError::new(RefusalCode::NotConstant, format!("{name}: expected a constant"));
+        let reason = || {
+            CompileError::new(RefusalCode::NotConstant, format!("{name}: expected a constant, found a runtime value"))
+        };
         Ok(self.ir.constants[constant.ok_or_else(reason)?].tensor())
     }
 

@@ -50,7 +50,7 @@ impl Winograd {
             (data, data.add(POSITIONS * self.tiles_per_group() * channels))
         };
         for group in (0..groups).map(|group| Group::new(begin(group)..begin(group + 1))) {
-            // SAFETY: the caller guarantees the tensors, with weights for every block; the slot can hold a group.
+            // SAFETY: the caller guarantees valid tensors, with weights for every block; the slot can hold a group.
             unsafe {
                 self.transform(pointers, &group, data);
                 for block in blocks.clone() {

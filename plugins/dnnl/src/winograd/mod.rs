@@ -133,7 +133,7 @@ impl Winograd {
                 let blocks = share(self.weights.blocks(), thread / shares, others);
                 // Lowering never selects Winograd on other architectures.
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: the caller guarantees the tensors and AVX-512; parts do not overlap, and each has its own
+                // SAFETY: the caller guarantees valid tensors and AVX-512; parts do not overlap, and each has its own
                 // scratch memory.
                 unsafe {
                     self.part(&pointers, thread, tiles, blocks);

@@ -29,7 +29,8 @@ impl Launch {
     /// If the program has no kernel of this name, or the name contains a zero byte.
     pub fn new(program: &Program, name: &str, global: [usize; 3], local: [usize; 3]) -> Result<Launch> {
         let device = program.device.clone();
-        let text = CString::new(name).map_err(|_| Error::new("expected a kernel name without zero bytes"))?;
+        let text = CString::new(name)
+            .map_err(|_| Error::new(format!("expected a kernel name without zero bytes, found {name:?}")))?;
         let kernel = create_kernel(program.handle, &text)
             .map_err(|code| device.failed(&format!("clCreateKernel {name}"), code))?;
         Ok(Launch { device, kernel, global, local })

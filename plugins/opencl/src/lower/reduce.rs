@@ -56,14 +56,18 @@ impl Lowering<'_, '_> {
         let kept_shape: Vec<i64> = kept.iter().map(|&d| x.shape[d]).collect();
         let place: Vec<usize> = by_memory.iter().map(|d| kept.iter().position(|k| k == d).unwrap_or(0)).collect();
         let Some(body) = self.body(number, Some(&order))?.transform(|view| view.reshape(&kept_shape)) else {
-            return refuse(RefusalCode::UnsupportedShape, format!("{}: result: unexpected shape", op.name));
+            let found = self.ir.shape(op.outputs[0]);
+            let detail = format!("{}: result: expected the elements of shape {kept_shape:?}, found {found:?}", op.name);
+            return refuse(RefusalCode::UnsupportedShape, detail);
         };
         let mut body = body.permute(&place);
         let mut rows = x.permute(&by_memory);
         if rows.shape.is_empty() {
             // A scalar is a row of one column.
             let Some(scalar) = body.transform(|view| view.reshape(&[1])) else {
-                return refuse(RefusalCode::UnsupportedShape, format!("{}: result: unexpected shape", op.name));
+                let found = self.ir.shape(op.outputs[0]);
+                let detail = format!("{}: result: expected one element, found shape {found:?}", op.name);
+                return refuse(RefusalCode::UnsupportedShape, detail);
             };
             body = scalar;
             rows = View { shape: vec![1], strides: vec![0], offset: x.offset };

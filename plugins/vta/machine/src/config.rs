@@ -118,7 +118,7 @@ impl Config {
     /// If the text is not JSON, a key is missing, or a parameter does not fit the instruction set.
     pub fn from_json(text: &str) -> Result<Config, InvalidConfig> {
         let config: Config =
-            serde_json::from_str(text).map_err(|error| InvalidConfig(format!("expected VTA's keys: {error}")))?;
+            serde_json::from_str(text).map_err(|error| InvalidConfig(format!("invalid VTA configuration: {error}")))?;
         config.check()?;
         Ok(config)
     }

@@ -42,7 +42,7 @@ pub fn relocate(
         let number = buffer.ok_or_else(|| fail("expected a buffer for the transfer, found none".into()))?;
         let address = addresses
             .get(number as usize)
-            .ok_or_else(|| fail(format!("expected a buffer below {}, found buffer {number}", addresses.len())))?;
+            .ok_or_else(|| fail(format!("expected a buffer number less than {}, found {number}", addresses.len())))?;
         let unit = config.element_bytes(transfer.memory) as u64;
         if !address.is_multiple_of(unit) {
             return Err(fail(format!("buffer {number}: expected an address divisible by {unit}, found {address:#x}")));

@@ -65,12 +65,16 @@ impl Epilogue {
             return Ok(false);
         }
         let result = ir.val(op.outputs[0]);
-        if result.shape != ir.val(tail).shape {
-            let detail = format!("{}: expected a result with the shape of the operand", op.name);
+        let operand = &ir.val(tail).shape;
+        if result.shape != *operand {
+            let detail =
+                format!("{}: expected a result of the operand's shape {operand:?}, found {:?}", op.name, result.shape);
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
-        if op.inputs.iter().filter(|input| **input == tail).count() != 1 && op.name != "qnn.add" {
-            return refuse(RefusalCode::UnsupportedOp, format!("{}: expected the sum as exactly one operand", op.name));
+        let count = op.inputs.iter().filter(|input| **input == tail).count();
+        if count != 1 && op.name != "qnn.add" {
+            let detail = format!("{}: expected the sum as exactly 1 operand, found {count}", op.name);
+            return refuse(RefusalCode::UnsupportedOp, detail);
         }
         match op.name {
             "nn.bias_add" => self.add_constant(ir, op, tail)?,
@@ -326,8 +330,13 @@ impl Epilogue {
     }
 
     fn shift(&mut self, ir: &RegionIr<'_>, op: &Op<'_>, tail: Val) -> Result<(), CompileError> {
-        if op.inputs.first() != Some(&tail) || self.dtype != DType::I32 {
-            return refuse(RefusalCode::UnsupportedOp, format!("{}: expected an int32 sum to shift", op.name));
+        if op.inputs.first() != Some(&tail) {
+            let detail = format!("{}: expected the sum as the shifted operand, found another value", op.name);
+            return refuse(RefusalCode::UnsupportedOp, detail);
+        }
+        if self.dtype != DType::I32 {
+            let detail = format!("{}: expected an int32 sum, found {}", op.name, self.dtype);
+            return refuse(RefusalCode::UnsupportedOp, detail);
         }
         let amounts = self.per_channel(ir, op, tail, "amount")?;
         let limit = if op.name == "left_shift" { MAX_SHIFT } else { 2 * MAX_SHIFT };
@@ -433,7 +442,8 @@ impl Epilogue {
 
     fn quantized_add(&mut self, ir: &RegionIr<'_>, op: &Op<'_>, tail: Val) -> Result<(), CompileError> {
         let [lhs, rhs, ..] = op.inputs[..] else {
-            return refuse(RefusalCode::UnsupportedOp, "qnn.add: expected 2 tensors");
+            let detail = format!("qnn.add: expected at least 2 operands, found {}", op.inputs.len());
+            return refuse(RefusalCode::UnsupportedOp, detail);
         };
         for value in [lhs, rhs] {
             let (dtype, shape) = (ir.val(value).dtype, &ir.val(value).shape);
@@ -450,9 +460,15 @@ impl Epilogue {
         for (input, name) in [(3, "lhs"), (5, "rhs"), (7, "output")] {
             zero_point(ir, op, input, &format!("{name} zero point of qnn.add"))?;
         }
-        let one = |input: usize, name: &str| match scales(ir, op, input, &format!("{name} scale of qnn.add"))?[..] {
-            [scale] => Ok(scale),
-            _ => refuse(RefusalCode::QuantScheme, format!("qnn.add: expected 1 {name} scale")),
+        let one = |input: usize, name: &str| {
+            let scales = scales(ir, op, input, &format!("{name} scale of qnn.add"))?;
+            match scales[..] {
+                [scale] => Ok(scale),
+                _ => {
+                    let detail = format!("qnn.add: expected 1 {name} scale, found {}", scales.len());
+                    refuse(RefusalCode::QuantScheme, detail)
+                }
+            }
         };
         let (of_lhs, of_rhs, of_sum) = (one(2, "lhs")?, one(4, "rhs")?, one(6, "output")?);
         let (own, other, tensor) = if lhs == tail { (of_lhs, of_rhs, rhs) } else { (of_rhs, of_lhs, lhs) };

@@ -91,7 +91,9 @@ pub fn sums(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<ConvShape, CompileError> {
     let shape = if op.name.ends_with("dense") { dense(ir, op, weight)? } else { conv(ir, op, weight)? };
     let sizes = [shape.batch, shape.channels, shape.kernels].into_iter().chain(shape.size).chain(shape.kernel);
     if sizes.into_iter().any(|size| size == 0) {
-        return refuse(RefusalCode::UnsupportedShape, format!("{}: expected non-empty tensors", op.name));
+        let [data, weight] = [0, 1].map(|input| &ir.val(op.inputs[input]).shape);
+        let detail = format!("{}: expected non-empty tensors, found data {data:?} and weight {weight:?}", op.name);
+        return refuse(RefusalCode::UnsupportedShape, detail);
     }
     if let Some(pad) = shape.pads.iter().flatten().find(|pad| **pad > MAX_PAD) {
         let detail = format!("padding: expected at most {MAX_PAD}, found {pad}");

@@ -265,9 +265,10 @@ fn check_values(ir: &RegionIr<'_>, nodes: &[Node]) -> Result<(), CompileError> {
             let detail = format!("{}: expected an int8 result, found {}", node.comment, result.dtype);
             return refuse(RefusalCode::UnsupportedDtype, detail);
         }
-        let mut tensors = [node.data, node.result].into_iter();
-        if tensors.any(|value| ir.val(value).shape.contains(&0)) {
-            return refuse(RefusalCode::UnsupportedShape, format!("{}: expected non-empty tensors", node.comment));
+        let mut shapes = [node.data, node.result].into_iter().map(|value| &ir.val(value).shape);
+        if let Some(shape) = shapes.find(|shape| shape.contains(&0)) {
+            let detail = format!("{}: expected non-empty tensors, found shape {shape:?}", node.comment);
+            return refuse(RefusalCode::UnsupportedShape, detail);
         }
     }
     for (i, output) in ir.outputs.iter().enumerate() {

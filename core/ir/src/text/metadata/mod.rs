@@ -1,5 +1,5 @@
-//! Section `#[metadata]` at the end of a text: the values of `meta[type key][index]`, as the JSON object graph that TVM
-//! saves. The root is a map from type keys to arrays; constants refer to serialized arrays, each in base64.
+//! Section `#[metadata]` at the end of a module: the values of `meta[type key][index]`, as the JSON object graph that
+//! TVM saves. The root is a map from type keys to arrays; constants refer to serialized arrays, each in base64.
 //!
 //! ```json
 //! {"root": 1,

@@ -26,13 +26,18 @@ impl Metadata {
     /// If the text is not JSON, or the root is not a map from type keys to lists of objects.
     pub(crate) fn read(json: &str) -> Result<Metadata, String> {
         let mut json: Value = serde_json::from_str(json).map_err(|error| format!("invalid JSON: {error}"))?;
-        let Value::Array(nodes) = json["nodes"].take() else { return Err("expected a list \"nodes\"".to_owned()) };
+        let nodes = match json.get_mut("nodes").map(Value::take) {
+            Some(Value::Array(nodes)) => nodes,
+            Some(_) => return Err("expected a list \"nodes\", found a value of another type".to_owned()),
+            None => return Err("expected a list \"nodes\", found none".to_owned()),
+        };
         let arrays = match json["b64ndarrays"].take() {
             Value::Array(arrays) => arrays,
             _ => Vec::new(),
         };
-        let root =
-            index(&json["root"]).and_then(|root| nodes.get(root)).ok_or("expected the index of a node as \"root\"")?;
+        let root = index(&json["root"])
+            .and_then(|root| nodes.get(root))
+            .ok_or_else(|| format!("expected the index of a node as \"root\", found {}", json["root"]))?;
         let mut keys = HashMap::new();
         let (names, values) = (root["keys"].as_array(), root["data"].as_array());
         if let (Some(names), Some(values)) = (names, values) {

@@ -35,8 +35,8 @@ pub struct ParseOptions<'a> {
     pub constants: &'a [Arc<Tensor>],
 }
 
-/// Result of parsing a text. If the diagnostics contain errors, the module is incomplete and only useful for further
-/// diagnostics.
+/// Result of parsing source text. If the diagnostics contain errors, the module is incomplete and only useful for
+/// further diagnostics.
 #[derive(Debug)]
 pub struct Parsed {
     /// Module, before type inference.
@@ -110,8 +110,8 @@ pub fn parse(source: &str, options: &ParseOptions<'_>) -> Parsed {
     Parsed { module: parser.module, root: parser.root, spans: parser.spans, diagnostics: parser.diagnostics }
 }
 
-/// Maximum length of a text in bytes. Two bytes yield at most three expressions, so spans and expression ids fit into
-/// 32 bits.
+/// Maximum length of the source text in bytes. Two bytes yield at most three expressions, so spans and expression ids
+/// fit into 32 bits.
 const MAX_LENGTH: usize = 1 << 30;
 
 /// Maximum number of errors, after which parsing stops.
@@ -206,9 +206,12 @@ impl<'a> Parser<'a> {
         if !versioned && self.at_definition() {
             let here = self.peek().span;
             self.report(Box::new(
-                Diagnostic::error(codes::text::BAD_VERSION, "expected a version line before the first definition")
-                    .at(here, "the first definition")
-                    .help("add `#[version = \"0.0.5\"]` above the definition"),
+                Diagnostic::error(
+                    codes::text::BAD_VERSION,
+                    "expected a version line before the first definition, found none",
+                )
+                .at(here, "the first definition")
+                .help("add `#[version = \"0.0.5\"]` above the definition"),
             ));
         }
         if !versioned && self.peek().kind == Kind::Eof {

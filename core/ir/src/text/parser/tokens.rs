@@ -70,7 +70,7 @@ impl<'a> Parser<'a> {
             // A carriage return is whitespace only before a line feed; elsewhere it indicates that line breaks were
             // lost.
             Kind::Unknown if text == "\r" => {
-                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "expected a line feed after a carriage return")
+                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "the carriage return is not followed by a line feed")
                     .at(token.span, "")
                     .help("end the lines of the text with \\n or \\r\\n")
             }

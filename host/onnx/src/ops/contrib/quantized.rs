@@ -138,7 +138,9 @@ fn matmul_to_float(
 /// Converts DynamicQuantizeMatMul: quantizes the first operand to uint8 over its value range, and multiplies.
 fn dynamic_quantize_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let quantized = crate::ops::quant::dynamic_quantize(n)?;
-    let [data, data_scale, data_zero] = quantized[..] else { return Err(n.invalid_node("expected three results")) };
+    let [data, data_scale, data_zero] = quantized[..] else {
+        return Err(n.invalid_node(format!("quantized data: expected 3 results, found {}", quantized.len())));
+    };
     let weight = n.input(1)?;
     let dtype = n.dtype(weight)?;
     let (zero, weight_zero) = (n.cast(data_zero, DType::I32)?, zero_point(n, 3, dtype)?);

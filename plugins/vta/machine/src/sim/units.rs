@@ -15,7 +15,10 @@ impl Machine<'_> {
         }
         let padded = of.x_pad != [0; 2] || of.y_pad != [0; 2];
         if self.mode == Mode::Strict && padded && matches!(memory, Memory::Wgt | Memory::Uop) {
-            return Err(format!("{memory}: expected no padding, which hardware ignores"));
+            return Err(format!(
+                "{memory}: expected no padding, because the hardware ignores it, found {:?} in x and {:?} in y",
+                of.x_pad, of.y_pad
+            ));
         }
         let (depth, total) = (self.config.depth(memory), of.rows() * of.row_length());
         // ACC_8BIT loads write elements of ACC, but their DRAM addresses are in units of OUT.
