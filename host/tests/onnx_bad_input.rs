@@ -269,7 +269,7 @@ fn restricts_external_data_to_folder_of_model() {
     for location in ["outside.bin", "up/secret.bin"] {
         let error = load(&[("location", location), ("length", "8")]).unwrap_err();
         assert_eq!(error.diagnostics[0].code, frontends::BAD_EXTERNAL_DATA, "{location}");
-        assert!(error.to_string().contains("expected a data file below the model's folder"), "{error}");
+        assert!(error.to_string().contains("expected a data file below the model's directory"), "{error}");
     }
     // A directory of symlinks into a file store is permitted.
     let links = outer.path().join("links");

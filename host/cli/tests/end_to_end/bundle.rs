@@ -271,7 +271,7 @@ fn missing_library_of_a_plugin_is_named() {
     let mut command = crate::command(made.arguments(&out));
     let refused = to_command_output(command.env("BYOC_DNNL_LIB", "/no/libdnnl.so.3").output().unwrap());
     let refused = refused.fails_with("E0709");
-    refused.stderr_contains(&["plugin dnnl cannot be part of a bundle", "/no/libdnnl.so.3", "onednn-cpu-gomp"]);
+    refused.stderr_contains(&["plugin dnnl cannot be bundled", "/no/libdnnl.so.3", "onednn-cpu-gomp"]);
     assert!(!out.exists());
 }
 
