@@ -228,7 +228,8 @@ fn check_absent(
     let mut on_host = compiled.program.regions.iter().zip(regions).filter(|(_, loaded)| loaded.is_none());
     let found = on_host.find(|(region, _)| reads_missing(region)).map(|(region, _)| region);
     let what = found.map_or_else(|| "a region".to_owned(), |region| format!("region {}", region.symbol));
-    let message = format!("{what} cannot run on the host: {} constants are stored only in blobs", missing.len());
+    let verb = if missing.len() == 1 { "is" } else { "are" };
+    let message = format!("{what} cannot run on the host: {} of its constants {verb} stored only in blobs", missing.len());
     let mut error = Diagnostic::error(codes::artifacts::CONSTANTS_IN_BLOB, message);
     if let Some(region) = found {
         error = error.note(format!(
