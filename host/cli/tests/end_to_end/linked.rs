@@ -148,7 +148,7 @@ fn regions_without_constants_do_not_run_on_the_host() {
     let fixture = Fixture::new(&config);
     fixture.compile();
     let gives_up = "packer stores them in its blobs and declared that the region needs no host fallback";
-    fixture.run(&["--backend", "none"]).fails_with("E0712").stderr_contains(&["1 of its constants is stored only in blobs", gives_up]);
+    fixture.run(&["--backend", "none"]).fails_with("E0712").stderr_contains(&["1 of the constants is stored only in blobs", gives_up]);
     let elsewhere = temporary_folder();
     let dir = elsewhere.path().display().to_string();
     let words = ["run", &fixture.path("model.byoc"), "--plugin-dir", &dir, "--input", "x=ones"];

@@ -89,7 +89,7 @@ fn reports_three_mistakes_in_pattern_file() {
         "did you mean \"nn.relu\"?",
         "patterns.txt:2:",
         "patterns.txt:3:13",
-        "in the entry t.c",
+        "in entry t.c",
     ]);
     files.write("patterns.txt", "t.a: clip{min=0}(*)\n");
     let warned = files.opt(&["--pass", "merge_composite", "--patterns", "patterns.txt"]).ok();

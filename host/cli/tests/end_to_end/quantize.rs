@@ -292,7 +292,7 @@ fn reports_invalid_calibration_data() {
     let good = Tensor::zeros(DType::F32, &[4, 1, 8, 8]).unwrap();
     with("images", &good).fails_with("E0530").stderr_contains(&[
         "c.npz",
-        "no entry \"image\"",
+        "has no entry for model input \"image\"",
         "rename the entry \"images\"",
     ]);
     with("image", &Tensor::zeros(DType::F32, &[4, 1, 8, 9]).unwrap())
@@ -323,7 +323,7 @@ fn reports_models_that_cannot_be_quantized() {
     quantize(&model, &calibration, &folder.path().join("x.onnx"), &[]).fails_with("E0513").stderr_contains(&[".relay"]);
     let relu = folder.path().join("relu.relay");
     std::fs::write(&relu, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }").unwrap();
-    quantize(&relu.display().to_string(), "random", &file, &[]).fails_with("E0360").stderr_contains(&["no layer"]);
+    quantize(&relu.display().to_string(), "random", &file, &[]).fails_with("E0360").stderr_contains(&["expected at least one layer to quantize, found none"]);
     let plugins = byoc_test_support::plugin_dir(&["template"]);
     let dir = plugins.path().display().to_string();
     let extra = ["--backend", "template", "--plugin-dir", &dir];
@@ -368,7 +368,7 @@ def @main(%x: Tensor[(2, 3, 8, 8), float32], %w: Tensor[(4, 3, 3, 3), float32], 
     io::npz::write(&data, [("x", &x), ("w", &w), ("b", &b)]).unwrap();
     let data = data.display().to_string();
     let output = quantize(&model, &data, &file, &["--keep", "none"]).ok();
-    output.stderr_contains(&["weights among the inputs become constants", ": b, w"]);
+    output.stderr_contains(&["weight inputs become constants of the quantized model", ": b, w"]);
 
     let results = folder.path().join("y.npz").display().to_string();
     let run = |model: &str, inputs: &[&str]| {

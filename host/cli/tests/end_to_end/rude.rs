@@ -89,7 +89,7 @@ fn failure_at_start_is_error() {
 fn wrong_prepared_shapes_fall_back_to_host() {
     for (mistake, what) in [
         ("panic_prepare", "deliberate panic in prepare"),
-        ("one_output_more", "expected outputs of dimensions [3, 3], prepared [3, 3] and [1]"),
+        ("one_output_more", "expected output dimensions [3, 3], found prepared dimensions [3, 3] and [1]"),
     ] {
         let (_folder, dir, model) = rude(mistake);
         run(&dir, &model).ok().stderr_contains(&["faulty", "host", what]);
@@ -101,7 +101,7 @@ fn wrong_prepared_shapes_fall_back_to_host() {
 fn checked_run_reports_out_of_bounds_writes() {
     for (mistake, what) in [
         ("writes_past_end", "output 0: 1 bytes written after the end, the first at offset 0 past the end"),
-        ("writes_before_start", "output 0: 1 bytes written before the start, the last at 1 before it"),
+        ("writes_before_start", "output 0: 1 bytes written before the start, the last at offset -1"),
         ("writes_past_workspace", "workspace: 1 bytes written after the end"),
         ("writes_input", "input 0 was written to"),
     ] {
