@@ -229,7 +229,8 @@ fn check_absent(
     let found = on_host.find(|(region, _)| reads_missing(region)).map(|(region, _)| region);
     let what = found.map_or_else(|| "a region".to_owned(), |region| format!("region {}", region.symbol));
     let verb = if missing.len() == 1 { "is" } else { "are" };
-    let message = format!("{what} cannot run on the host: {} of the constants {verb} stored only in blobs", missing.len());
+    let message =
+        format!("{what} cannot run on the host: {} of the constants {verb} stored only in blobs", missing.len());
     let mut error = Diagnostic::error(codes::artifacts::CONSTANTS_IN_BLOB, message);
     if let Some(region) = found {
         error = error.note(format!(

@@ -207,7 +207,9 @@ fn options_reach_every_entry_and_devices_can_be_chosen() {
     );
     assert_eq!(plain.out, lost.out);
     run(&["--device", "device=1"]).fails_with("E0406");
-    run(&["--backend-option", "device.wide=true"]).fails_with("E0427").stderr_contains(&["the option applies only to compilation"]);
+    run(&["--backend-option", "device.wide=true"])
+        .fails_with("E0427")
+        .stderr_contains(&["the option applies only to compilation"]);
 }
 
 #[test]

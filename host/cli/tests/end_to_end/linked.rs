@@ -148,7 +148,10 @@ fn regions_without_constants_do_not_run_on_the_host() {
     let fixture = Fixture::new(&config);
     fixture.compile();
     let gives_up = "packer stores them in its blobs and declared that the region needs no host fallback";
-    fixture.run(&["--backend", "none"]).fails_with("E0712").stderr_contains(&["1 of the constants is stored only in blobs", gives_up]);
+    fixture
+        .run(&["--backend", "none"])
+        .fails_with("E0712")
+        .stderr_contains(&["1 of the constants is stored only in blobs", gives_up]);
     let elsewhere = temporary_folder();
     let dir = elsewhere.path().display().to_string();
     let words = ["run", &fixture.path("model.byoc"), "--plugin-dir", &dir, "--input", "x=ones"];
@@ -171,7 +174,8 @@ fn regions_without_constants_do_not_run_on_the_host() {
 
 #[test]
 fn link_step_that_fails_leaves_the_regions_to_the_host() {
-    for (fault, reason) in [("link", "expected at most 1 region, found more"), ("symbol", "found a blob for elsewhere")] {
+    for (fault, reason) in [("link", "expected at most 1 region, found more"), ("symbol", "found a blob for elsewhere")]
+    {
         let fixture = Fixture::new(&json!({"packed": true, "link": true, "fault": fault}));
         let (compiled, _) = fixture.compile();
         assert_eq!(compiled.err.matches("E0423").count(), 1, "{}", compiled.err);

@@ -323,7 +323,9 @@ fn reports_models_that_cannot_be_quantized() {
     quantize(&model, &calibration, &folder.path().join("x.onnx"), &[]).fails_with("E0513").stderr_contains(&[".relay"]);
     let relu = folder.path().join("relu.relay");
     std::fs::write(&relu, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }").unwrap();
-    quantize(&relu.display().to_string(), "random", &file, &[]).fails_with("E0360").stderr_contains(&["expected at least one layer to quantize, found none"]);
+    quantize(&relu.display().to_string(), "random", &file, &[])
+        .fails_with("E0360")
+        .stderr_contains(&["expected at least one layer to quantize, found none"]);
     let plugins = byoc_test_support::plugin_dir(&["template"]);
     let dir = plugins.path().display().to_string();
     let extra = ["--backend", "template", "--plugin-dir", &dir];
