@@ -92,7 +92,7 @@ fn template_rejects_foreign_blobs() {
     };
     assert_eq!(load("g", blob.as_bytes()), "plugin template: load: expected the graph of region g, found that of f");
     assert!(load("f", &blob.as_bytes()[..40]).starts_with("plugin template: load: "));
-    assert!(load("f", b"\xff").starts_with("plugin template: load: the blob: invalid utf-8"));
+    assert!(load("f", b"\xff").starts_with("plugin template: load: blob: invalid utf-8"));
     let constant = add_relu("f", &[2]).to_json();
     assert_eq!(
         load("f", constant.as_bytes()),

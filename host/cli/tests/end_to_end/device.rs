@@ -250,7 +250,7 @@ fn options_of_a_run_reach_the_regions() {
     }
     with_artifact(&["--backend-option", "device.level=3"])
         .fails_with("E0427")
-        .stderr_contains(&["expected low or high"]);
+        .stderr_contains(&["supported values: low, high"]);
 }
 
 /// Tests that one program uses two devices of a plugin that requests a backend per device.

@@ -143,7 +143,7 @@ fn reports_unknown_options() {
     };
     for (backend, option, wanted) in [
         ("dnnl", "dnnl.bf1=true", "did you mean \"bf16\"?"),
-        ("dnnl", "dnnl.bf16=yes", "expected false or true"),
+        ("dnnl", "dnnl.bf16=yes", "supported values: false, true"),
         ("dnnl", "dnll.bf16=true", "backends of this build: dnnl"),
         ("", "dnnl.bf16=true", "--backend dnnl"),
     ] {

@@ -302,7 +302,7 @@ fn reports_invalid_calibration_data() {
     values[2 * 64 + 8 + 3] = f32::NAN;
     with("image", &Tensor::from_slice(&[4, 1, 8, 8], &values))
         .fails_with("E0531")
-        .stderr_contains(&["\"image\" is NaN at [2, 0, 1, 3]"]);
+        .stderr_contains(&["entry \"image\": expected finite values, found NaN at [2, 0, 1, 3]"]);
     with("image", &Tensor::zeros(DType::F32, &[0, 1, 8, 8]).unwrap()).fails_with("E0532");
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();

@@ -64,7 +64,11 @@ fn rejects_recorded_attacks() {
     }
     let file = data_text("hardened/bad_cc_1_24.byoc");
     let run = |options: &[&str]| byoc(["run", &file, "--input", "image=ones", "--json"].iter().chain(options)).ok();
-    let output = run(&["--plugin-dir", &dir]).stderr_contains(&["E0406", "kept constants", "runs on the host"]);
+    let output = run(&["--plugin-dir", &dir]).stderr_contains(&[
+        "E0406",
+        "the list of constants read in place",
+        "runs on the host",
+    ]);
     assert_eq!(output.out, run(&["--backend", "none"]).out);
 }
 
@@ -136,7 +140,11 @@ fn region_rejects_tensors_of_other_types() {
             if refused {
                 assert!(output.code == 1 && output.err.contains("error[E0704]"), "{backend}, {what}: {}", output.err);
             } else {
-                let output = output.ok().stderr_contains(&["E0406", "compiled for other tensors", "runs on the host"]);
+                let output = output.ok().stderr_contains(&[
+                    "E0406",
+                    "the tensor types differ from the compiled region",
+                    "runs on the host",
+                ]);
                 assert_eq!(
                     output.out,
                     Edited::new(&plugins, entries).run(&["--backend", "none"]).ok().out,

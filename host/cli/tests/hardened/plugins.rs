@@ -303,7 +303,11 @@ fn forked_child_of_plugin_is_not_second_host() {
     for entry in ["init", "judge", "run"] {
         let ended = faulty("fork", entry, &[]).ok();
         assert_eq!(ended.out, right, "{entry}");
-        assert!(ended.err.contains(&format!("{entry}: ")) && ended.err.contains("the child returned"), "{}", ended.err);
+        assert!(
+            ended.err.contains(&format!("{entry}: ")) && ended.err.contains("the child process returned to byoc"),
+            "{}",
+            ended.err
+        );
     }
 }
 

@@ -1,21 +1,12 @@
 //! Results that a step writes to caller-provided memory. Other results are copied there at the end of the run.
 
-use super::frame::{RegInfo, Slot};
+use super::frame::{DirectResult, RegInfo, Slot};
 use super::program::{Function, Instr, Reg};
 use byoc_ir::tensor::{Tensor, TensorViewMut};
 use std::ops::Range;
 
 /// Alignment of the tensors of a step in bytes.
 const ALIGNMENT: usize = 64;
-
-/// Result of a program that a step can write to caller-provided memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct DirectResult {
-    /// Register of the result.
-    pub reg: Reg,
-    /// Index into the program's outputs.
-    pub output: u32,
-}
 
 /// Returns the results of a straight-line function that are values of known size, written once and read by no step.
 pub(super) fn direct_results(function: &Function, regs: &[RegInfo]) -> Vec<DirectResult> {

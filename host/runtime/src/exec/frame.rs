@@ -5,7 +5,6 @@
 //! shared slices in between. [`Operands`] holds the order of the splits.
 
 use super::device::{self, DeviceSpace, Footprint};
-use super::direct::DirectResult;
 use super::program::{Function, Place, Reg, Register};
 use super::value::{Value, bad_program};
 use crate::error::fault;
@@ -280,6 +279,15 @@ impl<'a> Scope<'a> {
             _ => Shape::new(),
         }
     }
+}
+
+/// Result of a program that a step can write to caller-provided memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DirectResult {
+    /// Register of the result.
+    pub reg: Reg,
+    /// Index into the program's outputs.
+    pub output: u32,
 }
 
 /// Operands of a step with known dimensions.

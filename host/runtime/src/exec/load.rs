@@ -2,8 +2,8 @@
 //! and lays out the operands of each step with known dimensions.
 
 use super::device::{DeviceSpace, Footprint};
-use super::direct::{DirectResult, direct_results};
-use super::frame::{Arenas, Operands, RegInfo, Slot};
+use super::direct::direct_results;
+use super::frame::{Arenas, DirectResult, Operands, RegInfo, Slot};
 use super::lru_cache::{Dims, LruCache};
 use super::plans::RegionPlans;
 use super::program::{self, Arg, Function, Instr, OpCall, Program, Reg};

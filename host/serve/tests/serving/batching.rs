@@ -159,7 +159,7 @@ fn timeouts_of_the_queue_and_of_the_server() {
     assert!(message.contains("Request timeout expired"), "{message}");
     // The run ends at the server's time limit.
     let message = busy.receive().error(504);
-    assert!(message.contains("deadline") || message.contains("within"), "{message}");
+    assert!(message.contains("deadline") || message.contains("time limit"), "{message}");
     server.client().infer("rounds", &quick()).ok();
 }
 

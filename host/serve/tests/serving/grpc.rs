@@ -160,7 +160,7 @@ fn raw_and_typed_contents_of_every_datatype() {
         let input = InferTensor { contents: Some(contents), ..tensor("x", datatype, &[1, 2]) };
         let typed = request(&model, vec![input], vec![]);
         if ["FP16", "BF16"].contains(&datatype) {
-            refused(&server, &typed, INVALID, "has no typed contents");
+            refused(&server, &typed, INVALID, "expected raw_input_contents for datatype");
             continue;
         }
         let answer = infer(&server, &typed).unwrap();

@@ -233,7 +233,7 @@ fn configurations_that_do_not_fit_are_load_errors() {
             "output { name: \"output_0\" dims: [-1, 4] label_filename: \"../labels\" }",
             "expected a label file in the model's directory",
         ),
-        ("relu", "sequence_batching { }", "without sequence_batching"),
+        ("relu", "sequence_batching { }", "does not support sequence_batching"),
     ];
     let folder = tempfile::tempdir().unwrap();
     write(&folder.path().join("m/1/model.relay"), "relu");
