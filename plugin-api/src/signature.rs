@@ -89,8 +89,11 @@ impl LoadRequest<'_> {
     pub fn check_signature(&self, compiled_for: &Signature) -> Result<()> {
         match self.signature()? {
             Some(actual) => compiled_for.check(&actual).map_err(|error| {
-                Error::new(format!("{}: the tensor types differ from the compiled region: {}", self.symbol, error.message))
-                    .hint("compile the model again")
+                Error::new(format!(
+                    "{}: the tensor types differ from the compiled region: {}",
+                    self.symbol, error.message
+                ))
+                .hint("compile the model again")
             }),
             None => Ok(()),
         }
