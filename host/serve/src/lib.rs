@@ -28,6 +28,7 @@ mod log;
 mod mapping;
 mod metrics;
 mod options;
+mod outputs;
 mod program;
 pub mod proto;
 mod repository;

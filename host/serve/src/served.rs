@@ -1,8 +1,9 @@
 //! Ready model version: its configuration, and the validation and execution of its requests.
 
-use crate::batch::{Done, Job, OutputMemory, Part, Scheduler};
+use crate::batch::{Done, Job, Scheduler};
 use crate::datatype::{Datatype, config_name};
 use crate::error::{Result, ServeError, Status};
+use crate::outputs::{OutputMemory, Part};
 use crate::proto::{ModelConfig, ModelMetadataResponse, TensorMetadata};
 use crate::request::{
     InferRequest, InferResponse, InputData, InputTensor, OutputData, OutputTensor, RequestedOutput, SharedSpan,

@@ -8,6 +8,7 @@ pub mod cache;
 pub mod dims;
 #[cfg(feature = "library")]
 pub mod library;
+pub mod log;
 pub mod operands;
 pub mod refusal;
 pub mod region;

@@ -5,6 +5,7 @@ use crate::process::{self, TIME_LIMIT};
 use crate::scratch::Scratch;
 use byoc_plugin_api::{Error, Result, Services};
 use byoc_plugin_support::cache::{self, Settings};
+use byoc_plugin_support::log::excerpt;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -123,10 +124,8 @@ impl Toolchain {
         let status = process::run_limited(&mut command, &self.command.join(" "), TIME_LIMIT, services)?;
         if !status.success() {
             let stderr = std::fs::read(&stderr_file)?;
-            let stderr = String::from_utf8_lossy(&stderr);
-            let first =
-                stderr.lines().find(|line| line.contains("error")).or(stderr.lines().next()).unwrap_or_default();
-            return Err(Error::new(format!("`{}` failed with {status}: {first}", self.command.join(" "))));
+            let excerpt = excerpt(&String::from_utf8_lossy(&stderr));
+            return Err(Error::new(format!("`{}` failed with {status}: {excerpt}", self.command.join(" "))));
         }
         Ok(std::fs::read(folder.path().join("region.so"))?)
     }

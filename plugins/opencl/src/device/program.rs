@@ -4,6 +4,7 @@ use super::Device;
 use super::event::INTERVAL;
 use byoc_plugin_api::{Error, Result, Services};
 use byoc_plugin_support::cache::{Settings, cached};
+use byoc_plugin_support::log::excerpt;
 use cl3::program::{
     CL_PROGRAM_BINARIES, CL_PROGRAM_BUILD_LOG, build_program, create_program_with_binary, create_program_with_source,
     get_program_build_info, get_program_info, release_program,
@@ -16,9 +17,6 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 
 /// Compiler options. Fast-math options are omitted because they could change NaN, infinities or signed zeros.
 const OPTIONS: &std::ffi::CStr = c"-cl-std=CL1.2";
-
-/// Maximum length of a quoted compiler error, in characters.
-const MAX_LOG: usize = 400;
 
 /// Built program.
 #[derive(Debug)]
@@ -115,11 +113,9 @@ impl Program {
             Ok(()) => Ok(self),
             Err(code) => {
                 let log = get_program_build_info(handle, device, CL_PROGRAM_BUILD_LOG).map(String::from);
-                let log = log.unwrap_or_default();
-                let line = log.lines().find(|line| line.contains("error")).or(log.lines().next()).unwrap_or_default();
-                let line: String = line.chars().take(MAX_LOG).collect();
+                let log = excerpt(&log.unwrap_or_default());
                 let error = self.device.failed("clBuildProgram", code);
-                Err(if line.is_empty() { error } else { Error::new(format!("{}: {line}", error.message)) })
+                Err(if log.is_empty() { error } else { Error::new(format!("{}: {log}", error.message)) })
             }
         }
     }
