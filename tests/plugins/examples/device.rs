@@ -396,7 +396,7 @@ impl Executable for LoadedRegion {
         std::thread::spawn(move || {
             // Work that later runs depend on takes longer than those runs, so that it overwrites their results.
             if early || (unordered && before.is_empty()) {
-                std::thread::sleep(Duration::from_millis(30));
+                std::thread::sleep(Duration::from_millis(10));
             }
             let before = if unordered { Vec::new() } else { before };
             let ready = before.iter().try_for_each(|work| work.wait(Duration::MAX).map(|_| ()));

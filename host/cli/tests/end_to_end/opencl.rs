@@ -245,7 +245,7 @@ fn conforms() {
     let Some(fixture) = Fixture::with_device() else { return };
     let library = fixture.plugins.path().join("libbyoc_opencl.so").display().to_string();
     let out = fixture.path("faults").display().to_string();
-    let words = ["plugins", "test", &library, "--cases", "3", "--json", "--out", &out];
+    let words = ["plugins", "test", &library, "--cases", "2", "--json", "--out", &out];
     let mut tested = command(words);
     let output = to_command_output(tested.env("POCL_CACHE_DIR", fixture.path("pocl")).output().unwrap()).ok();
     assert_eq!(output.json().last().unwrap()["summary"]["passes"], true, "{}", output.out);
