@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ from onnx import numpy_helper
 
 ROOT = Path(__file__).resolve().parents[3]
 DIGITS = ROOT / "tests" / "digits" / "digits.onnx"
+
+# Background jobs of a shell inherit an ignored SIGINT, which the tests of interruption would hand on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Case:
