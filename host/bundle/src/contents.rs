@@ -92,12 +92,12 @@ pub fn checksums<'a>(files: impl IntoIterator<Item = (&'a str, blake3::Hash)>) -
 /// If a line has an invalid digest or a path outside the bundle. The message contains the line number.
 pub fn parse_checksums(text: &str) -> Result<Vec<(String, blake3::Hash)>, String> {
     let mut files = Vec::new();
-    for (number, line) in (1..).zip(text.lines()) {
+    for (line_number, line) in (1..).zip(text.lines()) {
         let (digest, path) = line.split_once("  ").unwrap_or((line, ""));
         let digest = blake3::Hash::from_hex(digest)
-            .map_err(|_| format!("line {number}: expected a digest, found \"{digest}\""))?;
+            .map_err(|_| format!("line {line_number}: expected a digest, found \"{digest}\""))?;
         if !is_inside(path) {
-            return Err(format!("line {number}: expected a path inside the bundle, found \"{path}\""));
+            return Err(format!("line {line_number}: expected a path inside the bundle, found \"{path}\""));
         }
         files.push((path.to_owned(), digest));
     }

@@ -42,12 +42,12 @@ fn parse(header: &elf::FileHeader64<Endianness>, file: &ReadCache<File>) -> obje
     let Some((entries, strings)) = sections.dynamic(endian, file)? else { return Ok(found) };
     let strings = sections.strings(endian, file, strings)?;
     let string = |entry: &elf::Dyn64<Endianness>| {
-        let at = u32::try_from(entry.d_val(endian)).unwrap_or(u32::MAX);
-        text(strings.get(at).unwrap_or_default())
+        let index = u32::try_from(entry.d_val(endian)).unwrap_or(u32::MAX);
+        text(strings.get(index).unwrap_or_default())
     };
-    let of = |tag| entries.iter().filter(move |entry| entry.d_tag(endian) == tag);
-    found.needed = of(elf::DT_NEEDED).map(string).collect();
-    let path = of(elf::DT_RUNPATH).next().or_else(|| of(elf::DT_RPATH).next()).map(string).unwrap_or_default();
+    let values = |tag| entries.iter().filter(move |entry| entry.d_tag(endian) == tag);
+    found.needed = values(elf::DT_NEEDED).map(string).collect();
+    let path = values(elf::DT_RUNPATH).next().or_else(|| values(elf::DT_RPATH).next()).map(string).unwrap_or_default();
     found.search_path = path.split(':').filter(|dir| !dir.is_empty()).map(str::to_owned).collect();
     Ok(found)
 }
@@ -58,13 +58,13 @@ mod tests {
 
     #[test]
     fn reads_this_program_and_no_text() {
-        let own = read(&std::env::current_exe().unwrap()).unwrap().unwrap();
-        assert!(own.needed.iter().any(|name| name == "libc.so.6"), "{own:?}");
-        assert!(own.interpreter.unwrap().contains("ld-linux"));
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("text");
+        let program = read(&std::env::current_exe().unwrap()).unwrap().unwrap();
+        assert!(program.needed.iter().any(|name| name == "libc.so.6"), "{program:?}");
+        assert!(program.interpreter.unwrap().contains("ld-linux"));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("text");
         std::fs::write(&file, "text").unwrap();
         assert_eq!(read(&file).unwrap(), None);
-        assert!(read(folder.path()).is_err());
+        assert!(read(dir.path()).is_err());
     }
 }

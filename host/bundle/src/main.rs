@@ -20,30 +20,30 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let done = start(&command, &mut |diagnostic| eprintln!("{}", shown(diagnostic)));
+    let outcome = start(&command, &mut |diagnostic| eprintln!("{}", render(diagnostic)));
     entries::mark_finished();
-    match done {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            failure.diagnostics.iter().for_each(|diagnostic| eprintln!("{}", shown(diagnostic)));
+            failure.diagnostics.iter().for_each(|diagnostic| eprintln!("{}", render(diagnostic)));
             ExitCode::FAILURE
         }
     }
 }
 
 fn start(command: &Command, warn: &mut dyn FnMut(&Diagnostic)) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::new(codes::frontends::STDOUT_FAILED, error.to_string());
+    let failure = |error: std::io::Error| Failure::new(codes::frontends::STDOUT_FAILED, error.to_string());
     // Text printed by a plugin must not end up in the outputs.
-    let mut stdout = entries::own_process().map_err(failed)?;
+    let mut stdout = entries::own_process().map_err(failure)?;
     match command {
-        Command::Help => stdout.write_all(USAGE.as_bytes()).map_err(failed),
-        Command::Version => writeln!(stdout, "byoc-run {}", env!("CARGO_PKG_VERSION")).map_err(failed),
+        Command::Help => stdout.write_all(USAGE.as_bytes()).map_err(failure),
+        Command::Version => writeln!(stdout, "byoc-run {}", env!("CARGO_PKG_VERSION")).map_err(failure),
         Command::Run(options) => runner::run(options, &mut stdout, warn),
     }
 }
 
 /// Formats a diagnostic for standard error.
-fn shown(diagnostic: &Diagnostic) -> String {
+fn render(diagnostic: &Diagnostic) -> String {
     let severity = match diagnostic.severity {
         Severity::Error => "error",
         Severity::Warning => "warning",

@@ -89,7 +89,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, S
             "--bundle" => options.bundle = Some(value()?.into()),
             "--threads" => options.threads = parse_threads(&text()?)?,
             "--max-memory" => {
-                options.max_memory = Some(parse_size(&text()?).map_err(|why| format!("--max-memory: {why}"))?)
+                options.max_memory = Some(parse_size(&text()?).map_err(|reason| format!("--max-memory: {reason}"))?)
             }
             _ if has_value => return Err(format!("unexpected argument {argument:?}")),
             "--describe" => options.describe = true,
@@ -112,8 +112,8 @@ fn parse_threads(text: &str) -> Result<usize, String> {
 mod tests {
     use super::*;
 
-    fn parsed(words: &[&str]) -> Result<Command, String> {
-        parse(words.iter().map(OsString::from))
+    fn parsed(args: &[&str]) -> Result<Command, String> {
+        parse(args.iter().map(OsString::from))
     }
 
     #[test]
@@ -126,23 +126,23 @@ mod tests {
             max_memory: Some(1 << 20),
             ..Options::default()
         };
-        let words =
+        let args =
             ["--input", "x=a=b.npy", "--input=y=-", "--output=out.npz", "--json", "--threads", "2", "--max-memory=1M"];
-        assert_eq!(parsed(&words), Ok(Command::Run(Box::new(expected))));
+        assert_eq!(parsed(&args), Ok(Command::Run(Box::new(expected))));
         assert_eq!(parsed(&["--describe", "-h"]), Ok(Command::Help));
         assert_eq!(parsed(&["--version"]), Ok(Command::Version));
     }
 
     #[test]
     fn names_wrong_arguments() {
-        for (words, message) in [
+        for (args, message) in [
             (&["model.byoc"][..], "unexpected argument \"model.byoc\""),
             (&["--json=1"], "unexpected argument \"--json=1\""),
             (&["--input"], "--input: expected a value, found none"),
             (&["--input", "x"], "--input: expected NAME=VALUE, found x"),
             (&["--threads=0"], "--threads: expected a number from 1 to 1024, found 0"),
         ] {
-            assert_eq!(parsed(words).unwrap_err(), message);
+            assert_eq!(parsed(args).unwrap_err(), message);
         }
         assert!(parsed(&["--max-memory=much"]).unwrap_err().starts_with("--max-memory: expected"));
     }

@@ -61,24 +61,24 @@ pub fn required<'a>(
     regions: impl IntoIterator<Item = &'a CompiledRegion>,
 ) -> Result<Required, Diagnostic> {
     let mut required = Required::default();
-    let mut asked: BTreeSet<(&Path, &str)> = BTreeSet::new();
+    let mut queries: BTreeSet<(&Path, &str)> = BTreeSet::new();
     for region in regions {
         let missing = || {
             let (key, plugin) = (&region.loader, &region.plugin);
             let message = format!("region {}: no plugin registers the loader \"loadbinary_{key}\"", region.symbol);
-            let made = format!("compiled by plugin {} {}", plugin.name, plugin.version);
+            let origin = format!("compiled by plugin {} {}", plugin.name, plugin.version);
             session
                 .registry
-                .inventory(refusal(message).note(made))
+                .inventory(refusal(message).note(origin))
                 .help("pass the plugin's directory with --plugin-dir")
         };
         let file = session.registry.loader_file(&region.loader, &region.plugin.name).ok_or_else(missing)?;
         let plugin = file.plugin().ok_or_else(missing)?;
         let loader: Arc<dyn Loader> = plugin.loader(&region.loader).ok_or_else(missing)?;
         // A plugin may have several loaders, each with its own files.
-        if asked.insert((file.path.as_path(), region.loader.as_str())) {
+        if queries.insert((file.path.as_path(), region.loader.as_str())) {
             let files = files(loader.as_ref(), &file.path, &plugin.name)?;
-            match required.plugins.iter_mut().find(|known| known.path == file.path) {
+            match required.plugins.iter_mut().find(|plugin| plugin.path == file.path) {
                 Some(known) => {
                     let new: Vec<RequiredFile> = files.into_iter().filter(|file| !known.files.contains(file)).collect();
                     known.files.extend(new);
@@ -90,7 +90,7 @@ pub fn required<'a>(
             }
         }
         let library = loader.query(LIBRARY, &region.blob);
-        required.regions.push(library.map_err(|error| refused(&plugin.name, &fault(&error)))?);
+        required.regions.push(library.map_err(|error| loader_error(&plugin.name, &fault(&error)))?);
     }
     required.plugins.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(required)
@@ -99,10 +99,10 @@ pub fn required<'a>(
 /// Returns the files that a plugin needs in its directory: the files named by the loader, and the configuration file
 /// with the base name of the plugin's library.
 fn files(loader: &dyn Loader, plugin: &Path, name: &str) -> Result<Vec<RequiredFile>, Diagnostic> {
-    let answer = loader.query(FILES, &[]).map_err(|error| refused(name, &fault(&error)))?;
-    let invalid = |why: String| refusal(format!("plugin {name}: {FILES}: {why}"));
-    let mut files: Vec<RequiredFile> = match &answer {
-        Some(answer) => serde_json::from_slice(answer).map_err(|error| invalid(error.to_string()))?,
+    let reply = loader.query(FILES, &[]).map_err(|error| loader_error(name, &fault(&error)))?;
+    let invalid = |reason: String| refusal(format!("plugin {name}: {FILES}: {reason}"));
+    let mut files: Vec<RequiredFile> = match &reply {
+        Some(reply) => serde_json::from_slice(reply).map_err(|error| invalid(error.to_string()))?,
         None => Vec::new(),
     };
     let configuration = plugin.with_extension("json");
@@ -117,8 +117,8 @@ fn files(loader: &dyn Loader, plugin: &Path, name: &str) -> Result<Vec<RequiredF
             return Err(invalid(format!("expected a file name, found \"{}\"", file.name)));
         }
         if !file.path.is_file() {
-            let shown = file.path.display();
-            return Err(refusal(format!("plugin {name} requires {shown}, which is not a regular file")));
+            let path = file.path.display();
+            return Err(refusal(format!("plugin {name} requires {path}, which is not a regular file")));
         }
     }
     Ok(files)
@@ -127,7 +127,7 @@ fn files(loader: &dyn Loader, plugin: &Path, name: &str) -> Result<Vec<RequiredF
 /// Returns the libraries that are mapped into this process; empty if the system does not report mappings.
 pub fn mapped_libraries() -> BTreeSet<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|start| &line[start..]));
     let is_library = |path: &&str| path.ends_with(".so") || path.contains(".so.");
     paths.filter(is_library).map(PathBuf::from).collect()
 }
@@ -138,7 +138,7 @@ pub fn refusal(message: impl Into<String>) -> Diagnostic {
 }
 
 /// Returns the diagnostic for a plugin that cannot be bundled, with the plugin's reason.
-fn refused(plugin: &str, reason: &Diagnostic) -> Diagnostic {
+fn loader_error(plugin: &str, reason: &Diagnostic) -> Diagnostic {
     let refusal = refusal(format!("plugin {plugin} cannot be bundled: {}", reason.message));
     match &reason.help {
         Some(help) => refusal.help(help.clone()),

@@ -45,8 +45,8 @@ pub fn run(options: &Options, stdout: &mut dyn Write, warn: &mut dyn FnMut(&Diag
     let (model, warnings) = Model::load(&session, compiled, None)?;
     warnings.iter().for_each(&mut *warn);
     if options.check {
-        if let Some(first) = warnings.first() {
-            return Err(first.clone().into());
+        if let Some(warning) = warnings.first() {
+            return Err(warning.clone().into());
         }
         let files = &bundle.description;
         let (regions, libraries) = (model.regions, files.libraries.len());
@@ -56,14 +56,15 @@ pub fn run(options: &Options, stdout: &mut dyn Write, warn: &mut dyn FnMut(&Diag
         );
     }
     let outputs = model.run(&inputs(&model, &options.inputs)?)?;
-    let named: Vec<(&str, &Tensor)> = model.outputs().iter().map(|port| port.name.as_str()).zip(&outputs).collect();
+    let named_outputs: Vec<(&str, &Tensor)> =
+        model.outputs().iter().map(|port| port.name.as_str()).zip(&outputs).collect();
     if let Some(path) = &options.output {
-        write_outputs(path, &named, stdout)?;
+        write_outputs(path, &named_outputs, stdout)?;
         if path == Path::new(STREAM) {
             return Ok(());
         }
     }
-    for (name, tensor) in named {
+    for (name, tensor) in named_outputs {
         let summary = Summary::new(name, tensor);
         let line = if options.json { summary.to_json().to_string() } else { summary.to_line() };
         print(stdout, &(line + "\n"))?;
@@ -73,14 +74,14 @@ pub fn run(options: &Options, stdout: &mut dyn Write, warn: &mut dyn FnMut(&Diag
 
 /// Returns the directory of the bundle: the value of `--bundle`, or the parent of the directory with the runner.
 fn root(options: &Options) -> Result<PathBuf, Diagnostic> {
-    if let Some(named) = &options.bundle {
-        return Ok(named.clone());
+    if let Some(path) = &options.bundle {
+        return Ok(path.clone());
     }
     // When the bundle's dynamic loader starts the runner, the process executable is the dynamic loader, and the first
     // argument is the path of the runner. A bare name results from a `PATH` search, so only the executable path is
     // known.
-    let started = std::env::args_os().next().map(PathBuf::from).filter(|path| path.components().count() > 1);
-    let program = started.and_then(|path| std::path::absolute(path).ok()).or_else(|| std::env::current_exe().ok());
+    let command = std::env::args_os().next().map(PathBuf::from).filter(|path| path.components().count() > 1);
+    let program = command.and_then(|path| std::path::absolute(path).ok()).or_else(|| std::env::current_exe().ok());
     let root = program.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_owned);
     root.ok_or_else(|| {
         Diagnostic::error(codes::artifacts::NOT_A_BUNDLE, "cannot determine the directory of this program")
@@ -103,22 +104,22 @@ fn describe(ports: &[(&str, &Vec<Port>)], json: bool, stdout: &mut dyn Write) ->
 }
 
 /// Returns the input tensors in the order of the model.
-fn inputs(model: &Model, given: &[(String, String)]) -> Result<Vec<Tensor>, Failure> {
-    let mut named = Vec::with_capacity(given.len());
-    for (name, value) in given {
+fn inputs(model: &Model, arguments: &[(String, String)]) -> Result<Vec<Tensor>, Failure> {
+    let mut tensors = Vec::with_capacity(arguments.len());
+    for (name, value) in arguments {
         // `bind` reports an unknown name together with the names of the model's inputs.
         let position = model.inputs().iter().position(|port| port.name == *name);
         let tensor = match position {
-            Some(at) => input(&model.inputs()[at], at, value)?,
+            Some(index) => input(&model.inputs()[index], index, value)?,
             None => Tensor::scalar(0.0f32),
         };
-        named.push((name.clone(), tensor));
+        tensors.push((name.clone(), tensor));
     }
-    Ok(model.executor().bind(named)?)
+    Ok(model.executor().bind(tensors)?)
 }
 
-fn input(port: &Port, number: usize, value: &str) -> Result<Tensor, Diagnostic> {
-    let known = || {
+fn input(port: &Port, index: usize, value: &str) -> Result<Tensor, Diagnostic> {
+    let input_types = || {
         port.ty.shape().ok_or_else(|| {
             let message = format!("input \"{}\": expected a type with known dimensions, found {}", port.name, port.ty);
             let help = format!("pass a file: --input {}=FILE.npy", port.name);
@@ -127,9 +128,9 @@ fn input(port: &Port, number: usize, value: &str) -> Result<Tensor, Diagnostic> 
     };
     let (kind, seed) = value.split_once(':').map_or((value, Ok(0)), |(kind, seed)| (kind, seed.parse::<u64>()));
     match (kind, seed) {
-        ("random", Ok(seed)) => Ok(random::try_tensor(port.ty.dtype, &known()?, seed ^ number as u64)?),
-        ("ones", Ok(0)) => Ok(random::filled(port.ty.dtype, &known()?, 1.0)?),
-        ("zeros", Ok(0)) => Ok(random::filled(port.ty.dtype, &known()?, 0.0)?),
+        ("random", Ok(seed)) => Ok(random::try_tensor(port.ty.dtype, &input_types()?, seed ^ index as u64)?),
+        ("ones", Ok(0)) => Ok(random::filled(port.ty.dtype, &input_types()?, 1.0)?),
+        ("zeros", Ok(0)) => Ok(random::filled(port.ty.dtype, &input_types()?, 0.0)?),
         (STREAM, _) => {
             let mut stream = std::io::stdin().lock();
             from_stream(port, &mut stream).map_err(|error| error.of(Path::new("standard input")))
@@ -156,32 +157,33 @@ fn from_stream(port: &Port, stream: &mut impl Read) -> Result<Tensor, ReadError>
     header.read_elements(stream, size as u64)
 }
 
-fn write_outputs(path: &Path, named: &[(&str, &Tensor)], stdout: &mut dyn Write) -> Result<(), Failure> {
+fn write_outputs(path: &Path, named_outputs: &[(&str, &Tensor)], stdout: &mut dyn Write) -> Result<(), Failure> {
     let is_npy = path.extension().is_some_and(|extension| extension == "npy");
     if path == Path::new(STREAM) {
-        let bytes = match named {
+        let bytes = match named_outputs {
             [(_, tensor)] => npy::encode(tensor),
             _ => {
                 let mut bytes = Cursor::new(Vec::new());
-                npz::write_to(&mut bytes, named.iter().copied()).map_err(|error| stdout_failed(&error))?;
+                npz::write_to(&mut bytes, named_outputs.iter().copied()).map_err(|error| stdout_failed(&error))?;
                 bytes.into_inner()
             }
         };
         return Ok(stdout.write_all(&bytes).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))?);
     }
-    match named {
+    match named_outputs {
         [(_, tensor)] if is_npy => Ok(npy::write(path, tensor)?),
         _ if is_npy => {
-            let message = format!("{}: expected one output for a .npy file, found {}", path.display(), named.len());
+            let message =
+                format!("{}: expected one output for a .npy file, found {}", path.display(), named_outputs.len());
             Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("pass --output FILE.npz").into())
         }
-        _ => Ok(write_atomically(path, |file| npz::write_to(file, named.iter().copied()))?),
+        _ => Ok(write_atomically(path, |file| npz::write_to(file, named_outputs.iter().copied()))?),
     }
 }
 
 fn print(stdout: &mut dyn Write, text: &str) -> Result<(), Failure> {
-    let shown = escape::escape_json(text);
-    Ok(stdout.write_all(shown.as_bytes()).map_err(|error| stdout_failed(&error))?)
+    let escaped = escape::escape_json(text);
+    Ok(stdout.write_all(escaped.as_bytes()).map_err(|error| stdout_failed(&error))?)
 }
 
 fn stdout_failed(error: &std::io::Error) -> Diagnostic {

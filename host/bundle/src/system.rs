@@ -33,17 +33,19 @@ impl Search {
         Search { dirs }
     }
 
-    /// Finds a library required by the file `by`, whose ELF properties are `of`: the first file of this name for the
-    /// same processor architecture.
-    pub fn find(&self, name: &str, by: &Path, of: &Elf) -> Option<PathBuf> {
-        let fits = |path: &PathBuf| matches!(elf::read(path), Ok(Some(found)) if found.machine == of.machine);
+    /// Finds a library required by the file `user`, whose ELF properties are `requester`: the first file of this name
+    /// for the same processor architecture.
+    pub fn find(&self, name: &str, user: &Path, requester: &Elf) -> Option<PathBuf> {
+        let is_compatible =
+            |path: &PathBuf| matches!(elf::read(path), Ok(Some(found)) if found.machine == requester.machine);
         if name.contains('/') {
-            return Some(PathBuf::from(name)).filter(fits);
+            return Some(PathBuf::from(name)).filter(is_compatible);
         }
-        let origin = by.canonicalize().unwrap_or_else(|_| by.to_owned());
+        let origin = user.canonicalize().unwrap_or_else(|_| user.to_owned());
         let origin = origin.parent().unwrap_or(Path::new("/")).display().to_string();
-        let own = of.search_path.iter().map(|dir| dir.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin));
-        own.map(PathBuf::from).chain(self.dirs.iter().cloned()).map(|dir| dir.join(name)).find(fits)
+        let rpath =
+            requester.search_path.iter().map(|dir| dir.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin));
+        rpath.map(PathBuf::from).chain(self.dirs.iter().cloned()).map(|dir| dir.join(name)).find(is_compatible)
     }
 }
 
@@ -74,13 +76,13 @@ fn configured(file: &Path) -> Vec<PathBuf> {
 /// Expands a pattern whose only wildcard is one `*` in the file name; returns the matching files, sorted.
 fn included(pattern: &str) -> Vec<PathBuf> {
     let path = Path::new(pattern);
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Vec::new();
     };
     let Some((prefix, suffix)) = name.split_once('*') else { return vec![path.to_owned()] };
     let matches =
         |name: &str| name.len() >= prefix.len() + suffix.len() && name.starts_with(prefix) && name.ends_with(suffix);
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> =
         entries.filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(matches)).collect();
     files.sort();
@@ -117,8 +119,8 @@ impl Packages {
             let package = package.split(':').next().unwrap_or_default().to_owned();
             for line in byoc_files::read_text(&list).unwrap_or_default().lines() {
                 let name = line.rsplit('/').next().unwrap_or_default();
-                if let Some(found) = by_name.get_mut(name) {
-                    found.push((line.to_owned(), package.clone()));
+                if let Some(paths) = by_name.get_mut(name) {
+                    paths.push((line.to_owned(), package.clone()));
                 }
             }
         }
@@ -127,11 +129,12 @@ impl Packages {
 
     /// Returns the package that installed the library at this path.
     pub fn package(&self, path: &Path) -> Option<Package> {
-        let wanted = path.canonicalize().ok()?;
+        let target = path.canonicalize().ok()?;
         let name = path.file_name()?.to_str()?;
         // The list may contain paths in `/lib`, which is a symlink to `/usr/lib`.
-        let same = |listed: &str| Path::new(listed).canonicalize().is_ok_and(|listed| listed == wanted);
-        let (_, package) = self.by_name.get(name)?.iter().find(|(listed, _)| same(listed))?;
+        let is_target =
+            |candidate: &str| Path::new(candidate).canonicalize().is_ok_and(|candidate| candidate == target);
+        let (_, package) = self.by_name.get(name)?.iter().find(|(candidate, _)| is_target(candidate))?;
         let copyright = Path::new("/usr/share/doc").join(package).join("copyright");
         copyright.is_file().then(|| Package { name: package.clone(), copyright })
     }
@@ -143,42 +146,42 @@ mod tests {
 
     #[test]
     fn configuration_includes_files_by_pattern() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-        let main = format!("# libraries\n/first\ninclude {}/*.conf\n", folder.path().display());
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        let main = format!("# libraries\n/first\ninclude {}/*.conf\n", dir.path().display());
         file("ld.so.conf.main", &main);
         file("b.conf", "/third # comment\n");
         file("a.conf", "/second\n");
         file("c.other", "/none\n");
-        let dirs = configured(&folder.path().join("ld.so.conf.main"));
+        let dirs = configured(&dir.path().join("ld.so.conf.main"));
         assert_eq!(dirs, ["/first", "/second", "/third"].map(PathBuf::from));
         // A configuration file that includes itself must not cause an infinite loop.
-        file("loop.conf", &format!("include {}/loop.conf\n/x\n", folder.path().display()));
-        assert_eq!(configured(&folder.path().join("loop.conf")).len(), MAX_INCLUDED);
+        file("loop.conf", &format!("include {}/loop.conf\n/x\n", dir.path().display()));
+        assert_eq!(configured(&dir.path().join("loop.conf")).len(), MAX_INCLUDED);
     }
 
     #[test]
     fn finds_the_c_library_of_this_program() {
-        let own = std::env::current_exe().unwrap();
-        let elf = elf::read(&own).unwrap().unwrap();
+        let program = std::env::current_exe().unwrap();
+        let elf = elf::read(&program).unwrap().unwrap();
         let search = Search::of_system();
-        let library = search.find("libc.so.6", &own, &elf).unwrap();
+        let library = search.find("libc.so.6", &program, &elf).unwrap();
         assert!(elf::read(&library).unwrap().unwrap().needed.iter().any(|name| name.starts_with("ld-linux")));
-        assert_eq!(search.find("libbyoc_there_is_none.so.9", &own, &elf), None);
+        assert_eq!(search.find("libbyoc_there_is_none.so.9", &program, &elf), None);
         let other = Elf { machine: elf.machine + 1, ..elf };
-        assert_eq!(search.find("libc.so.6", &own, &other), None);
+        assert_eq!(search.find("libc.so.6", &program, &other), None);
     }
 
     #[test]
     fn search_path_of_the_file_comes_first() {
-        let own = std::env::current_exe().unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let below = folder.path().canonicalize().unwrap().join("below");
-        std::fs::create_dir(&below).unwrap();
-        std::fs::copy(&own, below.join("libc.so.6")).unwrap();
-        let by = folder.path().join("program");
-        std::fs::copy(&own, &by).unwrap();
-        let elf = Elf { search_path: vec!["$ORIGIN/below".into()], ..elf::read(&by).unwrap().unwrap() };
-        assert_eq!(Search::of_system().find("libc.so.6", &by, &elf), Some(below.join("libc.so.6")));
+        let program = std::env::current_exe().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let subdir = dir.path().canonicalize().unwrap().join("below");
+        std::fs::create_dir(&subdir).unwrap();
+        std::fs::copy(&program, subdir.join("libc.so.6")).unwrap();
+        let user = dir.path().join("program");
+        std::fs::copy(&program, &user).unwrap();
+        let elf = Elf { search_path: vec!["$ORIGIN/below".into()], ..elf::read(&user).unwrap().unwrap() };
+        assert_eq!(Search::of_system().find("libc.so.6", &user, &elf), Some(subdir.join("libc.so.6")));
     }
 }

@@ -56,7 +56,7 @@ pub struct Report {
 /// written, and the errors of opening the artifact. On error, the output directory is unchanged.
 pub fn write(request: &Request<'_>) -> Result<Report, Failure> {
     let Request { session, artifact, runner, output, .. } = *request;
-    let pending = PendingDirectory::begin(output, |folder| folder.join(contents::DESCRIPTION).is_file())?;
+    let pending = PendingDirectory::begin(output, |dir| dir.join(contents::DESCRIPTION).is_file())?;
     let runner_elf = program(runner)?;
     let compiled = artifact::open(artifact)?.into_compiled();
     let required = required(session, compiled.all_regions())?;
@@ -67,15 +67,15 @@ pub fn write(request: &Request<'_>) -> Result<Report, Failure> {
     staging.copy(runner, contents::RUNNER, 0o755)?;
     let regions = staging.regions(&compiled, &required)?;
     let plugins = staging.plugins(&required)?;
-    let before = mapped_libraries();
+    let libraries_before = mapped_libraries();
     check_loading(session, compiled, &staging.root, &regions)?;
-    let opened: Vec<PathBuf> = mapped_libraries().difference(&before).cloned().collect();
+    let loaded_libraries: Vec<PathBuf> = mapped_libraries().difference(&libraries_before).cloned().collect();
     let interpreter = runner_elf.interpreter.clone().unwrap_or_default();
-    let found = staging.libraries(&interpreter, &required, &regions)?;
-    check_opened(&opened, &required, &found, &staging.root)?;
-    let libraries = staging.licenses(request, &found, &required)?;
+    let library_files = staging.libraries(&interpreter, &required, &regions)?;
+    check_opened(&loaded_libraries, &required, &library_files, &staging.root)?;
+    let libraries = staging.licenses(request, &library_files, &required)?;
     let loader = format!("{}/{}", contents::LIBRARIES, file_name(Path::new(&interpreter)));
-    staging.loader_folder(&interpreter)?;
+    staging.create_loader_dir(&interpreter)?;
     staging.add(contents::START, start_script(&loader).as_bytes(), 0o755)?;
     let description = Description {
         format: FORMAT,
@@ -99,15 +99,15 @@ pub fn write(request: &Request<'_>) -> Result<Report, Failure> {
 
 /// Reads the ELF properties of the runner, which must be a dynamically linked executable.
 fn program(runner: &Path) -> Result<Elf, Diagnostic> {
-    let cannot = |why: String| {
-        Diagnostic::error(codes::artifacts::NO_RUNNER, format!("{}: {why}", runner.display()))
+    let failure = |reason: String| {
+        Diagnostic::error(codes::artifacts::NO_RUNNER, format!("{}: {reason}", runner.display()))
             .help("pass the byoc-run executable of this byoc release with --runner")
     };
-    let elf = elf::read(runner).map_err(|error| cannot(error.to_string()))?;
-    let elf = elf.ok_or_else(|| cannot("expected an ELF executable, found a different file format".into()))?;
+    let elf = elf::read(runner).map_err(|error| failure(error.to_string()))?;
+    let elf = elf.ok_or_else(|| failure("expected an ELF executable, found a different file format".into()))?;
     match &elf.interpreter {
         Some(path) if contents::is_inside(path.trim_start_matches('/')) => Ok(elf),
-        _ => Err(cannot("expected a dynamically linked executable, found no dynamic loader".into())),
+        _ => Err(failure("expected a dynamically linked executable, found no dynamic loader".into())),
     }
 }
 
@@ -137,19 +137,19 @@ fn check_loading(
 
 /// Checks that plugins opened only libraries that are part of the bundle or no longer exist.
 fn check_opened(
-    opened: &[PathBuf],
+    loaded_libraries: &[PathBuf],
     required: &Required,
-    found: &BTreeMap<String, PathBuf>,
+    libraries: &BTreeMap<String, PathBuf>,
     root: &Path,
 ) -> Result<(), Diagnostic> {
     let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
-    let known: BTreeSet<PathBuf> = found
+    let library_paths: BTreeSet<PathBuf> = libraries
         .values()
         .chain(required.plugins.iter().flat_map(|p| p.files.iter().map(|file| &file.path).chain([&p.path])))
         .filter_map(|path| path.canonicalize().ok())
         .collect();
-    let is_known = |path: &PathBuf| known.contains(path) || path.starts_with(&root) || !path.exists();
-    match opened.iter().find(|path| !is_known(path)) {
+    let is_known = |path: &PathBuf| library_paths.contains(path) || path.starts_with(&root) || !path.exists();
+    match loaded_libraries.iter().find(|path| !is_known(path)) {
         None => Ok(()),
         Some(path) => Err(refusal(format!("a plugin opened {}, but does not list it among its files", path.display()))
             .note("a loader lists its files in the response to the query byoc.files.1")
@@ -191,8 +191,8 @@ impl Staging {
     }
 
     /// Adds a copy of a file.
-    fn copy(&mut self, from: &Path, path: &str, mode: u32) -> Result<(), Diagnostic> {
-        let bytes = byoc_files::map_file(from).map_err(|error| refusal(format!("{}: {error}", from.display())))?;
+    fn copy(&mut self, source: &Path, path: &str, mode: u32) -> Result<(), Diagnostic> {
+        let bytes = byoc_files::map_file(source).map_err(|error| refusal(format!("{}: {error}", source.display())))?;
         self.add(path, &bytes, mode)
     }
 
@@ -200,14 +200,14 @@ impl Staging {
         &mut self,
         path: &str,
         mode: u32,
-        fill: impl FnOnce(&mut std::fs::File) -> std::io::Result<(blake3::Hash, u64)>,
+        write_contents: impl FnOnce(&mut std::fs::File) -> std::io::Result<(blake3::Hash, u64)>,
     ) -> Result<(), Diagnostic> {
-        let to = self.root.join(path);
+        let target = self.root.join(path);
         let write = || {
-            std::fs::create_dir_all(to.parent().unwrap_or(&self.root))?;
-            fill(&mut OpenOptions::new().write(true).create_new(true).mode(mode).open(&to)?)
+            std::fs::create_dir_all(target.parent().unwrap_or(&self.root))?;
+            write_contents(&mut OpenOptions::new().write(true).create_new(true).mode(mode).open(&target)?)
         };
-        let written = write().map_err(|error| cannot_write(&to, &error))?;
+        let written = write().map_err(|error| cannot_write(&target, &error))?;
         self.files.insert(path.to_owned(), written);
         Ok(())
     }
@@ -215,14 +215,14 @@ impl Staging {
     /// Adds the regions that are shared libraries; returns a path per region, `None` for a region of a different kind.
     fn regions(&mut self, compiled: &Compiled, required: &Required) -> Result<Vec<Option<String>>, Diagnostic> {
         let mut paths = Vec::with_capacity(required.regions.len());
-        for (number, (region, library)) in compiled.all_regions().zip(&required.regions).enumerate() {
+        for (index, (region, library)) in compiled.all_regions().zip(&required.regions).enumerate() {
             let Some(library) = library else {
                 paths.push(None);
                 continue;
             };
-            let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-            let symbol: String = region.symbol.chars().map(plain).take(100).collect();
-            let path = format!("{}/{number:03}_{symbol}.so", contents::REGIONS);
+            let sanitize = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+            let symbol: String = region.symbol.chars().map(sanitize).take(100).collect();
+            let path = format!("{}/{index:03}_{symbol}.so", contents::REGIONS);
             self.add(&path, library, 0o644)?;
             paths.push(Some(path));
         }
@@ -241,14 +241,14 @@ impl Staging {
     }
 
     /// Adds a file to the plugin directory. Two plugins may add a file of the same name if the contents are identical.
-    fn beside_plugins(&mut self, from: &Path, name: &str) -> Result<String, Diagnostic> {
+    fn beside_plugins(&mut self, source: &Path, name: &str) -> Result<String, Diagnostic> {
         let path = format!("{}/{name}", contents::PLUGINS);
-        let Some((known, _)) = self.files.get(&path) else {
-            self.copy(from, &path, 0o644)?;
+        let Some((digest, _)) = self.files.get(&path) else {
+            self.copy(source, &path, 0o644)?;
             return Ok(path);
         };
-        let bytes = byoc_files::map_file(from).map_err(|error| refusal(format!("{}: {error}", from.display())))?;
-        if *known != blake3::hash(&bytes) {
+        let bytes = byoc_files::map_file(source).map_err(|error| refusal(format!("{}: {error}", source.display())))?;
+        if *digest != blake3::hash(&bytes) {
             return Err(refusal(format!("two plugins require different files named {name}"))
                 .help("rename one of the plugins, or compile the model without it"));
         }
@@ -264,53 +264,53 @@ impl Staging {
         regions: &[Option<String>],
     ) -> Result<BTreeMap<String, PathBuf>, Diagnostic> {
         let search = Search::of_system();
-        let mut found = BTreeMap::new();
+        let mut libraries = BTreeMap::new();
         let mut pending: Vec<PathBuf> = vec![self.root.join(contents::RUNNER)];
         // Search paths may be relative to the location of a file (`$ORIGIN`), so the original files are read.
         pending.extend(
             required.plugins.iter().flat_map(|p| p.files.iter().map(|file| &file.path).chain([&p.path])).cloned(),
         );
         pending.extend(regions.iter().flatten().map(|path| self.root.join(path)));
-        found.insert(file_name(Path::new(interpreter)).to_owned(), PathBuf::from(interpreter));
+        libraries.insert(file_name(Path::new(interpreter)).to_owned(), PathBuf::from(interpreter));
         while let Some(file) = pending.pop() {
-            let unreadable = |error: Error| refusal(format!("{}: {error}", file.display()));
-            let Some(properties) = elf::read(&file).map_err(unreadable)? else { continue };
+            let read_error = |error: Error| refusal(format!("{}: {error}", file.display()));
+            let Some(properties) = elf::read(&file).map_err(read_error)? else { continue };
             for name in &properties.needed {
                 let key = file_name(Path::new(name)).to_owned();
-                if found.contains_key(&key) {
+                if libraries.contains_key(&key) {
                     continue;
                 }
                 let library = search.find(name, &file, &properties).ok_or_else(|| {
-                    let shown = file.strip_prefix(&self.root).unwrap_or(&file).display();
+                    let relative = file.strip_prefix(&self.root).unwrap_or(&file).display();
                     let dirs: Vec<String> = search.dirs.iter().map(|dir| dir.display().to_string()).collect();
-                    refusal(format!("cannot find library {name}, on which {shown} depends"))
+                    refusal(format!("cannot find library {name}, on which {relative} depends"))
                         .note(format!("searched {}", dirs.join(", ")))
                         .help("install the library, or add its directory to LD_LIBRARY_PATH")
                 })?;
                 pending.push(library.clone());
-                found.insert(key, library);
+                libraries.insert(key, library);
             }
         }
-        for (name, library) in &found {
+        for (name, library) in &libraries {
             // The dynamic loader must be executable, because the start script executes it.
             let mode = if Path::new(interpreter) == library { 0o755 } else { 0o644 };
             self.copy(library, &format!("{}/{name}", contents::LIBRARIES), mode)?;
         }
-        Ok(found)
+        Ok(libraries)
     }
 
     /// Creates a symlink from the directory of the runner's dynamic loader to the library directory, so that the runner
     /// can be started directly in a chroot to the bundle.
-    fn loader_folder(&self, interpreter: &str) -> Result<(), Diagnostic> {
-        let folder = Path::new(interpreter.trim_start_matches('/')).parent().unwrap_or(Path::new(""));
-        if folder == Path::new(contents::LIBRARIES) {
+    fn create_loader_dir(&self, interpreter: &str) -> Result<(), Diagnostic> {
+        let dir = Path::new(interpreter.trim_start_matches('/')).parent().unwrap_or(Path::new(""));
+        if dir == Path::new(contents::LIBRARIES) {
             return Ok(());
         }
-        let link = self.root.join(folder);
-        let above: PathBuf = std::iter::repeat_n("..", folder.components().count().saturating_sub(1)).collect();
+        let link = self.root.join(dir);
+        let parents: PathBuf = std::iter::repeat_n("..", dir.components().count().saturating_sub(1)).collect();
         let write = || {
             std::fs::create_dir_all(link.parent().unwrap_or(&self.root))?;
-            symlink(above.join(contents::LIBRARIES), &link)
+            symlink(parents.join(contents::LIBRARIES), &link)
         };
         write().map_err(|error| cannot_write(&link, &error))
     }
@@ -319,12 +319,12 @@ impl Staging {
     fn licenses(
         &mut self,
         request: &Request<'_>,
-        found: &BTreeMap<String, PathBuf>,
+        library_files: &BTreeMap<String, PathBuf>,
         required: &Required,
     ) -> Result<Vec<Library>, Diagnostic> {
         let mut written: BTreeSet<String> = BTreeSet::new();
-        if let Some(folder) = request.licenses {
-            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        if let Some(dir) = request.licenses {
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
             let mut files: Vec<PathBuf> = entries.filter(|path| open_regular(path).is_ok()).collect();
             files.sort();
             for file in files {
@@ -339,8 +339,8 @@ impl Staging {
             }
         }
         let mut libraries = Vec::new();
-        let packages = Packages::of_system(found.values().map(|path| file_name(path)));
-        for (name, path) in found {
+        let packages = Packages::of_system(library_files.values().map(|path| file_name(path)));
+        for (name, path) in library_files {
             let mut license = None;
             if let Some(package) = packages.package(path) {
                 let copyright = format!("{}.copyright", package.name);
@@ -354,8 +354,8 @@ impl Staging {
         }
         for file in required.plugins.iter().flat_map(|plugin| &plugin.files) {
             let path = format!("{}/{}", contents::PLUGINS, file.name);
-            let known = libraries.iter().any(|library| library.file == path);
-            if !known && matches!(elf::read(&file.path), Ok(Some(_))) {
+            let is_known = libraries.iter().any(|library| library.file == path);
+            if !is_known && matches!(elf::read(&file.path), Ok(Some(_))) {
                 libraries.push(Library { file: path, license: file.license.clone() });
             }
         }
