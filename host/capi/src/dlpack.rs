@@ -47,11 +47,11 @@ struct Exported<M> {
 ///
 /// # Safety
 /// `managed` is NULL, or was returned by [`export`] and has not been freed.
-unsafe extern "C" fn delete<M: ManagedTensor>(managed: *mut M) {
-    if !managed.is_null() {
+unsafe extern "C" fn delete<M: ManagedTensor>(object: *mut M) {
+    if !object.is_null() {
         // SAFETY: `export` stored a pointer from `Box::into_raw` in the context, and the caller has not freed
         // `managed`.
-        drop(unsafe { Box::from_raw((*managed).context().cast::<Exported<M>>()) });
+        drop(unsafe { Box::from_raw((*object).context().cast::<Exported<M>>()) });
     }
 }
 
@@ -116,13 +116,13 @@ impl ManagedTensor for Versioned {
 /// Exports a result. A shared tensor, such as a model constant, is marked as read-only, or copied if the structure has
 /// no read-only flag.
 fn export<M: ManagedTensor>(results: &Results, index: usize, can_mark: bool) -> Result<*mut M, Error> {
-    let Some((tensor, shared)) = results.tensor(index) else {
+    let Some((tensor, is_shared)) = results.tensor(index) else {
         let found = format!("expected the index of a result below {}, found {index}", results.len());
         return Err(Error::argument(found));
     };
-    let tensor = if shared && !can_mark {
-        let copied = Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes());
-        copied.ok_or_else(|| Error::argument("not enough memory for a copy of the result"))?
+    let tensor = if is_shared && !can_mark {
+        let copy = Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes());
+        copy.ok_or_else(|| Error::argument("not enough memory for a copy of the result"))?
     } else {
         tensor.clone()
     };
@@ -131,8 +131,8 @@ fn export<M: ManagedTensor>(results: &Results, index: usize, can_mark: bool) -> 
     let view = View::new(tensor.dtype(), data, shape.as_mut_ptr(), shape.len() as i32);
     let view =
         view.ok_or_else(|| Error::argument(format!("expected an element type of DLPack, found {}", tensor.dtype())))?;
-    let exported = Box::new(Exported { managed: M::new(view, shared), _shape: shape, _tensor: tensor });
-    let raw = Box::into_raw(exported);
+    let boxed = Box::new(Exported { managed: M::new(view, is_shared), _shape: shape, _tensor: tensor });
+    let raw = Box::into_raw(boxed);
     // SAFETY: `raw` was returned by `Box::into_raw` above, and nothing else refers to it.
     unsafe {
         (*raw).managed.set_context(raw.cast());
@@ -194,15 +194,15 @@ unsafe fn import<M: ManagedTensor>(managed: *mut M) -> Result<Results, Error> {
         };
         let full = || Error::argument("tensor: not enough memory for a copy of the elements");
         let owner = Arc::new(Imported { managed, data, bytes, owned: AtomicBool::new(false) });
-        let made = match strides {
+        let result = match strides {
             // `from_storage` copies misaligned elements.
             None => Tensor::from_storage(dtype, &dims, owner.clone()).ok_or_else(full)?,
             Some(strides) => {
-                let fill = |to: &mut [u8]| copy_strided(data, &dims, &strides, dtype.size(), to);
-                Tensor::build(dtype, &dims, fill).map_err(|_| full())?
+                let copy = |destination: &mut [u8]| copy_strided(data, &dims, &strides, dtype.size(), destination);
+                Tensor::build(dtype, &dims, copy).map_err(|_| full())?
             }
         };
-        let results = Results::new(vec![made])?;
+        let results = Results::new(vec![result])?;
         owner.owned.store(true, Release);
         Ok(results)
     }
@@ -212,14 +212,14 @@ unsafe fn import<M: ManagedTensor>(managed: *mut M) -> Result<Results, Error> {
 ///
 /// # Safety
 /// `data` points to elements of `size` bytes with the given shape, and with `strides` in elements.
-unsafe fn copy_strided(data: *const u8, shape: &[usize], strides: &[i64], size: usize, to: &mut [u8]) {
+unsafe fn copy_strided(data: *const u8, shape: &[usize], strides: &[i64], size: usize, destination: &mut [u8]) {
     let mut index = vec![0usize; shape.len()];
     let mut offset = 0isize;
-    for element in to.chunks_exact_mut(size) {
+    for element in destination.chunks_exact_mut(size) {
         // SAFETY: `index` is within `shape` and at the distance `offset`, where the caller guarantees an element.
         unsafe {
-            let from = data.wrapping_offset(offset * size as isize);
-            std::ptr::copy_nonoverlapping(from, element.as_mut_ptr(), size);
+            let source = data.wrapping_offset(offset * size as isize);
+            std::ptr::copy_nonoverlapping(source, element.as_mut_ptr(), size);
         }
         for axis in (0..shape.len()).rev() {
             index[axis] += 1;
@@ -233,23 +233,23 @@ unsafe fn copy_strided(data: *const u8, shape: &[usize], strides: &[i64], size: 
     }
 }
 
-/// Exports a result, and writes the address of the managed tensor to `to`.
+/// Exports a result, and writes the address of the managed tensor to `destination`.
 ///
 /// # Safety
-/// `to` is NULL or writable, and `results` is NULL or has not been freed.
+/// `destination` is NULL or writable, and `results` is NULL or has not been freed.
 unsafe fn export_to<M: ManagedTensor>(
     results: *const Results,
     index: usize,
     can_mark: bool,
-    to: *mut *mut M,
+    destination: *mut *mut M,
 ) -> *mut Error {
-    // SAFETY: the caller passes NULL or valid pointers in `results` and `to`.
+    // SAFETY: the caller passes NULL or valid pointers in `results` and `destination`.
     report(|| unsafe {
         let results = object(results, "byoc_results")?;
-        if to.is_null() {
+        if destination.is_null() {
             return Err(Error::argument("expected an output pointer for the tensor, found NULL"));
         }
-        to.write(export(results, index, can_mark)?);
+        destination.write(export(results, index, can_mark)?);
         Ok(())
     })
 }

@@ -21,10 +21,10 @@ const INTERNAL: c_int = 10;
 impl Error {
     /// Creates an error for an invalid argument.
     pub fn argument(message: impl Into<String>) -> Error {
-        Error::plain(ARGUMENT, message.into())
+        Error::without_help(ARGUMENT, message.into())
     }
 
-    fn plain(kind: c_int, message: String) -> Error {
+    fn without_help(kind: c_int, message: String) -> Error {
         let text = c_text(message.clone());
         let (code, context, help) = (CString::default(), CString::default(), CString::default());
         Error { kind, code, message: c_text(message), context, help, text }
@@ -46,12 +46,12 @@ impl From<byoc::Error> for Error {
             _ => 5,
         };
         let info = error.info();
-        let others = info.others.iter().map(|other| other.to_string());
+        let details = info.others.iter().map(|other| other.to_string());
         Error {
             kind,
             code: c_text(info.code.to_string()),
             message: c_text(info.message.as_str()),
-            context: c_text(info.context.iter().cloned().chain(others).collect::<Vec<_>>().join("\n")),
+            context: c_text(info.context.iter().cloned().chain(details).collect::<Vec<_>>().join("\n")),
             help: c_text(error.help().unwrap_or_default()),
             text: c_text(error.to_string()),
         }
@@ -63,7 +63,7 @@ pub fn report(body: impl FnOnce() -> Result<(), Error>) -> *mut Error {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        Err(Error::plain(INTERNAL, format!("this is a bug in byoc, please report it: {text}")))
+        Err(Error::without_help(INTERNAL, format!("this is a bug in byoc, please report it: {text}")))
     });
     match outcome {
         Ok(()) => std::ptr::null_mut(),

@@ -121,17 +121,17 @@ unsafe impl Sync for Context {}
 unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Error> {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe {
-        let given = read(options, "byoc_compile_options")?;
+        let c_options = read(options, "byoc_compile_options")?;
         let mut options = CompileOptions::new();
-        for backend in array(given.backends, given.backend_count, "backends")? {
+        for backend in array(c_options.backends, c_options.backend_count, "backends")? {
             options = options.backend(text(*backend, "backends")?);
         }
-        for pair in array(given.backend_options, given.backend_option_count, "backend_options")? {
+        for pair in array(c_options.backend_options, c_options.backend_option_count, "backend_options")? {
             let (name, value) = pair.texts("backend_options")?;
             let (backend, option) = split_option(name)?;
             options = options.backend_option(backend, option, value);
         }
-        for dim in array(given.dims, given.dim_count, "dims")? {
+        for dim in array(c_options.dims, c_options.dim_count, "dims")? {
             let name = text(dim.name, "dims")?;
             options = match usize::try_from(dim.size) {
                 Ok(size) => options.dim(name, size),
@@ -142,7 +142,7 @@ unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Err
                 }
             };
         }
-        for input in array(given.input_shapes, given.input_shape_count, "input_shapes")? {
+        for input in array(c_options.input_shapes, c_options.input_shape_count, "input_shapes")? {
             let name = text(input.name, "input_shapes")?;
             let mut shape = Vec::new();
             for &size in array(input.shape, input.rank, "input_shapes")? {
@@ -152,8 +152,8 @@ unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Err
             }
             options = options.input_shape(name, shape);
         }
-        if let Some(progress) = given.progress {
-            let context = Context(given.progress_context);
+        if let Some(progress) = c_options.progress {
+            let context = Context(c_options.progress_context);
             options = options.progress(move |stage| {
                 let context = &context;
                 progress(context.0, c_text(stage.to_string()).as_ptr());
@@ -359,15 +359,15 @@ pub unsafe extern "C" fn byoc_model_output(model: *const Model, index: usize, po
 }
 
 /// Writes the fields of a description that fit into the caller's structure; returns 0, or -1 if `port` is `None` or
-/// `to` is NULL.
+/// `destination` is NULL.
 ///
 /// # Safety
-/// `to` is NULL, or points to at least as many writable bytes as its first field states.
-unsafe fn describe(port: Option<&PortTexts>, to: *mut Port) -> c_int {
-    let Some(port) = port.filter(|_| !to.is_null()) else { return -1 };
-    // SAFETY: `to` is not NULL here, and the caller guarantees as many bytes as its first field states.
+/// `destination` is NULL, or points to at least as many writable bytes as its first field states.
+unsafe fn describe(port: Option<&PortTexts>, destination: *mut Port) -> c_int {
+    let Some(port) = port.filter(|_| !destination.is_null()) else { return -1 };
+    // SAFETY: `destination` is not NULL here, and the caller guarantees as many bytes as its first field states.
     unsafe {
-        let struct_size = *to.cast::<usize>();
+        let struct_size = *destination.cast::<usize>();
         let full = Port {
             struct_size,
             name: port.name.as_ptr(),
@@ -376,8 +376,8 @@ unsafe fn describe(port: Option<&PortTexts>, to: *mut Port) -> c_int {
             dims: port.dims.as_ptr(),
             dim_names: port.pointers.as_ptr(),
         };
-        let known = struct_size.min(size_of::<Port>());
-        std::ptr::copy_nonoverlapping(std::ptr::from_ref(&full).cast::<u8>(), to.cast::<u8>(), known);
+        let len = struct_size.min(size_of::<Port>());
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(&full).cast::<u8>(), destination.cast::<u8>(), len);
     }
     0
 }

@@ -22,14 +22,14 @@ pub unsafe fn read<T: Growing>(pointer: *const T, name: &str) -> Result<T, Error
     let mut value = MaybeUninit::<T>::zeroed();
     if !pointer.is_null() {
         // SAFETY: the caller guarantees that `pointer` is readable for the number of bytes in its first field, and
-        // `known` exceeds neither that number nor the size of `value`.
+        // `len` exceeds neither that number nor the size of `value`.
         unsafe {
             let size = *pointer.cast::<usize>();
             if size < size_of::<usize>() {
                 return Err(Error::argument(format!("{name}: expected struct_size to be set, found {size}")));
             }
-            let known = size.min(size_of::<T>());
-            std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), known);
+            let len = size.min(size_of::<T>());
+            std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), len);
         }
     }
     // SAFETY: implementors of `Growing` guarantee that zero bytes are valid for every field.
@@ -39,16 +39,16 @@ pub unsafe fn read<T: Growing>(pointer: *const T, name: &str) -> Result<T, Error
 /// Returns the elements of an array.
 ///
 /// # Errors
-/// If `first` is NULL and `count` is nonzero.
+/// If `pointer` is NULL and `count` is nonzero.
 ///
 /// # Safety
-/// If `count` is nonzero, `first` is NULL or points to `count` elements that outlive the result.
-pub unsafe fn array<'a, T>(first: *const T, count: usize, name: impl Display) -> Result<&'a [T], Error> {
-    match (first.is_null(), count) {
+/// If `count` is nonzero, `pointer` is NULL or points to `count` elements that outlive the result.
+pub unsafe fn array<'a, T>(pointer: *const T, count: usize, name: impl Display) -> Result<&'a [T], Error> {
+    match (pointer.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Error::argument(format!("{name}: expected an array of {count} elements, found NULL"))),
-        // SAFETY: the caller guarantees that `first` points to `count` elements that outlive the result.
-        (false, _) => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
+        // SAFETY: the caller guarantees that `pointer` points to `count` elements that outlive the result.
+        (false, _) => Ok(unsafe { std::slice::from_raw_parts(pointer, count) }),
     }
 }
 
@@ -83,16 +83,16 @@ pub unsafe fn object<'a, T>(object: *const T, name: &str) -> Result<&'a T, Error
 /// Allocates a result, and writes its address to the caller's output pointer.
 ///
 /// # Errors
-/// If `to` is NULL or `make` fails.
+/// If `destination` is NULL or `make` fails.
 ///
 /// # Safety
-/// `to` is NULL or writable.
-pub unsafe fn give<T>(to: *mut *mut T, make: impl FnOnce() -> Result<T, Error>) -> Result<(), Error> {
-    if to.is_null() {
+/// `destination` is NULL or writable.
+pub unsafe fn give<T>(destination: *mut *mut T, make: impl FnOnce() -> Result<T, Error>) -> Result<(), Error> {
+    if destination.is_null() {
         return Err(Error::argument("expected an output pointer for the result, found NULL"));
     }
     let object = Box::into_raw(Box::new(make()?));
-    // SAFETY: the caller guarantees that `to`, which is not NULL here, is writable.
-    unsafe { to.write(object) };
+    // SAFETY: the caller guarantees that `destination`, which is not NULL here, is writable.
+    unsafe { destination.write(object) };
     Ok(())
 }

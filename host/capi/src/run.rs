@@ -62,12 +62,12 @@ impl Options {
         }
         // SAFETY: the caller guarantees one name per input.
         let names = unsafe { array(self.input_names, borrowed.tensors.len(), "input_names")? };
-        let mut named: SmallVec<[(&str, &byoc::Tensor); 4]> = SmallVec::new();
+        let mut named_inputs: SmallVec<[(&str, &byoc::Tensor); 4]> = SmallVec::new();
         for (name, tensor) in names.iter().zip(&borrowed.tensors) {
             // SAFETY: the caller guarantees that each name is NUL-terminated and outlives the result.
-            named.push((unsafe { text(*name, "input_names")? }, tensor));
+            named_inputs.push((unsafe { text(*name, "input_names")? }, tensor));
         }
-        Ok(Inputs::named(named))
+        Ok(Inputs::named(named_inputs))
     }
 }
 
@@ -90,8 +90,8 @@ pub unsafe extern "C" fn byoc_model_run(
         let options = read(options, "byoc_run_options")?;
         let borrowed = model.slots.borrow(array(inputs, input_count, "inputs")?)?;
         let mut memory: SmallVec<[Output<'_>; 4]> = SmallVec::new();
-        for (number, view) in array(outputs, output_count, "outputs")?.iter().enumerate() {
-            memory.push(view.output(number)?);
+        for (index, view) in array(outputs, output_count, "outputs")?.iter().enumerate() {
+            memory.push(view.output(index)?);
         }
         borrowed.check_apart(&memory)?;
         let mut views: SmallVec<[TensorViewMut<'_>; 4]> = memory.iter_mut().map(Output::view).collect();
@@ -99,8 +99,8 @@ pub unsafe extern "C" fn byoc_model_run(
         if options.input_names.is_null() && run_options.backend_options.is_empty() {
             let cancel = run_options.cancellation(&model.session.cancel);
             let cancel = cancel.as_ref().unwrap_or(&model.session.cancel);
-            let ran = model.model.loaded().run_into(&borrowed.tensors, &mut views, cancel);
-            return Ok(ran.map_err(byoc::Error::from)?);
+            let result = model.model.loaded().run_into(&borrowed.tensors, &mut views, cancel);
+            return Ok(result.map_err(byoc::Error::from)?);
         }
         Ok(model.model.run_into(options.inputs(&borrowed)?, &mut views, &run_options)?)
     })

@@ -20,9 +20,9 @@ impl Pair {
     ///
     /// # Safety
     /// Both pointers are NULL, or point to NUL-terminated text that outlives the result.
-    pub unsafe fn texts<'a>(&self, what: &str) -> Result<(&'a str, &'a str), Error> {
+    pub unsafe fn texts<'a>(&self, name: &str) -> Result<(&'a str, &'a str), Error> {
         // SAFETY: the caller guarantees that both texts are NUL-terminated and outlive the result.
-        Ok(unsafe { (text(self.name, what)?, text(self.value, what)?) })
+        Ok(unsafe { (text(self.name, name)?, text(self.value, name)?) })
     }
 }
 

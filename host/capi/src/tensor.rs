@@ -65,8 +65,8 @@ pub enum Operand {
 impl fmt::Display for Operand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Operand::Input(number) => write!(f, "input {number}"),
-            Operand::Output(number) => write!(f, "output {number}"),
+            Operand::Input(index) => write!(f, "input {index}"),
+            Operand::Output(index) => write!(f, "output {index}"),
             Operand::Tensor => f.write_str("tensor"),
         }
     }
@@ -85,7 +85,7 @@ pub struct Layout {
 impl View {
     /// Creates a view of dense elements; `None` if DLPack lacks the element type. `shape` must outlive the view.
     pub fn new(dtype: DType, data: *mut c_void, shape: *mut i64, ndim: i32) -> Option<View> {
-        let (_, code) = *DTYPES.iter().find(|(known, _)| *known == dtype)?;
+        let (_, code) = *DTYPES.iter().find(|(entry, _)| *entry == dtype)?;
         let bits = u8::try_from(dtype.bits()).ok()?;
         let strides = std::ptr::null_mut();
         Some(View { data, device_kind: HOST, device_id: 0, ndim, code, bits, lanes: 1, shape, strides, byte_offset: 0 })
@@ -98,13 +98,13 @@ impl View {
     ///
     /// # Safety
     /// As [`View::layout`].
-    unsafe fn parts(&self, what: Operand) -> Result<(DType, Dims, *mut u8), Error> {
+    unsafe fn dense(&self, operand: Operand) -> Result<(DType, Dims, *mut u8), Error> {
         // SAFETY: the caller meets the requirements of `layout`.
-        let Layout { dtype, dims, data, strides } = unsafe { self.layout(what)? };
+        let Layout { dtype, dims, data, strides } = unsafe { self.layout(operand)? };
         match strides {
             None => Ok((dtype, dims, data)),
             Some(strides) => {
-                let found = format!("{what}: expected dense row-major elements, found strides {strides:?}");
+                let found = format!("{operand}: expected dense row-major elements, found strides {strides:?}");
                 Err(Error::argument(found))
             }
         }
@@ -118,36 +118,37 @@ impl View {
     ///
     /// # Safety
     /// `shape` and `strides` are each NULL or point to `ndim` numbers.
-    pub unsafe fn layout(&self, what: Operand) -> Result<Layout, Error> {
-        let wrong = |message: String| Err(Error::argument(format!("{what}: {message}")));
+    pub unsafe fn layout(&self, operand: Operand) -> Result<Layout, Error> {
+        let argument_error = |message: String| Err(Error::argument(format!("{operand}: {message}")));
         if self.device_kind != HOST {
-            return wrong(format!("expected host memory (device 1), found device {}", self.device_kind));
+            return argument_error(format!("expected host memory (device 1), found device {}", self.device_kind));
         }
-        let known = DTYPES.iter().find(|(dtype, code)| *code == self.code && dtype.bits() == usize::from(self.bits));
-        let Some((dtype, _)) = known.filter(|_| self.lanes == 1) else {
-            return wrong(format!(
+        let dtype_entry =
+            DTYPES.iter().find(|(dtype, code)| *code == self.code && dtype.bits() == usize::from(self.bits));
+        let Some((dtype, _)) = dtype_entry.filter(|_| self.lanes == 1) else {
+            return argument_error(format!(
                 "expected a known element type, found code {}, {} bits, {} lanes",
                 self.code, self.bits, self.lanes
             ));
         };
         let Ok(rank) = usize::try_from(self.ndim) else {
-            return wrong(format!("expected a rank >= 0, found {}", self.ndim));
+            return argument_error(format!("expected a rank >= 0, found {}", self.ndim));
         };
         // SAFETY: the caller guarantees that `shape` is NULL or points to `rank` numbers.
-        let given = unsafe { array(self.shape, rank, what)? };
+        let shape = unsafe { array(self.shape, rank, operand)? };
         let mut dims = Dims::new();
-        for &dim in given {
+        for &dim in shape {
             match usize::try_from(dim) {
                 Ok(dim) => dims.push(dim),
-                Err(_) => return wrong(format!("expected dimensions >= 0, found {dim}")),
+                Err(_) => return argument_error(format!("expected dimensions >= 0, found {dim}")),
             }
         }
         let mut strides = None;
         if !self.strides.is_null() {
             // SAFETY: the caller guarantees that `strides`, which is not NULL here, points to `rank` numbers.
-            let given_strides = unsafe { array(self.strides, rank, what)? };
+            let given_strides = unsafe { array(self.strides, rank, operand)? };
             let mut dense = 1i64;
-            for (&dim, &stride) in given.iter().zip(given_strides).rev() {
+            for (&dim, &stride) in shape.iter().zip(given_strides).rev() {
                 if dim > 1 && stride != dense {
                     strides = Some(given_strides.into());
                 }
@@ -157,7 +158,7 @@ impl View {
         let offset = usize::try_from(self.byte_offset).unwrap_or(usize::MAX);
         let data = self.data.cast::<u8>().wrapping_add(offset);
         if self.data.is_null() && !dims.contains(&0) {
-            return wrong("expected a pointer to elements, found NULL".to_owned());
+            return argument_error("expected a pointer to elements, found NULL".to_owned());
         }
         Ok(Layout { dtype: *dtype, dims, data, strides })
     }
@@ -167,12 +168,12 @@ impl View {
     /// # Safety
     /// As [`View::parts`], and `data` points to writable elements that nothing else accesses during the lifetime of the
     /// result.
-    pub unsafe fn output<'a>(&self, number: usize) -> Result<Output<'a>, Error> {
-        let what = Operand::Output(number);
-        // SAFETY: the caller meets the requirements of `parts`.
-        let (dtype, dims, data) = unsafe { self.parts(what)? };
+    pub unsafe fn output<'a>(&self, index: usize) -> Result<Output<'a>, Error> {
+        let operand = Operand::Output(index);
+        // SAFETY: the caller meets the requirements of `dense`.
+        let (dtype, dims, data) = unsafe { self.dense(operand)? };
         let Some(bytes) = byoc_ir::tensor::byte_count(dtype, &dims) else {
-            return Err(Error::argument(format!("{what}: the dimensions exceed the address space")));
+            return Err(Error::argument(format!("{operand}: the dimensions exceed the address space")));
         };
         let data = match bytes {
             0 => &mut [],
@@ -236,11 +237,11 @@ impl Slots {
     /// `views` meet the requirements of `byoc.h`, and their memory stays valid until the result is dropped.
     pub unsafe fn borrow(&self, views: &[View]) -> Result<Borrowed<'_>, Error> {
         let mut borrowed = Borrowed { slots: self, used: SmallVec::new(), tensors: SmallVec::new() };
-        for (number, view) in views.iter().enumerate() {
+        for (index, view) in views.iter().enumerate() {
             // SAFETY: the caller guarantees that the views meet the requirements of `byoc.h`.
-            let (dtype, dims, data) = unsafe { view.parts(Operand::Input(number))? };
+            let (dtype, dims, data) = unsafe { view.dense(Operand::Input(index))? };
             let Some(bytes) = byoc_ir::tensor::byte_count(dtype, &dims) else {
-                return Err(Error::argument(format!("input {number}: the dimensions exceed the address space")));
+                return Err(Error::argument(format!("input {index}: the dimensions exceed the address space")));
             };
             let slot = self.lock().pop().unwrap_or_default();
             slot.data.store(data, Release);
@@ -248,7 +249,7 @@ impl Slots {
             borrowed.used.push(slot.clone());
             let tensor = Tensor::from_storage(dtype, &dims, slot);
             let Some(tensor) = tensor else {
-                return Err(Error::argument(format!("input {number}: not enough memory for aligned elements")));
+                return Err(Error::argument(format!("input {index}: not enough memory for aligned elements")));
             };
             borrowed.tensors.push(tensor);
         }
@@ -277,19 +278,19 @@ impl Drop for Borrowed<'_> {
 impl Borrowed<'_> {
     /// Checks that outputs overlap neither inputs nor each other.
     pub fn check_apart(&self, outputs: &[Output<'_>]) -> Result<(), Error> {
-        let apart = |a: Range<*const u8>, b: Range<*const u8>| {
+        let are_disjoint = |a: Range<*const u8>, b: Range<*const u8>| {
             a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start
         };
-        for (number, output) in outputs.iter().enumerate() {
+        for (index, output) in outputs.iter().enumerate() {
             let memory = output.data.as_ptr_range();
             let inputs = self.used.iter().map(|slot| {
-                let first = slot.data.load(Acquire).cast_const();
-                first..first.wrapping_add(slot.bytes.load(Acquire))
+                let pointer = slot.data.load(Acquire).cast_const();
+                pointer..pointer.wrapping_add(slot.bytes.load(Acquire))
             });
-            let others = outputs[..number].iter().map(|other| other.data.as_ptr_range());
-            if !inputs.chain(others).all(|other| apart(memory.clone(), other)) {
+            let other_ranges = outputs[..index].iter().map(|other| other.data.as_ptr_range());
+            if !inputs.chain(other_ranges).all(|other| are_disjoint(memory.clone(), other)) {
                 let message =
-                    format!("output {number}: expected separate memory, found an overlap with an input or output");
+                    format!("output {index}: expected separate memory, found an overlap with an input or output");
                 return Err(Error::argument(message));
             }
         }
@@ -299,8 +300,8 @@ impl Borrowed<'_> {
     /// Returns the tensor, copied if it refers to caller-provided memory.
     pub fn detach(&self, tensor: Tensor) -> Result<Tensor, Error> {
         let address = tensor.bytes().as_ptr();
-        let inside = |slot: &Arc<Slot>| (**slot).as_ref().as_ptr_range().contains(&address);
-        if !self.used.iter().any(inside) {
+        let contains = |slot: &Arc<Slot>| (**slot).as_ref().as_ptr_range().contains(&address);
+        if !self.used.iter().any(contains) {
             return Ok(tensor);
         }
         Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes())
@@ -330,19 +331,18 @@ impl Results {
         let mut shapes: Vec<Box<[i64]>> =
             tensors.iter().map(|tensor| tensor.shape().iter().map(|&dim| dim as i64).collect()).collect();
         let mut views = Vec::with_capacity(tensors.len());
-        for (number, (tensor, shape)) in tensors.iter().zip(&mut shapes).enumerate() {
+        for (index, (tensor, shape)) in tensors.iter().zip(&mut shapes).enumerate() {
             let (data, rank) = (tensor.bytes().as_ptr().cast_mut().cast(), tensor.shape().len() as i32);
             let view = View::new(tensor.dtype(), data, shape.as_mut_ptr(), rank);
             views.push(view.ok_or_else(|| {
-                Error::argument(format!(
-                    "output {number}: expected an element type of DLPack, found {}",
-                    tensor.dtype()
-                ))
+                Error::argument(format!("output {index}: expected an element type of DLPack, found {}", tensor.dtype()))
             })?);
         }
-        let shared = |tensor: &Tensor| !tensor.is_exclusive();
-        let tensors =
-            tensors.into_iter().map(|tensor| (shared(&tensor), tensor)).map(|(shared, tensor)| (tensor, shared));
+        let is_shared = |tensor: &Tensor| !tensor.is_exclusive();
+        let tensors = tensors
+            .into_iter()
+            .map(|tensor| (is_shared(&tensor), tensor))
+            .map(|(is_shared, tensor)| (tensor, is_shared));
         Ok(Results { views, _shapes: shapes, tensors: tensors.collect() })
     }
 
@@ -353,7 +353,7 @@ impl Results {
 
     /// Returns a result, and true if its memory is shared.
     pub fn tensor(&self, index: usize) -> Option<(&Tensor, bool)> {
-        self.tensors.get(index).map(|(tensor, shared)| (tensor, *shared))
+        self.tensors.get(index).map(|(tensor, is_shared)| (tensor, *is_shared))
     }
 }
 
@@ -392,9 +392,9 @@ pub unsafe extern "C" fn byoc_view(
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     let dtype = unsafe { text(dtype, "dtype") }.ok().and_then(DType::parse);
     match dtype.and_then(|dtype| View::new(dtype, data, shape.cast_mut(), ndim)).filter(|_| !view.is_null()) {
-        Some(made) => {
+        Some(slot) => {
             // SAFETY: the caller meets the pointer requirements of `byoc.h`.
-            unsafe { view.write(made) };
+            unsafe { view.write(slot) };
             0
         }
         None => -1,

@@ -22,21 +22,21 @@ fn digits() -> PathBuf {
 }
 
 /// Creates a directory with the library in its installed layout.
-fn installed() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
+fn install() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
     let library = c_library();
-    std::fs::create_dir(folder.path().join("lib")).unwrap();
+    std::fs::create_dir(dir.path().join("lib")).unwrap();
     for extension in ["so", "a"] {
-        let to = folder.path().join(format!("lib/libbyoc.{extension}"));
-        std::os::unix::fs::symlink(library.with_extension(extension), to).unwrap();
+        let target = dir.path().join(format!("lib/libbyoc.{extension}"));
+        std::os::unix::fs::symlink(library.with_extension(extension), target).unwrap();
     }
-    folder
+    dir
 }
 
-/// Compiles a source file against the library in `folder`; returns the path of the executable.
-fn build(folder: &TempDir, compiler: &[&str], file: &str, shared: bool) -> PathBuf {
-    let program = folder.path().join(if shared { "shared" } else { "static" });
-    let lib = folder.path().join("lib");
+/// Compiles a source file against the library in `dir`; returns the path of the executable.
+fn build(dir: &TempDir, compiler: &[&str], file: &str, is_shared: bool) -> PathBuf {
+    let program = dir.path().join(if is_shared { "shared" } else { "static" });
+    let lib = dir.path().join("lib");
     let mut command = Command::new(compiler[0]);
     command
         .args(&compiler[1..])
@@ -46,7 +46,7 @@ fn build(folder: &TempDir, compiler: &[&str], file: &str, shared: bool) -> PathB
         .arg("-o")
         .arg(&program)
         .arg(source(file));
-    if shared {
+    if is_shared {
         command.arg("-L").arg(&lib).arg("-lbyoc").arg(format!("-Wl,-rpath,{}", lib.display()));
     } else {
         // The linker would discard the self-registering operator and kernel tables, because nothing references them.
@@ -78,18 +78,18 @@ fn pictures() -> Vec<(String, String)> {
         let pixels: Vec<f32> = pixels.iter().map(|&value| value as f32).collect();
         let outputs = model.run([Tensor::from_slice(&[1, 1, 8, 8], &pixels)]).unwrap();
         let logits = outputs[0].as_slice::<f32>();
-        let best = (0..10).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
-        (pixels.iter().map(f32::to_string).collect::<Vec<_>>().join(" "), format!("{best}\n"))
+        let class = (0..10).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
+        (pixels.iter().map(f32::to_string).collect::<Vec<_>>().join(" "), format!("{class}\n"))
     };
     pixels.chunks(64).take(20).map(picture).collect()
 }
 
 fn classifies(compiler: &[&str], file: &str) {
-    let folder = installed();
+    let dir = install();
     let pictures = pictures();
     assert!(pictures.iter().map(|(_, digit)| digit).collect::<std::collections::BTreeSet<_>>().len() > 3);
-    for shared in [true, false] {
-        let program = build(&folder, compiler, file, shared);
+    for is_shared in [true, false] {
+        let program = build(&dir, compiler, file, is_shared);
         for (picture, digit) in &pictures {
             let output = run(Command::new(&program).arg(digits()), picture);
             assert_eq!(String::from_utf8_lossy(&output.stdout), *digit, "{}", String::from_utf8_lossy(&output.stderr));
@@ -127,23 +127,23 @@ fn the_headers_compile_alone() {
 
 #[test]
 fn wrong_calls_give_errors_and_leak_nothing() {
-    let folder = installed();
-    let program = build(&folder, &["cc", "-std=c11"], "tests/bad_calls.c", true);
+    let dir = install();
+    let program = build(&dir, &["cc", "-std=c11"], "tests/bad_calls.c", true);
     let output = Command::new(&program).arg(digits()).arg("200").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]
 fn runs_allocate_nothing() {
-    let folder = installed();
-    let program = build(&folder, &["cc", "-std=c11"], "tests/allocations.c", true);
+    let dir = install();
+    let program = build(&dir, &["cc", "-std=c11"], "tests/allocations.c", true);
     let output = Command::new(&program).arg(digits()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 /// Writes a model whose second result is a constant; returns its path.
-fn constant(folder: &TempDir) -> PathBuf {
-    let file = folder.path().join("constant.relay");
+fn constant(dir: &TempDir) -> PathBuf {
+    let file = dir.path().join("constant.relay");
     let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, 3), float32]) { (nn.relu(%x), 2.5f) }\n";
     std::fs::write(&file, text).unwrap();
     file
@@ -151,11 +151,11 @@ fn constant(folder: &TempDir) -> PathBuf {
 
 #[test]
 fn tensors_of_dlpack_go_in_and_out() {
-    let folder = installed();
-    let program = build(&folder, &["cc", "-std=c11"], "tests/dlpack.c", true);
-    let output = Command::new(&program).arg(digits()).arg(constant(&folder)).output().unwrap();
+    let dir = install();
+    let program = build(&dir, &["cc", "-std=c11"], "tests/dlpack.c", true);
+    let output = Command::new(&program).arg(digits()).arg(constant(&dir)).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    let program = build(&folder, &["c++", "-std=c++17"], "tests/dlpack.cpp", true);
+    let program = build(&dir, &["c++", "-std=c++17"], "tests/dlpack.cpp", true);
     let output = Command::new(&program).arg(digits()).output().unwrap();
     assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
 }
@@ -163,7 +163,7 @@ fn tensors_of_dlpack_go_in_and_out() {
 /// Returns the commands in a block of `docs/c-api.md`, without the `cargo` commands.
 fn documented_commands(block: usize) -> String {
     let page = std::fs::read_to_string(workspace().join("docs/c-api.md")).unwrap();
-    let commands = page.split("```sh\n").nth(block + 1).and_then(|rest| rest.split("```").next()).unwrap();
+    let commands = page.split("```sh\n").nth(block + 1).and_then(|tail| tail.split("```").next()).unwrap();
     commands.lines().filter(|line| !line.starts_with("cargo ")).map(|line| format!("{line}\n")).collect()
 }
 
@@ -178,26 +178,28 @@ fn the_commands_of_the_document_build_the_example() {
     let (prefix, library) = (home.path().join("byoc"), c_library());
     std::fs::create_dir_all(prefix.join("lib/pkgconfig")).unwrap();
     std::fs::create_dir_all(prefix.join("include")).unwrap();
-    for (from, to) in [
+    for (pattern, target) in [
         (source("include/byoc.h"), "include/byoc.h"),
         (source("include/byoc.hpp"), "include/byoc.hpp"),
         (library.with_extension("so"), "lib/libbyoc.so"),
         (library.with_extension("a"), "lib/libbyoc.a"),
         (source("examples/digits.c"), "../digits.c"),
     ] {
-        std::os::unix::fs::symlink(from, prefix.join(to)).unwrap();
+        std::os::unix::fs::symlink(pattern, prefix.join(target)).unwrap();
     }
     let text = std::fs::read_to_string(source("byoc.pc.in")).unwrap();
     let text = text.replace("@PREFIX@", &prefix.display().to_string()).replace("@VERSION@", env!("CARGO_PKG_VERSION"));
     std::fs::write(prefix.join("lib/pkgconfig/byoc.pc"), text).unwrap();
     let (picture, digit) = &pictures()[0];
-    let (shared, fixed) = (documented_commands(0), documented_commands(1));
-    assert!(shared.contains("$(pkg-config --cflags --libs byoc)") && fixed.contains("--whole-archive"));
-    for commands in [shared, fixed] {
+    let (shared_commands, static_commands) = (documented_commands(0), documented_commands(1));
+    assert!(
+        shared_commands.contains("$(pkg-config --cflags --libs byoc)") && static_commands.contains("--whole-archive")
+    );
+    for commands in [shared_commands, static_commands] {
         let mut shell = Command::new("sh");
         shell.args(["-e", "-c", &commands]).current_dir(home.path()).env("HOME", home.path());
-        let built = shell.output().unwrap();
-        assert!(built.status.success(), "{commands}\n{}", String::from_utf8_lossy(&built.stderr));
+        let compilation = shell.output().unwrap();
+        assert!(compilation.status.success(), "{commands}\n{}", String::from_utf8_lossy(&compilation.stderr));
         let output = run(Command::new(home.path().join("digits")).arg(digits()), picture);
         assert_eq!(String::from_utf8_lossy(&output.stdout), *digit, "{}", String::from_utf8_lossy(&output.stderr));
         std::fs::remove_file(home.path().join("digits")).unwrap();
@@ -226,17 +228,17 @@ fn valgrind() -> Option<Command> {
 #[test]
 fn valgrind_finds_nothing_in_managed_tensors() {
     let Some(mut valgrind) = valgrind() else { return };
-    let folder = installed();
-    let program = build(&folder, &["cc", "-std=c11"], "tests/dlpack.c", true);
-    let output = valgrind.arg(program).arg(digits()).arg(constant(&folder)).output().unwrap();
+    let dir = install();
+    let program = build(&dir, &["cc", "-std=c11"], "tests/dlpack.c", true);
+    let output = valgrind.arg(program).arg(digits()).arg(constant(&dir)).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
 fn valgrind_finds_nothing_in_the_example() {
     let Some(mut valgrind) = valgrind() else { return };
-    let folder = installed();
-    let program = build(&folder, &["cc", "-std=c11"], "examples/digits.c", true);
+    let dir = install();
+    let program = build(&dir, &["cc", "-std=c11"], "examples/digits.c", true);
     let (picture, digit) = &pictures()[0];
     let output = run(valgrind.arg(program).arg(digits()), picture);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
