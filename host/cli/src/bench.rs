@@ -16,45 +16,45 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         output::check([path.as_path()])?;
     }
     let mut session = ready::session(&args.build)?;
-    let prepared = ready::prepare(&args.model, &args.build, &args.input, &mut session)?;
-    let inputs = prepared.given.resolve(&prepared.model, Some(0))?;
+    let model_run = ready::prepare(&args.model, &args.build, &args.input, &mut session)?;
+    let inputs = model_run.inputs.resolve(&model_run.model, Some(0))?;
     let _interruptible = cancel_on_interrupt(&session.cancel);
     // Warm-up: caches, page mappings and clock rates settle within a few runs.
     for _ in 0..(args.runs / 5).max(3) {
-        prepared.model.run(&inputs)?;
+        model_run.model.run(&inputs)?;
     }
-    let before = session.metrics.snapshot();
+    let metrics_before = session.metrics.snapshot();
     let mut times = Vec::with_capacity(args.runs as usize);
     for _ in 0..args.runs {
         let start = Instant::now();
-        prepared.model.run(&inputs)?;
+        model_run.model.run(&inputs)?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
     }
-    let metrics = metrics(&before, &session.metrics.snapshot(), args.runs);
+    let metrics = metrics(&metrics_before, &session.metrics.snapshot(), args.runs);
     if let Some(path) = &args.trace {
         let trace = Trace::new(true);
         session.metrics.record();
-        prepared.model.run_observed(&inputs, &trace)?;
+        model_run.model.run_observed(&inputs, &trace)?;
         trace.add_plugin_events(&session.metrics.take_recorded());
         output::write(path, |file| trace.write_to(file))?;
     }
     times.sort_by(f64::total_cmp);
-    let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
-    let host_steps = prepared.model.host_steps();
+    let percentile = |fraction: f64| times[((times.len() - 1) as f64 * fraction).round() as usize];
+    let host_steps = model_run.model.host_steps();
     let row = json!({
         "model": ready::name_of(&args.model),
         "backend": args.build.backend.join(","),
         "threads": session.pool.threads(),
-        "compile_s": prepared.compile.as_secs_f64(),
-        "load_s": prepared.load.as_secs_f64(),
-        "median_ms": at(0.5),
-        "p90_ms": at(0.9),
+        "compile_s": model_run.compile.as_secs_f64(),
+        "load_s": model_run.load.as_secs_f64(),
+        "median_ms": percentile(0.5),
+        "p90_ms": percentile(0.9),
         "min_ms": times[0],
         "runs": args.runs,
         "peak_rss_bytes": peak_rss_bytes(),
-        "regions": prepared.model.regions,
+        "regions": model_run.model.regions,
         "host_steps": host_steps,
-        "offload_flops": prepared.model.offload_share,
+        "offload_flops": model_run.model.offload_share,
         "metrics": metrics,
     });
     if args.build.talk.json {
@@ -62,12 +62,12 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     println!("{}, {} threads, {} runs", escape::line(&ready::name_of(&args.model)), session.pool.threads(), args.runs);
-    println!("  median {:.3} ms   p90 {:.3} ms   min {:.3} ms", at(0.5), at(0.9), times[0]);
-    println!("  compile {:.3} s   load {:.3} s", prepared.compile.as_secs_f64(), prepared.load.as_secs_f64());
+    println!("  median {:.3} ms   p90 {:.3} ms   min {:.3} ms", percentile(0.5), percentile(0.9), times[0]);
+    println!("  compile {:.3} s   load {:.3} s", model_run.compile.as_secs_f64(), model_run.load.as_secs_f64());
     println!(
         "  {} regions with {:.1} % of the FLOPs, {host_steps} steps on the host",
-        prepared.model.regions,
-        100.0 * prepared.model.offload_share
+        model_run.model.regions,
+        100.0 * model_run.model.offload_share
     );
     if let Some(peak) = peak_rss_bytes() {
         println!("  peak memory {:.1} MiB", peak as f64 / f64::from(1 << 20));
@@ -80,15 +80,16 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
 
 /// Returns the plugin counters per run. A pair of counters `x.used` and `x.available` also yields `x.utilisation`, the
 /// ratio of their sums, as ratios themselves cannot be summed.
-fn metrics(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, runs: u32) -> Map<String, Value> {
-    let counted = |name: &str| {
-        after.get(name).map_or(0, |count| count - before.get(name).copied().unwrap_or(0)) as f64 / f64::from(runs)
+fn metrics(metrics_before: &BTreeMap<String, u64>, later: &BTreeMap<String, u64>, runs: u32) -> Map<String, Value> {
+    let difference = |name: &str| {
+        later.get(name).map_or(0, |count| count - metrics_before.get(name).copied().unwrap_or(0)) as f64
+            / f64::from(runs)
     };
-    let mut metrics: Map<String, Value> = after.keys().map(|name| (name.clone(), json!(counted(name)))).collect();
-    for name in after.keys().filter_map(|name| name.strip_suffix(".used")) {
-        let available = counted(&format!("{name}.available"));
+    let mut metrics: Map<String, Value> = later.keys().map(|name| (name.clone(), json!(difference(name)))).collect();
+    for name in later.keys().filter_map(|name| name.strip_suffix(".used")) {
+        let available = difference(&format!("{name}.available"));
         if available > 0.0 {
-            metrics.insert(format!("{name}.utilisation"), json!(counted(&format!("{name}.used")) / available));
+            metrics.insert(format!("{name}.utilisation"), json!(difference(&format!("{name}.used")) / available));
         }
     }
     metrics

@@ -25,7 +25,7 @@ pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
     let runner = runner(args)?;
     crate::log::to_stderr(args.talk.verbose);
     let session = Session::new(&args.plugins.plugin_dirs, 0)?;
-    let licenses = program::folder().map(|folder| folder.join("licenses"));
+    let licenses = program::folder().map(|dir| dir.join("licenses"));
     let report = byoc_bundle::write(&Request {
         session: &session,
         artifact: &args.artifact,
@@ -58,8 +58,8 @@ fn runner(args: &BundleArgs) -> Result<PathBuf, Failure> {
     if let Some(named) = &args.runner {
         return Ok(named.clone());
     }
-    let beside = program::folder().map(|folder| folder.join(RUNNER));
-    beside.filter(|path| path.is_file()).ok_or_else(|| {
+    let installed_runner = program::folder().map(|dir| dir.join(RUNNER));
+    installed_runner.filter(|path| path.is_file()).ok_or_else(|| {
         let message = format!("expected the executable {RUNNER} in the directory of byoc, found none");
         let help = "copy the runner from a release archive, build it in a checkout with \"cargo build --package \
                     byoc-bundle\", or pass its path with --runner FILE";

@@ -19,29 +19,31 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
         output::check([path.as_path()])?;
     }
     let session = ready::session(&args.build)?;
-    let given = ready::given(&args.model, &InputArgs::default())?;
+    let inputs = ready::input_sources(&args.model, &InputArgs::default())?;
     let build = BuildArgs { source: args.emit == Some(Stage::Source), ..args.build.clone() };
-    let built = ready::build(&args.model, &build, &session, &given)?;
+    let build_output = ready::build(&args.model, &build, &session, &inputs)?;
     match args.emit {
-        Some(Stage::Relay) => print_module(&built.simplified),
-        Some(Stage::Partitioned) => print_module(&built.partitioned),
-        Some(Stage::GraphJson) => println!("{:#}", export::graph_json(&built.partitioned)?),
-        Some(Stage::RegionJson) => export::region_json(&built.partitioned)?.iter().for_each(|g| println!("{g:#}")),
-        Some(Stage::Source) => print_source(&built.compiled, None)?,
+        Some(Stage::Relay) => print_module(&build_output.simplified),
+        Some(Stage::Partitioned) => print_module(&build_output.partitioned),
+        Some(Stage::GraphJson) => println!("{:#}", export::graph_json(&build_output.partitioned)?),
+        Some(Stage::RegionJson) => {
+            export::region_json(&build_output.partitioned)?.iter().for_each(|g| println!("{g:#}"))
+        }
+        Some(Stage::Source) => print_source(&build_output.compiled, None)?,
         None => {}
     }
     if let Some(path) = &args.output {
-        let totals = &built.explanation.totals;
+        let totals = &build_output.explanation.totals;
         let mut size = 0;
         let to_stdout = output::is_stdout(path);
         if to_stdout {
             output::write(path, |file| {
-                artifact::write_to(file, &built.compiled)?;
+                artifact::write_to(file, &build_output.compiled)?;
                 size = file.metadata()?.len();
                 Ok(())
             })?;
         } else {
-            artifact::write(path, &built.compiled)?;
+            artifact::write(path, &build_output.compiled)?;
             size = std::fs::metadata(path).map_or(0, |m| m.len());
         }
         eprintln!(
@@ -51,7 +53,7 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
             totals.regions,
             100.0 * totals.offload_share
         );
-        report_packed_constants(&built.compiled);
+        report_packed_constants(&build_output.compiled);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -90,31 +92,31 @@ fn compile_or_open(model: &Path, build: &BuildArgs) -> Result<Compiled, Failure>
         return Ok(artifact::open(model)?.into_compiled());
     }
     let session = ready::session(build)?;
-    let given = ready::given(model, &InputArgs::default())?;
+    let inputs = ready::input_sources(model, &InputArgs::default())?;
     let build = BuildArgs { source: true, ..build.clone() };
-    Ok(ready::build(model, &build, &session, &given)?.compiled)
+    Ok(ready::build(model, &build, &session, &inputs)?.compiled)
 }
 
 /// Prints the source of the region `symbol`, or of all regions. Regions without source are reported on standard error.
 fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure> {
     let regions: Vec<_> = compiled.regions.iter().flatten().collect();
-    let wanted: Vec<_> = regions.iter().filter(|r| symbol.is_none_or(|s| s == r.symbol)).collect();
-    if let (Some(symbol), true) = (symbol, wanted.is_empty()) {
+    let selected: Vec<_> = regions.iter().filter(|r| symbol.is_none_or(|s| s == r.symbol)).collect();
+    if let (Some(symbol), true) = (symbol, selected.is_empty()) {
         let names: Vec<&str> = regions.iter().map(|r| r.symbol.as_str()).collect();
         let message = format!("unknown region \"{symbol}\"");
         let mut diagnostic =
             Diagnostic::error(codes::plugins::MISSING_SYMBOL, message).note(format!("regions: {}", names.join(", ")));
-        if let Some(near) = nearest(symbol, names) {
-            diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+        if let Some(suggestion) = nearest(symbol, names) {
+            diagnostic = diagnostic.help(format!("did you mean \"{suggestion}\"?"));
         }
         return Err(diagnostic.into());
     }
-    if wanted.is_empty() {
+    if selected.is_empty() {
         return Err(Diagnostic::error(codes::plugins::TOOK_NOTHING, "no generated code: the model has no regions")
             .help("select a backend with --backend, or run \"byoc explain\" to list the reasons for each refusal")
             .into());
     }
-    for region in wanted {
+    for region in selected {
         match &region.source {
             Some(source) => print!("{}", escape::lines(&source.text)),
             None => {

@@ -25,16 +25,16 @@ pages! {
 const REASONS: &str = include_str!("../../../docs/reasons.md");
 
 /// Returns the reference section of a refusal code, matched case-insensitively.
-fn reason(wanted: &str) -> Option<&'static str> {
+fn reason(refusal_code: &str) -> Option<&'static str> {
     REASONS
         .split("\n## ")
         .skip(1)
-        .find(|section| section.lines().next().is_some_and(|code| code.eq_ignore_ascii_case(wanted)))
+        .find(|section| section.lines().next().is_some_and(|code| code.eq_ignore_ascii_case(refusal_code)))
 }
 
 /// Runs the command.
 pub fn run(args: &ErrorArgs) -> Result<ExitCode, Failure> {
-    let Some(wanted) = &args.code else {
+    let Some(code_text) = &args.code else {
         let mut table = table::new(&["code", "meaning"]);
         for (code, title) in codes::all() {
             table.add_row([code.to_string(), title.to_owned()]);
@@ -42,17 +42,17 @@ pub fn run(args: &ErrorArgs) -> Result<ExitCode, Failure> {
         table::print(&table);
         return Ok(ExitCode::SUCCESS);
     };
-    if let Some(section) = reason(wanted) {
+    if let Some(section) = reason(code_text) {
         println!("# {}", section.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
-    let number: Option<u16> = wanted.trim_start_matches(['E', 'e']).parse().ok();
+    let number: Option<u16> = code_text.trim_start_matches(['E', 'e']).parse().ok();
     match PAGES.iter().find(|(n, _)| Some(*n) == number) {
         Some((_, page)) => {
             println!("{}", page.trim_end());
             Ok(ExitCode::SUCCESS)
         }
-        None => Err(Diagnostic::error(Code(403), format!("unknown error code \"{wanted}\""))
+        None => Err(Diagnostic::error(Code(403), format!("unknown error code \"{code_text}\""))
             .help("run \"byoc error\" to list all codes")
             .into()),
     }

@@ -27,16 +27,16 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let session = ready::session(&args.build)?;
-    let given = ready::given(&args.model, &InputArgs::default())?;
-    let mut built = ready::compile(&args.model, &args.build, &session, &given)?;
+    let inputs = ready::input_sources(&args.model, &InputArgs::default())?;
+    let mut build_output = ready::compile(&args.model, &args.build, &session, &inputs)?;
     if !args.build.talk.json {
         // The table already lists the reasons that the notes of this warning repeat.
-        for warning in built.warnings.iter_mut().filter(|warning| warning.code == codes::plugins::TOOK_NOTHING) {
+        for warning in build_output.warnings.iter_mut().filter(|warning| warning.code == codes::plugins::TOOK_NOTHING) {
             warning.notes.clear();
         }
     }
-    built.warnings.iter().for_each(render::diagnostic);
-    let explanation = &built.explanation;
+    build_output.warnings.iter().for_each(render::diagnostic);
+    let explanation = &build_output.explanation;
     if let Some(path) = &args.html {
         let page = explain_page::page(&ready::name_of(&args.model), explanation);
         output::write(path, |file| file.write_all(page.as_bytes()))?;
@@ -60,8 +60,8 @@ pub(crate) fn print(explanation: &Explanation, full: bool) {
         let mut rows = table::new(&["operator", "source", "flops", "where", "why not elsewhere"]);
         for node in &explanation.nodes {
             let reasons: Vec<String> = node.refusals.iter().map(reason).collect();
-            let place = places(node).join(", ");
-            rows.add_row([node.op.clone(), node.source.clone(), count(node.flops), place, reasons.join("; ")]);
+            let location = locations(node).join(", ");
+            rows.add_row([node.op.clone(), node.source.clone(), count(node.flops), location, reasons.join("; ")]);
         }
         table::print(&rows);
         return;
@@ -69,18 +69,18 @@ pub(crate) fn print(explanation: &Explanation, full: bool) {
     let reasons = Reasons::of(explanation);
     let header = ["operator", "source", "flops", "where", "why not elsewhere"];
     let rows = explanation.nodes.iter().map(|node| {
-        let place = match &places(node)[..] {
-            [one] => one.clone(),
-            [first, second] => format!("{first}, {second}"),
+        let location = match &locations(node)[..] {
+            [only] => only.clone(),
+            [first_place, second] => format!("{first_place}, {second}"),
             // The host is always listed, as it is the most important placement for the user; the others are only
             // counted.
-            [first, rest @ ..] if rest.iter().any(|place| place == "host") => {
-                format!("{first}, host and {} more", rest.len() - 1)
+            [first_place, rest @ ..] if rest.iter().any(|location| location == "host") => {
+                format!("{first_place}, host and {} more", rest.len() - 1)
             }
-            [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+            [first_place, rest @ ..] => format!("{first_place} and {} more", rest.len()),
             [] => String::new(),
         };
-        vec![node.op.clone(), node.source.clone(), count(node.flops), place, reasons.numbers(node)]
+        vec![node.op.clone(), node.source.clone(), count(node.flops), location, reasons.numbers(node)]
     });
     table::print_lines(&header, &rows.collect::<Vec<_>>(), &[0, 1, 3]);
     if !reasons.by_number.is_empty() {
@@ -94,16 +94,16 @@ pub(crate) fn print(explanation: &Explanation, full: bool) {
 }
 
 fn print_totals(explanation: &Explanation) {
-    let sums = &explanation.totals;
+    let totals = &explanation.totals;
     println!(
         "{} operators: {} in {}, {} on the host, {} folded; {:.1} % of {} FLOPs on backends",
-        sums.operators,
-        sums.in_regions,
-        plural(sums.regions, "region"),
-        sums.on_host,
-        sums.folded,
-        100.0 * sums.offload_share,
-        count(sums.flops)
+        totals.operators,
+        totals.in_regions,
+        plural(totals.regions, "region"),
+        totals.on_host,
+        totals.folded,
+        100.0 * totals.offload_share,
+        count(totals.flops)
     );
     for copies in &explanation.copies {
         println!(
@@ -115,7 +115,7 @@ fn print_totals(explanation: &Explanation) {
             count(copies.from_device_bytes as u64)
         );
     }
-    if sums.open_dims {
+    if totals.open_dims {
         println!("FLOPs are counted with every symbolic dimension set to 1");
     }
     println!();
@@ -124,16 +124,16 @@ fn print_totals(explanation: &Explanation) {
 fn print_operator_types(explanation: &Explanation) {
     let mut by_operator: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
     for node in &explanation.nodes {
-        let sums = by_operator.entry(&node.op).or_default();
+        let row = by_operator.entry(&node.op).or_default();
         let column = PlacementKind::ALL.iter().position(|kind| *kind == node.placement.kind).unwrap_or(1);
-        sums[column] += 1;
-        sums[3] = node.flops.saturating_add(sums[3]);
+        row[column] += 1;
+        row[3] = node.flops.saturating_add(row[3]);
     }
-    let totals = by_operator.into_iter().map(|(op, [regions, host, folded, flops])| {
+    let rows = by_operator.into_iter().map(|(op, [regions, host, folded, flops])| {
         vec![op.to_owned(), regions.to_string(), host.to_string(), folded.to_string(), count(flops)]
     });
     let header = ["operator", "in regions", "on host", "folded", "flops"];
-    table::print_lines(&header, &totals.collect::<Vec<_>>(), &[0]);
+    table::print_lines(&header, &rows.collect::<Vec<_>>(), &[0]);
     println!();
 }
 
@@ -213,23 +213,23 @@ impl<'a> Reasons<'a> {
 
     /// Formats the numbers of an operator's reasons, as in `[1] [3]`.
     fn numbers(&self, node: &NodeRow) -> String {
-        let mut numbers: Vec<usize> = node.refusals.iter().filter_map(|r| self.number_of.get(r).copied()).collect();
-        numbers.sort_unstable();
-        let numbers: Vec<String> = numbers.iter().map(|n| format!("[{n}]")).collect();
-        numbers.join(" ")
+        let mut indices: Vec<usize> = node.refusals.iter().filter_map(|r| self.number_of.get(r).copied()).collect();
+        indices.sort_unstable();
+        let indices: Vec<String> = indices.iter().map(|n| format!("[{n}]")).collect();
+        indices.join(" ")
     }
 }
 
 /// Returns the placements of an operator, the main placement first.
-fn places(node: &NodeRow) -> Vec<String> {
-    let others = node.parts.iter().filter(|part| **part != node.placement);
-    std::iter::once(&node.placement).chain(others).map(place).collect()
+fn locations(node: &NodeRow) -> Vec<String> {
+    let other_parts = node.parts.iter().filter(|part| **part != node.placement);
+    std::iter::once(&node.placement).chain(other_parts).map(location).collect()
 }
 
-fn place(placement: &Placement) -> String {
+fn location(placement: &Placement) -> String {
     match (&placement.region, &placement.into) {
         (Some(region), _) => region.clone(),
-        (None, Some(into)) => format!("folded into {into}"),
+        (None, Some(target)) => format!("folded into {target}"),
         (None, None) => placement.kind.name().to_owned(),
     }
 }

@@ -20,8 +20,8 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
     let machine = machine(args.build.target.as_deref())?;
     let build = BuildArgs { target: None, source: true, program: true, ..args.build.clone() };
     let session = ready::session(&build)?;
-    let given = ready::given(&args.model, &args.input)?;
-    let built = ready::build(&args.model, &build, &session, &given)?;
+    let sources = ready::input_sources(&args.model, &args.input)?;
+    let build_output = ready::build(&args.model, &build, &session, &sources)?;
     let options = Options {
         prefix: args.prefix.clone(),
         title: ready::name_of(&args.model),
@@ -34,18 +34,18 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
         half_weights: args.half_weights,
     };
     // An unsupported model is rejected before it is run; the interface is known without recorded values.
-    project(&built, &options, &Recorded::default())?;
-    let signature = built.signature.clone();
+    project(&build_output, &options, &Recorded::default())?;
+    let signature = build_output.signature.clone();
     let cache_dir = ready::build_options(&build).cache_dir;
-    let exported = byoc::build::BuildOutput { compiled: built.compiled.clone(), ..built };
-    let (model, warnings) = Model::load(&session, exported.compiled.clone(), cache_dir.as_deref())?;
+    let exported_output = byoc::build::BuildOutput { compiled: build_output.compiled.clone(), ..build_output };
+    let (model, warnings) = Model::load(&session, exported_output.compiled.clone(), cache_dir.as_deref())?;
     warnings.iter().for_each(render::diagnostic);
-    let inputs = given.resolve(&model, Some(0))?;
+    let inputs = sources.resolve(&model, Some(0))?;
     let outputs = match recorded_outputs(args, &signature)? {
         Some(outputs) => outputs,
         None => model.run(&inputs)?,
     };
-    let project = project(&exported, &options, &Recorded { inputs, outputs })?;
+    let project = project(&exported_output, &options, &Recorded { inputs, outputs })?;
     write(&args.c, &project, &previous)?;
     println!(
         "{}: {} files, {} bytes of constants, {} bytes of arena, {} multiply-adds",
@@ -62,25 +62,27 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
 fn externs(texts: &[String]) -> Result<Vec<Extern>, Failure> {
     let mut externs: Vec<Extern> = Vec::new();
     for text in texts {
-        let one: Extern = text.parse().map_err(|why| Failure::new(codes::frontends::NOT_EXPORTABLE, why))?;
-        if byoc_ir::op::lookup(&one.operator).is_none() {
-            let message = format!("--extern: unknown operator \"{}\"", one.operator);
+        let extern_symbol: Extern =
+            text.parse().map_err(|reason| Failure::new(codes::frontends::NOT_EXPORTABLE, reason))?;
+        if byoc_ir::op::lookup(&extern_symbol.operator).is_none() {
+            let message = format!("--extern: unknown operator \"{}\"", extern_symbol.operator);
             let mut diagnostic = Diagnostic::error(codes::frontends::NOT_EXPORTABLE, message);
-            if let Some(near) = byoc_ir::diag::nearest(&one.operator, byoc_ir::op::names()) {
-                diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+            if let Some(suggestion) = byoc_ir::diag::nearest(&extern_symbol.operator, byoc_ir::op::names()) {
+                diagnostic = diagnostic.help(format!("did you mean \"{suggestion}\"?"));
             }
             return Err(diagnostic.into());
         }
-        externs.push(one);
+        externs.push(extern_symbol);
     }
     Ok(externs)
 }
 
 fn machine(target: Option<&str>) -> Result<Machine, Failure> {
-    let known = Machine::TARGETS.iter().map(|entry| entry.0);
+    let target_names = Machine::TARGETS.iter().map(|entry| entry.0);
     let name = target.unwrap_or("generic");
     Machine::of_target(name).ok_or_else(|| {
-        let message = format!("expected one of the targets {}, found {name}", known.collect::<Vec<_>>().join(", "));
+        let message =
+            format!("expected one of the targets {}, found {name}", target_names.collect::<Vec<_>>().join(", "));
         Failure::new(codes::frontends::NOT_EXPORTABLE, message)
     })
 }
@@ -94,8 +96,8 @@ fn recorded_outputs(
     if !args.model.is_dir() || !args.input.inputs.is_empty() || args.input.image.is_some() {
         return Ok(None);
     }
-    let folder = TestFolder::open(&args.model)?;
-    Ok(folder.sets.first().map(|set| set.read_outputs(&signature.outputs)).transpose()?)
+    let dir = TestFolder::open(&args.model)?;
+    Ok(dir.sets.first().map(|set| set.read_outputs(&signature.outputs)).transpose()?)
 }
 
 /// Returns the files of an earlier export in the directory.
@@ -121,18 +123,18 @@ fn previous_files(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     let metadata: Option<Value> = metadata.and_then(|text| serde_json::from_str(&text).ok());
     let files = metadata.as_ref().and_then(|json| json["files"].as_array());
     let files = files.ok_or_else(|| refuse("expected an empty directory or an export, found other files".into()))?;
-    let plain = |name: &str| !name.contains(['/', '\\']) && name != ".." && name != ".";
-    Ok(files.iter().filter_map(Value::as_str).filter(|name| plain(name)).map(|name| dir.join(name)).collect())
+    let is_plain_name = |name: &str| !name.contains(['/', '\\']) && name != ".." && name != ".";
+    Ok(files.iter().filter_map(Value::as_str).filter(|name| is_plain_name(name)).map(|name| dir.join(name)).collect())
 }
 
 /// Writes all files of a project or none, then removes the stale files of an earlier export.
 fn write(dir: &Path, project: &Project, previous: &[PathBuf]) -> Result<(), Failure> {
     let new = !dir.exists();
-    let cannot = |error: std::io::Error| {
+    let write_error = |error: std::io::Error| {
         Failure::new(codes::frontends::CANNOT_WRITE, format!("cannot write {}: {error}", dir.display()))
     };
     if new {
-        std::fs::create_dir_all(dir).map_err(cannot)?;
+        std::fs::create_dir_all(dir).map_err(write_error)?;
     }
     let paths: Vec<PathBuf> = project.files.iter().map(|(name, _)| dir.join(name)).collect();
     let files: Vec<(&Path, &[u8])> =
@@ -143,8 +145,8 @@ fn write(dir: &Path, project: &Project, previous: &[PathBuf]) -> Result<(), Fail
         }
         return Err(error.into());
     }
-    for old in previous.iter().filter(|old| !paths.contains(old)) {
-        std::fs::remove_file(old).map_err(cannot)?;
+    for stale in previous.iter().filter(|stale| !paths.contains(stale)) {
+        std::fs::remove_file(stale).map_err(write_error)?;
     }
     Ok(())
 }

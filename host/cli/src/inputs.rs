@@ -56,9 +56,9 @@ impl InputSources {
     }
 
     /// Adds recorded values for the inputs without a value.
-    pub fn with_recorded(mut self, recorded: impl IntoIterator<Item = (String, Tensor)>) -> InputSources {
+    pub fn with_recorded(mut self, recorded_inputs: impl IntoIterator<Item = (String, Tensor)>) -> InputSources {
         if self.image.is_none() {
-            for (name, tensor) in recorded {
+            for (name, tensor) in recorded_inputs {
                 self.values.entry(name).or_insert(Origin::Tensor(tensor));
             }
         }
@@ -67,12 +67,12 @@ impl InputSources {
 
     /// Returns the shapes known before the model is read.
     pub fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
-        let known = self.values.iter().filter_map(|(name, origin)| match origin {
+        let with_origin = self.values.iter().filter_map(|(name, origin)| match origin {
             Origin::File(_, header) => Some((name.clone(), header.shape.to_vec())),
             Origin::Tensor(tensor) => Some((name.clone(), tensor.shape().to_vec())),
             _ => None,
         });
-        known.collect()
+        with_origin.collect()
     }
 
     /// Returns true if the inputs include an image.
@@ -83,8 +83,9 @@ impl InputSources {
     /// Returns the symbolic dimension that an image binds, and its value: an image is a single sample, so a symbolic
     /// first dimension of the input is 1.
     pub fn image_dims(&self, inputs: &[PortInfo]) -> Option<(String, usize)> {
-        let mut open = inputs.iter().filter(|port| !self.values.contains_key(&port.name));
-        let image_port = open.find(|port| accepts_image(port.dims.as_ref().map_or(0, Vec::len), inputs.len()))?;
+        let mut missing_ports = inputs.iter().filter(|port| !self.values.contains_key(&port.name));
+        let image_port =
+            missing_ports.find(|port| accepts_image(port.dims.as_ref().map_or(0, Vec::len), inputs.len()))?;
         image_port.dims.as_ref()?.first()?.name().map(|name| (name.to_string(), 1))
     }
 
@@ -92,16 +93,16 @@ impl InputSources {
     /// `default`, or is an error if `default` is `None`.
     pub fn resolve(&self, model: &Model, default: Option<u64>) -> Result<Vec<Tensor>, Failure> {
         let ports = model.inputs();
-        let mut named: Vec<(String, Tensor)> = Vec::new();
+        let mut named_inputs: Vec<(String, Tensor)> = Vec::new();
         for (index, port) in ports.iter().enumerate() {
             if let Some(value) = self.value(index, port, ports, default)? {
-                named.push((port.name.clone(), value));
+                named_inputs.push((port.name.clone(), value));
             }
         }
         // Unknown names are passed on to `bind`, whose error message lists the model's inputs.
         let unknown = self.values.keys().filter(|name| ports.iter().all(|p| p.name != **name));
-        named.extend(unknown.map(|name| (name.clone(), Tensor::scalar(0.0f32))));
-        Ok(model.executor().bind(named)?)
+        named_inputs.extend(unknown.map(|name| (name.clone(), Tensor::scalar(0.0f32))));
+        Ok(model.executor().bind(named_inputs)?)
     }
 
     fn value(
@@ -119,11 +120,11 @@ impl InputSources {
             }
             (Some(origin), _, _) => origin,
             (None, Some((path, normalization)), _) if accepts_image(port.ty.dims.len(), ports.len()) => {
-                let mut one = port.clone();
-                if let Some(first @ (Dim::Any | Dim::Symbolic(_))) = one.ty.dims.first_mut() {
-                    *first = Dim::Fixed(1);
+                let mut item_port = port.clone();
+                if let Some(batch_dim @ (Dim::Any | Dim::Symbolic(_))) = item_port.ty.dims.first_mut() {
+                    *batch_dim = Dim::Fixed(1);
                 }
-                let shape = shape_of(&one)?;
+                let shape = shape_of(&item_port)?;
                 return Ok(Some(image::load(path, port.ty.dtype, &shape, normalization)?));
             }
             (None, _, Some(seed)) => &Origin::Random(seed),

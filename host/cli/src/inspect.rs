@@ -74,15 +74,20 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     if !compiled.program.regions.is_empty() {
         println!();
         let mut regions = table::new(&["region", "needs", "made by", "cpu features", "blob bytes", "source"]);
-        for (region, made) in compiled.program.regions.iter().zip(&compiled.regions) {
-            regions.add_row(match made {
-                Some(made) => [
+        for (region, compiled_region) in compiled.program.regions.iter().zip(&compiled.regions) {
+            regions.add_row(match compiled_region {
+                Some(compiled_region) => [
                     region.symbol.clone(),
-                    format!("loadbinary_{}", made.loader),
-                    format!("{} {}", made.plugin.name, made.plugin.version),
-                    if made.cpu_features.is_empty() { "any".into() } else { made.cpu_features.join(" ") },
-                    made.blob.len().to_string(),
-                    made.source
+                    format!("loadbinary_{}", compiled_region.loader),
+                    format!("{} {}", compiled_region.plugin.name, compiled_region.plugin.version),
+                    if compiled_region.cpu_features.is_empty() {
+                        "any".into()
+                    } else {
+                        compiled_region.cpu_features.join(" ")
+                    },
+                    compiled_region.blob.len().to_string(),
+                    compiled_region
+                        .source
                         .as_ref()
                         .map_or_else(|| "-".to_owned(), |s| format!("{} {} bytes", s.language, s.text.len())),
                 ],
@@ -103,11 +108,11 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     println!("\n{} constants, {weights} bytes", compiled.constants.len() - compiled.absent.len());
     if !compiled.absent.is_empty() {
         let (count, bytes) = only_in_blobs(compiled, &compiled.absent);
-        let further = render::plural(count, "further constant");
-        println!("{further} ({bytes} bytes) stored only in blobs, whose regions cannot run on the host");
+        let count_text = render::plural(count, "further constant");
+        println!("{count_text} ({bytes} bytes) stored only in blobs, whose regions cannot run on the host");
     }
-    for (backend, shared) in &compiled.linked {
-        let bytes = shared.as_ref().map_or(0, |shared| shared.bytes().len());
+    for (backend, data) in &compiled.linked {
+        let bytes = data.as_ref().map_or(0, |data| data.bytes().len());
         println!("regions of {} are linked and share {bytes} bytes", escape::line(backend));
     }
     Ok(ExitCode::SUCCESS)

@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
 /// is the inference server linked into that process and receives the arguments of `byoc serve`.
 pub fn main_number(serve: impl FnOnce(&[OsString]) -> u8) -> u8 {
     let code = main_with(|args| ExitCode::from(serve(&args.arguments)));
-    (0..=u8::MAX).find(|number| ExitCode::from(*number) == code).unwrap_or(101)
+    (0..=u8::MAX).find(|code_number| ExitCode::from(*code_number) == code).unwrap_or(101)
 }
 
 fn main_with(serve: impl FnOnce(&ServeArgs) -> ExitCode) -> ExitCode {
@@ -68,14 +68,14 @@ fn main_with(serve: impl FnOnce(&ServeArgs) -> ExitCode) -> ExitCode {
         eprintln!("byoc has a bug: {info}");
         eprintln!("please report it with the command and the model that reproduce it");
     }));
-    let words = std::iter::once("byoc".into()).chain(program::arguments());
-    let cli = match Cli::try_parse_from(words) {
+    let arguments = std::iter::once("byoc".into()).chain(program::arguments());
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are printed on standard output and are not errors.
             let code = if error.use_stderr() { 2 } else { 0 };
-            let printed = error.print().map_err(out::OutputError::from);
-            return if code == 0 { exit_code(printed, ExitCode::SUCCESS) } else { ExitCode::from(code) };
+            let result = error.print().map_err(out::OutputError::from);
+            return if code == 0 { exit_code(result, ExitCode::SUCCESS) } else { ExitCode::from(code) };
         }
     };
     // The server replaces this process and inherits its standard output and signal handling.
@@ -133,8 +133,8 @@ fn watch(timeout: Option<Duration>) -> Result<Watchdog, Failure> {
 }
 
 /// Returns `code`, or the exit code of an error if standard output could not be written.
-fn exit_code(printed: Result<(), out::OutputError>, code: ExitCode) -> ExitCode {
-    match printed.err().and_then(|output_error| output_error.failure()) {
+fn exit_code(result: Result<(), out::OutputError>, code: ExitCode) -> ExitCode {
+    match result.err().and_then(|output_error| output_error.failure()) {
         None => code,
         Some(failure) => report_failure(&failure),
     }
@@ -143,8 +143,8 @@ fn exit_code(printed: Result<(), out::OutputError>, code: ExitCode) -> ExitCode 
 fn report_failure(failure: &Failure) -> ExitCode {
     let _ = out::flush();
     render::failure(failure);
-    let failed = failure.diagnostics.iter().any(|d| d.severity == Severity::Error);
-    ExitCode::from(u8::from(failed || failure.diagnostics.is_empty()))
+    let has_errors = failure.diagnostics.iter().any(|d| d.severity == Severity::Error);
+    ExitCode::from(u8::from(has_errors || failure.diagnostics.is_empty()))
 }
 
 fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {

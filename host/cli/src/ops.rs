@@ -17,8 +17,8 @@ pub fn run(args: &OpsArgs) -> Result<ExitCode, Failure> {
             let mut table = table::new(&["operator", "arguments", "host", "description"]);
             for def in op::table() {
                 let host = if def.reference.is_some() { "yes" } else { "no" };
-                let first = def.doc.split(['.', ';']).next().unwrap_or_default();
-                table.add_row([def.name, &def.inputs.join(", "), host, first]);
+                let summary = def.doc.split(['.', ';']).next().unwrap_or_default();
+                table.add_row([def.name, &def.inputs.join(", "), host, summary]);
             }
             table::print(&table);
         }
@@ -27,7 +27,7 @@ pub fn run(args: &OpsArgs) -> Result<ExitCode, Failure> {
     let Some(id) = op::lookup(name) else {
         let mut diagnostic = Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("unknown operator \"{name}\""));
         diagnostic = match nearest(name, op::names()) {
-            Some(near) => diagnostic.help(format!("did you mean \"{near}\"?")),
+            Some(suggestion) => diagnostic.help(format!("did you mean \"{suggestion}\"?")),
             None => diagnostic.help("run \"byoc ops\" to list all operators"),
         };
         return Err(diagnostic.into());

@@ -28,39 +28,39 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let module = relay::read_typed(&args.file)?;
-    let mut after = |pass: &str, module: &Module| {
+    let mut print_module = |pass: &str, module: &Module| {
         if args.print_after.as_deref().is_some_and(|p| p == "all" || p == pass) {
             eprint!("// after {pass}\n{}", text(module));
         }
     };
-    let mut run = RunOptions { verify_each: true, step_limit: args.pass_limit, after: Some(&mut after) };
-    let ran = manager::run(module, &names, &options, &mut run).map_err(|e| {
+    let mut run = RunOptions { verify_each: true, step_limit: args.pass_limit, after: Some(&mut print_module) };
+    let output = manager::run(module, &names, &options, &mut run).map_err(|e| {
         let mut failure = Failure::from(e.diagnostics);
-        if let Some(first) = failure.diagnostics.first_mut() {
-            first.notes.push(format!("in pass {}", e.pass));
+        if let Some(diagnostic) = failure.diagnostics.first_mut() {
+            diagnostic.notes.push(format!("in pass {}", e.pass));
         }
         failure
     })?;
-    ran.warnings.iter().for_each(render::diagnostic);
+    output.warnings.iter().for_each(render::diagnostic);
     if args.time_passes {
-        for timing in &ran.timings {
+        for timing in &output.timings {
             eprintln!("{:>12.3} ms  {}", timing.time.as_secs_f64() * 1e3, timing.pass);
         }
     }
     let Some(expected) = &args.expect else {
-        print!("{}", text(&ran.module));
+        print!("{}", text(&output.module));
         return Ok(ExitCode::SUCCESS);
     };
-    let want = relay::read_typed(expected)?;
-    let got = infer_type(&ran.module).map_err(|faults| {
+    let expected_module = relay::read_typed(expected)?;
+    let actual_module = infer_type(&output.module).map_err(|faults| {
         let diagnostics: Vec<Diagnostic> = faults.into_iter().map(|fault| fault.diagnostic).collect();
         Failure::from(diagnostics)
     })?;
-    match structural_equal(&got, &want) {
+    match structural_equal(&actual_module, &expected_module) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(difference) => {
-            let (got, want) = (text(&got), text(&want));
-            let diff = similar::TextDiff::from_lines(&want, &got);
+            let (actual_module, expected_module) = (text(&actual_module), text(&expected_module));
+            let diff = similar::TextDiff::from_lines(&expected_module, &actual_module);
             print!("{}", diff.unified_diff().header(&expected.display().to_string(), &args.file.display().to_string()));
             let message = format!(
                 "{} after the passes: expected the module in {}, found a different module",
@@ -101,8 +101,8 @@ fn pass_options(args: &OptArgs) -> Result<PassOptions, Failure> {
             if op::lookup(name).is_none() {
                 let message = format!("--annotate {target}: unknown operator \"{name}\"");
                 let mut diagnostic = Diagnostic::error(codes::types::UNKNOWN_OPERATOR, message);
-                if let Some(near) = nearest(name, op::names()) {
-                    diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+                if let Some(suggestion) = nearest(name, op::names()) {
+                    diagnostic = diagnostic.help(format!("did you mean \"{suggestion}\"?"));
                 }
                 return Err(diagnostic.into());
             }

@@ -96,12 +96,12 @@ pub fn with_stdout<T>(write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io
 }
 
 thread_local! {
-    /// Text that [`captured`] collects on this thread.
+    /// Text that [`captured_text`] collects on this thread.
     static CAPTURED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Captures the standard output of `body`, in the form printed to a file.
-pub fn captured(body: impl FnOnce()) -> String {
+pub fn captured_text(body: impl FnOnce()) -> String {
     let outer = CAPTURED.replace(Some(String::new()));
     body();
     CAPTURED.replace(outer).unwrap_or_default()
@@ -132,22 +132,22 @@ pub fn write(text: Arguments<'_>) {
 }
 
 /// Writes text with control characters escaped.
-fn write_shown(to: &mut dyn Write, text: Arguments<'_>) -> io::Result<()> {
+fn write_shown(out: &mut dyn Write, text: Arguments<'_>) -> io::Result<()> {
     struct EscapingWriter<'a> {
-        to: &'a mut dyn Write,
+        out: &'a mut dyn Write,
         outcome: io::Result<()>,
     }
     impl std::fmt::Write for EscapingWriter<'_> {
         fn write_str(&mut self, part: &str) -> std::fmt::Result {
-            self.outcome = self.to.write_all(escape::escape_json(part).as_bytes());
+            self.outcome = self.out.write_all(escape::escape_json(part).as_bytes());
             if self.outcome.is_ok() { Ok(()) } else { Err(std::fmt::Error) }
         }
     }
-    let mut shown = EscapingWriter { to, outcome: Ok(()) };
+    let mut writer = EscapingWriter { out, outcome: Ok(()) };
     // Write errors are in `outcome`; `write_fmt` itself fails only if a `Display` implementation does, and those of
     // the printed values never fail.
-    let _ = std::fmt::Write::write_fmt(&mut shown, text);
-    shown.outcome
+    let _ = std::fmt::Write::write_fmt(&mut writer, text);
+    writer.outcome
 }
 
 /// Writes to standard error, ignoring write errors, which cannot be reported anywhere else.

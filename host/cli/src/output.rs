@@ -35,11 +35,11 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>) -> std::result::Resu
 ///
 /// # Errors
 /// E0513 if the file cannot be written, E0517 if standard output cannot be written.
-pub fn write(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> std::result::Result<(), Diagnostic> {
+pub fn write(path: &Path, write_contents: impl FnOnce(&mut File) -> Result<()>) -> std::result::Result<(), Diagnostic> {
     if !is_stdout(path) {
-        return io::write_atomically(path, fill);
+        return io::write_atomically(path, write_contents);
     }
-    match out::with_stdout(|stdout| io::write_through(stdout, fill)) {
+    match out::with_stdout(|stdout| io::write_through(stdout, write_contents)) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => out::OutputError::from(error).end(),
         written => written.map_err(|error| out::cannot_write(&error)),
     }

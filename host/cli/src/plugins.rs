@@ -15,31 +15,31 @@ pub fn run(args: PluginsArgs) -> Result<ExitCode, Failure> {
     match args.command {
         None => plugins_list::run(&args.plugins, &args.talk),
         Some(PluginsCommand::List(list_args)) => {
-            plugins_list::run(&merge(args.plugins, list_args.plugins), &list_args.talk)
+            plugins_list::run(&merge_dirs(args.plugins, list_args.plugins), &list_args.talk)
         }
         Some(PluginsCommand::Show(show_args)) => {
-            show(&show_args.name, &merge(args.plugins, show_args.plugins), &show_args.talk)
+            show(&show_args.name, &merge_dirs(args.plugins, show_args.plugins), &show_args.talk)
         }
         Some(PluginsCommand::Check(check)) => plugins_check::run(&check),
         Some(PluginsCommand::New(new)) => plugins_new::run(&new),
         Some(PluginsCommand::Test(mut test)) => {
-            test.plugins = merge(args.plugins, test.plugins);
+            test.plugins = merge_dirs(args.plugins, test.plugins);
             plugins_test::run(&test)
         }
         Some(PluginsCommand::TestWorker(worker)) => plugins_test::worker(&worker),
     }
 }
 
-fn merge(mut outer: PluginDirArgs, inner: PluginDirArgs) -> PluginDirArgs {
+fn merge_dirs(mut outer: PluginDirArgs, inner: PluginDirArgs) -> PluginDirArgs {
     outer.plugin_dirs.extend(inner.plugin_dirs);
     outer
 }
 
-fn show(name: &str, plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<ExitCode, Failure> {
-    crate::log::to_stderr(talk.verbose);
+fn show(name: &str, plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Result<ExitCode, Failure> {
+    crate::log::to_stderr(diagnostics.verbose);
     let registry = Session::new(&plugins.plugin_dirs, 1)?.registry;
     let backend = Backend::find(&registry, name)?;
-    if talk.json {
+    if diagnostics.json {
         println!("{}", backend.description.to_json());
         return Ok(ExitCode::SUCCESS);
     }
@@ -61,12 +61,12 @@ fn show(name: &str, plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<Ex
     if !backend.description.options.is_empty() {
         println!("\noptions, set with --backend-option {name}.OPTION=VALUE:");
     }
-    for (option, described) in &backend.description.options {
-        let values = match &described.values[..] {
+    for (option, spec) in &backend.description.options {
+        let values = match &spec.values[..] {
             [] => "any value".to_owned(),
-            [default, ..] => format!("{}; {default} unless set", described.values.join(" or ")),
+            [default, ..] => format!("{}; {default} unless set", spec.values.join(" or ")),
         };
-        println!("  {option} ({values}): {}", described.about);
+        println!("  {option} ({values}): {}", spec.about);
     }
     let devices = backend.devices()?;
     if !devices.is_empty() {
@@ -74,8 +74,8 @@ fn show(name: &str, plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<Ex
     }
     for device in devices {
         let memory = if device.memory > 0 { format!(", {} MiB", device.memory >> 20) } else { String::new() };
-        let about = if device.about.is_empty() { String::new() } else { format!(", {}", device.about) };
-        println!("  {}: {}{memory}{about}", device.id, device.name);
+        let suffix = if device.about.is_empty() { String::new() } else { format!(", {}", device.about) };
+        println!("  {}: {}{memory}{suffix}", device.id, device.name);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -85,21 +85,21 @@ fn print_table(table: &str) {
     let parsed = parse_table(table, Checks::Allowed);
     let mut start = 0;
     for line in table.lines() {
-        let here = start..=start + line.len();
-        start = here.end() + 1;
+        let line_range = start..=start + line.len();
+        start = line_range.end() + 1;
         if line.trim().is_empty() {
             continue;
         }
         println!("  {line}");
         for diagnostic in &parsed.diagnostics {
-            let at = diagnostic.labels.first().map_or(0, |label| label.span.start as usize);
-            if !here.contains(&at) {
+            let offset = diagnostic.labels.first().map_or(0, |label| label.span.start as usize);
+            if !line_range.contains(&offset) {
                 continue;
             }
-            let place = at - here.start();
-            let column = line.get(..place).map_or(place, |before| before.chars().count());
-            let word = if diagnostic.severity == Severity::Error { "refused" } else { "warning" };
-            println!("  {}^ {word}: {}", " ".repeat(column), diagnostic.message);
+            let column_offset = offset - line_range.start();
+            let column = line.get(..column_offset).map_or(column_offset, |prefix| prefix.chars().count());
+            let severity = if diagnostic.severity == Severity::Error { "refused" } else { "warning" };
+            println!("  {}^ {severity}: {}", " ".repeat(column), diagnostic.message);
             if let Some(help) = &diagnostic.help {
                 println!("    {help}");
             }

@@ -19,26 +19,26 @@ use std::process::ExitCode;
 pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
     crate::log::to_stderr(args.talk.verbose);
     let registry = Registry::of_file(&args.file, &Session::without_plugins(1)?.services);
-    let Some(found) = registry.found().next() else { return Ok(ExitCode::SUCCESS) };
-    let facts = read_facts(&found.path).ok();
-    let checked = match &found.status {
+    let Some(plugin_file) = registry.found().next() else { return Ok(ExitCode::SUCCESS) };
+    let file_facts = read_facts(&plugin_file.path).ok();
+    let checks = match &plugin_file.status {
         Status::Loaded(plugin) => backends(&registry, plugin),
         _ => Vec::new(),
     };
-    let problems: Vec<Diagnostic> = match &found.status {
-        Status::Rejected(rejection) => vec![rejection_diagnostic(&found.path, rejection)],
-        _ => checked.iter().flat_map(|backend| backend.problems.iter().cloned()).collect(),
+    let problems: Vec<Diagnostic> = match &plugin_file.status {
+        Status::Rejected(rejection) => vec![rejection_diagnostic(&plugin_file.path, rejection)],
+        _ => checks.iter().flat_map(|backend| backend.problems.iter().cloned()).collect(),
     };
     if args.talk.json {
-        println!("{}", json_row(found, facts.as_ref(), &checked, &problems));
+        println!("{}", json_row(plugin_file, file_facts.as_ref(), &checks, &problems));
     } else {
-        describe_file(found, facts.as_ref());
-        checked.iter().for_each(describe_backend);
+        describe_file(plugin_file, file_facts.as_ref());
+        checks.iter().for_each(describe_backend);
         problems.iter().for_each(render::diagnostic);
         if problems.is_empty() {
             println!(
                 "no problems found; run \"byoc plugins test {}\" to test the claims of the plugin",
-                found.path.display()
+                plugin_file.path.display()
             );
         }
     }
@@ -55,21 +55,21 @@ struct BackendCheck {
 }
 
 fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<BackendCheck> {
-    let mut checked = Vec::new();
+    let mut checks = Vec::new();
     let names = plugin.registrations.iter().filter_map(|registration| match registration.object {
         RegisteredObject::Codegen(_) => registration.name.strip_prefix(CODEGEN_PREFIX),
         _ => None,
     });
     for name in names {
-        let about = |problems| BackendCheck {
+        let row = |problems| BackendCheck {
             name: name.to_owned(),
             about: String::new(),
             patterns: 0,
             operators: 0,
             problems,
         };
-        checked.push(match Backend::find(registry, name) {
-            Err(failure) => about(failure.diagnostics),
+        checks.push(match Backend::find(registry, name) {
+            Err(failure) => row(failure.diagnostics),
             Ok(backend) => {
                 let description = &backend.description;
                 // Commands that run a model report these problems as warnings, as the rest of the backend is usable;
@@ -79,21 +79,24 @@ fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<BackendCheck> {
                     about: description.about.clone(),
                     patterns: backend.table.len(),
                     operators: description.operators.len(),
-                    ..about(backend.warnings.into_iter().map(as_error).collect())
+                    ..row(backend.warnings.into_iter().map(as_error).collect())
                 }
             }
         });
     }
-    checked
+    checks
 }
 
-fn describe_file(found: &PluginFile, facts: Option<&FileFacts>) {
-    println!("{}", found.path.display());
-    if let Some(facts) = facts {
-        println!("  entry       {}", facts.entry);
-        println!("  needs       {}", if facts.needed.is_empty() { "nothing".into() } else { facts.needed.join(", ") });
+fn describe_file(plugin_file: &PluginFile, file_facts: Option<&FileFacts>) {
+    println!("{}", plugin_file.path.display());
+    if let Some(file_facts) = file_facts {
+        println!("  entry       {}", file_facts.entry);
+        println!(
+            "  needs       {}",
+            if file_facts.needed.is_empty() { "nothing".into() } else { file_facts.needed.join(", ") }
+        );
     }
-    match &found.status {
+    match &plugin_file.status {
         Status::Loaded(plugin) => {
             // A C plugin reports the header and its version, a Rust plugin the version of the crate.
             let of_the_crate = plugin.api_version.starts_with(|c: char| c.is_ascii_digit());
@@ -108,20 +111,25 @@ fn describe_file(found: &PluginFile, facts: Option<&FileFacts>) {
 }
 
 fn describe_backend(backend: &BackendCheck) {
-    let about = if backend.about.is_empty() { "" } else { ": " };
-    println!("  --backend {}{about}{}", backend.name, backend.about);
+    let row = if backend.about.is_empty() { "" } else { ": " };
+    println!("  --backend {}{row}{}", backend.name, backend.about);
     println!("              {} patterns and {} single operators are valid", backend.patterns, backend.operators);
 }
 
-fn json_row(found: &PluginFile, facts: Option<&FileFacts>, checked: &[BackendCheck], problems: &[Diagnostic]) -> Value {
-    let mut row = plugins_list::row(found);
+fn json_row(
+    plugin_file: &PluginFile,
+    file_facts: Option<&FileFacts>,
+    backends: &[BackendCheck],
+    problems: &[Diagnostic],
+) -> Value {
+    let mut row = plugins_list::row(plugin_file);
     let problem =
         |d: &Diagnostic| json!({"code": d.code.to_string(), "message": d.message, "notes": d.notes, "help": d.help});
     let backend =
         |b: &BackendCheck| json!({"name": b.name, "about": b.about, "patterns": b.patterns, "operators": b.operators});
-    row["entry"] = json!(facts.map(|f| f.entry));
-    row["needs"] = json!(facts.map(|f| &f.needed));
-    row["backends"] = checked.iter().map(backend).collect();
+    row["entry"] = json!(file_facts.map(|f| f.entry));
+    row["needs"] = json!(file_facts.map(|f| &f.needed));
+    row["backends"] = backends.iter().map(backend).collect();
     row["problems"] = problems.iter().map(problem).collect();
     row
 }

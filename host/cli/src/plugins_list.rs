@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 
 /// Runs the command.
-pub fn run(plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<ExitCode, Failure> {
-    crate::log::to_stderr(talk.verbose);
+pub fn run(plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Result<ExitCode, Failure> {
+    crate::log::to_stderr(diagnostics.verbose);
     let registry = Session::new(&plugins.plugin_dirs, 1)?.registry;
     registry.load_all();
-    let found: Vec<&PluginFile> = registry.found().collect();
-    print_list(&found, talk);
-    if !talk.json && found.is_empty() {
+    let files: Vec<&PluginFile> = registry.found().collect();
+    print_list(&files, diagnostics);
+    if !diagnostics.json && files.is_empty() {
         let mut diagnostic = Diagnostic::warning(Code(401), "no plugin file found");
         diagnostic = registry.inventory(diagnostic);
         render::diagnostic(&diagnostic.help("copy a backend's shared library to one of these directories"));
@@ -24,34 +24,34 @@ pub fn run(plugins: &PluginDirArgs, talk: &DiagnosticArgs) -> Result<ExitCode, F
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_list(found: &[&PluginFile], talk: &DiagnosticArgs) {
-    if talk.json {
-        for found in found {
-            println!("{}", row(found));
+fn print_list(files: &[&PluginFile], diagnostics: &DiagnosticArgs) {
+    if diagnostics.json {
+        for files in files {
+            println!("{}", row(files));
         }
         return;
     }
-    if found.is_empty() {
+    if files.is_empty() {
         return;
     }
     let mut table = table::new(&["status", "name", "version", "file", "registers, or reason"]);
-    for found in found {
-        let row = row(found);
+    for files in files {
+        let row = row(files);
         let text = |key: &str| row[key].as_str().unwrap_or("-").to_owned();
-        let last = match (&row["code"], row["registrations"].as_array()) {
+        let description = match (&row["code"], row["registrations"].as_array()) {
             (Value::String(code), _) => format!("{code}: {}", text("reason")),
             (_, Some(names)) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "),
             _ => String::new(),
         };
-        table.add_row([text("status"), text("name"), text("version"), text("file"), last]);
+        table.add_row([text("status"), text("name"), text("version"), text("file"), description]);
     }
     table::print(&table);
 }
 
 /// Returns the JSON object that `--json` prints for a file.
-pub fn row(found: &PluginFile) -> Value {
-    let file = found.path.display().to_string();
-    match &found.status {
+pub fn row(plugin_file: &PluginFile) -> Value {
+    let file = plugin_file.path.display().to_string();
+    match &plugin_file.status {
         Status::Loaded(plugin) => {
             let names: Vec<&str> = plugin.registrations.iter().map(|r| r.name.as_str()).collect();
             json!({"file": file, "status": "loaded", "name": plugin.name, "version": plugin.version,

@@ -43,8 +43,8 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
     } else {
         rust_files(name, args.api.as_deref().map(api_source).transpose()?.as_deref())
     };
-    let occupied = std::fs::read_dir(&args.name).is_ok_and(|mut entries| entries.next().is_some());
-    if occupied || args.name.exists() && !args.name.is_dir() {
+    let is_occupied = std::fs::read_dir(&args.name).is_ok_and(|mut entries| entries.next().is_some());
+    if is_occupied || args.name.exists() && !args.name.is_dir() {
         let message = format!("{} already exists", args.name.display());
         return Err(invalid_request(message)
             .help("choose another name, or remove the existing file or directory")
@@ -52,14 +52,14 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
     }
     write_folder(&args.name, files)
         .map_err(|error| invalid_request(format!("cannot write {}: {error}", args.name.display())))?;
-    let folder = args.name.display();
+    let dir = args.name.display();
     let (build, library) = if args.c {
-        (format!("make -C {folder}"), format!("{folder}/libbyoc_{name}.so"))
+        (format!("make -C {dir}"), format!("{dir}/libbyoc_{name}.so"))
     } else {
-        let manifest = format!("--manifest-path {folder}/Cargo.toml");
-        (format!("cargo build --release {manifest}"), format!("{folder}/target/release/libbyoc_{name}.so"))
+        let manifest = format!("--manifest-path {dir}/Cargo.toml");
+        (format!("cargo build --release {manifest}"), format!("{dir}/target/release/libbyoc_{name}.so"))
     };
-    println!("wrote {folder}. To build and install the plugin and list the operators it supports, run:");
+    println!("wrote {dir}. To build and install the plugin and list the operators it supports, run:");
     println!();
     println!("  {build}");
     println!("  mkdir -p plugins && cp {library} plugins/");
@@ -67,11 +67,11 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes files into a temporary directory and renames it to `folder` once it is complete.
-fn write_folder(folder: &Path, files: Files) -> std::io::Result<()> {
-    // An existing empty directory is replaced, even if `folder` is a symbolic link to the directory.
-    let folder = if folder.exists() { folder.canonicalize()? } else { folder.to_owned() };
-    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+/// Writes files into a temporary directory and renames it to `dir` once it is complete.
+fn write_folder(dir: &Path, files: Files) -> std::io::Result<()> {
+    // An existing empty directory is replaced, even if `dir` is a symbolic link to the directory.
+    let dir = if dir.exists() { dir.canonicalize()? } else { dir.to_owned() };
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent)?;
     let mut builder = tempfile::Builder::new();
     let temporary = builder.prefix(".byoc-").permissions(PermissionsExt::from_mode(0o777)).tempdir_in(parent)?;
@@ -80,7 +80,7 @@ fn write_folder(folder: &Path, files: Files) -> std::io::Result<()> {
         std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
         std::fs::write(path, text)?;
     }
-    std::fs::rename(temporary.path(), folder)?;
+    std::fs::rename(temporary.path(), dir)?;
     // The temporary directory was renamed, so its guard has nothing to remove.
     let _ = temporary.keep();
     Ok(())
@@ -91,33 +91,33 @@ fn invalid_request(message: impl Into<String>) -> Diagnostic {
 }
 
 /// Returns the name of the plugin: the last component of the directory.
-fn plugin_name(folder: &Path) -> Result<&str, Failure> {
-    let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let good = name.starts_with(|c: char| c.is_ascii_alphabetic())
+fn plugin_name(dir: &Path) -> Result<&str, Failure> {
+    let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_valid = name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.len() <= 64
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    if good {
+    if is_valid {
         return Ok(name);
     }
     let mut diagnostic = invalid_request(format!(
         "plugin name: expected a letter and at most 63 letters, digits or _, found \"{name}\""
     ));
-    let better: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    let better = better.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
-    if !better.is_empty() && better.len() <= 64 {
-        diagnostic = diagnostic.help(format!("try \"{better}\""));
+    let suggestion: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let suggestion = suggestion.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
+    if !suggestion.is_empty() && suggestion.len() <= 64 {
+        diagnostic = diagnostic.help(format!("try \"{suggestion}\""));
     }
     Err(diagnostic.into())
 }
 
 /// Returns the canonical path of a directory that must contain the sources of byoc-plugin-api.
-fn api_source(folder: &Path) -> Result<PathBuf, Failure> {
-    let found = folder.canonicalize().ok().filter(|folder| {
-        let manifest = byoc::io::read_text(&folder.join("Cargo.toml")).unwrap_or_default();
+fn api_source(dir: &Path) -> Result<PathBuf, Failure> {
+    let api_dir = dir.canonicalize().ok().filter(|dir| {
+        let manifest = byoc::io::read_text(&dir.join("Cargo.toml")).unwrap_or_default();
         manifest.contains("name = \"byoc-plugin-api\"")
     });
-    found.ok_or_else(|| {
-        invalid_request(format!("expected the sources of byoc-plugin-api in {}, found none", folder.display()))
+    api_dir.ok_or_else(|| {
+        invalid_request(format!("expected the sources of byoc-plugin-api in {}, found none", dir.display()))
             .note(format!("a Rust plugin is built against these sources, in a version compatible with {API_VERSION}"))
             .help("omit --api DIR to write a copy of the sources next to the plugin")
             .into()
@@ -136,21 +136,21 @@ fn rust_files(name: &str, api: Option<&Path>) -> Files {
     const API: &str = "byoc-plugin-api";
     const HELPERS: &str = "byoc-plugin-support";
     // The type is named after the plugin: `my_chip` defines `MyChip`.
-    let words = name.split('_').filter(|word| !word.is_empty());
-    let title: String = words.map(|word| word[..1].to_ascii_uppercase() + &word[1..]).collect();
+    let parts = name.split('_').filter(|part| !part.is_empty());
+    let title: String = parts.map(|part| part[..1].to_ascii_uppercase() + &part[1..]).collect();
     // The template already defines a type `Relu`.
     let title = if title == "Relu" { "Plugin".to_owned() } else { title };
     let source = RUST_SOURCE.replace("Minimal", &title).replace(RUST_NAME, name);
     let paths = match api {
         None => [API.to_owned(), HELPERS.to_owned()],
-        Some(folder) => [folder.display().to_string(), folder.join("support").display().to_string()],
+        Some(dir) => [dir.display().to_string(), dir.join("support").display().to_string()],
     };
-    let fill =
+    let substitute =
         |template: &str| fill_template(template, name).replace("@API@", &paths[0]).replace("@SUPPORT@", &paths[1]);
     let mut files: Files = vec![
-        ("Cargo.toml".into(), fill(include_str!("../templates/plugin.toml"))),
+        ("Cargo.toml".into(), substitute(include_str!("../templates/plugin.toml"))),
         ("src/lib.rs".into(), source),
-        ("README.md".into(), fill(include_str!("../templates/plugin.md"))),
+        ("README.md".into(), substitute(include_str!("../templates/plugin.md"))),
         (".gitignore".into(), "/target\n/plugins\n".into()),
     ];
     if api.is_none() {
@@ -158,8 +158,8 @@ fn rust_files(name: &str, api: Option<&Path>) -> Files {
         let manifest = include_str!("../templates/support.toml").replace("@VERSION@", API_VERSION);
         files.push((format!("{HELPERS}/Cargo.toml"), manifest));
         files.extend(SUPPORT.map(|(path, text)| (format!("{HELPERS}/src/{path}"), text.to_owned())));
-        for folder in [API, HELPERS] {
-            files.extend(LICENSES.map(|(path, text)| (format!("{folder}/{path}"), text.to_owned())));
+        for dir in [API, HELPERS] {
+            files.extend(LICENSES.map(|(path, text)| (format!("{dir}/{path}"), text.to_owned())));
         }
     }
     files
@@ -189,12 +189,12 @@ mod tests {
 
     #[test]
     fn names() {
-        for good in ["mine", "a", "my_chip2", "some/where/mine"] {
-            assert!(plugin_name(Path::new(good)).is_ok(), "{good}");
+        for name in ["mine", "a", "my_chip2", "some/where/mine"] {
+            assert!(plugin_name(Path::new(name)).is_ok(), "{name}");
         }
-        for (bad, better) in [("my-chip", "\"my_chip\""), ("2fast", "\"fast\""), ("größe", "\"gr__e\"")] {
-            let failure = plugin_name(Path::new(bad)).expect_err(bad);
-            assert_eq!(failure.diagnostics[0].help, Some(format!("try {better}")));
+        for (invalid, suggestion) in [("my-chip", "\"my_chip\""), ("2fast", "\"fast\""), ("größe", "\"gr__e\"")] {
+            let failure = plugin_name(Path::new(invalid)).expect_err(invalid);
+            assert_eq!(failure.diagnostics[0].help, Some(format!("try {suggestion}")));
         }
         assert!(plugin_name(Path::new("..")).is_err());
     }
@@ -202,8 +202,8 @@ mod tests {
     #[test]
     fn replaces_every_template_name() {
         for (name, text) in rust_files("my_chip", Some(Path::new("/api"))).iter().chain(&c_files("my_chip")) {
-            for word in ["minimal", "Minimal", "elementwise:", "\"elementwise\"", "@NAME@", "@API@", "@ABI@"] {
-                assert!(!text.contains(word), "expected no {word} in {name}");
+            for part in ["minimal", "Minimal", "elementwise:", "\"elementwise\"", "@NAME@", "@API@", "@ABI@"] {
+                assert!(!text.contains(part), "expected no {part} in {name}");
             }
         }
         let lib = &rust_files("my_chip", None)[1].1;

@@ -50,7 +50,7 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.case {
         return one_case(&run, &backends, path, &args.talk);
     }
-    let mut wrong = Vec::new();
+    let mut problems = Vec::new();
     for backend in &backends {
         let report = run.test(backend);
         bar.set_message(String::new());
@@ -59,28 +59,28 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
             false => print_report(&file, &report, args),
         }
         if !report.has_passed() {
-            wrong.push(verdict(&file, &report, args));
+            problems.push(verdict(&file, &report, args));
         } else if report.passed() == 0 {
-            wrong.push(nothing_supported(&report));
+            problems.push(nothing_supported(&report));
         }
     }
     bar.finish_and_clear();
-    if wrong.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(wrong.into()) }
+    if problems.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(problems.into()) }
 }
 
 /// Returns the file to test: the argument itself if it is a path, or the file that registers the backend it names.
 fn plugin_file(args: &PluginsTestArgs) -> Result<PathBuf, Failure> {
-    let named = &args.plugin;
-    if named.exists() {
-        return Ok(named.clone());
+    let plugin = &args.plugin;
+    if plugin.exists() {
+        return Ok(plugin.clone());
     }
-    let name = named.to_string_lossy();
-    if name.contains(std::path::MAIN_SEPARATOR) || named.extension().is_some() {
+    let name = plugin.to_string_lossy();
+    if name.contains(std::path::MAIN_SEPARATOR) || plugin.extension().is_some() {
         let message = format!("{name}: expected a plugin file, found none");
         return Err(Failure::new(codes::plugins::UNREADABLE_PLUGIN, message));
     }
     let session = Session::new(&args.plugins.plugin_dirs, 1)?;
-    session.registry.codegen(&name).map(|(_, found)| found.path.clone())
+    session.registry.codegen(&name).map(|(_, file)| file.path.clone())
 }
 
 /// Creates the command that starts this executable as the worker. A shell sets the memory limit, for which the standard
@@ -127,34 +127,34 @@ fn worker_error(file: &Path, fault: &Fault) -> Failure {
 
 fn print_json(report: &BackendReport) {
     let backend = &report.backend;
-    let with = |mut value: Value| {
+    let report_line = |mut value: Value| {
         value["backend"] = json!(backend);
         value
     };
     for fault in &report.faults {
-        println!("{}", with(json!({ "status": "fail", "subject": "plugin", "fault": fault })));
+        println!("{}", report_line(json!({ "status": "fail", "subject": "plugin", "fault": fault })));
     }
     for subject in &report.subjects {
         let status = if subject.failed > 0 { "fail" } else { "pass" };
         let mut value = serde_json::to_value(subject).unwrap_or_default();
         value["status"] = json!(status);
-        println!("{}", with(value));
+        println!("{}", report_line(value));
     }
     for claim in &report.claims {
         let mut value = serde_json::to_value(claim).unwrap_or_default();
         value["status"] = json!(if claim.tested > 0 { "pass" } else { "fail" });
-        println!("{}", with(value));
+        println!("{}", report_line(value));
     }
     for (name, passed) in &report.checks {
-        println!("{}", with(json!({ "status": if *passed { "pass" } else { "fail" }, "check": name })));
+        println!("{}", report_line(json!({ "status": if *passed { "pass" } else { "fail" }, "check": name })));
     }
     for failure in &report.failures {
         let mut value = serde_json::to_value(failure).unwrap_or_default();
         value["status"] = json!("fail");
-        println!("{}", with(value));
+        println!("{}", report_line(value));
     }
     for waived in &report.waived {
-        println!("{}", with(json!({ "status": "waived", "subject": waived.subject, "waived": waived.fault })));
+        println!("{}", report_line(json!({ "status": "waived", "subject": waived.subject, "waived": waived.fault })));
     }
     let count = |f: fn(&byoc_conformance::report::SubjectReport) -> usize| report.subjects.iter().map(f).sum::<usize>();
     let summary = json!({
@@ -162,7 +162,7 @@ fn print_json(report: &BackendReport) {
         "cases": count(|s| s.cases), "passed": count(|s| s.passed), "refused": count(|s| s.refused),
         "finite_math": report.finite_math, "flush_to_zero": report.flush_to_zero, "failed": count(|s| s.failed), "faults": report.faults.len() + report.failures.len(),
     });
-    println!("{}", with(json!({ "summary": summary })));
+    println!("{}", report_line(json!({ "summary": summary })));
 }
 
 fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
@@ -181,14 +181,15 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
         table::new(&["claim", "cases", "passed", "failed", "refused", "budget used", "most frequent reason"]);
     for subject in &report.subjects {
         let reason = subject.reasons.iter().max_by_key(|(_, count)| **count);
-        let used = if subject.share > 0.0 { format!("{:.0} %", subject.share * 100.0) } else { String::from("-") };
+        let tolerance_used =
+            if subject.share > 0.0 { format!("{:.0} %", subject.share * 100.0) } else { String::from("-") };
         rows.add_row([
             subject.subject.clone(),
             subject.cases.to_string(),
             subject.passed.to_string(),
             subject.failed.to_string(),
             subject.refused.to_string(),
-            used,
+            tolerance_used,
             reason.map(|(reason, _)| reason.clone()).unwrap_or_default(),
         ]);
     }
@@ -203,9 +204,9 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
     for waived in &report.waived {
         println!("waived  {}: {}", waived.subject, waived.fault);
     }
-    let shown = report.faults.len() + report.failures.len();
-    if shown > 0 {
-        println!("\n{shown} faults:");
+    let shown_count = report.faults.len() + report.failures.len();
+    if shown_count > 0 {
+        println!("\n{shown_count} faults:");
     }
     for fault in &report.faults {
         println!("\n* {fault}");
@@ -255,19 +256,24 @@ fn nothing_supported(report: &BackendReport) -> Diagnostic {
     diagnostic
 }
 
-fn one_case(run: &Run<'_>, backends: &[String], path: &Path, talk: &DiagnosticArgs) -> Result<ExitCode, Failure> {
+fn one_case(
+    run: &Run<'_>,
+    backends: &[String],
+    path: &Path,
+    diagnostics: &DiagnosticArgs,
+) -> Result<ExitCode, Failure> {
     let case = Case::read(path)?;
-    let mut wrong = Vec::new();
+    let mut problems = Vec::new();
     for backend in backends {
-        let done = run.try_one(backend, &case).map_err(|why| Failure::new(codes::plugins::BAD_CASE, why))?;
-        if talk.json {
-            println!("{}", json!({ "backend": backend, "subject": case.subject.to_string(), "result": done }));
+        let reply = run.try_one(backend, &case).map_err(|reason| Failure::new(codes::plugins::BAD_CASE, reason))?;
+        if diagnostics.json {
+            println!("{}", json!({ "backend": backend, "subject": case.subject.to_string(), "result": reply }));
         }
-        let text = match (&done["passed"], done.get("refused"), done.get("fault")) {
-            (_, Some(refused), _) => format!("refused: {}: {}", refused["code"], refused["detail"]),
+        let text = match (&reply["passed"], reply.get("refused"), reply.get("fault")) {
+            (_, Some(rejection), _) => format!("refused: {}: {}", rejection["code"], rejection["detail"]),
             (_, _, Some(fault)) => match serde_json::from_value::<Fault>(fault.clone()) {
                 Ok(fault) => {
-                    wrong.push(Diagnostic::error(codes::plugins::NOT_CONFORMING, format!("{backend}: {fault}")));
+                    problems.push(Diagnostic::error(codes::plugins::NOT_CONFORMING, format!("{backend}: {fault}")));
                     continue;
                 }
                 Err(error) => format!("{error}"),
@@ -275,13 +281,13 @@ fn one_case(run: &Run<'_>, backends: &[String], path: &Path, talk: &DiagnosticAr
             (Value::Number(share), ..) => {
                 format!("passed; {:.0} % of the error budget used", share.as_f64().unwrap_or(0.0) * 100.0)
             }
-            _ => format!("invalid case: {}", done["invalid"].as_str().unwrap_or_default()),
+            _ => format!("invalid case: {}", reply["invalid"].as_str().unwrap_or_default()),
         };
-        if !talk.json {
+        if !diagnostics.json {
             println!("{backend}: {text}");
         }
     }
-    if wrong.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(wrong.into()) }
+    if problems.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(problems.into()) }
 }
 
 /// Runs the worker: requests on standard input, responses on standard output.

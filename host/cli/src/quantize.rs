@@ -43,29 +43,29 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
         dims: args.dims.iter().cloned().collect(),
     };
     let spinner = ready::spinner(format!("quantizing {}", ready::name_of(&args.model)));
-    let progress = |what: &str| {
+    let progress = |stage: &str| {
         spinner.set_message(format!(
             "quantizing {}: {}",
             escape::line(&ready::name_of(&args.model)),
-            escape::line(what)
+            escape::line(stage)
         ));
     };
     let source = Source::parse(&args.calibrate, normalization);
-    let quantized = quantize(&args.model, &source, &options, &session.pool, &progress)?;
+    let result = quantize(&args.model, &source, &options, &session.pool, &progress)?;
     spinner.finish_and_clear();
-    quantized.warnings.iter().for_each(render::diagnostic);
+    result.warnings.iter().for_each(render::diagnostic);
     if to_stdout {
         // Standard output has no accompanying file, so the weights are written into the text.
-        let text = print(&quantized.module, &PrintOptions { metadata: true, ..PrintOptions::default() }).text;
+        let text = print(&result.module, &PrintOptions { metadata: true, ..PrintOptions::default() }).text;
         output::write(&args.output, |file| file.write_all(text.as_bytes()))?;
     } else {
-        relay::write(&args.output, &quantized.module)?;
+        relay::write(&args.output, &result.module)?;
     }
     if args.talk.json {
-        quantized.report.rows.iter().for_each(|row| println!("{}", row.to_json()));
-        println!("{}", quantized.report.summary());
+        result.report.rows.iter().for_each(|row| println!("{}", row.to_json()));
+        println!("{}", result.report.summary());
     } else {
-        print_report(&quantized.report);
+        print_report(&result.report);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -83,24 +83,24 @@ fn scheme(args: &QuantizeArgs, session: &Session) -> Result<Scheme, Failure> {
     if backends.is_empty() {
         return Ok(Scheme::SYMMETRIC);
     }
-    let declared = backends.iter().find_map(|b| Some((b.name.as_str(), b.description.quantization.as_ref()?)));
-    let Some((name, declared)) = declared else {
+    let backend_scheme = backends.iter().find_map(|b| Some((b.name.as_str(), b.description.quantization.as_ref()?)));
+    let Some((name, backend_scheme)) = backend_scheme else {
         let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
         let message = format!("expected a declared quantization scheme, found none in {}", names.join(", "));
         return Err(Diagnostic::error(codes::plugins::NO_SCHEME, message)
             .help("set a scheme, for example with --scheme symmetric")
             .into());
     };
-    Ok(Scheme::declared(name, declared)?)
+    Ok(Scheme::declared(name, backend_scheme)?)
 }
 
 /// Parses the layers that stay in float: names, `first`, `none`.
-fn parse_keep(words: &[String]) -> Result<Keep, Failure> {
-    if words.is_empty() {
+fn parse_keep(arguments: &[String]) -> Result<Keep, Failure> {
+    if arguments.is_empty() {
         return Ok(Keep::default());
     }
-    let none = words.iter().any(|word| word == "none");
-    if none && words.len() > 1 {
+    let none = arguments.iter().any(|name| name == "none");
+    if none && arguments.len() > 1 {
         return Err(Diagnostic::error(
             codes::passes::UNKNOWN_LAYER,
             "--keep: expected \"none\" alone, found further layers",
@@ -108,8 +108,8 @@ fn parse_keep(words: &[String]) -> Result<Keep, Failure> {
         .help("remove \"none\": the first convolution stays in float only if \"first\" is listed")
         .into());
     }
-    let names = words.iter().filter(|word| !["none", "first"].contains(&word.as_str())).cloned().collect();
-    Ok(Keep { first: words.iter().any(|word| word == "first"), names })
+    let names = arguments.iter().filter(|name| !["none", "first"].contains(&name.as_str())).cloned().collect();
+    Ok(Keep { first: arguments.iter().any(|name| name == "first"), names })
 }
 
 fn print_report(report: &Report) {
@@ -118,19 +118,19 @@ fn print_report(report: &Report) {
         table.add_row(cells(row));
     }
     table::print(&table);
-    let measured = &report.measured;
+    let accuracy = &report.measured;
     println!("{} of {} layers in int8 ({}, {})", report.quantized, report.layers, report.scheme, report.method);
-    if let Some((float, quantized)) = measured.correct {
-        let of = measured.samples;
-        let percent = |n: usize| 100.0 * n as f64 / of.max(1) as f64;
+    if let Some((float, output)) = accuracy.correct {
+        let samples = accuracy.samples;
+        let percent = |n: usize| 100.0 * n as f64 / samples.max(1) as f64;
         println!(
-            "correct predictions: {float} of {of} before ({:.2} %), {quantized} after ({:.2} %)",
+            "correct predictions: {float} of {samples} before ({:.2} %), {output} after ({:.2} %)",
             percent(float),
-            percent(quantized)
+            percent(output)
         );
     }
-    if let Some(cosine) = measured.cosine {
-        println!("cosine of the mean-centered outputs over {} samples: {cosine:.5}", measured.samples);
+    if let Some(cosine) = accuracy.cosine {
+        println!("cosine of the mean-centered outputs over {} samples: {cosine:.5}", accuracy.samples);
     }
 }
 
@@ -143,7 +143,7 @@ fn cells(row: &Row) -> [String; 8] {
         or_dash(row.range.map(|r| format!("[{:.4}, {:.4}]", r.lo, r.hi))),
         or_dash(row.output.map(|p| format!("{:.3e}", p.scale))),
         or_dash(row.output.map(|p| p.zero_point.to_string())),
-        or_dash(row.weight_scale.map(|(least, most)| format!("{least:.2e} to {most:.2e}"))),
+        or_dash(row.weight_scale.map(|(min, max)| format!("{min:.2e} to {max:.2e}"))),
         or_dash(row.signal_to_noise.map(|noise| format!("{noise:.1}"))),
     ]
 }

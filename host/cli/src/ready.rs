@@ -25,7 +25,7 @@ const HOST_ONLY: &str = "none";
 /// Model that is ready to run, with its user-supplied inputs.
 pub struct PreparedModel {
     pub model: Model,
-    pub given: InputSources,
+    pub inputs: InputSources,
     /// Time to read and compile the model; zero for an artifact.
     pub compile: Duration,
     /// Time to load the model.
@@ -63,8 +63,8 @@ fn is_host_only(args: &BuildArgs) -> Result<bool, Failure> {
     match names.iter().position(|name| *name == HOST_ONLY) {
         None => Ok(false),
         Some(_) if names.len() == 1 => Ok(true),
-        Some(at) => {
-            let other = names[usize::from(at == 0)];
+        Some(index) => {
+            let other = names[usize::from(index == 0)];
             let message = format!("expected --backend {HOST_ONLY} alone, found {other} as well");
             Err(Diagnostic::error(codes::plugins::BACKEND_MISPLACED, message)
                 .help(format!("remove {HOST_ONLY}, or the other backends"))
@@ -97,14 +97,19 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
 }
 
 /// Reads and builds a model, which must not be an artifact, and prints the warnings.
-pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &InputSources) -> Result<BuildOutput, Failure> {
-    let built = compile(path, args, session, given)?;
-    built.warnings.iter().for_each(render::diagnostic);
-    Ok(built)
+pub fn build(path: &Path, args: &BuildArgs, session: &Session, inputs: &InputSources) -> Result<BuildOutput, Failure> {
+    let output = compile(path, args, session, inputs)?;
+    output.warnings.iter().for_each(render::diagnostic);
+    Ok(output)
 }
 
 /// Reads and builds a model, which must not be an artifact. The caller prints the warnings unless an error is returned.
-pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &InputSources) -> Result<BuildOutput, Failure> {
+pub fn compile(
+    path: &Path,
+    args: &BuildArgs,
+    session: &Session,
+    inputs: &InputSources,
+) -> Result<BuildOutput, Failure> {
     if is_artifact(path) {
         return Err(Diagnostic::error(
             codes::plugins::BACKEND_MISPLACED,
@@ -113,49 +118,50 @@ pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &InputSo
         .help(format!("print the contents of the artifact with \"byoc inspect {}\"", path.display()))
         .into());
     }
-    let mut load = LoadOptions { input_shapes: given.shapes(), ..LoadOptions::default() };
-    let mut specialized = Vec::new();
-    for (name, choice) in &args.dims {
-        match choice {
+    let mut load = LoadOptions { input_shapes: inputs.shapes(), ..LoadOptions::default() };
+    let mut specialized_dims = Vec::new();
+    for (name, dim_choice) in &args.dims {
+        match dim_choice {
             DimChoice::Fixed(size) => drop(load.dims.insert(name.clone(), *size)),
             DimChoice::Open(sizes) => {
                 load.open.insert(name.clone());
-                specialized.extend((!sizes.is_empty()).then(|| (name.clone(), sizes.clone())));
+                specialized_dims.extend((!sizes.is_empty()).then(|| (name.clone(), sizes.clone())));
             }
         }
     }
-    if given.has_image()
-        && let Some((name, size)) = given.image_dims(&frontend::signature(path)?.inputs)
+    if inputs.has_image()
+        && let Some((name, size)) = inputs.image_dims(&frontend::signature(path)?.inputs)
         && !load.open.contains(&name)
     {
         load.dims.entry(name).or_insert(size);
     }
     let doing = format!("compiling {}", name_of(path));
     let spinner = spinner(doing.clone());
-    let shown = spinner.clone();
-    let progress =
-        Progress::new(move |stage| shown.set_message(escape::line(&format!("{doing}: {stage}")).into_owned()));
+    let progress_spinner = spinner.clone();
+    let progress = Progress::new(move |stage| {
+        progress_spinner.set_message(escape::line(&format!("{doing}: {stage}")).into_owned())
+    });
     let options = BuildOptions { progress: Some(progress), ..build_options(args) };
-    let loaded = frontend::load(path, &load)?;
+    let model = frontend::load(path, &load)?;
     let mut print_line = |text: &str| spinner.suspend(|| eprintln!("{}", escape::lines(text)));
-    let built = {
+    let output = {
         let _interruptible = cancel_on_interrupt(&session.cancel);
-        let bound = loaded.bound.clone();
-        let mut built = build::build(session, loaded, &options, &mut print_line)?;
-        for dims in build::combinations(&specialized)? {
-            let open = load.open.iter().filter(|name| !dims.contains_key(*name)).cloned().collect();
-            let mut load = LoadOptions { dims: bound.clone(), open, ..LoadOptions::default() };
+        let bound = model.bound.clone();
+        let mut output = build::build(session, model, &options, &mut print_line)?;
+        for dims in build::combinations(&specialized_dims)? {
+            let open_dims = load.open.iter().filter(|name| !dims.contains_key(*name)).cloned().collect();
+            let mut load = LoadOptions { dims: bound.clone(), open: open_dims, ..LoadOptions::default() };
             load.dims.extend(dims.clone());
-            let loaded = frontend::load(path, &load)?;
-            let variant = build::build(session, loaded, &options, &mut print_line)?;
-            built.compiled.add_variant(dims, variant.compiled);
+            let model = frontend::load(path, &load)?;
+            let variant = build::build(session, model, &options, &mut print_line)?;
+            output.compiled.add_variant(dims, variant.compiled);
         }
-        built
+        output
     };
     spinner.finish_and_clear();
-    let share = built.explanation.totals.offload_share;
+    let share = output.explanation.totals.offload_share;
     let offload = check_offload(args, share, || {
-        let reasons = build::refusal_summary(&built.explanation);
+        let reasons = build::refusal_summary(&output.explanation);
         (
             build::refusal_headline(&reasons.iter().collect::<Vec<_>>()),
             reasons.iter().map(RefusalSummary::to_string).collect(),
@@ -163,10 +169,10 @@ pub fn compile(path: &Path, args: &BuildArgs, session: &Session, given: &InputSo
     });
     if offload.is_err() {
         // Warnings with the code of the error are omitted, as the error lists the same reasons.
-        let others = built.warnings.iter().filter(|warning| warning.code != codes::plugins::TOOK_NOTHING);
-        others.for_each(render::diagnostic);
+        let other_warnings = output.warnings.iter().filter(|warning| warning.code != codes::plugins::TOOK_NOTHING);
+        other_warnings.for_each(render::diagnostic);
     }
-    offload.map(|()| built)
+    offload.map(|()| output)
 }
 
 /// Shows a spinner, on a terminal only.
@@ -179,8 +185,8 @@ pub fn spinner(message: String) -> ProgressBar {
 /// Returns an error if the share of the FLOPs on backends is below `--require-offload`. `reasons` returns a summary for
 /// the message, and the notes of the error.
 fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String, Vec<String>)) -> Result<(), Failure> {
-    let Some(wanted) = &args.require_offload else { return Ok(()) };
-    let (enough, words) = match wanted.as_str() {
+    let Some(requirement) = &args.require_offload else { return Ok(()) };
+    let (enough, amount) = match requirement.as_str() {
         "any" => (share > 0.0, "more than 0 %".to_owned()),
         text => match text.parse::<f64>() {
             Ok(minimum) if (0.0..=1.0).contains(&minimum) => {
@@ -196,8 +202,8 @@ fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String
         return Ok(());
     }
     let (refusal_headline, notes) = reasons();
-    let why = if share > 0.0 { "" } else { &refusal_headline };
-    let message = format!("expected {words} of the FLOPs on backends, found {:.1} %{why}", 100.0 * share);
+    let reason = if share > 0.0 { "" } else { &refusal_headline };
+    let message = format!("expected {amount} of the FLOPs on backends, found {:.1} %{reason}", 100.0 * share);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
     diagnostic.notes = notes;
     Err(diagnostic.help("run \"byoc explain\" with the same options to list the reasons for each operator").into())
@@ -210,23 +216,23 @@ pub fn is_artifact(path: &Path) -> bool {
 
 /// Returns the inputs given by `args`. For a directory in test-data layout, missing inputs are read from its first
 /// data set.
-pub fn given(path: &Path, args: &InputArgs) -> Result<InputSources, Failure> {
-    let given = InputSources::read(args)?;
+pub fn input_sources(path: &Path, args: &InputArgs) -> Result<InputSources, Failure> {
+    let inputs = InputSources::read(args)?;
     if !path.is_dir() {
-        return Ok(given);
+        return Ok(inputs);
     }
-    let folder = TestFolder::open(path)?;
-    match folder.sets.first() {
-        Some(set) => recorded(&folder, set, given),
-        None => Ok(given),
+    let dir = TestFolder::open(path)?;
+    match dir.sets.first() {
+        Some(set) => recorded_inputs(&dir, set, inputs),
+        None => Ok(inputs),
     }
 }
 
-/// Returns `given`, with missing inputs read from a data set.
-pub fn recorded(folder: &TestFolder, set: &TestSet, given: InputSources) -> Result<InputSources, Failure> {
-    let ports = frontend::signature(&folder.model)?.inputs;
+/// Returns `inputs`, with missing inputs read from a data set.
+pub fn recorded_inputs(dir: &TestFolder, set: &TestSet, inputs: InputSources) -> Result<InputSources, Failure> {
+    let ports = frontend::signature(&dir.model)?.inputs;
     let names = ports.iter().map(|p| p.name.clone());
-    Ok(given.with_recorded(names.zip(set.read_inputs(&ports)?)))
+    Ok(inputs.with_recorded(names.zip(set.read_inputs(&ports)?)))
 }
 
 /// Sets the backend options that apply to every run of a model. Compile-time, load-time and unknown options are left to
@@ -247,11 +253,11 @@ fn choose_load_options(path: &Path, args: &BuildArgs, session: &mut Session) -> 
     for (name, option, value) in &args.backend_options {
         let mut backend = Backend::find(&session.registry, name)?;
         backend.choose(option, value)?;
-        let described = backend.description.options.get(option);
-        if described.is_some_and(|described| described.run && !described.load) {
+        let spec = backend.description.options.get(option);
+        if spec.is_some_and(|spec| spec.run && !spec.load) {
             continue;
         }
-        if !described.is_some_and(|described| described.load) {
+        if !spec.is_some_and(|spec| spec.load) {
             let message = format!(
                 "{name}.{option} has no effect on the compiled artifact {}: the option applies only to compilation",
                 path.display()
@@ -278,25 +284,25 @@ pub fn prepare(
     }
     choose_run_options(build_args, session);
     let session = &*session;
-    let given = given(path, input)?;
+    let inputs = input_sources(path, input)?;
     let host_alone = is_host_only(build_args)?;
     let start = Instant::now();
     let compiled = || match is_artifact(path) {
         true if host_alone => Ok(artifact::open(path)?.into_compiled().on_host()),
         true => Ok(artifact::open(path)?.into_compiled()),
-        false => Ok::<_, Failure>(build(path, build_args, session, &given)?.compiled),
+        false => Ok::<_, Failure>(build(path, build_args, session, &inputs)?.compiled),
     };
-    let first = compiled()?;
+    let host_model = compiled()?;
     let compile = if is_artifact(path) { Duration::ZERO } else { start.elapsed() };
     let start = Instant::now();
     let (model, warnings) =
-        Model::load_sparing(session, first, build_options(build_args).cache_dir.as_deref(), compiled)?;
+        Model::load_sparing(session, host_model, build_options(build_args).cache_dir.as_deref(), compiled)?;
     warnings.iter().for_each(render::diagnostic);
     // Regions compiled for a backend may have fallen back to the host at load time.
     check_offload(build_args, model.offload_share, || {
         (String::new(), warnings.iter().map(|w| w.message.clone()).collect())
     })?;
-    Ok(PreparedModel { model, given, compile, load: start.elapsed() })
+    Ok(PreparedModel { model, inputs, compile, load: start.elapsed() })
 }
 
 /// Returns the last component of a path, or the entire path if it has no file name, for messages and case names.

@@ -64,8 +64,8 @@ pub fn type_text(ty: &TensorType) -> String {
 }
 
 /// Formats a count and a noun, as in `1 region` and `2 regions`.
-pub fn plural(n: usize, thing: &str) -> String {
-    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+pub fn plural(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -79,9 +79,9 @@ mod tests {
             .at(Span { start: 4, end: 5 }, "here")
             .note("expected an expression")
             .help("remove it");
-        let shown = text(&diagnostic, Some(("a.relay", "def }")), false);
+        let rendered = text(&diagnostic, Some(("a.relay", "def }")), false);
         for part in ["error[E0101]: unexpected `}`", "a.relay:1:5", "here", "expected an expression", "remove it"] {
-            assert!(shown.contains(part), "expected {part} in\n{shown}");
+            assert!(rendered.contains(part), "expected {part} in\n{rendered}");
         }
     }
 }

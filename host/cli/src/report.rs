@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Returns the text of `byoc explain`.
 pub fn explanation_text(explanation: &Explanation, full: bool) -> String {
-    out::captured(|| explain::print(explanation, full))
+    out::captured_text(|| explain::print(explanation, full))
 }
 
 /// Returns the page of `byoc explain --html`.

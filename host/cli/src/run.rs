@@ -25,33 +25,37 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         return describe(args);
     }
     let mut session = ready::session(&args.build)?;
-    let prepared = ready::prepare(&args.model, &args.build, &args.input, &mut session)?;
-    let outputs = prepared.model.outputs().len();
+    let model_run = ready::prepare(&args.model, &args.build, &args.input, &mut session)?;
+    let outputs = model_run.model.outputs().len();
     if let Some(path) = args.output.as_deref().filter(|path| is_npy(path) && outputs != 1) {
         let message = format!("{}: expected one output for a .npy file, found {outputs}", path.display());
         return Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("pass --output FILE.npz").into());
     }
-    let inputs = prepared.given.resolve(&prepared.model, None)?;
+    let inputs = model_run.inputs.resolve(&model_run.model, None)?;
     let trace = Trace::new(args.trace.is_some());
     if args.trace.is_some() {
         session.metrics.record();
     }
     let _interruptible = cancel_on_interrupt(&session.cancel);
-    let outputs =
-        if trace.is_enabled() { prepared.model.run_observed(&inputs, &trace)? } else { prepared.model.run(&inputs)? };
+    let outputs = if trace.is_enabled() {
+        model_run.model.run_observed(&inputs, &trace)?
+    } else {
+        model_run.model.run(&inputs)?
+    };
     entries::restore_process();
     if let Some(path) = &args.trace {
         trace.add_plugin_events(&session.metrics.take_recorded());
         output::write(path, |file| trace.write_to(file))?;
     }
-    let named: Vec<(&str, &Tensor)> = prepared.model.outputs().iter().map(|p| p.name.as_str()).zip(&outputs).collect();
+    let named_outputs: Vec<(&str, &Tensor)> =
+        model_run.model.outputs().iter().map(|p| p.name.as_str()).zip(&outputs).collect();
     if let Some(path) = &args.output {
-        match named[..] {
+        match named_outputs[..] {
             [(_, tensor)] if is_npy(path) => output::write(path, |file| file.write_all(&io::npy::encode(tensor)))?,
-            _ => output::write(path, |file| io::npz::write_to(file, named.iter().copied()))?,
+            _ => output::write(path, |file| io::npz::write_to(file, named_outputs.iter().copied()))?,
         }
     }
-    for (name, tensor) in named {
+    for (name, tensor) in named_outputs {
         match &labels {
             Some(labels) => print_top_classes(name, tensor, labels, args.build.talk.json)?,
             None => print_summary(name, tensor, args.build.talk.json),

@@ -74,9 +74,9 @@ fn shorten_cell(text: &str, width: usize) -> String {
     if length <= width {
         return text.to_owned();
     }
-    let kept = width.saturating_sub(1);
-    let start: String = text.chars().take(kept / 2).collect();
-    let end: String = text.chars().skip(length - (kept - kept / 2)).collect();
+    let text_width = width.saturating_sub(1);
+    let start: String = text.chars().take(text_width / 2).collect();
+    let end: String = text.chars().skip(length - (text_width - text_width / 2)).collect();
     format!("{start}\u{2026}{end}")
 }
 
@@ -84,11 +84,11 @@ fn shorten_cell(text: &str, width: usize) -> String {
 pub fn print_wrapped(prefix: &str, text: &str) {
     let text = escape::line(text);
     let width = if out::is_terminal() { out::width() } else { None };
-    let room = width.map_or(usize::MAX, |width| usize::from(width).saturating_sub(prefix.len()).max(MIN_COLUMN));
+    let text_width = width.map_or(usize::MAX, |width| usize::from(width).saturating_sub(prefix.len()).max(MIN_COLUMN));
     let mut line = String::new();
     let mut indent = prefix.to_owned();
     for word in text.split(' ') {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > room {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > text_width {
             println!("{indent}{line}");
             indent = " ".repeat(prefix.len());
             line.clear();

@@ -54,15 +54,16 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
         }
     }
     let [pass, fail, unsupported, error] = counts;
-    let total = args.dirs.len();
+    let set_count = args.dirs.len();
     if args.build.talk.json {
-        let summary = json!({"pass": pass, "fail": fail, "unsupported": unsupported, "error": error, "total": total});
+        let summary =
+            json!({"pass": pass, "fail": fail, "unsupported": unsupported, "error": error, "total": set_count});
         println!("{}", json!({"summary": summary}));
     } else {
         table::print(&table);
-        println!("{pass} of {total} pass; {fail} fail, {unsupported} unsupported, {error} errors");
+        println!("{pass} of {set_count} pass; {fail} fail, {unsupported} unsupported, {error} errors");
     }
-    Ok(ExitCode::from(u8::from(pass != total)))
+    Ok(ExitCode::from(u8::from(pass != set_count)))
 }
 
 fn is_of_another_shape(diagnostic: &Diagnostic) -> bool {
@@ -70,25 +71,27 @@ fn is_of_another_shape(diagnostic: &Diagnostic) -> bool {
 }
 
 fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<FolderResult, Failure> {
-    let folder = TestFolder::open(dir)?;
-    let Some(first) = folder.sets.first() else {
+    let test_dir = TestFolder::open(dir)?;
+    let Some(first_set) = test_dir.sets.first() else {
         return Err(Failure::new(
             codes::frontends::BAD_TEST_FOLDER,
             format!("{}: expected a data set, found none", dir.display()),
         ));
     };
     let load = |set: &TestSet| -> Result<(Model, Signature), Failure> {
-        let given = ready::recorded(&folder, set, InputSources::read(&InputArgs::default())?)?;
-        let built = ready::build(dir, &args.build, session, &given)?;
+        let sources = ready::recorded_inputs(&test_dir, set, InputSources::read(&InputArgs::default())?)?;
+        let output = ready::build(dir, &args.build, session, &sources)?;
         let cache_dir = ready::build_options(&args.build).cache_dir;
-        let (model, warnings) = Model::load(session, built.compiled, cache_dir.as_deref())?;
+        let (model, warnings) = Model::load(session, output.compiled, cache_dir.as_deref())?;
         warnings.iter().for_each(super::render::diagnostic);
-        Ok((model, built.signature))
+        Ok((model, output.signature))
     };
-    let (mut model, mut ports) = load(first)?;
+    let (mut model, mut ports) = load(first_set)?;
     let tolerance = match args.max_rel_err {
         Some(limit) => Tolerance::MaxRelative(limit),
-        None => Tolerance::AllClose { rtol: folder.rtol.unwrap_or(args.rtol), atol: folder.atol.unwrap_or(args.atol) },
+        None => {
+            Tolerance::AllClose { rtol: test_dir.rtol.unwrap_or(args.rtol), atol: test_dir.atol.unwrap_or(args.atol) }
+        }
     };
     let mut result = FolderResult {
         status: Status::Pass,
@@ -98,28 +101,28 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<FolderResu
         code: None,
         message: String::new(),
     };
-    for (number, set) in folder.sets.iter().enumerate() {
+    for (set_index, set) in test_dir.sets.iter().enumerate() {
         let inputs = set.read_inputs(&ports.inputs)?;
-        let got = match model.run(&inputs) {
+        let actual = match model.run(&inputs) {
             // The model is built for the dimensions of the first data set; later data sets may have different
             // dimensions.
-            Err(failure) if number > 0 && failure.diagnostics.iter().any(is_of_another_shape) => {
+            Err(failure) if set_index > 0 && failure.diagnostics.iter().any(is_of_another_shape) => {
                 (model, ports) = load(set)?;
                 result.offload = result.offload.min(model.offload_share);
                 model.run(&inputs)?
             }
-            got => got?,
+            actual => actual?,
         };
-        let want = set.read_outputs(&ports.outputs)?;
-        for ((port, got), want) in ports.outputs.iter().zip(&got).zip(&want) {
-            let Comparison { max_abs_err, max_rel_err, difference } = compare(got, want, tolerance);
+        let expected = set.read_outputs(&ports.outputs)?;
+        for ((port, actual), expected) in ports.outputs.iter().zip(&actual).zip(&expected) {
+            let Comparison { max_abs_err, max_rel_err, difference } = compare(actual, expected, tolerance);
             result.max_abs_err = result.max_abs_err.map(|e| e.max(max_abs_err));
             result.max_rel_err = result.max_rel_err.map(|e| e.max(max_rel_err));
             if let Some(difference) = difference
                 && result.status == Status::Pass
             {
                 result.status = Status::Fail;
-                result.message = format!("data set {number}, output \"{}\": {difference}", port.name);
+                result.message = format!("data set {set_index}, output \"{}\": {difference}", port.name);
             }
         }
     }

@@ -35,16 +35,16 @@ pub fn verify(index: usize, cancel: &Cancel) -> Result<FolderResult, Failure> {
         cancel.check(|| format!("stopped at case {index}"))?;
         std::thread::sleep(POLL);
     };
-    let (printed, errors) = (child.stdout.take(), child.stderr.take());
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let text = |reader: Option<JoinHandle<String>>| reader.and_then(|r| r.join().ok()).unwrap_or_default();
-    let (printed, errors) = (text(printed), text(errors));
-    let result = printed.lines().find_map(|line| serde_json::from_str::<FolderResult>(line).ok());
+    let (stdout, stderr) = (text(stdout), text(stderr));
+    let result = stdout.lines().find_map(|line| serde_json::from_str::<FolderResult>(line).ok());
     match result {
         Some(result) => {
-            eprint!("{errors}");
+            eprint!("{stderr}");
             Ok(result)
         }
-        None => Ok(failed(&errors, status)),
+        None => Ok(failed_result(&stderr, status)),
     }
 }
 
@@ -89,9 +89,9 @@ fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
 
 /// Creates the result for a process that printed no result: derived from the first diagnostic on its standard error, or
 /// else from its exit status.
-fn failed(errors: &str, status: ExitStatus) -> FolderResult {
-    let first = errors.lines().find_map(|line| line.strip_prefix("error[")?.split_once("]: "));
-    match first {
+fn failed_result(stderr: &str, status: ExitStatus) -> FolderResult {
+    let code_and_message = stderr.lines().find_map(|line| line.strip_prefix("error[")?.split_once("]: "));
+    match code_and_message {
         Some((code, message)) => FolderResult::failed(Some(code.to_owned()), message.to_owned()),
         None => FolderResult::failed(None, Termination::of(status).to_string()),
     }

@@ -65,8 +65,8 @@ impl FolderResult {
             _ => d.message.clone(),
         };
         let messages: Vec<String> = failure.diagnostics.iter().map(message).collect();
-        let failed = FolderResult::failed(code.map(|c| c.to_string()), messages.join("; "));
-        if gap { FolderResult { status: Status::Unsupported, ..failed } } else { failed }
+        let result = FolderResult::failed(code.map(|c| c.to_string()), messages.join("; "));
+        if gap { FolderResult { status: Status::Unsupported, ..result } } else { result }
     }
 
     /// Creates the result of a directory whose verification ended in an error.

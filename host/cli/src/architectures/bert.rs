@@ -44,18 +44,18 @@ pub fn build(net: Net, config: &Config) -> ModelProto {
 
     // Additive attention mask: 0 for a token to attend to, a large negative number for a masked token.
     let mask = bert.net.node("Cast", &["attention_mask"], &[("to", Attr::Int(9))]);
-    let seen = bert.constant("mask.seen", &Tensor::scalar(0f32));
+    let visible = bert.constant("mask.seen", &Tensor::scalar(0f32));
     let hidden = bert.constant("mask.hidden", &Tensor::scalar(-10_000f32));
-    let bias = bert.net.node("Where", &[&mask, &seen, &hidden], &[]);
+    let bias = bert.net.node("Where", &[&mask, &visible, &hidden], &[]);
     let axes = bert.constant("mask.axes", &Tensor::from_slice(&[2], &[1i64, 2]));
     let bias = bert.net.node("Unsqueeze", &[&bias, &axes], &[]);
 
-    let words = bert.normal("embeddings.word", &[config.vocabulary, width], 0.05);
-    let x = bert.net.node("Gather", &[&words, "input_ids"], &[("axis", Attr::Int(0))]);
+    let word_table = bert.normal("embeddings.word", &[config.vocabulary, width], 0.05);
+    let x = bert.net.node("Gather", &[&word_table, "input_ids"], &[("axis", Attr::Int(0))]);
     // Position embeddings. The model has a single token type, whose embedding is the same at every position and is
     // therefore part of the position embeddings.
-    let places = bert.normal("embeddings.position", &[1, tokens, width], 0.05);
-    let x = bert.net.node("Add", &[&x, &places], &[]);
+    let position_table = bert.normal("embeddings.position", &[1, tokens, width], 0.05);
+    let x = bert.net.node("Add", &[&x, &position_table], &[]);
     let mut x = bert.layer_norm("embeddings", &x);
     for layer in 0..config.layers {
         x = bert.layer(&format!("layer.{layer}"), &x, &bias);
@@ -74,16 +74,16 @@ impl Bert<'_> {
     }
 
     fn layer_norm(&mut self, name: &str, x: &str) -> String {
-        let ones = Tensor::from_slice(&[self.config.width], &vec![1f32; self.config.width]);
-        let gamma = self.constant(&format!("{name}.norm.gamma"), &ones);
+        let scale = Tensor::from_slice(&[self.config.width], &vec![1f32; self.config.width]);
+        let gamma = self.constant(&format!("{name}.norm.gamma"), &scale);
         let beta = self.normal(&format!("{name}.norm.beta"), &[self.config.width], 0.02);
         let attrs = [("axis", Attr::Int(-1)), ("epsilon", Attr::Float(1e-12))];
         self.net.node("LayerNormalization", &[x, &gamma, &beta], &attrs)
     }
 
-    fn linear(&mut self, name: &str, x: &str, from: usize, to: usize) -> String {
-        let weight = self.normal(&format!("{name}.weight"), &[from, to], (1.0 / from as f64).sqrt());
-        let bias = self.normal(&format!("{name}.bias"), &[to], 0.02);
+    fn linear(&mut self, name: &str, x: &str, inputs: usize, outputs: usize) -> String {
+        let weight = self.normal(&format!("{name}.weight"), &[inputs, outputs], (1.0 / inputs as f64).sqrt());
+        let bias = self.normal(&format!("{name}.bias"), &[outputs], 0.02);
         let product = self.net.node("MatMul", &[x, &weight], &[]);
         self.net.node("Add", &[&bias, &product], &[])
     }
@@ -120,9 +120,9 @@ impl Bert<'_> {
         let sum = self.net.node("Add", &[&context, x], &[]);
         let x = self.layer_norm(&format!("{name}.attention"), &sum);
 
-        let wide = self.linear(&format!("{name}.intermediate"), &x, width, 4 * width);
-        let wide = self.gelu(name, &wide);
-        let narrow = self.linear(&format!("{name}.output"), &wide, 4 * width, width);
+        let hidden = self.linear(&format!("{name}.intermediate"), &x, width, 4 * width);
+        let hidden = self.gelu(name, &hidden);
+        let narrow = self.linear(&format!("{name}.output"), &hidden, 4 * width, width);
         let sum = self.net.node("Add", &[&narrow, &x], &[]);
         self.layer_norm(&format!("{name}.output"), &sum)
     }
@@ -132,8 +132,8 @@ impl Bert<'_> {
         let root = self.constant(&format!("{name}.gelu.root"), &Tensor::scalar(std::f32::consts::SQRT_2));
         let unit = self.constant(&format!("{name}.gelu.one"), &Tensor::scalar(1f32));
         let half = self.constant(&format!("{name}.gelu.half"), &Tensor::scalar(0.5f32));
-        let scaled = self.net.node("Div", &[x, &root], &[]);
-        let curve = self.net.node("Erf", &[&scaled], &[]);
+        let ratio = self.net.node("Div", &[x, &root], &[]);
+        let curve = self.net.node("Erf", &[&ratio], &[]);
         let gate = self.net.node("Add", &[&curve, &unit], &[]);
         let product = self.net.node("Mul", &[x, &gate], &[]);
         self.net.node("Mul", &[&product, &half], &[])

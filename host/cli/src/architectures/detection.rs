@@ -24,18 +24,18 @@ const BOXES: usize = 8732;
 struct Level {
     size: usize,
     step: usize,
-    small: f64,
+    scale: f64,
     large: f64,
     ratios: &'static [f64],
 }
 
 const LEVELS: [Level; 6] = [
-    Level { size: 38, step: 8, small: 21.0, large: 45.0, ratios: &[2.0] },
-    Level { size: 19, step: 16, small: 45.0, large: 99.0, ratios: &[2.0, 3.0] },
-    Level { size: 10, step: 32, small: 99.0, large: 153.0, ratios: &[2.0, 3.0] },
-    Level { size: 5, step: 64, small: 153.0, large: 207.0, ratios: &[2.0, 3.0] },
-    Level { size: 3, step: 100, small: 207.0, large: 261.0, ratios: &[2.0] },
-    Level { size: 1, step: 300, small: 261.0, large: 315.0, ratios: &[2.0] },
+    Level { size: 38, step: 8, scale: 21.0, large: 45.0, ratios: &[2.0] },
+    Level { size: 19, step: 16, scale: 45.0, large: 99.0, ratios: &[2.0, 3.0] },
+    Level { size: 10, step: 32, scale: 99.0, large: 153.0, ratios: &[2.0, 3.0] },
+    Level { size: 5, step: 64, scale: 153.0, large: 207.0, ratios: &[2.0, 3.0] },
+    Level { size: 3, step: 100, scale: 207.0, large: 261.0, ratios: &[2.0] },
+    Level { size: 1, step: 300, scale: 261.0, large: 315.0, ratios: &[2.0] },
 ];
 
 impl Level {
@@ -64,11 +64,11 @@ pub fn ssd_resnet50(mut net: Net, divide: usize) -> ModelProto {
         locations.push(predict(&mut net, feature, level, 4));
         scores.push(predict(&mut net, feature, level, CLASSES));
     }
-    let mut joined = |parts: &[String]| {
+    let mut concatenate = |parts: &[String]| {
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         net.node("Concat", &parts, &[("axis", Attr::Int(1))])
     };
-    let (locations, scores) = (joined(&locations), joined(&scores));
+    let (locations, scores) = (concatenate(&locations), concatenate(&scores));
     let boxes = decode(&mut net, &locations);
     detections(net, &boxes, &scores)
 }
@@ -89,13 +89,13 @@ fn default_boxes() -> [Tensor; 2] {
     let (mut centers, mut sizes) = (Vec::new(), Vec::new());
     for level in &LEVELS {
         let mut shapes =
-            vec![(level.small, level.small), ((level.small * level.large).sqrt(), (level.small * level.large).sqrt())];
+            vec![(level.scale, level.scale), ((level.scale * level.large).sqrt(), (level.scale * level.large).sqrt())];
         for ratio in level.ratios {
-            let (long, short) = (level.small * ratio.sqrt(), level.small / ratio.sqrt());
+            let (long, short) = (level.scale * ratio.sqrt(), level.scale / ratio.sqrt());
             shapes.extend([(long, short), (short, long)]);
         }
         for pixel in 0..level.size * level.size {
-            let center = |at: usize| ((at as f64 + 0.5) * level.step as f64 / SIZE as f64).clamp(0.0, 1.0) as f32;
+            let center = |index: usize| ((index as f64 + 0.5) * level.step as f64 / SIZE as f64).clamp(0.0, 1.0) as f32;
             for (width, height) in &shapes {
                 centers.extend([center(pixel % level.size), center(pixel / level.size)]);
                 sizes.extend([width, height].map(|size| (size / SIZE as f64).clamp(0.0, 1.0) as f32));
@@ -121,17 +121,17 @@ fn decode(net: &mut Net, locations: &str) -> String {
     let growth = net.node("Mul", &[&growth, &of_size], &[]);
     let growth = net.node("Exp", &[&growth], &[]);
     let size = net.node("Mul", &[&growth, &sizes], &[]);
-    let reach = net.node("Mul", &[&size, &half], &[]);
-    let first = net.node("Sub", &[&center, &reach], &[]);
-    let last = net.node("Add", &[&center, &reach], &[]);
-    net.node("Concat", &[&first, &last], &[("axis", Attr::Int(2))])
+    let half_size = net.node("Mul", &[&size, &half], &[]);
+    let lower = net.node("Sub", &[&center, &half_size], &[]);
+    let upper = net.node("Add", &[&center, &half_size], &[]);
+    net.node("Concat", &[&lower, &upper], &[("axis", Attr::Int(2))])
 }
 
 /// Adds a slice along an axis.
-fn slice(net: &mut Net, x: &str, axis: i64, first: i64, end: i64) -> String {
-    let mut number =
-        |what: &str, value: i64| net.weight(&format!("{x}.{what}_{first}"), &Tensor::from_slice(&[1], &[value]));
-    let (starts, ends, axes) = (number("first", first), number("end", end), number("axis", axis));
+fn slice(net: &mut Net, x: &str, axis: i64, lower: i64, end: i64) -> String {
+    let mut constant =
+        |role: &str, value: i64| net.weight(&format!("{x}.{role}_{lower}"), &Tensor::from_slice(&[1], &[value]));
+    let (starts, ends, axes) = (constant("first", lower), constant("end", end), constant("axis", axis));
     net.node("Slice", &[x, &starts, &ends, &axes], &[])
 }
 
@@ -144,22 +144,22 @@ fn detections(mut net: Net, boxes: &str, scores: &str) -> ModelProto {
     let scores = net.node("Softmax", &[&scores], &[("axis", Attr::Int(2))]);
     let scores = net.node("Transpose", &[&scores], &[("perm", Attr::Ints(&[0, 2, 1]))]);
     let scores = slice(&mut net, &scores, 1, 1, CLASSES as i64);
-    let most = net.weight("suppression.most", &Tensor::from_slice(&[1], &[200i64]));
+    let max_boxes = net.weight("suppression.most", &Tensor::from_slice(&[1], &[200i64]));
     let overlap = net.weight("suppression.overlap", &Tensor::from_slice(&[1], &[0.5f32]));
-    let least = net.weight("suppression.least", &Tensor::from_slice(&[1], &[0.7f32]));
-    let chosen = net.node("NonMaxSuppression", &[boxes, &scores, &most, &overlap, &least], &[]);
+    let min_score = net.weight("suppression.least", &Tensor::from_slice(&[1], &[0.7f32]));
+    let selected_boxes = net.node("NonMaxSuppression", &[boxes, &scores, &max_boxes, &overlap, &min_score], &[]);
     let column = |net: &mut Net, name: &str, index: i64| {
         let index = net.weight(name, &Tensor::scalar(index));
-        net.node("Gather", &[&chosen, &index], &[("axis", Attr::Int(1))])
+        net.node("Gather", &[&selected_boxes, &index], &[("axis", Attr::Int(1))])
     };
-    let (labels, numbers) = (column(&mut net, "column.label", 1), column(&mut net, "column.box", 2));
+    let (labels, box_indices) = (column(&mut net, "column.label", 1), column(&mut net, "column.box", 2));
     let axes = net.weight("boxes.axes", &Tensor::from_slice(&[1], &[0i64]));
     let boxes = net.node("Squeeze", &[boxes, &axes], &[]);
-    let boxes = net.node("Gather", &[&boxes, &numbers], &[("axis", Attr::Int(0))]);
-    let scores = net.node("GatherND", &[&scores, &chosen], &[]);
-    let output = |name, result, dtype, further: &[usize]| {
-        let known = further.iter().map(|&dim| Dim::Known(dim));
-        Output { name, result, dtype, shape: std::iter::once(Dim::Named("detections")).chain(known).collect() }
+    let boxes = net.node("Gather", &[&boxes, &box_indices], &[("axis", Attr::Int(0))]);
+    let scores = net.node("GatherND", &[&scores, &selected_boxes], &[]);
+    let output = |name, result, dtype, extra_dims: &[usize]| {
+        let known_dims = extra_dims.iter().map(|&dim| Dim::Known(dim));
+        Output { name, result, dtype, shape: std::iter::once(Dim::Named("detections")).chain(known_dims).collect() }
     };
     net.finish_outputs(vec![
         output("boxes", boxes, DType::F32, &[4]),

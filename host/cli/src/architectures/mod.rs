@@ -37,7 +37,7 @@ pub fn build(name: &str, seed: u64) -> Result<ModelProto, Diagnostic> {
             Diagnostic::error(codes::frontends::UNKNOWN_ARCHITECTURE, format!("unknown architecture \"{name}\""))
                 .note(format!("known architectures: {}", names.clone().collect::<Vec<_>>().join(", ")));
         match nearest(name, names) {
-            Some(near) => error.help(format!("did you mean \"{near}\"?")),
+            Some(suggestion) => error.help(format!("did you mean \"{suggestion}\"?")),
             None => error,
         }
     })
@@ -69,9 +69,9 @@ mod tests {
 
     /// Evaluates an imported model call by call and returns its output.
     fn run(model: &ModelProto, seed: u64) -> Tensor {
-        let loaded =
+        let imported =
             onnx::convert_model(model.clone(), &LoadOptions::default(), None).unwrap_or_else(|e| panic!("{}", e[0]));
-        let module = &loaded.module;
+        let module = &imported.module;
         let main = module.main().unwrap();
         let mut values: Vec<Vec<Tensor>> = Vec::new();
         for (id, node) in module.nodes.iter() {
@@ -112,10 +112,10 @@ mod tests {
             let model = at_scale(name, 0, 8, 64).unwrap();
             let (a, b) = (run(&model, 1).view().to_f64s(), run(&model, 2).view().to_f64s());
             let difference: Vec<f64> = a.iter().zip(&b).map(|(x, y)| x - y).collect();
-            let share = deviation(&difference) / deviation(&a);
+            let relative_error = deviation(&difference) / deviation(&a);
             assert!(
-                share > 0.05 && share < 20.0,
-                "{name}: expected outputs to differ by 0.05 to 20 standard deviations, found {share}"
+                relative_error > 0.05 && relative_error < 20.0,
+                "{name}: expected outputs to differ by 0.05 to 20 standard deviations, found {relative_error}"
             );
             assert!(deviation(&a) > 1e-3 && deviation(&a) < 1e3, "{name}: {}", deviation(&a));
         }

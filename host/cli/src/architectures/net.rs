@@ -129,7 +129,9 @@ impl Net {
             match value {
                 Attr::Int(i) => AttributeProto { r#type: AttributeType::Int as i32, i: Some(*i), ..proto },
                 Attr::Float(f) => AttributeProto { r#type: AttributeType::Float as i32, f: Some(*f), ..proto },
-                Attr::Ints(all) => AttributeProto { r#type: AttributeType::Ints as i32, ints: all.to_vec(), ..proto },
+                Attr::Ints(values) => {
+                    AttributeProto { r#type: AttributeType::Ints as i32, ints: values.to_vec(), ..proto }
+                }
             }
         });
         self.graph.node.push(NodeProto {

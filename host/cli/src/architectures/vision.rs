@@ -96,17 +96,17 @@ pub fn mobilenet_v2(mut net: Net, divide: usize, size: usize) -> ModelProto {
     for (expansion, channels, repetitions, first_stride) in table {
         for repetition in 0..repetitions {
             let stride = if repetition == 0 { first_stride } else { 1 };
-            let (before, after) = (x.sample.shape()[1], channels / divide);
-            let wide = before * expansion;
+            let (inputs, outputs) = (x.sample.shape()[1], channels / divide);
+            let expanded = inputs * expansion;
             let mut y = x.clone();
             if expansion > 1 {
-                y = net.conv_bn(&y, wide, 1, 1, 1);
+                y = net.conv_bn(&y, expanded, 1, 1, 1);
                 y = net.relu6(&y);
             }
-            y = net.conv_bn(&y, wide, 3, stride, wide);
+            y = net.conv_bn(&y, expanded, 3, stride, expanded);
             y = net.relu6(&y);
-            y = net.conv_bn(&y, after, 1, 1, 1);
-            x = if stride == 1 && before == after { net.add(&x, &y) } else { y };
+            y = net.conv_bn(&y, outputs, 1, 1, 1);
+            x = if stride == 1 && inputs == outputs { net.add(&x, &y) } else { y };
         }
     }
     let x = net.conv_bn(&x, 1280 / divide, 1, 1, 1);
@@ -126,8 +126,8 @@ pub fn vgg16(mut net: Net, divide: usize, size: usize) -> ModelProto {
     }
     // The sample is smaller than the images, so its feature map is resized to the input size of the dense layers.
     let side = (size / 32) as i64;
-    let stretched = Attrs::new([("output_size", AttrValue::from([side, side]))]);
-    let sample = call("nn.adaptive_avg_pool2d", stretched, &[&x.sample]);
+    let resize_attrs = Attrs::new([("output_size", AttrValue::from([side, side]))]);
+    let sample = call("nn.adaptive_avg_pool2d", resize_attrs, &[&x.sample]);
     let sample = call("nn.batch_flatten", Attrs::none(), &[&sample]);
     let name = net.node("Flatten", &[&x.name], &[("axis", Attr::Int(1))]);
     let mut x = Value { name, sample };

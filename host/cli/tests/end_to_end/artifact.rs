@@ -7,10 +7,10 @@ use byoc_test_support::plugin_dir;
 #[test]
 fn artifact_is_reproducible() {
     let plugins = plugin_dir(&["ccompiler"]);
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).display().to_string();
+    let temp_dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| temp_dir.path().join(name).display().to_string();
     let dir = plugins.path().display().to_string();
-    std::fs::create_dir(folder.path().join("elsewhere")).unwrap();
+    std::fs::create_dir(temp_dir.path().join("elsewhere")).unwrap();
     let model = data_text("models/unet_small/model.onnx");
     let copy = path("elsewhere/model.onnx");
     std::fs::copy(&model, &copy).unwrap();
@@ -20,18 +20,18 @@ fn artifact_is_reproducible() {
         byoc(args.iter().chain(extra)).ok();
         std::fs::read(output).unwrap()
     };
-    let first = build(&model, &path("a.byoc"), &["--cache-dir", &cache, "--threads", "1"]);
+    let first_output = build(&model, &path("a.byoc"), &["--cache-dir", &cache, "--threads", "1"]);
     let warm = build(&model, &path("b.byoc"), &["--cache-dir", &cache, "--threads", "2"]);
     let cold = build(&copy, &path("elsewhere/c.byoc"), &["--no-cache", "--threads", "2"]);
-    assert!(first == warm && first == cold);
+    assert!(first_output == warm && first_output == cold);
 }
 
 /// Tests that the C compiler finds its subprograms without a `PATH`: a compiler started by its bare name would not.
 #[test]
 fn artifact_compiles_with_an_empty_environment() {
     let plugins = plugin_dir(&["ccompiler"]);
-    let folder = tempfile::tempdir().unwrap();
-    let (file, dir) = (folder.path().join("digits.byoc"), plugins.path().display().to_string());
+    let temp_dir = tempfile::tempdir().unwrap();
+    let (file, dir) = (temp_dir.path().join("digits.byoc"), plugins.path().display().to_string());
     let (model, file) = (data_text("digits/digits.onnx"), file.display().to_string());
     let build = ["--dim", "batch=1", "--backend", "ccompiler", "--plugin-dir", &dir, "--require-offload=0.9"];
     let mut command = crate::command([&["compile", &model, "-o", &file, "--no-cache"], &build[..]].concat());
@@ -41,39 +41,40 @@ fn artifact_compiles_with_an_empty_environment() {
 #[test]
 fn artifact_names_missing_plugin() {
     let plugins = plugin_dir(&["template"]);
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("digits.byoc").display().to_string();
+    let temp_dir = tempfile::tempdir().unwrap();
+    let file = temp_dir.path().join("digits.byoc").display().to_string();
     let dir = plugins.path().display().to_string();
     let model = data_text("digits/digits.onnx");
     byoc(["compile", &model, "-o", &file, "--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir]).ok();
     let run = |dir: &str| byoc(["run", &file, "--input", "image=random:3", "--json", "--plugin-dir", dir]).ok();
-    let with = run(&dir);
-    let without = run(&folder.path().display().to_string());
-    let without = without.stderr_contains(&["E0402", "loadbinary_template", "template 0.1.0", "runs on the host"]);
+    let with_plugin = run(&dir);
+    let without_plugin = run(&temp_dir.path().display().to_string());
+    let without_plugin =
+        without_plugin.stderr_contains(&["E0402", "loadbinary_template", "template 0.1.0", "runs on the host"]);
     // The plugin executes the reference operators, the host its kernels, so results differ only by rounding.
-    let first = |output: &crate::CommandOutput| -> Vec<f64> {
+    let first_value = |output: &crate::CommandOutput| -> Vec<f64> {
         output.json()[0]["first"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
     };
-    for (a, b) in first(&with).into_iter().zip(first(&without)) {
+    for (a, b) in first_value(&with_plugin).into_iter().zip(first_value(&without_plugin)) {
         assert!((a - b).abs() < 1e-4, "expected {b}, found {a}");
     }
-    let shown = byoc(["inspect", &file]).ok().out;
-    assert!(shown.contains("loadbinary_template") && shown.contains("template 0.1.0"), "{shown}");
+    let listing = byoc(["inspect", &file]).ok().out;
+    assert!(listing.contains("loadbinary_template") && listing.contains("template 0.1.0"), "{listing}");
 }
 
 #[test]
 fn rejects_damaged_artifact() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("digits.byoc");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("digits.byoc");
     let text = file.display().to_string();
     byoc(["compile", &data_text("digits/digits.onnx"), "-o", &text, "--dim", "batch=1"]).ok();
     let bytes = std::fs::read(&file).unwrap();
-    for at in [0, 100, bytes.len() / 3, bytes.len() / 2, bytes.len() - 1] {
-        let mut broken = bytes.clone();
-        broken[at] ^= 1;
-        std::fs::write(&file, &broken).unwrap();
+    for offset in [0, 100, bytes.len() / 3, bytes.len() / 2, bytes.len() - 1] {
+        let mut damaged = bytes.clone();
+        damaged[offset] ^= 1;
+        std::fs::write(&file, &damaged).unwrap();
         let output = byoc(["run", &text, "--input", "image=random"]);
-        assert!(output.code == 1 && output.err.contains("error[E07"), "byte {at}: {}", output.err);
+        assert!(output.code == 1 && output.err.contains("error[E07"), "byte {offset}: {}", output.err);
     }
     std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
     let output = byoc(["run", &text, "--input", "image=random"]);

@@ -12,18 +12,18 @@ use std::process::{Command, Output, Stdio};
 
 /// Bundle of a model, with the artifact and the plugins from which it was written.
 struct Bundled {
-    folder: tempfile::TempDir,
+    temp_dir: tempfile::TempDir,
     plugins: Option<tempfile::TempDir>,
     stdout: String,
 }
 
 impl Bundled {
     fn root(&self) -> PathBuf {
-        self.folder.path().join("bundle")
+        self.temp_dir.path().join("bundle")
     }
 
     fn artifact(&self) -> String {
-        self.folder.path().join("model.byoc").display().to_string()
+        self.temp_dir.path().join("model.byoc").display().to_string()
     }
 
     /// Returns the arguments of `byoc bundle` for this artifact.
@@ -37,22 +37,22 @@ impl Bundled {
 }
 
 /// Compiles a model for the given backends and bundles the artifact.
-fn bundled(model: &str, backends: &[&str], extra: &[&str]) -> Bundled {
-    let folder = temporary_folder();
+fn create_bundle(model: &str, backends: &[&str], extra: &[&str]) -> Bundled {
+    let temp_dir = temporary_folder();
     let plugins = (!backends.is_empty()).then(|| plugin_dir(backends));
-    let mut made = Bundled { folder, plugins, stdout: String::new() };
-    let artifact = made.artifact();
+    let mut bundle = Bundled { temp_dir, plugins, stdout: String::new() };
+    let artifact = bundle.artifact();
     let mut args: Vec<String> = ["compile", model, "-o", &artifact, "--no-cache"].map(String::from).to_vec();
-    args.extend(extra.iter().map(|word| (*word).to_owned()));
-    if let Some(dir) = &made.plugins {
+    args.extend(extra.iter().map(|arg| (*arg).to_owned()));
+    if let Some(dir) = &bundle.plugins {
         args.extend(
             ["--backend", &backends.join(","), "--plugin-dir", &dir.path().display().to_string()].map(String::from),
         );
         args.push("--require-offload=0.9".to_owned());
     }
     byoc(&args).ok();
-    made.stdout = byoc(made.arguments(&made.root())).ok().out;
-    made
+    bundle.stdout = byoc(bundle.arguments(&bundle.root())).ok().out;
+    bundle
 }
 
 /// Runs a command with an empty environment and with `input` on standard input.
@@ -89,17 +89,17 @@ fn in_root_folder(root: &Path) -> Option<Command> {
 /// Returns the contents of all files below a directory, by relative path.
 fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
+    let mut dirs = vec![root.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
-            let below = path.strip_prefix(root).unwrap().to_owned();
+            let relative = path.strip_prefix(root).unwrap().to_owned();
             if path.is_symlink() {
-                files.insert(below, std::fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes());
+                files.insert(relative, std::fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes());
             } else if path.is_dir() {
-                folders.push(path);
+                dirs.push(path);
             } else {
-                files.insert(below, std::fs::read(&path).unwrap());
+                files.insert(relative, std::fs::read(&path).unwrap());
             }
         }
     }
@@ -107,72 +107,72 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Runs the bundle of a recorded model with one input and one output, in a chroot and in place.
-fn runs_alone(name: &str, made: &Bundled, input: &str) {
+fn runs_alone(name: &str, bundle: &Bundled, input: &str) {
     let set = data(&format!("models/{name}/test_data_set_0"));
-    let given = npy::encode(&pb::read(&set.join("input_0.pb")).unwrap());
-    let recorded = pb::read(&set.join("output_0.pb")).unwrap();
-    let before = tree(&made.root());
+    let input_data = npy::encode(&pb::read(&set.join("input_0.pb")).unwrap());
+    let expected = pb::read(&set.join("output_0.pb")).unwrap();
+    let tree_before = tree(&bundle.root());
     let arguments = [format!("--input={input}=-"), "--output=-".to_owned()];
     let check = |output: Output| {
         let (out, err) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success() && err.is_empty(), "{}: {err}", output.status);
-        let got: Tensor = npy::decode(out).unwrap();
-        let difference = compare(&got, &recorded, Tolerance::MaxRelative(5e-4)).difference;
+        let actual: Tensor = npy::decode(out).unwrap();
+        let difference = compare(&actual, &expected, Tolerance::MaxRelative(5e-4)).difference;
         assert_eq!(difference, None, "{name}");
     };
-    if let Some(mut command) = in_root_folder(&made.root()) {
-        check(run(command.args(&arguments), &given));
+    if let Some(mut command) = in_root_folder(&bundle.root()) {
+        check(run(command.args(&arguments), &input_data));
     }
-    let elsewhere = temporary_folder();
-    let mut command = Command::new(made.root().join("run"));
-    check(run(command.current_dir(elsewhere.path()).args(&arguments), &given));
-    assert!(std::fs::read_dir(elsewhere.path()).unwrap().next().is_none());
-    assert!(before == tree(&made.root()), "a run changed the bundle");
+    let other_dir = temporary_folder();
+    let mut command = Command::new(bundle.root().join("run"));
+    check(run(command.current_dir(other_dir.path()).args(&arguments), &input_data));
+    assert!(std::fs::read_dir(other_dir.path()).unwrap().next().is_none());
+    assert!(tree_before == tree(&bundle.root()), "a run changed the bundle");
 }
 
 /// Checks that a run started by the bundle's script loads only libraries of the bundle, according to the log of the
 /// dynamic loader. Each element of `expected` is the prefix of a library path in the bundle.
-fn uses_own_libraries(made: &Bundled, expected: &[&str]) {
-    let root = made.root().canonicalize().unwrap();
+fn uses_own_libraries(bundle: &Bundled, expected: &[&str]) {
+    let root = bundle.root().canonicalize().unwrap();
     let mut command = Command::new("/bin/sh");
     // The variable takes effect in the bundle's dynamic loader, which the script executes.
     command.args(["-c", "export LD_DEBUG=files; exec \"$0\" --check"]).arg(root.join("run"));
     let output = run(&mut command, &[]);
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{err}");
-    let own = root.display().to_string();
+    let bundle_path = root.display().to_string();
     // The log also contains lines from the shell, which is a different process.
     let lines: Vec<&str> = err.lines().filter(|line| line.contains("calling init: ")).collect();
     let process = lines.last().unwrap().trim_start().split(':').next().unwrap();
-    let first = lines.iter().position(|line| line.contains(&own)).unwrap();
+    let first_library = lines.iter().position(|line| line.contains(&bundle_path)).unwrap();
     let libraries: Vec<&str> =
-        lines[first..].iter().filter(|line| line.trim_start().starts_with(process)).copied().collect();
+        lines[first_library..].iter().filter(|line| line.trim_start().starts_with(process)).copied().collect();
     for start in expected {
-        let start = format!("calling init: {own}/{start}");
+        let start = format!("calling init: {bundle_path}/{start}");
         assert!(libraries.iter().any(|line| line.contains(&start)), "expected {start} in {libraries:#?}");
     }
     for line in libraries {
-        assert!(line.contains(&own), "{line}");
+        assert!(line.contains(&bundle_path), "{line}");
     }
 }
 
 #[test]
 fn bundle_of_native_regions_runs_alone() {
-    let made = bundled(&data_text("models/resnet18_w16"), &["ccompiler"], &[]);
-    assert!(made.stdout.contains("ccompiler 0.1.0"), "{}", made.stdout);
-    runs_alone("resnet18_w16", &made, "input.1");
-    uses_own_libraries(&made, &["lib/libc.so.6", "plugins/libbyoc_ccompiler.so", "regions/000_"]);
-    let files = tree(&made.root());
+    let bundle = create_bundle(&data_text("models/resnet18_w16"), &["ccompiler"], &[]);
+    assert!(bundle.stdout.contains("ccompiler 0.1.0"), "{}", bundle.stdout);
+    runs_alone("resnet18_w16", &bundle, "input.1");
+    uses_own_libraries(&bundle, &["lib/libc.so.6", "plugins/libbyoc_ccompiler.so", "regions/000_"]);
+    let files = tree(&bundle.root());
     let has = |start: &str| files.keys().filter(|path| path.starts_with(start)).count();
     assert!(has("regions") > 0 && has("plugins") == 1 && has("licenses") >= 2, "{:?}", files.keys());
     // The same artifact and plugins produce the same bytes, even when an earlier bundle is overwritten.
-    byoc(made.arguments(&made.root())).ok();
-    assert!(files == tree(&made.root()));
+    byoc(bundle.arguments(&bundle.root())).ok();
+    assert!(files == tree(&bundle.root()));
 
-    let check = || to_command_output(Command::new(made.root().join("run")).arg("--check").output().unwrap());
+    let check = || to_command_output(Command::new(bundle.root().join("run")).arg("--check").output().unwrap());
     assert!(check().ok().out.starts_with("every file matches its digest; "));
-    for path in files.keys().filter(|path| !made.root().join(path).is_symlink()) {
-        let path = made.root().join(path);
+    for path in files.keys().filter(|path| !bundle.root().join(path).is_symlink()) {
+        let path = bundle.root().join(path);
         if ["run", "ld-linux-x86-64.so.2", "byoc-run", "libc.so.6", "libm.so.6", "libgcc_s.so.1"]
             .iter()
             .any(|n| path.ends_with(n))
@@ -181,9 +181,9 @@ fn bundle_of_native_regions_runs_alone() {
             continue;
         }
         let bytes = std::fs::read(&path).unwrap();
-        let mut damaged = bytes.clone();
-        damaged[bytes.len() / 2] ^= 1;
-        std::fs::write(&path, &damaged).unwrap();
+        let mut copy = bytes.clone();
+        copy[bytes.len() / 2] ^= 1;
+        std::fs::write(&path, &copy).unwrap();
         check().fails_with("E0711");
         std::fs::write(&path, &bytes).unwrap();
     }
@@ -197,30 +197,30 @@ fn bundle_with_libraries_of_a_plugin_runs_alone() {
         println!("skipped: a bundle with oneDNN, which is not installed");
         return;
     }
-    let made = bundled(&data_text("models/resnet18_w16"), &["dnnl"], &[]);
-    let files = tree(&made.root());
+    let bundle = create_bundle(&data_text("models/resnet18_w16"), &["dnnl"], &[]);
+    let files = tree(&bundle.root());
     for file in ["plugins/libdnnl.so.3", "lib/libgomp.so.1", "lib/libstdc++.so.6"] {
         assert!(files.contains_key(Path::new(file)), "expected {file} in {:?}", files.keys());
     }
-    runs_alone("resnet18_w16", &made, "input.1");
-    uses_own_libraries(&made, &["lib/libc.so.6", "plugins/libdnnl.so.3", "lib/libgomp.so.1", "lib/libstdc++.so.6"]);
+    runs_alone("resnet18_w16", &bundle, "input.1");
+    uses_own_libraries(&bundle, &["lib/libc.so.6", "plugins/libdnnl.so.3", "lib/libgomp.so.1", "lib/libstdc++.so.6"]);
 }
 
 #[test]
 fn bundle_for_the_host_needs_no_plugin() {
-    let made = bundled(&data_text("models/resnet18_w16"), &[], &[]);
-    assert!(made.stdout.contains("no plugin"), "{}", made.stdout);
-    assert!(!made.root().join("plugins").exists());
-    runs_alone("resnet18_w16", &made, "input.1");
-    let described = Command::new(made.root().join("run")).args(["--describe"]).output().unwrap();
-    let described = to_command_output(described).ok().out;
-    assert!(described.contains("input   input.1  Tensor[(1, 3, 64, 64), float32]"), "{described}");
+    let bundle = create_bundle(&data_text("models/resnet18_w16"), &[], &[]);
+    assert!(bundle.stdout.contains("no plugin"), "{}", bundle.stdout);
+    assert!(!bundle.root().join("plugins").exists());
+    runs_alone("resnet18_w16", &bundle, "input.1");
+    let description = Command::new(bundle.root().join("run")).args(["--describe"]).output().unwrap();
+    let description = to_command_output(description).ok().out;
+    assert!(description.contains("input   input.1  Tensor[(1, 3, 64, 64), float32]"), "{description}");
 }
 
 #[test]
 fn runner_explains_its_errors() {
-    let made = bundled(&data_text("digits/digits.onnx"), &[], &["--dim", "batch=1"]);
-    let start = |args: &[&str]| to_command_output(Command::new(made.root().join("run")).args(args).output().unwrap());
+    let bundle = create_bundle(&data_text("digits/digits.onnx"), &[], &["--dim", "batch=1"]);
+    let start = |args: &[&str]| to_command_output(Command::new(bundle.root().join("run")).args(args).output().unwrap());
     start(&[]).fails_with("E0603").stderr_contains(&["image"]);
     start(&["--input", "imag=ones"]).fails_with("E0602").stderr_contains(&["did you mean \"image\"?"]);
     start(&["--input", "image=x.txt"]).fails_with("E0512");
@@ -229,33 +229,33 @@ fn runner_explains_its_errors() {
     let json = start(&["--input", "image=random:3", "--json"]).ok();
     assert_eq!(json.json()[0]["output"], "logits");
     // The runner prints the same values as `byoc run`.
-    let same = byoc(["run", &made.artifact(), "--input", "image=random:3", "--json"]).ok();
-    assert_eq!(json.out, same.out);
-    let outputs = made.folder.path().join("y.npz");
+    let repeated = byoc(["run", &bundle.artifact(), "--input", "image=random:3", "--json"]).ok();
+    assert_eq!(json.out, repeated.out);
+    let outputs = bundle.temp_dir.path().join("y.npz");
     start(&["--input", "image=zeros", "--output", &outputs.display().to_string()]).ok();
     assert!(outputs.is_file());
 }
 
 #[test]
 fn what_cannot_be_bundled_is_refused_by_name() {
-    let made = bundled(&data_text("digits/digits.onnx"), &["ccompiler"], &["--dim", "batch=1"]);
-    let path = |name: &str| made.folder.path().join(name);
+    let bundle = create_bundle(&data_text("digits/digits.onnx"), &["ccompiler"], &["--dim", "batch=1"]);
+    let path = |name: &str| bundle.temp_dir.path().join(name);
     let text = |name: &str| path(name).display().to_string();
-    let entries = || std::fs::read_dir(made.folder.path()).unwrap().count();
-    let before = entries();
+    let entries = || std::fs::read_dir(bundle.temp_dir.path()).unwrap().count();
+    let entries_before = entries();
     let runner = bundle_runner().display().to_string();
-    let (artifact, out) = (made.artifact(), text("out"));
+    let (artifact, out) = (bundle.artifact(), text("out"));
     let model = data_text("digits/digits.onnx");
     byoc(["bundle", &model, "-o", &out, "--runner", &runner]).fails_with("E0701").stderr_contains(&["byoc compile"]);
     byoc(["bundle", &artifact, "-o", &out]).fails_with("E0708").stderr_contains(&["byoc-run", "--runner"]);
     byoc(["bundle", &artifact, "-o", &out, "--runner", &model]).fails_with("E0708");
-    let without = byoc(["bundle", &artifact, "-o", &out, "--runner", &runner]).fails_with("E0709");
-    without.stderr_contains(&["loadbinary_ccompiler", "compiled by plugin ccompiler", "--plugin-dir"]);
-    assert_eq!(entries(), before, "expected no files from a failed bundle");
+    let failure = byoc(["bundle", &artifact, "-o", &out, "--runner", &runner]).fails_with("E0709");
+    failure.stderr_contains(&["loadbinary_ccompiler", "compiled by plugin ccompiler", "--plugin-dir"]);
+    assert_eq!(entries(), entries_before, "expected no files from a failed bundle");
     // A directory with unrelated files is left untouched.
     std::fs::create_dir(path("out")).unwrap();
     std::fs::write(path("out/notes.txt"), "keep").unwrap();
-    byoc(made.arguments(&path("out"))).fails_with("E0513");
+    byoc(bundle.arguments(&path("out"))).fails_with("E0513");
     assert_eq!(tree(&path("out")).len(), 1);
 }
 
@@ -266,32 +266,32 @@ fn missing_library_of_a_plugin_is_named() {
         println!("skipped: a bundle with oneDNN, which is not installed");
         return;
     }
-    let made = bundled(&data_text("digits/digits.onnx"), &["dnnl"], &["--dim", "batch=1"]);
-    let out = made.folder.path().join("out");
-    let mut command = crate::command(made.arguments(&out));
-    let refused = to_command_output(command.env("BYOC_DNNL_LIB", "/no/libdnnl.so.3").output().unwrap());
-    let refused = refused.fails_with("E0709");
-    refused.stderr_contains(&["plugin dnnl cannot be bundled", "/no/libdnnl.so.3", "onednn-cpu-gomp"]);
+    let bundle = create_bundle(&data_text("digits/digits.onnx"), &["dnnl"], &["--dim", "batch=1"]);
+    let out = bundle.temp_dir.path().join("out");
+    let mut command = crate::command(bundle.arguments(&out));
+    let failure = to_command_output(command.env("BYOC_DNNL_LIB", "/no/libdnnl.so.3").output().unwrap());
+    let failure = failure.fails_with("E0709");
+    failure.stderr_contains(&["plugin dnnl cannot be bundled", "/no/libdnnl.so.3", "onednn-cpu-gomp"]);
     assert!(!out.exists());
 }
 
 #[test]
 fn every_command_of_page_runs() {
     let page = std::fs::read_to_string(data("../docs/bundle.md")).unwrap();
-    let (plugins, folder) = (plugin_dir(&["ccompiler"]), temporary_folder());
+    let (plugins, dir) = (plugin_dir(&["ccompiler"]), temporary_folder());
     // Reproduces an installation: the command line with the runner beside it.
     let programs = temporary_folder();
     byoc_test_support::copy(crate::binary(), &programs.path().join("byoc"));
     byoc_test_support::copy(&bundle_runner(), &programs.path().join("byoc-run"));
     let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
     let mut count = 0;
-    for line in page.split("```console\n").skip(1).flat_map(|rest| rest.split("```").next().unwrap().lines()) {
+    for line in page.split("```console\n").skip(1).flat_map(|block| block.split("```").next().unwrap().lines()) {
         let line = line.strip_prefix("$ ").unwrap_or_else(|| panic!("expected a line \"$ ...\", found {line}"));
         let line = line.replace("$PLUGINS", &plugins.path().display().to_string());
-        let line = line.replace("$OUT", &folder.path().display().to_string());
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let mut command = crate::isolated_command(words[0]);
-        to_command_output(command.args(&words[1..]).env("PATH", &path).current_dir(data("..")).output().unwrap()).ok();
+        let line = line.replace("$OUT", &dir.path().display().to_string());
+        let args: Vec<&str> = line.split_whitespace().collect();
+        let mut command = crate::isolated_command(args[0]);
+        to_command_output(command.args(&args[1..]).env("PATH", &path).current_dir(data("..")).output().unwrap()).ok();
         count += 1;
     }
     assert_eq!(count, 4);

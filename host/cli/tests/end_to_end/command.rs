@@ -31,11 +31,11 @@ impl CommandOutput {
         self
     }
 
-    /// Asserts that standard error contains each of `words`.
+    /// Asserts that standard error contains each of `fragments`.
     #[track_caller]
-    pub fn stderr_contains(self, words: &[&str]) -> CommandOutput {
-        for word in words {
-            assert!(self.err.contains(word), "expected \"{word}\" in:\n{}", self.err);
+    pub fn stderr_contains(self, fragments: &[&str]) -> CommandOutput {
+        for fragment in fragments {
+            assert!(self.err.contains(fragment), "expected \"{fragment}\" in:\n{}", self.err);
         }
         self
     }
@@ -74,12 +74,12 @@ pub fn isolated_command(program: impl AsRef<OsStr>) -> Command {
 /// next to the original.
 pub fn binary() -> &'static Path {
     static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
-        let built = Path::new(env!("CARGO_BIN_EXE_byoc"));
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("alone-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("cannot create the directory for the binary");
-        let alone = folder.join("byoc");
-        byoc_test_support::copy(built, &alone);
-        alone
+        let executable = Path::new(env!("CARGO_BIN_EXE_byoc"));
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("alone-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("cannot create the directory for the binary");
+        let copy = dir.join("byoc");
+        byoc_test_support::copy(executable, &copy);
+        copy
     });
     &BINARY
 }
@@ -105,12 +105,12 @@ pub fn data_text(path: &str) -> String {
 
 /// Returns the directories of the models with recorded outputs, by name.
 pub fn models() -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> = std::fs::read_dir(data("models"))
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(data("models"))
         .expect("cannot read the directory of the models")
         .map(|e| e.expect("cannot read a directory entry").path())
         .filter(|p| p.join("model.onnx").is_file())
         .collect();
-    all.sort();
-    assert_eq!(all.len(), 15);
-    all
+    paths.sort();
+    assert_eq!(paths.len(), 15);
+    paths
 }

@@ -14,74 +14,74 @@ struct Mistake {
     kinds: &'static [&'static str],
 }
 
-const fn mistake(name: &'static str, only: &'static str, kinds: &'static [&'static str]) -> Mistake {
-    Mistake { name, only, kinds }
+const fn case_of(name: &'static str, subject: &'static str, kinds: &'static [&'static str]) -> Mistake {
+    Mistake { name, only: subject, kinds }
 }
 
 const WRONG: &[&str] = &["wrong-result"];
 
 const MISTAKES: &[Mistake] = &[
-    mistake("padding_off_by_one", "nn.conv2d", WRONG),
-    mistake("swapped_strides", "nn.conv2d", WRONG),
-    mistake("dilation_ignored", "nn.conv2d", WRONG),
-    mistake("wrong_group", "nn.conv2d", WRONG),
-    mistake("kernel_transposed", "nn.conv2d", WRONG),
-    mistake("sums_in_half", "nn.conv2d", WRONG),
-    mistake("layout_ignored", "nn.conv2d", &["wrong-result", "panic"]),
-    mistake("stale_weights", "nn.conv2d", &["stale-constants"]),
-    mistake("bias_ignored", "conv_bias", WRONG),
-    mistake("nan_lost", "nn.relu", WRONG),
-    mistake("denormals_flushed", "nn.relu", WRONG),
-    mistake("saturates", "operator add", WRONG),
-    mistake("wrong_axis", "nn.softmax", WRONG),
-    mistake("concatenates_memory", "concatenate", WRONG),
-    mistake("zero_size", "nn.relu", &["load-failed"]),
-    mistake("tail_of_odd_sizes", "nn.relu", &["reads-unset"]),
-    mistake("reads_past_end", "nn.relu", &["reads-outside"]),
-    mistake("writes_past_end", "nn.relu", &["writes-outside"]),
-    mistake("writes_before_start", "nn.relu", &["writes-outside"]),
-    mistake("writes_past_workspace", "nn.relu", &["writes-outside"]),
-    mistake("writes_input", "nn.relu", &["writes-input"]),
-    mistake("adds_to_output", "nn.relu", &["reads-unset"]),
-    mistake("aliases_wrong", "operator add", &["aliasing"]),
-    mistake("shared_scratch", "nn.relu", &["not-reentrant"]),
-    mistake("shared_by_regions", "nn.relu", &["not-reentrant"]),
-    mistake("one_thread_forgotten", "nn.relu", &["threads"]),
-    mistake("second_run_differs", "nn.relu", &["not-repeatable"]),
-    mistake("threads_lose_the_rest", "nn.relu", &["reads-unset"]),
-    mistake("race", "nn.relu", &["not-repeatable", "reads-unset", "wrong-result"]),
-    mistake("claims_then_refuses", "nn.conv2d", &["claim-not-kept"]),
-    mistake("time_in_the_blob", "nn.relu", &["not-deterministic"]),
-    mistake("other_symbol", "nn.relu", &["missing-symbol"]),
-    mistake("other_loader", "nn.relu", &["wrong-loader"]),
-    mistake("damaged_blob_accepted", "nn.softmax", &["damaged-blob"]),
-    mistake("wrong_shape", "nn.relu", &["wrong-shape"]),
-    mistake("one_output_more", "nn.relu", &["wrong-shape"]),
-    mistake("answers_everything", "nn.relu", &["query"]),
-    mistake("query_is_an_error", "nn.relu", &["query"]),
-    mistake("noise_after_unload", "nn.relu", &["works-after-unload"]),
-    mistake("two_descriptions", "nn.relu", &["bad-description"]),
-    mistake("three_bad_patterns", "nn.relu", &["bad-description"]),
-    mistake("no_verdict", "nn.relu", &["judge-failed"]),
-    mistake("panic_judge", "nn.relu", &["panic"]),
-    mistake("panic_compile", "nn.relu", &["panic"]),
-    mistake("panic_load", "nn.relu", &["panic"]),
-    mistake("panic_prepare", "nn.relu", &["panic"]),
-    mistake("panic_run", "nn.relu", &["panic"]),
-    mistake("panic_query", "nn.relu", &["panic"]),
-    mistake("panic_describe", "nn.relu", &["panic"]),
-    mistake("crash_run", "nn.relu", &["crash"]),
-    mistake("crash_compile", "nn.relu", &["crash"]),
-    mistake("endless_run", "nn.relu", &["time-limit"]),
-    mistake("endless_compile", "nn.relu", &["time-limit"]),
+    case_of("padding_off_by_one", "nn.conv2d", WRONG),
+    case_of("swapped_strides", "nn.conv2d", WRONG),
+    case_of("dilation_ignored", "nn.conv2d", WRONG),
+    case_of("wrong_group", "nn.conv2d", WRONG),
+    case_of("kernel_transposed", "nn.conv2d", WRONG),
+    case_of("sums_in_half", "nn.conv2d", WRONG),
+    case_of("layout_ignored", "nn.conv2d", &["wrong-result", "panic"]),
+    case_of("stale_weights", "nn.conv2d", &["stale-constants"]),
+    case_of("bias_ignored", "conv_bias", WRONG),
+    case_of("nan_lost", "nn.relu", WRONG),
+    case_of("denormals_flushed", "nn.relu", WRONG),
+    case_of("saturates", "operator add", WRONG),
+    case_of("wrong_axis", "nn.softmax", WRONG),
+    case_of("concatenates_memory", "concatenate", WRONG),
+    case_of("zero_size", "nn.relu", &["load-failed"]),
+    case_of("tail_of_odd_sizes", "nn.relu", &["reads-unset"]),
+    case_of("reads_past_end", "nn.relu", &["reads-outside"]),
+    case_of("writes_past_end", "nn.relu", &["writes-outside"]),
+    case_of("writes_before_start", "nn.relu", &["writes-outside"]),
+    case_of("writes_past_workspace", "nn.relu", &["writes-outside"]),
+    case_of("writes_input", "nn.relu", &["writes-input"]),
+    case_of("adds_to_output", "nn.relu", &["reads-unset"]),
+    case_of("aliases_wrong", "operator add", &["aliasing"]),
+    case_of("shared_scratch", "nn.relu", &["not-reentrant"]),
+    case_of("shared_by_regions", "nn.relu", &["not-reentrant"]),
+    case_of("one_thread_forgotten", "nn.relu", &["threads"]),
+    case_of("second_run_differs", "nn.relu", &["not-repeatable"]),
+    case_of("threads_lose_the_rest", "nn.relu", &["reads-unset"]),
+    case_of("race", "nn.relu", &["not-repeatable", "reads-unset", "wrong-result"]),
+    case_of("claims_then_refuses", "nn.conv2d", &["claim-not-kept"]),
+    case_of("time_in_the_blob", "nn.relu", &["not-deterministic"]),
+    case_of("other_symbol", "nn.relu", &["missing-symbol"]),
+    case_of("other_loader", "nn.relu", &["wrong-loader"]),
+    case_of("damaged_blob_accepted", "nn.softmax", &["damaged-blob"]),
+    case_of("wrong_shape", "nn.relu", &["wrong-shape"]),
+    case_of("one_output_more", "nn.relu", &["wrong-shape"]),
+    case_of("answers_everything", "nn.relu", &["query"]),
+    case_of("query_is_an_error", "nn.relu", &["query"]),
+    case_of("noise_after_unload", "nn.relu", &["works-after-unload"]),
+    case_of("two_descriptions", "nn.relu", &["bad-description"]),
+    case_of("three_bad_patterns", "nn.relu", &["bad-description"]),
+    case_of("no_verdict", "nn.relu", &["judge-failed"]),
+    case_of("panic_judge", "nn.relu", &["panic"]),
+    case_of("panic_compile", "nn.relu", &["panic"]),
+    case_of("panic_load", "nn.relu", &["panic"]),
+    case_of("panic_prepare", "nn.relu", &["panic"]),
+    case_of("panic_run", "nn.relu", &["panic"]),
+    case_of("panic_query", "nn.relu", &["panic"]),
+    case_of("panic_describe", "nn.relu", &["panic"]),
+    case_of("crash_run", "nn.relu", &["crash"]),
+    case_of("crash_compile", "nn.relu", &["crash"]),
+    case_of("endless_run", "nn.relu", &["time-limit"]),
+    case_of("endless_compile", "nn.relu", &["time-limit"]),
 ];
 
 /// Runs the conformance test; returns its output, unparsed and as JSON values.
-fn tested(file: &Path, more: &[&str]) -> (CommandOutput, Vec<Value>) {
+fn run_conformance(file: &Path, extra_args: &[&str]) -> (CommandOutput, Vec<Value>) {
     let out = temporary_folder();
     let (file, out) = (file.display().to_string(), out.path().display().to_string());
     let mut args = vec!["plugins", "test", &file, "--json", "--out", &out];
-    args.extend(more);
+    args.extend(extra_args);
     let output = byoc(&args);
     let lines = output.json();
     (output, lines)
@@ -93,19 +93,19 @@ fn kinds(lines: &[Value]) -> Vec<&str> {
 
 #[test]
 fn correct_backends_pass() {
-    let folder = temporary_folder();
-    let right = folder.path().join("right.so");
+    let dir = temporary_folder();
+    let right = dir.path().join("right.so");
     copy(&test_plugin("faulty"), &right);
-    let all = [plugin("template"), right, sample("elementwise"), sample("conv_int8"), plugin("ccompiler")];
-    for file in all {
+    let plugins = [plugin("template"), right, sample("elementwise"), sample("conv_int8"), plugin("ccompiler")];
+    for file in plugins {
         // `cargo xtask conformance` tests ccompiler, which starts a C compiler for each case, with the default number.
         let cases: &[&str] = if file.ends_with("libbyoc_ccompiler.so") { &["--cases", "8"] } else { &[] };
-        let (output, lines) = tested(&file, cases);
+        let (output, lines) = run_conformance(&file, cases);
         assert_eq!(kinds(&lines), [] as [&str; 0], "{}", output.out);
         let output = output.ok();
         let summary = &lines.last().unwrap()["summary"];
-        let passed = summary["passed"].as_u64();
-        assert!(summary["passes"] == true && passed >= Some(8), "{}: {summary}\n{}", file.display(), output.out);
+        let passed_count = summary["passed"].as_u64();
+        assert!(summary["passes"] == true && passed_count >= Some(8), "{}: {summary}\n{}", file.display(), output.out);
     }
 }
 
@@ -115,58 +115,58 @@ fn skips_and_reports_values_without_guarantee() {
     if byoc_test_support::onednn().is_none() {
         return;
     }
-    let said = "finite_math: no guarantee for results that involve NaN or infinity\nflush_to_zero: subnormal numbers may be replaced by zero";
-    let (output, lines) = tested(&plugin("dnnl"), &["--only", "dense_bias_relu"]);
+    let guarantees = "finite_math: no guarantee for results that involve NaN or infinity\nflush_to_zero: subnormal numbers may be replaced by zero";
+    let (output, lines) = run_conformance(&plugin("dnnl"), &["--only", "dense_bias_relu"]);
     let summary = &lines.last().unwrap()["summary"];
     assert!(summary["finite_math"] == true && summary["flush_to_zero"] == true, "{}", output.out);
     assert!(summary["passed"].as_u64() >= Some(8), "{}", output.out);
     // A fault under low memory is permitted, as OpenMP aborts the process if it cannot create threads.
     assert!(kinds(&lines).iter().all(|kind| kind.starts_with("memory")), "{}", output.out);
-    let folder = byoc_test_support::plugin_dir(&["dnnl"]);
-    let shown = byoc(["plugins", "show", "dnnl", "--plugin-dir", &folder.path().display().to_string()]).ok();
-    assert!(shown.out.contains(said), "{}", shown.out);
+    let dir = byoc_test_support::plugin_dir(&["dnnl"]);
+    let text = byoc(["plugins", "show", "dnnl", "--plugin-dir", &dir.path().display().to_string()]).ok();
+    assert!(text.out.contains(guarantees), "{}", text.out);
 }
 
 #[test]
 fn finds_every_mistake() {
     let library = test_plugin("faulty");
-    let folder = temporary_folder();
-    let left = Mutex::new(MISTAKES.iter());
-    let missed = Mutex::new(Vec::new());
+    let dir = temporary_folder();
+    let remaining = Mutex::new(MISTAKES.iter());
+    let missed_mistakes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                while let Some(mistake) = { left.lock().unwrap().next() } {
-                    let file = folder.path().join(format!("faulty_{}.so", mistake.name));
+                while let Some(mistake) = { remaining.lock().unwrap().next() } {
+                    let file = dir.path().join(format!("faulty_{}.so", mistake.name));
                     copy(&library, &file);
                     let (output, lines) =
-                        tested(&file, &["--cases", "16", "--only", mistake.only, "--time-limit", "3"]);
+                        run_conformance(&file, &["--cases", "16", "--only", mistake.only, "--time-limit", "3"]);
                     let found = kinds(&lines);
-                    let named = found.iter().any(|kind| mistake.kinds.contains(kind));
-                    if !named || output.code != 1 || !output.err.contains("error[E0441]") {
-                        let what = format!("{}: {found:?}, code {}: {}", mistake.name, output.code, output.err);
-                        missed.lock().unwrap().push(what);
+                    let is_reported = found.iter().any(|kind| mistake.kinds.contains(kind));
+                    if !is_reported || output.code != 1 || !output.err.contains("error[E0441]") {
+                        let context = format!("{}: {found:?}, code {}: {}", mistake.name, output.code, output.err);
+                        missed_mistakes.lock().unwrap().push(context);
                     }
                 }
             });
         }
     });
-    let missed = missed.into_inner().unwrap();
+    let missed_mistakes = missed_mistakes.into_inner().unwrap();
     assert!(
-        missed.is_empty(),
+        missed_mistakes.is_empty(),
         "{} of {} contract violations were not detected:\n{}",
-        missed.len(),
+        missed_mistakes.len(),
         MISTAKES.len(),
-        missed.join("\n")
+        missed_mistakes.join("\n")
     );
 }
 
 #[test]
 fn shrinks_failing_case_and_reproduces_it() {
-    let folder = temporary_folder();
-    let file = folder.path().join("faulty_swapped_strides.so");
+    let temp_dir = temporary_folder();
+    let file = temp_dir.path().join("faulty_swapped_strides.so");
     copy(&test_plugin("faulty"), &file);
-    let out = folder.path().join("cases");
+    let out = temp_dir.path().join("cases");
     let (path, dir) = (file.display().to_string(), out.display().to_string());
     let args = ["plugins", "test", &path, "--only", "operator nn.conv2d", "--out", &dir, "--cases", "16"];
     let output = byoc(args).fails_with("E0441");
@@ -181,28 +181,28 @@ fn shrinks_failing_case_and_reproduces_it() {
     // The case is also an ordinary model.
     byoc(["run", &case, "--input", "x0=random"]).ok();
     // A backend without the violation passes the case.
-    let right = folder.path().join("right.so");
+    let right = temp_dir.path().join("right.so");
     copy(&test_plugin("faulty"), &right);
     let output = byoc(["plugins", "test", &right.display().to_string(), "--case", &case]).ok();
     assert!(output.out.contains("passed"), "{}", output.out);
     // The same seed produces the same case, byte for byte.
-    let again = folder.path().join("again");
-    let dir = again.display().to_string();
+    let second_dir = temp_dir.path().join("again");
+    let dir = second_dir.display().to_string();
     byoc(["plugins", "test", &path, "--only", "operator nn.conv2d", "--out", &dir, "--cases", "16"])
         .fails_with("E0441");
     let name = "faulty_operator_nn_conv2d_wrong-result.relay";
-    let lines = |folder: &Path| -> Vec<String> {
-        let text = std::fs::read_to_string(folder.join(name)).unwrap();
+    let lines = |temp_dir: &Path| -> Vec<String> {
+        let text = std::fs::read_to_string(temp_dir.join(name)).unwrap();
         text.lines().filter(|line| !line.starts_with("// byoc plugins test /")).map(String::from).collect()
     };
-    assert_eq!(lines(&out), lines(&again));
+    assert_eq!(lines(&out), lines(&second_dir));
 }
 
 #[test]
 fn rejects_files_that_are_not_cases() {
     let file = plugin("template").display().to_string();
-    let folder = temporary_folder();
-    let program = folder.path().join("program.relay");
+    let dir = temporary_folder();
+    let program = dir.path().join("program.relay");
     std::fs::write(&program, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n").unwrap();
     let program = program.display().to_string();
     byoc(["plugins", "test", &file, "--case", &program])
@@ -224,8 +224,8 @@ fn finds_backend_by_name() {
 }
 
 /// Copies the `claims` plugin to a file name that selects a mistake in its declarations.
-fn claims(folder: &Path, mistake: &str) -> std::path::PathBuf {
-    let file = folder.join(format!("claims_{mistake}.so"));
+fn claims(dir: &Path, mistake: &str) -> std::path::PathBuf {
+    let file = dir.join(format!("claims_{mistake}.so"));
     copy(&c_plugin("claims"), &file);
     file
 }
@@ -233,23 +233,23 @@ fn claims(folder: &Path, mistake: &str) -> std::path::PathBuf {
 /// Tests that the layouts, open dimensions and options declared by a backend are exercised.
 #[test]
 fn tests_what_is_declared() {
-    let folder = temporary_folder();
-    let (output, lines) = tested(&claims(folder.path(), "right"), &[]);
+    let dir = temporary_folder();
+    let (output, lines) = run_conformance(&claims(dir.path(), "right"), &[]);
     assert_eq!(kinds(&lines), [] as [&str; 0], "{}", output.out);
     output.ok();
     let counts: Vec<(&str, u64)> =
         lines.iter().filter_map(|line| Some((line["claim"].as_str()?, line["tested"].as_u64()?))).collect();
     let names: Vec<&str> = counts.iter().map(|(name, _)| *name).collect();
     assert_eq!(names, ["layout nn.conv2d", "open dimensions", "option loud=false", "option loud=true"]);
-    assert!(counts[0].1 >= 8 && counts.iter().all(|(_, tested)| *tested >= 2), "{counts:?}");
+    assert!(counts[0].1 >= 8 && counts.iter().all(|(_, tested_count)| *tested_count >= 2), "{counts:?}");
     for (mistake, subject) in [
         ("layout_zero", "operator nn.conv2d"),
         ("open_zero", "operator nn.relu, open dimensions"),
         ("option_zero", "operator nn.conv2d, option loud=true"),
     ] {
-        let (output, lines) = tested(&claims(folder.path(), mistake), &["--cases", "12"]);
-        let found = lines.iter().any(|line| line["subject"] == subject && line["fault"]["kind"] == "wrong-result");
-        assert!(found && output.code == 1, "{mistake}: {}", output.out);
+        let (output, lines) = run_conformance(&claims(dir.path(), mistake), &["--cases", "12"]);
+        let is_found = lines.iter().any(|line| line["subject"] == subject && line["fault"]["kind"] == "wrong-result");
+        assert!(is_found && output.code == 1, "{mistake}: {}", output.out);
     }
 }
 
@@ -257,45 +257,46 @@ fn tests_what_is_declared() {
 /// context.
 #[test]
 fn draws_what_a_claim_needs() {
-    let folder = temporary_folder();
+    let dir = temporary_folder();
     for (right, mistake, subject) in [
         ("beside", "beside_zero", "operator reshape"),
         ("constants", "constants_zero", "pattern claims.half"),
         ("optional", "optional_zero", "operator sigmoid"),
     ] {
-        let (output, lines) = tested(&claims(folder.path(), right), &[]);
+        let (output, lines) = run_conformance(&claims(dir.path(), right), &[]);
         assert_eq!(kinds(&lines), [] as [&str; 0], "{right}: {}", output.out);
-        let passed = lines.iter().find(|line| line["subject"] == subject).unwrap()["passed"].as_u64();
-        assert!(passed >= Some(8), "{right}: {}", output.out);
+        let passed_count = lines.iter().find(|line| line["subject"] == subject).unwrap()["passed"].as_u64();
+        assert!(passed_count >= Some(8), "{right}: {}", output.out);
         output.ok();
-        let (output, lines) = tested(&claims(folder.path(), mistake), &["--cases", "12"]);
-        let wrong = lines.iter().find(|line| line["subject"] == subject && line["fault"]["kind"] == "wrong-result");
-        assert!(wrong.is_some() && output.code == 1, "{mistake}: {}", output.out);
+        let (output, lines) = run_conformance(&claims(dir.path(), mistake), &["--cases", "12"]);
+        let wrong_result =
+            lines.iter().find(|line| line["subject"] == subject && line["fault"]["kind"] == "wrong-result");
+        assert!(wrong_result.is_some() && output.code == 1, "{mistake}: {}", output.out);
     }
 }
 
 /// Tests that a case with a second claim as context names that claim, and reproduces the fault.
 #[test]
 fn repeats_cases_beside_other_claims() {
-    let folder = temporary_folder();
-    let (file, out) = (claims(folder.path(), "beside_zero").display().to_string(), folder.path().join("cases"));
+    let temp_dir = temporary_folder();
+    let (file, out) = (claims(temp_dir.path(), "beside_zero").display().to_string(), temp_dir.path().join("cases"));
     let dir = out.display().to_string();
     byoc(["plugins", "test", &file, "--cases", "8", "--only", "operator reshape", "--out", &dir]).fails_with("E0441");
     let case = out.join("claims_operator_reshape_wrong-result.relay").display().to_string();
     let text = std::fs::read_to_string(&case).unwrap();
     assert!(text.contains("\n// with context: operator nn."), "{text}");
     byoc(["plugins", "test", &file, "--case", &case]).fails_with("E0441").stderr_contains(&["wrong-result in run of "]);
-    let right = claims(folder.path(), "beside").display().to_string();
+    let right = claims(temp_dir.path(), "beside").display().to_string();
     byoc(["plugins", "test", &right, "--case", &case]).ok();
 }
 
 /// Tests that a backend that declares support for one run at a time is never called concurrently.
 #[test]
 fn one_run_at_a_time_is_respected() {
-    let folder = temporary_folder();
-    let file = folder.path().join("faulty_shared_scratch_one_at_a_time.so");
+    let dir = temporary_folder();
+    let file = dir.path().join("faulty_shared_scratch_one_at_a_time.so");
     copy(&test_plugin("faulty"), &file);
-    let (output, lines) = tested(&file, &["--only", "nn.relu"]);
+    let (output, lines) = run_conformance(&file, &["--only", "nn.relu"]);
     assert_eq!(kinds(&lines), [] as [&str; 0], "{}", output.out);
     output.ok();
 }
@@ -304,25 +305,25 @@ fn one_run_at_a_time_is_respected() {
 #[test]
 fn tests_devices() {
     let device = |config: &Value| {
-        let folder = temporary_folder();
-        let file = folder.path().join("libbyoc_device.so");
+        let dir = temporary_folder();
+        let file = dir.path().join("libbyoc_device.so");
         copy(&test_plugin("device"), &file);
-        std::fs::write(folder.path().join("libbyoc_device.json"), config.to_string()).unwrap();
-        (folder, file)
+        std::fs::write(dir.path().join("libbyoc_device.json"), config.to_string()).unwrap();
+        (dir, file)
     };
     // Device 1 has no memory, and the option fault=lost loses device 0.
     let waived = ["--waive", "device 1", "--waive", "option fault=lost"];
     for one_run in [false, true] {
-        let (_folder, file) = device(&json!({ "one_run": one_run }));
-        let (output, lines) = tested(&file, &[&waived[..], &["--cases", "8"]].concat());
+        let (_dir, file) = device(&json!({ "one_run": one_run }));
+        let (output, lines) = run_conformance(&file, &[&waived[..], &["--cases", "8"]].concat());
         assert_eq!(kinds(&lines), [] as [&str; 0], "{}", output.out);
         for claim in ["device memory", "device 0", "unfinished runs", "option wide=true"] {
-            let tested = lines.iter().find(|line| line["claim"] == claim).unwrap()["tested"].as_u64();
-            assert!(tested >= Some(2), "{claim}: {}", output.out);
+            let tested_count = lines.iter().find(|line| line["claim"] == claim).unwrap()["tested"].as_u64();
+            assert!(tested_count >= Some(2), "{claim}: {}", output.out);
         }
         // The operator is supported only under the option.
-        let added = lines.iter().find(|line| line["subject"] == "operator sigmoid, option wide=true").unwrap();
-        assert!(added["passed"].as_u64() >= Some(4), "{}", output.out);
+        let option_subject = lines.iter().find(|line| line["subject"] == "operator sigmoid, option wide=true").unwrap();
+        assert!(option_subject["passed"].as_u64() >= Some(4), "{}", output.out);
         output.ok();
     }
     for (fault, kinds_found) in [
@@ -332,14 +333,14 @@ fn tests_devices() {
         ("host_only", &["not-tested"]),
         ("lost", &["run-failed"]),
     ] {
-        let (_folder, file) = device(&json!({ "fault": fault, "milliseconds": 1 }));
-        let (output, lines) = tested(&file, &[&waived[..], &["--cases", "2"]].concat());
+        let (_dir, file) = device(&json!({ "fault": fault, "milliseconds": 1 }));
+        let (output, lines) = run_conformance(&file, &[&waived[..], &["--cases", "2"]].concat());
         let found = kinds(&lines);
         assert!(found.iter().any(|kind| kinds_found.contains(kind)), "{fault}: {found:?}: {}", output.out);
         assert_eq!(output.code, 1);
     }
-    let (_folder, file) = device(&json!({}));
-    let (output, lines) = tested(&file, &["--cases", "2", "--waive", "option fault=lost"]);
+    let (_dir, file) = device(&json!({}));
+    let (output, lines) = run_conformance(&file, &["--cases", "2", "--waive", "option fault=lost"]);
     let no_memory = lines.iter().any(|line| line["fault"]["message"].as_str().is_some_and(|m| m.contains("memory")));
     assert!(no_memory && output.code == 1, "{}", output.out);
 }
@@ -347,21 +348,22 @@ fn tests_devices() {
 /// Tests that the case written for a fault with open dimensions or with an option reproduces the fault.
 #[test]
 fn repeats_cases_with_their_circumstances() {
-    let folder = temporary_folder();
-    let out = folder.path().join("cases");
-    for (mistake, fact) in [("open_zero", "// with open dimensions: "), ("option_zero", "// with option: loud=true")] {
-        let file = claims(folder.path(), mistake).display().to_string();
+    let temp_dir = temporary_folder();
+    let out = temp_dir.path().join("cases");
+    for (mistake, setting) in [("open_zero", "// with open dimensions: "), ("option_zero", "// with option: loud=true")]
+    {
+        let file = claims(temp_dir.path(), mistake).display().to_string();
         let dir = out.display().to_string();
         byoc(["plugins", "test", &file, "--cases", "8", "--only", "nn.relu", "--out", &dir]).fails_with("E0441");
         let mut cases = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().path());
         let case = cases.find(|path| path.extension().is_some_and(|e| e == "relay")).unwrap();
         let text = std::fs::read_to_string(&case).unwrap();
-        assert!(text.contains(fact), "{text}");
+        assert!(text.contains(setting), "{text}");
         let case = case.display().to_string();
         byoc(["plugins", "test", &file, "--case", &case])
             .fails_with("E0441")
             .stderr_contains(&["wrong-result in run of "]);
-        let right = claims(folder.path(), "right").display().to_string();
+        let right = claims(temp_dir.path(), "right").display().to_string();
         byoc(["plugins", "test", &right, "--case", &case]).ok();
         std::fs::remove_dir_all(&out).unwrap();
     }
@@ -369,13 +371,13 @@ fn repeats_cases_with_their_circumstances() {
 
 #[test]
 fn claim_without_a_tested_case_is_a_fault_unless_waived() {
-    let folder = temporary_folder();
-    let file = claims(folder.path(), "untested");
-    let (output, lines) = tested(&file, &["--cases", "12"]);
+    let dir = temporary_folder();
+    let file = claims(dir.path(), "untested");
+    let (output, lines) = run_conformance(&file, &["--cases", "12"]);
     assert_eq!(kinds(&lines), ["not-tested"], "{}", output.out);
     assert_eq!(output.code, 1);
     assert!(output.err.contains("--waive"), "{}", output.err);
-    let (output, lines) = tested(&file, &["--cases", "12", "--waive", "operator tanh"]);
+    let (output, lines) = run_conformance(&file, &["--cases", "12", "--waive", "operator tanh"]);
     assert!(
         lines.iter().any(|line| line["status"] == "waived" && line["subject"] == "operator tanh"),
         "{}",
@@ -389,11 +391,11 @@ fn claim_without_a_tested_case_is_a_fault_unless_waived() {
 #[test]
 fn reports_faults_with_little_memory() {
     for (mistake, kind) in [("memory_crash", "memory"), ("memory_hang", "memory-hang")] {
-        let folder = temporary_folder();
-        let file = claims(folder.path(), mistake);
-        let dir = folder.path().join("cases").display().to_string();
-        let named = file.display().to_string();
-        let options = ["plugins", "test", &named, "--cases", "4", "--time-limit", "3", "--json", "--out", &dir];
+        let temp_dir = temporary_folder();
+        let file = claims(temp_dir.path(), mistake);
+        let dir = temp_dir.path().join("cases").display().to_string();
+        let file_name = file.display().to_string();
+        let options = ["plugins", "test", &file_name, "--cases", "4", "--time-limit", "3", "--json", "--out", &dir];
         let output = byoc(options).fails_with("E0441");
         let lines = output.json();
         let failure =
@@ -401,8 +403,8 @@ fn reports_faults_with_little_memory() {
         assert_eq!((&failure["subject"], &failure["fault"]["entry"]), (&"too little memory".into(), &"load".into()));
         assert!(failure["fault"]["region"].as_str().unwrap().starts_with("tvmgen_"), "{failure}");
         let case = failure["file"].as_str().unwrap();
-        let repeated = byoc(["plugins", "test", &named, "--time-limit", "3", "--case", case]).fails_with("E0441");
-        repeated.stderr_contains(&[&format!("{kind} in load of tvmgen_")]);
+        let repetition = byoc(["plugins", "test", &file_name, "--time-limit", "3", "--case", case]).fails_with("E0441");
+        repetition.stderr_contains(&[&format!("{kind} in load of tvmgen_")]);
         byoc(options.iter().copied().chain(["--waive", "too little memory"])).ok();
     }
 }
@@ -410,10 +412,10 @@ fn reports_faults_with_little_memory() {
 /// Tests that the report of a crash names plugin, region and entry.
 #[test]
 fn crash_names_plugin_region_and_entry() {
-    let folder = temporary_folder();
-    let file = folder.path().join("faulty_crash_run.so");
+    let dir = temporary_folder();
+    let file = dir.path().join("faulty_crash_run.so");
     copy(&test_plugin("faulty"), &file);
-    let (output, lines) = tested(&file, &["--cases", "4", "--only", "nn.relu"]);
+    let (output, lines) = run_conformance(&file, &["--cases", "4", "--only", "nn.relu"]);
     let fault = &lines.iter().find(|line| line["fault"]["kind"] == "crash").unwrap()["fault"];
     assert_eq!(fault["entry"], "run", "{}", output.out);
     let region = fault["region"].as_str().unwrap();
@@ -424,10 +426,10 @@ fn crash_names_plugin_region_and_entry() {
 
 #[test]
 fn show_marks_refused_entries() {
-    let folder = byoc_test_support::plugin_dir(&["template"]);
+    let dir = byoc_test_support::plugin_dir(&["template"]);
     let config = r#"{"name": "mychip", "patterns": ["a: nn.relu(*)", "b: nn.relu(nn.conv2d(*, const) ? nn.bias_add(*, const))"]}"#;
-    std::fs::write(folder.path().join("libbyoc_template.json"), config).unwrap();
-    let shown = byoc(["plugins", "show", "mychip", "--plugin-dir", &folder.path().display().to_string()]).ok().out;
+    std::fs::write(dir.path().join("libbyoc_template.json"), config).unwrap();
+    let text = byoc(["plugins", "show", "mychip", "--plugin-dir", &dir.path().display().to_string()]).ok().out;
     let marked = "^ refused: expected \"?\", \"|\" or the end of the pattern, found \"(\"\n    write let p0 = nn.conv2d(*, const); ";
-    assert!(shown.contains(marked) && shown.matches("refused").count() == 1, "{shown}");
+    assert!(text.contains(marked) && text.matches("refused").count() == 1, "{text}");
 }

@@ -11,34 +11,34 @@ use tempfile::TempDir;
 
 /// Directory with the plugin of the test device and a model.
 struct Fixture {
-    folder: TempDir,
+    temp_dir: TempDir,
     model: String,
 }
 
 impl Fixture {
     fn new(config: &Value, body: &str) -> Fixture {
-        let folder = temporary_folder();
-        copy(&test_plugin("device"), &folder.path().join("libbyoc_device.so"));
-        std::fs::write(folder.path().join("libbyoc_device.json"), config.to_string()).unwrap();
-        let model = folder.path().join("model.relay");
+        let dir = temporary_folder();
+        copy(&test_plugin("device"), &dir.path().join("libbyoc_device.so"));
+        std::fs::write(dir.path().join("libbyoc_device.json"), config.to_string()).unwrap();
+        let model = dir.path().join("model.relay");
         std::fs::write(&model, format!("#[version = \"0.0.5\"]\n{body}\n")).unwrap();
         let model = model.display().to_string();
-        Fixture { folder, model }
+        Fixture { temp_dir: dir, model }
     }
 
     fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).display().to_string()
+        self.temp_dir.path().join(name).display().to_string()
     }
 
     /// Runs a command on the device.
-    fn on_device(&self, words: &[&str]) -> CommandOutput {
-        let dir = self.folder.path().display().to_string();
-        byoc([words, &["--backend", "device", "--plugin-dir", &dir, "--no-cache"]].concat())
+    fn on_device(&self, args: &[&str]) -> CommandOutput {
+        let dir = self.temp_dir.path().display().to_string();
+        byoc([args, &["--backend", "device", "--plugin-dir", &dir, "--no-cache"]].concat())
     }
 
-    fn run(&self, further: &[&str]) -> CommandOutput {
+    fn run(&self, extra_args: &[&str]) -> CommandOutput {
         let output = self.path("out.npz");
-        self.on_device(&[&["run", &self.model, "--input", "x=random:1", "--output", &output], further].concat())
+        self.on_device(&[&["run", &self.model, "--input", "x=random:1", "--output", &output], extra_args].concat())
     }
 
     fn assert_output(&self, expected: &str) {
@@ -84,23 +84,23 @@ fn regions_split_by_size_pass_their_tensors_on_the_device() {
         text += &format!("  %{i} = add(%{}, %{other});\n", i - 1);
     }
     let fixture = Fixture::new(&json!({"max_operators": 2}), &(text + "  %67\n}"));
-    let explained = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
-    assert_eq!(explained["totals"]["regions"], 34, "{}", explained["totals"]);
+    let explanation = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
+    assert_eq!(explanation["totals"]["regions"], 34, "{}", explanation["totals"]);
     let bytes = 8 * 16 * 4;
     let copies = json!([{
         "backend": "device", "to_device": 1, "to_device_bytes": bytes, "from_device": 1, "from_device_bytes": bytes
     }]);
-    assert_eq!(explained["copies"], copies);
+    assert_eq!(explanation["copies"], copies);
     let metrics = fixture.metrics();
-    let copied = ["to_device_bytes", "from_device_bytes"].map(|name| metrics[format!("copy.{name}")].as_f64());
-    assert_eq!(copied, [Some(f64::from(bytes)); 2], "{metrics}");
+    let copied_bytes = ["to_device_bytes", "from_device_bytes"].map(|name| metrics[format!("copy.{name}")].as_f64());
+    assert_eq!(copied_bytes, [Some(f64::from(bytes)); 2], "{metrics}");
 }
 
 #[test]
 fn tensors_between_regions_stay_on_the_device() {
     let fixture = Fixture::new(&json!({}), &chain(34));
-    let explained = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
-    assert_eq!(explained["totals"]["regions"], 35);
+    let explanation = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
+    assert_eq!(explanation["totals"]["regions"], 35);
     let metrics = fixture.metrics();
     let bytes = 8 * 16 * 4;
     for (name, value) in
@@ -128,11 +128,11 @@ fn independent_regions_run_side_by_side() {
         fixture.run(&["--trace", &trace]).ok();
         let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap().clone();
-        let of = |name: &str| {
+        let sum_of = |name: &str| {
             events.iter().filter(|e| e["name"].as_str().unwrap().starts_with(name)).cloned().collect::<Vec<_>>()
         };
-        assert_eq!((of("copy_to_device").len(), of("copy_from_device").len()), (1, 2), "{events:?}");
-        let kernels = of("kernel");
+        assert_eq!((sum_of("copy_to_device").len(), sum_of("copy_from_device").len()), (1, 2), "{events:?}");
+        let kernels = sum_of("kernel");
         assert!(kernels.len() == 2 && kernels.iter().all(|e| e["cat"] == "device" && e["ph"] == "X" && e["tid"] == 2));
         assert!(events.iter().any(|e| e["args"]["name"] == "queue of the test's device"), "{events:?}");
         let begin = |event: &Value| event["ts"].as_f64().unwrap();
@@ -148,9 +148,9 @@ fn lost_device_is_reported_once_and_the_host_computes() {
     let fixture = Fixture::new(&json!({"fault": "lost"}), &chain(3));
     let expected = fixture.path("host.npz");
     byoc(["run", &fixture.model, "--input", "x=random:1", "--output", &expected]).ok();
-    let ran = fixture.run(&[]).ok();
-    assert_eq!(ran.err.matches("the device of device is lost").count(), 1, "{}", ran.err);
-    assert!(ran.err.contains("the device does not answer"), "{}", ran.err);
+    let output = fixture.run(&[]).ok();
+    assert_eq!(output.err.matches("the device of device is lost").count(), 1, "{}", output.err);
+    assert!(output.err.contains("the device does not answer"), "{}", output.err);
     fixture.assert_output(&expected);
     let bench = fixture.on_device(&["bench", &fixture.model, "--runs", "5", "--json"]).ok();
     assert_eq!(bench.err.matches("the device of device is lost").count(), 1, "{}", bench.err);
@@ -174,18 +174,18 @@ fn device_without_memory_is_an_error_with_a_remedy() {
 fn options_reach_every_entry_and_devices_can_be_chosen() {
     let program = "def @main(%x: Tensor[(8, 16), float32]) { sigmoid(multiply(nn.relu(%x), %x)) }";
     let fixture = Fixture::new(&json!({}), program);
-    let dir = fixture.folder.path().display().to_string();
-    let offloaded = |further: &[&str]| {
-        let explained = fixture.on_device(&[&["explain", &fixture.model, "--json"], further].concat()).ok();
-        explained.json().remove(0)["totals"]["in_regions"].as_u64().unwrap()
+    let dir = fixture.temp_dir.path().display().to_string();
+    let offload_share = |extra_args: &[&str]| {
+        let explanation = fixture.on_device(&[&["explain", &fixture.model, "--json"], extra_args].concat()).ok();
+        explanation.json().remove(0)["totals"]["in_regions"].as_u64().unwrap()
     };
-    assert_eq!(offloaded(&[]), 1);
-    assert_eq!(offloaded(&["--backend-option", "device.wide=true"]), 3);
-    let shown = byoc(["plugins", "show", "device", "--plugin-dir", &dir]).ok().out;
+    assert_eq!(offload_share(&[]), 1);
+    assert_eq!(offload_share(&["--backend-option", "device.wide=true"]), 3);
+    let text = byoc(["plugins", "show", "device", "--plugin-dir", &dir]).ok().out;
     for line in
         ["devices, selected with --device device=ID:", "0: first, 1024 MiB, float32", "1: second, without memory"]
     {
-        assert!(shown.contains(line), "expected {line} in\n{shown}");
+        assert!(text.contains(line), "expected {line} in\n{text}");
     }
     fixture.run(&["--device", "device=7"]).fails_with("E0427").stderr_contains(&[
         "device has no device \"7\"",
@@ -196,16 +196,17 @@ fn options_reach_every_entry_and_devices_can_be_chosen() {
 
     let artifact = fixture.path("model.byoc");
     fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
-    let run =
-        |further: &[&str]| byoc([&["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1"], further].concat());
-    let (plain, lost) = (run(&[]).ok(), run(&["--backend-option", "device.fault=lost"]).ok());
+    let run = |extra_args: &[&str]| {
+        byoc([&["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1"], extra_args].concat())
+    };
+    let (on_device, on_host) = (run(&[]).ok(), run(&["--backend-option", "device.fault=lost"]).ok());
     assert!(
-        !plain.err.contains("lost") && lost.err.contains("the device of device is lost"),
+        !on_device.err.contains("lost") && on_host.err.contains("the device of device is lost"),
         "{}{}",
-        plain.err,
-        lost.err
+        on_device.err,
+        on_host.err
     );
-    assert_eq!(plain.out, lost.out);
+    assert_eq!(on_device.out, on_host.out);
     run(&["--device", "device=1"]).fails_with("E0406");
     run(&["--backend-option", "device.wide=true"])
         .fails_with("E0427")
@@ -215,31 +216,31 @@ fn options_reach_every_entry_and_devices_can_be_chosen() {
 #[test]
 fn blobs_of_another_version_are_compiled_again() {
     let fixture = Fixture::new(&json!({"format": 1}), &chain(3));
-    let (artifact, dir) = (fixture.path("model.byoc"), fixture.folder.path().display().to_string());
+    let (artifact, dir) = (fixture.path("model.byoc"), fixture.temp_dir.path().display().to_string());
     fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
     let run = || byoc(["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1", "--require-offload"]).ok();
-    let same = run();
-    std::fs::write(fixture.folder.path().join("libbyoc_device.json"), json!({"format": 2}).to_string()).unwrap();
+    let repeat = run();
+    std::fs::write(fixture.temp_dir.path().join("libbyoc_device.json"), json!({"format": 2}).to_string()).unwrap();
     let other = run();
-    assert!(!same.err.contains("E0428"), "{}", same.err);
+    assert!(!repeat.err.contains("E0428"), "{}", repeat.err);
     assert_eq!(other.err.matches("E0428").count(), 1, "{}", other.err);
     assert!(!other.err.contains("on the host"), "{}", other.err);
-    assert_eq!(same.out, other.out);
+    assert_eq!(repeat.out, other.out);
 }
 
 /// Tests that a run option on the command line reaches each run of a region, with a model and with an artifact.
 #[test]
 fn options_of_a_run_reach_the_regions() {
     let fixture = Fixture::new(&json!({}), &chain(1));
-    let (artifact, dir) = (fixture.path("model.byoc"), fixture.folder.path().display().to_string());
+    let (artifact, dir) = (fixture.path("model.byoc"), fixture.temp_dir.path().display().to_string());
     fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
-    let with_model = |further: &[&str]| {
-        let words = ["bench", &fixture.model, "--runs", "3", "--json"];
-        fixture.on_device(&[&words[..], further].concat()).ok().json().remove(0)["metrics"].clone()
+    let with_model = |extra_args: &[&str]| {
+        let args = ["bench", &fixture.model, "--runs", "3", "--json"];
+        fixture.on_device(&[&args[..], extra_args].concat()).ok().json().remove(0)["metrics"].clone()
     };
-    let with_artifact = |further: &[&str]| {
-        let words = ["bench", &artifact, "--runs", "3", "--json", "--plugin-dir", &dir, "--no-cache"];
-        byoc([&words[..], further].concat())
+    let with_artifact = |extra_args: &[&str]| {
+        let args = ["bench", &artifact, "--runs", "3", "--json", "--plugin-dir", &dir, "--no-cache"];
+        byoc([&args[..], extra_args].concat())
     };
     assert!(with_model(&[])["device.runs.none"].as_f64() > Some(0.0));
     for metrics in [
@@ -258,44 +259,44 @@ fn options_of_a_run_reach_the_regions() {
 fn each_device_is_a_backend_if_the_plugin_asks_for_it() {
     let program = "def @main(%x: Tensor[(8, 16), float32]) { add(nn.relu(add(%x, %x)), %x) }";
     let fixture = Fixture::new(&json!({"per_device": true}), program);
-    let explained = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
+    let explanation = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
     let backends: Vec<&str> =
-        explained["regions"].as_array().unwrap().iter().map(|region| region["backend"].as_str().unwrap()).collect();
-    assert_eq!((backends, &explained["totals"]["on_host"]), (vec!["device@0", "device@1", "device@0"], &json!(0)));
+        explanation["regions"].as_array().unwrap().iter().map(|region| region["backend"].as_str().unwrap()).collect();
+    assert_eq!((backends, &explanation["totals"]["on_host"]), (vec!["device@0", "device@1", "device@0"], &json!(0)));
     let bytes = 8 * 16 * 4;
     let copies = |backend: &str, count: u64| {
         let bytes = count * bytes;
         json!({"backend": backend, "to_device": count, "to_device_bytes": bytes, "from_device": count, "from_device_bytes": bytes})
     };
-    assert_eq!(explained["copies"], json!([copies("device@0", 2), copies("device@1", 1)]));
+    assert_eq!(explanation["copies"], json!([copies("device@0", 2), copies("device@1", 1)]));
     fixture.metrics();
 
     // The artifact records the device of each region.
-    let (artifact, dir) = (fixture.path("model.byoc"), fixture.folder.path().display().to_string());
+    let (artifact, dir) = (fixture.path("model.byoc"), fixture.temp_dir.path().display().to_string());
     fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
     let expected = byoc(["run", &fixture.model, "--input", "x=random:1"]).ok().out;
-    let words = ["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1", "--require-offload"];
-    assert_eq!(byoc(words).ok().out, expected);
+    let args = ["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1", "--require-offload"];
+    assert_eq!(byoc(args).ok().out, expected);
 
     // The backend name or --device selects one device.
-    let on = |words: &[&str]| {
-        let words = [&["explain", &fixture.model, "--json", "--plugin-dir", &dir], words].concat();
-        byoc(words).ok().json().remove(0)
+    let run_on = |args: &[&str]| {
+        let args = [&["explain", &fixture.model, "--json", "--plugin-dir", &dir], args].concat();
+        byoc(args).ok().json().remove(0)
     };
-    for words in [&["--backend", "device@1"][..], &["--backend", "device", "--device", "device=1"]] {
-        let totals = on(words)["totals"].clone();
-        assert_eq!((&totals["in_regions"], &totals["on_host"]), (&json!(1), &json!(2)), "{words:?}");
+    for args in [&["--backend", "device@1"][..], &["--backend", "device", "--device", "device=1"]] {
+        let totals = run_on(args)["totals"].clone();
+        assert_eq!((&totals["in_regions"], &totals["on_host"]), (&json!(1), &json!(2)), "{args:?}");
     }
-    let words = ["run", &fixture.model, "--backend", "device@7", "--plugin-dir", &dir];
-    byoc(words).fails_with("E0427").stderr_contains(&["device has no device \"7\"", "devices of the backend: 0, 1"]);
+    let args = ["run", &fixture.model, "--backend", "device@7", "--plugin-dir", &dir];
+    byoc(args).fails_with("E0427").stderr_contains(&["device has no device \"7\"", "devices of the backend: 0, 1"]);
 }
 
 #[test]
 fn estimates_of_a_backend_are_explained() {
     let text = |estimates: &str, expected: &str| {
         let fixture = Fixture::new(&json!({"milliseconds": 2, "estimates": estimates}), &chain(2));
-        let explained = fixture.on_device(&["explain", &fixture.model]).ok().out;
-        assert_eq!(explained.matches(expected).count(), 3, "{explained}");
+        let explanation = fixture.on_device(&["explain", &fixture.model]).ok().out;
+        assert_eq!(explanation.matches(expected).count(), 3, "{explanation}");
         let json = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
         assert_eq!(json["regions"][0]["estimate"], json!({"nanoseconds": 2_000_000, "launches": 1}), "{json}");
     };
@@ -303,10 +304,10 @@ fn estimates_of_a_backend_are_explained() {
     text("parts", "2.0 ms, 1 launch");
     let program = "def @main(%x: Tensor[(8, 16), float32]) { nn.relu(tanh(add(%x, %x))) }";
     let fixture = Fixture::new(&json!({"milliseconds": 2, "estimates": "parts"}), program);
-    let explained = fixture.on_device(&["explain", &fixture.model]).ok().out;
-    assert!(explained.contains("6.0 ms, 3 launches"), "{explained}");
-    let without = Fixture::new(&json!({}), program);
-    assert!(!without.on_device(&["explain", &without.model]).ok().out.contains("estimate"));
+    let explanation = fixture.on_device(&["explain", &fixture.model]).ok().out;
+    assert!(explanation.contains("6.0 ms, 3 launches"), "{explanation}");
+    let other_fixture = Fixture::new(&json!({}), program);
+    assert!(!other_fixture.on_device(&["explain", &other_fixture.model]).ok().out.contains("estimate"));
 }
 
 /// Tests that regions compute in place on the device if the input has no later reader, and that results stay correct.
@@ -320,12 +321,13 @@ fn regions_compute_in_place_on_the_device() {
         let entry = program["entry"].as_u64().unwrap() as usize;
         program["functions"][entry]["device_arenas"][0].as_u64().unwrap()
     };
-    let (apart, in_place) = (Fixture::new(&json!({}), &chain(4)), Fixture::new(&json!({"in_place": true}), &chain(4)));
-    assert_eq!((arena(&apart), arena(&in_place)), (2 * 8 * 16 * 4, 8 * 16 * 4));
+    let (separate, in_place) =
+        (Fixture::new(&json!({}), &chain(4)), Fixture::new(&json!({"in_place": true}), &chain(4)));
+    assert_eq!((arena(&separate), arena(&in_place)), (2 * 8 * 16 * 4, 8 * 16 * 4));
     let runs = |metrics: &Value| metrics["device.runs.none"].as_f64().unwrap();
     let metrics = in_place.metrics();
     assert_eq!(metrics["device.in_place"], json!(runs(&metrics)), "{metrics}");
-    assert!(apart.metrics()["device.in_place"].is_null());
+    assert!(separate.metrics()["device.in_place"].is_null());
 
     // A tensor with a later reader is not overwritten.
     let program = "def @main(%x: Tensor[(8, 16), float32]) {
@@ -343,9 +345,9 @@ fn regions_compute_in_place_on_the_device() {
     let mut entries = Entries::unpack(&std::fs::read(&artifact).unwrap());
     entries.replace("program.json", "\"in_place\":[[0,0]]", "\"in_place\":[[0,1]]");
     std::fs::write(&artifact, entries.pack()).unwrap();
-    let dir = in_place.folder.path().display().to_string();
-    let words = ["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1"];
-    byoc(words).fails_with("E0704").stderr_contains(&["expected an in-place input of the region"]);
+    let dir = in_place.temp_dir.path().display().to_string();
+    let args = ["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1"];
+    byoc(args).fails_with("E0704").stderr_contains(&["expected an in-place input of the region"]);
 }
 
 /// Tests that the library sets a backend option for only one run, synchronous or asynchronous.
@@ -353,22 +355,22 @@ fn regions_compute_in_place_on_the_device() {
 fn library_sets_options_for_one_run() {
     let fixture = Fixture::new(&json!({}), &chain(1));
     let session =
-        Session::builder().plugin_dir(fixture.folder.path()).run_option("device", "level", "low").build().unwrap();
+        Session::builder().plugin_dir(fixture.temp_dir.path()).run_option("device", "level", "low").build().unwrap();
     let model = Model::compile(&session, &*fixture.model, &CompileOptions::new().backend("device")).unwrap();
     let input = Tensor::from_slice(&[8, 16], &[0.5f32; 128]);
-    let counted = || {
+    let values = || {
         let counters = session.metrics.snapshot();
         ["low", "high"].map(|level| counters.get(&format!("device.runs.{level}")).copied().unwrap_or(0))
     };
     model.run([&input]).unwrap();
-    let [per_run, none] = counted();
+    let [per_run, none] = values();
     assert!(
         per_run > 0 && none == 0,
         "expected the session's option, found {per_run} runs with low and {none} with high"
     );
-    let high = RunOptions::default().backend_option(&session, "device", "level", "high").unwrap();
-    model.run_with([&input], &high).unwrap();
-    let mut future = std::pin::pin!(model.run_async([&input], &high).unwrap());
+    let high_level = RunOptions::default().backend_option(&session, "device", "level", "high").unwrap();
+    model.run_with([&input], &high_level).unwrap();
+    let mut future = std::pin::pin!(model.run_async([&input], &high_level).unwrap());
     let mut context = Context::from_waker(Waker::noop());
     loop {
         match future.as_mut().poll(&mut context) {
@@ -379,9 +381,9 @@ fn library_sets_options_for_one_run() {
             }
         }
     }
-    assert_eq!(counted(), [per_run, 2 * per_run]);
+    assert_eq!(values(), [per_run, 2 * per_run]);
     model.run([&input]).unwrap();
-    assert_eq!(counted(), [2 * per_run, 2 * per_run]);
+    assert_eq!(values(), [2 * per_run, 2 * per_run]);
     for (option, value) in [("wide", "true"), ("level", "middle"), ("nothing", "1")] {
         RunOptions::default().backend_option(&session, "device", option, value).expect_err(option);
     }

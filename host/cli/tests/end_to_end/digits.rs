@@ -7,11 +7,11 @@ const RIGHT: usize = 357;
 
 /// Classifies all test images with the options `extra`, and returns the number of correct results.
 fn count_correct(extra: &[&str]) -> usize {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let (images, labels) = test_set();
-    let file = folder.path().join("images.npy");
+    let file = dir.path().join("images.npy");
     byoc::io::npy::write(&file, &images).unwrap();
-    let output = folder.path().join("out.npz");
+    let output = dir.path().join("out.npz");
     let (model, input) = (data_text("digits/digits.onnx"), format!("image={}", file.display()));
     let output_text = output.display().to_string();
     let args = ["run", &model, "--input", &input, "--output", &output_text];
@@ -23,8 +23,8 @@ fn count_correct(extra: &[&str]) -> usize {
         .chunks(classes)
         .zip(labels)
         .filter(|(row, label)| {
-            let best = (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
-            best as i64 == *label
+            let predicted = (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+            predicted as i64 == *label
         })
         .count()
 }
@@ -32,10 +32,10 @@ fn count_correct(extra: &[&str]) -> usize {
 /// Returns the 360 test images as a model input, and their labels.
 fn test_set() -> (byoc_ir::tensor::Tensor, Vec<i64>) {
     let entries = byoc::io::npz::read(&crate::data("digits/test.npz")).unwrap();
-    let find = |wanted: &[&str]| {
-        let found = entries.iter().find(|(name, _)| wanted.contains(&name.as_str()));
-        found.map(|(_, t)| t.clone()).unwrap_or_else(|| {
-            panic!("expected {wanted:?} among {:?}", entries.iter().map(|e| &e.0).collect::<Vec<_>>())
+    let find = |names: &[&str]| {
+        let entry = entries.iter().find(|(name, _)| names.contains(&name.as_str()));
+        entry.map(|(_, t)| t.clone()).unwrap_or_else(|| {
+            panic!("expected {names:?} among {:?}", entries.iter().map(|e| &e.0).collect::<Vec<_>>())
         })
     };
     let images = find(&["image", "images", "x"]);
@@ -45,12 +45,12 @@ fn test_set() -> (byoc_ir::tensor::Tensor, Vec<i64>) {
 }
 
 #[test]
-fn on_the_host() {
+fn runs_on_host() {
     assert_eq!(count_correct(&[]), RIGHT);
 }
 
 #[test]
-fn on_a_backend() {
+fn runs_on_backend() {
     let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
     let dir = plugins.path().display().to_string();
     let extra = ["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache", "--require-offload=0.9"];

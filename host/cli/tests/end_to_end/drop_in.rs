@@ -18,11 +18,11 @@ fn finds_plugin_after_it_is_copied() {
 #[test]
 fn reports_each_bad_file_and_loads_others() {
     let plugins = plugin_dir(&["template"]);
-    let good = std::fs::read(plugin("template")).unwrap();
+    let template = std::fs::read(plugin("template")).unwrap();
     let write = |name: &str, bytes: &[u8]| std::fs::write(plugins.path().join(name), bytes).unwrap();
     write("a_text.so", b"this is no library\n");
     write("b_empty.so", b"");
-    write("c_truncated.so", &good[..good.len() / 2]);
+    write("c_truncated.so", &template[..template.len() / 2]);
     let libc = ["/lib/x86_64-linux-gnu/libm.so.6", "/usr/lib/libm.so.6"].iter().find_map(|p| std::fs::read(p).ok());
     if let Some(libc) = &libc {
         write("d_other.so", libc);
@@ -48,8 +48,8 @@ fn reports_each_bad_file_and_loads_others() {
     assert!(["E0416", "E0417"].contains(&code("e_version.so").as_str()));
     assert_eq!(code("f_panics.so"), "E0419");
     assert!(code("b_empty.so").starts_with("E041"));
-    let loaded = rows.iter().find(|r| r["file"].as_str().unwrap().ends_with("libbyoc_template.so")).unwrap();
-    assert_eq!(loaded["status"], "loaded");
+    let loaded_row = rows.iter().find(|r| r["file"].as_str().unwrap().ends_with("libbyoc_template.so")).unwrap();
+    assert_eq!(loaded_row["status"], "loaded");
 }
 
 #[test]
@@ -58,15 +58,16 @@ fn rejects_two_plugins_of_one_name() {
     copy(&plugin("template"), &plugins.path().join("twin.so"));
     let dir = plugins.path().display().to_string();
     let output = byoc(["plugins", "--json", "--plugin-dir", &dir]).ok();
-    let here: Vec<_> = output.json().into_iter().filter(|r| r["file"].as_str().unwrap().starts_with(&dir)).collect();
-    assert!(here.iter().all(|r| r["status"] == "refused" && r["code"] == "E0409"), "{}", output.out);
-    assert!(here[0]["reason"].as_str().unwrap().contains("twin.so"), "{}", output.out);
+    let dir_rows: Vec<_> =
+        output.json().into_iter().filter(|r| r["file"].as_str().unwrap().starts_with(&dir)).collect();
+    assert!(dir_rows.iter().all(|r| r["status"] == "refused" && r["code"] == "E0409"), "{}", output.out);
+    assert!(dir_rows[0]["reason"].as_str().unwrap().contains("twin.so"), "{}", output.out);
 }
 
 #[test]
 fn earlier_directory_takes_precedence() {
-    let (first, second) = (plugin_dir(&["template"]), plugin_dir(&["template"]));
-    let (a, b) = (first.path().display().to_string(), second.path().display().to_string());
+    let (first_dir, second_dir) = (plugin_dir(&["template"]), plugin_dir(&["template"]));
+    let (a, b) = (first_dir.path().display().to_string(), second_dir.path().display().to_string());
     let output = byoc(["plugins", "--json", "--plugin-dir", &a, "--plugin-dir", &b]).ok();
     let rows = output.json();
     assert!(rows.iter().any(|r| r["status"] == "loaded" && r["file"].as_str().unwrap().starts_with(&a)));

@@ -37,8 +37,8 @@ fn explains_every_operator_of_every_model() {
     for model in models() {
         let name = model.display().to_string();
         let build = ["--backend", "template,ccompiler", "--plugin-dir", &dir];
-        let explain = |more: &[&str]| {
-            let mut command = crate::command([&["explain", &name], more, &build[..]].concat());
+        let explain = |extra_args: &[&str]| {
+            let mut command = crate::command([&["explain", &name], extra_args, &build[..]].concat());
             to_command_output(command.env("BYOC_CACHE_DIR", cache.path()).output().unwrap()).ok()
         };
         let json = explain(&["--json"]).json().remove(0);
@@ -64,25 +64,25 @@ fn operators(model: &Path) -> usize {
 
 fn check_node(model: &str, node: &Value, json: &Value) {
     let placement = &node["placement"];
-    let place = || format!("{model}: {node}");
+    let context = || format!("{model}: {node}");
     match placement["kind"].as_str().unwrap() {
         "region" => {
             let region = json["regions"].as_array().unwrap().iter().find(|r| r["symbol"] == placement["region"]);
-            let region = region.unwrap_or_else(|| panic!("expected a region: {}", place()));
-            assert!(region["nodes"].as_array().unwrap().contains(&node["id"]), "{}", place());
+            let region = region.unwrap_or_else(|| panic!("expected a region: {}", context()));
+            assert!(region["nodes"].as_array().unwrap().contains(&node["id"]), "{}", context());
         }
         "host" => {
             // Each of the two backends refused the operator with a reason.
-            let refused: BTreeSet<&str> =
+            let refused_operators: BTreeSet<&str> =
                 node["refusals"].as_array().unwrap().iter().map(|r| r["backend"].as_str().unwrap()).collect();
-            assert_eq!(refused, BTreeSet::from(["ccompiler", "template"]), "{}", place());
+            assert_eq!(refused_operators, BTreeSet::from(["ccompiler", "template"]), "{}", context());
         }
-        "folded" => assert!(placement["into"].as_str().is_some_and(|s| !s.is_empty()), "{}", place()),
-        other => panic!("unknown placement {other}: {}", place()),
+        "folded" => assert!(placement["into"].as_str().is_some_and(|s| !s.is_empty()), "{}", context()),
+        other => panic!("unknown placement {other}: {}", context()),
     }
     for refusal in node["refusals"].as_array().unwrap() {
-        assert!(CODES.contains(&refusal["code"].as_str().unwrap()), "{}", place());
-        assert!(!refusal["detail"].as_str().unwrap().is_empty(), "{}", place());
+        assert!(CODES.contains(&refusal["code"].as_str().unwrap()), "{}", context());
+        assert!(!refusal["detail"].as_str().unwrap().is_empty(), "{}", context());
     }
 }
 
@@ -90,35 +90,35 @@ fn check_node(model: &str, node: &Value, json: &Value) {
 fn run_calls_exactly_listed_regions() {
     let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
     let dir = plugins.path().display().to_string();
-    let folder = tempfile::tempdir().unwrap();
-    let trace = folder.path().join("trace.json").display().to_string();
+    let temp_dir = tempfile::tempdir().unwrap();
+    let trace = temp_dir.path().join("trace.json").display().to_string();
     let model = crate::data_text("models/shufflenet_v2_05");
     let build = ["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache"];
     let json = byoc([&["explain", &model, "--json"], &build[..]].concat()).ok().json().remove(0);
     byoc([&["run", &model, "--trace", &trace], &build[..]].concat()).ok();
     let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
-    let called: BTreeSet<&str> = trace["traceEvents"]
+    let called_regions: BTreeSet<&str> = trace["traceEvents"]
         .as_array()
         .unwrap()
         .iter()
         .filter(|e| e["cat"] == "region")
         .map(|e| e["name"].as_str().unwrap())
         .collect();
-    let listed: BTreeSet<&str> =
+    let listed_regions: BTreeSet<&str> =
         json["regions"].as_array().unwrap().iter().map(|r| r["symbol"].as_str().unwrap()).collect();
-    assert!(!listed.is_empty());
-    assert_eq!(called, listed);
+    assert!(!listed_regions.is_empty());
+    assert_eq!(called_regions, listed_regions);
 }
 
 #[test]
 fn edges_lead_through_tuples() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = folder.path().join("split.relay").display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("split.relay").display().to_string();
     let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4, 6), float32]) {\n  %0 = nn.relu(%x);\n  \
                 %1 = split(%0, indices_or_sections=[2], axis=1);\n  let %y = %1.1;\n  %2 = tanh(%y);\n  \
                 %3 = (%1.0, %2);\n  %4 = (%3, %0);\n  %5 = %4.0;\n  concatenate(%5, axis=1)\n}\n";
     std::fs::write(&model, text).unwrap();
-    let page = folder.path().join("page.html").display().to_string();
+    let page = dir.path().join("page.html").display().to_string();
     let json = byoc(["explain", &model, "--json", "--html", &page]).ok().json().remove(0);
     let node = |op: &str| json["nodes"].as_array().unwrap().iter().find(|node| node["op"] == op).unwrap();
     let inputs = |op: &str| -> BTreeSet<u64> {
@@ -134,8 +134,8 @@ fn edges_lead_through_tuples() {
 
 #[test]
 fn page_shows_every_operator() {
-    let folder = tempfile::tempdir().unwrap();
-    let page = folder.path().join("page.html").display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("page.html").display().to_string();
     byoc(["explain", &crate::data_text("models/gru"), "--html", &page]).ok();
     let page = std::fs::read_to_string(&page).unwrap();
     assert_eq!(page.matches("<g class=").count(), 15);

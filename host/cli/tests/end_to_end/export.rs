@@ -22,17 +22,17 @@ const SANITIZE: &[&str] = &["-O1", "-fsanitize=address,undefined", "-fno-sanitiz
 
 /// Exported project and its directory.
 struct Exported {
-    _folder: Option<TempDir>,
+    _temp_dir: Option<TempDir>,
     dir: PathBuf,
     metadata: Value,
 }
 
 fn export(model: &str, extra: &[&str]) -> Exported {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("c");
+    let temp_dir = tempfile::tempdir().unwrap();
+    let dir = temp_dir.path().join("c");
     let text = dir.display().to_string();
     byoc(["export", model, "--c", &text].iter().chain(extra)).ok();
-    Exported { _folder: Some(folder), ..Exported::open(&text) }
+    Exported { _temp_dir: Some(temp_dir), ..Exported::open(&text) }
 }
 
 fn digits(extra: &[&str]) -> Exported {
@@ -41,12 +41,12 @@ fn digits(extra: &[&str]) -> Exported {
 
 /// Quantizes the digits model to int8; returns the directory and the path of the model in it.
 fn quantized_digits(extra: &[&str]) -> (TempDir, String) {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("int8.relay").display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("int8.relay").display().to_string();
     let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
     let args = ["quantize", &model, "--dim", "batch=1", "--calibrate", &calibration, "-o", &file];
     byoc(args.iter().chain(extra)).ok();
-    (folder, file)
+    (dir, file)
 }
 
 /// Tests whether an executable can be started.
@@ -68,7 +68,7 @@ impl Exported {
     fn open(dir: &str) -> Exported {
         let dir = PathBuf::from(dir);
         let metadata = serde_json::from_slice(&std::fs::read(dir.join("model.json")).unwrap()).unwrap();
-        Exported { _folder: None, dir, metadata }
+        Exported { _temp_dir: None, dir, metadata }
     }
 
     fn sources(&self) -> Vec<String> {
@@ -146,7 +146,7 @@ fn digits_run_under_sanitizers() {
 #[test]
 fn quantized_digits_have_the_bits_of_the_host() {
     for scheme in [&[][..], &["--scheme", "asymmetric,uint8"]] {
-        let (_folder, model) = quantized_digits(scheme);
+        let (_dir, model) = quantized_digits(scheme);
         let out = export(&model, &[]).check("cc", SANITIZE, &[]);
         assert!(out.contains("max relative error 0.00e+00: pass"), "{scheme:?}: {out}");
     }
@@ -168,9 +168,9 @@ fn a_wrong_result_fails() {
     let file = project.dir.join("model_recorded.h");
     let text = std::fs::read_to_string(&file).unwrap();
     let (head, tail) = text.split_once("out_logits[10] = {\n").unwrap();
-    let (first, rest) = tail.split_once(',').unwrap();
-    let value: f32 = first.trim().trim_end_matches('f').parse().unwrap();
-    std::fs::write(&file, format!("{head}out_logits[10] = {{\n    {:?}f,{rest}", value + 1.0)).unwrap();
+    let (first_word, rest_of_line) = tail.split_once(',').unwrap();
+    let value: f32 = first_word.trim().trim_end_matches('f').parse().unwrap();
+    std::fs::write(&file, format!("{head}out_logits[10] = {{\n    {:?}f,{rest_of_line}", value + 1.0)).unwrap();
     let run = isolated_command(project.compile("cc", &[], &[])).output().unwrap();
     assert_eq!(run.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&run.stdout).contains("FAIL"));
@@ -178,16 +178,16 @@ fn a_wrong_result_fails() {
 
 #[test]
 fn exports_are_reproducible_and_replace_earlier_ones() {
-    let (first, second) = (digits(&[]), digits(&[]));
+    let (first_project, second_project) = (digits(&[]), digits(&[]));
     let read = |project: &Exported, file: &str| std::fs::read(project.dir.join(file)).unwrap();
-    let files = first.metadata["files"].as_array().unwrap();
+    let files = first_project.metadata["files"].as_array().unwrap();
     for file in files.iter().filter_map(Value::as_str) {
-        assert!(read(&first, file) == read(&second, file), "{file} differs");
+        assert!(read(&first_project, file) == read(&second_project, file), "{file} differs");
     }
     // An export with a different prefix replaces the files of the earlier export.
-    let (model, dir) = (data_text("digits/digits.onnx"), first.dir.display().to_string());
+    let (model, dir) = (data_text("digits/digits.onnx"), first_project.dir.display().to_string());
     byoc(["export", &model, "--dim", "batch=1", "--c", &dir, "--prefix", "net"]).ok();
-    assert!(first.dir.join("net.h").exists() && !first.dir.join("model.h").exists());
+    assert!(first_project.dir.join("net.h").exists() && !first_project.dir.join("model.h").exists());
     // A directory with unrelated files is left untouched.
     let other = tempfile::tempdir().unwrap();
     std::fs::write(other.path().join("thesis.txt"), "mine").unwrap();
@@ -198,7 +198,7 @@ fn exports_are_reproducible_and_replace_earlier_ones() {
 
 #[test]
 fn two_prefixes_link_into_one_program() {
-    let (one, two) = (digits(&["--prefix", "first"]), digits(&["--prefix", "second"]));
+    let (first_project, second) = (digits(&["--prefix", "first"]), digits(&["--prefix", "second"]));
     let main = "#include \"first.h\"\n#include \"second.h\"\n#include <string.h>\n\
         static first a, b;\nstatic second c;\n\
         int main(void) {\n    static float x[64], y[3][10];\n    x[5] = 1.0f;\n    first_inputs in;\n    in.image = x;\n    \
@@ -208,23 +208,23 @@ fn two_prefixes_link_into_one_program() {
         if (first_run(&a, &in, &out0) || first_run(&b, &in, &out1) || second_run(&c, &in2, &out2))\n        return 3;\n    \
         out0.logits = 0;\n    if (first_run(&a, &in, &out0) != -1)\n        return 4;\n    \
         return memcmp(y[0], y[1], sizeof y[0]) != 0 || memcmp(y[0], y[2], sizeof y[0]) != 0;\n}\n";
-    std::fs::write(one.dir.join("main.c"), main).unwrap();
-    let others: Vec<String> = two.sources().into_iter().filter(|file| file != "main.c").collect();
-    let others: Vec<String> = others.iter().map(|file| two.dir.join(file).display().to_string()).collect();
-    let include = format!("-I{}", two.dir.display());
-    let mut extra: Vec<&str> = others.iter().map(String::as_str).collect();
+    std::fs::write(first_project.dir.join("main.c"), main).unwrap();
+    let other_files: Vec<String> = second.sources().into_iter().filter(|file| file != "main.c").collect();
+    let other_files: Vec<String> = other_files.iter().map(|file| second.dir.join(file).display().to_string()).collect();
+    let include = format!("-I{}", second.dir.display());
+    let mut extra: Vec<&str> = other_files.iter().map(String::as_str).collect();
     extra.push(&include);
-    one.check("cc", SANITIZE, &extra);
+    first_project.check("cc", SANITIZE, &extra);
 }
 
 #[test]
 fn open_dimensions_and_unknown_operators_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("c").display().to_string();
+    let temp_dir = tempfile::tempdir().unwrap();
+    let dir = temp_dir.path().join("c").display().to_string();
     let model = data_text("digits/digits.onnx");
     byoc(["export", &model, "--c", &dir]).fails_with("E0504").stderr_contains(&["--dim batch=N"]);
     byoc(["export", &model, "--dim", "batch=?", "--c", &dir]).fails_with("E0504").stderr_contains(&["--dim batch=N"]);
-    let file = folder.path().join("m.relay");
+    let file = temp_dir.path().join("m.relay");
     std::fs::write(&file, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4, 5), float32]) {\n  argsort(%x)\n}\n")
         .unwrap();
     let file = file.display().to_string();
@@ -233,10 +233,10 @@ fn open_dimensions_and_unknown_operators_are_refused() {
     byoc(["export", &model, "--dim", "batch=1", "--c", &dir, "--target", "z80"])
         .fails_with("E0519")
         .stderr_contains(&["generic", "z80"]);
-    for wrong in ["nn.conv2d", "nn.conv3=f(h.h)", "reshape=f(h.h)", "nn.relu:OIHW=f(h.h)", "nn.conv2d:AB=f(h.h)"] {
-        let extern_model = if wrong.starts_with("reshape") { data_text("models/gpt2_small") } else { model.clone() };
-        let dims: &[&str] = if wrong.starts_with("reshape") { &[] } else { &["--dim", "batch=1"] };
-        let args = ["export", &extern_model, "--c", &dir, "--extern", wrong];
+    for invalid in ["nn.conv2d", "nn.conv3=f(h.h)", "reshape=f(h.h)", "nn.relu:OIHW=f(h.h)", "nn.conv2d:AB=f(h.h)"] {
+        let extern_model = if invalid.starts_with("reshape") { data_text("models/gpt2_small") } else { model.clone() };
+        let dims: &[&str] = if invalid.starts_with("reshape") { &[] } else { &["--dim", "batch=1"] };
+        let args = ["export", &extern_model, "--c", &dir, "--extern", invalid];
         byoc(args.iter().chain(dims)).fails_with("E0519");
     }
     assert!(!Path::new(&dir).exists(), "expected no output directory");
@@ -255,19 +255,20 @@ fn operators_become_functions_of_the_user() {
 
 /// Model to export, with the options that bind its dimensions.
 struct Subject {
-    _folder: Option<TempDir>,
+    _temp_dir: Option<TempDir>,
     model: String,
     dims: Vec<&'static str>,
 }
 
 /// Returns the models of `tests/models`, and the digits model in float and in int8.
 fn subjects() -> Vec<Subject> {
-    let plain = models().into_iter().map(|model| model.display().to_string());
-    let mut subjects: Vec<Subject> = plain.map(|model| Subject { _folder: None, model, dims: Vec::new() }).collect();
+    let float_models = models().into_iter().map(|model| model.display().to_string());
+    let mut subjects: Vec<Subject> =
+        float_models.map(|model| Subject { _temp_dir: None, model, dims: Vec::new() }).collect();
     let digits = data_text("digits/digits.onnx");
-    subjects.push(Subject { _folder: None, model: digits, dims: vec!["--dim", "batch=1"] });
-    let (folder, model) = quantized_digits(&[]);
-    subjects.push(Subject { _folder: Some(folder), model, dims: Vec::new() });
+    subjects.push(Subject { _temp_dir: None, model: digits, dims: vec!["--dim", "batch=1"] });
+    let (dir, model) = quantized_digits(&[]);
+    subjects.push(Subject { _temp_dir: Some(dir), model, dims: Vec::new() });
     assert!(subjects.len() >= 17, "expected 15 models and digits, found {}", subjects.len());
     subjects
 }
@@ -390,11 +391,11 @@ impl Exported {
         self.dir.join("board.elf")
     }
 
-    /// Returns the total size in bytes of the symbols selected by `wanted`.
-    fn symbols(&self, wanted: impl Fn(&str) -> bool) -> i64 {
+    /// Returns the total size in bytes of the symbols selected by `predicate`.
+    fn symbol_bytes(&self, predicate: impl Fn(&str) -> bool) -> i64 {
         let table = output(Command::new("arm-none-eabi-nm").arg("-S").arg(self.dir.join("board.elf")));
         let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let sizes = fields.filter(|fields| fields.len() == 4 && wanted(fields[3]));
+        let sizes = fields.filter(|fields| fields.len() == 4 && predicate(fields[3]));
         sizes.map(|fields| i64::from_str_radix(fields[1], 16).unwrap()).sum()
     }
 }
@@ -406,26 +407,26 @@ fn digits_on_a_cortex_m55() {
         eprintln!("skipped: requires arm-none-eabi-gcc and qemu-system-arm");
         return;
     }
-    let (_folder, quantized) = quantized_digits(&[]);
-    for (project, exact) in [(digits(&[]), false), (export(&quantized, &[]), true)] {
+    let (_dir, quantized_model) = quantized_digits(&[]);
+    for (project, is_exact) in [(digits(&[]), false), (export(&quantized_model, &[]), true)] {
         let program = project.compile_for_cortex_m55();
         let mut board = Command::new("qemu-system-arm");
         board.args(["-M", "mps3-an547", "-nographic", "-semihosting-config", "enable=on,target=native", "-kernel"]);
         let out = output(board.arg(program));
-        assert!(out.contains(": pass") && (!exact || out.contains("0.00e+00")), "{out}");
-        let near = |reported: &Value, linked: i64| {
+        assert!(out.contains(": pass") && (!is_exact || out.contains("0.00e+00")), "{out}");
+        let is_near = |reported: &Value, linked_size: i64| {
             let reported = reported.as_i64().unwrap();
-            assert!((reported - linked).abs() * 50 <= reported, "reported {reported}, linked {linked}");
+            assert!((reported - linked_size).abs() * 50 <= reported, "reported {reported}, linked {linked_size}");
         };
         let array =
             |name: &str| name.strip_prefix("model_").is_some_and(|n| n.starts_with(['p', 'k']) && !n.contains('_'));
-        near(
+        is_near(
             &project.metadata["weights_bytes"],
-            project.symbols(|name| array(name) && !name.starts_with("model_phase")),
+            project.symbol_bytes(|name| array(name) && !name.starts_with("model_phase")),
         );
-        near(&project.metadata["arena_bytes"], project.symbols(|name| name == "instance"));
-        near(&project.metadata["inputs"][0]["bytes"], project.symbols(|name| name.starts_with("in_")));
-        near(&project.metadata["outputs"][0]["bytes"], project.symbols(|name| name.starts_with("result_")));
+        is_near(&project.metadata["arena_bytes"], project.symbol_bytes(|name| name == "instance"));
+        is_near(&project.metadata["inputs"][0]["bytes"], project.symbol_bytes(|name| name.starts_with("in_")));
+        is_near(&project.metadata["outputs"][0]["bytes"], project.symbol_bytes(|name| name.starts_with("result_")));
         eprint!("{out}");
     }
 }
@@ -435,19 +436,19 @@ fn digits_on_a_cortex_m55() {
 fn every_command_of_page_runs() {
     let page = std::fs::read_to_string(data("../docs/export.md")).unwrap();
     let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let path = format!("{}:{}", binary().parent().unwrap().display(), std::env::var("PATH").unwrap());
     let mut count = 0;
-    for line in page.split("```console\n").skip(1).flat_map(|rest| rest.split("```").next().unwrap().lines()) {
+    for line in page.split("```console\n").skip(1).flat_map(|block| block.split("```").next().unwrap().lines()) {
         let line = line.strip_prefix("$ ").unwrap_or_else(|| panic!("expected a line \"$ ...\", found {line}"));
-        let words = line.split_whitespace().map(|word| {
-            word.trim_matches('"')
+        let args = line.split_whitespace().map(|arg| {
+            arg.trim_matches('"')
                 .replace("$PLUGINS", &plugins.path().display().to_string())
-                .replace("$OUT", &folder.path().display().to_string())
+                .replace("$OUT", &dir.path().display().to_string())
         });
-        let words: Vec<String> = words.collect();
-        let mut command = isolated_command(&words[0]);
-        output(command.args(&words[1..]).env("PATH", &path).current_dir(data("..")));
+        let args: Vec<String> = args.collect();
+        let mut command = isolated_command(&args[0]);
+        output(command.args(&args[1..]).env("PATH", &path).current_dir(data("..")));
         count += 1;
     }
     assert!(count >= 10, "expected at least 10 commands, found {count}");

@@ -10,15 +10,15 @@ fn page() -> String {
 
 /// Returns the fenced blocks in `language`, each with the text since the preceding block.
 fn blocks<'p>(page: &'p str, language: &str) -> Vec<(&'p str, &'p str)> {
-    let open = format!("```{language}\n");
-    let mut found = Vec::new();
-    let mut rest = page;
-    while let Some((before, after)) = rest.split_once(open.as_str()) {
-        let (block, next) = after.split_once("```").expect("expected a closing fence");
-        found.push((before, block));
-        rest = next;
+    let opening = format!("```{language}\n");
+    let mut matches = Vec::new();
+    let mut remaining = page;
+    while let Some((heading, tail)) = remaining.split_once(opening.as_str()) {
+        let (block, next) = tail.split_once("```").expect("expected a closing fence");
+        matches.push((heading, block));
+        remaining = next;
     }
-    found
+    matches
 }
 
 #[test]
@@ -26,13 +26,13 @@ fn every_command_of_page_runs() {
     let page = page();
     let plugins = plugin_dir(&["ccompiler", "template", "nuc_fpga"]);
     let outputs = temporary_folder();
-    let folders = [plugins.path().display().to_string(), outputs.path().display().to_string()];
+    let dirs = [plugins.path().display().to_string(), outputs.path().display().to_string()];
     let mut count = 0;
     for line in blocks(&page, "console").iter().flat_map(|(_, block)| block.lines()) {
-        let words =
+        let args =
             line.strip_prefix("$ byoc ").unwrap_or_else(|| panic!("expected a line \"$ byoc ...\", found {line}"));
-        let words = words.split_whitespace().map(|w| w.replace("$PLUGINS", &folders[0]).replace("$OUT", &folders[1]));
-        let output = to_command_output(command(words).current_dir(workspace()).output().expect("cannot start byoc"));
+        let args = args.split_whitespace().map(|w| w.replace("$PLUGINS", &dirs[0]).replace("$OUT", &dirs[1]));
+        let output = to_command_output(command(args).current_dir(workspace()).output().expect("cannot start byoc"));
         assert_eq!(output.code, 0, "{line}\nstdout:\n{}\nstderr:\n{}", output.out, output.err);
         count += 1;
     }
@@ -44,9 +44,9 @@ fn excerpts_of_page_are_current() {
     let page = page();
     let excerpts = blocks(&page, "rust");
     assert_eq!(excerpts.len(), 2);
-    for (before, block) in excerpts {
+    for (heading, block) in excerpts {
         // The last text in backquotes before an excerpt is the path of its file.
-        let path = before.rsplit('`').nth(1).expect("expected a path in backquotes before the excerpt");
+        let path = heading.rsplit('`').nth(1).expect("expected a path in backquotes before the excerpt");
         let file = std::fs::read_to_string(workspace().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
         let trimmed = |text: &str| text.trim().lines().map(str::trim).collect::<Vec<_>>().join("\n");
         assert!(
@@ -60,8 +60,8 @@ fn excerpts_of_page_are_current() {
 fn page_names_every_pass_that_tvm_has() {
     let page = page();
     // Passes without a counterpart in TVM.
-    let own = ["flatten_nested_tuples", "monomorphize", "remove_default_annotations"];
-    for pass in byoc_core::pass::manager::PASSES.iter().filter(|pass| !own.contains(&pass.name)) {
+    let own_passes = ["flatten_nested_tuples", "monomorphize", "remove_default_annotations"];
+    for pass in byoc_core::pass::manager::PASSES.iter().filter(|pass| !own_passes.contains(&pass.name)) {
         assert!(page.contains(pass.name), "{}", pass.name);
     }
 }

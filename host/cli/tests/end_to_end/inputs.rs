@@ -11,8 +11,8 @@ fn reports_wrong_name_shape_or_type_of_input() {
         "did you mean \"input\"?",
     ]);
     byoc(["run", &model]).fails_with("E0603").stderr_contains(&["\"input\""]);
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("x.npy");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.npy");
     let input = format!("input={}", file.display());
     use byoc_ir::tensor::{DType, Tensor};
     byoc::io::npy::write(&file, &Tensor::zeros(DType::F64, &[9, 2, 32]).unwrap()).unwrap();
@@ -38,17 +38,17 @@ fn reports_unbound_dimension() {
 #[test]
 fn checks_product_of_dimensions() {
     use byoc_ir::tensor::{DType, Tensor};
-    let folder = tempfile::tempdir().unwrap();
-    let place = |name: &str| folder.path().join(name).display().to_string();
-    let (program, artifact) = (place("p.relay"), place("p.byoc"));
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (program, artifact) = (path("p.relay"), path("p.byoc"));
     let text = "#[version = \"0.0.5\"]\n\
         def @main(%x: Tensor[(n), float32], %y: Tensor[(2*n), float32]) { (exp(%x), exp(%y)) }\n";
     std::fs::write(&program, text).unwrap();
     byoc(["compile", &program, "-o", &artifact]).ok();
     let run = |size: usize| {
-        byoc::io::npy::write(place("y.npy").as_ref(), &Tensor::zeros(DType::F32, &[size]).unwrap()).unwrap();
-        byoc::io::npy::write(place("x.npy").as_ref(), &Tensor::zeros(DType::F32, &[3]).unwrap()).unwrap();
-        let (x, y) = (format!("x={}", place("x.npy")), format!("y={}", place("y.npy")));
+        byoc::io::npy::write(path("y.npy").as_ref(), &Tensor::zeros(DType::F32, &[size]).unwrap()).unwrap();
+        byoc::io::npy::write(path("x.npy").as_ref(), &Tensor::zeros(DType::F32, &[3]).unwrap()).unwrap();
+        let (x, y) = (format!("x={}", path("x.npy")), format!("y={}", path("y.npy")));
         byoc(["run", &artifact, "--input", &x, "--input", &y])
     };
     run(6).ok();
@@ -65,11 +65,11 @@ fn reports_unwritable_output_first() {
 
 #[test]
 fn rejects_file_that_is_not_a_model() {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     for (name, bytes) in
         [("empty.onnx", &b""[..]), ("text.onnx", b"hello"), ("empty.byoc", b""), ("text.byoc", b"hello")]
     {
-        let file = folder.path().join(name);
+        let file = dir.path().join(name);
         std::fs::write(&file, bytes).unwrap();
         let output = byoc(["run", &file.display().to_string(), "--input", "x=random"]);
         assert_eq!(output.code, 1, "{}", output.err);

@@ -12,7 +12,7 @@ fn example(name: &str) -> String {
 }
 
 /// Returns the output of `byoc opt` after the given passes.
-fn after(steps: &[&str]) -> String {
+fn module_after(steps: &[&str]) -> String {
     let (program, patterns) = (example("loop.relay"), example("loop.patterns"));
     let annotate = "byoc-target=reshape,add";
     byoc(["opt", &program, "--pass", &steps.join(","), "--patterns", &patterns, "--annotate", annotate]).ok().out
@@ -21,15 +21,15 @@ fn after(steps: &[&str]) -> String {
 #[test]
 fn output_of_each_step_matches_page() {
     let page = std::fs::read_to_string(workspace().join("docs/walkthrough-loop.md")).unwrap();
-    for at in 1..=STEPS.len() {
-        let printed = after(&STEPS[..at]);
+    for count in 1..=STEPS.len() {
+        let output = module_after(&STEPS[..count]);
         // The page omits the version line and the functions that the step did not change.
-        let body = printed.split_once("\n").map_or("", |(_, rest)| rest).trim();
+        let body = output.split_once("\n").map_or("", |(_, tail)| tail).trim();
         for function in body.split("\n\n") {
             assert!(
                 page.contains(function),
                 "expected docs/walkthrough-loop.md to show the output of {}:\n{function}",
-                STEPS[at - 1]
+                STEPS[count - 1]
             );
         }
     }
@@ -51,24 +51,25 @@ fn prints_all_steps_in_one_run() {
         "all",
     ])
     .ok();
-    for (at, step) in STEPS.iter().enumerate() {
+    for (index, step) in STEPS.iter().enumerate() {
         assert!(
-            output.err.contains(&format!("// after {step}\n{}", after(&STEPS[..=at]))),
+            output.err.contains(&format!("// after {step}\n{}", module_after(&STEPS[..=index]))),
             "{step} in:\n{}",
             output.err
         );
     }
-    assert_eq!(output.out, after(&STEPS));
+    assert_eq!(output.out, module_after(&STEPS));
 }
 
 #[test]
 fn partitions_into_three_regions_and_preserves_program() {
-    let text = after(&STEPS);
+    let text = module_after(&STEPS);
     assert_eq!(text.matches("Compiler=\"byoc-target\"").count(), 3, "{text}");
     let regions: Vec<&str> = text.split("\n\n").filter(|f| f.contains("Compiler=")).collect();
-    let holds = |words: &[&str]| {
-        let found: Vec<&&str> = regions.iter().filter(|region| words.iter().all(|w| region.contains(w))).collect();
-        assert_eq!(found.len(), 1, "expected one region with {words:?} in:\n{text}");
+    let holds = |operators: &[&str]| {
+        let matching_regions: Vec<&&str> =
+            regions.iter().filter(|region| operators.iter().all(|w| region.contains(w))).collect();
+        assert_eq!(matching_regions.len(), 1, "expected one region with {operators:?} in:\n{text}");
     };
     holds(&["nn.conv2d", "nn.bias_add", "nn.relu", "Composite=\"byoc-target.conv2d_bias_relu\""]);
     holds(&["reshape("]);
@@ -77,15 +78,15 @@ fn partitions_into_three_regions_and_preserves_program() {
 
 /// Creates a directory with the template plugin, configured by the JSON file of the example.
 fn target() -> tempfile::TempDir {
-    let folder = temporary_folder();
-    byoc_test_support::copy(&plugin("template"), &folder.path().join("libbyoc_target.so"));
-    byoc_test_support::copy(Path::new(&example("byoc-target.json")), &folder.path().join("libbyoc_target.json"));
-    folder
+    let dir = temporary_folder();
+    byoc_test_support::copy(&plugin("template"), &dir.path().join("libbyoc_target.so"));
+    byoc_test_support::copy(Path::new(&example("byoc-target.json")), &dir.path().join("libbyoc_target.json"));
+    dir
 }
 
 /// Runs the example; returns the result from the output file, and the output of the command.
-fn result(folder: &Path, name: &str, options: &[&str]) -> (Vec<f32>, crate::CommandOutput) {
-    let npz: PathBuf = folder.join(format!("{name}.npz"));
+fn result(dir: &Path, name: &str, options: &[&str]) -> (Vec<f32>, crate::CommandOutput) {
+    let npz: PathBuf = dir.join(format!("{name}.npz"));
     let (program, file) = (example("loop.relay"), npz.display().to_string());
     let inputs = ["--input", "data=random:1", "--input", "weight=random:2", "--input", "bias=random:3"];
     let command = [&["run", &program, "--output", &file, "--no-cache"], &inputs[..], options].concat();
@@ -99,14 +100,14 @@ fn result(folder: &Path, name: &str, options: &[&str]) -> (Vec<f32>, crate::Comm
 
 #[test]
 fn loop_has_same_result_with_and_without_backend() {
-    let folder = temporary_folder();
-    let (host, _) = result(folder.path(), "host", &[]);
+    let temp_dir = temporary_folder();
+    let (host, _) = result(temp_dir.path(), "host", &[]);
     assert!(host.iter().any(|v| *v > 0.0), "expected a nonzero result of the loop");
     let largest = host.iter().fold(0f32, |m, v| m.max(v.abs()));
     let target = target();
     let dir = target.path().display().to_string();
     let options = ["--backend", "byoc-target", "--plugin-dir", &dir, "--require-offload", "-v"];
-    let (other, output) = result(folder.path(), "target", &options);
+    let (other, output) = result(temp_dir.path(), "target", &options);
     for (a, b) in host.iter().zip(&other) {
         assert!((a - b).abs() <= 1e-5 * largest, "expected {a}, found {b}");
     }
@@ -116,20 +117,21 @@ fn loop_has_same_result_with_and_without_backend() {
     let explain = byoc(["explain", &program, "--backend", "byoc-target", "--plugin-dir", &dir, "--json"]).ok();
     let report = &explain.json()[0];
     assert_eq!(report["regions"].as_array().map(Vec::len), Some(3), "{report}");
-    let whole = report["nodes"].as_array().unwrap().iter().filter(|n| n["placement"]["kind"] == "region").count();
-    assert_eq!(whole, 5, "convolution, bias, relu, counter, exit: {report}");
+    let region_nodes =
+        report["nodes"].as_array().unwrap().iter().filter(|n| n["placement"]["kind"] == "region").count();
+    assert_eq!(region_nodes, 5, "convolution, bias, relu, counter, exit: {report}");
 }
 
 #[test]
 fn loop_has_same_result_on_compiled_code() {
-    let folder = temporary_folder();
-    let (host, _) = result(folder.path(), "host", &[]);
+    let temp_dir = temporary_folder();
+    let (host, _) = result(temp_dir.path(), "host", &[]);
     let largest = host.iter().fold(0f32, |m, v| m.max(v.abs()));
     let plugins = temporary_folder();
     byoc_test_support::copy(&plugin("ccompiler"), &plugins.path().join("libbyoc_ccompiler.so"));
     let dir = plugins.path().display().to_string();
     let options = ["--backend", "ccompiler", "--plugin-dir", &dir, "--require-offload=0.9"];
-    let (compiled, _) = result(folder.path(), "compiled", &options);
+    let (compiled, _) = result(temp_dir.path(), "compiled", &options);
     for (a, b) in host.iter().zip(&compiled) {
         assert!((a - b).abs() <= 1e-5 * largest, "expected {a}, found {b}");
     }

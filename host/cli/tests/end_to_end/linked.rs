@@ -16,15 +16,15 @@ const WEIGHT_BYTES: u64 = (WEIGHT * WEIGHT * 4) as u64;
 
 /// Directory with the test plugin, and a model with three regions that share a weight.
 struct Fixture {
-    folder: TempDir,
+    temp_dir: TempDir,
     model: String,
 }
 
 impl Fixture {
     fn new(config: &Value) -> Fixture {
-        let folder = temporary_folder();
-        copy(&test_plugin("packer"), &folder.path().join("libbyoc_packer.so"));
-        let model = folder.path().join("model.relay");
+        let dir = temporary_folder();
+        copy(&test_plugin("packer"), &dir.path().join("libbyoc_packer.so"));
+        let model = dir.path().join("model.relay");
         let dense = |input: &str| format!("nn.dense({input}, meta[relay.Constant][0], units={WEIGHT})");
         let text = format!(
             "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, {WEIGHT}), float32]) {{\n  %0 = {};\n  %1 = negative(%0);\n  \
@@ -36,38 +36,38 @@ impl Fixture {
         std::fs::write(&model, text).unwrap();
         // Small integers: all sums are exact, whatever the summation order of a kernel.
         let values: Vec<u8> = (0..WEIGHT * WEIGHT).flat_map(|i| ((i * 37 % 5) as f32 - 2.0).to_le_bytes()).collect();
-        write_weight(&folder.path().join("model.safetensors"), &values);
+        write_weight(&dir.path().join("model.safetensors"), &values);
         let model = model.display().to_string();
-        let fixture = Fixture { folder, model };
+        let fixture = Fixture { temp_dir: dir, model };
         fixture.configure(config);
         fixture
     }
 
     fn configure(&self, config: &Value) {
-        std::fs::write(self.folder.path().join("libbyoc_packer.json"), config.to_string()).unwrap();
+        std::fs::write(self.temp_dir.path().join("libbyoc_packer.json"), config.to_string()).unwrap();
     }
 
     fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).display().to_string()
+        self.temp_dir.path().join(name).display().to_string()
     }
 
     fn dir(&self) -> String {
-        self.folder.path().display().to_string()
+        self.temp_dir.path().display().to_string()
     }
 
     /// Compiles the model to an artifact, and returns the output of the command and the artifact size in bytes.
     fn compile(&self) -> (CommandOutput, u64) {
         let artifact = self.path("model.byoc");
-        let words = ["compile", &self.model, "-o", &artifact, "--backend", "packer", "--plugin-dir", &self.dir()];
-        let output = byoc([&words[..], &["--no-cache"]].concat()).ok();
+        let args = ["compile", &self.model, "-o", &artifact, "--backend", "packer", "--plugin-dir", &self.dir()];
+        let output = byoc([&args[..], &["--no-cache"]].concat()).ok();
         let size = std::fs::metadata(&artifact).unwrap().len();
         (output, size)
     }
 
     /// Runs the artifact.
-    fn run(&self, further: &[&str]) -> CommandOutput {
-        let words = ["run", &self.path("model.byoc"), "--plugin-dir", &self.dir(), "--input", "x=ones"];
-        byoc([&words[..], further].concat())
+    fn run(&self, extra_args: &[&str]) -> CommandOutput {
+        let args = ["run", &self.path("model.byoc"), "--plugin-dir", &self.dir(), "--input", "x=ones"];
+        byoc([&args[..], extra_args].concat())
     }
 
     /// Returns the standard output of a run on the host.
@@ -92,36 +92,36 @@ fn linked_regions_share_their_data() {
     assert_eq!(fixture.run(&["--require-offload=0.9"]).ok().out, fixture.expected());
 
     fixture.configure(&json!({"packed": true, "link": true}));
-    let (_, linked) = fixture.compile();
+    let (_, output) = fixture.compile();
     assert!(
-        (WEIGHT_BYTES..2 * WEIGHT_BYTES).contains(&linked),
-        "expected one copy of the weight, found {linked} bytes"
+        (WEIGHT_BYTES..2 * WEIGHT_BYTES).contains(&output),
+        "expected one copy of the weight, found {output} bytes"
     );
     assert_eq!(fixture.run(&["--require-offload=0.9", "--allow-native", "no"]).ok().out, fixture.expected());
     let artifact = fixture.path("model.byoc");
-    let inspected = byoc(["inspect", &artifact, "--plugin-dir", &fixture.dir()]).ok().out;
+    let listing = byoc(["inspect", &artifact, "--plugin-dir", &fixture.dir()]).ok().out;
     for line in ["shared/packer", "regions of packer are linked and share 16384 bytes", "0 constants, 0 bytes"] {
-        assert!(inspected.contains(line), "expected {line} in\n{inspected}");
+        assert!(listing.contains(line), "expected {line} in\n{listing}");
     }
     let bench =
         byoc(["bench", &artifact, "--plugin-dir", &fixture.dir(), "--runs", "1", "--json"]).ok().json().remove(0);
     assert_eq!(bench["regions"], 3, "{bench}");
-    let verbose = fixture.run(&["-v"]).ok();
-    assert_eq!(verbose.err.matches("an engine with 16384 bytes").count(), 1, "{}", verbose.err);
+    let verbose_output = fixture.run(&["-v"]).ok();
+    assert_eq!(verbose_output.err.matches("an engine with 16384 bytes").count(), 1, "{}", verbose_output.err);
     // A run without an artifact produces the same output.
-    let on = ["--backend", "packer", "--plugin-dir", &fixture.dir(), "--require-offload=0.9"];
-    let direct = byoc([&["run", &fixture.model, "--input", "x=ones"][..], &on].concat()).ok();
+    let backend_args = ["--backend", "packer", "--plugin-dir", &fixture.dir(), "--require-offload=0.9"];
+    let direct = byoc([&["run", &fixture.model, "--input", "x=ones"][..], &backend_args].concat()).ok();
     assert_eq!(direct.out, fixture.expected());
-    let (_, again) = fixture.compile();
-    assert_eq!(linked, again);
+    let (_, second_output) = fixture.compile();
+    assert_eq!(output, second_output);
 }
 
 #[test]
 fn constants_in_blobs_are_left_out_of_an_artifact() {
     let fixture = Fixture::new(&json!({}));
-    let (kept, plain) = fixture.compile();
-    assert!((WEIGHT_BYTES..2 * WEIGHT_BYTES).contains(&plain), "{plain}");
-    assert!(!kept.err.contains("E0712"), "{}", kept.err);
+    let (output, other_output) = fixture.compile();
+    assert!((WEIGHT_BYTES..2 * WEIGHT_BYTES).contains(&other_output), "{other_output}");
+    assert!(!output.err.contains("E0712"), "{}", output.err);
     assert_eq!(fixture.run(&["--backend", "none"]).ok().out, fixture.expected());
     // An artifact must contain each constant that the host may read.
     let artifact = fixture.path("model.byoc");
@@ -131,14 +131,14 @@ fn constants_in_blobs_are_left_out_of_an_artifact() {
     fixture.run(&[]).fails_with("E0704").stderr_contains(&["expected the value of constant 0, found none"]);
 
     fixture.configure(&json!({"packed": true, "link": true}));
-    let (packed, _) = fixture.compile();
+    let (output, _) = fixture.compile();
     assert!(
-        packed.err.contains("warning[E0712]: 1 constant (16384 bytes) stored only in the blobs of packer"),
+        output.err.contains("warning[E0712]: 1 constant (16384 bytes) stored only in the blobs of packer"),
         "{}",
-        packed.err
+        output.err
     );
-    let inspected = byoc(["inspect", &fixture.path("model.byoc"), "--plugin-dir", &fixture.dir()]).ok().out;
-    assert!(inspected.contains("1 further constant (16384 bytes) stored only in blobs"), "{inspected}");
+    let listing = byoc(["inspect", &fixture.path("model.byoc"), "--plugin-dir", &fixture.dir()]).ok().out;
+    assert!(listing.contains("1 further constant (16384 bytes) stored only in blobs"), "{listing}");
 }
 
 /// Tests that no region falls back to the host without its constants: each attempt is an error with a reason.
@@ -147,27 +147,27 @@ fn regions_without_constants_do_not_run_on_the_host() {
     let config = json!({"packed": true, "link": true});
     let fixture = Fixture::new(&config);
     fixture.compile();
-    let gives_up = "packer stores them in its blobs and declared that the region needs no host fallback";
+    let reason = "packer stores them in its blobs and declared that the region needs no host fallback";
     fixture
         .run(&["--backend", "none"])
         .fails_with("E0712")
-        .stderr_contains(&["1 of the constants is stored only in blobs", gives_up]);
-    let elsewhere = temporary_folder();
-    let dir = elsewhere.path().display().to_string();
-    let words = ["run", &fixture.path("model.byoc"), "--plugin-dir", &dir, "--input", "x=ones"];
-    byoc(words).fails_with("E0712").stderr_contains(&[gives_up, "no plugin registers the loader", "loadbinary_packer"]);
+        .stderr_contains(&["1 of the constants is stored only in blobs", reason]);
+    let other_dir = temporary_folder();
+    let dir = other_dir.path().display().to_string();
+    let args = ["run", &fixture.path("model.byoc"), "--plugin-dir", &dir, "--input", "x=ones"];
+    byoc(args).fails_with("E0712").stderr_contains(&[reason, "no plugin registers the loader", "loadbinary_packer"]);
     let faulty = |fault: &str| {
         fixture.configure(&json!({"packed": true, "link": true, "fault": fault}));
         fixture.run(&[])
     };
-    faulty("load").fails_with("E0712").stderr_contains(&[gives_up, "the device is busy"]);
+    faulty("load").fails_with("E0712").stderr_contains(&[reason, "the device is busy"]);
     faulty("prepare").fails_with("E0616");
     fixture.configure(&config);
     assert_eq!(fixture.run(&[]).ok().out, fixture.expected());
     // When the model is compiled and run in one process, the host still has the constants.
     fixture.configure(&json!({"packed": true, "link": true, "fault": "load"}));
-    let on = ["--backend", "packer", "--plugin-dir", &fixture.dir()];
-    let direct = byoc([&["run", &fixture.model, "--input", "x=ones"][..], &on].concat()).ok();
+    let backend_args = ["--backend", "packer", "--plugin-dir", &fixture.dir()];
+    let direct = byoc([&["run", &fixture.model, "--input", "x=ones"][..], &backend_args].concat()).ok();
     assert_eq!(direct.out, fixture.expected());
     assert!(direct.err.contains("the device is busy"), "{}", direct.err);
 }
@@ -179,8 +179,8 @@ fn link_step_that_fails_leaves_the_regions_to_the_host() {
         let fixture = Fixture::new(&json!({"packed": true, "link": true, "fault": fault}));
         let (compiled, _) = fixture.compile();
         assert_eq!(compiled.err.matches("E0423").count(), 1, "{}", compiled.err);
-        for words in [reason, "the regions of packer could not be linked and run on the host", "0 regions with 0.0 %"] {
-            assert!(compiled.err.contains(words), "expected {words} in {}", compiled.err);
+        for args in [reason, "the regions of packer could not be linked and run on the host", "0 regions with 0.0 %"] {
+            assert!(compiled.err.contains(args), "expected {args} in {}", compiled.err);
         }
         assert_eq!(fixture.run(&[]).ok().out, fixture.expected());
     }
@@ -191,9 +191,9 @@ fn linked_regions_of_another_version_are_compiled_and_linked_again() {
     let fixture = Fixture::new(&json!({"link": true, "format": 1}));
     fixture.compile();
     fixture.configure(&json!({"link": true, "format": 2}));
-    let ran = fixture.run(&["--require-offload=0.9"]).ok();
-    assert_eq!(ran.err.matches("E0428").count(), 1, "{}", ran.err);
-    assert_eq!(ran.out, fixture.expected());
+    let output = fixture.run(&["--require-offload=0.9"]).ok();
+    assert_eq!(output.err.matches("E0428").count(), 1, "{}", output.err);
+    assert_eq!(output.out, fixture.expected());
 
     // If only the blobs contain the constants, the regions cannot be recompiled.
     fixture.configure(&json!({"packed": true, "link": true, "format": 1}));
@@ -220,7 +220,7 @@ impl Fixture {
     }
 
     fn session(&self) -> Session {
-        Session::builder().plugin_dir(self.folder.path()).threads(2).build().unwrap()
+        Session::builder().plugin_dir(self.temp_dir.path()).threads(2).build().unwrap()
     }
 }
 
@@ -235,16 +235,20 @@ fn states_of_regions_belong_to_a_loaded_model() {
     let fixture = Fixture::new(&json!({"state": true}));
     let session = fixture.session();
     let model = fixture.model(&session);
-    let first = first_output(&model);
-    let second = first_output(&model);
-    assert_ne!(first, second, "expected the second run to start from the state of the first");
+    let first_result = first_output(&model);
+    let second_result = first_output(&model);
+    assert_ne!(first_result, second_result, "expected the second run to start from the state of the first");
     let clone = model.clone();
     let other = fixture.model(&session);
-    assert_eq!(first_output(&other), first, "expected a separate state in a second model");
-    assert_ne!(first_output(&clone), first, "expected a clone to share the state");
+    assert_eq!(first_output(&other), first_result, "expected a separate state in a second model");
+    assert_ne!(first_output(&clone), first_result, "expected a clone to share the state");
     model.reset_state().unwrap();
-    assert_eq!(first_output(&clone), first);
-    assert_eq!(first_output(&other), second, "expected a reset of the first model to keep the state of the second");
+    assert_eq!(first_output(&clone), first_result);
+    assert_eq!(
+        first_output(&other),
+        second_result,
+        "expected a reset of the first model to keep the state of the second"
+    );
 }
 
 /// Tests that the declared concurrency of a backend is not exceeded, which would make the plugin fail.
@@ -255,9 +259,9 @@ fn declared_concurrency_is_kept() {
         let session = fixture.session();
         let models = [fixture.model(&session), fixture.model(&session)];
         // The states of two models are independent, so only one model is run to make its runs compete.
-        let used = if config["state"] == true { &models[..1] } else { &models[..] };
+        let used_models = if config["state"] == true { &models[..1] } else { &models[..] };
         std::thread::scope(|scope| {
-            for model in used.iter().cycle().take(4) {
+            for model in used_models.iter().cycle().take(4) {
                 scope.spawn(move || (0..3).for_each(|_| drop(first_output(model))));
             }
         });
@@ -274,7 +278,7 @@ fn regions_compute_in_place_in_memory_of_the_host() {
     let program = Entries::unpack(&std::fs::read(&artifact).unwrap()).entry("program.json").clone();
     assert_eq!(String::from_utf8(program).unwrap().matches("\"in_place\":[[0,0]]").count(), 1);
     assert_eq!(fixture.run(&["--require-offload=0.9"]).ok().out, fixture.expected());
-    let words = ["run", &artifact, "--plugin-dir", &fixture.dir(), "--input", "x=ones"];
-    let checked = to_command_output(command(words).env("BYOC_CHECK_REGIONS", "1").output().unwrap()).ok();
-    assert_eq!(checked.out, fixture.expected());
+    let args = ["run", &artifact, "--plugin-dir", &fixture.dir(), "--input", "x=ones"];
+    let output = to_command_output(command(args).env("BYOC_CHECK_REGIONS", "1").output().unwrap()).ok();
+    assert_eq!(output.out, fixture.expected());
 }

@@ -12,12 +12,12 @@ fn verify(extra: &[&str]) {
 }
 
 #[test]
-fn on_the_host() {
+fn verify_on_host() {
     verify(&[]);
 }
 
 #[test]
-fn on_a_backend() {
+fn verify_on_backend() {
     let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
     let dir = plugins.path().display().to_string();
     verify(&["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache", "--require-offload=0.9"]);
@@ -25,8 +25,10 @@ fn on_a_backend() {
 
 /// Verifies models with symbolic dimensions: each is compiled once and must be correct for all recorded dimensions.
 pub fn verify_open(extra: &[&str]) {
-    for (model, open) in [("bert", &["batch", "sequence"][..]), ("gpt2", &["batch", "sequence"]), ("vit", &["batch"])] {
-        verify_one(&format!("{model}_open"), open, "1e-5", extra);
+    for (model, open_dims) in
+        [("bert", &["batch", "sequence"][..]), ("gpt2", &["batch", "sequence"]), ("vit", &["batch"])]
+    {
+        verify_one(&format!("{model}_open"), open_dims, "1e-5", extra);
     }
 }
 
@@ -35,20 +37,20 @@ pub fn verify_open(extra: &[&str]) {
 pub fn verify_new(extra: &[&str]) {
     let plane: &[&str] = &["height", "width"];
     let batches: &[&str] = &["batch", "height", "width"];
-    let all = [
+    let models = [
         ("fasterrcnn_small", plane),
         ("retinanet_small", plane),
         ("maxvit_small", &["batch"]),
         ("warp_small", batches),
     ];
-    for (model, open) in all {
-        verify_one(model, open, "5e-4", extra);
+    for (model, open_dims) in models {
+        verify_one(model, open_dims, "5e-4", extra);
     }
 }
 
-fn verify_one(model: &str, open: &[&str], tolerance: &str, extra: &[&str]) {
+fn verify_one(model: &str, open_dims: &[&str], tolerance: &str, extra: &[&str]) {
     let mut args: Vec<String> = ["verify", "--json", "--max-rel-err", tolerance].map(String::from).to_vec();
-    args.extend(open.iter().flat_map(|name| ["--dim".to_owned(), format!("{name}=?")]));
+    args.extend(open_dims.iter().flat_map(|name| ["--dim".to_owned(), format!("{name}=?")]));
     args.extend(extra.iter().map(|s| (*s).to_owned()));
     args.push(crate::data_text(&format!("open/{model}")));
     let output = byoc(&args).ok();
@@ -79,21 +81,21 @@ fn with_data_sets_of_several_sizes() {
 #[test]
 fn detects_zeroed_weight() {
     for model in models() {
-        let folder = tempfile::tempdir().unwrap();
-        let broken = folder.path().join(model.file_name().unwrap());
-        copy_folder(&model, &broken);
-        let bytes = std::fs::read(broken.join("model.onnx")).unwrap();
-        std::fs::write(broken.join("model.onnx"), zero_a_weight(&bytes)).unwrap();
-        let output = byoc(["verify", "--json", "--max-rel-err", "5e-4", &broken.display().to_string()]);
+        let dir = tempfile::tempdir().unwrap();
+        let broken_model = dir.path().join(model.file_name().unwrap());
+        copy_folder(&model, &broken_model);
+        let bytes = std::fs::read(broken_model.join("model.onnx")).unwrap();
+        std::fs::write(broken_model.join("model.onnx"), zero_a_weight(&bytes)).unwrap();
+        let output = byoc(["verify", "--json", "--max-rel-err", "5e-4", &broken_model.display().to_string()]);
         assert_eq!(output.json()[0]["status"], "fail", "{}: {}", model.display(), output.out);
     }
 }
 
-fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
+fn copy_folder(source: &std::path::Path, destination: &std::path::Path) {
+    std::fs::create_dir_all(destination).unwrap();
+    for entry in std::fs::read_dir(source).unwrap() {
         let entry = entry.unwrap().path();
-        let target = to.join(entry.file_name().unwrap());
+        let target = destination.join(entry.file_name().unwrap());
         if entry.is_dir() {
             copy_folder(&entry, &target);
         } else {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Creates a directory inside the build directory, so that generated crates are built with this checkout's settings.
-fn folder() -> tempfile::TempDir {
+fn temp_dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
@@ -19,9 +19,9 @@ fn shared_target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated")
 }
 
-fn shell(folder: &Path, line: &str) {
+fn shell(dir: &Path, line: &str) {
     let output = Command::new("sh")
-        .current_dir(folder)
+        .current_dir(dir)
         .env("CARGO_TARGET_DIR", shared_target())
         .args(["-c", line])
         .output()
@@ -35,27 +35,27 @@ fn digits_on(library: &Path, name: &str) -> f64 {
     let plugins = tempfile::tempdir().unwrap();
     copy(library, &plugins.path().join(library.file_name().unwrap()));
     let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
-    let on = ["--dim", "batch=1", "--backend", name, "--plugin-dir", &dir];
-    let explained = byoc([&["explain", &model, "--json"], &on[..]].concat()).ok().json().remove(0);
-    let regions = explained["regions"].as_array().unwrap();
-    assert!(!regions.is_empty() && regions.iter().all(|region| region["backend"] == name), "{explained}");
-    let shown = byoc([&["explain", &model], &on[..]].concat()).ok().out;
-    assert!(shown.contains(&format!("tvmgen_default_{name}_main_0")) && shown.contains("FLOPs on backends"), "{shown}");
+    let backend_args = ["--dim", "batch=1", "--backend", name, "--plugin-dir", &dir];
+    let explanation = byoc([&["explain", &model, "--json"], &backend_args[..]].concat()).ok().json().remove(0);
+    let regions = explanation["regions"].as_array().unwrap();
+    assert!(!regions.is_empty() && regions.iter().all(|region| region["backend"] == name), "{explanation}");
+    let text = byoc([&["explain", &model], &backend_args[..]].concat()).ok().out;
+    assert!(text.contains(&format!("tvmgen_default_{name}_main_0")) && text.contains("FLOPs on backends"), "{text}");
     for digit in [2, 7] {
         let (picture, labels) = (data_text(&format!("digits/samples/{digit}.png")), data_text("digits/labels.txt"));
         let image = ["run", &model, "--image", &picture, "--labels", &labels, "--json", "--require-offload"];
-        let output = byoc([&image[..], &on[..]].concat()).ok();
+        let output = byoc([&image[..], &backend_args[..]].concat()).ok();
         assert_eq!(output.json()[0]["top"][0]["label"], digit.to_string(), "{}", output.out);
     }
-    explained["totals"]["offload_share"].as_f64().unwrap()
+    explanation["totals"]["offload_share"].as_f64().unwrap()
 }
 
 #[test]
 fn builds_new_plugin_in_rust() {
-    let folder = folder();
-    let mine = folder.path().join("mine");
-    let shown = byoc(["plugins", "new", &mine.display().to_string()]).ok().out;
-    assert!(shown.contains("cargo build --release --manifest-path"), "{shown}");
+    let dir = temp_dir();
+    let plugin_dir = dir.path().join("mine");
+    let listing = byoc(["plugins", "new", &plugin_dir.display().to_string()]).ok().out;
+    assert!(listing.contains("cargo build --release --manifest-path"), "{listing}");
     // The plugin contains no reference to this checkout, as all of its files come from the binary.
     let checkout = workspace().display().to_string();
     for file in [
@@ -66,23 +66,23 @@ fn builds_new_plugin_in_rust() {
         "byoc-plugin-api/src/lib.rs",
         "byoc-plugin-support/Cargo.toml",
     ] {
-        let text = std::fs::read_to_string(mine.join(file)).unwrap();
+        let text = std::fs::read_to_string(plugin_dir.join(file)).unwrap();
         assert!(!text.contains(&checkout), "{file}");
     }
-    let names = |folder: &Path| -> BTreeSet<OsString> {
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    let names = |dir: &Path| -> BTreeSet<OsString> {
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect()
     };
     let helpers = workspace().join("plugin-api/support/src");
-    assert_eq!(names(&mine.join("byoc-plugin-support/src")), names(&helpers), "expected a complete copy");
-    for folder in ["byoc-plugin-api", "byoc-plugin-support"] {
-        assert_licensed(&mine.join(folder));
+    assert_eq!(names(&plugin_dir.join("byoc-plugin-support/src")), names(&helpers), "expected a complete copy");
+    for dir in ["byoc-plugin-api", "byoc-plugin-support"] {
+        assert_licensed(&plugin_dir.join(dir));
     }
     // Pins the versions that this checkout is tested with; a user's cargo selects the newest.
-    copy(&workspace().join("Cargo.lock"), &mine.join("Cargo.lock"));
-    shell(&mine, "RUSTFLAGS='-D warnings' cargo build --release --quiet --offline");
+    copy(&workspace().join("Cargo.lock"), &plugin_dir.join("Cargo.lock"));
+    shell(&plugin_dir, "RUSTFLAGS='-D warnings' cargo build --release --quiet --offline");
     let library = shared_target().join("release/libbyoc_mine.so");
     assert!(digits_on(&library, "mine") > 0.0);
-    let checked = byoc(["plugins", "check", &library.display().to_string()]).ok().out;
+    let report = byoc(["plugins", "check", &library.display().to_string()]).ok().out;
     for part in [
         "entry       declare_plugin!",
         "byoc-plugin-api 0.1.0",
@@ -90,15 +90,15 @@ fn builds_new_plugin_in_rust() {
         "--backend mine: nn.relu, and nothing else",
         "no problems found",
     ] {
-        assert!(checked.contains(part), "expected {part} in\n{checked}");
+        assert!(report.contains(part), "expected {part} in\n{report}");
     }
 }
 
 /// Checks that the copied sources are accompanied by their licenses.
-fn assert_licensed(folder: &Path) {
+fn assert_licensed(dir: &Path) {
     for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
-        let read = |folder: &Path| std::fs::read_to_string(folder.join(name)).unwrap();
-        assert_eq!(read(folder), read(workspace()), "{name}");
+        let read = |dir: &Path| std::fs::read_to_string(dir.join(name)).unwrap();
+        assert_eq!(read(dir), read(workspace()), "{name}");
     }
 }
 
@@ -109,57 +109,60 @@ fn guide_commands_work() {
     let walk = guide.split("## The walk").nth(1).unwrap().split("\n## ").next().unwrap();
     let blocks: Vec<&str> =
         walk.split("```sh\n").skip(1).map(|part| part.split("```").next().unwrap_or_default()).collect();
-    let [new, build, rest @ ..] = &blocks[..] else { panic!("expected at least two blocks, found {blocks:?}") };
-    assert!(rest.iter().any(|block| block.contains("byoc plugins test")), "{rest:?}");
-    let folder = folder();
-    std::os::unix::fs::symlink(workspace().join("tests"), folder.path().join("tests")).unwrap();
+    let [new, build, later_blocks @ ..] = &blocks[..] else { panic!("expected at least two blocks, found {blocks:?}") };
+    assert!(later_blocks.iter().any(|block| block.contains("byoc plugins test")), "{later_blocks:?}");
+    let dir = temp_dir();
+    std::os::unix::fs::symlink(workspace().join("tests"), dir.path().join("tests")).unwrap();
     let binary = Path::new(env!("CARGO_BIN_EXE_byoc")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
     let walked = |block: &str| {
         let mut command = Command::new("sh");
-        command.current_dir(folder.path()).args(["-e", "-c", block]);
+        command.current_dir(dir.path()).args(["-e", "-c", block]);
         command.env("PATH", &path).env("CARGO_NET_OFFLINE", "true").env("CARGO_TARGET_DIR", shared_target());
         to_command_output(command.env_remove("BYOC_PLUGIN_PATH").output().unwrap()).ok()
     };
     walked(new);
     // The lock file makes the registry unnecessary, and the shared build directory saves the minutes of a first build.
-    copy(&workspace().join("Cargo.lock"), &folder.path().join("mine/Cargo.lock"));
+    copy(&workspace().join("Cargo.lock"), &dir.path().join("mine/Cargo.lock"));
     walked(build);
-    std::os::unix::fs::symlink(shared_target(), folder.path().join("mine/target")).unwrap();
-    let shown = walked(&rest.join("\n")).out;
+    std::os::unix::fs::symlink(shared_target(), dir.path().join("mine/target")).unwrap();
+    let text = walked(&later_blocks.join("\n")).out;
     for part in ["no problems found", "tvmgen_default_mine_main_0", "FLOPs on backends", "y = max(x, 0)"] {
-        assert!(shown.contains(part), "expected {part} in\n{shown}");
+        assert!(text.contains(part), "expected {part} in\n{text}");
     }
 }
 
 #[test]
 fn builds_and_edits_new_plugin_in_c() {
-    let folder = folder();
-    let mine = folder.path().join("mine");
-    byoc(["plugins", "new", "--c", &mine.display().to_string()]).ok();
-    shell(&mine, "make");
-    assert_licensed(&mine);
+    let temp_dir = temp_dir();
+    let plugin_dir = temp_dir.path().join("mine");
+    byoc(["plugins", "new", "--c", &plugin_dir.display().to_string()]).ok();
+    shell(&plugin_dir, "make");
+    assert_licensed(&plugin_dir);
     for header in ["byoc_plugin.h", "byoc_json.h"] {
-        let text = std::fs::read_to_string(mine.join(header)).unwrap();
+        let text = std::fs::read_to_string(plugin_dir.join(header)).unwrap();
         assert!(text.starts_with("/* SPDX-License-Identifier: MIT OR Apache-2.0 */\n"), "{header}");
     }
-    let facts = std::fs::read_to_string(mine.join("byoc-plugin.pc")).unwrap();
-    assert!(facts.contains("\nprefix=${pcfiledir}\n") && facts.contains("\nVersion: 0.1.0\n"), "{facts}");
+    let pkg_config = std::fs::read_to_string(plugin_dir.join("byoc-plugin.pc")).unwrap();
+    assert!(
+        pkg_config.contains("\nprefix=${pcfiledir}\n") && pkg_config.contains("\nVersion: 0.1.0\n"),
+        "{pkg_config}"
+    );
     // Tests the README's command if pkg-config is installed.
     if Command::new("pkg-config").arg("--version").output().is_ok() {
-        let readme = std::fs::read_to_string(mine.join("README.md")).unwrap();
+        let readme = std::fs::read_to_string(plugin_dir.join("README.md")).unwrap();
         let line = readme.lines().find(|line| line.contains("pkg-config --cflags")).unwrap();
-        shell(&mine, line);
+        shell(&plugin_dir, line);
     }
-    let library = mine.join("libbyoc_mine.so");
-    let before = digits_on(&library, "mine");
-    assert!(before > 0.0);
+    let library = plugin_dir.join("libbyoc_mine.so");
+    let output_before = digits_on(&library, "mine");
+    assert!(output_before > 0.0);
     // Removing an operator takes one edit, one `make` and one copy.
-    let source = std::fs::read_to_string(mine.join("mine.c")).unwrap();
-    let without = source.replacen("{\"nn.relu\", relu, NULL,", "{\"sign\", relu, NULL,", 1);
-    assert_ne!(source, without);
-    std::fs::write(mine.join("mine.c"), without).unwrap();
-    shell(&mine, "touch -d '+2 seconds' mine.c && make");
+    let source = std::fs::read_to_string(plugin_dir.join("mine.c")).unwrap();
+    let edited_source = source.replacen("{\"nn.relu\", relu, NULL,", "{\"sign\", relu, NULL,", 1);
+    assert_ne!(source, edited_source);
+    std::fs::write(plugin_dir.join("mine.c"), edited_source).unwrap();
+    shell(&plugin_dir, "touch -d '+2 seconds' mine.c && make");
     let plugins = tempfile::tempdir().unwrap();
     copy(&library, &plugins.path().join("libbyoc_mine.so"));
     let dir = plugins.path().display().to_string();
@@ -171,10 +174,10 @@ fn builds_and_edits_new_plugin_in_c() {
 
 #[test]
 fn plugin_refuses_unprofitable_regions() {
-    let folder = folder();
-    let mine = folder.path().join("mine");
-    byoc(["plugins", "new", "--c", &mine.display().to_string()]).ok();
-    let source = std::fs::read_to_string(mine.join("mine.c")).unwrap();
+    let temp_dir = temp_dir();
+    let plugin_dir = temp_dir.path().join("mine");
+    byoc(["plugins", "new", "--c", &plugin_dir.display().to_string()]).ok();
+    let source = std::fs::read_to_string(plugin_dir.join("mine.c")).unwrap();
     let plugins = tempfile::tempdir().unwrap();
     let dir = plugins.path().display().to_string();
     let file = plugins.path().join("mixed.relay").display().to_string();
@@ -186,31 +189,32 @@ def @main(%a: Tensor[(4, 4), float32], %w: Tensor[(4, 4), float32]) {
 }
 "#;
     std::fs::write(&file, text).unwrap();
-    let on = ["--backend", "mine", "--plugin-dir", &dir];
-    let explained = |cost: &str| {
-        let with = source.replacen(r#"{\"version\": 1, "#, &format!(r#"{{\"version\": 1, \"cost\": {cost}, "#), 1);
-        assert_ne!(source, with);
-        std::fs::write(mine.join("mine.c"), with).unwrap();
-        shell(&mine, "make -B");
-        copy(&mine.join("libbyoc_mine.so"), &plugins.path().join("libbyoc_mine.so"));
-        byoc([&["explain", &file, "--json"], &on[..]].concat()).ok().json().remove(0)
+    let backend_args = ["--backend", "mine", "--plugin-dir", &dir];
+    let explanation = |cost: &str| {
+        let edited_source =
+            source.replacen(r#"{\"version\": 1, "#, &format!(r#"{{\"version\": 1, \"cost\": {cost}, "#), 1);
+        assert_ne!(source, edited_source);
+        std::fs::write(plugin_dir.join("mine.c"), edited_source).unwrap();
+        shell(&plugin_dir, "make -B");
+        copy(&plugin_dir.join("libbyoc_mine.so"), &plugins.path().join("libbyoc_mine.so"));
+        byoc([&["explain", &file, "--json"], &backend_args[..]].concat()).ok().json().remove(0)
     };
     let kinds = |rows: &Value| -> Vec<String> {
         let nodes = rows["nodes"].as_array().unwrap().iter();
         nodes.map(|node| node["placement"]["kind"].as_str().unwrap_or_default().to_owned()).collect()
     };
     // The region with one operator is refused with a reason and falls back to the host; the region with two is not.
-    let rows = explained(r#"{\"min_region_operators\": 2}"#);
+    let rows = explanation(r#"{\"min_region_operators\": 2}"#);
     assert_eq!(kinds(&rows), ["host", "host", "region", "region"], "{rows}");
     let detail = rows["nodes"][0]["refusals"][0]["detail"].as_str().unwrap_or_default();
-    let wanted =
+    let expected =
         "NotProfitable: mine: expected a region of at least 2 operators and 0 FLOPs, found 1 operators and 16 FLOPs";
-    assert_eq!((detail, &rows["nodes"][0]["refusals"][0]["code"]), (wanted, &Value::from("RegionRefused")), "{rows}");
+    assert_eq!((detail, &rows["nodes"][0]["refusals"][0]["code"]), (expected, &Value::from("RegionRefused")), "{rows}");
     // 4 x 4 additions and 4 x 4 clamps are 32 FLOPs.
-    assert_eq!(kinds(&explained(r#"{\"min_region_flops\": 32}"#)), ["host", "host", "region", "region"]);
-    assert_eq!(kinds(&explained(r#"{\"min_region_flops\": 33}"#)), ["host"; 4]);
+    assert_eq!(kinds(&explanation(r#"{\"min_region_flops\": 32}"#)), ["host", "host", "region", "region"]);
+    assert_eq!(kinds(&explanation(r#"{\"min_region_flops\": 33}"#)), ["host"; 4]);
     // The refused operators are back in their original function, not in a separate function.
-    let partitioned = byoc([&["compile", &file, "--emit", "partitioned"], &on[..]].concat()).ok().out;
+    let partitioned = byoc([&["compile", &file, "--emit", "partitioned"], &backend_args[..]].concat()).ok().out;
     assert!(!partitioned.contains("Compiler="), "{partitioned}");
 }
 
@@ -237,60 +241,62 @@ def @main(%x: Tensor[(2, 4, 9, 8), int8], %w: Tensor[(6, 2, 3, 2), int8], %f: Te
     .replace("%f: Tensor[(1, 2, 5, 5), float32]", "%f: Tensor[(1, 1, 5, 5), float32]");
     std::fs::write(&file, text).unwrap();
     let model = file.display().to_string();
-    let on = ["--backend", "conv_int8", "--plugin-dir", &dir];
-    let rows = byoc([&["explain", &model, "--json"], &on[..]].concat()).ok().json().remove(0);
+    let backend_args = ["--backend", "conv_int8", "--plugin-dir", &dir];
+    let rows = byoc([&["explain", &model, "--json"], &backend_args[..]].concat()).ok().json().remove(0);
     let refusals: Vec<&Value> =
         rows["nodes"].as_array().unwrap().iter().flat_map(|n| n["refusals"].as_array().unwrap()).collect();
-    let said = |code: &str, detail: &str| refusals.iter().any(|r| r["code"] == code && r["detail"] == detail);
-    assert!(said("UnsupportedDtype", "input 0: expected int8, found float32"), "{refusals:?}");
+    let is_reported = |code: &str, detail: &str| refusals.iter().any(|r| r["code"] == code && r["detail"] == detail);
+    assert!(is_reported("UnsupportedDtype", "input 0: expected int8, found float32"), "{refusals:?}");
     let padding = "padding: expected the same before and after, found [1, 2, 0, 2]";
-    assert!(said("UnsupportedAttr", padding), "{refusals:?}");
-    assert!(said("UnsupportedAttr", "dilation: expected 1, found [2, 1]"), "{refusals:?}");
+    assert!(is_reported("UnsupportedAttr", padding), "{refusals:?}");
+    assert!(is_reported("UnsupportedAttr", "dilation: expected 1, found [2, 1]"), "{refusals:?}");
     assert!(refusals.iter().any(|r| r["hint"] == "run \"byoc quantize\" first"), "{refusals:?}");
-    let source = byoc([&["source", &model], &on[..]].concat()).ok().out;
+    let source = byoc([&["source", &model], &backend_args[..]].concat()).ok().out;
     assert!(source.contains("vendor_conv2d(data, weight, out, 2, 4, 9, 8, 6, 2, 1, 2, 3, 2, 2, 1);"), "{source}");
 
-    let (with, without) = (plugins.path().join("with.npz"), plugins.path().join("without.npz"));
-    let run = |output: &Path, on: &[&str]| {
+    let (with_backend, without_backend) = (plugins.path().join("with.npz"), plugins.path().join("without.npz"));
+    let run = |output: &Path, extra_args: &[&str]| {
         let output = output.display().to_string();
         let inputs = ["--input", "x=random", "--input", "w=random:3", "--input", "f=random:4", "--output", &output];
-        byoc([&["run", &model], &inputs[..], on].concat()).ok()
+        byoc([&["run", &model], &inputs[..], extra_args].concat()).ok()
     };
-    run(&with, &on).stderr_contains(&["Calling From vendor_conv2d: 2x4x9x8, 6 kernels of 3x2"]);
-    run(&without, &[]);
-    assert_eq!(std::fs::read(with).unwrap(), std::fs::read(without).unwrap());
+    run(&with_backend, &backend_args).stderr_contains(&["Calling From vendor_conv2d: 2x4x9x8, 6 kernels of 3x2"]);
+    run(&without_backend, &[]);
+    assert_eq!(std::fs::read(with_backend).unwrap(), std::fs::read(without_backend).unwrap());
 }
 
 #[test]
 fn new_rejects_invalid_names_and_paths() {
-    let folder = folder();
-    let at = |name: &str| folder.path().join(name).display().to_string();
-    byoc(["plugins", "new", &at("my-chip")]).fails_with("E0425").stderr_contains(&["\"my-chip\"", "try \"my_chip\""]);
-    byoc(["plugins", "new", "--c", &at("mine")]).ok();
-    byoc(["plugins", "new", "--c", &at("mine")]).fails_with("E0425").stderr_contains(&["mine already exists"]);
-    byoc(["plugins", "new", &at("other"), "--api", &at("mine")])
+    let dir = temp_dir();
+    let path_of = |name: &str| dir.path().join(name).display().to_string();
+    byoc(["plugins", "new", &path_of("my-chip")])
         .fails_with("E0425")
-        .stderr_contains(&[&at("mine"), "--api DIR"]);
-    assert!(!Path::new(&at("other")).exists());
+        .stderr_contains(&["\"my-chip\"", "try \"my_chip\""]);
+    byoc(["plugins", "new", "--c", &path_of("mine")]).ok();
+    byoc(["plugins", "new", "--c", &path_of("mine")]).fails_with("E0425").stderr_contains(&["mine already exists"]);
+    byoc(["plugins", "new", &path_of("other"), "--api", &path_of("mine")])
+        .fails_with("E0425")
+        .stderr_contains(&[&path_of("mine"), "--api DIR"]);
+    assert!(!Path::new(&path_of("other")).exists());
 }
 
 /// Builds a C plugin with the given description; returns its directory and its path.
-fn described(description: &str) -> (tempfile::TempDir, String) {
-    let folder = tempfile::tempdir().unwrap();
+fn described_plugin(description: &str) -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(workspace().join("tests/plugins/c/everything.c")).unwrap();
     let literal: String = format!("{description:?}");
-    let old = "(void *)\"{\\\"operators\\\": [\\\"nn.relu\\\"]}\"";
-    assert!(text.contains(old));
-    let text = text.replace(old, &format!("(void *){literal}")).replace("\"all\"", "\"chatty\"");
+    let old_description = "(void *)\"{\\\"operators\\\": [\\\"nn.relu\\\"]}\"";
+    assert!(text.contains(old_description));
+    let text = text.replace(old_description, &format!("(void *){literal}")).replace("\"all\"", "\"chatty\"");
     // Registers only the backend that supports every candidate.
     let text = text.replace(
         "    call->host->register_codegen(call, \"short\"",
         "    if (0) call->host->register_codegen(call, \"short\"",
     );
-    let source = folder.path().join("chatty.c");
+    let source = dir.path().join("chatty.c");
     std::fs::write(&source, text).unwrap();
-    let library = folder.path().join("libbyoc_chatty.so");
-    let built = Command::new("cc")
+    let library = dir.path().join("libbyoc_chatty.so");
+    let compilation = Command::new("cc")
         .args(["-shared", "-fPIC", "-I"])
         .arg(workspace().join("plugin-api/include"))
         .arg(&source)
@@ -298,9 +304,9 @@ fn described(description: &str) -> (tempfile::TempDir, String) {
         .arg(&library)
         .output()
         .unwrap();
-    to_command_output(built).ok();
+    to_command_output(compilation).ok();
     let library = library.display().to_string();
-    (folder, library)
+    (dir, library)
 }
 
 const THREE_MISTAKES: &str = r#"{"version": 1, "operators": ["nn.relu", "nn.rleu"], "patterns": [
@@ -334,34 +340,37 @@ fn parses_tables_of_guide() {
     }
     // Tests of the boundary itself cover the blocks in the remaining languages. This list must be complete.
     let languages = guide.lines().filter_map(|line| line.strip_prefix("```")).filter(|language| !language.is_empty());
-    let known = ["sh", "rust", "rust,ignore", "c", "json", "patterns"];
-    assert_eq!(languages.filter(|language| !known.contains(language)).collect::<Vec<_>>(), Vec::<&str>::new());
+    let known_languages = ["sh", "rust", "rust,ignore", "c", "json", "patterns"];
+    assert_eq!(
+        languages.filter(|language| !known_languages.contains(language)).collect::<Vec<_>>(),
+        Vec::<&str>::new()
+    );
 }
 
 #[test]
 fn reports_three_mistakes_in_pattern_table() {
-    let (folder, library) = described(THREE_MISTAKES);
-    let dir = folder.path().display().to_string();
+    let (temp_dir, library) = described_plugin(THREE_MISTAKES);
+    let dir = temp_dir.path().display().to_string();
     let model = data_text("digits/digits.onnx");
     let messages = [
         "plugin chatty, pattern table, entry \"first\", line 2, column 16: ",
         "plugin chatty, pattern table, entry \"second\", line 3, column ",
         "plugin chatty, pattern table, entry \"third\", line 5, column ",
     ];
-    let explained = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
+    let explanation = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
     assert!(
-        explained.out.contains("tvmgen_default_chatty_main_0"),
+        explanation.out.contains("tvmgen_default_chatty_main_0"),
         "expected the valid entries to be used: {}",
-        explained.out
+        explanation.out
     );
-    assert_eq!(explained.err.matches("warning[E0407]").count(), 3, "{}", explained.err);
-    let explained = explained.stderr_contains(&messages);
-    explained.stderr_contains(&["did you mean \"nn.relu\"?", "unknown operator \"nn.rleu\""]);
-    let checked = byoc(["plugins", "check", &library]);
-    assert_eq!(checked.code, 1);
-    assert!(checked.out.contains("3 patterns and 2 single operators are valid"), "{}", checked.out);
-    assert_eq!(checked.err.matches("error[E0407]").count(), 3, "{}", checked.err);
-    checked.stderr_contains(&messages);
+    assert_eq!(explanation.err.matches("warning[E0407]").count(), 3, "{}", explanation.err);
+    let explanation = explanation.stderr_contains(&messages);
+    explanation.stderr_contains(&["did you mean \"nn.relu\"?", "unknown operator \"nn.rleu\""]);
+    let report = byoc(["plugins", "check", &library]);
+    assert_eq!(report.code, 1);
+    assert!(report.out.contains("3 patterns and 2 single operators are valid"), "{}", report.out);
+    assert_eq!(report.err.matches("error[E0407]").count(), 3, "{}", report.err);
+    report.stderr_contains(&messages);
     let row = byoc(["plugins", "check", "--json", &library]).json().remove(0);
     assert_eq!(row["problems"].as_array().unwrap().len(), 4, "{row}");
     assert_eq!((&row["status"], &row["entry"]), (&"loaded".into(), &"byoc_plugin_entry".into()));
@@ -369,8 +378,8 @@ fn reports_three_mistakes_in_pattern_table() {
 
 #[test]
 fn reports_description_that_is_not_json() {
-    let (folder, library) = described("operators: nn.relu");
-    let dir = folder.path().display().to_string();
+    let (temp_dir, library) = described_plugin("operators: nn.relu");
+    let dir = temp_dir.path().display().to_string();
     let model = data_text("digits/digits.onnx");
     byoc(["run", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir, "--input", "image=ones"])
         .ok()
@@ -386,8 +395,8 @@ fn reports_description_that_is_not_json() {
 #[test]
 fn accepts_description_of_later_version() {
     let later = r#"{"version": 2, "operators": ["nn.relu"], "streams": 2, "pre_passes": ["fold_constants"]}"#;
-    let (folder, _) = described(later);
-    let dir = folder.path().display().to_string();
+    let (temp_dir, _) = described_plugin(later);
+    let dir = temp_dir.path().display().to_string();
     let model = data_text("digits/digits.onnx");
     let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
     assert!(
@@ -404,8 +413,8 @@ fn accepts_description_of_later_version() {
 
 #[test]
 fn reports_blob_over_declared_size() {
-    let (folder, _) = described(r#"{"operators": ["nn.relu"], "max_blob_bytes": 100}"#);
-    let dir = folder.path().display().to_string();
+    let (temp_dir, _) = described_plugin(r#"{"operators": ["nn.relu"], "max_blob_bytes": 100}"#);
+    let dir = temp_dir.path().display().to_string();
     let model = data_text("digits/digits.onnx");
     let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
     assert!(output.out.contains("CompileFailed"), "{}", output.out);
@@ -437,8 +446,8 @@ fn graphs_conform_to_schema() {
 #[test]
 fn check_explains_bad_files() {
     let check = |path: &Path| byoc(["plugins", "check", &path.display().to_string()]);
-    let folder = tempfile::tempdir().unwrap();
-    let text = folder.path().join("text.so");
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("text.so");
     std::fs::write(&text, "no library").unwrap();
     check(&text).fails_with("E0411").stderr_contains(&["a text file"]);
     check(&test_plugin("no_entry")).fails_with("E0414").stderr_contains(&["in C, export byoc_plugin_entry"]);
@@ -447,8 +456,8 @@ fn check_explains_bad_files() {
         "PluginModule.info.result: mismatched type: expected Info, found RString",
         "PluginModule.init.argument: mismatched type: expected InitArguments, found u32",
     ]);
-    let broken = check(&c_plugin("everything")).fails_with("E0408");
-    assert!(broken.out.contains("--backend all") && broken.out.contains("--backend short"), "{}", broken.out);
+    let failure = check(&c_plugin("everything")).fails_with("E0408");
+    assert!(failure.out.contains("--backend all") && failure.out.contains("--backend short"), "{}", failure.out);
     let fine = check(&plugin("template")).ok();
     assert!(
         fine.out.contains("needs       libgcc_s.so.1, libc.so.6") || fine.out.contains("libc.so.6"),
@@ -457,15 +466,16 @@ fn check_explains_bad_files() {
     );
 
     // A plugin that depends on a missing library.
-    let build = |name: &str, code: &str, more: &str| {
-        std::fs::write(folder.path().join(format!("{name}.c")), code).unwrap();
-        shell(folder.path(), &format!("cc -shared -fPIC -o lib{name}.so {name}.c {more}"));
+    let build = |name: &str, code: &str, extra_source: &str| {
+        std::fs::write(dir.path().join(format!("{name}.c")), code).unwrap();
+        shell(dir.path(), &format!("cc -shared -fPIC -o lib{name}.so {name}.c {extra_source}"));
     };
     build("gone", "int gone(void) { return 1; }", "");
-    let needs = "int gone(void); const void *byoc_plugin_entry(unsigned v) { return gone() == (int)v ? 0 : \"\"; }";
-    build("needs", needs, "-L. -lgone");
-    std::fs::remove_file(folder.path().join("libgone.so")).unwrap();
-    check(&folder.path().join("libneeds.so"))
+    let undefined_symbol =
+        "int gone(void); const void *byoc_plugin_entry(unsigned v) { return gone() == (int)v ? 0 : \"\"; }";
+    build("needs", undefined_symbol, "-L. -lgone");
+    std::fs::remove_file(dir.path().join("libgone.so")).unwrap();
+    check(&dir.path().join("libneeds.so"))
         .fails_with("E0415")
         .stderr_contains(&["the required library libgone.so cannot be loaded"]);
 }

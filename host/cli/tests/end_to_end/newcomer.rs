@@ -13,8 +13,8 @@ fn target_option_suggests_backend() {
 
 #[test]
 fn suggests_closest_pass() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("a.relay");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.relay");
     std::fs::write(&file, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n").unwrap();
     byoc(["opt", &file.display().to_string(), "--pass", "partition_grap"])
         .fails_with("E0301")
@@ -31,11 +31,15 @@ fn explains_backend_that_took_nothing() {
     .unwrap();
     let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
     let build = ["--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir];
-    let words = ["E0404", "template accepted no operator"];
-    let explained = byoc([&["explain", &model], &build[..]].concat()).ok().stderr_contains(&words);
+    let fragments = ["E0404", "template accepted no operator"];
+    let explanation = byoc([&["explain", &model], &build[..]].concat()).ok().stderr_contains(&fragments);
     // The table lists the reasons, so the warning does not repeat them.
-    assert!(explained.out.contains("NoPatternMatch") && !explained.err.contains("NoPatternMatch"), "{}", explained.err);
-    byoc([&["explain", &model, "--json"], &build[..]].concat()).ok().stderr_contains(&words);
+    assert!(
+        explanation.out.contains("NoPatternMatch") && !explanation.err.contains("NoPatternMatch"),
+        "{}",
+        explanation.err
+    );
+    byoc([&["explain", &model, "--json"], &build[..]].concat()).ok().stderr_contains(&fragments);
     byoc([&["explain", &model, "--require-offload"], &build[..]].concat()).fails_with("E0404");
 }
 
@@ -45,10 +49,10 @@ fn prints_generated_code_without_build() {
     let (dir, model) = (plugins.path().display().to_string(), data_text("models/resnet18_w16"));
     let output = byoc(["source", &model, "--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache"]).ok();
     assert!(output.out.contains("tvmgen_default_ccompiler_main_0") && output.out.contains("nn.conv2d"));
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("resnet18.c");
+    let temp_dir = tempfile::tempdir().unwrap();
+    let file = temp_dir.path().join("resnet18.c");
     std::fs::write(&file, &output.out).unwrap();
-    let object = folder.path().join("resnet18.o");
+    let object = temp_dir.path().join("resnet18.o");
     let mut cc = std::process::Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
     cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-c"]).arg(&file).arg("-o").arg(&object);
     let compiled = cc.output().expect("cannot start the C compiler");

@@ -35,21 +35,21 @@ const INPUTS: [&str; 8] =
 
 /// Directories with the model and with the plugin.
 struct Fixture {
-    folder: TempDir,
+    temp_dir: TempDir,
     plugins: TempDir,
     model: String,
 }
 
 impl Fixture {
     fn new() -> Fixture {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("int8.relay");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("int8.relay");
         std::fs::write(&file, PROGRAM).unwrap();
-        Fixture { model: file.display().to_string(), folder, plugins: plugin_dir(&["nuc_fpga"]) }
+        Fixture { model: file.display().to_string(), temp_dir: dir, plugins: plugin_dir(&["nuc_fpga"]) }
     }
 
     fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).display().to_string()
+        self.temp_dir.path().join(name).display().to_string()
     }
 
     fn build(&self) -> [String; 5] {
@@ -58,8 +58,8 @@ impl Fixture {
     }
 
     /// Returns the arguments of a command that compiles the model for the backend.
-    fn args<'s>(&self, verb: &'s str, more: &[&'s str]) -> Vec<String> {
-        let args = [verb, &self.model].into_iter().chain(more.iter().copied()).map(String::from);
+    fn args<'s>(&self, verb: &'s str, extra_args: &[&'s str]) -> Vec<String> {
+        let args = [verb, &self.model].into_iter().chain(extra_args.iter().copied()).map(String::from);
         args.chain(self.build()).collect()
     }
 
@@ -72,20 +72,20 @@ impl Fixture {
 }
 
 /// Builds a C library against the shipped header.
-fn library(source: &Path, to: &Path) {
-    libraries(&[source], to);
+fn library(source: &Path, target: &Path) {
+    libraries(&[source], target);
 }
 
 /// Builds a C library from several files.
-fn libraries(sources: &[&Path], to: &Path) {
+fn libraries(sources: &[&Path], target: &Path) {
     let include = workspace().join("plugins/nuc_fpga/include");
     let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
     cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-I"]).arg(include);
-    assert!(cc.arg("-o").arg(to).args(sources).status().unwrap().success());
+    assert!(cc.arg("-o").arg(target).args(sources).status().unwrap().success());
 }
 
-fn sample_driver(folder: &Path) -> PathBuf {
-    let driver = folder.join("libdriver.so");
+fn sample_driver(dir: &Path) -> PathBuf {
+    let driver = dir.join("libdriver.so");
     library(&workspace().join("plugins/nuc_fpga/samples/driver.c"), &driver);
     driver
 }
@@ -94,10 +94,10 @@ fn sample_driver(folder: &Path) -> PathBuf {
 fn int8_program_matches_host_bit_for_bit() {
     let fixture = Fixture::new();
     let (output, trace) = (fixture.path("device.npz"), fixture.path("trace.json"));
-    let more = ["--output", &output, "--trace", &trace, "--require-offload=0.98", "-v"];
-    let shown = byoc(fixture.args("run", &[&INPUTS[..], &more].concat())).ok();
+    let extra_args = ["--output", &output, "--trace", &trace, "--require-offload=0.98", "-v"];
+    let text = byoc(fixture.args("run", &[&INPUTS[..], &extra_args].concat())).ok();
     assert_eq!(std::fs::read(&output).unwrap(), fixture.expected());
-    shown.stderr_contains(&["event=\"nuc_fpga_conv2d\"", "event=\"nuc_fpga_dense\"", "tvmgen_default_nuc_fpga_main_0"]);
+    text.stderr_contains(&["event=\"nuc_fpga_conv2d\"", "event=\"nuc_fpga_dense\"", "tvmgen_default_nuc_fpga_main_0"]);
 
     let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
@@ -162,43 +162,43 @@ fn graph_and_source_show_calls() {
 #[test]
 fn calls_driver_instead_of_software_device() {
     let fixture = Fixture::new();
-    let driver = sample_driver(fixture.folder.path());
+    let driver = sample_driver(fixture.temp_dir.path());
     let output = fixture.path("device.npz");
     let args = fixture.args("run", &[&INPUTS[..], &["--output", &output]].concat());
-    let called = to_command_output(command(args).env("NUC_FPGA_DRIVER", &driver).output().unwrap()).ok();
-    let lines = |said: &str| called.err.lines().filter(|line| line.trim() == said).count();
-    assert_eq!(lines("Calling From nuc_fpga_conv2d"), 2, "{}", called.err);
-    assert_eq!(lines("Calling From nuc_fpga_dense"), 1, "{}", called.err);
+    let run_output = to_command_output(command(args).env("NUC_FPGA_DRIVER", &driver).output().unwrap()).ok();
+    let lines = |expected_line: &str| run_output.err.lines().filter(|line| line.trim() == expected_line).count();
+    assert_eq!(lines("Calling From nuc_fpga_conv2d"), 2, "{}", run_output.err);
+    assert_eq!(lines("Calling From nuc_fpga_dense"), 1, "{}", run_output.err);
     assert_eq!(std::fs::read(&output).unwrap(), fixture.expected());
 }
 
 #[test]
 fn reports_invalid_driver() {
     let fixture = Fixture::new();
-    let with = |driver: &str| -> CommandOutput {
+    let run_with = |driver: &str| -> CommandOutput {
         to_command_output(command(fixture.args("run", &INPUTS)).env("NUC_FPGA_DRIVER", driver).output().unwrap())
     };
-    let said = |name: &str| format!("{name} (NUC_FPGA_DRIVER)");
+    let message = |name: &str| format!("{name} (NUC_FPGA_DRIVER)");
     let text = fixture.path("text.so");
     std::fs::write(&text, "no library\n").unwrap();
-    with(&text).fails_with("E0406").stderr_contains(&[
-        &said(&text),
+    run_with(&text).fails_with("E0406").stderr_contains(&[
+        &message(&text),
         "expected a shared library",
         "nuc_fpga_dense as declared in nuc_fpga.h",
     ]);
-    let missing = fixture.path("missing.so");
-    with(&missing).fails_with("E0406").stderr_contains(&[&said(&missing), "cannot be read"]);
+    let missing_driver = fixture.path("missing.so");
+    run_with(&missing_driver).fails_with("E0406").stderr_contains(&[&message(&missing_driver), "cannot be read"]);
     let source = fixture.path("half.c");
     std::fs::write(&source, "void nuc_fpga_conv2d(void);\nvoid nuc_fpga_conv2d(void) {}\n").unwrap();
-    let half = fixture.path("half.so");
-    library(Path::new(&source), Path::new(&half));
-    with(&half).fails_with("E0406").stderr_contains(&[&said(&half), "lacks nuc_fpga_dense"]);
-    let whole = std::fs::read(sample_driver(fixture.folder.path())).unwrap();
-    let cut = fixture.path("cut.so");
-    std::fs::write(&cut, &whole[..whole.len() / 4]).unwrap();
-    with(&cut)
+    let half_driver = fixture.path("half.so");
+    library(Path::new(&source), Path::new(&half_driver));
+    run_with(&half_driver).fails_with("E0406").stderr_contains(&[&message(&half_driver), "lacks nuc_fpga_dense"]);
+    let whole_driver = std::fs::read(sample_driver(fixture.temp_dir.path())).unwrap();
+    let cut_driver = fixture.path("cut.so");
+    std::fs::write(&cut_driver, &whole_driver[..whole_driver.len() / 4]).unwrap();
+    run_with(&cut_driver)
         .fails_with("E0406")
-        .stderr_contains(&[&said(&cut), "expected a complete library, found a truncated one"]);
+        .stderr_contains(&[&message(&cut_driver), "expected a complete library, found a truncated one"]);
 }
 
 #[test]
@@ -208,14 +208,14 @@ fn reads_device_parameters_beside_plugin() {
         let row = byoc(fixture.args("bench", &["--runs", "1", "--json"])).ok().json().remove(0);
         row["metrics"]["nuc_fpga.cycles"].as_f64().unwrap()
     };
-    let before = cycles();
+    let cycles_before = cycles();
     let text = std::fs::read_to_string(workspace().join("plugins/nuc_fpga/device.json")).unwrap();
     let file = fixture.plugins.path().join("libbyoc_nuc_fpga.json");
     std::fs::write(&file, text.replace("3200000000", "320000000")).unwrap();
-    assert!(cycles() > 2.0 * before, "expected more cycles at a tenth of the bandwidth");
+    assert!(cycles() > 2.0 * cycles_before, "expected more cycles at a tenth of the bandwidth");
     std::fs::write(&file, text.replace("\"array_rows\": 16", "\"array_rows\": 0")).unwrap();
-    let listed = byoc(["plugins", "--plugin-dir", &fixture.plugins.path().display().to_string()]).ok();
-    assert!(listed.out.contains("array_rows: expected 1 to 4096"), "{}", listed.out);
+    let listing = byoc(["plugins", "--plugin-dir", &fixture.plugins.path().display().to_string()]).ok();
+    assert!(listing.out.contains("array_rows: expected 1 to 4096"), "{}", listing.out);
 }
 
 #[test]
@@ -223,21 +223,29 @@ fn suggests_quantize_for_float_model() {
     let fixture = Fixture::new();
     let build = fixture.build();
     let model = data_text("digits/digits.onnx");
-    let args = |verb: &str, more: &[&str]| -> Vec<String> {
-        let words = [verb, &model, "--dim", "batch=1"].into_iter().chain(more.iter().copied()).map(String::from);
-        words.chain(build.iter().cloned()).collect()
+    let args = |verb: &str, extra_args: &[&str]| -> Vec<String> {
+        let arguments =
+            [verb, &model, "--dim", "batch=1"].into_iter().chain(extra_args.iter().copied()).map(String::from);
+        arguments.chain(build.iter().cloned()).collect()
     };
-    let failed = byoc(args("run", &["--input", "image=random", "--require-offload"])).fails_with("E0404");
-    let first = failed.err.lines().next().unwrap_or_default();
-    assert!(first.contains("input 0: expected int8, found float32: run \"byoc quantize\" first"), "{}", failed.err);
-    assert!(first.contains("byoc quantize MODEL --calibrate DATA --backend nuc_fpga -o FILE.relay"), "{first}");
-    assert_eq!(failed.err.matches("E0404").count(), 1, "{}", failed.err);
+    let failure = byoc(args("run", &["--input", "image=random", "--require-offload"])).fails_with("E0404");
+    let first_line = failure.err.lines().next().unwrap_or_default();
+    assert!(
+        first_line.contains("input 0: expected int8, found float32: run \"byoc quantize\" first"),
+        "{}",
+        failure.err
+    );
+    assert!(
+        first_line.contains("byoc quantize MODEL --calibrate DATA --backend nuc_fpga -o FILE.relay"),
+        "{first_line}"
+    );
+    assert_eq!(failure.err.matches("E0404").count(), 1, "{}", failure.err);
 
     let warned = byoc(args("explain", &["--json"])).ok();
     assert!(warned.err.lines().next().unwrap_or_default().contains("run \"byoc quantize\" first"), "{}", warned.err);
-    let explained = warned.json().remove(0);
-    assert_eq!(explained["totals"]["regions"], 0);
-    let nodes = explained["nodes"].as_array().unwrap();
+    let explanation = warned.json().remove(0);
+    assert_eq!(explanation["totals"]["regions"], 0);
+    let nodes = explanation["nodes"].as_array().unwrap();
     let layer = nodes.iter().find(|node| node["op"] == "Conv" || node["op"] == "nn.conv2d").unwrap();
     let refusal = &layer["refusals"][0];
     assert_eq!(refusal["code"], "UnsupportedDtype");
@@ -247,12 +255,12 @@ fn suggests_quantize_for_float_model() {
 
 /// Runs `byoc quantize` on a model with the plugin's scheme; returns the path of the quantized model and the report
 /// rows.
-fn quantized(fixture: &Fixture, model: &str, calibrate: &str, more: &[&str]) -> (String, Vec<Value>) {
+fn quantize(fixture: &Fixture, model: &str, calibrate: &str, extra_args: &[&str]) -> (String, Vec<Value>) {
     let output = fixture.path("quantized.relay");
     let args = ["quantize", model, "--calibrate", calibrate, "--json", "-o", &output].map(String::from);
     let dir = fixture.plugins.path().display().to_string();
     let plugin = ["--backend", "nuc_fpga", "--plugin-dir", &dir].map(String::from);
-    let rows = byoc(args.into_iter().chain(plugin).chain(more.iter().map(|&m| m.to_owned()))).ok().json();
+    let rows = byoc(args.into_iter().chain(plugin).chain(extra_args.iter().map(|&m| m.to_owned()))).ok().json();
     (output, rows)
 }
 
@@ -260,7 +268,7 @@ fn quantized(fixture: &Fixture, model: &str, calibrate: &str, more: &[&str]) -> 
 fn runs_all_test_images_in_one_batch() {
     let fixture = Fixture::new();
     let calibration = data_text("digits/calibration.npz");
-    let (model, _) = quantized(&fixture, &data_text("digits/digits.onnx"), &calibration, &[]);
+    let (model, _) = quantize(&fixture, &data_text("digits/digits.onnx"), &calibration, &[]);
     let (output, trace) = (fixture.path("logits.npz"), fixture.path("trace.json"));
     let input = format!("image={}", data_text("digits/test.npz"));
     let args = ["run", &model, "--input", &input, "--output", &output, "--trace", &trace, "--require-offload=0.9"];
@@ -284,9 +292,9 @@ fn runs_all_test_images_in_one_batch() {
 
 #[test]
 fn residual_network_runs_on_device() {
-    let network = Network { model: &data_text("models/resnet18_w16"), input: "input_1", samples: "4", share: 0.7 };
-    for keep in ["first", "none"] {
-        network.check(keep, &["nuc_fpga"]);
+    let network = Network { model: &data_text("models/resnet18_w16"), input: "input_1", samples: "4", min_share: 0.7 };
+    for keep_option in ["first", "none"] {
+        network.check(keep_option, &["nuc_fpga"]);
     }
 }
 
@@ -296,17 +304,19 @@ fn residual_network_runs_on_device() {
 #[ignore = "a minute of computation"]
 #[expect(clippy::print_stdout, reason = "prints the measured figures")]
 fn full_size_residual_network_runs_on_device() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = folder.path().join("resnet18.onnx").display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("resnet18.onnx").display().to_string();
     byoc(["zoo", "resnet18", "-o", &model]).ok();
-    let network = Network { model: &model, input: "image", samples: "64", share: 0.9 };
-    for keep in ["first", "none"] {
-        let rows = network.check(keep, &["nuc_fpga"]);
+    let network = Network { model: &model, input: "image", samples: "64", min_share: 0.9 };
+    for keep_option in ["first", "none"] {
+        let rows = network.check(keep_option, &["nuc_fpga"]);
         let ratios = rows.iter().filter_map(|row| row["signal_to_noise_db"].as_f64());
-        let least = ratios.fold(f64::INFINITY, f64::min);
+        let smallest = ratios.fold(f64::INFINITY, f64::min);
         let cosine = rows.last().unwrap()["summary"]["cosine"].as_f64().unwrap();
-        println!("--keep {keep}: cosine {cosine:.5} over 64 inputs, lowest signal-to-noise ratio {least:.1} dB");
-        assert!(cosine >= 0.95 && least >= 15.0, "{cosine}, {least} dB");
+        println!(
+            "--keep {keep_option}: cosine {cosine:.5} over 64 inputs, lowest signal-to-noise ratio {smallest:.1} dB"
+        );
+        assert!(cosine >= 0.95 && smallest >= 15.0, "{cosine}, {smallest} dB");
     }
     if byoc_test_support::onednn().is_some() {
         network.check("first", &["nuc_fpga", "dnnl"]);
@@ -320,32 +330,33 @@ struct Network<'a> {
     /// Number of random inputs for calibration.
     samples: &'a str,
     /// Minimum share of the model's FLOPs on backends.
-    share: f64,
+    min_share: f64,
 }
 
 impl Network<'_> {
     /// Quantizes the model and checks its regions, its results and the driver calls. Returns the report rows.
-    fn check(&self, keep: &str, backends: &[&str]) -> Vec<Value> {
+    fn check(&self, keep_option: &str, backends: &[&str]) -> Vec<Value> {
         let mut fixture = Fixture::new();
         fixture.plugins = plugin_dir(backends);
-        let convolutions = if keep == "none" { 20 } else { 19 };
-        let (model, rows) = quantized(&fixture, self.model, "random:1", &["--samples", self.samples, "--keep", keep]);
+        let convolutions = if keep_option == "none" { 20 } else { 19 };
+        let (model, rows) =
+            quantize(&fixture, self.model, "random:1", &["--samples", self.samples, "--keep", keep_option]);
         let dir = fixture.plugins.path().display().to_string();
         let build = ["--backend", &backends.join(","), "--plugin-dir", &dir, "--no-cache"].map(String::from);
-        let args = |verb: &str, more: &[&str]| -> Vec<String> {
-            let words = [verb, &model].into_iter().chain(more.iter().copied()).map(String::from);
-            words.chain(build.iter().cloned()).collect()
+        let args = |verb: &str, extra_args: &[&str]| -> Vec<String> {
+            let arguments = [verb, &model].into_iter().chain(extra_args.iter().copied()).map(String::from);
+            arguments.chain(build.iter().cloned()).collect()
         };
-        let share = format!("--require-offload={}", self.share);
-        let explained = byoc(args("explain", &["--json", &share])).ok().json().remove(0);
-        let nodes = explained["nodes"].as_array().unwrap();
+        let min_share = format!("--require-offload={}", self.min_share);
+        let explanation = byoc(args("explain", &["--json", &min_share])).ok().json().remove(0);
+        let nodes = explanation["nodes"].as_array().unwrap();
         let on_device = |op: &str| {
             let of_op = nodes.iter().filter(|node| node["op"] == op);
             of_op.filter(|node| node["placement"]["backend"] == "nuc_fpga").count()
         };
         assert_eq!((on_device("qnn.conv2d"), on_device("qnn.dense")), (convolutions, 1));
 
-        let driver = sample_driver(fixture.folder.path());
+        let driver = sample_driver(fixture.temp_dir.path());
         regions::check(&fixture, Path::new(&model), convolutions + 1);
         // The naive loops of the sample driver and the software device produce bit-identical results.
         let (ours, theirs) = (fixture.path("software.npz"), fixture.path("driver.npz"));
@@ -353,8 +364,8 @@ impl Network<'_> {
         let run = |output: &str| args("run", &["--input", &input, "--output", output]);
         byoc(run(&ours)).ok();
         let run = command(run(&theirs)).env("NUC_FPGA_DRIVER", &driver).output().unwrap();
-        let called = to_command_output(run).ok().err.matches("Calling From nuc_fpga_conv2d").count();
-        assert_eq!(called, convolutions);
+        let run_output = to_command_output(run).ok().err.matches("Calling From nuc_fpga_conv2d").count();
+        assert_eq!(run_output, convolutions);
         assert_eq!(std::fs::read(&ours).unwrap(), std::fs::read(&theirs).unwrap());
         rows
     }

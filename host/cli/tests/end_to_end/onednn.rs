@@ -56,16 +56,16 @@ fn network_is_one_region_and_artifact_runs() {
     let dir = plugins.path().display().to_string();
     let model = data_text("models/resnet50_w8/model.onnx");
     let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
-    let shown = byoc([&["explain", &model, "--json"], &backend[..]].concat()).ok();
-    let explained = &shown.json()[0];
-    assert_eq!(explained["regions"].as_array().unwrap().len(), 1);
-    let elsewhere: Vec<&serde_json::Value> = explained["nodes"]
+    let output = byoc([&["explain", &model, "--json"], &backend[..]].concat()).ok();
+    let explanation = &output.json()[0];
+    assert_eq!(explanation["regions"].as_array().unwrap().len(), 1);
+    let host_nodes: Vec<&serde_json::Value> = explanation["nodes"]
         .as_array()
         .unwrap()
         .iter()
         .filter(|node| node["placement"]["kind"] == "host" && node["flops"] != 0)
         .collect();
-    assert!(elsewhere.is_empty(), "{elsewhere:?}");
+    assert!(host_nodes.is_empty(), "{host_nodes:?}");
     let text = byoc([&["source", &model], &backend[..]].concat()).ok().out;
     assert!(text.contains("\"version\":1") && text.contains("dnnl.conv2d_bias_sum_relu"), "{}", &text[..200]);
 
@@ -82,54 +82,62 @@ fn computes_bfloat16_on_request() {
     let Some(plugins) = plugins() else { return };
     let dir = plugins.path().display().to_string();
     let models = ["vit_small", "unet_small"].map(|name| data_text(&format!("models/{name}")));
-    let chosen = |value: &str| ["--backend-option".to_owned(), format!("dnnl.bf16={value}")];
-    let verify = |value: &str, most: &str| {
-        let args = ["verify", "--json", "--max-rel-err", most, "--backend", "dnnl", "--plugin-dir", &dir];
-        let args = args.iter().map(|arg| (*arg).to_owned()).chain(chosen(value)).chain(models.iter().cloned());
+    let bf16_option = |value: &str| ["--backend-option".to_owned(), format!("dnnl.bf16={value}")];
+    let verify = |value: &str, max_error: &str| {
+        let args = ["verify", "--json", "--max-rel-err", max_error, "--backend", "dnnl", "--plugin-dir", &dir];
+        let args = args.iter().map(|arg| (*arg).to_owned()).chain(bf16_option(value)).chain(models.iter().cloned());
         byoc(args).ok()
     };
     let errors = |output: &crate::CommandOutput| -> Vec<f64> {
         output.json().iter().filter_map(|case| case["max_rel_err"].as_f64()).collect()
     };
-    let off = verify("false", "1e-4");
-    let on = verify("true", "1e-2");
+    let float_output = verify("false", "1e-4");
+    let bf16_output = verify("true", "1e-2");
     let run = |args: &[&str]| {
         let out = plugins.path().join("out.npz").display().to_string();
         let output = byoc([args, &["--plugin-dir", &dir, "--output", &out]].concat()).ok();
         (std::fs::read(&out).expect("cannot read the outputs"), output.err)
     };
     let model = &models[0];
-    let options = [chosen("false"), chosen("true")];
+    let options = [bf16_option("false"), bf16_option("true")];
     let [off_option, on_option] = options.each_ref().map(|option| option.each_ref().map(String::as_str));
     let model_run = ["run", model, "--backend", "dnnl"];
-    let plain = run(&model_run).0;
-    assert!(plain == run(&[&model_run[..], &off_option].concat()).0);
-    let (narrow, said) = run(&[&model_run[..], &on_option].concat());
+    let float_result = run(&model_run).0;
+    assert!(float_result == run(&[&model_run[..], &off_option].concat()).0);
+    let (bf16_result, log) = run(&[&model_run[..], &on_option].concat());
 
     let file = plugins.path().join("narrow.byoc").display().to_string();
     let onnx = format!("{model}/model.onnx");
     let compile = ["compile", &onnx, "-o", &file, "--backend", "dnnl", "--plugin-dir", &dir];
     byoc([&compile[..], &on_option].concat()).ok();
-    let inspected = byoc(["inspect", &file]).ok().out;
-    assert!(inspected.contains(r#""backend_options":{"dnnl":{"bf16":"true"}}"#), "{inspected}");
+    let listing = byoc(["inspect", &file]).ok().out;
+    assert!(listing.contains(r#""backend_options":{"dnnl":{"bf16":"true"}}"#), "{listing}");
     byoc([&["run", &file, "--plugin-dir", &dir], &on_option[..]].concat()).fails_with("E0427");
     let input = format!("{model}/test_data_set_0/input_0.pb");
-    let described = byoc(["run", &file, "--describe", "--json", "--plugin-dir", &dir]).ok().json().remove(0);
-    let input = format!("{}={input}", described["name"].as_str().expect("expected a name"));
+    let description = byoc(["run", &file, "--describe", "--json", "--plugin-dir", &dir]).ok().json().remove(0);
+    let input = format!("{}={input}", description["name"].as_str().expect("expected a name"));
     assert!(
-        narrow == run(&["run", &file, "--input", &input]).0,
+        bf16_result == run(&["run", &file, "--input", &input]).0,
         "expected the artifact to use the options it was compiled with"
     );
 
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512bf16") {
-        assert!(plain != narrow && !said.contains("ignored"), "{said}");
+        assert!(float_result != bf16_result && !log.contains("ignored"), "{log}");
         // The rounding of bfloat16, with its 8-bit significand, dominates every error.
-        assert!(errors(&on).iter().zip(errors(&off)).all(|(on, off)| *on > 10.0 * off), "{}{}", on.out, off.out);
+        assert!(
+            errors(&bf16_output)
+                .iter()
+                .zip(errors(&float_output))
+                .all(|(bf16_output, float_output)| *bf16_output > 10.0 * float_output),
+            "{}{}",
+            bf16_output.out,
+            float_output.out
+        );
         return;
     }
-    assert!(plain == narrow && errors(&on) == errors(&off));
-    assert!(said.contains("the option bf16 is ignored"), "{said}");
+    assert!(float_result == bf16_result && errors(&bf16_output) == errors(&float_output));
+    assert!(log.contains("the option bf16 is ignored"), "{log}");
 }
 
 /// Tests that an unknown option is reported before the build starts, together with the known options.
@@ -141,18 +149,18 @@ fn reports_unknown_options() {
     let explain = |backend: &str, option: &str| {
         byoc(["explain", &model, "--backend", backend, "--plugin-dir", &dir, "--backend-option", option])
     };
-    for (backend, option, wanted) in [
+    for (backend, option, expected) in [
         ("dnnl", "dnnl.bf1=true", "did you mean \"bf16\"?"),
         ("dnnl", "dnnl.bf16=yes", "supported values: false, true"),
         ("dnnl", "dnll.bf16=true", "backends of this build: dnnl"),
         ("", "dnnl.bf16=true", "--backend dnnl"),
     ] {
         let output = explain(backend, option).fails_with("E0427");
-        assert!(output.err.contains(wanted), "{}", output.err);
+        assert!(output.err.contains(expected), "{}", output.err);
     }
     assert_eq!(explain("dnnl", "bf16").code, 2);
-    let shown = byoc(["plugins", "show", "dnnl", "--plugin-dir", &dir]).ok().out;
-    assert!(shown.contains("bf16 (false or true; false unless set): "), "{shown}");
+    let text = byoc(["plugins", "show", "dnnl", "--plugin-dir", &dir]).ok().out;
+    assert!(text.contains("bf16 (false or true; false unless set): "), "{text}");
 }
 
 /// Tests that without oneDNN the plugin loads, refuses every operator, and reports how to install oneDNN.
@@ -161,9 +169,10 @@ fn missing_library_reports_install_command() {
     let plugins = byoc_test_support::plugin_dir(&["dnnl"]);
     let dir = plugins.path().display().to_string();
     let model = data_text("models/resnet18_w16/model.onnx");
-    let missing = plugins.path().join("none.so").display().to_string();
+    let missing_library = plugins.path().join("none.so").display().to_string();
     let mut command = crate::command(["explain", &model, "--backend", "dnnl", "--plugin-dir", &dir, "--json"]);
-    let output = crate::to_command_output(command.env("BYOC_DNNL_LIB", &missing).output().expect("cannot start byoc"));
+    let output =
+        crate::to_command_output(command.env("BYOC_DNNL_LIB", &missing_library).output().expect("cannot start byoc"));
     let text = output.out;
     assert!(
         text.contains("Unavailable") && text.contains("onednn-cpu-gomp==2023.2.0"),
@@ -185,53 +194,53 @@ fn guard_after_softmax_stays_in_region() {
         %2 = where(isnan(%1), 0f, %1);\n  nn.batch_matmul(%2, %w, transpose_b=False)\n}\n";
     std::fs::write(&model, program).unwrap();
     let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
-    let shown = byoc([&["explain", &model, "--json"], &backend[..]].concat()).ok();
-    assert!(!shown.err.contains("warning"), "{}", shown.err);
-    let explained = &shown.json()[0];
-    assert_eq!(explained["regions"].as_array().unwrap().len(), 1, "{explained}");
-    let elsewhere = explained["nodes"].as_array().unwrap().iter().filter(|node| node["placement"]["kind"] == "host");
-    assert_eq!(elsewhere.count(), 0, "{explained}");
+    let output = byoc([&["explain", &model, "--json"], &backend[..]].concat()).ok();
+    assert!(!output.err.contains("warning"), "{}", output.err);
+    let explanation = &output.json()[0];
+    assert_eq!(explanation["regions"].as_array().unwrap().len(), 1, "{explanation}");
+    let host_nodes = explanation["nodes"].as_array().unwrap().iter().filter(|node| node["placement"]["kind"] == "host");
+    assert_eq!(host_nodes.count(), 0, "{explanation}");
 }
 
 /// Returns the first output of a run with the given input.
-fn outputs(model: &str, input: &str, extra: &[&str]) -> Tensor {
-    let folder = tempfile::tempdir().unwrap();
-    let results = folder.path().join("y.npz");
+fn outputs(model: &str, input: &str, extra_args: &[&str]) -> Tensor {
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("y.npz");
     let results_text = results.display().to_string();
-    byoc([&["run", model, "--input", input, "--output", &results_text], extra].concat()).ok();
+    byoc([&["run", model, "--input", input, "--output", &results_text], extra_args].concat()).ok();
     io::npz::read(&results).unwrap().remove(0).1
 }
 
 /// Checks that a quantized network forms one region with no operator on the host, and that its result is bit-identical
 /// to the host's.
-fn quantized_is_one_region(model: &str, input: &str, quantize: &[&str], sums: usize) {
+fn quantized_is_one_region(model: &str, input: &str, quantize: &[&str], sum_count: usize) {
     let Some(plugins) = plugins().filter(|_| byoc_test_support::has_vnni()) else { return };
     let dir = plugins.path().display().to_string();
     let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
     let file = plugins.path().join("int8.relay").display().to_string();
     byoc([&["quantize", model, "-o", &file], quantize].concat()).ok();
 
-    let explained = &byoc([&["explain", &file, "--json"], &backend[..]].concat()).ok().json()[0];
-    assert_eq!(explained["regions"].as_array().unwrap().len(), 1);
-    let nodes = explained["nodes"].as_array().unwrap();
-    let count = |what: &dyn Fn(&serde_json::Value) -> bool| nodes.iter().filter(|node| what(node)).count();
-    assert_eq!(count(&|node| node["placement"]["kind"] == "host"), 0, "{explained}");
+    let explanation = &byoc([&["explain", &file, "--json"], &backend[..]].concat()).ok().json()[0];
+    assert_eq!(explanation["regions"].as_array().unwrap().len(), 1);
+    let nodes = explanation["nodes"].as_array().unwrap();
+    let count = |predicate: &dyn Fn(&serde_json::Value) -> bool| nodes.iter().filter(|node| predicate(node)).count();
+    assert_eq!(count(&|node| node["placement"]["kind"] == "host"), 0, "{explanation}");
     let summed = count(&|node| {
         let sum = node["op"] == "qnn.conv2d" || node["op"] == "qnn.dense";
         sum && node["placement"]["backend"] == "dnnl"
     });
-    assert_eq!(summed, sums, "{explained}");
+    assert_eq!(summed, sum_count, "{explanation}");
 
-    let (expected, got) = (outputs(&file, input, &[]), outputs(&file, input, &backend));
-    assert_eq!(got.shape(), expected.shape());
-    assert_eq!(got.bytes(), expected.bytes(), "expected results bit-identical to the host");
+    let (expected, actual) = (outputs(&file, input, &[]), outputs(&file, input, &backend));
+    assert_eq!(actual.shape(), expected.shape());
+    assert_eq!(actual.bytes(), expected.bytes(), "expected results bit-identical to the host");
 }
 
 #[test]
 fn quantized_digits_match_host_in_one_region() {
     let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
-    let folder = tempfile::tempdir().unwrap();
-    let array = folder.path().join("x.npy");
+    let dir = tempfile::tempdir().unwrap();
+    let array = dir.path().join("x.npy");
     let images = io::npz::read_entry(&data("digits/test.npz"), Some("image")).unwrap();
     assert_eq!(images.shape()[0], 360);
     io::npy::write(&array, &images).unwrap();
@@ -272,10 +281,10 @@ def @main(%x: Tensor[(1, 8, 12, 12), uint8], %r: Tensor[(1, 16, 12, 12), uint8])
     let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
     let text = byoc([&["source", &file], &backend[..]].concat()).ok().out;
     assert!(text.contains("dnnl.qnn.conv2d"), "{text}");
-    let run = |extra: &[&str]| {
+    let run = |extra_args: &[&str]| {
         let results = plugins.path().join("y.npz").display().to_string();
         let inputs = ["--input", "x=random:1", "--input", "r=random:2", "--output", &results];
-        byoc([&["run", &file], &inputs[..], extra].concat()).ok();
+        byoc([&["run", &file], &inputs[..], extra_args].concat()).ok();
         io::npz::read(results.as_ref()).unwrap().remove(0).1
     };
     assert_eq!(run(&backend).bytes(), run(&[]).bytes(), "expected results bit-identical to the host");
@@ -302,10 +311,10 @@ def @main(%x: Tensor[(1, 8, 12, 12), int8]) {
     .unwrap();
     let file = file.display().to_string();
     let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
-    let explained = &byoc([&["explain", &file, "--json"], &backend[..]].concat()).ok().json()[0];
-    let concat = explained["nodes"].as_array().unwrap().iter().find(|node| node["op"] == "qnn.concatenate");
-    assert_eq!(concat.unwrap()["placement"]["backend"], "dnnl", "{explained}");
-    assert_eq!(explained["regions"].as_array().unwrap().len(), 1);
-    let (expected, got) = (outputs(&file, "x=random:1", &[]), outputs(&file, "x=random:1", &backend));
-    assert_eq!(got.bytes(), expected.bytes(), "expected results bit-identical to the host");
+    let explanation = &byoc([&["explain", &file, "--json"], &backend[..]].concat()).ok().json()[0];
+    let concat = explanation["nodes"].as_array().unwrap().iter().find(|node| node["op"] == "qnn.concatenate");
+    assert_eq!(concat.unwrap()["placement"]["backend"], "dnnl", "{explanation}");
+    assert_eq!(explanation["regions"].as_array().unwrap().len(), 1);
+    let (expected, actual) = (outputs(&file, "x=random:1", &[]), outputs(&file, "x=random:1", &backend));
+    assert_eq!(actual.bytes(), expected.bytes(), "expected results bit-identical to the host");
 }

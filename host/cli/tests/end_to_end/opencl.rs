@@ -13,22 +13,22 @@ use tempfile::TempDir;
 
 /// Scratch directory, and directory with the plugin.
 struct Fixture {
-    folder: TempDir,
+    temp_dir: TempDir,
     plugins: TempDir,
 }
 
 impl Fixture {
     fn new() -> Fixture {
-        Fixture { folder: tempfile::tempdir().unwrap(), plugins: plugin_dir(&["opencl"]) }
+        Fixture { temp_dir: tempfile::tempdir().unwrap(), plugins: plugin_dir(&["opencl"]) }
     }
 
     /// Creates the fixture; prints the reason and returns `None` if no device is available.
     #[expect(clippy::print_stdout, reason = "reports a skipped test")]
-    fn with_device() -> Option<Fixture> {
+    fn on_device() -> Option<Fixture> {
         let fixture = Fixture::new();
         let model = fixture.write("probe.relay", &program("%x: Tensor[(2, 3), float32]", &["nn.relu(%x)"]));
-        let explained = fixture.byoc(&["explain", &model], &[]);
-        if explained.out.contains("Unavailable") || explained.err.contains("Unavailable") {
+        let explanation = fixture.byoc(&["explain", &model], &[]);
+        if explanation.out.contains("Unavailable") || explanation.err.contains("Unavailable") {
             println!("skipped: no OpenCL device; install one with `apt-get install -y pocl-opencl-icd`");
             return None;
         }
@@ -36,7 +36,7 @@ impl Fixture {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.temp_dir.path().join(name)
     }
 
     fn write(&self, name: &str, text: &str) -> String {
@@ -45,30 +45,31 @@ impl Fixture {
     }
 
     /// Runs `byoc` with the backend and with additional environment variables.
-    fn byoc(&self, words: &[&str], variables: &[(&str, &str)]) -> CommandOutput {
+    fn byoc(&self, args: &[&str], variables: &[(&str, &str)]) -> CommandOutput {
         let dir = self.plugins.path().display().to_string();
-        let mut command = command(words.iter().copied().chain(["--backend", "opencl", "--plugin-dir", &dir]));
+        let mut command = command(args.iter().copied().chain(["--backend", "opencl", "--plugin-dir", &dir]));
         command.env("POCL_CACHE_DIR", self.path("pocl")).env("BYOC_CACHE_DIR", self.path("cache"));
         to_command_output(command.envs(variables.iter().copied()).output().unwrap())
     }
 
     /// Runs a model on the device and on the host, and checks that `max|a - b| / max|b|` of each output is at most
-    /// `most`.
-    fn compare(&self, model: &str, options: &[&str], most: f64) {
+    /// `max_error`.
+    fn compare(&self, model: &str, options: &[&str], max_error: f64) {
         let (device, host) = (self.path("device.npz"), self.path("host.npz"));
-        let words = ["run", model, "--require-offload=0.95", "--output", device.to_str().unwrap()];
-        self.byoc(&[&words, options].concat(), &[]).ok();
-        let inputs: Vec<&str> = options.iter().copied().filter(|word| !word.starts_with("--backend-option")).collect();
-        let words = ["run", model, "--output", host.to_str().unwrap()];
-        to_command_output(command(words.iter().chain(&inputs)).output().unwrap()).ok();
-        let (found, expected) = (npz::read(&device).unwrap(), npz::read(&host).unwrap());
-        assert_eq!(found.len(), expected.len());
-        for ((name, found), (_, expected)) in found.iter().zip(&expected) {
-            let (found, expected) = (found.view().to_f64s(), expected.view().to_f64s());
-            assert_eq!(found.len(), expected.len(), "{name}");
-            let largest = expected.iter().fold(1e-30, |most: f64, value| most.max(value.abs()));
-            let error = found.iter().zip(&expected).fold(0.0, |most: f64, (a, b)| most.max((a - b).abs())) / largest;
-            assert!(error <= most, "{name} of {model}: {error}");
+        let args = ["run", model, "--require-offload=0.95", "--output", device.to_str().unwrap()];
+        self.byoc(&[&args, options].concat(), &[]).ok();
+        let inputs: Vec<&str> = options.iter().copied().filter(|arg| !arg.starts_with("--backend-option")).collect();
+        let args = ["run", model, "--output", host.to_str().unwrap()];
+        to_command_output(command(args.iter().chain(&inputs)).output().unwrap()).ok();
+        let (actual, expected) = (npz::read(&device).unwrap(), npz::read(&host).unwrap());
+        assert_eq!(actual.len(), expected.len());
+        for ((name, actual), (_, expected)) in actual.iter().zip(&expected) {
+            let (actual, expected) = (actual.view().to_f64s(), expected.view().to_f64s());
+            assert_eq!(actual.len(), expected.len(), "{name}");
+            let largest = expected.iter().fold(1e-30, |largest: f64, value| largest.max(value.abs()));
+            let error =
+                actual.iter().zip(&expected).fold(0.0, |largest: f64, (a, b)| largest.max((a - b).abs())) / largest;
+            assert!(error <= max_error, "{name} of {model}: {error}");
         }
     }
 }
@@ -77,7 +78,7 @@ impl Fixture {
 fn program(parameters: &str, expressions: &[&str]) -> String {
     let lines: String = expressions.iter().enumerate().map(|(i, text)| format!("  %{i} = {text};\n")).collect();
     let results: Vec<String> = (0..expressions.len()).map(|i| format!("%{i}")).collect();
-    let result = if let [one] = &results[..] { one.clone() } else { format!("({})", results.join(", ")) };
+    let result = if let [only] = &results[..] { only.clone() } else { format!("({})", results.join(", ")) };
     format!("#[version = \"0.0.5\"]\ndef @main({parameters}) {{\n{lines}  {result}\n}}\n")
 }
 
@@ -89,7 +90,7 @@ fn random(parameters: &str) -> Vec<String> {
 
 /// Compares a program on the device with the host, for both kinds of tiles.
 fn compare_programs(parameters: &str, expressions: &[&str]) {
-    let Some(fixture) = Fixture::with_device() else { return };
+    let Some(fixture) = Fixture::on_device() else { return };
     let model = fixture.write("model.relay", &program(parameters, expressions));
     let inputs = random(parameters);
     let inputs: Vec<&str> = inputs.iter().flat_map(|input| ["--input", input.as_str()]).collect();
@@ -141,7 +142,7 @@ fn matrix_products() {
 /// precise.
 #[test]
 fn half_precision() {
-    let Some(fixture) = Fixture::with_device() else { return };
+    let Some(fixture) = Fixture::on_device() else { return };
     let parameters = "%x: Tensor[(2, 6, 11, 9), float16], %w: Tensor[(20, 6, 3, 3), float16], %bias: Tensor[(20), float16], \
                       %f: Tensor[(2, 6, 11, 9), float32]";
     let expressions = [
@@ -216,22 +217,22 @@ fn elementwise_chains_and_views() {
 
 #[test]
 fn networks_are_one_region() {
-    let Some(fixture) = Fixture::with_device() else { return };
+    let Some(fixture) = Fixture::on_device() else { return };
     let random = "--input=image=random:1";
     let tokens = ["--input=input_ids=random:3", "--input=attention_mask=ones"];
     let networks = [("resnet50", &[random][..]), ("mobilenet_v2", &[random]), ("bert_base", &tokens)];
     for (name, inputs) in networks {
         let model = fixture.path("model.onnx").display().to_string();
         to_command_output(command(["zoo", name, "-o", &model]).output().unwrap()).ok();
-        let explained = fixture.byoc(&["explain", &model, "--json"], &[]).ok();
-        assert_eq!(explained.json()[0]["regions"].as_array().unwrap().len(), 1, "{name}");
+        let explanation = fixture.byoc(&["explain", &model, "--json"], &[]).ok();
+        assert_eq!(explanation.json()[0]["regions"].as_array().unwrap().len(), 1, "{name}");
         fixture.compare(&model, inputs, 5e-4);
     }
 }
 
 #[test]
 fn recorded_networks_have_the_recorded_results() {
-    let Some(fixture) = Fixture::with_device() else { return };
+    let Some(fixture) = Fixture::on_device() else { return };
     // Only a few networks, as drivers take seconds to compile the programs of each.
     let names = ["bert_small", "convnext_small", "gru", "mobilenet_v2_025", "resnet18_w16", "unet_small"];
     let models = names.map(|name| data_text(&format!("models/{name}")));
@@ -242,12 +243,12 @@ fn recorded_networks_have_the_recorded_results() {
 
 #[test]
 fn conforms() {
-    let Some(fixture) = Fixture::with_device() else { return };
+    let Some(fixture) = Fixture::on_device() else { return };
     let library = fixture.plugins.path().join("libbyoc_opencl.so").display().to_string();
     let out = fixture.path("faults").display().to_string();
-    let words = ["plugins", "test", &library, "--cases", "2", "--json", "--out", &out];
-    let mut tested = command(words);
-    let output = to_command_output(tested.env("POCL_CACHE_DIR", fixture.path("pocl")).output().unwrap()).ok();
+    let args = ["plugins", "test", &library, "--cases", "2", "--json", "--out", &out];
+    let mut test_command = command(args);
+    let output = to_command_output(test_command.env("POCL_CACHE_DIR", fixture.path("pocl")).output().unwrap()).ok();
     assert_eq!(output.json().last().unwrap()["summary"]["passes"], true, "{}", output.out);
 }
 
@@ -255,7 +256,7 @@ fn conforms() {
 /// host.
 #[test]
 fn open_dimensions() {
-    let Some(fixture) = Fixture::with_device() else { return };
+    let Some(fixture) = Fixture::on_device() else { return };
     let parameters = "%x: Tensor[(n, 6, k, 9), float32], %w: Tensor[(20, 6, 3, 3), float32], \
                       %dense: Tensor[(10, 20), float32]";
     let expressions = [
@@ -265,8 +266,8 @@ fn open_dimensions() {
     let model = fixture.write("model.relay", &program(parameters, &expressions));
     for shape in [[1, 6, 7, 9], [3, 6, 7, 9], [1, 6, 4, 9], [3, 6, 7, 9], [0, 6, 7, 9]] {
         let data = fixture.path("x.npy");
-        let numbers = (0..shape.iter().product::<usize>()).map(|i| (i % 23) as f32 / 7.0 - 1.0).collect::<Vec<_>>();
-        byoc::io::npy::write(&data, &Tensor::from_slice(&shape, &numbers)).unwrap();
+        let values = (0..shape.iter().product::<usize>()).map(|i| (i % 23) as f32 / 7.0 - 1.0).collect::<Vec<_>>();
+        byoc::io::npy::write(&data, &Tensor::from_slice(&shape, &values)).unwrap();
         let x = format!("--input=x={}", data.display());
         let options = ["--dim=n=?", "--dim=k=?", &x, "--input=w=random:2", "--input=dense=random:3"];
         fixture.compare(&model, &options, 1e-5);
@@ -276,7 +277,7 @@ fn open_dimensions() {
 /// Tests that programs are cached as binaries, and that a corrupt binary is rebuilt.
 #[test]
 fn programs_are_cached() {
-    let Some(fixture) = Fixture::with_device() else { return };
+    let Some(fixture) = Fixture::on_device() else { return };
     let model = fixture.write("model.relay", &program("%x: Tensor[(5, 7), float32]", &["tanh(nn.relu(%x))"]));
     let run = || fixture.byoc(&["run", &model, "--input", "x=random:1"], &[("BYOC_LOG", "debug")]).ok();
     let binaries = || {
@@ -284,21 +285,21 @@ fn programs_are_cached() {
         let paths = entries.map(|entry| entry.unwrap().path());
         paths.filter(|path| path.extension().is_some_and(|end| end == "bin")).collect::<Vec<PathBuf>>()
     };
-    let first = run();
+    let first_output = run();
     let [binary] = &binaries()[..] else { panic!("expected one program, found {:?}", binaries()) };
     let written = std::fs::metadata(binary).unwrap().len();
-    assert_eq!(run().out, first.out);
+    assert_eq!(run().out, first_output.out);
     let mut bytes = std::fs::read(binary).unwrap();
     bytes[written as usize / 2] ^= 1;
     std::fs::write(binary, &bytes).unwrap();
-    let again = run().stderr_contains(&["is corrupted and is compiled again"]);
-    assert_eq!(again.out, first.out);
+    let second_output = run().stderr_contains(&["is corrupted and is compiled again"]);
+    assert_eq!(second_output.out, first_output.out);
     assert!(!run().err.contains("is corrupted"));
 }
 
 #[test]
 fn traces_have_the_times_of_kernels() {
-    let Some(fixture) = Fixture::with_device() else { return };
+    let Some(fixture) = Fixture::on_device() else { return };
     let model = fixture.write("model.relay", &program("%x: Tensor[(50, 70), float32]", &["nn.softmax(nn.relu(%x))"]));
     let trace = fixture.path("trace.json").display().to_string();
     fixture.byoc(&["run", &model, "--input", "x=random:1", "--trace", &trace], &[]).ok();
@@ -310,7 +311,7 @@ fn traces_have_the_times_of_kernels() {
 
 #[test]
 fn source_and_listing_are_readable() {
-    let Some(fixture) = Fixture::with_device() else { return };
+    let Some(fixture) = Fixture::on_device() else { return };
     let model = data_text("digits/digits.onnx");
     let source = fixture.byoc(&["source", &model, "--dim", "batch=1"], &[]).ok().out;
     for part in ["kernel __attribute__((reqd_work_group_size(", "nn.conv2d: (1, ", "-> (1, 10)", "work-items"] {
@@ -319,6 +320,6 @@ fn source_and_listing_are_readable() {
     let artifact = fixture.path("digits.byoc").display().to_string();
     fixture.byoc(&["compile", &model, "--dim", "batch=1", "-o", &artifact], &[]).ok();
     let dir = fixture.plugins.path().display().to_string();
-    let shown = to_command_output(command(["inspect", &artifact, "--plugin-dir", &dir]).output().unwrap()).ok();
-    assert!(shown.out.contains("_product: nn.conv2d"), "{}", shown.out);
+    let listing = to_command_output(command(["inspect", &artifact, "--plugin-dir", &dir]).output().unwrap()).ok();
+    assert!(listing.out.contains("_product: nn.conv2d"), "{}", listing.out);
 }

@@ -26,11 +26,11 @@ impl Files {
 
     fn opt(&self, args: &[&str]) -> crate::CommandOutput {
         let is_file = |arg: &str| [".relay", ".txt"].iter().any(|end| arg.ends_with(end));
-        let place = |arg: &&str| match is_file(arg) {
+        let path_of = |arg: &&str| match is_file(arg) {
             true => Path::join(self.0.path(), arg).display().to_string(),
             false => (*arg).to_owned(),
         };
-        byoc(["opt".to_owned(), place(&"program.relay")].into_iter().chain(args.iter().map(place)))
+        byoc(["opt".to_owned(), path_of(&"program.relay")].into_iter().chain(args.iter().map(path_of)))
     }
 }
 
@@ -39,14 +39,14 @@ fn prints_expression_unchanged_without_passes() {
     let files = Files::new();
     files.write("program.relay", "free_var %y: int32; free_var %x; %0 = %x; (%0, 1 * 2 + %y)");
     let output = files.opt(&[]);
-    let printed = "#[version = \"0.0.5\"]
+    let text = "#[version = \"0.0.5\"]
 def @main(%y: int32, %x) {
   %0 = multiply(1, 2);
   %1 = add(%0, %y);
   (%x, %1)
 }
 ";
-    assert_eq!((output.code, output.out.as_str()), (0, printed), "{}", output.err);
+    assert_eq!((output.code, output.out.as_str()), (0, text), "{}", output.err);
     // With passes or a comparison the module must be well typed. A comparison does not require passes.
     assert!(files.opt(&["--pass", "infer_type"]).err.contains("E0205"));
     files.write("program.relay", "free_var %x: int32; %x + 1");

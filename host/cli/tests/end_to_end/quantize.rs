@@ -8,25 +8,25 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// Creates a directory for the quantized model; returns the directory and the path of the model in it.
-fn place() -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("int8.relay");
-    (folder, file)
+fn output_file() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("int8.relay");
+    (dir, file)
 }
 
 /// Runs `byoc quantize MODEL --calibrate DATA -o FILE ...`.
-fn quantize(model: &str, calibrate: &str, output: &Path, extra: &[&str]) -> CommandOutput {
+fn quantize(model: &str, calibrate: &str, output: &Path, extra_args: &[&str]) -> CommandOutput {
     let output = output.display().to_string();
-    byoc(["quantize", model, "--calibrate", calibrate, "-o", &output].iter().chain(extra))
+    byoc(["quantize", model, "--calibrate", calibrate, "-o", &output].iter().chain(extra_args))
 }
 
 /// Returns the first output of a run on all samples of an array.
-fn outputs(model: &str, input: &str, samples: &Tensor, extra: &[&str]) -> Tensor {
-    let folder = tempfile::tempdir().unwrap();
-    let (array, results) = (folder.path().join("x.npy"), folder.path().join("y.npz"));
+fn outputs(model: &str, input: &str, samples: &Tensor, extra_args: &[&str]) -> Tensor {
+    let dir = tempfile::tempdir().unwrap();
+    let (array, results) = (dir.path().join("x.npy"), dir.path().join("y.npz"));
     io::npy::write(&array, samples).unwrap();
     let (input, results_text) = (format!("{input}={}", array.display()), results.display().to_string());
-    byoc(["run", model, "--input", &input, "--output", &results_text].iter().chain(extra)).ok();
+    byoc(["run", model, "--input", &input, "--output", &results_text].iter().chain(extra_args)).ok();
     io::npz::read(&results).unwrap().remove(0).1
 }
 
@@ -51,7 +51,7 @@ fn report(output: &CommandOutput) -> (Vec<serde_json::Value>, serde_json::Value)
 fn digits_keep_accuracy_with_every_scheme_and_method() {
     let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
     let (images, labels) = test_set();
-    for extra in [
+    for extra_args in [
         &[][..],
         &["--keep", "none"],
         &["--scheme", "asymmetric"],
@@ -59,29 +59,29 @@ fn digits_keep_accuracy_with_every_scheme_and_method() {
         &["--scheme", "symmetric,per-tensor", "--method", "percentile:99.9"],
         &["--scheme", "symmetric,power-of-two", "--method", "entropy"],
     ] {
-        let (_folder, file) = place();
-        let output = quantize(&model, &calibration, &file, &[extra, &["--json"]].concat()).ok();
+        let (_dir, file) = output_file();
+        let output = quantize(&model, &calibration, &file, &[extra_args, &["--json"]].concat()).ok();
         let (rows, summary) = report(&output);
-        assert_eq!(summary["quantized"], if extra.contains(&"none") { 5 } else { 4 });
+        assert_eq!(summary["quantized"], if extra_args.contains(&"none") { 5 } else { 4 });
         for row in rows.iter().filter(|row| row["kind"] == "int8") {
-            assert!(row["signal_to_noise_db"].as_f64().unwrap() > 15.0, "{row} by {extra:?}");
+            assert!(row["signal_to_noise_db"].as_f64().unwrap() > 15.0, "{row} by {extra_args:?}");
         }
         // One run classifies all images, as the batch dimension stays symbolic.
         let logits = outputs(&file.display().to_string(), "image", &images, &[]);
-        assert!(count_correct(&logits, &labels) >= 355, "{} by {extra:?}", count_correct(&logits, &labels));
+        assert!(count_correct(&logits, &labels) >= 355, "{} by {extra_args:?}", count_correct(&logits, &labels));
     }
 }
 
 #[test]
 fn quantized_model_consists_of_qnn_operators() {
     let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
-    let (_folder, file) = place();
+    let (_dir, file) = output_file();
     quantize(&model, &calibration, &file, &[]).ok();
     let text = std::fs::read_to_string(&file).unwrap();
     let count = |name: &str| text.matches(&format!("{name}(")).count();
     assert!(text.contains("%image: Tensor[(batch, 1, 8, 8), float32]"), "{text}");
     // The first convolution is in float; there is one quantization, and one dequantization of the last accumulators.
-    let wanted = [
+    let expected = [
         (" nn.conv2d", 1),
         ("qnn.conv2d", 2),
         ("qnn.dense", 2),
@@ -90,22 +90,22 @@ fn quantized_model_consists_of_qnn_operators() {
         ("qnn.dequantize", 1),
         ("nn.max_pool2d", 2),
     ];
-    for (name, times) in wanted {
+    for (name, times) in expected {
         assert_eq!(count(name), times, "expected {times} occurrences of {name} in\n{text}");
     }
     // The same command writes the same bytes.
     let weights = std::fs::read(file.with_extension("relay.safetensors")).unwrap();
-    let (_folder, again) = place();
-    quantize(&model, &calibration, &again, &["--threads", "1"]).ok();
-    assert_eq!(std::fs::read_to_string(&again).unwrap(), text);
-    assert_eq!(std::fs::read(again.with_extension("relay.safetensors")).unwrap(), weights);
+    let (_dir, second_file) = output_file();
+    quantize(&model, &calibration, &second_file, &["--threads", "1"]).ok();
+    assert_eq!(std::fs::read_to_string(&second_file).unwrap(), text);
+    assert_eq!(std::fs::read(second_file.with_extension("relay.safetensors")).unwrap(), weights);
 }
 
 #[test]
 fn residual_network_keeps_results() {
     let model = data_text("models/resnet18_w16");
     let input = "input.1";
-    let (_folder, file) = place();
+    let (_dir, file) = output_file();
     let output = quantize(&model, "random:1", &file, &["--keep", "none", "--samples", "8", "--json"])
         .ok()
         .stderr_contains(&["E0533"]);
@@ -138,7 +138,7 @@ fn accelerator() -> (TempDir, Vec<String>) {
 }
 
 /// Returns the number of calls to `operator` that `explain` reports in backend regions.
-fn offloaded(model: &str, options: &[&str], operator: &str) -> usize {
+fn offloaded_count(model: &str, options: &[&str], operator: &str) -> usize {
     let output = byoc(["explain", model, "--json", "--no-cache"].iter().chain(options)).ok();
     let nodes = output.json()[0]["nodes"].as_array().unwrap().clone();
     let on_it = nodes.iter().filter(|n| n["op"] == operator && n["placement"]["kind"] == "region");
@@ -151,7 +151,7 @@ fn digits_on_accelerator_match_host_bit_for_bit() {
     let (images, labels) = test_set();
     let (_plugins, options) = accelerator();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let (_folder, file) = place();
+    let (_dir, file) = output_file();
     quantize(&model, &calibration, &file, &options).ok();
     let file = file.display().to_string();
     let host = outputs(&file, "image", &images, &[]);
@@ -160,7 +160,7 @@ fn digits_on_accelerator_match_host_bit_for_bit() {
     assert!(count_correct(&host, &labels) >= 355, "{}", count_correct(&host, &labels));
     assert!(host == on_device, "expected device results bit-identical to the host");
     let batch = [&options[..], &["--dim", "batch=360"]].concat();
-    assert_eq!((offloaded(&file, &batch, "qnn.conv2d"), offloaded(&file, &batch, "qnn.dense")), (2, 2));
+    assert_eq!((offloaded_count(&file, &batch, "qnn.conv2d"), offloaded_count(&file, &batch, "qnn.dense")), (2, 2));
 }
 
 #[test]
@@ -168,23 +168,23 @@ fn offloads_every_layer_of_residual_network() {
     let (_plugins, options) = accelerator();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let image = io::random::tensor(DType::F32, &[1, 3, 64, 64], 7);
-    for (keep, convolutions) in [("first", 19), ("none", 20)] {
-        let (_folder, file) = place();
-        let extra = [&options[..], &["--keep", keep, "--samples", "2"]].concat();
-        quantize(&data_text("models/resnet18_w16"), "random:1", &file, &extra).ok();
+    for (keep_option, convolutions) in [("first", 19), ("none", 20)] {
+        let (_dir, file) = output_file();
+        let extra_args = [&options[..], &["--keep", keep_option, "--samples", "2"]].concat();
+        quantize(&data_text("models/resnet18_w16"), "random:1", &file, &extra_args).ok();
         let file = file.display().to_string();
-        assert_eq!(offloaded(&file, &options, "qnn.conv2d"), convolutions);
-        assert_eq!(offloaded(&file, &options, "qnn.dense"), 1);
+        assert_eq!(offloaded_count(&file, &options, "qnn.conv2d"), convolutions);
+        assert_eq!(offloaded_count(&file, &options, "qnn.dense"), 1);
         let host = outputs(&file, "input_1", &image, &[]);
         let device = outputs(&file, "input_1", &image, &[&options[..], &["--no-cache"]].concat());
-        assert!(host == device, "--keep {keep}: expected device results bit-identical to the host");
+        assert!(host == device, "--keep {keep_option}: expected device results bit-identical to the host");
     }
 }
 
 #[test]
 fn concatenations_and_means_stay_integers() {
-    let (folder, file) = place();
-    let model = folder.path().join("m.relay");
+    let (dir, file) = output_file();
+    let model = dir.path().join("m.relay");
     let text = "#[version = \"0.0.5\"]
 def @main(%x: Tensor[(n, 4, 8, 8), float32]) {
   %0 = nn.conv2d(%x, meta[relay.Constant][0], padding=[1, 1, 1, 1], channels=4, kernel_size=[3, 3]);
@@ -201,15 +201,16 @@ def @main(%x: Tensor[(n, 4, 8, 8), float32]) {
     std::fs::write(&model, text).unwrap();
     let shapes: [&[usize]; 4] = [&[4, 4, 3, 3], &[8, 4, 1, 1], &[8, 12, 3, 3], &[10, 8]];
     let weights: Vec<Tensor> = (0..).zip(shapes).map(|(seed, s)| io::random::tensor(DType::F32, s, seed)).collect();
-    let named = weights.iter().enumerate().map(|(i, tensor)| (i.to_string(), tensor));
-    io::weights::write(&folder.path().join("m.safetensors"), named).unwrap();
+    let named_weights = weights.iter().enumerate().map(|(i, tensor)| (i.to_string(), tensor));
+    io::weights::write(&dir.path().join("m.safetensors"), named_weights).unwrap();
     let model = model.display().to_string();
     for scheme in ["symmetric", "asymmetric"] {
-        let extra = ["--keep", "none", "--scheme", scheme, "--json"];
-        let (rows, _) = report(&quantize(&model, "random:1", &file, &extra).ok());
+        let extra_args = ["--keep", "none", "--scheme", scheme, "--json"];
+        let (rows, _) = report(&quantize(&model, "random:1", &file, &extra_args).ok());
         let ops: Vec<&str> = rows.iter().map(|row| row["op"].as_str().unwrap()).collect();
-        let wanted = "nn.conv2d nn.conv2d concatenate nn.avg_pool2d nn.conv2d nn.global_avg_pool2d nn.dense".split(' ');
-        assert_eq!(ops, wanted.collect::<Vec<_>>());
+        let expected =
+            "nn.conv2d nn.conv2d concatenate nn.avg_pool2d nn.conv2d nn.global_avg_pool2d nn.dense".split(' ');
+        assert_eq!(ops, expected.collect::<Vec<_>>());
         for row in &rows {
             assert!(row["signal_to_noise_db"].as_f64().unwrap() >= 25.0, "{row} by {scheme}");
         }
@@ -226,8 +227,8 @@ def @main(%x: Tensor[(n, 4, 8, 8), float32]) {
 #[test]
 fn calibrates_with_folder_of_images_and_labels() {
     let (model, pictures) = (data_text("digits/digits.onnx"), data_text("digits/samples"));
-    let (folder, file) = place();
-    let labels = folder.path().join("labels.txt");
+    let (dir, file) = output_file();
+    let labels = dir.path().join("labels.txt");
     std::fs::write(&labels, (0..10).map(|d| format!("{d}\n")).collect::<String>()).unwrap();
     let output = quantize(&model, &pictures, &file, &["--labels", &labels.display().to_string(), "--json"]).ok();
     let (_, summary) = report(&output);
@@ -241,29 +242,29 @@ fn calibrates_with_folder_of_images_and_labels() {
 #[test]
 fn keeps_sensitive_layers_in_float() {
     let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
-    let (_folder, file) = place();
-    let whole = ["--scheme", "symmetric,per-tensor,power-of-two", "--keep", "none", "--json"];
-    let (_, before) = report(&quantize(&model, &calibration, &file, &whole).ok());
+    let (_dir, file) = output_file();
+    let options = ["--scheme", "symmetric,per-tensor,power-of-two", "--keep", "none", "--json"];
+    let (_, report_before) = report(&quantize(&model, &calibration, &file, &options).ok());
     let loss = |summary: &serde_json::Value| 1.0 - summary["cosine"].as_f64().unwrap();
-    let limit = loss(&before) / 2.0;
+    let limit = loss(&report_before) / 2.0;
     let limit_text = limit.to_string();
-    let extra = [&whole[..], &["--max-loss", &limit_text]].concat();
-    let (rows, after) = report(&quantize(&model, &calibration, &file, &extra).ok());
-    assert!(loss(&after) <= limit, "{after} after {before}");
-    let kept = rows.iter().filter(|row| row["kind"] == "float").count();
-    assert!(kept > 0 && kept < 5, "{rows:?}");
-    let most = |kind: &str| {
+    let extra_args = [&options[..], &["--max-loss", &limit_text]].concat();
+    let (rows, report_after) = report(&quantize(&model, &calibration, &file, &extra_args).ok());
+    assert!(loss(&report_after) <= limit, "{report_after} after {report_before}");
+    let float_layers = rows.iter().filter(|row| row["kind"] == "float").count();
+    assert!(float_layers > 0 && float_layers < 5, "{rows:?}");
+    let largest = |kind: &str| {
         let of_kind = rows.iter().filter(|row| row["kind"] == kind);
         of_kind.map(|row| row["sensitivity"].as_f64().unwrap()).collect::<Vec<_>>()
     };
-    let least_kept = most("float").into_iter().fold(f64::INFINITY, f64::min);
-    assert!(most("int8").into_iter().all(|s| s <= least_kept), "{rows:?}");
+    let least_kept = largest("float").into_iter().fold(f64::INFINITY, f64::min);
+    assert!(largest("int8").into_iter().all(|s| s <= least_kept), "{rows:?}");
 }
 
 #[test]
 fn keeps_named_layers_in_float() {
     let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
-    let (_folder, file) = place();
+    let (_dir, file) = output_file();
     let (rows, _) = report(&quantize(&model, &calibration, &file, &["--keep", "none", "--json"]).ok());
     let name = rows[1]["layer"].as_str().unwrap();
     let (rows, summary) = report(&quantize(&model, &calibration, &file, &["--keep", name, "--json"]).ok());
@@ -271,9 +272,9 @@ fn keeps_named_layers_in_float() {
         (&summary["quantized"], &rows[1]["kind"], &rows[1]["reason"]),
         (&4.into(), &"float".into(), &"kept by name".into())
     );
-    let wrong = format!("{name}x");
-    quantize(&model, &calibration, &file, &["--keep", &wrong]).fails_with("E0361").stderr_contains(&[
-        &wrong,
+    let wrong_name = format!("{name}x");
+    quantize(&model, &calibration, &file, &["--keep", &wrong_name]).fails_with("E0361").stderr_contains(&[
+        &wrong_name,
         name,
         "did you mean",
     ]);
@@ -283,30 +284,30 @@ fn keeps_named_layers_in_float() {
 #[test]
 fn reports_invalid_calibration_data() {
     let model = data_text("digits/digits.onnx");
-    let (folder, file) = place();
-    let array = folder.path().join("c.npz");
-    let with = |name: &str, tensor: &Tensor| {
+    let (dir, file) = output_file();
+    let array = dir.path().join("c.npz");
+    let with_tensor = |name: &str, tensor: &Tensor| {
         io::npz::write(&array, [(name, tensor)]).unwrap();
         quantize(&model, &array.display().to_string(), &file, &[])
     };
-    let good = Tensor::zeros(DType::F32, &[4, 1, 8, 8]).unwrap();
-    with("images", &good).fails_with("E0530").stderr_contains(&[
+    let valid = Tensor::zeros(DType::F32, &[4, 1, 8, 8]).unwrap();
+    with_tensor("images", &valid).fails_with("E0530").stderr_contains(&[
         "c.npz",
         "has no entry for model input \"image\"",
         "rename the entry \"images\"",
     ]);
-    with("image", &Tensor::zeros(DType::F32, &[4, 1, 8, 9]).unwrap())
+    with_tensor("image", &Tensor::zeros(DType::F32, &[4, 1, 8, 9]).unwrap())
         .fails_with("E0530")
         .stderr_contains(&["(4, 1, 8, 9)", "(batch, 1, 8, 8)"]);
     let mut values = vec![0.5f32; 4 * 64];
     values[2 * 64 + 8 + 3] = f32::NAN;
-    with("image", &Tensor::from_slice(&[4, 1, 8, 8], &values))
+    with_tensor("image", &Tensor::from_slice(&[4, 1, 8, 8], &values))
         .fails_with("E0531")
         .stderr_contains(&["entry \"image\": expected finite values, found NaN at [2, 0, 1, 3]"]);
-    with("image", &Tensor::zeros(DType::F32, &[0, 1, 8, 8]).unwrap()).fails_with("E0532");
-    let empty = folder.path().join("empty");
-    std::fs::create_dir(&empty).unwrap();
-    quantize(&model, &empty.display().to_string(), &file, &[])
+    with_tensor("image", &Tensor::zeros(DType::F32, &[0, 1, 8, 8]).unwrap()).fails_with("E0532");
+    let empty_dir = dir.path().join("empty");
+    std::fs::create_dir(&empty_dir).unwrap();
+    quantize(&model, &empty_dir.display().to_string(), &file, &[])
         .fails_with("E0532")
         .stderr_contains(&["empty: expected at least one image, found none"]);
     quantize(&model, "/no/such/file.npz", &file, &[]).fails_with("E0512").stderr_contains(&["/no/such/file.npz"]);
@@ -315,27 +316,29 @@ fn reports_invalid_calibration_data() {
 
 #[test]
 fn reports_models_that_cannot_be_quantized() {
-    let (folder, file) = place();
+    let (temp_dir, file) = output_file();
     let calibration = data_text("digits/calibration.npz");
     let model = data_text("digits/digits.onnx");
     quantize(&model, &calibration, &file, &["--scheme", "symetric"]).fails_with("E0430").stderr_contains(&["symetric"]);
     quantize(&model, &calibration, &file, &["--backend", "no_such"]).fails_with("E0401").stderr_contains(&["no_such"]);
-    quantize(&model, &calibration, &folder.path().join("x.onnx"), &[]).fails_with("E0513").stderr_contains(&[".relay"]);
-    let relu = folder.path().join("relu.relay");
+    quantize(&model, &calibration, &temp_dir.path().join("x.onnx"), &[])
+        .fails_with("E0513")
+        .stderr_contains(&[".relay"]);
+    let relu = temp_dir.path().join("relu.relay");
     std::fs::write(&relu, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }").unwrap();
     quantize(&relu.display().to_string(), "random", &file, &[])
         .fails_with("E0360")
         .stderr_contains(&["expected at least one layer to quantize, found none"]);
     let plugins = byoc_test_support::plugin_dir(&["template"]);
     let dir = plugins.path().display().to_string();
-    let extra = ["--backend", "template", "--plugin-dir", &dir];
-    quantize(&model, &calibration, &file, &extra).fails_with("E0430").stderr_contains(&["template", "--scheme"]);
+    let extra_args = ["--backend", "template", "--plugin-dir", &dir];
+    quantize(&model, &calibration, &file, &extra_args).fails_with("E0430").stderr_contains(&["template", "--scheme"]);
 }
 
 #[test]
 fn fixes_dimension_that_program_depends_on() {
-    let (folder, file) = place();
-    let model = folder.path().join("m.relay");
+    let (dir, file) = output_file();
+    let model = dir.path().join("m.relay");
     let text = "#[version = \"0.0.5\"]
 def @main(%x: Tensor[(n, 4), float32]) {
   %0 = nn.dense(%x, meta[relay.Constant][0], units=4);
@@ -346,7 +349,7 @@ def @main(%x: Tensor[(n, 4), float32]) {
 }";
     std::fs::write(&model, text).unwrap();
     let weight = io::random::tensor(DType::F32, &[4, 4], 3);
-    io::weights::write(&folder.path().join("m.safetensors"), [("0".to_owned(), &weight)]).unwrap();
+    io::weights::write(&dir.path().join("m.safetensors"), [("0".to_owned(), &weight)]).unwrap();
     let output = quantize(&model.display().to_string(), "random", &file, &[]).ok();
     output.stderr_contains(&["E0534", "x [1, 4]"]);
     assert!(std::fs::read_to_string(&file).unwrap().contains("%x: Tensor[(1, 4), float32]"));
@@ -355,8 +358,8 @@ def @main(%x: Tensor[(n, 4), float32]) {
 /// Tests that weights passed as parameters of a Relay program become constants with the values in the calibration data.
 #[test]
 fn weights_among_inputs_become_constants() {
-    let (folder, file) = place();
-    let model = folder.path().join("float.relay");
+    let (dir, file) = output_file();
+    let model = dir.path().join("float.relay");
     let program = "#[version = \"0.0.5\"]
 def @main(%x: Tensor[(2, 3, 8, 8), float32], %w: Tensor[(4, 3, 3, 3), float32], %b: Tensor[(4), float32]) {
   nn.bias_add(nn.conv2d(%x, %w, channels=4, kernel_size=[3, 3]), %b)
@@ -366,20 +369,20 @@ def @main(%x: Tensor[(2, 3, 8, 8), float32], %w: Tensor[(4, 3, 3, 3), float32], 
     let model = model.display().to_string();
     let [x, w, b] = [(vec![2, 3, 8, 8], 1), (vec![4, 3, 3, 3], 2), (vec![4], 3)]
         .map(|(shape, seed)| io::random::tensor(DType::F32, &shape, seed));
-    let data = folder.path().join("data.npz");
+    let data = dir.path().join("data.npz");
     io::npz::write(&data, [("x", &x), ("w", &w), ("b", &b)]).unwrap();
     let data = data.display().to_string();
     let output = quantize(&model, &data, &file, &["--keep", "none"]).ok();
     output.stderr_contains(&["weight inputs become constants of the quantized model", ": b, w"]);
 
-    let results = folder.path().join("y.npz").display().to_string();
+    let results = dir.path().join("y.npz").display().to_string();
     let run = |model: &str, inputs: &[&str]| {
-        let given: Vec<String> = inputs.iter().map(|name| format!("--input={name}={data}")).collect();
-        byoc(["run", model, "--output", &results].map(String::from).iter().chain(&given)).ok();
+        let input_args: Vec<String> = inputs.iter().map(|name| format!("--input={name}={data}")).collect();
+        byoc(["run", model, "--output", &results].map(String::from).iter().chain(&input_args)).ok();
         io::npz::read(Path::new(&results)).unwrap().remove(0).1
     };
     let float = run(&model, &["x", "w", "b"]);
-    let quantized = run(&file.display().to_string(), &["x"]);
-    let alike = cosine(&float.view().to_f64s(), &quantized.view().to_f64s());
+    let actual = run(&file.display().to_string(), &["x"]);
+    let alike = cosine(&float.view().to_f64s(), &actual.view().to_f64s());
     assert!(alike > 0.999, "{alike:?}");
 }

@@ -6,14 +6,14 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// Creates a directory with the faulty plugin for `mistake`, and a model that the plugin supports.
-fn rude(mistake: &str) -> (TempDir, String, String) {
-    let folder = temporary_folder();
-    copy(&test_plugin("faulty"), &folder.path().join(format!("faulty_{mistake}.so")));
-    let model = folder.path().join("model.relay");
+fn faulty_plugin(mistake: &str) -> (TempDir, String, String) {
+    let temp_dir = temporary_folder();
+    copy(&test_plugin("faulty"), &temp_dir.path().join(format!("faulty_{mistake}.so")));
+    let model = temp_dir.path().join("model.relay");
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(3, 3), float32]) { nn.relu(%x) }\n";
     std::fs::write(&model, program).unwrap();
-    let (dir, model) = (folder.path().display().to_string(), model.display().to_string());
-    (folder, dir, model)
+    let (dir, model) = (temp_dir.path().display().to_string(), model.display().to_string());
+    (temp_dir, dir, model)
 }
 
 fn run(dir: &str, model: &str) -> CommandOutput {
@@ -37,9 +37,9 @@ fn failure_before_run_falls_back_to_host() {
         ("other_symbol", &["to a library that does not define it", "the library defines somebody_else"]),
         ("other_loader", &["loadbinary_somebody_else", "compiled by plugin faulty"]),
     ];
-    for (mistake, words) in cases {
-        let (_folder, dir, model) = rude(mistake);
-        let output = run(&dir, &model).ok().stderr_contains(words);
+    for (mistake, fragments) in cases {
+        let (_dir, dir, model) = faulty_plugin(mistake);
+        let output = run(&dir, &model).ok().stderr_contains(fragments);
         assert!(output.out.contains("(3, 3)") || output.out.contains("[3, 3]"), "{mistake}: {}", output.out);
         the_next_command_works(&dir);
     }
@@ -49,8 +49,8 @@ fn failure_before_run_falls_back_to_host() {
 /// owns the constants, and the host may have released its copies by then.
 #[test]
 fn region_refused_after_release_of_constants_runs_on_host() {
-    let (folder, dir, _) = rude("panic_prepare");
-    let file = folder.path().join("digits.byoc").display().to_string();
+    let (temp_dir, dir, _) = faulty_plugin("panic_prepare");
+    let file = temp_dir.path().join("digits.byoc").display().to_string();
     let digits = data_text("digits/digits.onnx");
     let backend = ["--backend", "faulty", "--plugin-dir", &dir, "--no-cache"];
     let on_host = byoc(["run", &digits, "--dim", "batch=1", "--input", "image=random:3"]).ok().out;
@@ -63,7 +63,7 @@ fn region_refused_after_release_of_constants_runs_on_host() {
 
 #[test]
 fn failure_in_run_is_error() {
-    let (_folder, dir, model) = rude("panic_run");
+    let (_dir, dir, model) = faulty_plugin("panic_run");
     run(&dir, &model)
         .fails_with("E0406")
         .stderr_contains(&["plugin faulty: run: panicked at", "deliberate panic in run"]);
@@ -72,53 +72,53 @@ fn failure_in_run_is_error() {
 
 #[test]
 fn failure_at_start_is_error() {
-    let (_folder, dir, model) = rude("panic_describe");
+    let (_dir, dir, model) = faulty_plugin("panic_describe");
     run(&dir, &model)
         .fails_with("E0406")
         .stderr_contains(&["plugin faulty: describe: panicked at", "deliberate panic in describe"]);
     the_next_command_works(&dir);
-    let (_folder, dir, model) = rude("panic_init");
+    let (_dir, dir, model) = faulty_plugin("panic_init");
     run(&dir, &model).fails_with("E0401").stderr_contains(&["E0419", "deliberate panic in init"]);
     the_next_command_works(&dir);
-    let (_folder, dir, model) = rude("error_init");
+    let (_dir, dir, model) = faulty_plugin("error_init");
     run(&dir, &model).fails_with("E0401").stderr_contains(&["E0418", "expected a connected device, found none"]);
     the_next_command_works(&dir);
 }
 
 #[test]
 fn wrong_prepared_shapes_fall_back_to_host() {
-    for (mistake, what) in [
+    for (mistake, reason) in [
         ("panic_prepare", "deliberate panic in prepare"),
         ("one_output_more", "expected output dimensions [3, 3], found prepared dimensions [3, 3] and [1]"),
     ] {
-        let (_folder, dir, model) = rude(mistake);
-        run(&dir, &model).ok().stderr_contains(&["faulty", "host", what]);
+        let (_dir, dir, model) = faulty_plugin(mistake);
+        run(&dir, &model).ok().stderr_contains(&["faulty", "host", reason]);
         the_next_command_works(&dir);
     }
 }
 
 #[test]
 fn checked_run_reports_out_of_bounds_writes() {
-    for (mistake, what) in [
+    for (mistake, reason) in [
         ("writes_past_end", "output 0: 1 bytes written after the end, the first at offset 0 past the end"),
         ("writes_before_start", "output 0: 1 bytes written before the start, the last at offset -1"),
         ("writes_past_workspace", "workspace: 1 bytes written after the end"),
         ("writes_input", "input 0 was written to"),
     ] {
-        let (_folder, dir, model) = rude(mistake);
+        let (_dir, dir, model) = faulty_plugin(mistake);
         let args = ["run", &model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", &dir, "--no-cache"];
         let output =
             Command::new(env!("CARGO_BIN_EXE_byoc")).args(args).env("BYOC_CHECK_REGIONS", "1").output().unwrap();
         crate::to_command_output(output)
             .fails_with("E0613")
-            .stderr_contains(&["plugin faulty: run: region tvmgen_", what]);
+            .stderr_contains(&["plugin faulty: run: region tvmgen_", reason]);
         the_next_command_works(&dir);
     }
 }
 
 #[test]
 fn correct_plugin_passes_checked_run() {
-    let (_folder, dir, model) = rude("nothing");
+    let (_dir, dir, model) = faulty_plugin("nothing");
     let args = ["run", &model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", &dir, "--require-offload"];
     let output = Command::new(env!("CARGO_BIN_EXE_byoc")).args(args).env("BYOC_CHECK_REGIONS", "1").output().unwrap();
     crate::to_command_output(output).ok();
@@ -126,7 +126,7 @@ fn correct_plugin_passes_checked_run() {
 
 #[test]
 fn last_line_names_endless_loop() {
-    let (_folder, dir, model) = rude("endless_run");
+    let (_dir, dir, model) = faulty_plugin("endless_run");
     let args = ["run", &model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", &dir, "-vv"];
     let mut child = Command::new(env!("CARGO_BIN_EXE_byoc"))
         .args(args)
@@ -142,23 +142,23 @@ fn last_line_names_endless_loop() {
             let _ = send.send(line);
         }
     });
-    let mut said = Vec::new();
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !said
+    let mut log = Vec::new();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !log
         .iter()
         .any(|line: &String| line.contains("plugin faulty: run: region tvmgen_default_faulty_main_0 begins"))
     {
-        let left = until.saturating_duration_since(std::time::Instant::now());
-        match lines.recv_timeout(left) {
-            Ok(line) => said.push(line),
+        let remaining = deadline.saturating_duration_since(std::time::Instant::now());
+        match lines.recv_timeout(remaining) {
+            Ok(line) => log.push(line),
             Err(_) => break,
         }
     }
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(
-        said.iter().any(|line| line.contains("plugin faulty: run: region tvmgen_default_faulty_main_0 begins")),
-        "{said:#?}"
+        log.iter().any(|line| line.contains("plugin faulty: run: region tvmgen_default_faulty_main_0 begins")),
+        "{log:#?}"
     );
     the_next_command_works(&dir);
 }
@@ -166,8 +166,8 @@ fn last_line_names_endless_loop() {
 /// Tests that a region without outputs stays on the host, as no backend can compile it.
 #[test]
 fn region_without_outputs_stays_on_host() {
-    let (folder, dir, _) = rude("nothing");
-    let model = folder.path().join("regions.relay");
+    let (temp_dir, dir, _) = faulty_plugin("nothing");
+    let model = temp_dir.path().join("regions.relay");
     let region = |name: &str, body: &str| {
         format!(
             "def @{name}(%y: Tensor[(3, 3), float32], Compiler=\"faulty\", Primitive=1, Inline=1, global_symbol=\"{name}\") \
@@ -181,12 +181,12 @@ fn region_without_outputs_stays_on_host() {
     );
     std::fs::write(&model, program).unwrap();
     let output = run(&dir, &model.display().to_string()).ok();
-    for words in [
+    for fragments in [
         "warning[E0421]",
         "graph empty: expected at least one output, found none",
         "region empty could not be compiled and runs on the host",
     ] {
-        assert!(output.err.contains(words), "expected {words} in {}", output.err);
+        assert!(output.err.contains(fragments), "expected {fragments} in {}", output.err);
     }
     assert!(!output.err.contains("E0404"), "expected the other region on the backend: {}", output.err);
     the_next_command_works(&dir);
@@ -194,31 +194,33 @@ fn region_without_outputs_stays_on_host() {
 
 #[test]
 fn build_names_missing_symbol_by_its_code() {
-    let (_folder, dir, model) = rude("other_symbol");
-    let explained = byoc(["explain", &model, "--backend", "faulty", "--plugin-dir", &dir, "--no-cache", "--json"]).ok();
-    for words in [
+    let (_dir, dir, model) = faulty_plugin("other_symbol");
+    let explanation =
+        byoc(["explain", &model, "--backend", "faulty", "--plugin-dir", &dir, "--no-cache", "--json"]).ok();
+    for fragments in [
         "warning[E0405]: faulty compiled tvmgen_default_faulty_main_0 to a library that does not define it",
         "the library defines somebody_else",
         "region tvmgen_default_faulty_main_0 could not be compiled and runs on the host",
     ] {
-        assert!(explained.err.contains(words), "expected {words} in {}", explained.err);
+        assert!(explanation.err.contains(fragments), "expected {fragments} in {}", explanation.err);
     }
-    assert!(!explained.err.contains("E0423"), "{}", explained.err);
-    assert_eq!(explained.json()[0]["nodes"][0]["refusals"][0]["code"], "CompileFailed");
+    assert!(!explanation.err.contains("E0423"), "{}", explanation.err);
+    assert_eq!(explanation.json()[0]["nodes"][0]["refusals"][0]["code"], "CompileFailed");
 }
 
 #[test]
 fn build_gives_errors_without_code_the_code_of_their_region() {
-    let (_folder, dir, model) = rude("panic_compile");
-    let explained = byoc(["explain", &model, "--backend", "faulty", "--plugin-dir", &dir, "--no-cache"]).ok();
-    assert!(explained.err.contains("warning[E0423]"), "{}", explained.err);
+    let (_dir, dir, model) = faulty_plugin("panic_compile");
+    let explanation = byoc(["explain", &model, "--backend", "faulty", "--plugin-dir", &dir, "--no-cache"]).ok();
+    assert!(explanation.err.contains("warning[E0423]"), "{}", explanation.err);
 }
 
 #[test]
 fn error_with_code_is_refusal_with_that_code() {
-    let (_folder, dir, model) = rude("no_room");
-    let explained = byoc(["explain", &model, "--backend", "faulty", "--plugin-dir", &dir, "--no-cache", "--json"]).ok();
-    let refusal = &explained.json()[0]["nodes"][0]["refusals"][0];
+    let (_dir, dir, model) = faulty_plugin("no_room");
+    let explanation =
+        byoc(["explain", &model, "--backend", "faulty", "--plugin-dir", &dir, "--no-cache", "--json"]).ok();
+    let refusal = &explanation.json()[0]["nodes"][0]["refusals"][0];
     assert_eq!(refusal["code"], "ResourceLimit", "{refusal}");
     assert_eq!(refusal["detail"], "plugin faulty: compile: expected a region with at most 8 buffers, found 9");
     assert_eq!(refusal["hint"], "a larger device");
@@ -228,8 +230,8 @@ fn error_with_code_is_refusal_with_that_code() {
 #[test]
 fn build_can_be_cancelled() {
     use std::io::{BufRead, BufReader, Read};
-    let (folder, dir, model) = rude("until_called_off");
-    let out = folder.path().join("model.byoc");
+    let (temp_dir, dir, model) = faulty_plugin("until_called_off");
+    let out = temp_dir.path().join("model.byoc");
     let artifact = out.display().to_string();
     let args = ["compile", &model, "-o", &artifact, "--backend", "faulty", "--plugin-dir", &dir];
     let mut child = Command::new(env!("CARGO_BIN_EXE_byoc"))
@@ -246,15 +248,15 @@ fn build_can_be_cancelled() {
         line.clear();
         assert_ne!(errors.read_line(&mut line).unwrap(), 0, "the command ended before it compiled the region");
     }
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
-    let mut said = String::new();
-    errors.read_to_string(&mut said).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
-    for words in
+    let kill_status = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill_status.success());
+    let mut log = String::new();
+    errors.read_to_string(&mut log).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{log}");
+    for fragments in
         ["E0426", "the build was cancelled", "region tvmgen_default_faulty_main_0 was being compiled by faulty"]
     {
-        assert!(said.contains(words), "expected {words} in {said}");
+        assert!(log.contains(fragments), "expected {fragments} in {log}");
     }
     assert!(!out.exists());
     the_next_command_works(&dir);
@@ -262,7 +264,7 @@ fn build_can_be_cancelled() {
 
 #[test]
 fn reports_three_mistakes_in_table_and_uses_valid_entry() {
-    let (_folder, dir, _) = rude("three_bad_patterns");
+    let (_dir, dir, _) = faulty_plugin("three_bad_patterns");
     let output = byoc(["plugins", "show", "faulty", "--plugin-dir", &dir]).ok();
     assert!(output.out.contains("conv_bias"), "{}", output.out);
     let model = data_text("digits/digits.onnx");
@@ -276,8 +278,8 @@ fn reports_three_mistakes_in_table_and_uses_valid_entry() {
 
 #[test]
 fn reports_both_plugins_of_one_name() {
-    let (folder, dir, model) = rude("nothing");
-    copy(&test_plugin("faulty"), &folder.path().join("another.so"));
+    let (temp_dir, dir, model) = faulty_plugin("nothing");
+    copy(&test_plugin("faulty"), &temp_dir.path().join("another.so"));
     run(&dir, &model).fails_with("E0401").stderr_contains(&["E0409", "another.so", "faulty_nothing.so"]);
     the_next_command_works(&dir);
 }

@@ -4,13 +4,13 @@ use crate::{CommandOutput, byoc};
 use byoc_test_support::temporary_folder;
 use std::process::Command;
 
-fn run(program: &str, more: &[&str]) -> CommandOutput {
-    let folder = temporary_folder();
-    let model = folder.path().join("model.relay");
+fn run(program: &str, extra_args: &[&str]) -> CommandOutput {
+    let dir = temporary_folder();
+    let model = dir.path().join("model.relay");
     std::fs::write(&model, format!("#[version = \"0.0.5\"]\n{program}\n")).unwrap();
     let model = model.display().to_string();
     let mut args = vec!["run", &model];
-    args.extend(more);
+    args.extend(extra_args);
     byoc(args)
 }
 
@@ -33,8 +33,8 @@ fn reports_tensor_that_exceeds_memory() {
 
 #[test]
 fn reports_failure_to_start_threads() {
-    let folder = temporary_folder();
-    let model = folder.path().join("model.relay");
+    let dir = temporary_folder();
+    let model = dir.path().join("model.relay");
     std::fs::write(&model, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n").unwrap();
     // The thread stacks exceed the address space.
     let output = Command::new("sh")

@@ -17,29 +17,29 @@ fn plugins_of_release_0_1_load_run_and_pass_conformance() {
 }
 
 fn loads_runs_and_passes_conformance(library: &Path, name: &str) {
-    let folder = temporary_folder();
-    let file = folder.path().join(format!("libbyoc_{name}.so"));
+    let temp_dir = temporary_folder();
+    let file = temp_dir.path().join(format!("libbyoc_{name}.so"));
     copy(library, &file);
-    let model = folder.path().join("model.relay");
+    let model = temp_dir.path().join("model.relay");
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, 2), float32], %y: Tensor[(2, 2), float32]) {\n\
                    nn.relu(add(%x, %y))\n}\n";
     std::fs::write(&model, program).unwrap();
-    let (dir, model) = (folder.path().display().to_string(), model.display().to_string());
+    let (dir, model) = (temp_dir.path().display().to_string(), model.display().to_string());
 
     let output = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
     let rows = output.json();
     let row = rows.iter().find(|r| r["file"].as_str().is_some_and(|f| f.starts_with(&dir))).unwrap();
     assert_eq!((row["status"].as_str(), row["name"].as_str()), (Some("loaded"), Some(name)), "{row}");
 
-    let common = ["--backend", name, "--plugin-dir", &dir, "--require-offload", "--no-cache"];
+    let common_args = ["--backend", name, "--plugin-dir", &dir, "--require-offload", "--no-cache"];
     let mut args = vec!["run", &model, "--input", "x=ones", "--input", "y=ones"];
-    args.extend(common);
+    args.extend(common_args);
     byoc(&args).ok();
     let output = byoc(["explain", &model, "--json", "--backend", name, "--plugin-dir", &dir]).ok();
-    let placed = output.json()[0]["regions"].as_array().map(Vec::len);
-    assert_eq!(placed, Some(1), "{}", output.out);
+    let region_count = output.json()[0]["regions"].as_array().map(Vec::len);
+    assert_eq!(region_count, Some(1), "{}", output.out);
 
     // One key that a conformance run queries did not exist when the plugin was built.
-    let out = folder.path().join("cases").display().to_string();
+    let out = temp_dir.path().join("cases").display().to_string();
     byoc(["plugins", "test", &file.display().to_string(), "--cases", "16", "--out", &out]).ok();
 }

@@ -4,30 +4,31 @@ use crate::{byoc, data_text};
 use byoc_test_support::{copy, plugin, temporary_folder};
 use tempfile::TempDir;
 
-fn with_file(json: &str) -> (TempDir, String) {
-    let folder = temporary_folder();
-    copy(&plugin("template"), &folder.path().join("libbyoc_target.so"));
-    std::fs::write(folder.path().join("libbyoc_target.json"), json).unwrap();
-    let dir = folder.path().display().to_string();
-    (folder, dir)
+fn plugin_with_file(json: &str) -> (TempDir, String) {
+    let temp_dir = temporary_folder();
+    copy(&plugin("template"), &temp_dir.path().join("libbyoc_target.so"));
+    std::fs::write(temp_dir.path().join("libbyoc_target.json"), json).unwrap();
+    let dir = temp_dir.path().display().to_string();
+    (temp_dir, dir)
 }
 
 #[test]
 fn file_defines_backend_that_logs_each_call() {
     let json = r#"{"name": "byoc-target", "patterns": ["conv_relu: nn.relu(nn.conv2d(*, const) ? nn.bias_add ? add)"],
                    "operators": ["reshape", "add"]}"#;
-    let (_folder, dir) = with_file(json);
+    let (_dir, dir) = plugin_with_file(json);
     let model = data_text("digits/digits.onnx");
-    let common = ["--dim", "batch=1", "--backend", "byoc-target", "--plugin-dir", &dir];
+    let common_args = ["--dim", "batch=1", "--backend", "byoc-target", "--plugin-dir", &dir];
     let mut args = vec!["run", &model, "--input", "image=random:1", "-v"];
-    args.extend(common);
-    let offloaded = byoc(&args).ok().stderr_contains(&["byoc-target", "tvmgen_default_byoc_target_main_0", "Tensor["]);
+    args.extend(common_args);
+    let offload_output =
+        byoc(&args).ok().stderr_contains(&["byoc-target", "tvmgen_default_byoc_target_main_0", "Tensor["]);
     let host = byoc(["run", &model, "--input", "image=random:1", "--dim", "batch=1"]).ok();
     // The backend and the host print the same classes in the same order.
     let classes = |text: &str| -> Vec<String> {
         text.lines().filter_map(|line| line.split_whitespace().next().map(String::from)).collect()
     };
-    assert_eq!(classes(&offloaded.out), classes(&host.out));
+    assert_eq!(classes(&offload_output.out), classes(&host.out));
     let output = byoc(["plugins", "show", "byoc-target", "--plugin-dir", &dir]).ok();
     assert!(output.out.contains("conv_relu") && output.out.contains("reshape, add"), "{}", output.out);
 }
@@ -35,7 +36,7 @@ fn file_defines_backend_that_logs_each_call() {
 #[test]
 fn reports_mistakes_in_file() {
     let reason = |json: &str| {
-        let (_folder, dir) = with_file(json);
+        let (_dir, dir) = plugin_with_file(json);
         let output = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
         let rows = output.json();
         let row = rows.iter().find(|r| r["file"].as_str().unwrap().starts_with(&dir)).unwrap();
@@ -44,11 +45,11 @@ fn reports_mistakes_in_file() {
         format!("{}: {}", row["code"].as_str().unwrap(), row["reason"].as_str().unwrap())
     };
     let unknown = reason("{\n  \"name\": \"x\",\n  \"pattrens\": []\n}");
-    for word in ["E0418", "unknown key \"pattrens\"", "did you mean \"patterns\"?"] {
-        assert!(unknown.contains(word), "expected {word} in {unknown}");
+    for fragment in ["E0418", "unknown key \"pattrens\"", "did you mean \"patterns\"?"] {
+        assert!(unknown.contains(fragment), "expected {fragment} in {unknown}");
     }
-    let broken = reason("{\"name\": ");
-    assert!(broken.contains("E0418") && broken.contains("line 1"), "{broken}");
+    let failure = reason("{\"name\": ");
+    assert!(failure.contains("E0418") && failure.contains("line 1"), "{failure}");
     let kind = reason("{\"operators\": \"nn.relu\"}");
     assert!(kind.contains("\"operators\"") && kind.contains("a list"), "{kind}");
     let name = reason("{\"name\": \"my chip\"}");
@@ -61,17 +62,18 @@ const CONVOLUTION: &str = "#[version = \"0.0.5\"]\n\
 
 #[test]
 fn converts_layout_before_backend_is_asked() {
-    let (folder, dir) =
-        with_file(r#"{"name": "chip", "operators": ["nn.conv2d"], "layouts": {"nn.conv2d": ["NHWC", "HWIO"]}}"#);
-    let model = folder.path().join("model.relay");
+    let (temp_dir, dir) =
+        plugin_with_file(r#"{"name": "chip", "operators": ["nn.conv2d"], "layouts": {"nn.conv2d": ["NHWC", "HWIO"]}}"#);
+    let model = temp_dir.path().join("model.relay");
     std::fs::write(&model, CONVOLUTION).unwrap();
     let model = model.display().to_string();
-    let on = ["--backend", "chip", "--plugin-dir", &dir];
-    let partitioned = byoc([&["compile", &model, "--emit", "partitioned"], &on[..]].concat()).ok().out;
+    let backend_args = ["--backend", "chip", "--plugin-dir", &dir];
+    let partitioned = byoc([&["compile", &model, "--emit", "partitioned"], &backend_args[..]].concat()).ok().out;
     let region = partitioned.split("Compiler=\"chip\"").nth(1).unwrap_or_default();
     assert!(region.contains("data_layout=\"NHWC\"") && region.contains("kernel_layout=\"HWIO\""), "{partitioned}");
     let verified = byoc(
-        [&["verify", &data_text("models/unet_small"), "--max-rel-err", "5e-4", "--require-offload"], &on[..]].concat(),
+        [&["verify", &data_text("models/unet_small"), "--max-rel-err", "5e-4", "--require-offload"], &backend_args[..]]
+            .concat(),
     );
     verified.ok();
 }
@@ -80,19 +82,19 @@ fn converts_layout_before_backend_is_asked() {
 fn reports_unsupported_layout_and_uses_rest() {
     let json = r#"{"name": "chip", "operators": ["nn.conv2d"],
                    "layouts": {"nn.conv2d": ["NCHW1n16c", "OIHW16o16i"], "nn.dense": ["NC"], "nn.max_pool2d": []}}"#;
-    let (folder, dir) = with_file(json);
-    let model = folder.path().join("model.relay");
+    let (temp_dir, dir) = plugin_with_file(json);
+    let model = temp_dir.path().join("model.relay");
     std::fs::write(&model, CONVOLUTION).unwrap();
-    let explained = byoc(["explain", &model.display().to_string(), "--backend", "chip", "--plugin-dir", &dir]).ok();
-    assert!(explained.out.contains("tvmgen_default_chip_main_0"), "{}", explained.out);
-    assert_eq!(explained.err.matches("E0408").count(), 3, "{}", explained.err);
-    for words in [
+    let explanation = byoc(["explain", &model.display().to_string(), "--backend", "chip", "--plugin-dir", &dir]).ok();
+    assert!(explanation.out.contains("tvmgen_default_chip_main_0"), "{}", explanation.out);
+    assert_eq!(explanation.err.matches("E0408").count(), 3, "{}", explanation.err);
+    for fragments in [
         "plugin chip, describe: unsupported request: layouts [\"NCHW1n16c\", \"OIHW16o16i\"] of nn.conv2d",
         "expected a layout of N, C, H and W",
         "convert_layout cannot change the layout of \"nn.dense\"",
         "the operator keeps its layout",
     ] {
-        assert!(explained.err.contains(words), "expected {words} in {}", explained.err);
+        assert!(explanation.err.contains(fragments), "expected {fragments} in {}", explanation.err);
     }
 }
 
@@ -100,11 +102,11 @@ fn reports_unsupported_layout_and_uses_rest() {
 fn reports_bad_patterns_and_operators_and_uses_rest() {
     let json = r#"{"name": "chip", "patterns": ["a: nn.rleu(*)", "b: nn.relu(add(*, *))", "c nn.relu(*)"],
                    "operators": ["nn.conv2d", "nn.maxpool2d"]}"#;
-    let (_folder, dir) = with_file(json);
+    let (_dir, dir) = plugin_with_file(json);
     let model = data_text("digits/digits.onnx");
     let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chip", "--plugin-dir", &dir]).ok();
-    for word in ["plugin chip", "entry \"a\"", "column", "nn.maxpool2d", "did you mean \"nn.max_pool2d\"?"] {
-        assert!(output.err.contains(word), "expected {word} in {}", output.err);
+    for fragment in ["plugin chip", "entry \"a\"", "column", "nn.maxpool2d", "did you mean \"nn.max_pool2d\"?"] {
+        assert!(output.err.contains(fragment), "expected {fragment} in {}", output.err);
     }
     assert_eq!(output.err.matches("E0407").count(), 2, "{}", output.err);
     assert!(output.out.contains("tvmgen_default_chip_main_0"), "{}", output.out);
@@ -112,7 +114,7 @@ fn reports_bad_patterns_and_operators_and_uses_rest() {
 
 #[test]
 fn omitted_entries_have_defaults() {
-    let (_folder, dir) = with_file("{}");
+    let (_dir, dir) = plugin_with_file("{}");
     let output = byoc(["plugins", "show", "template", "--plugin-dir", &dir]).ok();
     assert!(output.out.contains("conv2d_bias_relu") && output.out.contains("nn.dense"), "{}", output.out);
 }

@@ -9,16 +9,16 @@ use std::process::{Command, Stdio};
 
 /// Runs the digits model, or an int8 convolution, on a backend under valgrind.
 #[expect(clippy::print_stderr, reason = "reports a skipped test")]
-fn clean(name: &str, library: &Path) {
+fn assert_clean(name: &str, library: &Path) {
     let installed = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_ok();
     if !installed {
         eprintln!("skipped: valgrind is not installed (apt-get install valgrind)");
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    copy(library, &folder.path().join("plugin.so"));
-    let dir = folder.path().display().to_string();
-    let convolution = folder.path().join("conv.relay");
+    let temp_dir = tempfile::tempdir().unwrap();
+    copy(library, &temp_dir.path().join("plugin.so"));
+    let dir = temp_dir.path().display().to_string();
+    let convolution = temp_dir.path().join("conv.relay");
     std::fs::write(
         &convolution,
         "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4, 6, 6), int8], %w: Tensor[(2, 4, 3, 3), int8]) {\n  \
@@ -31,7 +31,7 @@ fn clean(name: &str, library: &Path) {
         _ => (&digits, &["--dim", "batch=1", "--input", "image=random"]),
     };
     // Code compiled for the native CPU may use instructions that valgrind does not support.
-    let compiler = folder.path().join("cc");
+    let compiler = temp_dir.path().join("cc");
     std::fs::write(&compiler, "#!/bin/sh\nexec cc \"$@\" -march=x86-64-v3\n").unwrap();
     std::fs::set_permissions(&compiler, PermissionsExt::from_mode(0o755)).unwrap();
     let output = Command::new("valgrind")
@@ -45,27 +45,27 @@ fn clean(name: &str, library: &Path) {
         .env_remove("BYOC_PLUGIN_PATH")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name}: {}\n{said}", output.status);
-    assert!(!said.contains("=="), "{name}: valgrind reported errors:\n{said}");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {}\n{log}", output.status);
+    assert!(!log.contains("=="), "{name}: valgrind reported errors:\n{log}");
 }
 
 #[test]
 fn the_sample_in_c() {
-    clean("elementwise", &sample("elementwise"));
+    assert_clean("elementwise", &sample("elementwise"));
 }
 
 #[test]
 fn the_sample_in_cpp() {
-    clean("conv_int8", &sample("conv_int8"));
+    assert_clean("conv_int8", &sample("conv_int8"));
 }
 
 #[test]
 fn template() {
-    clean("template", &plugin("template"));
+    assert_clean("template", &plugin("template"));
 }
 
 #[test]
 fn ccompiler() {
-    clean("ccompiler", &plugin("ccompiler"));
+    assert_clean("ccompiler", &plugin("ccompiler"));
 }

@@ -12,17 +12,17 @@ use tempfile::TempDir;
 
 /// Scratch directory, and directory with the plugin.
 struct Fixture {
-    folder: TempDir,
+    temp_dir: TempDir,
     plugins: TempDir,
 }
 
 impl Fixture {
     fn new() -> Fixture {
-        Fixture { folder: tempfile::tempdir().unwrap(), plugins: plugin_dir(&["vta"]) }
+        Fixture { temp_dir: tempfile::tempdir().unwrap(), plugins: plugin_dir(&["vta"]) }
     }
 
     fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).display().to_string()
+        self.temp_dir.path().join(name).display().to_string()
     }
 
     /// Writes the device parameters next to the plugin: the defaults with the given changes.
@@ -42,17 +42,17 @@ impl Fixture {
     }
 
     /// Returns the arguments of a command for the backend.
-    fn args(&self, words: &[&str]) -> Vec<String> {
-        words.iter().map(|word| (*word).to_owned()).chain(self.backend()).collect()
+    fn args(&self, extra_args: &[&str]) -> Vec<String> {
+        extra_args.iter().map(|arg| (*arg).to_owned()).chain(self.backend()).collect()
     }
 
     /// Quantizes a model with the plugin's scheme; returns the path of the quantized model.
-    fn quantize(&self, model: &str, calibrate: &str, more: &[&str]) -> String {
+    fn quantize(&self, model: &str, calibrate: &str, extra_args: &[&str]) -> String {
         let output = self.path("int8.relay");
         let dir = self.plugins.path().display().to_string();
-        let words =
+        let args =
             ["quantize", model, "--calibrate", calibrate, "--plugin-dir", &dir, "--backend", "vta", "-o", &output];
-        byoc(words.iter().chain(more)).ok();
+        byoc(args.iter().chain(extra_args)).ok();
         output
     }
 
@@ -69,9 +69,9 @@ impl Fixture {
     }
 
     /// Returns the output file of a run on the device.
-    fn on_device(&self, model: &str, words: &[&str]) -> Vec<u8> {
+    fn on_device(&self, model: &str, args: &[&str]) -> Vec<u8> {
         let output = self.path("device.npz");
-        byoc(self.args(&[&["run", model, "--output", &output], words].concat())).ok();
+        byoc(self.args(&[&["run", model, "--output", &output], args].concat())).ok();
         std::fs::read(output).unwrap()
     }
 
@@ -92,7 +92,7 @@ impl Fixture {
 }
 
 /// Returns the regions and the operators of an explanation.
-fn explained(output: &CommandOutput) -> (Vec<Value>, Vec<Value>) {
+fn explain(output: &CommandOutput) -> (Vec<Value>, Vec<Value>) {
     let explanation = output.json().remove(0);
     let list = |key: &str| explanation[key].as_array().unwrap().clone();
     (list("regions"), list("nodes"))
@@ -105,14 +105,14 @@ fn float_program_needs_quantization_and_is_then_one_region() {
     let program = page.split("```relay\n").nth(1).unwrap().split("```").next().unwrap();
     let model = fixture.path("float.relay");
     std::fs::write(&model, program).unwrap();
-    let refused = byoc(fixture.args(&["explain", &model])).ok();
-    let first = refused.err.lines().next().unwrap_or_default();
-    assert!(first.contains("expected int8, found float32"), "{first}");
-    assert!(first.contains("byoc quantize MODEL --calibrate DATA --backend vta -o FILE.relay"), "{first}");
-    assert!(page.contains(first), "expected the message on the page, found: {first}");
+    let output = byoc(fixture.args(&["explain", &model])).ok();
+    let first_line = output.err.lines().next().unwrap_or_default();
+    assert!(first_line.contains("expected int8, found float32"), "{first_line}");
+    assert!(first_line.contains("byoc quantize MODEL --calibrate DATA --backend vta -o FILE.relay"), "{first_line}");
+    assert!(page.contains(first_line), "expected the message on the page, found: {first_line}");
 
-    let quantized = fixture.quantize(&model, "random", &["--keep", "none"]);
-    let (regions, nodes) = explained(&byoc(fixture.args(&["explain", &quantized, "--json"])).ok());
+    let quantized_model = fixture.quantize(&model, "random", &["--keep", "none"]);
+    let (regions, nodes) = explain(&byoc(fixture.args(&["explain", &quantized_model, "--json"])).ok());
     assert_eq!(regions.len(), 1);
     for name in ["qnn.conv2d", "nn.relu"] {
         let node =
@@ -120,7 +120,7 @@ fn float_program_needs_quantization_and_is_then_one_region() {
         assert_eq!(node["placement"]["region"], regions[0]["symbol"], "{node}");
     }
     let inputs = ["--input", "data=random:1"];
-    assert_eq!(fixture.on_device(&quantized, &inputs), fixture.expected(&quantized, &inputs));
+    assert_eq!(fixture.on_device(&quantized_model, &inputs), fixture.expected(&quantized_model, &inputs));
 }
 
 #[test]
@@ -132,12 +132,12 @@ fn digits_match_host_in_every_mode() {
     let expected = fixture.expected(&model, &inputs);
     for option in ["simulator=functional", "simulator=strict", "runs=layer"] {
         let option = format!("vta.{option}");
-        let found = fixture.on_device(&model, &[&inputs[..], &["--backend-option", &option]].concat());
-        assert_eq!(found, expected, "{option}");
+        let actual = fixture.on_device(&model, &[&inputs[..], &["--backend-option", &option]].concat());
+        assert_eq!(actual, expected, "{option}");
     }
-    let one = ["--input", "image=random:3", "--dim", "batch=1"];
-    let schedules = [&one[..], &["--backend-option", "vta.simulator=schedules"]].concat();
-    assert_eq!(fixture.on_device(&model, &schedules), fixture.expected(&model, &one));
+    let sample_args = ["--input", "image=random:3", "--dim", "batch=1"];
+    let schedules = [&sample_args[..], &["--backend-option", "vta.simulator=schedules"]].concat();
+    assert_eq!(fixture.on_device(&model, &schedules), fixture.expected(&model, &sample_args));
 
     let logits = byoc::io::npz::read(Path::new(&fixture.path("host.npz"))).unwrap();
     assert_eq!(logits.len(), 1);
@@ -171,7 +171,7 @@ const SHIFTS: &str = "def @main(%x: Tensor[(1, 20, 12, 12), int8]) {
 fn networks_in_plain_operators_match() {
     let fixture = Fixture::new();
     let model = fixture.program("shifts.relay", SHIFTS, &[&[24, 20, 3, 3], &[20, 24, 3, 3], &[33, 720]]);
-    let (_, nodes) = explained(&byoc(fixture.args(&["explain", &model, "--json"])).ok());
+    let (_, nodes) = explain(&byoc(fixture.args(&["explain", &model, "--json"])).ok());
     let on_host: Vec<&str> = nodes
         .iter()
         .filter(|node| node["placement"]["kind"] == "host")
@@ -205,7 +205,7 @@ const SHAPES: &str = "def @main(%x: Tensor[(3, 34, 11, 9), int8]) {
 fn unusual_shapes_match() {
     let fixture = Fixture::new();
     let model = fixture.program("shapes.relay", SHAPES, &[&[34, 1, 3, 3], &[6, 17, 5, 5], &[1, 6, 1, 1]]);
-    let (regions, nodes) = explained(&byoc(fixture.args(&["explain", &model, "--json"])).ok());
+    let (regions, nodes) = explain(&byoc(fixture.args(&["explain", &model, "--json"])).ok());
     assert_eq!(
         (regions.len(), nodes.iter().filter(|node| node["placement"]["kind"] == "host").count()),
         (1, 0),
@@ -226,10 +226,14 @@ fn conforms_with_every_device() {
         fixture.set_device(device);
         let file = fixture.plugins.path().join("libbyoc_vta.so").display().to_string();
         let out = fixture.path("faults");
-        let tested = byoc(["plugins", "test", &file, "--json", "--out", &out]);
-        let summary = tested.json().last().unwrap()["summary"].clone();
-        assert!(summary["passes"] == true && summary["passed"].as_u64() >= Some(120), "{device:?}: {}", tested.out);
-        tested.ok();
+        let test_output = byoc(["plugins", "test", &file, "--json", "--out", &out]);
+        let summary = test_output.json().last().unwrap()["summary"].clone();
+        assert!(
+            summary["passes"] == true && summary["passed"].as_u64() >= Some(120),
+            "{device:?}: {}",
+            test_output.out
+        );
+        test_output.ok();
     }
 }
 
@@ -243,10 +247,10 @@ fn full_size_residual_network() {
     byoc(["zoo", "resnet18", "-o", &model]).ok();
     let output = fixture.path("int8.relay");
     let dir = fixture.plugins.path().display().to_string();
-    let words = ["quantize", &model, "--calibrate", "random", "--samples", "64", "--json", "-o", &output];
-    let report = byoc(words.iter().chain(&["--plugin-dir", &dir, "--backend", "vta"])).ok().json();
+    let args = ["quantize", &model, "--calibrate", "random", "--samples", "64", "--json", "-o", &output];
+    let report = byoc(args.iter().chain(&["--plugin-dir", &dir, "--backend", "vta"])).ok().json();
     let cosine = report.last().unwrap()["summary"]["cosine"].as_f64().unwrap();
-    let (regions, nodes) = explained(&byoc(fixture.args(&["explain", &output, "--json"])).ok());
+    let (regions, nodes) = explain(&byoc(fixture.args(&["explain", &output, "--json"])).ok());
     for node in nodes.iter().filter(|node| node["placement"]["kind"] == "host") {
         let name = node["op"].as_str().unwrap();
         assert!(!["qnn.conv2d", "qnn.add", "qnn.dense"].contains(&name), "{node}");

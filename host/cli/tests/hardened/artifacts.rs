@@ -9,9 +9,9 @@ use tempfile::TempDir;
 
 /// Creates a directory with the plugins that compile the artifacts of these tests.
 fn plugins() -> TempDir {
-    let folder = plugin_dir(&["ccompiler", "dnnl", "nuc_fpga", "template"]);
-    copy(&sample("elementwise"), &folder.path().join("libbyoc_elementwise.so"));
-    folder
+    let dir = plugin_dir(&["ccompiler", "dnnl", "nuc_fpga", "template"]);
+    copy(&sample("elementwise"), &dir.path().join("libbyoc_elementwise.so"));
+    dir
 }
 
 fn text(path: &Path) -> String {
@@ -28,8 +28,8 @@ fn compiled(model: &str, backend: &str, plugins: &TempDir) -> Entries {
 }
 
 /// Creates a model whose values all have the same type, so that all types can be edited alike.
-fn model(folder: &TempDir) -> String {
-    let file = folder.path().join("model.relay");
+fn model(dir: &TempDir) -> String {
+    let file = dir.path().join("model.relay");
     let program = "def @main(%x: Tensor[(64, 32), float32]) {\n  nn.relu(exp(%x))\n}\n";
     std::fs::write(&file, format!("#[version = \"0.0.5\"]\n{program}")).unwrap();
     text(&file)
@@ -133,12 +133,12 @@ fn region_rejects_tensors_of_other_types() {
         let config = json!({"operators": ["exp", "nn.relu"], "patterns": []});
         std::fs::write(plugins.path().join("libbyoc_template.json"), config.to_string()).unwrap();
         let original = compiled(&model, backend, &plugins);
-        for (what, edit, refused) in EDITS {
+        for (tensor, edit, is_refused) in EDITS {
             let mut entries = original.clone();
             edit(&mut entries);
             let output = Edited::new(&plugins, entries.clone()).run(&[]);
-            if refused {
-                assert!(output.code == 1 && output.err.contains("error[E0704]"), "{backend}, {what}: {}", output.err);
+            if is_refused {
+                assert!(output.code == 1 && output.err.contains("error[E0704]"), "{backend}, {tensor}: {}", output.err);
             } else {
                 let output = output.ok().stderr_contains(&[
                     "E0406",
@@ -181,19 +181,23 @@ fn rejects_inconsistent_blob() {
         ("only a dimension of a result", "\"dims\": [8, 32]", "\"dims\": [8, 3200]"),
         ("an attribute", "\"units\": null", "\"units\": 3200"),
     ];
-    for (what, from, to) in edits {
+    for (tensor, pattern, replacement) in edits {
         let mut entries = original.clone();
         // The blob is rewritten as compact JSON, so the text to replace must not contain spaces either.
         let spaced = |text: &str| text.replace(": ", ":").replace(", ", ",");
         let blob = entries.entry("/dnnl_json");
         let compact: Value = serde_json::from_slice(blob).unwrap();
         *blob = compact.to_string().into_bytes();
-        entries.replace("/dnnl_json", &spaced(from), &spaced(to));
+        entries.replace("/dnnl_json", &spaced(pattern), &spaced(replacement));
         resign_graph(entries.entry("/dnnl_json"));
-        let edited = Edited::new(&plugins, entries);
-        let given = ["--input", "w=random:8"];
-        let output = edited.run(&given).ok().stderr_contains(&["E0406", "runs on the host"]);
-        assert_eq!(output.out, edited.run(&["--input", "w=random:8", "--backend", "none"]).ok().out, "{what}");
+        let edited_artifact = Edited::new(&plugins, entries);
+        let input_args = ["--input", "w=random:8"];
+        let output = edited_artifact.run(&input_args).ok().stderr_contains(&["E0406", "runs on the host"]);
+        assert_eq!(
+            output.out,
+            edited_artifact.run(&["--input", "w=random:8", "--backend", "none"]).ok().out,
+            "{tensor}"
+        );
     }
 }
 
@@ -209,8 +213,8 @@ fn backend_none_loads_no_plugin() {
         let model = data_text("digits/digits.onnx");
         byoc(["run", &model, "--dim", "batch=1"].iter().chain(&options)).ok();
     }
-    let both = ["run", &file, "--backend", "none,ccompiler"];
-    byoc(both).fails_with("E0403").stderr_contains(&["expected --backend none alone"]);
+    let both_backends = ["run", &file, "--backend", "none,ccompiler"];
+    byoc(both_backends).fails_with("E0403").stderr_contains(&["expected --backend none alone"]);
 }
 
 #[test]

@@ -25,8 +25,8 @@ fn rejects_unknown_element_type() {
     assert!(module_of(&relu_of(DType::F32), &[]).is_ok());
     let complex = DType { code: 5, bits: 64, lanes: 1 };
     let lanes = DType { lanes: 4, ..DType::F32 };
-    let wide = DType { bits: 128, ..DType::F32 };
-    for dtype in [complex, lanes, wide] {
+    let wide_dtype = DType { bits: 128, ..DType::F32 };
+    for dtype in [complex, lanes, wide_dtype] {
         let error = module_of(&relu_of(dtype), &[]).err().unwrap();
         assert_eq!(error.code, codes::plugins::BAD_GRAPH);
         assert_eq!(error.message, format!("expected an element type that the host supports, found {dtype}"));
@@ -38,12 +38,12 @@ fn compiles_only_verified_graphs() {
     let mut module = infer_type(&parse(RELU, &ParseOptions::default()).module).unwrap();
     assert!(Verified::of(&module).is_ok());
     // An operand defined after its consumer.
-    let last = module.nodes.iter().map(|(id, _)| id).next_back().unwrap();
+    let last_id = module.nodes.iter().map(|(id, _)| id).next_back().unwrap();
     let call = module.nodes.iter().find(|(_, node)| matches!(node.expr, Expr::Call(_))).map(|(id, _)| id).unwrap();
     if let Expr::Call(call) = &mut module.nodes[call].expr {
-        call.args[0] = last;
+        call.args[0] = last_id;
     }
-    assert_ne!(last.index(), 0);
+    assert_ne!(last_id.index(), 0);
     assert!(Verified::of(&module).is_err());
 }
 
@@ -55,14 +55,17 @@ fn verifies_before_code_generation() {
     let mut byoc = Command::new(env!("CARGO_BIN_EXE_byoc"));
     byoc.args(["compile", "--time-passes", "-o"]).arg(dir.path().join("m.byoc")).arg(&model);
     let output = byoc.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let at = |pass: &str| {
-        said.lines()
+    let log = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
+    let position_of = |pass: &str| {
+        log.lines()
             .position(|line| line.ends_with(pass))
-            .unwrap_or_else(|| panic!("expected the pass{pass} in:\n{said}"))
+            .unwrap_or_else(|| panic!("expected the pass{pass} in:\n{log}"))
     };
-    assert!(at(" partition_graph") < at(" verify") && at(" verify") < at(" codegen"), "{said}");
+    assert!(
+        position_of(" partition_graph") < position_of(" verify") && position_of(" verify") < position_of(" codegen"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -73,6 +76,6 @@ fn saturates_count_of_operations() {
     let head = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2147483647, 2147483647), float32])";
     std::fs::write(&model, format!("{head} {{ {chain} }}\n")).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_byoc")).args(["explain"]).arg(&model).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!said.contains("panicked") && output.status.code().is_some_and(|code| code < 100), "{said}");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(!log.contains("panicked") && output.status.code().is_some_and(|code| code < 100), "{log}");
 }

@@ -49,12 +49,12 @@ impl Fixture {
         assert_correct(to_command_output(self.command().output().unwrap()))
     }
 
-    fn folder(&self) -> PathBuf {
+    fn cache_dir(&self) -> PathBuf {
         self.path("cache/ccompiler")
     }
 
     fn objects(&self) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.folder()).unwrap().map(|entry| entry.unwrap().path());
+        let entries = std::fs::read_dir(self.cache_dir()).unwrap().map(|entry| entry.unwrap().path());
         entries.filter(|path| path.extension().is_some_and(|e| e == "so")).collect()
     }
 
@@ -93,29 +93,30 @@ fn is_root(path: &Path) -> bool {
 /// Creates an object with an unkeyed digest, as in a cache without a secret, whose constructor creates a marker file.
 /// Returns the object's bytes and the path of the marker.
 fn plant_object(fixture: &Fixture) -> (Vec<u8>, PathBuf) {
-    let (source, object, mark) = (fixture.path("planted.c"), fixture.path("planted.so"), fixture.path("mark"));
+    let (source, object, marker) = (fixture.path("planted.c"), fixture.path("planted.so"), fixture.path("mark"));
     let code = format!(
         "#include <stdio.h>\n__attribute__((constructor)) static void run(void) {{ fclose(fopen(\"{}\", \"w\")); }}\n",
-        mark.display()
+        marker.display()
     );
     std::fs::write(&source, code).unwrap();
-    let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&object, &source]).status().unwrap();
-    assert!(made.success());
+    let compiler_status =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&object, &source]).status().unwrap();
+    assert!(compiler_status.success());
     let mut bytes = std::fs::read(object).unwrap();
     let digest = blake3::hash(&bytes);
     bytes.extend_from_slice(digest.as_bytes());
-    (bytes, mark)
+    (bytes, marker)
 }
 
 #[test]
 fn restricts_permissions_and_reuses_objects() {
     let fixture = Fixture::new();
     assert_no_warnings(fixture.run());
-    assert_eq!([fixture.path("cache"), fixture.folder()].map(|path| mode(&path)), [0o700, 0o700]);
-    assert_eq!([fixture.object(), fixture.folder().join("key")].map(|path| mode(&path)), [0o600, 0o600]);
-    let made = std::fs::metadata(fixture.object()).unwrap().ino();
+    assert_eq!([fixture.path("cache"), fixture.cache_dir()].map(|path| mode(&path)), [0o700, 0o700]);
+    assert_eq!([fixture.object(), fixture.cache_dir().join("key")].map(|path| mode(&path)), [0o600, 0o600]);
+    let inode = std::fs::metadata(fixture.object()).unwrap().ino();
     assert_no_warnings(fixture.run());
-    assert_eq!(std::fs::metadata(fixture.object()).unwrap().ino(), made, "expected the cached object to be reused");
+    assert_eq!(std::fs::metadata(fixture.object()).unwrap().ino(), inode, "expected the cached object to be reused");
     assert_eq!(std::fs::read_dir(fixture.path("tmp")).unwrap().count(), 0, "expected no temporary files");
 }
 
@@ -123,10 +124,10 @@ fn restricts_permissions_and_reuses_objects() {
 fn does_not_load_planted_object() {
     let fixture = Fixture::new();
     fixture.run();
-    let (bytes, mark) = plant_object(&fixture);
+    let (bytes, marker) = plant_object(&fixture);
     std::fs::write(fixture.object(), &bytes).unwrap();
     fixture.run().stderr_contains(&["is corrupted", "compiled again"]);
-    assert!(!mark.exists(), "the planted object was loaded");
+    assert!(!marker.exists(), "the planted object was loaded");
     assert_no_warnings(fixture.run());
 
     // The same object, owned or writable by a different user.
@@ -138,7 +139,7 @@ fn does_not_load_planted_object() {
         set_mode(&fixture.object(), 0o666);
         fixture.run().stderr_contains(&["is not used", "writable by other users: expected mode 644, found 666"]);
     }
-    assert!(!mark.exists(), "the planted object was loaded");
+    assert!(!marker.exists(), "the planted object was loaded");
     assert!(std::fs::read(fixture.object()).unwrap() == bytes, "the foreign object was changed");
 }
 
@@ -160,18 +161,18 @@ fn does_not_use_links_and_fifos() {
 fn does_not_use_folder_writable_by_others() {
     let fixture = Fixture::new();
     fixture.run();
-    for folder in [fixture.path("cache"), fixture.folder()] {
-        set_mode(&folder, 0o770);
+    for dir in [fixture.path("cache"), fixture.cache_dir()] {
+        set_mode(&dir, 0o770);
         fixture.run().stderr_contains(&[
             "the cache",
             "is not used",
             "writable by other users: expected mode 750, found 770",
         ]);
-        set_mode(&folder, 0o700);
-        if is_root(&folder) {
-            chown(&folder, Some(65534), None).unwrap();
+        set_mode(&dir, 0o700);
+        if is_root(&dir) {
+            chown(&dir, Some(65534), None).unwrap();
             fixture.run().stderr_contains(&["is not used", "owner: expected user 0, found user 65534"]);
-            chown(&folder, Some(0), None).unwrap();
+            chown(&dir, Some(0), None).unwrap();
         }
     }
     assert_no_warnings(fixture.run());
@@ -198,8 +199,8 @@ fn limits_size_of_cache() {
     let bytes: u64 = fixture.objects().iter().map(|path| std::fs::metadata(path).unwrap().len()).sum();
     assert!(bytes <= limit && fixture.objects().len() >= 2, "{bytes} of {limit}");
     fixture.model(13);
-    let wrong = to_command_output(fixture.command().env("BYOC_CACHE_LIMIT", "much").output().unwrap());
-    assert_correct(wrong)
+    let output = to_command_output(fixture.command().env("BYOC_CACHE_LIMIT", "much").output().unwrap());
+    assert_correct(output)
         .stderr_contains(&["BYOC_CACHE_LIMIT: expected a number of bytes such as 200M, found \"much\""]);
 }
 
@@ -207,15 +208,15 @@ fn limits_size_of_cache() {
 fn removes_files_of_killed_processes() {
     let fixture = Fixture::new();
     fixture.run();
-    let old = SystemTime::now() - Duration::from_secs(3600);
-    let unfinished = fixture.folder().join(".new-0123456789abcdef");
-    std::fs::write(&unfinished, "half of an object").unwrap();
-    File::open(&unfinished).unwrap().set_modified(old).unwrap();
-    let folder = fixture.path("tmp/byoc-cc-abcdef");
-    std::fs::create_dir(&folder).unwrap();
-    std::fs::write(folder.join("region.c"), "int x;").unwrap();
-    File::open(&folder).unwrap().set_modified(old).unwrap();
+    let old_time = SystemTime::now() - Duration::from_secs(3600);
+    let unfinished_entry = fixture.cache_dir().join(".new-0123456789abcdef");
+    std::fs::write(&unfinished_entry, "half of an object").unwrap();
+    File::open(&unfinished_entry).unwrap().set_modified(old_time).unwrap();
+    let dir = fixture.path("tmp/byoc-cc-abcdef");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join("region.c"), "int x;").unwrap();
+    File::open(&dir).unwrap().set_modified(old_time).unwrap();
     fixture.model(9);
     assert_no_warnings(fixture.run());
-    assert!(!unfinished.exists() && !folder.exists());
+    assert!(!unfinished_entry.exists() && !dir.exists());
 }

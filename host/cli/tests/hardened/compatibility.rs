@@ -13,12 +13,12 @@ fn logits(args: &[&str]) -> Vec<f64> {
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn loads_and_runs_older_plugins() {
     let dir = data_text("compat");
-    let wanted = logits(&[&data_text("digits/digits.onnx"), "--dim", "batch=1", "--input", "image=random:1"]);
+    let expected = logits(&[&data_text("digits/digits.onnx"), "--dim", "batch=1", "--input", "image=random:1"]);
     for backend in ["ccompiler", "template", "elementwise"] {
         let model = data_text("digits/digits.onnx");
         let options = ["--backend", backend, "--require-offload", "--no-cache", "--plugin-dir", &dir];
-        let given = [&[&*model, "--dim", "batch=1", "--input", "image=random:1"], &options[..]].concat();
-        for (a, b) in logits(&given).iter().zip(&wanted) {
+        let run_args = [&[&*model, "--dim", "batch=1", "--input", "image=random:1"], &options[..]].concat();
+        for (a, b) in logits(&run_args).iter().zip(&expected) {
             assert!((a - b).abs() < 1e-4, "{backend}: expected {b}, found {a}");
         }
     }

@@ -16,8 +16,8 @@ pub fn byoc(args: &[&str]) -> CommandOutput {
 /// the process id of `byoc`.
 pub fn command(args: &[&str]) -> Command {
     let mut command = isolated_command("sh");
-    let limited = format!("ulimit -v {SPACE}; exec \"$@\"");
-    command.args(["-c", &limited, "sh"]).arg(binary()).args(args).env("BYOC_THREADS", "2");
+    let limit_command = format!("ulimit -v {SPACE}; exec \"$@\"");
+    command.args(["-c", &limit_command, "sh"]).arg(binary()).args(args).env("BYOC_THREADS", "2");
     command
 }
 
@@ -27,8 +27,8 @@ pub fn hostile(name: &str) -> String {
 }
 
 /// Writes a Relay module to a directory and returns its path.
-pub fn program(folder: &Path, text: &str) -> String {
-    let file = folder.join("model.relay");
+pub fn program(dir: &Path, text: &str) -> String {
+    let file = dir.join("model.relay");
     std::fs::write(&file, format!("#[version = \"0.0.5\"]\n{text}\n")).expect("cannot write the module");
     file.display().to_string()
 }

@@ -27,8 +27,8 @@ fn rejects_pooling_with_huge_kernel() {
 /// Tests a huge pooling window that covers the entire input and otherwise only padding.
 #[test]
 fn pooling_with_large_kernel_ignores_padding() {
-    let folder = temporary_folder();
-    for (pool, more, dtype) in [
+    let dir = temporary_folder();
+    for (pool, extra_dims, dtype) in [
         ("max_pool2d", "", "float32"),
         ("avg_pool2d", ", count_include_pad=True", "float32"),
         ("max_pool2d", "", "uint8"),
@@ -37,20 +37,20 @@ fn pooling_with_large_kernel_ignores_padding() {
     ] {
         let text = format!(
             "def @main(%x: Tensor[(1, 1, 8, 8), {dtype}]) {{ nn.{pool}(%x, pool_size=[1073741824, 1073741824], \
-             padding=[1073741824, 1073741824, 0, 0], strides=[536870912, 536870912]{more}) }}"
+             padding=[1073741824, 1073741824, 0, 0], strides=[536870912, 536870912]{extra_dims}) }}"
         );
-        byoc(&["run", &program(folder.path(), &text), "--input", "x=ones", "--timeout", "60"]).ok();
+        byoc(&["run", &program(dir.path(), &text), "--input", "x=ones", "--timeout", "60"]).ok();
     }
 }
 
 #[test]
 fn resizing_to_empty_result_allocates_no_tables() {
-    let folder = temporary_folder();
+    let dir = temporary_folder();
     let resize = |batch: usize, height: usize| {
         let text = format!(
             "def @main(%x: Tensor[({batch}, 1, 4, 1), float32]) {{ image.resize2d(%x, size=[{height}, 1], method=\"cubic\") }}"
         );
-        byoc(&["run", &program(folder.path(), &text), "--input", "x=ones", "--max-memory", "300M", "--timeout", "60"])
+        byoc(&["run", &program(dir.path(), &text), "--input", "x=ones", "--max-memory", "300M", "--timeout", "60"])
     };
     resize(0, 2_147_483_647).ok();
     resize(1, 40_000_000).fails_with("E0609");
@@ -65,8 +65,8 @@ fn counts_nodes_before_expanding_functions() {
 
 #[test]
 fn checks_generated_input_against_limit() {
-    let folder = temporary_folder();
-    let model = program(folder.path(), IDENTITY);
+    let dir = temporary_folder();
+    let model = program(dir.path(), IDENTITY);
     for kind in ["ones", "zeros", "random:7"] {
         byoc(&["run", &model, "--input", &format!("x={kind}"), "--max-memory", "512M"])
             .fails_with("E0609")
@@ -78,8 +78,8 @@ fn checks_generated_input_against_limit() {
 
 #[test]
 fn applies_limit_of_user() {
-    let folder = temporary_folder();
-    let model = program(folder.path(), "def @main(%x: Tensor[(1048576), float32]) { nn.relu(%x) }");
+    let dir = temporary_folder();
+    let model = program(dir.path(), "def @main(%x: Tensor[(1048576), float32]) { nn.relu(%x) }");
     byoc(&["run", &model, "--input", "x=ones", "--max-memory", "64MiB"]).ok();
     byoc(&["run", &model, "--input", "x=ones", "--max-memory", "1MiB"]).fails_with("E0609").stderr_contains(&[
         "4194304 bytes",
@@ -92,9 +92,9 @@ fn applies_limit_of_user() {
 
 #[test]
 fn charges_scratch_memory_of_references() {
-    let folder = temporary_folder();
+    let dir = temporary_folder();
     // Cumulative sums have no fast kernel; sorting needs 64-bit indices in addition to 4 MiB of data.
-    let model = program(folder.path(), "def @main(%x: Tensor[(4194304), uint8]) { argsort(%x, axis=0) }");
+    let model = program(dir.path(), "def @main(%x: Tensor[(4194304), uint8]) { argsort(%x, axis=0) }");
     byoc(&["run", &model, "--input", "x=zeros"]).ok();
     byoc(&["run", &model, "--input", "x=zeros", "--max-memory", "96MiB"])
         .fails_with("E0609")
@@ -104,12 +104,12 @@ fn charges_scratch_memory_of_references() {
 /// Writes an `.npz` file with an entry of zeros, which compresses by a factor of a thousand.
 fn bomb(path: &std::path::Path, shape: &[usize], bytes: usize) {
     let header = {
-        let small = io::npy::encode(&Tensor::zeros(DType::F32, &[0]).unwrap());
+        let empty_tensor = io::npy::encode(&Tensor::zeros(DType::F32, &[0]).unwrap());
         let dims: Vec<String> = shape.iter().map(|d| format!("{d}, ")).collect();
         // The header is padded to 118 bytes, which leaves space for a longer shape.
-        let text = String::from_utf8_lossy(&small[10..]).replace("(0,)", &format!("({})", dims.concat()));
+        let text = String::from_utf8_lossy(&empty_tensor[10..]).replace("(0,)", &format!("({})", dims.concat()));
         let text = format!("{:<117}\n", text.trim_end());
-        [&small[..10], text.as_bytes()].concat()
+        [&empty_tensor[..10], text.as_bytes()].concat()
     };
     let file = std::fs::File::create(path).unwrap();
     let mut zip = zip::ZipWriter::new(file);
@@ -124,37 +124,37 @@ fn bomb(path: &std::path::Path, shape: &[usize], bytes: usize) {
 
 #[test]
 fn does_not_inflate_array_of_wrong_shape() {
-    let folder = temporary_folder();
-    let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
-    let file = folder.path().join("x.npz");
+    let dir = temporary_folder();
+    let model = program(dir.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
+    let file = dir.path().join("x.npz");
     // One megabyte that decompresses to 1 GiB of zeros, more than the address space of the process.
     bomb(&file, &[1 << 28], 1 << 30);
     let input = format!("x={}", file.display());
     byoc(&["run", &model, "--input", &input]).fails_with("E0511").stderr_contains(&["found [268435456]"]);
-    let doubles = program(folder.path(), "def @main(%x: Tensor[(268435456), float64]) { nn.relu(%x) }");
+    let doubles = program(dir.path(), "def @main(%x: Tensor[(268435456), float64]) { nn.relu(%x) }");
     byoc(&["run", &doubles, "--input", &input]).fails_with("E0604").stderr_contains(&["float32[268435456]"]);
-    let open = program(folder.path(), "def @main(%x: Tensor[(?), float32]) { nn.relu(%x) }");
-    byoc(&["run", &open, "--input", &input, "--max-memory", "100M"])
+    let open_program = program(dir.path(), "def @main(%x: Tensor[(?), float32]) { nn.relu(%x) }");
+    byoc(&["run", &open_program, "--input", &input, "--max-memory", "100M"])
         .fails_with("E0609")
         .stderr_contains(&["1073741824 bytes"]);
-    let calibrate = folder.path().join("q.relay").display().to_string();
-    let pairs = program(folder.path(), "def @main(%x: Tensor[(2, 3), float32]) { nn.relu(%x) }");
+    let calibrate = dir.path().join("q.relay").display().to_string();
+    let pairs = program(dir.path(), "def @main(%x: Tensor[(2, 3), float32]) { nn.relu(%x) }");
     byoc(&["quantize", &pairs, "--calibrate", &file.display().to_string(), "--scheme", "symmetric", "-o", &calibrate])
         .fails_with("E0530")
         .stderr_contains(&["268435456"]);
     // The header declares less or more data than the entry contains.
-    let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
+    let model = program(dir.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
     bomb(&file, &[2], 1 << 26);
     byoc(&["run", &model, "--input", &input]).fails_with("E0512").stderr_contains(&["with shape [2], found"]);
     bomb(&file, &[1 << 40], 1 << 20);
-    let open = program(folder.path(), "def @main(%x: Tensor[(?), float32]) { nn.relu(%x) }");
-    byoc(&["run", &open, "--input", &input]).fails_with("E0512").stderr_contains(&["expected the data of"]);
+    let open_program = program(dir.path(), "def @main(%x: Tensor[(?), float32]) { nn.relu(%x) }");
+    byoc(&["run", &open_program, "--input", &input]).fails_with("E0512").stderr_contains(&["expected the data of"]);
 }
 
 #[test]
 fn limits_size_of_text() {
-    let folder = temporary_folder();
-    let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
+    let dir = temporary_folder();
+    let model = program(dir.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
     byoc(&["run", &model, "--input", "x=ones", "--labels", "/dev/zero"])
         .fails_with("E0512")
         .stderr_contains(&["/dev/zero"]);
@@ -162,13 +162,14 @@ fn limits_size_of_text() {
 
 #[test]
 fn does_not_fold_into_large_program() {
-    let folder = temporary_folder();
+    let dir = temporary_folder();
     // Squaring a 64 MiB matrix takes 2^37 operations, minutes with the reference, so constant folding leaves the
     // operation for run time.
-    let ones = "ones(shape=[4096, 4096], dtype=\"float32\")";
-    let text = format!("def @main(%x: Tensor[(4096), float32]) {{ add(%x, nn.dense({ones}, {ones}, units=4096)) }}");
-    byoc(&["explain", &program(folder.path(), &text), "--timeout", "60"]).ok();
+    let ones_call = "ones(shape=[4096, 4096], dtype=\"float32\")";
+    let text =
+        format!("def @main(%x: Tensor[(4096), float32]) {{ add(%x, nn.dense({ones_call}, {ones_call}, units=4096)) }}");
+    byoc(&["explain", &program(dir.path(), &text), "--timeout", "60"]).ok();
     // A result that exceeds the memory limit is not folded either.
     let text = "def @main(%x: Tensor[(1), float32]) { add(%x, zeros(shape=[17179869184], dtype=\"float32\")) }";
-    byoc(&["explain", &program(folder.path(), text)]).ok();
+    byoc(&["explain", &program(dir.path(), text)]).ok();
 }

@@ -15,13 +15,13 @@ pub fn fifo(path: &Path) {
 
 /// Creates a device node equivalent to `/dev/<name>`; returns false if the node cannot be created or opened.
 pub fn device(path: &Path, name: &str) -> bool {
-    let number = match name {
+    let device_number = match name {
         "null" => 3,
         "full" => 7,
         other => panic!("unknown device {other}"),
     };
     let mode = Mode::RUSR | Mode::WUSR;
-    mknodat(CWD, path, FileType::CharacterDevice, mode, makedev(1, number)).is_ok()
+    mknodat(CWD, path, FileType::CharacterDevice, mode, makedev(1, device_number)).is_ok()
         && OpenOptions::new().write(true).open(path).is_ok()
 }
 
@@ -32,7 +32,7 @@ pub fn reader(path: &Path) -> File {
 }
 
 /// Reads the data that terminated processes have written to the FIFO.
-pub fn received(mut reader: File) -> Vec<u8> {
+pub fn read_all(mut reader: File) -> Vec<u8> {
     let mut bytes = Vec::new();
     match reader.read_to_end(&mut bytes) {
         Err(error) if error.kind() != ErrorKind::WouldBlock => panic!("{error}"),

@@ -1,6 +1,6 @@
 //! Output files of commands: only regular files are replaced, and no partial files remain.
 
-use crate::nodes::{device, fifo, reader, received};
+use crate::nodes::{device, fifo, read_all, reader};
 use crate::{CommandOutput, byoc, command, data_text, to_command_output};
 use std::fs::Permissions;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 /// Directory with a small model, the input of the commands that write a file.
 struct Writers {
-    folder: TempDir,
+    temp_dir: TempDir,
     model: String,
 }
 
@@ -20,16 +20,16 @@ const WRITERS: &[(&str, &[u8])] =
 
 impl Writers {
     fn new() -> Writers {
-        let folder = tempfile::tempdir().unwrap();
-        let model = folder.path().join("model.relay");
+        let dir = tempfile::tempdir().unwrap();
+        let model = dir.path().join("model.relay");
         let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4, 8), float32]) { nn.relu(exp(%x)) }\n";
         std::fs::write(&model, program).unwrap();
         let model = model.display().to_string();
-        Writers { folder, model }
+        Writers { temp_dir: dir, model }
     }
 
-    fn place(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+    fn path(&self, name: &str) -> PathBuf {
+        self.temp_dir.path().join(name)
     }
 
     fn args(&self, command: &str, path: &str) -> Vec<String> {
@@ -56,7 +56,7 @@ impl Writers {
 
     /// Returns the number of entries in the directory, which reveals leftover temporary files.
     fn entries(&self) -> usize {
-        std::fs::read_dir(self.folder.path()).unwrap().count()
+        std::fs::read_dir(self.temp_dir.path()).unwrap().count()
     }
 }
 
@@ -67,7 +67,7 @@ fn mode(path: &Path) -> u32 {
 #[test]
 fn writes_to_device() {
     let writers = Writers::new();
-    let node = writers.place("null.relay");
+    let node = writers.path("null.relay");
     if !device(&node, "null") {
         return;
     }
@@ -75,7 +75,7 @@ fn writes_to_device() {
         writers.write(command, &node).ok();
         assert!(std::fs::symlink_metadata(&node).unwrap().file_type().is_char_device(), "{command}");
     }
-    let full = writers.place("full.relay");
+    let full = writers.path("full.relay");
     assert!(device(&full, "full"));
     for (command, _) in WRITERS {
         let code = if *command == "artifact" { "E0706" } else { "E0513" };
@@ -87,12 +87,12 @@ fn writes_to_device() {
 #[test]
 fn writes_to_fifo() {
     let writers = Writers::new();
-    let pipe = writers.place("pipe");
+    let pipe = writers.path("pipe");
     fifo(&pipe);
     for (command, begin) in WRITERS {
         let reader = reader(&pipe);
         writers.write(command, &pipe).ok();
-        assert!(received(reader).starts_with(begin), "{command}");
+        assert!(read_all(reader).starts_with(begin), "{command}");
         assert!(std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo(), "{command}");
     }
 }
@@ -100,9 +100,9 @@ fn writes_to_fifo() {
 #[test]
 fn writes_to_target_of_link() {
     let writers = Writers::new();
-    std::fs::create_dir(writers.place("there")).unwrap();
+    std::fs::create_dir(writers.path("there")).unwrap();
     for (command, begin) in WRITERS {
-        let (link, target) = (writers.place(&format!("{command} link")), writers.place(&format!("there/{command}")));
+        let (link, target) = (writers.path(&format!("{command} link")), writers.path(&format!("there/{command}")));
         symlink(format!("there/{command}"), &link).unwrap();
         // The first run creates the target, the second run replaces it.
         for _ in 0..2 {
@@ -112,20 +112,20 @@ fn writes_to_target_of_link() {
             std::fs::write(&target, "old").unwrap();
         }
     }
-    assert_eq!(std::fs::read_dir(writers.place("there")).unwrap().count(), WRITERS.len());
+    assert_eq!(std::fs::read_dir(writers.path("there")).unwrap().count(), WRITERS.len());
 }
 
 #[test]
 fn weights_of_quantized_model_follow_links() {
     let writers = Writers::new();
-    std::fs::create_dir(writers.place("there")).unwrap();
+    std::fs::create_dir(writers.path("there")).unwrap();
     for name in ["q.relay", "q.relay.safetensors"] {
-        symlink(format!("there/{name}"), writers.place(name)).unwrap();
+        symlink(format!("there/{name}"), writers.path(name)).unwrap();
     }
-    writers.write("quantize", &writers.place("q.relay")).ok();
+    writers.write("quantize", &writers.path("q.relay")).ok();
     for name in ["q.relay", "q.relay.safetensors"] {
-        assert!(writers.place(name).is_symlink());
-        assert!(writers.place("there").join(name).metadata().unwrap().len() > 100);
+        assert!(writers.path(name).is_symlink());
+        assert!(writers.path("there").join(name).metadata().unwrap().len() > 100);
     }
 }
 
@@ -147,7 +147,7 @@ fn run_with_umask(umask: &str, args: &[String]) -> CommandOutput {
 fn permissions_follow_umask_or_replaced_file() {
     let writers = Writers::new();
     for (command, _) in WRITERS {
-        let path = writers.place(command);
+        let path = writers.path(command);
         let args = writers.args(command, &path.display().to_string());
         run_with_umask("027", &args).ok();
         assert_eq!(mode(&path), 0o640, "{command}: a new file");
@@ -155,22 +155,22 @@ fn permissions_follow_umask_or_replaced_file() {
         run_with_umask("077", &args).ok();
         assert_eq!(mode(&path), 0o604, "{command}: a replaced file");
     }
-    let folder = writers.place("mine");
-    run_with_umask("027", &["plugins".into(), "new".into(), folder.display().to_string(), "--c".into()]).ok();
-    assert_eq!([mode(&folder), mode(&folder.join("Makefile"))], [0o750, 0o640]);
+    let dir = writers.path("mine");
+    run_with_umask("027", &["plugins".into(), "new".into(), dir.display().to_string(), "--c".into()]).ok();
+    assert_eq!([mode(&dir), mode(&dir.join("Makefile"))], [0o750, 0o640]);
 }
 
 #[test]
 fn rejects_folder_as_output() {
     let writers = Writers::new();
-    let folder = writers.place("folder.relay");
-    std::fs::create_dir(&folder).unwrap();
-    let link = writers.place("link.relay");
+    let dir = writers.path("folder.relay");
+    std::fs::create_dir(&dir).unwrap();
+    let link = writers.path("link.relay");
     symlink("folder.relay", &link).unwrap();
-    let before = writers.entries();
+    let entries_before = writers.entries();
     for (command, _) in WRITERS.iter().chain(&[("quantize", &b""[..])]) {
         writers
-            .write(command, &folder)
+            .write(command, &dir)
             .fails_with("E0513")
             .stderr_contains(&["folder.relay: expected a file, found a directory"]);
         writers
@@ -178,25 +178,25 @@ fn rejects_folder_as_output() {
             .fails_with("E0513")
             .stderr_contains(&["link.relay: expected a file, found a directory"]);
     }
-    assert_eq!(writers.entries(), before);
+    assert_eq!(writers.entries(), entries_before);
 }
 
 #[test]
 fn failed_command_leaves_no_files() {
     let writers = Writers::new();
-    let before = writers.entries();
-    let path = writers.place("out").display().to_string();
+    let entries_before = writers.entries();
+    let path = writers.path("out").display().to_string();
     byoc(["run", &writers.model, "--input", "y=ones", "--output", &path, "--trace", &path]).fails_with("E0602");
     byoc(["zoo", "no_such_architecture", "-o", &path]).fails_with("E0515");
-    byoc(["compile", &writers.place("missing.relay").display().to_string(), "-o", &path]).fails_with("E0501");
+    byoc(["compile", &writers.path("missing.relay").display().to_string(), "-o", &path]).fails_with("E0501");
     // The directory of a new plugin is created completely or not at all.
-    symlink("nowhere", writers.place("mine")).unwrap();
-    let mine = writers.place("mine");
-    byoc(["plugins", "new", &mine.display().to_string()])
+    symlink("nowhere", writers.path("mine")).unwrap();
+    let plugin = writers.path("mine");
+    byoc(["plugins", "new", &plugin.display().to_string()])
         .fails_with("E0425")
         .stderr_contains(&["cannot write", "mine"]);
-    std::fs::remove_file(&mine).unwrap();
-    assert_eq!(writers.entries(), before);
+    std::fs::remove_file(&plugin).unwrap();
+    assert_eq!(writers.entries(), entries_before);
 }
 
 /// Runs `byoc`; returns standard output as bytes, and standard error.
@@ -213,7 +213,7 @@ fn dash_writes_only_result_to_standard_output() {
     for (command, begin) in WRITERS {
         let (out, err) = bytes(&writers.args(command, "-"));
         assert!(out.starts_with(begin), "{command}");
-        let file = writers.place(command);
+        let file = writers.path(command);
         writers.write(command, &file).ok();
         let written = std::fs::read(&file).unwrap();
         match *command {
@@ -222,23 +222,23 @@ fn dash_writes_only_result_to_standard_output() {
             }
             _ => assert!(out == written, "{command}: a file and standard output differ"),
         }
-        let said = match *command {
+        let stderr = match *command {
             "artifact" => "wrote standard output",
             "output" | "trace" => "Tensor[(4, 8), float32]  min",
             "bench" => "median",
             _ => "operators:",
         };
-        assert!(err.contains(said), "{command}: {said} in {err}");
-        assert!(!writers.place("-").exists() && !Path::new("-").exists());
+        assert!(err.contains(stderr), "{command}: {stderr} in {err}");
+        assert!(!writers.path("-").exists() && !Path::new("-").exists());
         // The path `/dev/stdout` is equivalent to `-`.
         assert!(bytes(&writers.args(command, "/dev/stdout")).0.starts_with(begin), "{command}");
     }
     let (text, err) = bytes(&writers.args("quantize", "-"));
     assert!(err.contains("layers in int8"), "{err}");
-    let file = writers.place("q.relay");
+    let file = writers.path("q.relay");
     std::fs::write(&file, text).unwrap();
     byoc(["run", &file.display().to_string(), "--dim", "batch=1", "--input", "image=ones"]).ok();
-    let both = ["run", &writers.model, "--input", "x=ones", "--output", "-", "--trace", "-"];
-    let output = byoc(both).fails_with("E0513").stderr_contains(&["expected at most one file on standard output"]);
+    let args = ["run", &writers.model, "--input", "x=ones", "--output", "-", "--trace", "-"];
+    let output = byoc(args).fails_with("E0513").stderr_contains(&["expected at most one file on standard output"]);
     assert_eq!(output.out, "");
 }

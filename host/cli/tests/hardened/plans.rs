@@ -65,15 +65,15 @@ impl Region for Plans {
 
 /// Returns the module `@main(x) = @region_0(x)` for a vector of arbitrary length.
 fn open_module() -> Module {
-    let open = Type::tensor_of(DType::F32, [Dim::Any]);
+    let open_type = Type::tensor_of(DType::F32, [Dim::Any]);
     let mut b = Builder::default();
-    let x = b.var("x", open.clone());
+    let x = b.var("x", open_type.clone());
     let body = b.op("nn.relu", &[x], Attrs::none()).unwrap();
     let attrs = Attrs::new([("Compiler", "test".into()), ("global_symbol", "region_0".into())]);
     let function = Function::new([x], body, Type::Unknown, attrs);
     let region = b.push(Expr::Function(Box::new(function))).unwrap();
     b.module.globals.insert("region_0".into(), region);
-    let y = b.var("y", open);
+    let y = b.var("y", open_type);
     let global = b.push(Expr::Global("region_0".into())).unwrap();
     let call = b.call(global, &[y]).unwrap();
     b.define("main", &[y], call).unwrap();
@@ -81,9 +81,9 @@ fn open_module() -> Module {
 }
 
 fn executor(region: &Arc<Plans>) -> Executor {
-    let planned = plan(&open_module(), &[], &[]).unwrap();
+    let lowered_program = plan(&open_module(), &[], &[]).unwrap();
     let regions: Vec<Option<Arc<dyn Region>>> = vec![Some(region.clone())];
-    Executor::new(planned.program, planned.constants, regions, Arc::new(Pool::new(4).unwrap())).unwrap()
+    Executor::new(lowered_program.program, lowered_program.constants, regions, Arc::new(Pool::new(4).unwrap())).unwrap()
 }
 
 fn run(executor: &Executor, length: usize) {
@@ -148,7 +148,7 @@ fn does_not_release_plan_in_use() {
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let executor = &executor;
-            scope.spawn(move || (0..100).for_each(|turn| run(executor, 1 + (turn * 7 + thread) % 10)));
+            scope.spawn(move || (0..100).for_each(|iteration| run(executor, 1 + (iteration * 7 + thread) % 10)));
         }
     });
     assert_eq!(region.state().alive.len(), 1);

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// Faulty plugin under the name that it registers, and a model that it supports. The model doubles its input, which is
 /// exact in every rounding mode.
 struct Fixture {
-    folder: TempDir,
+    temp_dir: TempDir,
     plugins: PathBuf,
     model: PathBuf,
 }
@@ -35,7 +35,7 @@ static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| {
     let model = folder.path().join("model.relay");
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(3, 3), float32]) { add(nn.relu(%x), %x) }\n";
     std::fs::write(&model, program).unwrap();
-    Fixture { folder, plugins, model }
+    Fixture { temp_dir: folder, plugins, model }
 });
 
 /// Exit status, standard output and standard error of a process.
@@ -54,7 +54,7 @@ impl ProcessOutput {
 }
 
 fn byoc(args: &[&str]) -> Command {
-    let home = FIXTURE.folder.path().join("home");
+    let home = FIXTURE.temp_dir.path().join("home");
     // Restores the default action of SIGINT: tests started as a background job of a shell inherit an ignored SIGINT.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_byoc")]);
@@ -62,28 +62,28 @@ fn byoc(args: &[&str]) -> Command {
     for name in ["BYOC_PLUGIN_PATH", "BYOC_LOG", "BYOC_CACHE_DIR", "BYOC_CHECK_REGIONS", "FAULT", "ENTRY"] {
         command.env_remove(name);
     }
-    command.env("BYOC_THREADS", "2").current_dir(FIXTURE.folder.path());
+    command.env("BYOC_THREADS", "2").current_dir(FIXTURE.temp_dir.path());
     command
 }
 
 /// Runs a command, and kills the process if it does not terminate.
 fn wait_with_timeout(mut command: Command) -> ProcessOutput {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let read = |mut from: Box<dyn Read + Send>| {
+    let read = |mut reader: Box<dyn Read + Send>| {
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
-            from.read_to_end(&mut bytes).unwrap();
+            reader.read_to_end(&mut bytes).unwrap();
             String::from_utf8_lossy(&bytes).into_owned()
         })
     };
     let out = read(Box::new(child.stdout.take().unwrap()));
     let err = read(Box::new(child.stderr.take().unwrap()));
-    let until = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if Instant::now() > until {
+        if Instant::now() > deadline {
             child.kill().unwrap();
         }
         std::thread::sleep(Duration::from_millis(3));
@@ -92,16 +92,16 @@ fn wait_with_timeout(mut command: Command) -> ProcessOutput {
 }
 
 /// Creates the command that runs the model on the faulty backend.
-fn run(more: &[&str]) -> Command {
+fn run(extra_args: &[&str]) -> Command {
     let (plugins, model) = (FIXTURE.plugins.display().to_string(), FIXTURE.model.display().to_string());
     let mut args = vec!["run", &model, "--input", "x=random:3", "--json", "--no-cache"];
     args.extend(["--backend", "elementwise", "--plugin-dir", &plugins]);
-    args.extend(more);
+    args.extend(extra_args);
     byoc(&args)
 }
 
-fn faulty(fault: &str, entry: &str, more: &[&str]) -> ProcessOutput {
-    let mut command = run(more);
+fn faulty(fault: &str, entry: &str, extra_args: &[&str]) -> ProcessOutput {
+    let mut command = run(extra_args);
     command.env("FAULT", fault).env("ENTRY", entry);
     wait_with_timeout(command)
 }
@@ -159,22 +159,22 @@ fn find_deviation(
     fault: &str,
     entry: &str,
     expected_outcome: ExpectedOutcome,
-    ended: &ProcessOutput,
+    output: &ProcessOutput,
     right: &str,
 ) -> Option<String> {
-    let ProcessOutput { status, out, err } = ended;
+    let ProcessOutput { status, out, err } = output;
     // Heap corruption is detected at the next use of the heap, which may be in any entry.
-    let at = if fault == "heap" { String::new() } else { format!(": {entry}") };
-    let named = err.lines().any(|line| line.contains("elementwise") && line.contains(&at));
+    let place = if fault == "heap" { String::new() } else { format!(": {entry}") };
+    let is_named = err.lines().any(|line| line.contains("elementwise") && line.contains(&place));
     let problem = match (status.code(), status.signal()) {
         (Some(0), _) if out != right => "expected the correct result, found a different one",
         (Some(0), _) => match expected_outcome {
             Harmless | Either => return None,
-            Restored | Reported if named && err.contains("E0452") => return None,
+            Restored | Reported if is_named && err.contains("E0452") => return None,
             Restored | Reported => "expected a description of the changed state, found none",
             Signal(_) | Error(_) => "expected the process to end",
         },
-        (Some(1), _) if !named => "expected an error that names plugin and entry",
+        (Some(1), _) if !is_named => "expected an error that names plugin and entry",
         (Some(1), _) => match expected_outcome {
             Either => return None,
             Reported if err.contains("E0452") => return None,
@@ -182,8 +182,8 @@ fn find_deviation(
             _ => "unexpected error",
         },
         // The corrupted memory may belong to the handler that prints the line.
-        (_, Some(_)) if !named && fault == "heap" => return None,
-        (_, Some(_)) if !named => "expected a line that names the plugin and the entry of the signal",
+        (_, Some(_)) if !is_named && fault == "heap" => return None,
+        (_, Some(_)) if !is_named => "expected a line that names the plugin and the entry of the signal",
         (_, Some(signal)) => match expected_outcome {
             Signal(expected) if expected == signal => return None,
             Either => return None,
@@ -209,8 +209,8 @@ fn run_all(cases: &[(&str, &str, ExpectedOutcome)]) -> String {
                         "oom" => &["--max-memory", "512M"],
                         _ => &[],
                     };
-                    let ended = faulty(fault, entry, limit);
-                    if let Some(problem) = find_deviation(fault, entry, expected_outcome, &ended, &right) {
+                    let output = faulty(fault, entry, limit);
+                    if let Some(problem) = find_deviation(fault, entry, expected_outcome, &output, &right) {
                         let _ = writeln!(problems.lock().unwrap(), "{problem}");
                     }
                 }
@@ -237,20 +237,20 @@ fn does_not_affect_host_and_other_backends() {
     copy(&plugin("template"), &other.path().join("libbyoc_template.so"));
     let (plugins, model) = (other.path().display().to_string(), FIXTURE.model.display().to_string());
     let artifact = other.path().join("model.byoc").display().to_string();
-    let plain = ["--plugin-dir", &plugins, "--no-cache"];
-    let on_template = [&plain[..], &["--backend", "template"]].concat();
+    let base_args = ["--plugin-dir", &plugins, "--no-cache"];
+    let on_template = [&base_args[..], &["--backend", "template"]].concat();
     let commands = [
-        [&["run", &model, "--input", "x=random:3"], &plain[..]].concat(),
+        [&["run", &model, "--input", "x=random:3"], &base_args[..]].concat(),
         [&["run", &model, "--input", "x=random:3", "--require-offload"], &on_template[..]].concat(),
         [&["compile", &model, "-o", &artifact], &on_template[..]].concat(),
-        [&["run", &artifact, "--input", "x=random:3"], &plain[..]].concat(),
+        [&["run", &artifact, "--input", "x=random:3"], &base_args[..]].concat(),
         [&["explain", &model], &on_template[..]].concat(),
     ];
     for args in commands {
         let mut command = byoc(&args);
         command.env("FAULT", "segv").env("ENTRY", "entry");
-        let ended = wait_with_timeout(command);
-        assert!(ended.status.success(), "{args:?}\n{}\n{}", ended.status, ended.err);
+        let output = wait_with_timeout(command);
+        assert!(output.status.success(), "{args:?}\n{}\n{}", output.status, output.err);
     }
 }
 
@@ -258,9 +258,9 @@ fn does_not_affect_host_and_other_backends() {
 fn redirects_output_of_plugin() {
     let right = wait_with_timeout(run(&[])).ok().out;
     for entry in ["init", "compile", "run", "release"] {
-        let ended = faulty("print", entry, &[]).ok();
-        assert_eq!(ended.out, right, "{entry}");
-        assert!(ended.err.contains("garbage on stdout"), "{entry}: {}", ended.err);
+        let output = faulty("print", entry, &[]).ok();
+        assert_eq!(output.out, right, "{entry}");
+        assert!(output.err.contains("garbage on stdout"), "{entry}: {}", output.err);
     }
 }
 
@@ -268,12 +268,12 @@ fn redirects_output_of_plugin() {
 /// depends on the mode.
 #[test]
 fn restores_rounding_mode_after_run() {
-    let (plugins, model) = (FIXTURE.plugins.display().to_string(), FIXTURE.folder.path().join("thirds.relay"));
+    let (plugins, model) = (FIXTURE.plugins.display().to_string(), FIXTURE.temp_dir.path().join("thirds.relay"));
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(64, 64), float32]) {\n\
                    let %y = add(%x, %x); nn.softmax(%y) }\n";
     std::fs::write(&model, program).unwrap();
     let model = model.display().to_string();
-    let output = FIXTURE.folder.path().join("thirds.npz").display().to_string();
+    let output = FIXTURE.temp_dir.path().join("thirds.npz").display().to_string();
     let args = ["run", &model, "--input", "x=random:3", "--output", &output, "--no-cache", "--plugin-dir", &plugins];
     let on_plugin = [&args[..], &["--backend", "elementwise", "--require-offload"]].concat();
     wait_with_timeout(byoc(&args)).ok();
@@ -292,7 +292,7 @@ fn writes_files_to_requested_paths() {
     let name = "relative.npz";
     for entry in ["init", "run"] {
         faulty("cwd", entry, &["--output", name]).ok();
-        assert!(std::fs::remove_file(FIXTURE.folder.path().join(name)).is_ok(), "{entry}");
+        assert!(std::fs::remove_file(FIXTURE.temp_dir.path().join(name)).is_ok(), "{entry}");
         assert!(!Path::new("/").join(name).exists(), "{entry}");
     }
 }
@@ -301,12 +301,12 @@ fn writes_files_to_requested_paths() {
 fn forked_child_of_plugin_is_not_second_host() {
     let right = wait_with_timeout(run(&[])).ok().out;
     for entry in ["init", "judge", "run"] {
-        let ended = faulty("fork", entry, &[]).ok();
-        assert_eq!(ended.out, right, "{entry}");
+        let output = faulty("fork", entry, &[]).ok();
+        assert_eq!(output.out, right, "{entry}");
         assert!(
-            ended.err.contains(&format!("{entry}: ")) && ended.err.contains("the child process returned to byoc"),
+            output.err.contains(&format!("{entry}: ")) && output.err.contains("the child process returned to byoc"),
             "{}",
-            ended.err
+            output.err
         );
     }
 }
@@ -334,24 +334,24 @@ fn reports_contract_violations() {
     let right = wait_with_timeout(run(&[])).ok().out;
     let mut problems = String::new();
     for fault in faults {
-        let ended = faulty(fault, "", &[]);
-        let named = ended.err.contains("elementwise");
-        let good = match (ended.status.code(), ended.status.signal()) {
-            (Some(0), _) => ended.out == right,
-            (Some(1), _) | (None, Some(_)) => named && ended.err.contains("error[E0"),
+        let output = faulty(fault, "", &[]);
+        let is_named = output.err.contains("elementwise");
+        let is_expected = match (output.status.code(), output.status.signal()) {
+            (Some(0), _) => output.out == right,
+            (Some(1), _) | (None, Some(_)) => is_named && output.err.contains("error[E0"),
             _ => false,
         };
-        if !good {
-            let _ = writeln!(problems, "{fault}: {}\nstdout: {}\nstderr: {}", ended.status, ended.out, ended.err);
+        if !is_expected {
+            let _ = writeln!(problems, "{fault}: {}\nstdout: {}\nstderr: {}", output.status, output.out, output.err);
         }
     }
     // Out-of-bounds writes are detected in checked runs.
     for fault in ["oobout", "oobout1", "wrinput"] {
         let mut command = run(&[]);
         command.env("FAULT", fault).env("BYOC_CHECK_REGIONS", "1");
-        let ended = wait_with_timeout(command);
-        if ended.status.success() || !ended.err.contains("plugin elementwise: run") {
-            let _ = writeln!(problems, "{fault}, watched: {}\nstderr: {}", ended.status, ended.err);
+        let output = wait_with_timeout(command);
+        if output.status.success() || !output.err.contains("plugin elementwise: run") {
+            let _ = writeln!(problems, "{fault}, watched: {}\nstderr: {}", output.status, output.err);
         }
     }
     assert!(problems.is_empty(), "{problems}");
@@ -362,14 +362,14 @@ fn reports_contract_violations() {
 #[test]
 fn conformance_run_reports_faults() {
     let file = FIXTURE.plugins.join("libbyoc_elementwise.so").display().to_string();
-    let out = FIXTURE.folder.path().join("cases").display().to_string();
+    let out = FIXTURE.temp_dir.path().join("cases").display().to_string();
     let args = ["plugins", "test", &file, "--cases", "1", "--only", "nn.relu", "--out", &out];
-    for (fault, words) in [("segv", "a segmentation fault"), ("exit0", "called exit")] {
+    for (fault, cause) in [("segv", "a segmentation fault"), ("exit0", "called exit")] {
         let mut command = byoc(&args);
         command.env("FAULT", fault).env("ENTRY", "compile");
-        let ended = wait_with_timeout(command);
-        assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
-        assert!(ended.out.contains(words), "{words}\n{}\n{}", ended.out, ended.err);
+        let output = wait_with_timeout(command);
+        assert_eq!(output.status.code(), Some(1), "{}", output.err);
+        assert!(output.out.contains(cause), "{cause}\n{}\n{}", output.out, output.err);
     }
 }
 
@@ -377,20 +377,24 @@ fn conformance_run_reports_faults() {
 /// takes precedence.
 #[test]
 fn earlier_directory_takes_precedence() {
-    let (first, second) = (temporary_folder(), temporary_folder());
+    let (first_dir, second_dir) = (temporary_folder(), temporary_folder());
     let library = FIXTURE.plugins.join("libbyoc_elementwise.so");
-    copy(&library, &first.path().join("of_another_name.so"));
-    copy(&library, &second.path().join("libbyoc_elementwise.so"));
-    let (a, b) = (first.path().display().to_string(), second.path().display().to_string());
-    for (dirs, found) in [([&a, &b], "of_another_name.so"), ([&b, &a], "libbyoc_elementwise.so")] {
+    copy(&library, &first_dir.path().join("of_another_name.so"));
+    copy(&library, &second_dir.path().join("libbyoc_elementwise.so"));
+    let (a, b) = (first_dir.path().display().to_string(), second_dir.path().display().to_string());
+    for (dirs, expected_file) in [([&a, &b], "of_another_name.so"), ([&b, &a], "libbyoc_elementwise.so")] {
         let args = ["plugins", "show", "elementwise", "--plugin-dir", dirs[0], "--plugin-dir", dirs[1]];
-        let shown = wait_with_timeout(byoc(&args)).ok().out;
-        assert!(shown.contains(found), "{shown}");
+        let listing = wait_with_timeout(byoc(&args)).ok().out;
+        assert!(listing.contains(expected_file), "{listing}");
     }
     // Two plugins in one directory that register the same name are reported together, regardless of their file names.
-    copy(&library, &second.path().join("twin.so"));
-    let ended = wait_with_timeout(byoc(&["plugins", "show", "elementwise", "--plugin-dir", &b]));
-    assert!(!ended.status.success() && ended.err.contains("E0409") && ended.err.contains("twin.so"), "{}", ended.err);
+    copy(&library, &second_dir.path().join("twin.so"));
+    let output = wait_with_timeout(byoc(&["plugins", "show", "elementwise", "--plugin-dir", &b]));
+    assert!(
+        !output.status.success() && output.err.contains("E0409") && output.err.contains("twin.so"),
+        "{}",
+        output.err
+    );
 }
 
 #[test]
@@ -406,15 +410,15 @@ fn crash_of_an_isolated_case_is_one_line() {
         }
         wait_with_timeout(command)
     };
-    let rows = |ended: &ProcessOutput| -> Vec<serde_json::Value> {
-        ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let rows = |output: &ProcessOutput| -> Vec<serde_json::Value> {
+        output.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     let right = verified(None);
     assert_eq!(rows(&right).last().unwrap()["summary"]["pass"], 2, "{}", right.err);
-    let ended = verified(Some("segv"));
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
-    let rows = rows(&ended);
-    assert_eq!(rows.len(), 3, "{}", ended.out);
+    let output = verified(Some("segv"));
+    assert_eq!(output.status.code(), Some(1), "{}", output.err);
+    let rows = rows(&output);
+    assert_eq!(rows.len(), 3, "{}", output.out);
     for row in &rows[..2] {
         assert_eq!(row["status"], "error");
         assert!(row["message"].as_str().unwrap().contains("SIGSEGV"), "{row}");

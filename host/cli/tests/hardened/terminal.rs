@@ -13,8 +13,8 @@ const SHOWN: [&str; 2] = ["x\\u{1b}[2J", "y\\u{1b}]0;pwn\\u{7}"];
 /// Asserts that the text contains no control characters except line feeds.
 #[track_caller]
 fn assert_escaped(text: &str) {
-    let bad = text.chars().find(|c| c.is_control() && *c != '\n');
-    assert_eq!(bad, None, "{text:?}");
+    let control_char = text.chars().find(|c| c.is_control() && *c != '\n');
+    assert_eq!(control_char, None, "{text:?}");
 }
 
 #[track_caller]
@@ -35,75 +35,75 @@ fn shows(output: CommandOutput, names: &[&str]) -> CommandOutput {
 #[test]
 fn escapes_names_of_models() {
     let model = data_text("hardened/esc.onnx");
-    let folder = tempfile::tempdir().unwrap();
-    let place = |name: &str| folder.path().join(name).display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
     let x = "x\u{1b}[2J";
-    let ones = format!("{x}=ones");
+    let input = format!("{x}=ones");
     shows(byoc(["run", &model, "--describe"]).ok(), &SHOWN);
-    shows(byoc(["run", &model, "--input", &ones, "-vv"]).ok(), &SHOWN[1..]);
+    shows(byoc(["run", &model, "--input", &input, "-vv"]).ok(), &SHOWN[1..]);
     shows(byoc(["run", &model, "--input", "z=ones"]).fails_with("E0602"), &SHOWN[..1]);
     shows(byoc(["run", &model]).fails_with("E0603"), &SHOWN[..1]);
     shows(byoc(["bench", &model, "--runs", "1"]).ok(), &[]);
     for stage in ["relay", "partitioned", "graph-json", "region-json"] {
         shows(byoc(["compile", &model, "--emit", stage, "--print-after", "all"]).ok(), &[]);
     }
-    let artifact = place("m.byoc");
+    let artifact = path("m.byoc");
     byoc(["compile", &model, "-o", &artifact]).ok();
     shows(byoc(["inspect", &artifact]).ok(), &SHOWN);
     shows(byoc(["run", &artifact, "--describe"]).ok(), &SHOWN);
     // In JSON output, control characters have JSON escapes.
-    let described = byoc(["run", &artifact, "--describe", "--json"]).ok();
-    assert_escaped(&described.out);
-    assert_eq!(described.json()[0]["name"], x);
+    let description = byoc(["run", &artifact, "--describe", "--json"]).ok();
+    assert_escaped(&description.out);
+    assert_eq!(description.json()[0]["name"], x);
 }
 
 #[test]
 fn escapes_names_of_operators() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = |name: &str| folder.path().join(name).display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
     let mut model = ModelProto::decode(&*std::fs::read(data("hardened/esc.onnx")).unwrap()).unwrap();
     model.graph.as_mut().unwrap().node[0].name = "n\u{1b}[2J<b>\ncc\u{9b}2J\u{7f}".into();
-    std::fs::write(place("m.onnx"), model.encode_to_vec()).unwrap();
-    shows(byoc(["explain", &place("m.onnx"), "--html", &place("page.html")]).ok(), &["n\\u{1b}[2J<b>\\ncc"]);
-    let page = std::fs::read_to_string(place("page.html")).unwrap();
+    std::fs::write(path("m.onnx"), model.encode_to_vec()).unwrap();
+    shows(byoc(["explain", &path("m.onnx"), "--html", &path("page.html")]).ok(), &["n\\u{1b}[2J<b>\\ncc"]);
+    let page = std::fs::read_to_string(path("page.html")).unwrap();
     assert_escaped(&page);
     assert!(page.contains("n\\u{1b}[2J&lt;b&gt;"), "{page}");
-    shows(byoc(["compile", &place("m.onnx"), "--emit", "relay", "--print-after", "all", "-vv"]).ok(), &[]);
-    let explained = shows(byoc(["explain", &place("m.onnx"), "--json"]).ok(), &["cc\\u009b2J\\u007f"]);
-    explained.json();
+    shows(byoc(["compile", &path("m.onnx"), "--emit", "relay", "--print-after", "all", "-vv"]).ok(), &[]);
+    let explanation = shows(byoc(["explain", &path("m.onnx"), "--json"]).ok(), &["cc\\u009b2J\\u007f"]);
+    explanation.json();
     // The diagnostic contains the escaped name of an unknown operator.
     model.graph.as_mut().unwrap().node[0].op_type = "Re\u{1b}[2Jlu".into();
-    std::fs::write(place("m.onnx"), model.encode_to_vec()).unwrap();
-    shows(byoc(["explain", &place("m.onnx")]).fails_with("E0503"), &["Re\\u{1b}[2Jlu"]);
+    std::fs::write(path("m.onnx"), model.encode_to_vec()).unwrap();
+    shows(byoc(["explain", &path("m.onnx")]).fails_with("E0503"), &["Re\\u{1b}[2Jlu"]);
 }
 
 #[test]
 fn escapes_names_in_tables() {
-    let folder = tempfile::tempdir().unwrap();
-    let set = folder.path().join("test_data_set_0");
+    let dir = tempfile::tempdir().unwrap();
+    let set = dir.path().join("test_data_set_0");
     std::fs::create_dir(&set).unwrap();
-    std::fs::copy(data("hardened/esc.onnx"), folder.path().join("model.onnx")).unwrap();
+    std::fs::copy(data("hardened/esc.onnx"), dir.path().join("model.onnx")).unwrap();
     byoc::io::pb::write(&set.join("input_0.pb"), "x", &Tensor::zeros(DType::F32, &[2]).unwrap()).unwrap();
     byoc::io::pb::write(&set.join("output_0.pb"), "y", &Tensor::from_slice(&[2], &[1f32, 2.0])).unwrap();
-    let output = byoc(["verify", &folder.path().display().to_string()]);
+    let output = byoc(["verify", &dir.path().display().to_string()]);
     assert_eq!(output.code, 1);
     shows(output, &SHOWN[1..]);
 }
 
 #[test]
 fn escapes_text_of_users() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = |name: &str| folder.path().join(name).display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
     let labels: String = (0..10).map(|i| format!("class {i}\u{1b}[31m\u{202e}\n")).collect();
-    std::fs::write(place("labels.txt"), labels).unwrap();
+    std::fs::write(path("labels.txt"), labels).unwrap();
     let digits = data_text("digits/digits.onnx");
-    let options = ["--dim", "batch=1", "--input", "image=ones", "--labels", &place("labels.txt")];
+    let options = ["--dim", "batch=1", "--input", "image=ones", "--labels", &path("labels.txt")];
     let output = shows(byoc([&["run", &digits], &options[..]].concat()).ok(), &["\\u{1b}[31m\\u{202e}"]);
     assert!(!output.out.contains('\u{202e}'));
     // The diagnostic shows a source line with control characters.
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4), float32]) { foo(%x, \"\u{1b}[2J\") }\n";
-    std::fs::write(place("p.relay"), program).unwrap();
-    let output = byoc(["opt", &place("p.relay")]);
+    std::fs::write(path("p.relay"), program).unwrap();
+    let output = byoc(["opt", &path("p.relay")]);
     assert_eq!(output.code, 1);
     shows(output, &[]);
 }

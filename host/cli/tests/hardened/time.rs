@@ -18,35 +18,35 @@ const KERNEL: &str = "
 def @main(%x: Tensor[(4096, 4096), float64]) { nn.dense(%x, %x, units=4096) }";
 
 #[track_caller]
-fn ends_in_time(args: &[&str], code: &str, words: &[&str]) {
+fn ends_in_time(args: &[&str], code: &str, fragments: &[&str]) {
     let start = Instant::now();
     // Runs with an unlimited address space, as the large values would exceed a limited address space.
-    crate::byoc(args).fails_with(code).stderr_contains(words);
+    crate::byoc(args).fails_with(code).stderr_contains(fragments);
     // The bound is generous for a busy machine; without the time limit a run takes hours.
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }
 
 #[test]
 fn endless_loop_ends_at_limit() {
-    let folder = temporary_folder();
-    let model = program(folder.path(), LOOP);
+    let dir = temporary_folder();
+    let model = program(dir.path(), LOOP);
     let args = ["run", &model, "--input", "n=ones", "--timeout", "0.7"];
     ends_in_time(&args, "E0618", &["time limit of 0.7 s", "in count", "having executed", "--timeout"]);
 }
 
 #[test]
 fn large_kernel_ends_at_limit() {
-    let folder = temporary_folder();
-    let model = program(folder.path(), KERNEL);
+    let dir = temporary_folder();
+    let model = program(dir.path(), KERNEL);
     ends_in_time(&["run", &model, "--input", "x=ones", "--timeout", "1"], "E0618", &["nn.dense", "step 0 of"]);
 }
 
 #[test]
 fn build_ends_at_limit() {
-    let folder = temporary_folder();
+    let dir = temporary_folder();
     let long: String = (1..40_000).map(|i| format!("%{i} = nn.relu(%{});\n", i - 1)).collect();
     let text = format!("def @main(%x: Tensor[(2), float32]) {{ %0 = nn.relu(%x);\n{long}%39999 }}");
-    let model = program(folder.path(), &text);
+    let model = program(dir.path(), &text);
     for command in ["explain", "source"] {
         ends_in_time(&[command, &model, "--timeout", "0.000001"], "E0618", &["time limit of 0.000001 s"]);
     }
@@ -69,16 +69,16 @@ fn reading_model_ends_at_limit() {
 
 #[test]
 fn validates_time_limit() {
-    for wrong in ["0", "-1", "nan", "soon", "1e300"] {
-        let usage = byoc(&["run", &hostile("esc.onnx"), &format!("--timeout={wrong}")]);
-        assert_eq!(usage.code, 2, "{wrong}: {}", usage.err);
+    for invalid in ["0", "-1", "nan", "soon", "1e300"] {
+        let usage = byoc(&["run", &hostile("esc.onnx"), &format!("--timeout={invalid}")]);
+        assert_eq!(usage.code, 2, "{invalid}: {}", usage.err);
     }
 }
 
 #[test]
 fn ctrl_c_ends_run_with_diagnostic() {
-    let folder = temporary_folder();
-    let model = program(folder.path(), LOOP);
+    let dir = temporary_folder();
+    let model = program(dir.path(), LOOP);
     // On a busy machine the signal may arrive while the model is still being compiled, and end the command.
     for pause in [300, 3_000, 30_000] {
         let output = interrupted(&["run", &model, "--input", "n=ones"], Duration::from_millis(pause));
@@ -107,12 +107,12 @@ fn interrupted(args: &[&str], pause: Duration) -> CommandOutput {
 
 /// Returns true if `/proc/PID/status` reports a handler for SIGINT (signal 2).
 fn catches_interrupts(status: &str) -> bool {
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
-    u64::from_str_radix(caught.trim(), 16).unwrap_or(0) & 0b10 != 0
+    let caught_signals = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+    u64::from_str_radix(caught_signals.trim(), 16).unwrap_or(0) & 0b10 != 0
 }
 
 #[test]
 fn rejects_sequence_too_long_to_unroll() {
-    let words = ["expected a sequence of at most 10000 steps", "found 20000 steps"];
-    byoc(&["explain", &hostile("lstmseq20k.onnx")]).fails_with("E0505").stderr_contains(&words);
+    let fragments = ["expected a sequence of at most 10000 steps", "found 20000 steps"];
+    byoc(&["explain", &hostile("lstmseq20k.onnx")]).fails_with("E0505").stderr_contains(&fragments);
 }

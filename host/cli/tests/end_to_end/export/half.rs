@@ -17,7 +17,8 @@ fn network() -> Model {
     };
     let (conv, bias, depthwise) = (weight(&[8, 3, 3, 3], 0.25), weight(&[8], 1.0), weight(&[8, 1, 3, 3], 0.5));
     let (gamma, beta) = (weight(&[16], 1.0), weight(&[16], 1.0));
-    let (dense, bias_of_dense, transposed) = (weight(&[6, 16], 0.5), weight(&[6], 1.0), weight(&[16, 4, 2, 2], 0.25));
+    let (dense, bias_of_dense, transposed_weight) =
+        (weight(&[6, 16], 0.5), weight(&[6], 1.0), weight(&[16, 4, 2, 2], 0.25));
     model.text = format!(
         "#[version = \"0.0.5\"]
 def @main(%image: Tensor[(1, 3, 9, 8), float16], %ids: Tensor[(2,), int32]) {{
@@ -27,7 +28,7 @@ def @main(%image: Tensor[(1, 3, 9, 8), float16], %ids: Tensor[(2,), int32]) {{
   %3 = nn.max_pool2d(%2, pool_size=[2, 2], strides=[2, 2], padding=[0, 0, 1, 1]);
   %4 = nn.avg_pool2d(%2, pool_size=[2, 2], strides=[2, 2], padding=[0, 0, 1, 1]);
   %5 = concatenate((%3, %4), axis=1);
-  %6 = nn.conv2d_transpose(%5, {transposed}, strides=[2, 2], channels=4, kernel_size=[2, 2]);
+  %6 = nn.conv2d_transpose(%5, {transposed_weight}, strides=[2, 2], channels=4, kernel_size=[2, 2]);
   %7 = image.resize2d(%6, size=[5, 5], layout=\"NCHW\");
   %8 = nn.pad(%7, 0.5f16, pad_width=[[0, 0], [0, 0], [1, 0], [0, 2]]);
   %9 = transpose(%5, axes=[0, 2, 3, 1]);
@@ -48,8 +49,8 @@ def @main(%image: Tensor[(1, 3, 9, 8), float16], %ids: Tensor[(2,), int32]) {{
 
 #[test]
 fn float16_models_compute_as_the_host() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = network().write(folder.path());
+    let dir = tempfile::tempdir().unwrap();
+    let model = network().write(dir.path());
     let project = export(&model, &["--input", "ids=ones"]);
     let out = project.check("cc", SANITIZE, &[]);
     assert_eq!(out.matches(": pass").count(), 5, "{out}");
@@ -80,11 +81,11 @@ fn float16_models_compute_as_the_host() {
 /// Tests that the weights of a float32 model occupy half their size when stored as float16.
 #[test]
 fn weights_of_float32_are_stored_as_float16() {
-    let (whole, stored) = (digits(&[]), digits(&["--half-weights"]));
+    let (float_project, half_project) = (digits(&[]), digits(&["--half-weights"]));
     let bytes = |project: &Exported| project.metadata["weights_bytes"].as_i64().unwrap();
     let biases = 4 * (16 + 32 + 32 + 64 + 10);
-    assert_eq!((bytes(&whole) - biases) / 2, bytes(&stored) - biases);
-    let out = stored.check("cc", SANITIZE, &[]);
+    assert_eq!((bytes(&float_project) - biases) / 2, bytes(&half_project) - biases);
+    let out = half_project.check("cc", SANITIZE, &[]);
     // The results are close to those of float32 weights, but not equal.
     assert!(out.contains("pass") && !out.contains("e-07"), "{out}");
     eprint!("{out}");
@@ -93,5 +94,5 @@ fn weights_of_float32_are_stored_as_float16() {
     }
     // User-supplied functions receive the original float32 weights.
     let project = digits(&["--half-weights", "--extern", "nn.conv2d:OHWI=my_conv2d(my_conv2d.h)"]);
-    assert!(bytes(&project) > bytes(&stored));
+    assert!(bytes(&project) > bytes(&half_project));
 }

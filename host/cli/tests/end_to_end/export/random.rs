@@ -50,8 +50,8 @@ impl Graph {
     /// Returns a random value, preferring recent values.
     fn any(&mut self) -> Value {
         let n = self.values.len() as i64;
-        let back = self.random.below(n).min(self.random.below(n));
-        self.values[(n - 1 - back) as usize].clone()
+        let distance = self.random.below(n).min(self.random.below(n));
+        self.values[(n - 1 - distance) as usize].clone()
     }
 
     /// Returns a random value of the given rank, reshaping one if its rank differs.
@@ -62,9 +62,9 @@ impl Graph {
         }
         let mut shape = value.shape.clone();
         while shape.len() > rank {
-            let last = shape.remove(shape.len() - 1);
-            let at = shape.len() - 1;
-            shape[at] *= last;
+            let columns = shape.remove(shape.len() - 1);
+            let last_axis = shape.len() - 1;
+            shape[last_axis] *= columns;
         }
         while shape.len() < rank {
             shape.insert(0, 1);
@@ -87,10 +87,10 @@ impl Graph {
         self.model.constant(if self.half { "F16" } else { "F32" }, shape, bytes)
     }
 
-    fn integers(&mut self, dtype: &'static str, shape: &[i64], low: i64, high: i64) -> String {
+    fn integers(&mut self, dtype: &'static str, shape: &[i64], min: i64, max: i64) -> String {
         let mut bytes = Vec::new();
         for _ in 0..count(shape) {
-            let x = self.random.range(low, high);
+            let x = self.random.range(min, max);
             match dtype {
                 "I8" => bytes.extend((x as i8).to_le_bytes()),
                 "I64" => bytes.extend(x.to_le_bytes()),
@@ -152,9 +152,10 @@ impl Graph {
     fn binary(&mut self) {
         let x = self.any();
         let name = self.random.pick(&["add", "multiply", "maximum", "minimum"]);
-        let same: Vec<Value> = self.values.iter().filter(|v| v.shape == x.shape && v.name != x.name).cloned().collect();
-        if !same.is_empty() && self.random.below(2) == 0 {
-            let y = same[self.random.below(same.len() as i64) as usize].clone();
+        let same_shape: Vec<Value> =
+            self.values.iter().filter(|v| v.shape == x.shape && v.name != x.name).cloned().collect();
+        if !same_shape.is_empty() && self.random.below(2) == 0 {
+            let y = same_shape[self.random.below(same_shape.len() as i64) as usize].clone();
             return self.add(&format!("{name}({}, {})", x.name, y.name), &x.shape);
         }
         // A constant that broadcasts: leading dimensions are missing, or dimensions are 1.
@@ -164,10 +165,10 @@ impl Graph {
                 *dim = 1;
             }
         }
-        let from = self.random.below(shape.len() as i64) as usize;
+        let axis = self.random.below(shape.len() as i64) as usize;
         let y = match self.random.below(4) {
             0 => self.literal(0.5),
-            _ => self.weight(&shape[from..], 1.0),
+            _ => self.weight(&shape[axis..], 1.0),
         };
         let call = match self.random.below(2) {
             0 => format!("{name}({y}, {})", x.name),
@@ -178,8 +179,12 @@ impl Graph {
 
     /// Draws the window of a convolution or a pooling: kernel, strides, padding, dilation, output size; `None` if the
     /// output would be empty.
-    fn window(&mut self, size: [i64; 2], most: i64) -> Option<([i64; 2], [i64; 2], [i64; 4], [i64; 2], [i64; 2])> {
-        let kernel = [self.random.range(1, most), self.random.range(1, most)];
+    fn window(
+        &mut self,
+        size: [i64; 2],
+        max_window: i64,
+    ) -> Option<([i64; 2], [i64; 2], [i64; 4], [i64; 2], [i64; 2])> {
+        let kernel = [self.random.range(1, max_window), self.random.range(1, max_window)];
         let strides = [self.random.range(1, 2), self.random.range(1, 3)];
         let dilation = [self.random.range(1, 2), self.random.range(1, 2)];
         let mut padding = [0; 4];
@@ -188,19 +193,19 @@ impl Graph {
             let span = (kernel[axis] - 1) * dilation[axis];
             padding[axis] = self.random.range(0, span.min(2));
             padding[axis + 2] = self.random.range(0, span.min(2));
-            let room = size[axis] + padding[axis] + padding[axis + 2] - span - 1;
-            if room < 0 {
+            let free_size = size[axis] + padding[axis] + padding[axis + 2] - span - 1;
+            if free_size < 0 {
                 return None;
             }
-            out[axis] = room / strides[axis] + 1;
+            out[axis] = free_size / strides[axis] + 1;
         }
         Some((kernel, strides, padding, dilation, out))
     }
 
     fn convolution(&mut self) {
         let x = self.of_rank(4);
-        let last = self.random.below(3) == 0;
-        let (c, h, w) = if last { (3, 1, 2) } else { (1, 2, 3) };
+        let channels_last = self.random.below(3) == 0;
+        let (c, h, w) = if channels_last { (3, 1, 2) } else { (1, 2, 3) };
         let channels = x.shape[c];
         let Some((kernel, strides, padding, dilation, out)) = self.window([x.shape[h], x.shape[w]], 4) else { return };
         let groups = match self.random.below(3) {
@@ -214,7 +219,7 @@ impl Graph {
         }
         let inputs = channels / groups;
         let scale = 2f32.powi(-((inputs * kernel[0] * kernel[1]) as f32).log2().ceil() as i32 / 2);
-        let (shape, layouts) = match last {
+        let (shape, layouts) = match channels_last {
             true => ([kernel[0], kernel[1], inputs, groups * of_group], "data_layout=\"NHWC\", kernel_layout=\"HWIO\""),
             false => {
                 ([groups * of_group, inputs, kernel[0], kernel[1]], "data_layout=\"NCHW\", kernel_layout=\"OIHW\"")
@@ -261,8 +266,8 @@ impl Graph {
 
     fn pool(&mut self) {
         let x = self.of_rank(4);
-        let last = self.random.below(3) == 0;
-        let (h, w) = if last { (1, 2) } else { (2, 3) };
+        let channels_last = self.random.below(3) == 0;
+        let (h, w) = if channels_last { (1, 2) } else { (2, 3) };
         let Some((kernel, strides, mut padding, dilation, _)) = self.window([x.shape[h], x.shape[w]], 3) else {
             return;
         };
@@ -273,11 +278,11 @@ impl Graph {
         }
         let mut out = [0; 2];
         for (axis, &size) in [x.shape[h], x.shape[w]].iter().enumerate() {
-            let room = size + padding[axis] + padding[axis + 2] - (kernel[axis] - 1) * dilation[axis] - 1;
-            if room < 0 {
+            let free_size = size + padding[axis] + padding[axis + 2] - (kernel[axis] - 1) * dilation[axis] - 1;
+            if free_size < 0 {
                 return;
             }
-            out[axis] = room / strides[axis] + 1;
+            out[axis] = free_size / strides[axis] + 1;
         }
         let name = self.random.pick(&["nn.max_pool2d", "nn.avg_pool2d"]);
         let include =
@@ -286,7 +291,7 @@ impl Graph {
             "{name}({}, pool_size={kernel:?}, strides={strides:?}, padding={padding:?}, dilation={dilation:?}, \
              layout=\"{}\"{include})",
             x.name,
-            if last { "NHWC" } else { "NCHW" }
+            if channels_last { "NHWC" } else { "NCHW" }
         );
         let mut result = x.shape.clone();
         (result[h], result[w]) = (out[0], out[1]);
@@ -325,20 +330,20 @@ impl Graph {
     fn concatenate(&mut self) {
         let x = self.any();
         let axis = self.random.below(x.shape.len() as i64) as usize;
-        let fits = |v: &&Value| {
+        let is_compatible = |v: &&Value| {
             v.shape.len() == x.shape.len() && (0..x.shape.len()).all(|d| d == axis || v.shape[d] == x.shape[d])
         };
-        let others: Vec<Value> = self.values.iter().filter(fits).cloned().collect();
-        let mut parts = vec![x.clone()];
+        let other_values: Vec<Value> = self.values.iter().filter(is_compatible).cloned().collect();
+        let mut operands = vec![x.clone()];
         for _ in 0..self.random.range(1, 2) {
-            parts.push(others[self.random.below(others.len() as i64) as usize].clone());
+            operands.push(other_values[self.random.below(other_values.len() as i64) as usize].clone());
         }
         let mut shape = x.shape.clone();
-        shape[axis] = parts.iter().map(|part| part.shape[axis]).sum();
+        shape[axis] = operands.iter().map(|part| part.shape[axis]).sum();
         if count(&shape) > 8192 {
             return;
         }
-        let names: Vec<String> = parts.into_iter().map(|part| part.name).collect();
+        let names: Vec<String> = operands.into_iter().map(|part| part.name).collect();
         self.add(&format!("concatenate(({}), axis={axis})", names.join(", ")), &shape);
     }
 
@@ -357,11 +362,11 @@ impl Graph {
     fn split(&mut self) {
         let x = self.any();
         let Some(axis) = (0..x.shape.len()).find(|&d| x.shape[d] > 1 && x.shape[d] % 2 == 0) else { return };
-        let parts = self.line(&format!("split({}, indices_or_sections=2, axis={axis})", x.name));
+        let outputs = self.line(&format!("split({}, indices_or_sections=2, axis={axis})", x.name));
         let mut shape = x.shape.clone();
         shape[axis] /= 2;
         for part in 0..2 {
-            self.add(&format!("copy({parts}.{part})"), &shape);
+            self.add(&format!("copy({outputs}.{part})"), &shape);
         }
     }
 
@@ -369,15 +374,15 @@ impl Graph {
         let x = self.any();
         let axis = self.random.below(x.shape.len() as i64) as usize;
         let name = self.random.pick(&["mean", "max", "min", "sum"]);
-        let keep = self.random.below(2) == 0 || x.shape.len() == 1;
+        let keep_axes = self.random.below(2) == 0 || x.shape.len() == 1;
         let mut shape = x.shape.clone();
-        match keep {
+        match keep_axes {
             true => shape[axis] = 1,
             false => {
                 shape.remove(axis);
             }
         }
-        let keepdims = if keep { "True" } else { "False" };
+        let keepdims = if keep_axes { "True" } else { "False" };
         self.add(&format!("{name}({}, axis=[{axis}], keepdims={keepdims})", x.name), &shape);
     }
 
@@ -425,8 +430,8 @@ impl Graph {
         let mut shape = x.shape.clone();
         let mut widths = Vec::new();
         for dim in &mut shape {
-            let most = if mode == "reflect" { (*dim - 1).min(2) } else { 2 };
-            let pair = [self.random.range(0, most), self.random.range(0, most)];
+            let limit = if mode == "reflect" { (*dim - 1).min(2) } else { 2 };
+            let pair = [self.random.range(0, limit), self.random.range(0, limit)];
             *dim += pair[0] + pair[1];
             widths.push(format!("{pair:?}"));
         }
@@ -451,10 +456,11 @@ impl Graph {
             "linear" => self.random.pick(&["half_pixel", "asymmetric", "align_corners"]),
             _ => "asymmetric",
         };
-        let (method, mode) = match size.iter().zip(&x.shape[2..]).all(|(to, from)| to % from == 0) {
-            true => (method, mode),
-            false => ("linear", "half_pixel"),
-        };
+        let (method, mode) =
+            match size.iter().zip(&x.shape[2..]).all(|(target_size, source_size)| target_size % source_size == 0) {
+                true => (method, mode),
+                false => ("linear", "half_pixel"),
+            };
         let call = format!(
             "image.resize2d({}, size={size:?}, layout=\"NCHW\", method=\"{method}\", \
              coordinate_transformation_mode=\"{mode}\")",
@@ -478,22 +484,25 @@ impl Graph {
     fn quantized(&mut self) {
         let x = self.values[0].clone();
         let zero = self.random.range(-3, 3);
-        let mut at = self.line(&format!("qnn.quantize({}, 0.125f, {zero}, out_dtype=\"int8\")", x.name));
+        let mut quantized = self.line(&format!("qnn.quantize({}, 0.125f, {zero}, out_dtype=\"int8\")", x.name));
         let (channels, outputs) = (x.shape[1], self.random.range(1, 10));
         let Some((kernel, strides, padding, dilation, out)) = self.window([x.shape[2], x.shape[3]], 3) else { return };
         let weight = self.integers("I8", &[outputs, channels, kernel[0], kernel[1]], -127, 127);
-        at = self.line(&format!(
-            "qnn.conv2d({at}, {weight}, {zero}, 0, 0.125f, 0.03125f, strides={strides:?}, padding={padding:?}, \
+        quantized = self.line(&format!(
+            "qnn.conv2d({quantized}, {weight}, {zero}, 0, 0.125f, 0.03125f, strides={strides:?}, padding={padding:?}, \
              dilation={dilation:?}, channels={outputs}, kernel_size={kernel:?})"
         ));
         let rounding = self.random.pick(&["UPWARD", "TONEAREST", "TOEVEN"]);
-        let to = self.random.range(-5, 5);
-        at = self.line(&format!("qnn.requantize({at}, 0.00390625f, 0, 0.3f, {to}, rounding=\"{rounding}\")"));
+        let exponent = self.random.range(-5, 5);
+        quantized = self
+            .line(&format!("qnn.requantize({quantized}, 0.00390625f, 0, 0.3f, {exponent}, rounding=\"{rounding}\")"));
         if self.random.below(2) == 0 {
-            at = self.line(&format!("qnn.add({at}, {at}, 0.3f, {to}, 0.3f, {to}, 0.45f, 1)"));
-            at = self.line(&format!("qnn.requantize({at}, 0.45f, 1, 0.3f, {to}, rounding=\"{rounding}\")"));
+            quantized =
+                self.line(&format!("qnn.add({quantized}, {quantized}, 0.3f, {exponent}, 0.3f, {exponent}, 0.45f, 1)"));
+            quantized =
+                self.line(&format!("qnn.requantize({quantized}, 0.45f, 1, 0.3f, {exponent}, rounding=\"{rounding}\")"));
         }
-        self.add(&format!("qnn.dequantize({at}, 0.3f, {to})"), &[x.shape[0], outputs, out[0], out[1]]);
+        self.add(&format!("qnn.dequantize({quantized}, 0.3f, {exponent})"), &[x.shape[0], outputs, out[0], out[1]]);
     }
 }
 
@@ -534,17 +543,17 @@ fn model(seed: u64) -> Model {
 fn failures(seeds: impl Iterator<Item = u64>) -> Vec<String> {
     let targets = ["generic", "generic", "x86-64-v3"];
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mut failed = Vec::new();
+    let mut failed_seeds = Vec::new();
     for seed in seeds {
-        let folder = tempfile::tempdir().unwrap();
+        let temp_dir = tempfile::tempdir().unwrap();
         let model = model(seed);
-        let file = model.write(folder.path());
+        let file = model.write(temp_dir.path());
         let target = targets[seed as usize % targets.len()];
         let target = if cpu.contains(" avx2 ") { target } else { "generic" };
-        let dir = folder.path().join("c").display().to_string();
+        let dir = temp_dir.path().join("c").display().to_string();
         let result = byoc(["export", &file, "--c", &dir, "--target", target]);
         if result.code != 0 {
-            failed.push(format!("seed {seed}: {}\n{}", result.err, model.text));
+            failed_seeds.push(format!("seed {seed}: {}\n{}", result.err, model.text));
             continue;
         }
         let project = Exported::open(&dir);
@@ -554,16 +563,16 @@ fn failures(seeds: impl Iterator<Item = u64>) -> Vec<String> {
             _ => [SANITIZE, &[&march]].concat(),
         };
         if let Err(text) = project.try_check("cc", &flags) {
-            failed.push(format!("seed {seed}, {target}: {text}\n{}", model.text));
+            failed_seeds.push(format!("seed {seed}, {target}: {text}\n{}", model.text));
         }
     }
-    failed
+    failed_seeds
 }
 
 #[test]
 fn a_few_random_graphs_match_the_host() {
-    let failed = failures(0..6);
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    let failed_seeds = failures(0..6);
+    assert!(failed_seeds.is_empty(), "{}", failed_seeds.join("\n"));
 }
 
 /// Tests many graphs; `BYOC_EXPORT_SEEDS` sets the first seed and the number of graphs, such as `1000,500`.
@@ -571,21 +580,21 @@ fn a_few_random_graphs_match_the_host() {
 #[ignore = "minutes of computation: cargo xtask export"]
 fn random_graphs_match_the_host() {
     let text = std::env::var("BYOC_EXPORT_SEEDS").unwrap_or_else(|_| "100,200".into());
-    let (first, count) = text.split_once(',').expect("expected FIRST,COUNT in BYOC_EXPORT_SEEDS");
-    let (first, count): (u64, u64) = (first.parse().unwrap(), count.parse().unwrap());
-    let failed = failures(first..first + count);
-    eprintln!("{count} graphs, {} differ", failed.len());
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    let (first_seed, count) = text.split_once(',').expect("expected FIRST,COUNT in BYOC_EXPORT_SEEDS");
+    let (first_seed, count): (u64, u64) = (first_seed.parse().unwrap(), count.parse().unwrap());
+    let failed_seeds = failures(first_seed..first_seed + count);
+    eprintln!("{count} graphs, {} differ", failed_seeds.len());
+    assert!(failed_seeds.is_empty(), "{}", failed_seeds.join("\n"));
 }
 
 /// Tests that an operator without C code generation is reported before any file is written.
 #[test]
 fn an_unknown_operator_among_others_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
+    let temp_dir = tempfile::tempdir().unwrap();
     let mut model = model(3);
     model.text = model.text.replacen("\n  (", "\n  (argsort(%image), ", 1);
-    let file = model.write(folder.path());
-    let dir = folder.path().join("c");
+    let file = model.write(temp_dir.path());
+    let dir = temp_dir.path().join("c");
     byoc(["export", &file, "--c", &dir.display().to_string()]).fails_with("E0519").stderr_contains(&["argsort"]);
     assert!(!dir.exists());
 }

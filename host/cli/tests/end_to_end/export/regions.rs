@@ -16,11 +16,11 @@ fn add(project: &Exported, files: &[&str]) {
 
 /// Quantizes resnet18_w16 to int8; returns the directory and the path of the model in it.
 fn quantized_resnet() -> (TempDir, String) {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("resnet.relay").display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("resnet.relay").display().to_string();
     let float = data_text("models/resnet18_w16");
     byoc(["quantize", &float, "--calibrate", "random:1", "--samples", "4", "-o", &file]).ok();
-    (folder, file)
+    (dir, file)
 }
 
 /// Returns the number of output lines that report a call to `function`.
@@ -66,9 +66,9 @@ fn quantized_convolutions_are_calls_of_a_function() {
 fn regions_of_vta_run_by_its_driver() {
     let plugins = plugin_dir(&["vta"]);
     let plugins = plugins.path().display().to_string();
-    let on = ["--backend", "vta", "--plugin-dir", &plugins];
-    let (_digits, model) = quantized_digits(&on);
-    let project = export(&model, &on);
+    let backend_args = ["--backend", "vta", "--plugin-dir", &plugins];
+    let (_digits, model) = quantized_digits(&backend_args);
+    let project = export(&model, &backend_args);
     let regions = project.sources().iter().filter(|file| file.contains("region")).count();
     assert!(regions >= 1, "{:?}", project.sources());
     assert!(project.metadata["region_constant_bytes"].as_i64().unwrap() > 10_000, "{}", project.metadata);
@@ -83,9 +83,9 @@ fn regions_of_vta_run_by_its_driver() {
         project.check("clang", &["-O2"], &[&driver]);
     }
     // If the device cannot be opened, the run fails.
-    let broken = "#define VTADeviceAlloc other\n#include \"driver.c\"\n#undef VTADeviceAlloc\n\
+    let broken_source = "#define VTADeviceAlloc other\n#include \"driver.c\"\n#undef VTADeviceAlloc\n\
         VTADeviceHandle VTADeviceAlloc(void) { return 0; }\n";
-    std::fs::write(project.dir.join("broken.c"), broken).unwrap();
+    std::fs::write(project.dir.join("broken.c"), broken_source).unwrap();
     let mut compile = Command::new("cc");
     compile.current_dir(&project.dir).args(["-std=c11", "-O1", "-c", "-I"]).arg(data("../plugins/vta/include"));
     output(compile.arg("-I").arg(data("../plugins/vta/samples")).args(["broken.c", "-o", "broken.o"]));
@@ -97,10 +97,10 @@ fn regions_of_vta_run_by_its_driver() {
 /// Tests a Rust plugin and a C plugin that return their regions as C code in response to a query.
 #[test]
 fn plugins_take_part_by_a_query() {
-    let folder = tempfile::tempdir().unwrap();
-    copy(&plugin("template"), &folder.path().join("libbyoc_template.so"));
-    copy(&sample("elementwise"), &folder.path().join("libbyoc_elementwise.so"));
-    let plugins = folder.path().display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    copy(&plugin("template"), &dir.path().join("libbyoc_template.so"));
+    copy(&sample("elementwise"), &dir.path().join("libbyoc_elementwise.so"));
+    let plugins = dir.path().display().to_string();
     for backend in ["template", "elementwise"] {
         let project = digits(&["--backend", backend, "--plugin-dir", &plugins]);
         let regions = project.sources().iter().filter(|file| file.contains("region")).count();
@@ -111,7 +111,7 @@ fn plugins_take_part_by_a_query() {
     // Covers broadcasting, an intermediate result that is also an output, and a constant.
     let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, 1, 3), float32], %y: Tensor[(4, 1), float32]) {\n  \
         %0 = add(%x, %y);\n  %1 = maximum(%0, 0.5f);\n  %2 = divide(sigmoid(%1), exp(%y));\n  (negative(%2), %1)\n}\n";
-    let model = folder.path().join("chain.relay").display().to_string();
+    let model = dir.path().join("chain.relay").display().to_string();
     std::fs::write(&model, text).unwrap();
     let project = export(&model, &["--backend", "elementwise", "--plugin-dir", &plugins]);
     assert!(project.sources().iter().any(|file| file.contains("region")), "{:?}", project.sources());
@@ -121,20 +121,20 @@ fn plugins_take_part_by_a_query() {
 /// Tests that the error names a backend that has no C program for a region, and its reason.
 #[test]
 fn backends_without_a_program_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let plugins = folder.path().display().to_string();
-    let dir = folder.path().join("c").display().to_string();
-    copy(&plugin("template"), &folder.path().join("libbyoc_sorter.so"));
+    let temp_dir = tempfile::tempdir().unwrap();
+    let plugins = temp_dir.path().display().to_string();
+    let dir = temp_dir.path().join("c").display().to_string();
+    copy(&plugin("template"), &temp_dir.path().join("libbyoc_sorter.so"));
     let config = "{\"name\": \"sorter\", \"operators\": [\"argsort\"]}";
-    std::fs::write(folder.path().join("libbyoc_sorter.json"), config).unwrap();
-    let model = folder.path().join("sort.relay").display().to_string();
+    std::fs::write(temp_dir.path().join("libbyoc_sorter.json"), config).unwrap();
+    let model = temp_dir.path().join("sort.relay").display().to_string();
     let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4, 5), float32]) {\n  argsort(%x)\n}\n";
     std::fs::write(&model, text).unwrap();
     byoc(["export", &model, "--backend", "sorter", "--plugin-dir", &plugins, "--c", &dir])
         .fails_with("E0519")
         .stderr_contains(&["sorter has no C program", "argsort", "export without sorter"]);
     // This backend does not support the query.
-    copy(&test_plugin("minimal"), &folder.path().join("libbyoc_minimal.so"));
+    copy(&test_plugin("minimal"), &temp_dir.path().join("libbyoc_minimal.so"));
     let model = data_text("digits/digits.onnx");
     byoc(["export", &model, "--dim", "batch=1", "--backend", "minimal", "--plugin-dir", &plugins, "--c", &dir])
         .fails_with("E0519")

@@ -24,18 +24,18 @@ impl Model {
         format!("meta[relay.Constant][{}]", self.constants.len() - 1)
     }
 
-    /// Writes the model to `folder` and returns the path of the text.
-    pub fn write(&self, folder: &Path) -> String {
-        let file = folder.join("m.relay");
+    /// Writes the model to `dir` and returns the path of the text.
+    pub fn write(&self, dir: &Path) -> String {
+        let file = dir.join("m.relay");
         std::fs::write(&file, &self.text).unwrap();
         let (mut header, mut data) = (String::new(), Vec::new());
         for (i, constant) in self.constants.iter().enumerate() {
-            let from = data.len();
+            let start = data.len();
             data.extend_from_slice(&constant.bytes);
             let comma = if i == 0 { "" } else { "," };
             let _ = write!(
                 header,
-                "{comma}\"{i}\":{{\"dtype\":\"{}\",\"shape\":{:?},\"data_offsets\":[{from},{}]}}",
+                "{comma}\"{i}\":{{\"dtype\":\"{}\",\"shape\":{:?},\"data_offsets\":[{start},{}]}}",
                 constant.dtype,
                 constant.shape,
                 data.len()
@@ -48,7 +48,7 @@ impl Model {
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
         bytes.extend_from_slice(header.as_bytes());
         bytes.extend_from_slice(&data);
-        std::fs::write(folder.join("m.relay.safetensors"), bytes).unwrap();
+        std::fs::write(dir.join("m.relay.safetensors"), bytes).unwrap();
         file.display().to_string()
     }
 }
@@ -78,9 +78,9 @@ impl Random {
         ((self.0 >> 33) % n as u64) as i64
     }
 
-    /// Returns an integer in `low..=high`.
-    pub fn range(&mut self, low: i64, high: i64) -> i64 {
-        low + self.below(high - low + 1)
+    /// Returns an integer in `min..=max`.
+    pub fn range(&mut self, min: i64, max: i64) -> i64 {
+        min + self.below(max - min + 1)
     }
 
     /// Returns a number in (-1, 1), a multiple of 1/64.
@@ -88,8 +88,8 @@ impl Random {
         self.range(-63, 63) as f32 / 64.0
     }
 
-    /// Returns a random element of `from`.
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as i64) as usize]
+    /// Returns a random element of `items`.
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len() as i64) as usize]
     }
 }

@@ -15,16 +15,16 @@ fn weights_are_a_file_that_is_read() {
         |arguments: &[&str]| isolated_command(&program).current_dir(&project.dir).args(arguments).output().unwrap();
     assert!(run(&[]).status.success(), "{:?}", run(&[]));
     // Invalid files: the weights of a different model, a truncated file, and a missing file.
-    let (_folder, quantized) = quantized_digits(&[]);
-    let other = export(&quantized, &["--weights", "file"]);
+    let (_dir, quantized_model) = quantized_digits(&[]);
+    let other = export(&quantized_model, &["--weights", "file"]);
     let mut content = std::fs::read(other.dir.join("model_weights.bin")).unwrap();
     content.resize(1 << 20, 0);
     std::fs::write(project.dir.join("other.bin"), &content).unwrap();
     std::fs::write(project.dir.join("short.bin"), &content[..100]).unwrap();
-    for wrong in ["other.bin", "short.bin", "none.bin"] {
-        let run = run(&[wrong]);
-        assert_eq!(run.status.code(), Some(1), "{wrong}: {run:?}");
-        assert!(String::from_utf8_lossy(&run.stdout).contains("the run failed"), "{wrong}: {run:?}");
+    for wrong_file in ["other.bin", "short.bin", "none.bin"] {
+        let run = run(&[wrong_file]);
+        assert_eq!(run.status.code(), Some(1), "{wrong_file}: {run:?}");
+        assert!(String::from_utf8_lossy(&run.stdout).contains("the run failed"), "{wrong_file}: {run:?}");
     }
 }
 
@@ -34,8 +34,8 @@ fn weights_are_linked_as_an_object_file() {
         eprintln!("skipped: requires make, ld and objcopy");
         return;
     }
-    let (_folder, quantized) = quantized_digits(&[]);
-    let project = export(&quantized, &["--weights", "file", "--prefix", "net"]);
+    let (_dir, quantized_model) = quantized_digits(&[]);
+    let project = export(&quantized_model, &["--weights", "file", "--prefix", "net"]);
     let make = |arguments: &[&str]| output(Command::new("make").arg("-C").arg(&project.dir).args(arguments));
     assert!(make(&["check"]).contains("0.00e+00: pass"));
     make(&["clean"]);

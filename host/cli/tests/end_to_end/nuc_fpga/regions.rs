@@ -19,25 +19,25 @@ use std::sync::Arc;
 /// Builds the model for the device and checks all of its regions, which must make `calls_wanted` device calls in total.
 pub fn check(fixture: &Fixture, model: &Path, calls_wanted: usize) {
     let session = Session::new(&[fixture.plugins.path().to_owned()], 2).unwrap();
-    let loaded = frontend::load(model, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e:?}"));
+    let loaded_model = frontend::load(model, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e:?}"));
     let options = BuildOptions { backends: vec!["nuc_fpga".into()], ..BuildOptions::default() };
-    let built = build(&session, loaded, &options, &mut |_| {}).unwrap_or_else(|e| panic!("{e:?}"));
-    let constants: Vec<Arc<Tensor>> = built.compiled.constants.iter().cloned().map(Arc::new).collect();
+    let output = build(&session, loaded_model, &options, &mut |_| {}).unwrap_or_else(|e| panic!("{e:?}"));
+    let constants: Vec<Arc<Tensor>> = output.compiled.constants.iter().cloned().map(Arc::new).collect();
     let (codegen, _) = session.registry.codegen("nuc_fpga").unwrap_or_else(|e| panic!("{e:?}"));
     let device = Device {
         session: &session,
         codegen: &*codegen,
         loader: &*session.registry.loader("nuc_fpga", "nuc_fpga").unwrap(),
     };
-    let regions: Vec<&CompiledRegion> = built.compiled.regions.iter().flatten().collect();
+    let regions: Vec<&CompiledRegion> = output.compiled.regions.iter().flatten().collect();
     assert!(regions.len() > 5);
     let mut calls = 0;
-    for (number, region) in regions.into_iter().enumerate() {
+    for (index, region) in regions.into_iter().enumerate() {
         let handles: Vec<Constant> =
             region.constants.iter().map(|&i| constant_handle("", &constants[i as usize])).collect();
         let graph = Graph::from_json(&region.graph.to_string()).unwrap();
         calls += device.check_calls(&graph, &handles);
-        device.check_source(fixture, number, region, &graph, &handles);
+        device.check_source(fixture, index, region, &graph, &handles);
     }
     assert_eq!(calls, calls_wanted);
 }
@@ -61,7 +61,7 @@ impl Device<'_> {
     /// int8 range: the int32 results of the device call must equal those of a naive loop. Returns the number of layers.
     fn check_calls(&self, region: &Graph, constants: &[Constant]) -> usize {
         let layers = layers_of(region);
-        for (number, (name, node, data, weight)) in layers.iter().enumerate() {
+        for (index, (name, node, data, weight)) in layers.iter().enumerate() {
             let constant = &constants[*weight as usize];
             let mut graph = Graph::new("layer");
             let weight_type = TensorType::new(constant.dtype(), constant.shape());
@@ -75,13 +75,13 @@ impl Device<'_> {
             let constants = [constant.clone()];
             let compiled =
                 self.codegen.compile(&Region { graph: &graph, constants: &constants, options: &Value::Null }).unwrap();
-            let inputs = draw(data, number as u64);
+            let inputs = random_words(data, index as u64);
             let memory =
                 run(&*self.load("layer", &compiled.blob, &constants), &graph, std::slice::from_ref(&inputs)).remove(0);
             let expected = compute_accumulators(node, data, bytes_of(&inputs), constant);
             assert!(expected.iter().any(|&sum| sum != 0), "{name}: expected a nonzero result");
-            let got = bytes_of(&memory).chunks_exact(4).map(|bytes| i32::from_ne_bytes(bytes.try_into().unwrap()));
-            assert!(got.take(expected.len()).eq(expected), "{name} {number} of {}", region.symbol);
+            let actual = bytes_of(&memory).chunks_exact(4).map(|bytes| i32::from_ne_bytes(bytes.try_into().unwrap()));
+            assert!(actual.take(expected.len()).eq(expected), "{name} {index} of {}", region.symbol);
         }
         layers.len()
     }
@@ -91,16 +91,17 @@ impl Device<'_> {
     fn check_source(
         &self,
         fixture: &Fixture,
-        number: usize,
+        index: usize,
         region: &CompiledRegion,
         graph: &Graph,
         handles: &[Constant],
     ) {
         let executable = self.load(&region.symbol, &region.blob, handles);
-        let inputs: Vec<Words> = graph.inputs.iter().zip(0..).map(|(input, seed)| draw(&input.ty, seed)).collect();
+        let inputs: Vec<Words> =
+            graph.inputs.iter().zip(0..).map(|(input, seed)| random_words(&input.ty, seed)).collect();
         let memory = run(&*executable, graph, &inputs);
 
-        let (file, object) = (fixture.path("region.c"), fixture.path(&format!("region{number}.so")));
+        let (file, object) = (fixture.path("region.c"), fixture.path(&format!("region{index}.so")));
         std::fs::write(&file, &region.source.as_ref().unwrap().text).unwrap();
         let sample = workspace().join("plugins/nuc_fpga/samples/driver.c");
         libraries(&[Path::new(&file), &sample], Path::new(&object));
@@ -109,10 +110,10 @@ impl Device<'_> {
         type Run = unsafe extern "C" fn(*const *const c_void, *const *mut c_void, *const *const c_void, *mut c_void);
         // SAFETY: the plugin defines the function of every region with the signature `Run`.
         let function = unsafe { library.get::<Run>(region.symbol.as_bytes()) }.unwrap();
-        let inputs: Vec<*const c_void> = inputs.iter().map(|words| words.as_ptr().cast()).collect();
+        let inputs: Vec<*const c_void> = inputs.iter().map(|buffer| buffer.as_ptr().cast()).collect();
         let constants: Vec<*const c_void> = handles.iter().map(|c| c.bytes().as_ptr().cast()).collect();
-        let mut from_c: Vec<Words> = memory.iter().map(|words| vec![0; words.len()]).collect();
-        let results: Vec<*mut c_void> = from_c.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
+        let mut from_c: Vec<Words> = memory.iter().map(|buffer| vec![0; buffer.len()]).collect();
+        let results: Vec<*mut c_void> = from_c.iter_mut().map(|buffer| buffer.as_mut_ptr().cast()).collect();
         let mut workspace = Workspace::of(&*executable, graph);
         // SAFETY: `inputs`, `results`, `constants` and `workspace` have the sizes that `graph` and `prepare` state for
         // the region, and their owners outlive the call.
@@ -121,7 +122,7 @@ impl Device<'_> {
         };
         assert!(from_c == memory, "{}", region.symbol);
         assert!(
-            memory.iter().any(|words| words.iter().any(|&word| word != 0)),
+            memory.iter().any(|buffer| buffer.iter().any(|&element| element != 0)),
             "{}: expected a nonzero result",
             region.symbol
         );
@@ -137,16 +138,17 @@ fn layers_of(region: &Graph) -> Vec<Layer<'_>> {
         match node.as_composite() {
             None => layers.extend(layer_of(region, node, &|_| None)),
             Some((_, body)) => {
-                let outside = |input: u32| constant_of(region, node.inputs[input as usize]);
-                layers.extend(body.nodes.iter().filter_map(|inner| layer_of(body, inner, &outside)));
+                let constant_input = |input: u32| constant_of(region, node.inputs[input as usize]);
+                layers.extend(body.nodes.iter().filter_map(|inner| layer_of(body, inner, &constant_input)));
             }
         }
     }
     layers
 }
 
-/// Returns the layer computed by a node, if any. `outside` maps an input of `graph` to the index of its bound constant.
-fn layer_of<'g>(graph: &Graph, node: &'g Node, outside: &dyn Fn(u32) -> Option<u32>) -> Option<Layer<'g>> {
+/// Returns the layer computed by a node, if any. `constant_input` maps an input of `graph` to the index of its bound
+/// constant.
+fn layer_of<'g>(graph: &Graph, node: &'g Node, constant_input: &dyn Fn(u32) -> Option<u32>) -> Option<Layer<'g>> {
     let name = match node.op()? {
         "nn.conv2d" | "qnn.conv2d" => "nn.conv2d",
         "nn.dense" | "qnn.dense" => "nn.dense",
@@ -154,7 +156,7 @@ fn layer_of<'g>(graph: &Graph, node: &'g Node, outside: &dyn Fn(u32) -> Option<u
     };
     let weight = node.inputs[1];
     let index = match graph.node(weight.node).kind {
-        NodeKind::Input(input) => outside(input),
+        NodeKind::Input(input) => constant_input(input),
         _ => constant_of(graph, weight),
     };
     Some((name, node, graph.type_of(node.inputs[0]).clone(), index.expect("expected a constant weight")))
@@ -178,7 +180,7 @@ fn compute_accumulators(node: &Node, data: &TensorType, x: &[u8], weight: &Const
     assert_eq!(node.int("groups"), Some(1));
     let (padding, strides) = (node.ints("padding").unwrap(), node.ints("strides").unwrap());
     let out = node.outputs[0].shape().unwrap();
-    let mut sums = Vec::new();
+    let mut products = Vec::new();
     for n in 0..out[0] {
         for o in 0..out[1] {
             for (r, c) in (0..out[2]).flat_map(|r| (0..out[3]).map(move |c| (r, c))) {
@@ -196,16 +198,16 @@ fn compute_accumulators(node: &Node, data: &TensorType, x: &[u8], weight: &Const
                         sum += product(x[x_at], w[w_at]);
                     }
                 }
-                sums.push(sum);
+                products.push(sum);
             }
         }
     }
-    sums
+    products
 }
 
-fn bytes_of(words: &Words) -> &[u8] {
-    // SAFETY: `words` owns `words.len() * 8` initialized bytes and stays borrowed for the lifetime of the slice.
-    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len() * 8) }
+fn bytes_of(buffer: &Words) -> &[u8] {
+    // SAFETY: `buffer` owns `buffer.len() * 8` initialized bytes and stays borrowed for the lifetime of the slice.
+    unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast(), buffer.len() * 8) }
 }
 
 fn size_of_type(ty: &TensorType) -> usize {
@@ -213,7 +215,7 @@ fn size_of_type(ty: &TensorType) -> usize {
 }
 
 /// Draws random bits with Marsaglia's xorshift.
-fn draw(ty: &TensorType, seed: u64) -> Words {
+fn random_words(ty: &TensorType, seed: u64) -> Words {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;
@@ -235,8 +237,8 @@ impl Workspace {
     fn of(executable: &dyn Executable, graph: &Graph) -> Workspace {
         let shapes: Vec<Vec<usize>> = graph.inputs.iter().map(|input| input.ty.shape().unwrap()).collect();
         let dims: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
-        let prepared = executable.prepare(&dims).unwrap();
-        Workspace { memory: vec![0; prepared.workspace + 64], size: prepared.workspace, plan: prepared.plan }
+        let plan = executable.prepare(&dims).unwrap();
+        Workspace { memory: vec![0; plan.workspace + 64], size: plan.workspace, plan: plan.plan }
     }
 
     fn bytes(&mut self) -> &mut [u8] {
@@ -254,8 +256,8 @@ fn run(executable: &dyn Executable, graph: &Graph, inputs: &[Words]) -> Vec<Word
         .iter()
         .zip(&shapes)
         .zip(inputs)
-        .map(|((input, shape), words)| {
-            TensorRef::new(input.ty.dtype, shape, &bytes_of(words)[..size_of_type(&input.ty)])
+        .map(|((input, shape), buffer)| {
+            TensorRef::new(input.ty.dtype, shape, &bytes_of(buffer)[..size_of_type(&input.ty)])
         })
         .collect();
     let outputs: Vec<&TensorType> = graph.output_types().collect();
@@ -265,9 +267,9 @@ fn run(executable: &dyn Executable, graph: &Graph, inputs: &[Words]) -> Vec<Word
         .iter()
         .zip(&mut shapes)
         .zip(&mut memory)
-        .map(|((ty, shape), words)| {
+        .map(|((ty, shape), buffer)| {
             // SAFETY: `memory` holds at least `size_of_type(ty)` bytes per output, and is not read before the run ends.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_type(ty)) };
+            let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.as_mut_ptr().cast(), size_of_type(ty)) };
             TensorMut::new(ty.dtype, shape, bytes)
         })
         .collect();

@@ -10,44 +10,48 @@ type Detection = (i64, f64, Vec<f64>);
 /// Reads the detections from the output file of a run, in descending order of score.
 fn detections(path: &std::path::Path) -> Vec<Detection> {
     let outputs = npz::read(path).unwrap();
-    let of = |name: &str| outputs.iter().find(|(output, _)| output == name).unwrap().1.view().to_f64s();
-    let (boxes, labels, scores) = (of("boxes"), of("labels"), of("scores"));
-    let all = labels.iter().zip(scores).zip(boxes.chunks(4));
-    let mut all: Vec<Detection> =
-        all.map(|((label, score), corners)| (*label as i64, score, corners.to_vec())).collect();
-    all.sort_by(|a, b| b.1.total_cmp(&a.1));
-    all
+    let values_of = |name: &str| outputs.iter().find(|(output, _)| output == name).unwrap().1.view().to_f64s();
+    let (boxes, labels, scores) = (values_of("boxes"), values_of("labels"), values_of("scores"));
+    let parts = labels.iter().zip(scores).zip(boxes.chunks(4));
+    let mut detections: Vec<Detection> =
+        parts.map(|((label, score), corners)| (*label as i64, score, corners.to_vec())).collect();
+    detections.sort_by(|a, b| b.1.total_cmp(&a.1));
+    detections
 }
 
-/// Returns the detections in `of` that have no counterpart in `among`, which is a detection with the same label and
+/// Returns the detections that have no counterpart in `among`, which is a detection with the same label and
 /// with score and corners equal up to rounding.
-fn without_partner<'a>(of: &'a [Detection], among: &[Detection]) -> Vec<&'a Detection> {
-    let same = |a: &Detection, b: &Detection| {
+fn without_partner<'a>(detections: &'a [Detection], among: &[Detection]) -> Vec<&'a Detection> {
+    let is_same = |a: &Detection, b: &Detection| {
         a.0 == b.0 && (a.1 - b.1).abs() < 1e-3 && a.2.iter().zip(&b.2).all(|(x, y)| (x - y).abs() < 1e-3)
     };
-    of.iter().filter(|detection| !among.iter().any(|other| same(detection, other))).collect()
+    detections.iter().filter(|detection| !among.iter().any(|other| is_same(detection, other))).collect()
 }
 
 #[test]
 fn detector_finds_the_boxes_of_the_host() {
-    let Some(fixture) = Fixture::with_device() else { return };
+    let Some(fixture) = Fixture::on_device() else { return };
     let model = fixture.path("ssd.onnx").display().to_string();
     byoc(["zoo", "ssd_resnet50", "-o", &model]).ok();
-    let explained = fixture.byoc(&["explain", &model, "--json"], &[]).ok().json().remove(0);
-    let placed = |op: &str, kind: &str| {
-        let nodes = explained["nodes"].as_array().unwrap().iter().filter(|node| node["op"] == op);
+    let explanation = fixture.byoc(&["explain", &model, "--json"], &[]).ok().json().remove(0);
+    let count_placed = |op: &str, kind: &str| {
+        let nodes = explanation["nodes"].as_array().unwrap().iter().filter(|node| node["op"] == op);
         nodes.filter(|node| node["placement"]["kind"] == kind).count()
     };
     // 43 convolutions of ResNet-50 up to its third stage, 10 between the levels, 12 for the predictions.
-    assert_eq!((placed("Conv", "region"), placed("Conv", "host")), (65, 0));
-    assert_eq!((placed("NonMaxSuppression", "host"), placed("NonMaxSuppression", "region")), (1, 0));
+    assert_eq!((count_placed("Conv", "region"), count_placed("Conv", "host")), (65, 0));
+    assert_eq!((count_placed("NonMaxSuppression", "host"), count_placed("NonMaxSuppression", "region")), (1, 0));
     let (device, host) = (fixture.path("device.npz"), fixture.path("host.npz"));
-    let words = ["run", &model, "--input", "image=random:3", "--output"];
-    let on_device = [&words[..], &[device.to_str().unwrap(), "--require-offload=0.98"]].concat();
+    let args = ["run", &model, "--input", "image=random:3", "--output"];
+    let on_device = [&args[..], &[device.to_str().unwrap(), "--require-offload=0.98"]].concat();
     fixture.byoc(&on_device, &[]).ok();
-    byoc([&words[..], &[host.to_str().unwrap()]].concat()).ok();
-    let (found, expected) = (detections(&device), detections(&host));
+    byoc([&args[..], &[host.to_str().unwrap()]].concat()).ok();
+    let (actual, expected) = (detections(&device), detections(&host));
     assert!(expected.len() > 50, "{}", expected.len());
-    let [missing, further] = [without_partner(&expected, &found), without_partner(&found, &expected)];
-    assert!(missing.is_empty() && further.is_empty(), "missing {missing:?}, further {further:?}");
+    let [missing_detections, extra_detections] =
+        [without_partner(&expected, &actual), without_partner(&actual, &expected)];
+    assert!(
+        missing_detections.is_empty() && extra_detections.is_empty(),
+        "missing {missing_detections:?}, further {extra_detections:?}"
+    );
 }

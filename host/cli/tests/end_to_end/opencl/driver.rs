@@ -6,7 +6,7 @@ use byoc_test_support::workspace;
 use std::process::Command;
 
 /// Runs a network on the stub driver in the given failure mode. The command always ends within 20 seconds.
-fn run(mode: &str, more: &[&str]) -> (Fixture, CommandOutput) {
+fn run(mode: &str, extra_args: &[&str]) -> (Fixture, CommandOutput) {
     let fixture = Fixture::new();
     let library = fixture.path("libstub.so").display().to_string();
     let source = workspace().join("plugins/opencl/samples/stub.c");
@@ -15,9 +15,9 @@ fn run(mode: &str, more: &[&str]) -> (Fixture, CommandOutput) {
     assert!(cc.status().unwrap().success());
     let parameters = "%x: Tensor[(64, 512), float32], %w: Tensor[(40, 512), float32]";
     let model = fixture.write("model.relay", &program(parameters, &["nn.relu(nn.dense(%x, %w))"]));
-    let words = ["run", &model, "--input=x=random:1", "--input=w=random:2"];
+    let args = ["run", &model, "--input=x=random:1", "--input=w=random:2"];
     let variables = [("OPENCL_DYLIB_PATH", library.as_str()), ("STUB_OPENCL", mode)];
-    let output = fixture.byoc(&[&words, more].concat(), &variables);
+    let output = fixture.byoc(&[&args, extra_args].concat(), &variables);
     assert!(!output.err.contains("on a lost device"), "{}", output.err);
     (fixture, output)
 }
@@ -55,8 +55,8 @@ fn endless_kernels_end_at_the_time_limit() {
 #[test]
 fn lost_devices_are_reported_once_and_the_host_computes() {
     let (fixture, _) = run("none", &[]);
-    let words = ["run", &fixture.path("model.relay").display().to_string(), "--input=x=random:1", "--input=w=random:2"];
-    let expected = byoc(words).ok().out;
+    let args = ["run", &fixture.path("model.relay").display().to_string(), "--input=x=random:1", "--input=w=random:2"];
+    let expected = byoc(args).ok().out;
     for (mode, message) in [("lost", "CL_DEVICE_NOT_AVAILABLE"), ("abort", "a kernel terminated abnormally")] {
         let (_, output) = run(mode, &[]);
         let output = output.ok().stderr_contains(&[message, "run on the host from now on"]);

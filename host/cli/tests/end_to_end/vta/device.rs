@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Compiles C files against the driver header.
-fn compile(flags: &[&str], sources: &[&Path], to: &Path) {
+fn compile(flags: &[&str], sources: &[&Path], target: &Path) {
     let include = workspace().join("plugins/vta/include");
     let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
     cc.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]).arg(include).args(flags);
-    assert!(cc.arg("-o").arg(to).args(sources).status().unwrap().success(), "{sources:?}");
+    assert!(cc.arg("-o").arg(target).args(sources).status().unwrap().success(), "{sources:?}");
 }
 
 fn driver_source() -> PathBuf {
@@ -22,15 +22,15 @@ fn driver_source() -> PathBuf {
 
 /// Builds the sample driver, whose simulator is independent of the plugin's simulator.
 fn sample_driver(fixture: &Fixture) -> PathBuf {
-    let driver = fixture.folder.path().join("libdriver.so");
+    let driver = fixture.temp_dir.path().join("libdriver.so");
     compile(&["-shared", "-fPIC"], &[&driver_source()], &driver);
     driver
 }
 
 fn run_with(fixture: &Fixture, model: &str, variables: &[(&str, &Path)]) -> CommandOutput {
     let output = fixture.path("device.npz");
-    let words = ["run", model, "--input", "image=random:5", "--dim", "batch=4", "--output", &output];
-    to_command_output(command(fixture.args(&words)).envs(variables.iter().copied()).output().unwrap())
+    let args = ["run", model, "--input", "image=random:5", "--dim", "batch=4", "--output", &output];
+    to_command_output(command(fixture.args(&args)).envs(variables.iter().copied()).output().unwrap())
 }
 
 /// Runs the same artifact in the plugin's simulator and with the sample driver.
@@ -41,19 +41,19 @@ fn sample_driver_gives_the_same_bits() {
     byoc(fixture.args(&["compile", &model, "--dim", "batch=4", "-o", &artifact])).ok();
     let dir = fixture.plugins.path().display().to_string();
     let output = fixture.path("device.npz");
-    let words = ["run", &artifact, "--plugin-dir", &dir, "--input", "image=random:5", "--output", &output];
+    let args = ["run", &artifact, "--plugin-dir", &dir, "--input", "image=random:5", "--output", &output];
     let run = |variables: &[(&str, &Path)]| {
-        let ran = to_command_output(command(words).envs(variables.iter().copied()).output().unwrap()).ok();
-        (std::fs::read(&output).unwrap(), ran.err)
+        let run_output = to_command_output(command(args).envs(variables.iter().copied()).output().unwrap()).ok();
+        (std::fs::read(&output).unwrap(), run_output.err)
     };
-    let (simulated, without) = run(&[]);
-    let (found, log) = run(&[("VTA_DRIVER", &driver), ("VTA_SAMPLE_LOG", Path::new("1"))]);
+    let (simulated, host_result) = run(&[]);
+    let (device_result, log) = run(&[("VTA_DRIVER", &driver), ("VTA_SAMPLE_LOG", Path::new("1"))]);
     assert!(
-        log.contains("gemm_counter") && !without.contains("gemm_counter"),
+        log.contains("gemm_counter") && !host_result.contains("gemm_counter"),
         "expected the driver to execute the stream, found: {log}"
     );
-    assert_eq!(found, simulated);
-    assert_eq!(found, fixture.expected(&model, &["--input", "image=random:5", "--dim", "batch=4"]));
+    assert_eq!(device_result, simulated);
+    assert_eq!(device_result, fixture.expected(&model, &["--input", "image=random:5", "--dim", "batch=4"]));
 }
 
 #[test]
@@ -61,10 +61,10 @@ fn reports_invalid_drivers() {
     let fixture = Fixture::new();
     let model = fixture.digits();
     let text = std::fs::read_to_string(driver_source()).unwrap();
-    let (source, half) = (fixture.path("half.c"), fixture.folder.path().join("half.so"));
+    let (source, half_driver) = (fixture.path("half.c"), fixture.temp_dir.path().join("half.so"));
     std::fs::write(&source, text.replace("VTAFlushCache(", "VTAFlush(")).unwrap();
-    compile(&["-shared", "-fPIC", "-Wno-missing-prototypes"], &[Path::new(&source)], &half);
-    run_with(&fixture, &model, &[("VTA_DRIVER", &half)])
+    compile(&["-shared", "-fPIC", "-Wno-missing-prototypes"], &[Path::new(&source)], &half_driver);
+    run_with(&fixture, &model, &[("VTA_DRIVER", &half_driver)])
         .fails_with("E0406")
         .stderr_contains(&["half.so (VTA_DRIVER)", "lacks VTAFlushCache"]);
     let driver = sample_driver(&fixture);
@@ -87,20 +87,20 @@ fn programs_in_c_check_their_results() {
     let fixture = Fixture::new();
     let model = fixture.digits();
     let program = byoc(fixture.args(&["source", &model, "--dim", "batch=1"])).ok().out;
-    let (source, binary) = (fixture.path("digits.c"), fixture.folder.path().join("digits"));
+    let (source, binary) = (fixture.path("digits.c"), fixture.temp_dir.path().join("digits"));
     std::fs::write(&source, program).unwrap();
     compile(&["-Wpedantic"], &[Path::new(&source), &driver_source()], &binary);
-    let ran = to_command_output(Command::new(&binary).output().unwrap()).ok();
-    assert!(ran.out.contains("expected hash"), "{}", ran.out);
+    let output = to_command_output(Command::new(&binary).output().unwrap()).ok();
+    assert!(output.out.contains("expected hash"), "{}", output.out);
     // A changed weight changes the result, which the C program detects.
     let text = std::fs::read_to_string(&source).unwrap();
-    let at = text.find("weights of constant").unwrap();
-    let brace = at + text[at..].find('{').unwrap() + 1;
-    let number = brace + text[brace..].find(|c: char| c.is_ascii_digit()).unwrap();
-    let digits = text[number..].find(',').unwrap();
-    let value: u8 = text[number..number + digits].parse().unwrap();
-    let changed = format!("{}{}{}", &text[..number], value.wrapping_add(64), &text[number + digits..]);
-    std::fs::write(&source, changed).unwrap();
+    let comment = text.find("weights of constant").unwrap();
+    let brace = comment + text[comment..].find('{').unwrap() + 1;
+    let value_start = brace + text[brace..].find(|c: char| c.is_ascii_digit()).unwrap();
+    let digits = text[value_start..].find(',').unwrap();
+    let value: u8 = text[value_start..value_start + digits].parse().unwrap();
+    let edited = format!("{}{}{}", &text[..value_start], value.wrapping_add(64), &text[value_start + digits..]);
+    std::fs::write(&source, edited).unwrap();
     compile(&[], &[Path::new(&source), &driver_source()], &binary);
     assert_eq!(to_command_output(Command::new(&binary).output().unwrap()).code, 1);
 }
@@ -120,11 +120,11 @@ fn inspect_disassembles_the_stream() {
     ] {
         assert!(short.contains(part), "expected {part} in\n{short}");
     }
-    let whole = byoc(["inspect", &artifact, "--plugin-dir", &dir, "--listing"]).ok().out;
+    let listing = byoc(["inspect", &artifact, "--plugin-dir", &dir, "--listing"]).ok().out;
     for part in ["GEMM uop", "LOAD WGT[0]", "STORE OUT", "FINISH"] {
-        assert!(whole.contains(part), "expected {part} in\n{whole}");
+        assert!(listing.contains(part), "expected {part} in\n{listing}");
     }
-    assert!(!whole.contains("more instructions") && whole.lines().count() > short.lines().count());
+    assert!(!listing.contains("more instructions") && listing.lines().count() > short.lines().count());
 }
 
 #[test]
@@ -134,9 +134,9 @@ fn other_device_runs_on_host_with_warning() {
     byoc(fixture.args(&["compile", &model, "--dim", "batch=1", "-o", &artifact])).ok();
     fixture.set_device(&[("LOG_BLOCK", 5)]);
     let dir = fixture.plugins.path().display().to_string();
-    let words = ["run", &artifact, "--plugin-dir", &dir, "--input", "image=random:1", "--output"];
+    let args = ["run", &artifact, "--plugin-dir", &dir, "--input", "image=random:1", "--output"];
     let output = fixture.path("device.npz");
-    byoc(words.iter().chain(&[output.as_str()])).ok().stderr_contains(&[
+    byoc(args.iter().chain(&[output.as_str()])).ok().stderr_contains(&[
         "expected a program for the device 1x32",
         "found one for 1x16",
         "runs on the host instead",
@@ -148,24 +148,24 @@ fn other_device_runs_on_host_with_warning() {
 #[test]
 fn reports_device_file_that_does_not_fit_the_instructions() {
     let fixture = Fixture::new();
-    let listed = || byoc(["plugins", "--plugin-dir", &fixture.plugins.path().display().to_string()]).ok().out;
-    for (change, words) in [
+    let listing_of = || byoc(["plugins", "--plugin-dir", &fixture.plugins.path().display().to_string()]).ok().out;
+    for (change, message) in [
         (("LOG_BLOCK", 9), "LOG_WGT_BUFF_SIZE: expected at least two elements"),
         (("LOG_ACC_BUFF_SIZE", 40), "LOG_ACC_BUFF_SIZE"),
         (("LOG_INP_WIDTH", 4), "expected widths of 8, 8 and 32 bits"),
     ] {
         fixture.set_device(&[change]);
-        let listed = listed();
-        assert!(listed.contains("libbyoc_vta.json") && listed.contains(words), "{change:?}: {listed}");
+        let listing = listing_of();
+        assert!(listing.contains("libbyoc_vta.json") && listing.contains(message), "{change:?}: {listing}");
     }
 }
 
 /// Parts of a region's device program: the header, the data between header and instructions, and the instructions.
 struct Parts {
     header: Value,
-    before: Vec<u8>,
-    words: Vec<u8>,
-    accessed: Vec<u8>,
+    prefix: Vec<u8>,
+    instructions: Vec<u8>,
+    accessed_lines: Vec<u8>,
 }
 
 impl Parts {
@@ -174,40 +174,40 @@ impl Parts {
 
     fn read(blob: &[u8]) -> Parts {
         let length = u64::from_le_bytes(blob[12..Self::PREFIX].try_into().unwrap()) as usize;
-        let (text, rest) = blob[Self::PREFIX..].split_at(length);
+        let (text, tail) = blob[Self::PREFIX..].split_at(length);
         let header: Value = serde_json::from_slice(text).unwrap();
         let size = |key: &str| header[key].as_u64().unwrap() as usize;
-        let (before, rest) = rest.split_at(size("vector_bytes") + size("uops") * 4);
-        let (words, rest) = rest.split_at(size("instructions") * 16);
-        let accessed = rest[..size("instructions") * 4].to_vec();
-        Parts { before: before.to_vec(), words: words.to_vec(), accessed, header }
+        let (prefix, tail) = tail.split_at(size("vector_bytes") + size("uops") * 4);
+        let (instructions, tail) = tail.split_at(size("instructions") * 16);
+        let accessed_lines = tail[..size("instructions") * 4].to_vec();
+        Parts { prefix: prefix.to_vec(), instructions: instructions.to_vec(), accessed_lines, header }
     }
 
     /// Recomputes the checksums of the layers.
     fn update_checksums(&mut self) {
         let layers = self.header["layers"].as_array().unwrap();
-        let sums = layers.iter().map(|layer| {
-            let at = |key: &str| layer["instructions"][key].as_u64().unwrap() as usize;
+        let counts = layers.iter().map(|layer| {
+            let count_of = |key: &str| layer["instructions"][key].as_u64().unwrap() as usize;
             let mut hasher = crc32fast::Hasher::new();
-            hasher.update(&self.words[at("start") * 16..at("end") * 16]);
-            hasher.update(&self.accessed[at("start") * 4..at("end") * 4]);
+            hasher.update(&self.instructions[count_of("start") * 16..count_of("end") * 16]);
+            hasher.update(&self.accessed_lines[count_of("start") * 4..count_of("end") * 4]);
             Value::from(hasher.finalize())
         });
-        self.header["layer_checksums"] = sums.collect();
+        self.header["layer_checksums"] = counts.collect();
     }
 
     fn write(&self, blob: &[u8]) -> Vec<u8> {
         let text = serde_json::to_vec(&self.header).unwrap();
         let sum = crc32fast::hash(&text).to_le_bytes();
         let length = (text.len() as u64).to_le_bytes();
-        [&blob[..12], &length, &text, &self.before, &self.words, &self.accessed, &sum].concat()
+        [&blob[..12], &length, &text, &self.prefix, &self.instructions, &self.accessed_lines, &sum].concat()
     }
 }
 
-/// Returns the index of the first instruction with the given opcode whose low 64-bit word satisfies `fits`.
-fn find(words: &[u8], opcode: u64, fits: impl Fn(u64) -> bool) -> usize {
-    let low = |index: usize| u64::from_le_bytes(words[index * 16..index * 16 + 8].try_into().unwrap());
-    (0..words.len() / 16).find(|&index| low(index) & 7 == opcode && fits(low(index))).unwrap()
+/// Returns the index of the first instruction with the given opcode whose low 64-bit word satisfies `condition`.
+fn find(instructions: &[u8], opcode: u64, condition: impl Fn(u64) -> bool) -> usize {
+    let low_word = |index: usize| u64::from_le_bytes(instructions[index * 16..index * 16 + 8].try_into().unwrap());
+    (0..instructions.len() / 16).find(|&index| low_word(index) & 7 == opcode && condition(low_word(index))).unwrap()
 }
 
 #[test]
@@ -217,47 +217,48 @@ fn damaged_streams_are_named_and_run_on_host() {
     const GEMM: u64 = 2;
     let damages: [(fn(&mut [u8]), bool, &str); 6] = [
         // A flipped bit.
-        (|words| words[16 * 9 + 3] ^= 4, false, "corrupt instructions"),
+        (|instructions| instructions[16 * 9 + 3] ^= 4, false, "corrupt instructions"),
         // A computation that does not wait for its operands.
         (
-            |words| {
-                let at = find(words, GEMM, |low| low & 8 != 0);
-                words[at * 16] ^= 8
+            |instructions| {
+                let gemm = find(instructions, GEMM, |low_word| low_word & 8 != 0);
+                instructions[gemm * 16] ^= 8
             },
             true,
             "instruction",
         ),
         // A load that does not signal the computation.
         (
-            |words| {
-                let at = find(words, LOAD, |low| low & 64 != 0);
-                words[at * 16] ^= 64
+            |instructions| {
+                let load = find(instructions, LOAD, |low_word| low_word & 64 != 0);
+                instructions[load * 16] ^= 64
             },
             true,
             "instruction",
         ),
         // A store outside its buffer: the address field begins at bit 26.
         (
-            |words| {
-                let at = find(words, STORE, |low| low >> 26 != 0);
-                words[at * 16 + 6] = 0x7f
+            |instructions| {
+                let store = find(instructions, STORE, |low_word| low_word >> 26 != 0);
+                instructions[store * 16 + 6] = 0x7f
             },
             true,
             "within one buffer",
         ),
         // Loops that run for hours: all bits of both counts are set, over the 72 micro-operations of an accumulation.
         (
-            |words| {
-                let at = find(words, GEMM, |low| low & 128 == 0) * 16;
-                let low = u64::from_le_bytes(words[at..at + 8].try_into().unwrap());
-                words[at..at + 8].copy_from_slice(&(low | ((1 << 28) - 1) << 35).to_le_bytes());
-                words[at + 8..at + 16].fill(0);
+            |instructions| {
+                let gemm_offset = find(instructions, GEMM, |low_word| low_word & 128 == 0) * 16;
+                let low_word = u64::from_le_bytes(instructions[gemm_offset..gemm_offset + 8].try_into().unwrap());
+                instructions[gemm_offset..gemm_offset + 8]
+                    .copy_from_slice(&(low_word | ((1 << 28) - 1) << 35).to_le_bytes());
+                instructions[gemm_offset + 8..gemm_offset + 16].fill(0);
             },
             true,
             "steps",
         ),
         // An undefined opcode.
-        (|words| words[16 * 9] |= 7, true, "opcode"),
+        (|instructions| instructions[16 * 9] |= 7, true, "opcode"),
     ];
     let fixture = Fixture::new();
     let (model, artifact) = (fixture.digits(), fixture.path("digits.byoc"));
@@ -265,20 +266,21 @@ fn damaged_streams_are_named_and_run_on_host() {
     let expected = fixture.expected(&model, &["--input", "image=random:1", "--dim", "batch=1"]);
     let bytes = std::fs::read(&artifact).unwrap();
     let dir = fixture.plugins.path().display().to_string();
-    for (damage, sums, message) in damages {
+    for (damage, sum_error, message) in damages {
         let mut entries = Entries::unpack(&bytes);
         let blob = entries.entry("tvmgen_default_vta_main_0/vta");
-        let mut parts = Parts::read(blob);
-        damage(&mut parts.words);
-        if sums {
-            parts.update_checksums();
+        let mut blob_parts = Parts::read(blob);
+        damage(&mut blob_parts.instructions);
+        if sum_error {
+            blob_parts.update_checksums();
         }
-        *blob = parts.write(blob);
+        *blob = blob_parts.write(blob);
         std::fs::write(&artifact, entries.pack()).unwrap();
         let output = fixture.path("device.npz");
-        let words = ["run", &artifact, "--plugin-dir", &dir, "--input", "image=random:1", "--output", &output];
-        let ran = byoc(words).ok().stderr_contains(&["VTA program", "layer ", message, "runs on the host instead"]);
-        assert_eq!(std::fs::read(&output).unwrap(), expected, "{}", ran.err);
+        let args = ["run", &artifact, "--plugin-dir", &dir, "--input", "image=random:1", "--output", &output];
+        let run_output =
+            byoc(args).ok().stderr_contains(&["VTA program", "layer ", message, "runs on the host instead"]);
+        assert_eq!(std::fs::read(&output).unwrap(), expected, "{}", run_output.err);
     }
 }
 
@@ -291,24 +293,24 @@ fn streams_need_every_token() {
     byoc(fixture.args(&["compile", &model, "--dim", "batch=1", "-o", &artifact])).ok();
     let bytes = std::fs::read(&artifact).unwrap();
     let dir = fixture.plugins.path().display().to_string();
-    let mut removed = 0;
+    let mut removed_count = 0;
     for region in ["tvmgen_default_vta_main_0/vta", "tvmgen_default_vta_main_1/vta"] {
         let blob = Entries::unpack(&bytes).entry(region).clone();
-        let count = Parts::read(&blob).words.len() / 16;
+        let count = Parts::read(&blob).instructions.len() / 16;
         for (index, bit) in (0..count).flat_map(|index| (3..7).map(move |bit| (index, bit))) {
-            let mut parts = Parts::read(&blob);
-            if parts.words[index * 16] & (1 << bit) == 0 {
+            let mut blob_parts = Parts::read(&blob);
+            if blob_parts.instructions[index * 16] & (1 << bit) == 0 {
                 continue;
             }
-            parts.words[index * 16] &= !(1 << bit);
-            parts.update_checksums();
+            blob_parts.instructions[index * 16] &= !(1 << bit);
+            blob_parts.update_checksums();
             let mut entries = Entries::unpack(&bytes);
-            *entries.entry(region) = parts.write(&blob);
+            *entries.entry(region) = blob_parts.write(&blob);
             std::fs::write(&artifact, entries.pack()).unwrap();
-            let ran = byoc(["run", &artifact, "--plugin-dir", &dir, "--input", "image=random:1"]).ok();
-            assert!(ran.err.contains("runs on the host instead"), "{region}, {index}, bit {bit}: {}", ran.err);
-            removed += 1;
+            let output = byoc(["run", &artifact, "--plugin-dir", &dir, "--input", "image=random:1"]).ok();
+            assert!(output.err.contains("runs on the host instead"), "{region}, {index}, bit {bit}: {}", output.err);
+            removed_count += 1;
         }
     }
-    assert!(removed >= 100, "{removed}");
+    assert!(removed_count >= 100, "{removed_count}");
 }
