@@ -55,7 +55,7 @@ pub fn gamma(n: usize, dtype: DType) -> f64 {
 
 /// Returns the unit in the last place of `value` in `dtype`; 0 for non-float types and non-finite values.
 pub fn ulp(value: f64, dtype: DType) -> f64 {
-    let (digits, least) = match dtype {
+    let (digits, min_normal) = match dtype {
         DType::F64 => (52, -1022),
         DType::F32 => (23, -126),
         DType::F16 => (10, -14),
@@ -65,7 +65,7 @@ pub fn ulp(value: f64, dtype: DType) -> f64 {
     if !value.is_finite() {
         return 0.0;
     }
-    let exponent = if value == 0.0 { least } else { (value.abs().log2().floor() as i32).max(least) };
+    let exponent = if value == 0.0 { min_normal } else { (value.abs().log2().floor() as i32).max(min_normal) };
     f64::powi(2.0, exponent - digits)
 }
 

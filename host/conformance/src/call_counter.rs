@@ -52,8 +52,8 @@ impl HostServices for CountingServices {
         self.count_call().event(name, fields);
     }
 
-    fn counter(&self, name: &str, amount: u64) {
-        self.count_call().counter(name, amount);
+    fn counter(&self, name: &str, increment: u64) {
+        self.count_call().counter(name, increment);
     }
 
     // Not counted, because the `tracing` bridge queries the level before every message.

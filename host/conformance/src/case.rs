@@ -97,17 +97,17 @@ impl Setting {
     /// Formats the setting as the lines of a case file.
     fn lines(&self) -> String {
         let mut lines = String::new();
-        let open = self.open.map(|open| if open == Open::All { "all" } else { "first" });
+        let open_dims = self.open.map(|open_dims| if open_dims == Open::All { "all" } else { "first" });
         let context = self.context.iter().map(|claim| Some(format!("context: {claim}")));
         let key = if self.at_load { "option at load" } else { "option" };
-        let facts = [
-            open.map(|dims| format!("open dimensions: {dims}")),
+        let lines_of_setting = [
+            open_dims.map(|dims| format!("open dimensions: {dims}")),
             self.option.as_ref().map(|(name, value)| format!("{key}: {name}={value}")),
             self.device.as_ref().map(|device| format!("device: {device}")),
             self.on_device.then(|| "tensors: in the memory of the device".to_owned()),
             self.memory.map(|kib| format!("memory: {kib} KiB")),
         ];
-        context.chain(facts).flatten().for_each(|fact| lines.push_str(&format!("{SETTING}{fact}\n")));
+        context.chain(lines_of_setting).flatten().for_each(|setting| lines.push_str(&format!("{SETTING}{setting}\n")));
         lines
     }
 
@@ -115,18 +115,19 @@ impl Setting {
     fn parse(text: &str) -> Setting {
         let mut setting = Setting::default();
         for line in text.lines().map_while(|line| line.starts_with("//").then_some(line)) {
-            match line.strip_prefix(SETTING).and_then(|fact| fact.split_once(": ")) {
+            match line.strip_prefix(SETTING).and_then(|entry| entry.split_once(": ")) {
                 Some(("open dimensions", "all")) => setting.open = Some(Open::All),
                 Some(("open dimensions", _)) => setting.open = Some(Open::First),
                 Some(("context", claim)) => setting.context.extend(Subject::parse(claim)),
-                Some((key @ ("option" | "option at load"), given)) => {
-                    setting.option = given.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+                Some((key @ ("option" | "option at load"), description)) => {
+                    setting.option =
+                        description.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
                     setting.at_load = key != "option";
                 }
                 Some(("device", id)) => setting.device = Some(id.to_owned()),
                 Some(("tensors", _)) => setting.on_device = true,
-                Some(("memory", given)) => {
-                    setting.memory = given.split_whitespace().next().and_then(|kib| kib.parse().ok());
+                Some(("memory", description)) => {
+                    setting.memory = description.split_whitespace().next().and_then(|kib| kib.parse().ok());
                 }
                 _ => {}
             }
@@ -159,16 +160,16 @@ impl Case {
     /// If a file cannot be written.
     pub fn write(&self, path: &Path, notes: &[String]) -> Result<(), Diagnostic> {
         relay::write(path, &self.module)?;
-        let unreadable = |e: std::io::Error| Diagnostic::error(codes::frontends::UNREADABLE_MODEL, e.to_string());
-        let program = io::read_text(path).map_err(unreadable)?;
+        let read_error = |e: std::io::Error| Diagnostic::error(codes::frontends::UNREADABLE_MODEL, e.to_string());
+        let program = io::read_text(path).map_err(read_error)?;
         let mut text = format!("{MARK}{}\n// {}\n{}", self.subject, self.about, self.setting.lines());
         for line in notes.iter().flat_map(|note| note.lines()) {
             text.push_str(&format!("// {line}\n"));
         }
         text.push_str(&program);
         io::write_atomically(path, |file| std::io::Write::write_all(file, text.as_bytes()))?;
-        let named = self.inputs.iter().enumerate().map(|(i, tensor)| (i.to_string(), tensor));
-        io::weights::write(&inputs_file(path), named)
+        let named_inputs = self.inputs.iter().enumerate().map(|(i, tensor)| (i.to_string(), tensor));
+        io::weights::write(&inputs_file(path), named_inputs)
     }
 
     /// Reads a case.
@@ -176,22 +177,22 @@ impl Case {
     /// # Errors
     /// If the file cannot be read, is not a case, or is corrupt.
     pub fn read(path: &Path) -> Result<Case, Failure> {
-        let loaded = relay::load(path, &LoadOptions::default())?;
+        let model = relay::load(path, &LoadOptions::default())?;
         let text = io::read_text(path).unwrap_or_default();
-        let first = text.lines().next().unwrap_or_default();
-        let subject = first.strip_prefix(MARK).and_then(Subject::parse).ok_or_else(|| {
+        let first_line = text.lines().next().unwrap_or_default();
+        let subject = first_line.strip_prefix(MARK).and_then(Subject::parse).ok_or_else(|| {
             Diagnostic::error(
                 codes::plugins::BAD_CASE,
                 format!("{} is not a case of a conformance run", path.display()),
             )
-            .note(format!("expected a first line such as \"{MARK}operator NAME\", found \"{first}\""))
+            .note(format!("expected a first line such as \"{MARK}operator NAME\", found \"{first_line}\""))
             .help("byoc plugins test FILE --out DIR writes failing cases to DIR")
         })?;
-        let about = text.lines().nth(1).unwrap_or_default().trim_start_matches("// ").to_owned();
+        let description = text.lines().nth(1).unwrap_or_default().trim_start_matches("// ").to_owned();
         let file = inputs_file(path);
-        let mut stored = io::weights::read(&file)?;
-        let inputs: Vec<Tensor> = (0..stored.len()).map_while(|i| stored.remove(&i.to_string())).collect();
-        let case = Case { subject, about, setting: Setting::parse(&text), module: loaded.module, inputs };
+        let mut tensors = io::weights::read(&file)?;
+        let inputs: Vec<Tensor> = (0..tensors.len()).map_while(|i| tensors.remove(&i.to_string())).collect();
+        let case = Case { subject, about: description, setting: Setting::parse(&text), module: model.module, inputs };
         if !case.inputs_fit() {
             let message = format!("{}: the inputs do not match the module's parameter types", file.display());
             return Err(Diagnostic::error(codes::plugins::BAD_CASE, message).into());
@@ -205,7 +206,7 @@ impl Case {
         params.len() == self.inputs.len()
             && params.iter().zip(&self.inputs).all(|(&param, tensor)| {
                 self.module.ty(param).as_tensor().is_some_and(|ty| {
-                    let fits = |(dim, size): (&Dim, &usize)| dim.fixed().is_none_or(|known| known == *size);
+                    let fits = |(dim, size): (&Dim, &usize)| dim.fixed().is_none_or(|expected| expected == *size);
                     ty.dtype == tensor.dtype()
                         && ty.dims.len() == tensor.shape().len()
                         && ty.dims.iter().zip(tensor.shape()).all(fits)
@@ -219,8 +220,8 @@ impl Case {
         let ids: Vec<_> = case.module.nodes.iter().map(|(id, _)| id).collect();
         for id in ids {
             if let Expr::Constant(tensor) = &case.module.nodes[id].expr {
-                let changed = change(tensor);
-                case.module.nodes[id].expr = Expr::Constant(changed.into());
+                let edited = change(tensor);
+                case.module.nodes[id].expr = Expr::Constant(edited.into());
             }
         }
         case

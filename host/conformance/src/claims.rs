@@ -101,9 +101,9 @@ impl Claims {
         for (_, node) in case.module.nodes.iter() {
             let Some((operator, call)) = node.expr.as_op_call() else { continue };
             let name = op::get(operator).name;
-            let given = ["data_layout", "layout"].into_iter().find_map(|key| call.attrs.str(key));
-            let declared = self.layouts.get(name).and_then(|layouts| layouts.first()).map(String::as_str);
-            if declared.is_some() && declared == given {
+            let layout = ["data_layout", "layout"].into_iter().find_map(|key| call.attrs.str(key));
+            let default_layout = self.layouts.get(name).and_then(|layouts| layouts.first()).map(String::as_str);
+            if default_layout.is_some() && default_layout == layout {
                 self.count(&layout_claim(name), outcome);
             }
         }

@@ -32,13 +32,13 @@ const GUARD: u8 = 0xa5;
 struct Device<'a> {
     test_region: &'a TestRegion,
     executable: &'a dyn Executable,
-    prepared: &'a Prepared,
+    plan: &'a Prepared,
     memory: Memory,
     plugin: &'a str,
     /// Lock of a device that serves one run at a time.
     one_run: Option<Mutex<()>>,
     /// Number of runs that returned before their work was complete.
-    unfinished: AtomicUsize,
+    unfinished_runs: AtomicUsize,
 }
 
 /// Started run: its output shapes, workspace, and completion event.
@@ -79,22 +79,22 @@ pub(super) fn try_region(
     let Some(memory) = memory else {
         return Err(refuse(RefusalCode::Unavailable, "the loader does not support the query byoc.memory.1"));
     };
-    let prepared = harness.prepare(test_region, &*executable).map_err(fault)?;
-    if prepared.outputs.iter().any(|output| !output.exact) {
+    let plan = harness.prepare(test_region, &*executable).map_err(fault)?;
+    if plan.outputs.iter().any(|output| !output.exact) {
         return Err(refuse(RefusalCode::DynamicDim, "value-dependent dimensions are in host memory"));
     }
     let one_run = memory.serves_one_run() || harness.serves_one_run(compiled);
     let device = Device {
         test_region,
         executable: &*executable,
-        prepared: &prepared,
+        plan: &plan,
         memory,
         plugin,
         one_run: one_run.then(Mutex::default),
-        unfinished: AtomicUsize::new(0),
+        unfinished_runs: AtomicUsize::new(0),
     };
     device.test(harness).map_err(fault)?;
-    Ok(device.unfinished.into_inner())
+    Ok(device.unfinished_runs.into_inner())
 }
 
 impl Device<'_> {
@@ -103,55 +103,55 @@ impl Device<'_> {
         let expected = &self.test_region.expected;
         let tensors = self.tensors(self.test_region.inputs.iter())?;
         (harness.at)("run on the device", symbol);
-        let what = "tensors in device memory";
-        self.run_and_check(&tensors, &[], expected, Kind::WrongResult, what)?;
+        let context = "tensors in device memory";
+        self.run_and_check(&tensors, &[], expected, Kind::WrongResult, context)?;
         (harness.at)("run with a host tensor", symbol);
-        let what = "input 0 in host memory, all other inputs in device memory";
-        self.run_and_check(&tensors, &[0], expected, Kind::WrongResult, what)?;
-        let second = second_inputs(self.test_region);
+        let context = "input 0 in host memory, all other inputs in device memory";
+        self.run_and_check(&tensors, &[0], expected, Kind::WrongResult, context)?;
+        let second_set = second_inputs(self.test_region);
         (harness.at)("run after an unfinished run", symbol);
-        self.run_in_sequence(second.as_ref())?;
+        self.run_in_sequence(second_set.as_ref())?;
         (harness.at)("run on the device by several threads", symbol);
-        self.run_concurrently(second.as_ref())
+        self.run_concurrently(second_set.as_ref())
     }
 
     /// Allocates a buffer for `inputs` and the outputs of one run, and copies the inputs into it.
     fn tensors<'t>(&self, inputs: impl Iterator<Item = &'t Tensor>) -> Result<Tensors<'t>, Fault> {
-        let failed = |entry: &'static str| move |error: Error| Fault::of_error(Kind::RunFailed, entry, &error);
+        let run_error = |entry: &'static str| move |error: Error| Fault::of_error(Kind::RunFailed, entry, &error);
         let mut bytes = MAX_ALIGNMENT;
-        let mut place = |size: usize| {
+        let mut reserve = |size: usize| {
             let offset = bytes;
             bytes = (offset + size).next_multiple_of(MAX_ALIGNMENT) + MAX_ALIGNMENT;
             offset
         };
-        let inputs: Vec<(&Tensor, usize)> = inputs.map(|tensor| (tensor, place(tensor.bytes().len()))).collect();
-        let outputs: Vec<usize> = self.sizes().into_iter().map(&mut place).collect();
-        let buffer = self.memory.allocate(bytes).map_err(failed("allocate"))?;
-        buffer.copy_in(0, &vec![GUARD; bytes]).map_err(failed("copy_in"))?;
+        let inputs: Vec<(&Tensor, usize)> = inputs.map(|tensor| (tensor, reserve(tensor.bytes().len()))).collect();
+        let outputs: Vec<usize> = self.sizes().into_iter().map(&mut reserve).collect();
+        let buffer = self.memory.allocate(bytes).map_err(run_error("allocate"))?;
+        buffer.copy_in(0, &vec![GUARD; bytes]).map_err(run_error("copy_in"))?;
         for (tensor, offset) in &inputs {
-            buffer.copy_in(*offset, tensor.bytes()).map_err(failed("copy_in"))?;
+            buffer.copy_in(*offset, tensor.bytes()).map_err(run_error("copy_in"))?;
         }
         Ok(Tensors { buffer, bytes, inputs, outputs })
     }
 
     /// Returns the output sizes in bytes.
     fn sizes(&self) -> Vec<usize> {
-        let expected = self.test_region.expected.iter().map(|want| want.value.dtype());
-        let sizes = self.prepared.outputs.iter().zip(expected).map(|(output, dtype)| byte_count(dtype, &output.dims));
+        let expected = self.test_region.expected.iter().map(|result| result.value.dtype());
+        let sizes = self.plan.outputs.iter().zip(expected).map(|(output, dtype)| byte_count(dtype, &output.dims));
         sizes.map(|bytes| bytes.unwrap_or(0)).collect()
     }
 
-    /// Starts a run on the inputs that begin at index `first` of `tensors`. Inputs listed in `on_host` (relative to
-    /// `first`) are in host memory.
+    /// Starts a run on the inputs that begin at index `first_index` of `tensors`. Inputs listed in `on_host` (relative
+    /// to `first_index`) are in host memory.
     fn start(
         &self,
         tensors: &Tensors<'_>,
-        first: usize,
+        first_index: usize,
         on_host: &[usize],
         dependencies: &[&Event],
     ) -> Result<Started, Fault> {
         let count = self.test_region.inputs.len();
-        let views: Vec<TensorRef<'_>> = tensors.inputs[first..first + count]
+        let views: Vec<TensorRef<'_>> = tensors.inputs[first_index..first_index + count]
             .iter()
             .enumerate()
             .map(|(i, (tensor, offset))| {
@@ -162,10 +162,10 @@ impl Device<'_> {
                 }
             })
             .collect();
-        let mut shapes: Vec<Vec<usize>> = self.prepared.outputs.iter().map(|output| output.dims.to_vec()).collect();
-        let mut workspace = GuardedBuffer::new(self.prepared.workspace, GUARD, GUARD)
+        let mut shapes: Vec<Vec<usize>> = self.plan.outputs.iter().map(|output| output.dims.to_vec()).collect();
+        let mut workspace = GuardedBuffer::new(self.plan.workspace, GUARD, GUARD)
             .map_err(|error| Fault::new(Kind::Memory, "run", error.to_string()))?;
-        let dtypes = self.test_region.expected.iter().map(|want| dtype_to_api(want.value.dtype()));
+        let dtypes = self.test_region.expected.iter().map(|result| dtype_to_api(result.value.dtype()));
         let mut targets: Vec<TensorMut<'_>> = shapes
             .iter_mut()
             .zip(dtypes)
@@ -173,20 +173,20 @@ impl Device<'_> {
             .map(|((shape, dtype), &offset)| tensors.buffer.tensor_mut(dtype, shape, offset))
             .collect();
         let call =
-            Call { inputs: &views, outputs: &mut targets, workspace: workspace.bytes_mut(), plan: self.prepared.plan };
+            Call { inputs: &views, outputs: &mut targets, workspace: workspace.bytes_mut(), plan: self.plan.plan };
         // As in the host, a run with a host tensor is complete when it returns.
-        let (ran, event) = match on_host {
+        let (status, event) = match on_host {
             [] => submitting(self.plugin, dependencies, || self.executable.run(call)),
             _ => (self.executable.run(call), None),
         };
-        ran.map_err(|error| Fault::of_error(Kind::RunFailed, "run", &error))?;
-        self.unfinished.fetch_add(usize::from(event.is_some()), Ordering::Relaxed);
+        status.map_err(|error| Fault::of_error(Kind::RunFailed, "run", &error))?;
+        self.unfinished_runs.fetch_add(usize::from(event.is_some()), Ordering::Relaxed);
         Ok(Started { shapes, _workspace: workspace, event })
     }
 
     /// Waits until the work of a run is complete.
-    fn finish(&self, started: &Started) -> Result<(), Fault> {
-        let Some(event) = &started.event else { return Ok(()) };
+    fn finish(&self, run: &Started) -> Result<(), Fault> {
+        let Some(event) = &run.event else { return Ok(()) };
         while !event.wait(POLL).map_err(|error| Fault::of_error(Kind::RunFailed, "wait", &error))? {}
         Ok(())
     }
@@ -201,81 +201,82 @@ impl Device<'_> {
         description: &str,
     ) -> Result<(), Fault> {
         let lock = self.one_run.as_ref().map(|one_run| one_run.lock().unwrap_or_else(PoisonError::into_inner));
-        let started = self.start(tensors, 0, on_host, &[])?;
-        self.finish(&started)?;
+        let run = self.start(tensors, 0, on_host, &[])?;
+        self.finish(&run)?;
         drop(lock);
-        self.check(tensors, &started, expected, kind, description)
+        self.check(tensors, &run, expected, kind, description)
     }
 
     fn check(
         &self,
         tensors: &Tensors<'_>,
-        started: &Started,
+        run: &Started,
         expected: &[BoundedTensor],
         kind: Kind,
         description: &str,
     ) -> Result<(), Fault> {
         let mut bytes = vec![0; tensors.bytes];
-        let copied = tensors.buffer.copy_out(0, &mut bytes);
-        copied.map_err(|error| Fault::of_error(Kind::RunFailed, "copy_out", &error))?;
+        let copy_result = tensors.buffer.copy_out(0, &mut bytes);
+        copy_result.map_err(|error| Fault::of_error(Kind::RunFailed, "copy_out", &error))?;
         let mut results = Vec::with_capacity(expected.len());
-        for ((want, &offset), shape) in expected.iter().zip(&tensors.outputs).zip(&started.shapes) {
-            let size = want.value.bytes().len();
-            results.extend(Tensor::from_bytes(want.value.dtype(), shape, &bytes[offset..offset + size]));
+        for ((result, &offset), shape) in expected.iter().zip(&tensors.outputs).zip(&run.shapes) {
+            let size = result.value.bytes().len();
+            results.extend(Tensor::from_bytes(result.value.dtype(), shape, &bytes[offset..offset + size]));
             bytes[offset..offset + size].fill(GUARD);
         }
         for (i, (tensor, offset)) in tensors.inputs.iter().enumerate() {
-            let own = &mut bytes[*offset..offset + tensor.bytes().len()];
-            if *own != *tensor.bytes() {
+            let actual = &mut bytes[*offset..offset + tensor.bytes().len()];
+            if *actual != *tensor.bytes() {
                 let message = format!("{description}: the run changed input {i}");
                 return Err(Fault::new(Kind::WritesInput, "run", message));
             }
-            own.fill(GUARD);
+            actual.fill(GUARD);
         }
-        if let Some(at) = bytes.iter().position(|&byte| byte != GUARD) {
-            let message = format!("{description}: the run wrote byte {at} of a buffer, outside the tensors");
+        if let Some(position) = bytes.iter().position(|&byte| byte != GUARD) {
+            let message = format!("{description}: the run wrote byte {position} of a buffer, outside the tensors");
             return Err(Fault::new(Kind::WritesOutside, "run", message));
         }
         check_outputs(&results, expected, kind, "run", description)
     }
 
     /// Runs twice with the same output buffers, so that the second run must wait for the first run.
-    fn run_in_sequence(&self, second: Option<&SecondInputs>) -> Result<(), Fault> {
+    fn run_in_sequence(&self, second_set: Option<&SecondInputs>) -> Result<(), Fault> {
         let (inputs, expected) = (&self.test_region.inputs, &self.test_region.expected);
-        let (others, expected) = second.map_or((inputs, expected), |second| (&second.inputs, &second.expected));
-        let tensors = self.tensors(inputs.iter().chain(others))?;
-        let first = self.start(&tensors, 0, &[], &[])?;
+        let (other_inputs, expected) =
+            second_set.map_or((inputs, expected), |second_set| (&second_set.inputs, &second_set.expected));
+        let tensors = self.tensors(inputs.iter().chain(other_inputs))?;
+        let first_run = self.start(&tensors, 0, &[], &[])?;
         if self.one_run.is_some() {
-            self.finish(&first)?;
+            self.finish(&first_run)?;
         }
-        let dependencies: Vec<&Event> = first.event.iter().collect();
+        let dependencies: Vec<&Event> = first_run.event.iter().collect();
         let next = self.start(&tensors, inputs.len(), &[], &dependencies);
         // The buffer must not be released while the first run uses it.
-        self.finish(&first)?;
+        self.finish(&first_run)?;
         let next = next?;
         self.finish(&next)?;
         self.check(&tensors, &next, expected, Kind::NotRepeatable, "second of two runs with the same output buffers")
     }
 
     /// Runs on several threads, each with its own tensors.
-    fn run_concurrently(&self, second: Option<&SecondInputs>) -> Result<(), Fault> {
+    fn run_concurrently(&self, second_set: Option<&SecondInputs>) -> Result<(), Fault> {
         let barrier = Barrier::new(THREADS);
         let worker = |worker: usize| -> Result<(), Fault> {
-            let (inputs, expected) = match second {
-                Some(second) if worker % 2 == 1 => (&second.inputs, &second.expected),
+            let (inputs, expected) = match second_set {
+                Some(second_set) if worker % 2 == 1 => (&second_set.inputs, &second_set.expected),
                 _ => (&self.test_region.inputs, &self.test_region.expected),
             };
             let tensors = self.tensors(inputs.iter());
             barrier.wait();
             let tensors = tensors?;
-            let what = format!("{THREADS} threads run one executable on the device");
+            let context = format!("{THREADS} threads run one executable on the device");
             (0..RUNS_PER_THREAD)
-                .try_for_each(|_| self.run_and_check(&tensors, &[], expected, Kind::NotReentrant, &what))
+                .try_for_each(|_| self.run_and_check(&tensors, &[], expected, Kind::NotReentrant, &context))
         };
         let results: Vec<Result<(), Fault>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || worker(n))).collect();
-            let panicked = || Err(Fault::new(Kind::NotReentrant, "run", "a thread panicked"));
-            threads.into_iter().map(|t| t.join().unwrap_or_else(|_| panicked())).collect()
+            let panic_fault = || Err(Fault::new(Kind::NotReentrant, "run", "a thread panicked"));
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|_| panic_fault())).collect()
         });
         results.into_iter().collect()
     }

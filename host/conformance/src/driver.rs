@@ -64,7 +64,7 @@ impl Run<'_> {
     }
 
     pub(super) fn is_waived(&self, name: &str) -> bool {
-        self.options.waived.iter().any(|waived| waived == name)
+        self.options.waived.iter().any(|waived_name| waived_name == name)
     }
 
     /// Adds a failure of a claim or a check to the failures, or to the waived failures if its subject is waived.
@@ -78,7 +78,7 @@ impl Run<'_> {
     pub(super) fn run_case(&self, worker: &mut Supervisor, backend: &str, case: &Case, thorough: bool) -> Reply {
         match self.request(backend, case, thorough, None) {
             Ok(request) => worker.send(&request),
-            Err(why) => Reply::Done(json!({ "invalid": why })),
+            Err(reason) => Reply::Done(json!({ "invalid": reason })),
         }
     }
 
@@ -110,24 +110,24 @@ impl Run<'_> {
             Kind::Crash => 40,
             _ => MAX_SHRINK_ATTEMPTS,
         };
-        let small = shrink(&case, attempts, |smaller| {
-            let reply = self.run_case(worker, backend, smaller, thorough);
-            matches!(CaseReply::of(&reply), CaseReply::Failed(again) if again.kind == fault.kind)
+        let smallest = shrink(&case, attempts, |candidate| {
+            let reply = self.run_case(worker, backend, candidate, thorough);
+            matches!(CaseReply::of(&reply), CaseReply::Failed(repeat) if repeat.kind == fault.kind)
         });
         // The report shows the message of the shrunk case.
-        let fault = match CaseReply::of(&self.run_case(worker, backend, &small, thorough)) {
-            CaseReply::Failed(again) if again.kind == fault.kind => again,
+        let fault = match CaseReply::of(&self.run_case(worker, backend, &smallest, thorough)) {
+            CaseReply::Failed(repeat) if repeat.kind == fault.kind => repeat,
             _ => fault,
         };
-        let subject = match &small.setting {
-            Setting { open: Some(_), .. } => format!("{} open", small.subject),
-            Setting { option: Some((option, value)), .. } => format!("{} {option} {value}", small.subject),
-            Setting { device: Some(device), .. } => format!("{} device {device}", small.subject),
-            Setting { on_device: true, .. } => format!("{} on device", small.subject),
-            _ => small.subject.to_string(),
+        let subject = match &smallest.setting {
+            Setting { open: Some(_), .. } => format!("{} open", smallest.subject),
+            Setting { option: Some((option, value)), .. } => format!("{} {option} {value}", smallest.subject),
+            Setting { device: Some(device), .. } => format!("{} device {device}", smallest.subject),
+            Setting { on_device: true, .. } => format!("{} on device", smallest.subject),
+            _ => smallest.subject.to_string(),
         };
-        let (file, command) = self.write_case(backend, &small, &subject, &fault).unzip();
-        FailedCase { subject: small.subject.to_string(), fault, case: small.about.clone(), file, command }
+        let (file, command) = self.write_case(backend, &smallest, &subject, &fault).unzip();
+        FailedCase { subject: smallest.subject.to_string(), fault, case: smallest.about.clone(), file, command }
     }
 
     /// Writes a case to a file that reproduces its fault; returns the file and the command.
@@ -161,7 +161,7 @@ impl Run<'_> {
             return Ok(match attempt {
                 None => return Err("the system does not limit the address space of a process".to_owned()),
                 Some((_, Some(fault))) => json!({ "fault": fault }),
-                Some((Reply::Done(done), None)) if done.get("fault").is_none() => done,
+                Some((Reply::Done(reply_data), None)) if reply_data.get("fault").is_none() => reply_data,
                 // With too little memory, an error and an orderly exit are both acceptable.
                 Some(_) => json!({ "passed": 0.0 }),
             });
@@ -170,7 +170,7 @@ impl Run<'_> {
         // Only a case without special conditions is tested thoroughly.
         let request = self.request(backend, case, case.setting.is_plain(), None)?;
         Ok(match worker.send(&request) {
-            Reply::Done(done) => done,
+            Reply::Done(reply_data) => reply_data,
             reply => json!({ "fault": fault_of_reply(&reply, "") }),
         })
     }

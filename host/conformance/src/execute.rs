@@ -26,13 +26,13 @@ impl FillPattern {
 pub fn run(
     test_region: &TestRegion,
     executable: &dyn Executable,
-    prepared: &Prepared,
+    plan: &Prepared,
     fill: FillPattern,
     inputs: &[Tensor],
 ) -> Result<Vec<Tensor>, Fault> {
     let memory = copy_inputs(inputs, fill)?;
-    let of: Vec<usize> = (0..inputs.len()).collect();
-    run_on(test_region, executable, prepared, fill, inputs, &memory, &of)
+    let buffer_indices: Vec<usize> = (0..inputs.len()).collect();
+    run_on(test_region, executable, plan, fill, inputs, &memory, &buffer_indices)
 }
 
 /// Copies inputs into guarded memory.
@@ -48,48 +48,48 @@ fn no_memory(error: &OutOfMemory) -> Fault {
 pub fn run_on(
     test_region: &TestRegion,
     executable: &dyn Executable,
-    prepared: &Prepared,
+    plan: &Prepared,
     fill: FillPattern,
     inputs: &[Tensor],
     memory: &[GuardedBuffer],
-    of: &[usize],
+    buffer_indices: &[usize],
 ) -> Result<Vec<Tensor>, Fault> {
-    let before: Vec<Vec<u8>> = memory.iter().map(|m| m.bytes().to_vec()).collect();
+    let input_copies: Vec<Vec<u8>> = memory.iter().map(|m| m.bytes().to_vec()).collect();
     let constants: Vec<Tensor> = test_region.tensors.iter().map(|t| (**t).clone()).collect();
     let digests: Vec<blake3::Hash> = constants.iter().map(|t| blake3::hash(t.bytes())).collect();
     let views: Vec<TensorRef<'_>> = inputs
         .iter()
-        .zip(of)
-        .map(|(tensor, &at)| TensorRef::new(dtype_to_api(tensor.dtype()), tensor.shape(), memory[at].bytes()))
+        .zip(buffer_indices)
+        .map(|(tensor, &buffer)| TensorRef::new(dtype_to_api(tensor.dtype()), tensor.shape(), memory[buffer].bytes()))
         .collect();
-    let mut shapes: Vec<Vec<usize>> = prepared.outputs.iter().map(|o| o.dims.to_vec()).collect();
-    let dtypes: Vec<_> = test_region.expected.iter().map(|want| want.value.dtype()).collect();
+    let mut shapes: Vec<Vec<usize>> = plan.outputs.iter().map(|o| o.dims.to_vec()).collect();
+    let dtypes: Vec<_> = test_region.expected.iter().map(|result| result.value.dtype()).collect();
     let guarded = |bytes: usize| GuardedBuffer::new(bytes, fill.initial, fill.guard).map_err(|error| no_memory(&error));
     let bytes = shapes.iter().zip(&dtypes).map(|(shape, dtype)| byte_count(*dtype, shape));
     let mut outputs: Vec<GuardedBuffer> = bytes
         .map(|bytes| bytes.ok_or_else(|| no_memory(&OutOfMemory::OVERFLOW)).and_then(guarded))
         .collect::<Result<_, Fault>>()?;
-    let mut workspace = guarded(prepared.workspace)?;
+    let mut workspace = guarded(plan.workspace)?;
     let mut targets: Vec<TensorMut<'_>> = outputs
         .iter_mut()
         .zip(&mut shapes)
         .zip(&dtypes)
         .map(|((memory, shape), dtype)| TensorMut::new(dtype_to_api(*dtype), shape, memory.bytes_mut()))
         .collect();
-    let call = Call { inputs: &views, outputs: &mut targets, workspace: workspace.bytes_mut(), plan: prepared.plan };
+    let call = Call { inputs: &views, outputs: &mut targets, workspace: workspace.bytes_mut(), plan: plan.plan };
     executable.run(call).map_err(|error| Fault::of_error(Kind::RunFailed, "run", &error))?;
     if let Some(damage) = first_damage(&outputs, &workspace, memory) {
         return Err(Fault::new(Kind::WritesOutside, "run", damage));
     }
-    if let Some(i) = memory.iter().zip(&before).position(|(now, before)| now.bytes() != before) {
+    if let Some(i) = memory.iter().zip(&input_copies).position(|(after, input_copies)| after.bytes() != input_copies) {
         return Err(Fault::new(Kind::WritesInput, "run", format!("the run changed input {i}")));
     }
     if let Some(i) = constants.iter().zip(&digests).position(|(t, digest)| blake3::hash(t.bytes()) != *digest) {
         return Err(Fault::new(Kind::WritesInput, "run", format!("the run changed constant {i}")));
     }
     let mut results = Vec::with_capacity(outputs.len());
-    for (i, ((memory, shape), want)) in outputs.iter().zip(&shapes).zip(&test_region.expected).enumerate() {
-        let value = &want.value;
+    for (i, ((memory, shape), result)) in outputs.iter().zip(&shapes).zip(&test_region.expected).enumerate() {
+        let value = &result.value;
         if shape[..] != *value.shape() {
             let message = format!("output {i}: expected {:?}, found {shape:?}", value.shape());
             return Err(Fault::new(Kind::WrongShape, "run", message));
@@ -106,8 +106,8 @@ pub fn run_on(
 /// If an output is outside its bounds. The error holds the index of the first such output and its worst element.
 pub fn judge_outputs(outputs: &[Tensor], expected: &[BoundedTensor]) -> Result<f64, (usize, Mismatch)> {
     let mut share = 0.0f64;
-    for (i, (output, want)) in outputs.iter().zip(expected).enumerate() {
-        share = share.max(compare(output, want).map_err(|mismatch| (i, mismatch))?);
+    for (i, (output, result)) in outputs.iter().zip(expected).enumerate() {
+        share = share.max(compare(output, result).map_err(|mismatch| (i, mismatch))?);
     }
     Ok(share)
 }

@@ -44,14 +44,14 @@ impl Harness<'_, '_> {
     pub fn partition(&self, case: &Case) -> Result<Vec<TestRegion>, CaseResult> {
         (self.at)("judge", "");
         let description = &self.backend.description;
-        let mut named: Vec<&Subject> = self.setting.context.iter().collect();
-        named.push(&case.subject);
-        let has = |subject: Subject| named.contains(&&Subject::Region) || named.contains(&&subject);
+        let mut subjects: Vec<&Subject> = self.setting.context.iter().collect();
+        subjects.push(&case.subject);
+        let has = |subject: Subject| subjects.contains(&&Subject::Region) || subjects.contains(&&subject);
         let pattern = |entry: &&Entry| has(Subject::Pattern(entry.name.to_string()));
         let table: Vec<Entry> = self.backend.table.iter().filter(pattern).cloned().collect();
         let operators: Vec<String> = match &case.subject {
             // The description under an option may omit the operator.
-            Subject::Operator(name) if named.len() == 1 => vec![name.clone()],
+            Subject::Operator(name) if subjects.len() == 1 => vec![name.clone()],
             _ => {
                 let operator = |name: &&String| has(Subject::Operator(name.to_string()));
                 description.operators.iter().filter(operator).cloned().collect()
@@ -100,9 +100,9 @@ impl Harness<'_, '_> {
             .compile(&request)
             .map_err(|error| Fault::of_error(Kind::ClaimNotKept, "compile", &error))?;
         let symbol = &test_region.graph.symbol;
-        let (size, most) = (compiled.blob.len() as u64, self.backend.description.max_blob_bytes);
-        if let Some(most) = most.filter(|&most| size > most) {
-            let message = format!("expected a blob of at most {most} bytes, found {size}");
+        let (size, max_bytes) = (compiled.blob.len() as u64, self.backend.description.max_blob_bytes);
+        if let Some(max_bytes) = max_bytes.filter(|&max_bytes| size > max_bytes) {
+            let message = format!("expected a blob of at most {max_bytes} bytes, found {size}");
             return Err(Fault::new(Kind::ClaimNotKept, "compile", message));
         }
         if !compiled.symbols.contains(symbol) {
@@ -144,9 +144,9 @@ impl Harness<'_, '_> {
         (self.at)("load", &test_region.graph.symbol);
         let mut options = plugin::options(self.cache_dir, Some(services.num_threads()));
         self.add_choices(&mut options, true);
-        let mut about = Signature::of(&test_region.graph).to_json();
-        let constants = compiled.constants(&test_region.constants, &mut about);
-        options["region"] = about;
+        let mut metadata = Signature::of(&test_region.graph).to_json();
+        let constants = compiled.constants(&test_region.constants, &mut metadata);
+        options["region"] = metadata;
         let request =
             LoadRequest { symbol: &test_region.graph.symbol, blob, constants: &constants, options: &options, services };
         loader.load(&request).map_err(|error| Fault::of_error(Kind::LoadFailed, "load", &error))
@@ -156,21 +156,20 @@ impl Harness<'_, '_> {
     pub fn prepare(&self, test_region: &TestRegion, executable: &dyn Executable) -> Result<Prepared, Fault> {
         (self.at)("prepare", &test_region.graph.symbol);
         let dims: Vec<&[usize]> = test_region.inputs.iter().map(Tensor::shape).collect();
-        let prepared =
-            executable.prepare(&dims).map_err(|error| Fault::of_error(Kind::LoadFailed, "prepare", &error))?;
-        let wrong = |message: String| Err(Fault::new(Kind::WrongShape, "prepare", message));
-        if prepared.outputs.len() != test_region.expected.len() {
-            let (given, wanted) = (prepared.outputs.len(), test_region.expected.len());
-            return wrong(format!("expected {wanted} prepared outputs, found {given}"));
+        let plan = executable.prepare(&dims).map_err(|error| Fault::of_error(Kind::LoadFailed, "prepare", &error))?;
+        let shape_fault = |message: String| Err(Fault::new(Kind::WrongShape, "prepare", message));
+        if plan.outputs.len() != test_region.expected.len() {
+            let (output_count, expected_count) = (plan.outputs.len(), test_region.expected.len());
+            return shape_fault(format!("expected {expected_count} prepared outputs, found {output_count}"));
         }
-        for (i, (output, want)) in prepared.outputs.iter().zip(&test_region.expected).enumerate() {
-            let (dims, want) = (&output.dims[..], want.value.shape());
-            let bound = dims.len() == want.len() && dims.iter().zip(want).all(|(d, w)| d >= w);
-            if (output.exact && dims != want) || !bound {
-                return wrong(format!("prepared output {i}: expected {want:?}, found {dims:?}"));
+        for (i, (output, expected)) in plan.outputs.iter().zip(&test_region.expected).enumerate() {
+            let (dims, expected) = (&output.dims[..], expected.value.shape());
+            let bound = dims.len() == expected.len() && dims.iter().zip(expected).all(|(d, w)| d >= w);
+            if (output.exact && dims != expected) || !bound {
+                return shape_fault(format!("prepared output {i}: expected {expected:?}, found {dims:?}"));
             }
         }
-        Ok(prepared)
+        Ok(plan)
     }
 
     /// Runs a region once in guarded memory.
@@ -178,12 +177,12 @@ impl Harness<'_, '_> {
         &self,
         test_region: &TestRegion,
         executable: &dyn Executable,
-        prepared: &Prepared,
+        plan: &Prepared,
         fill: FillPattern,
         inputs: &[Tensor],
     ) -> Result<Vec<Tensor>, Fault> {
         (self.at)("run", &test_region.graph.symbol);
-        execute::run(test_region, executable, prepared, fill, inputs)
+        execute::run(test_region, executable, plan, fill, inputs)
     }
 
     /// Prepares and runs a region on its inputs from the case. A wrong result is a fault of `kind` in `entry`, with a
@@ -194,8 +193,8 @@ impl Harness<'_, '_> {
         executable: &dyn Executable,
         (kind, entry, description): (Kind, &str, &str),
     ) -> Result<(), Fault> {
-        let prepared = self.prepare(test_region, executable)?;
-        let outputs = self.run(test_region, executable, &prepared, FillPattern::NAN, &test_region.inputs)?;
+        let plan = self.prepare(test_region, executable)?;
+        let outputs = self.run(test_region, executable, &plan, FillPattern::NAN, &test_region.inputs)?;
         check_outputs(&outputs, &test_region.expected, kind, entry, description)
     }
 }
@@ -214,8 +213,8 @@ fn is_taken(module: &Module, region: &RegionReport, subject: &Subject) -> bool {
 
 /// Returns the most specific refusal of a case: an unmatched pattern only if there is no refusal with another code.
 fn reason(report: &Report) -> Refusal {
-    let left = report.operators.iter().filter(|operator| operator.region.is_none());
-    let refusals = left.flat_map(|operator| operator.refusals.iter());
+    let host_operators = report.operators.iter().filter(|operator| operator.region.is_none());
+    let refusals = host_operators.flat_map(|operator| operator.refusals.iter());
     let reason = refusals.map(|(_, refusal)| (**refusal).clone()).max_by_key(|r| r.code != RefusalCode::NoPatternMatch);
     reason.unwrap_or_else(|| Refusal::new(RefusalCode::NoPatternMatch, "the backend gave no reason"))
 }

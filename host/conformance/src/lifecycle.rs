@@ -13,8 +13,8 @@ impl Run<'_> {
     pub(super) fn lifecycle(&self, report: &mut BackendReport, case: &Case) {
         let backend = report.backend.clone();
         let mut check = |name: &str, fault: Option<Fault>, setting: Setting| {
-            let waived = fault.is_some() && self.is_waived(name);
-            report.checks.push((name.to_owned(), fault.is_none() || waived));
+            let is_waived = fault.is_some() && self.is_waived(name);
+            report.checks.push((name.to_owned(), fault.is_none() || is_waived));
             if let Some(fault) = fault {
                 let case = Case { setting, ..case.clone() };
                 let written = (!case.setting.is_plain()).then(|| self.write_case(&backend, &case, name, &fault));
@@ -24,11 +24,11 @@ impl Run<'_> {
             }
         };
         (self.progress)("a cancelled compilation");
-        let cancelled = self.request(&backend, case, false, None).ok().and_then(|mut request| {
+        let cancel_request = self.request(&backend, case, false, None).ok().and_then(|mut request| {
             request["do"] = "cancel".into();
             fault_in(&self.supervisor(None).send(&request))
         });
-        check("compiling after a cancelled compilation", cancelled, Setting::default());
+        check("compiling after a cancelled compilation", cancel_request, Setting::default());
         (self.progress)("an interrupted compilation");
         check("compiling after an interrupted compilation", self.check_interrupted(&backend, case), Setting::default());
         (self.progress)("an unusable cache folder");

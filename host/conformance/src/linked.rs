@@ -47,11 +47,12 @@ impl CompiledRegion {
         let metadata: Map<String, Value> = bridge::metadata(&region).into_iter().collect();
         let loader = region.loader.to_string();
         let part = LinkRegion { symbol: symbol.to_owned(), loader, metadata, blob: &region.blob };
-        let mut linked = linking::link(codegen, options, vec![part]).map_err(|diagnostic| diagnostic.message)?;
-        if let Some(blob) = linked.blobs.remove(symbol) {
+        let mut linked_regions =
+            linking::link(codegen, options, vec![part]).map_err(|diagnostic| diagnostic.message)?;
+        if let Some(blob) = linked_regions.blobs.remove(symbol) {
             region.blob = blob.into();
         }
-        Ok(CompiledRegion { region, shared: linked.shared.map(Arc::new) })
+        Ok(CompiledRegion { region, shared: linked_regions.shared.map(Arc::new) })
     }
 
     /// Returns the constants for the loader, based on the constants for `compile`: without packed elements, and with
@@ -69,9 +70,9 @@ impl CompiledRegion {
             }
         }
         about["metadata"] = Value::Object(metadata);
-        if let Some(shared) = &self.shared {
+        if let Some(shared_data) = &self.shared {
             about["shared"] = constants.len().into();
-            constants.push(constant_handle("", shared));
+            constants.push(constant_handle("", shared_data));
         }
         constants
     }

@@ -40,24 +40,24 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
         return Err(format!("expected {} inputs, found {}", main.params.len(), inputs.len()));
     }
     let mut values: Values = HashMap::new();
-    let exact = |value: Tensor| BoundedTensor { value, error: Vec::new() };
+    let exact_value = |value: Tensor| BoundedTensor { value, error: Vec::new() };
     for (&param, input) in main.params.iter().zip(inputs) {
-        values.insert(param, vec![exact(input.clone())]);
+        values.insert(param, vec![exact_value(input.clone())]);
     }
     for id in module.post_order(main.body, |id, _| !main.params.contains(&id)) {
         if values.contains_key(&id) {
             continue;
         }
-        let of = |operand: ExprId| values.get(&operand).cloned().unwrap_or_default();
+        let operands_of = |operand: ExprId| values.get(&operand).cloned().unwrap_or_default();
         let value = match module.expr(id) {
-            Expr::Constant(tensor) => vec![exact((**tensor).clone())],
-            Expr::Tuple(fields) => fields.iter().flat_map(|&field| of(field)).collect(),
-            Expr::Project { tuple, index } => of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
+            Expr::Constant(tensor) => vec![exact_value((**tensor).clone())],
+            Expr::Tuple(fields) => fields.iter().flat_map(|&field| operands_of(field)).collect(),
+            Expr::Project { tuple, index } => operands_of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
             expr => {
                 let (operator, call) =
                     expr.as_op_call().ok_or("expected an operator call, found another expression")?;
                 let args: Vec<(bool, Vec<BoundedTensor>)> =
-                    call.args.iter().map(|&arg| (matches!(module.ty(arg), Type::Tuple(_)), of(arg))).collect();
+                    call.args.iter().map(|&arg| (matches!(module.ty(arg), Type::Tuple(_)), operands_of(arg))).collect();
                 call_with_bounds(operator, &call.attrs, &args)?
             }
         };
@@ -82,14 +82,14 @@ impl Exclusions {
     /// Returns the reason why results are not guaranteed for these values, including intermediate results; `None` if they
     /// are.
     pub fn reason(self, values: &Values) -> Option<&'static str> {
-        let floats = || values.values().flatten().filter(|bounded| bounded.value.dtype().is_float());
-        let numbers = |bounded: &BoundedTensor| bounded.value.view().to_f64s();
-        if self.finite_math && floats().any(|bounded| !numbers(bounded).into_iter().all(f64::is_finite)) {
+        let floats = || values.values().flatten().filter(|tensor| tensor.value.dtype().is_float());
+        let floats_of = |tensor: &BoundedTensor| tensor.value.view().to_f64s();
+        if self.finite_math && floats().any(|tensor| !floats_of(tensor).into_iter().all(f64::is_finite)) {
             return Some("a value is not finite, which `finite_math` excludes");
         }
-        let has_subnormal = |bounded: &BoundedTensor| {
-            let least = least_normal(bounded.value.dtype());
-            numbers(bounded).into_iter().any(|number| number != 0.0 && number.abs() < least)
+        let has_subnormal = |tensor: &BoundedTensor| {
+            let min_normal = least_normal(tensor.value.dtype());
+            floats_of(tensor).into_iter().any(|value| value != 0.0 && value.abs() < min_normal)
         };
         (self.flush_to_zero && floats().any(has_subnormal))
             .then_some("a value is subnormal, which `flush_to_zero` excludes")
@@ -116,17 +116,17 @@ fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<V
     let shapes: Vec<&[usize]> = args.iter().flat_map(|(_, fields)| fields).map(|b| b.value.shape()).collect();
     let inexact = args.iter().flat_map(|(_, fields)| fields).any(|b| !b.error.is_empty());
     let floats = args.iter().flat_map(|(_, fields)| fields).any(|b| b.value.dtype().is_float());
-    let wide = binary64_attrs(attrs);
+    let float64_attrs = binary64_attrs(attrs);
     let mut errors: Vec<Vec<f64>> = Vec::with_capacity(results.len());
     for result in &results {
         let n = term_count(def, &params, &shapes, result.shape());
-        errors.push(operator_error(operator, &wide, args, rule, n, result, errors.len()));
+        errors.push(operator_error(operator, &float64_attrs, args, rule, n, result, errors.len()));
     }
     let stable = matches!(rule, ErrorModel::Stable(_) | ErrorModel::Logarithm(_)) && floats;
     if inexact || stable {
         let n = results.first().map_or(0, |r| term_count(def, &params, &shapes, r.shape()));
         let backward = if stable { n + 8 } else { 0 };
-        for (error, changes) in errors.iter_mut().zip(perturbation_changes(operator, &wide, args, backward)) {
+        for (error, changes) in errors.iter_mut().zip(perturbation_changes(operator, &float64_attrs, args, backward)) {
             if error.is_empty() {
                 *error = changes;
             } else {
@@ -137,22 +137,22 @@ fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<V
     Ok(results.into_iter().zip(errors).map(|(value, error)| BoundedTensor { value, error }).collect())
 }
 
-/// Executes the operator on the tensors that `pick` derives from the arguments.
+/// Executes the operator on the tensors that `choose` derives from the arguments.
 fn apply(
     operator: OpId,
     attrs: &Attrs,
     args: &Arguments,
-    mut pick: impl FnMut(usize, &BoundedTensor) -> Tensor,
+    mut choose: impl FnMut(usize, &BoundedTensor) -> Tensor,
 ) -> Result<Vec<Tensor>, String> {
-    let mut number = 0;
+    let mut index = 0;
     let mut next = |bounded: &BoundedTensor| {
-        number += 1;
-        pick(number - 1, bounded)
+        index += 1;
+        choose(index - 1, bounded)
     };
     let args: Vec<Value> = args
         .iter()
         .map(|(tuple, fields)| match (tuple, &fields[..]) {
-            (false, [only]) => Value::Tensor(next(only)),
+            (false, [tensor]) => Value::Tensor(next(tensor)),
             _ => Value::Tuple(fields.iter().map(&mut next).collect()),
         })
         .collect();
@@ -181,7 +181,7 @@ fn operator_error(
     rule: ErrorModel,
     n: usize,
     result: &Tensor,
-    number: usize,
+    index: usize,
 ) -> Vec<f64> {
     let dtype = result.dtype();
     if !dtype.is_float() || result.is_empty() {
@@ -200,7 +200,7 @@ fn operator_error(
         }
         ErrorModel::Sum(_) => {
             let magnitudes = apply(operator, wide_attrs, args, |_, b| map_binary64(&b.value, |_, v| v.abs()));
-            let magnitudes = magnitudes.ok().and_then(|all| Some(all.get(number)?.view().to_f64s()));
+            let magnitudes = magnitudes.ok().and_then(|results| Some(results.get(index)?.view().to_f64s()));
             let bound = gamma(n + 2, dtype);
             let underflow = n as f64 * ulp(0.0, working);
             values
@@ -236,13 +236,13 @@ fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backwar
     let baseline: Vec<Vec<f64>> = baseline.iter().map(|t| t.view().to_f64s()).collect();
     let mut largest: Vec<Vec<f64>> = baseline.iter().map(|values| vec![0.0; values.len()]).collect();
     for perturbation in 0..PERTURBATIONS {
-        let perturbed = apply(operator, attrs, args, |argument, b| {
+        let perturbed_results = apply(operator, attrs, args, |argument, b| {
             let mut random = Random::new(perturbation << 32 | argument as u64);
             let signs: Vec<f64> = (0..b.value.len())
-                .map(|at| match perturbation {
+                .map(|element| match perturbation {
                     0 => 1.0,
                     1 => -1.0,
-                    2 if at % 2 == 0 => 1.0,
+                    2 if element % 2 == 0 => 1.0,
                     2 => -1.0,
                     _ if random.next_u64() & 1 == 0 => 1.0,
                     _ => -1.0,
@@ -259,12 +259,12 @@ fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backwar
                 }
             })
         });
-        let Ok(perturbed) = perturbed else { continue };
-        for ((largest, baseline), perturbed) in largest.iter_mut().zip(&baseline).zip(&perturbed) {
-            for ((largest, baseline), perturbed) in largest.iter_mut().zip(baseline).zip(perturbed.view().to_f64s()) {
-                let same = *baseline == perturbed || (baseline.is_nan() && perturbed.is_nan());
+        let Ok(perturbed_results) = perturbed_results else { continue };
+        for ((largest, baseline), result) in largest.iter_mut().zip(&baseline).zip(&perturbed_results) {
+            for ((largest, baseline), result) in largest.iter_mut().zip(baseline).zip(result.view().to_f64s()) {
+                let is_equal = *baseline == result || (baseline.is_nan() && result.is_nan());
                 // If a small step leaves the domain of the operator, the result is unbounded.
-                let change = if same { 0.0 } else { (baseline - perturbed).abs() };
+                let change = if is_equal { 0.0 } else { (baseline - result).abs() };
                 *largest = if change.is_nan() { f64::INFINITY } else { largest.max(2.0 * change) };
             }
         }
@@ -291,12 +291,12 @@ pub struct Mismatch {
 
 impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Mismatch { element, found: got, expected: want, bound: allowed, count, total } = self;
-        write!(f, "element {element}: expected {want:?}")?;
-        if *allowed > 0.0 {
-            write!(f, " within {allowed:.3e}")?;
+        let Mismatch { element, found: actual, expected, bound, count, total: element_count } = self;
+        write!(f, "element {element}: expected {expected:?}")?;
+        if *bound > 0.0 {
+            write!(f, " within {bound:.3e}")?;
         }
-        write!(f, ", found {got:?} ({count} of {total} elements differ)")
+        write!(f, ", found {actual:?} ({count} of {element_count} elements differ)")
     }
 }
 
@@ -304,33 +304,32 @@ impl std::fmt::Display for Mismatch {
 ///
 /// # Errors
 /// If an element exceeds its bound. The mismatch is the element that exceeds its bound most.
-pub fn compare(got: &Tensor, want: &BoundedTensor) -> Result<f64, Mismatch> {
-    let (a, b) = (got.view().to_f64s(), want.value.view().to_f64s());
-    let size = got.dtype().size();
+pub fn compare(actual: &Tensor, expected: &BoundedTensor) -> Result<f64, Mismatch> {
+    let (a, b) = (actual.view().to_f64s(), expected.value.view().to_f64s());
+    let size = actual.dtype().size();
     let bytes = |t: &Tensor, i: usize| t.bytes()[i * size..(i + 1) * size].to_vec();
     let mut share = 0.0f64;
     let mut mismatch: Option<(f64, Mismatch)> = None;
     let mut count = 0;
     for (i, (&a, &b)) in a.iter().zip(&b).enumerate() {
-        let allowed = want.error.get(i).copied().unwrap_or(0.0);
+        let bound = expected.error.get(i).copied().unwrap_or(0.0);
         // Different 64-bit integers may be equal in binary64.
-        let integer = !got.dtype().is_float() && allowed == 0.0;
-        let same = if integer { bytes(got, i) == bytes(&want.value, i) } else { a == b || (a.is_nan() && b.is_nan()) };
-        if same || allowed == f64::INFINITY {
+        let integer = !actual.dtype().is_float() && bound == 0.0;
+        let is_equal =
+            if integer { bytes(actual, i) == bytes(&expected.value, i) } else { a == b || (a.is_nan() && b.is_nan()) };
+        if is_equal || bound == f64::INFINITY {
             continue;
         }
-        let distance = (a - b).abs();
-        if distance.is_finite() && distance <= allowed {
-            share = share.max(distance / allowed);
+        let deviation = (a - b).abs();
+        if deviation.is_finite() && deviation <= bound {
+            share = share.max(deviation / bound);
             continue;
         }
         count += 1;
-        let excess = if distance.is_finite() { distance / allowed.max(f64::MIN_POSITIVE) } else { f64::INFINITY };
-        if mismatch.as_ref().is_none_or(|(worst, _)| excess > *worst) {
-            mismatch = Some((
-                excess,
-                Mismatch { element: i, found: a, expected: b, bound: allowed, count: 0, total: got.len() },
-            ));
+        let excess = if deviation.is_finite() { deviation / bound.max(f64::MIN_POSITIVE) } else { f64::INFINITY };
+        if mismatch.as_ref().is_none_or(|(max_excess, _)| excess > *max_excess) {
+            mismatch =
+                Some((excess, Mismatch { element: i, found: a, expected: b, bound, count: 0, total: actual.len() }));
         }
     }
     match mismatch {
@@ -352,13 +351,13 @@ mod tests {
         let w = builder.constant(Tensor::from_slice(&[2, 2], &[1.0f32, -1.0, 1.0, 1.0]));
         let op = |builder: &mut Builder, name, args: &[ExprId]| builder.op(name, args, Attrs::default()).unwrap();
         // The first sum is close to 0, where an additional rounding makes the root NaN.
-        let sums = op(&mut builder, "nn.dense", &[x, w]);
-        let roots = op(&mut builder, "rsqrt", &[sums]);
-        let turned = op(&mut builder, "transpose", &[roots]);
-        builder.define("main", &[x], turned).unwrap();
+        let product = op(&mut builder, "nn.dense", &[x, w]);
+        let roots = op(&mut builder, "rsqrt", &[product]);
+        let transposed = op(&mut builder, "transpose", &[roots]);
+        builder.define("main", &[x], transposed).unwrap();
         let input = Tensor::from_slice(&[1, 2], &[1.0f32 + f32::EPSILON, 1.0]);
         let values = evaluate(&builder.module, &[input]).unwrap();
-        for value in [roots, turned] {
+        for value in [roots, transposed] {
             let error = &values[&value][0].error;
             assert_eq!((error[0], error[1] < 1e-5), (f64::INFINITY, true), "{error:?}");
         }

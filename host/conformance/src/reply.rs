@@ -14,14 +14,14 @@ pub(super) enum CaseReply {
 
 impl CaseReply {
     pub(super) fn of(reply: &Reply) -> CaseReply {
-        let Reply::Done(done) = reply else { return CaseReply::Failed(fault_of_reply(reply, "")) };
+        let Reply::Done(data) = reply else { return CaseReply::Failed(fault_of_reply(reply, "")) };
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        if let Some(share) = done["passed"].as_f64() {
-            CaseReply::Passed(share)
-        } else if let Some(refused) = done.get("refused") {
-            CaseReply::Refused(text(&refused["code"]), text(&refused["detail"]))
+        if let Some(passed_share) = data["passed"].as_f64() {
+            CaseReply::Passed(passed_share)
+        } else if let Some(refusal) = data.get("refused") {
+            CaseReply::Refused(text(&refusal["code"]), text(&refusal["detail"]))
         } else {
-            fault_of(done).map_or(CaseReply::Invalid, CaseReply::Failed)
+            fault_of(data).map_or(CaseReply::Invalid, CaseReply::Failed)
         }
     }
 }
@@ -29,7 +29,7 @@ impl CaseReply {
 /// Returns the number of runs in a case that returned before their work was complete.
 pub(super) fn unfinished_runs(reply: &Reply) -> u64 {
     match reply {
-        Reply::Done(done) => done["unfinished"].as_u64().unwrap_or(0),
+        Reply::Done(data) => data["unfinished"].as_u64().unwrap_or(0),
         _ => 0,
     }
 }
@@ -43,25 +43,26 @@ pub(super) fn fault_in(reply: &Reply) -> Option<Fault> {
 }
 
 /// Returns the fault in a worker response.
-pub(super) fn fault_of(done: &Value) -> Option<Fault> {
-    serde_json::from_value(done.get("fault")?.clone()).ok()
+pub(super) fn fault_of(data: &Value) -> Option<Fault> {
+    serde_json::from_value(data.get("fault")?.clone()).ok()
 }
 
 /// Converts a reply without a result to a fault of the entry that the worker was executing.
 pub(super) fn fault_of_reply(reply: &Reply, entry: &str) -> Fault {
-    let place = |at: &str| if at == "start" && !entry.is_empty() { entry.to_owned() } else { at.to_owned() };
+    let entry_name = |call: &str| if call == "start" && !entry.is_empty() { entry.to_owned() } else { call.to_owned() };
     match reply {
-        Reply::Died { at, region, termination, last_line } => {
-            let after = last_line.as_ref().map(|line| format!(", after \"{line}\"")).unwrap_or_default();
+        Reply::Died { at: call, region, termination, last_line } => {
+            let suffix = last_line.as_ref().map(|line| format!(", after \"{line}\"")).unwrap_or_default();
             let exit_code = if let Termination::Exited(code) = termination { Some(*code) } else { None };
-            let fault = Fault::new(Kind::Crash, &place(at), format!("{termination}{after}"));
+            let fault = Fault::new(Kind::Crash, &entry_name(call), format!("{termination}{suffix}"));
             Fault { exit_code, ..fault }.in_region(region)
         }
-        Reply::Late { at, region } => {
-            Fault::new(Kind::TimeLimit, &place(at), "the entry did not return within the time limit").in_region(region)
+        Reply::Late { at: call, region } => {
+            Fault::new(Kind::TimeLimit, &entry_name(call), "the entry did not return within the time limit")
+                .in_region(region)
         }
-        Reply::Done(done) => {
-            Fault::new(Kind::BadDescription, entry, format!("expected a worker response with a result, found: {done}"))
+        Reply::Done(data) => {
+            Fault::new(Kind::BadDescription, entry, format!("expected a worker response with a result, found: {data}"))
         }
     }
 }

@@ -28,10 +28,10 @@ const MAX_NEIGHBORS: usize = 2;
 const MAX_DRAWN_NEIGHBORS: usize = 6;
 
 /// Parses the declared quantization scheme of a description.
-fn scheme_of(declared: &Value) -> Option<Scheme> {
-    let declared: Quantization = serde_json::from_value(declared.clone()).ok()?;
-    let activation = if declared.activation == "uint8" { DType::U8 } else { DType::I8 };
-    Some(Scheme { activation, symmetric: declared.symmetric, power_of_two: declared.power_of_two })
+fn scheme_of(scheme: &Value) -> Option<Scheme> {
+    let scheme: Quantization = serde_json::from_value(scheme.clone()).ok()?;
+    let activation = if scheme.activation == "uint8" { DType::U8 } else { DType::I8 };
+    Some(Scheme { activation, symmetric: scheme.symmetric, power_of_two: scheme.power_of_two })
 }
 
 impl Run<'_> {
@@ -96,20 +96,20 @@ impl Run<'_> {
         let mut tallies: Vec<Tally> = claims
             .iter()
             .map(|&claim| {
-                let make = |cases: &Cases, number, restrictions| cases.alone(claim, number, restrictions);
+                let make = |cases: &Cases, index, restrictions| cases.single(claim, index, restrictions);
                 self.try_alone(progress, &claim.subject(), make)
             })
             .collect();
-        let mut others = None;
+        let mut other_samples = None;
         for _ in 0..MAX_NEIGHBORS {
             let untested: Vec<usize> = (0..claims.len()).filter(|&i| tallies[i].tested() == 0).collect();
             if untested.is_empty() {
                 break;
             }
-            let others = others.get_or_insert_with(|| self.unselected(progress, table, operators));
-            let passed = claims.iter().zip(&tallies).filter(|(_, tally)| !tally.samples.is_empty());
-            let selected = passed.map(|(&claim, tally)| Neighbor { claim, samples: tally.samples.clone() });
-            let neighbors: Vec<Neighbor<'_>> = selected.chain(others.iter().cloned()).collect();
+            let other_samples = other_samples.get_or_insert_with(|| self.unselected(progress, table, operators));
+            let passed_claims = claims.iter().zip(&tallies).filter(|(_, tally)| !tally.samples.is_empty());
+            let selected = passed_claims.map(|(&claim, tally)| Neighbor { claim, samples: tally.samples.clone() });
+            let neighbors: Vec<Neighbor<'_>> = selected.chain(other_samples.iter().cloned()).collect();
             for &i in &untested {
                 self.try_beside(progress, &mut tallies[i], claims[i], &neighbors);
             }
@@ -120,7 +120,7 @@ impl Run<'_> {
         let mut samples: Vec<Case> = tallies.iter().filter_map(|tally| tally.samples.first().cloned()).collect();
         progress.report.subjects.extend(tallies.into_iter().map(|tally| tally.report));
         if operators.len() > 1 && self.is_selected(&Subject::Region) {
-            let make = |cases: &Cases, number, _| cases.region(operators, number);
+            let make = |cases: &Cases, index, _| cases.region(operators, index);
             let tally = self.try_alone(progress, &Subject::Region, make);
             samples.extend(tally.samples.first().cloned());
             progress.report.subjects.push(tally.report);
@@ -135,14 +135,14 @@ impl Run<'_> {
         table: &'c [Entry],
         operators: &[&'static OpDef],
     ) -> Vec<Neighbor<'c>> {
-        let all = table.iter().map(Claim::Pattern).chain(operators.iter().map(|&def| Claim::Operator(def)));
-        let others = all.filter(|claim| !self.is_selected(&claim.subject()));
-        others
+        let all_claims = table.iter().map(Claim::Pattern).chain(operators.iter().map(|&def| Claim::Operator(def)));
+        let other_samples = all_claims.filter(|claim| !self.is_selected(&claim.subject()));
+        other_samples
             .filter_map(|claim| {
-                let drawn = (0..MAX_DRAWN_NEIGHBORS)
-                    .filter_map(|number| progress.cases.alone(claim, number, Restrictions::default()));
-                let drawn: Vec<Case> = drawn.collect();
-                let sample = drawn.into_iter().find(|case| {
+                let candidates = (0..MAX_DRAWN_NEIGHBORS)
+                    .filter_map(|index| progress.cases.single(claim, index, Restrictions::default()));
+                let candidates: Vec<Case> = candidates.collect();
+                let sample = candidates.into_iter().find(|case| {
                     let reply = self.run_case(&mut progress.worker, &progress.report.backend, case, false);
                     matches!(CaseReply::of(&reply), CaseReply::Passed(_))
                 })?;
@@ -152,7 +152,7 @@ impl Run<'_> {
     }
 
     /// Tests every value of every option, on cases that passed without the option and on claims that need it.
-    fn try_options(&self, progress: &mut Progress, samples: &[Case], known: (&[Entry], &[&'static OpDef])) {
+    fn try_options(&self, progress: &mut Progress, samples: &[Case], selected: (&[Entry], &[&'static OpDef])) {
         for (option, values, load) in progress.claims.options.clone() {
             for value in values {
                 let name = option_claim(&option, &value);
@@ -160,20 +160,20 @@ impl Run<'_> {
                     continue;
                 }
                 (self.progress)(&name);
-                let given = Some((option.clone(), value.clone()));
+                let option_setting = Some((option.clone(), value.clone()));
                 for sample in samples.iter().take(MAX_OPTION_CASES) {
-                    let setting = Setting { option: given.clone(), ..sample.setting.clone() };
+                    let setting = Setting { option: option_setting.clone(), ..sample.setting.clone() };
                     let case = Case { setting, ..sample.clone() };
-                    let mut good = self.try_variant(progress, case.clone(), &name);
-                    if good && load {
+                    let mut is_good = self.try_variant(progress, case.clone(), &name);
+                    if is_good && load {
                         let setting = Setting { at_load: true, ..case.setting.clone() };
-                        good = self.try_variant(progress, Case { setting, ..case }, &name);
+                        is_good = self.try_variant(progress, Case { setting, ..case }, &name);
                     }
-                    if !good {
+                    if !is_good {
                         break;
                     }
                 }
-                self.try_claims_under(progress, given, &name, known);
+                self.try_claims_under(progress, option_setting, &name, selected);
             }
         }
     }
@@ -191,27 +191,28 @@ impl Run<'_> {
         let request = json!({ "do": "describe", "backend": backend, "option": option });
         let Reply::Done(description) = progress.worker.send(&request) else { return };
         let (entries, all_operators) = subjects_of(&backend, &description);
-        let all = entries.iter().map(Claim::Pattern).chain(all_operators.iter().map(|&def| Claim::Operator(def)));
-        for claim in all {
+        let all_claims =
+            entries.iter().map(Claim::Pattern).chain(all_operators.iter().map(|&def| Claim::Operator(def)));
+        for claim in all_claims {
             let subject = claim.subject();
             let is_known = match claim {
-                Claim::Pattern(entry) => table.iter().any(|known| known.name == entry.name),
-                Claim::Operator(def) => operators.iter().any(|known| known.name == def.name),
+                Claim::Pattern(entry) => table.iter().any(|selected| selected.name == entry.name),
+                Claim::Operator(def) => operators.iter().any(|selected| selected.name == def.name),
             };
             let text = subject.to_string();
-            let without = progress.report.subjects.iter().position(|report| report.subject == text);
-            let is_tested = without.is_some_and(|at| progress.report.subjects[at].tested() > 0);
+            let base_report = progress.report.subjects.iter().position(|report| report.subject == text);
+            let is_tested = base_report.is_some_and(|position| progress.report.subjects[position].tested() > 0);
             if (is_known && is_tested) || !self.is_selected(&subject) {
                 continue;
             }
-            let make = |cases: &Cases, number, restrictions| {
-                let case = cases.alone(claim, number, restrictions)?;
+            let make = |cases: &Cases, index, restrictions| {
+                let case = cases.single(claim, index, restrictions)?;
                 let setting = Setting { option: option.clone(), ..case.setting.clone() };
                 Some(Case { setting, ..case })
             };
             let tally = self.try_alone(progress, &subject, make);
-            match without {
-                Some(at) => progress.report.subjects[at].add(tally.report),
+            match base_report {
+                Some(position) => progress.report.subjects[position].add(tally.report),
                 None => {
                     let subject = format!("{subject}, {name}");
                     progress.report.subjects.push(SubjectReport { subject, ..tally.report });
@@ -232,12 +233,12 @@ impl Run<'_> {
             for sample in samples.iter().take(MAX_CASES_PER_DEVICE) {
                 let setting = Setting { device: Some(device.clone()), ..sample.setting.clone() };
                 let case = Case { setting, ..sample.clone() };
-                let mut good = self.try_variant(progress, case.clone(), &name);
-                if good && on_device {
+                let mut is_good = self.try_variant(progress, case.clone(), &name);
+                if is_good && on_device {
                     let setting = Setting { on_device, ..case.setting.clone() };
-                    good = self.try_variant(progress, Case { setting, ..case }, &name);
+                    is_good = self.try_variant(progress, Case { setting, ..case }, &name);
                 }
-                if !good {
+                if !is_good {
                     break;
                 }
             }
@@ -248,12 +249,12 @@ impl Run<'_> {
     fn report_untested(&self, report: &mut BackendReport) {
         let subjects = report.subjects.iter().map(|s| (&s.subject, s.tested(), s.cases));
         let claims = report.claims.iter().map(|claim| (&claim.claim, claim.tested, claim.cases));
-        let all: Vec<(String, usize, usize)> =
+        let rows: Vec<(String, usize, usize)> =
             subjects.chain(claims).map(|(name, tested, cases)| (name.clone(), tested, cases)).collect();
-        if self.options.only.is_some() || all.iter().all(|(_, tested, _)| *tested == 0) {
+        if self.options.only.is_some() || rows.iter().all(|(_, tested, _)| *tested == 0) {
             return;
         }
-        for (name, _, cases) in all.into_iter().filter(|(_, tested, _)| *tested == 0) {
+        for (name, _, cases) in rows.into_iter().filter(|(_, tested, _)| *tested == 0) {
             let message = match cases {
                 0 => "expected a tested case, found none: no valid case was generated".to_owned(),
                 n => format!("expected a tested case, found only {n} refused cases"),

@@ -9,33 +9,33 @@ use byoc_ir::typing::Builder;
 use byoc_ir::with_dtype;
 use std::collections::{BTreeSet, HashMap};
 
-/// Returns the smallest case for which `fails` returns true, found with at most `attempts` attempts.
-pub fn shrink(case: &Case, attempts: usize, mut fails: impl FnMut(&Case) -> bool) -> Case {
-    let mut best = case.clone();
+/// Returns the smallest case for which `is_failing` returns true, found with at most `attempts` attempts.
+pub fn shrink(case: &Case, attempts: usize, mut is_failing: impl FnMut(&Case) -> bool) -> Case {
+    let mut smallest = case.clone();
     let mut attempts_left = attempts;
     'again: loop {
-        for edit in edits(&best) {
-            let Some(smaller) = apply(&best, &edit) else { continue };
+        for edit in edits(&smallest) {
+            let Some(candidate) = apply(&smallest, &edit) else { continue };
             if attempts_left == 0 {
-                return best;
+                return smallest;
             }
             attempts_left -= 1;
-            if fails(&smaller) {
-                best = smaller;
+            if is_failing(&candidate) {
+                smallest = candidate;
                 continue 'again;
             }
         }
-        return best;
+        return smallest;
     }
 }
 
-/// Returns the case with the dimensions selected by `open` unknown; `None` if its operators need known dimensions, or
-/// if no dimension can be opened.
-pub fn with_open_dims(case: &Case, open: Open) -> Option<Case> {
-    let setting = Setting { open: Some(open), ..case.setting.clone() };
-    let opened = apply(&Case { setting, ..case.clone() }, &Edit::Nothing)?;
-    let is_open = |param: &ExprId| opened.module.ty(*param).as_tensor().is_some_and(|ty| ty.shape().is_none());
-    opened.module.main()?.params.iter().any(is_open).then_some(opened)
+/// Returns the case with the dimensions selected by `open_dims` unknown; `None` if its operators need known dimensions,
+/// or if no dimension can be opened.
+pub fn with_open_dims(case: &Case, open_dims: Open) -> Option<Case> {
+    let setting = Setting { open: Some(open_dims), ..case.setting.clone() };
+    let open_case = apply(&Case { setting, ..case.clone() }, &Edit::Nothing)?;
+    let is_open = |param: &ExprId| open_case.module.ty(*param).as_tensor().is_some_and(|ty| ty.shape().is_none());
+    open_case.module.main()?.params.iter().any(is_open).then_some(open_case)
 }
 
 /// Simplification step.
@@ -46,7 +46,7 @@ enum Edit {
     /// Replaces every dimension that equals the first value, and every equal value in an attribute, with the second.
     Size(usize, usize),
     /// Changes one dimension of one operand.
-    Dim { operand: usize, axis: usize, to: usize },
+    Dim { operand: usize, axis: usize, new_size: usize },
     /// Removes an attribute of a call.
     Default(ExprId, String),
     /// Removes an attribute, and sets to 1 a dimension that depends on the attribute, such as the channels of a group.
@@ -58,27 +58,29 @@ enum Edit {
 /// Returns the parameters and constants with their tensors, in module order.
 fn operands(case: &Case) -> Vec<(ExprId, Tensor)> {
     let Some(main) = case.module.main() else { return Vec::new() };
-    let mut found: Vec<(ExprId, Tensor)> = main.params.iter().copied().zip(case.inputs.iter().cloned()).collect();
+    let mut used_operands: Vec<(ExprId, Tensor)> =
+        main.params.iter().copied().zip(case.inputs.iter().cloned()).collect();
     for id in case.module.post_order(main.body, |_, _| true) {
         if let Some(tensor) = case.module.expr(id).as_constant() {
-            found.push((id, (**tensor).clone()));
+            used_operands.push((id, (**tensor).clone()));
         }
     }
-    found
+    used_operands
 }
 
 fn edits(case: &Case) -> Vec<Edit> {
     let operands = operands(case);
     let sizes: BTreeSet<usize> = operands.iter().flat_map(|(_, t)| t.shape().iter().copied()).collect();
-    let smaller =
-        |size: usize| [1, 2, size / 2, size.saturating_sub(1)].into_iter().filter(move |&to| to > 0 && to < size);
+    let smaller_sizes = |size: usize| {
+        [1, 2, size / 2, size.saturating_sub(1)].into_iter().filter(move |&smaller| smaller > 0 && smaller < size)
+    };
     let mut edits = Vec::new();
     for &size in sizes.iter().rev() {
-        edits.extend(smaller(size).map(|to| Edit::Size(size, to)));
+        edits.extend(smaller_sizes(size).map(|new_size| Edit::Size(size, new_size)));
     }
     for (operand, (_, tensor)) in operands.iter().enumerate() {
         for (axis, &size) in tensor.shape().iter().enumerate() {
-            edits.extend(smaller(size).map(|to| Edit::Dim { operand, axis, to }));
+            edits.extend(smaller_sizes(size).map(|new_size| Edit::Dim { operand, axis, new_size }));
         }
     }
     for (id, node) in case.module.nodes.iter() {
@@ -106,20 +108,20 @@ fn edits(case: &Case) -> Vec<Edit> {
 fn apply(case: &Case, edit: &Edit) -> Option<Case> {
     let main = case.module.main()?;
     let mut tensors: HashMap<ExprId, Tensor> = HashMap::new();
-    for (number, (id, tensor)) in operands(case).into_iter().enumerate() {
+    for (index, (id, tensor)) in operands(case).into_iter().enumerate() {
         let shape: Vec<usize> = tensor
             .shape()
             .iter()
             .enumerate()
             .map(|(axis, &size)| match edit {
-                Edit::Size(from, to) if *from == size => *to,
-                Edit::Dim { operand, axis: at, to } if (*operand, *at) == (number, axis) => *to,
-                Edit::DefaultAndDim { operand, axis: at, .. } if (*operand, *at) == (number, axis) => 1,
+                Edit::Size(old_size, new_size) if *old_size == size => *new_size,
+                Edit::Dim { operand, axis: at, new_size: to } if (*operand, *at) == (index, axis) => *to,
+                Edit::DefaultAndDim { operand, axis: at, .. } if (*operand, *at) == (index, axis) => 1,
                 _ => size,
             })
             .collect();
         let tensor = match edit {
-            Edit::Simple(operand) if *operand == number => simplify(&tensor),
+            Edit::Simple(operand) if *operand == index => simplify(&tensor),
             _ if shape[..] != *tensor.shape() => corner(&tensor, &shape),
             _ => tensor,
         };
@@ -131,7 +133,7 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
     for (i, param) in main.params.iter().enumerate() {
         let tensor = tensors.remove(param)?;
         let ty = match case.setting.open {
-            Some(open) => open.parameter_type(tensor.dtype(), tensor.shape()),
+            Some(open_dims) => open_dims.parameter_type(tensor.dtype(), tensor.shape()),
             None => Type::tensor(tensor.dtype(), tensor.shape()),
         };
         let id = builder.var(format!("x{i}").as_str(), ty);
@@ -153,9 +155,9 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
                     Edit::Default(at, key) | Edit::DefaultAndDim { call: at, key, .. } if *at == id => {
                         attrs = attrs.without(key);
                     }
-                    Edit::Size(from, to) => {
+                    Edit::Size(old_size, new_size) => {
                         for (key, value) in call.attrs.iter() {
-                            attrs = attrs.with(key, replace_dim(value, *from as i64, *to as i64));
+                            attrs = attrs.with(key, replace_dim(value, *old_size as i64, *new_size as i64));
                         }
                     }
                     _ => {}
@@ -164,14 +166,14 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
             }
             other => {
                 let mut expr = other.clone();
-                let mut missing = false;
+                let mut is_missing = false;
                 expr.map_operands(|operand| {
                     rebuilt.get(&operand).copied().unwrap_or_else(|| {
-                        missing = true;
+                        is_missing = true;
                         operand
                     })
                 });
-                if missing {
+                if is_missing {
                     return None;
                 }
                 builder.push(expr).ok()?
@@ -184,12 +186,12 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
 }
 
 /// Replaces the elements of a list attribute that are equal to a changed dimension.
-fn replace_dim(value: &AttrValue, from: i64, to: i64) -> AttrValue {
+fn replace_dim(value: &AttrValue, old_size: i64, new_size: i64) -> AttrValue {
     match value {
-        AttrValue::List(items) if from > 3 => AttrValue::List(
+        AttrValue::List(items) if old_size > 3 => AttrValue::List(
             items
                 .iter()
-                .map(|item| if item.as_int() == Some(from) { AttrValue::Int(to) } else { item.clone() })
+                .map(|item| if item.as_int() == Some(old_size) { AttrValue::Int(new_size) } else { item.clone() })
                 .collect(),
         ),
         other => other.clone(),
@@ -200,14 +202,14 @@ fn replace_dim(value: &AttrValue, from: i64, to: i64) -> AttrValue {
 fn corner(tensor: &Tensor, shape: &[usize]) -> Tensor {
     Tensor::build(tensor.dtype(), shape, |bytes| {
         let size = tensor.dtype().size();
-        for (at, element) in bytes.chunks_exact_mut(size).enumerate() {
-            let (mut rest, mut from, mut stride) = (at, 0, 1);
-            for (&new, &old) in shape.iter().zip(tensor.shape()).rev() {
-                from += rest % new * stride;
-                rest /= new;
-                stride *= old;
+        for (index, element) in bytes.chunks_exact_mut(size).enumerate() {
+            let (mut remaining, mut source, mut stride) = (index, 0, 1);
+            for (&new, &old_dim) in shape.iter().zip(tensor.shape()).rev() {
+                source += remaining % new * stride;
+                remaining /= new;
+                stride *= old_dim;
             }
-            element.copy_from_slice(&tensor.bytes()[from * size..(from + 1) * size]);
+            element.copy_from_slice(&tensor.bytes()[source * size..(source + 1) * size]);
         }
     })
     .expect("a case fits within the memory limit")
@@ -247,15 +249,15 @@ mod tests {
                 .any(|(_, node)| node.expr.as_op_call().is_some_and(|(_, call)| call.attrs.get("strides").is_some()))
         };
         let case = (0..24)
-            .filter_map(|n| cases.alone(Claim::Operator(def), n, Restrictions::default()))
+            .filter_map(|n| cases.single(Claim::Operator(def), n, Restrictions::default()))
             .find(has_stride)
             .unwrap();
-        let small = shrink(&case, 400, has_stride);
+        let smallest = shrink(&case, 400, has_stride);
         let elements = |case: &Case| operands(case).iter().map(|(_, t)| t.len()).sum::<usize>();
-        assert!(elements(&small) <= 30, "{} elements of {}", elements(&small), elements(&case));
-        assert!(has_stride(&small));
+        assert!(elements(&smallest) <= 30, "{} elements of {}", elements(&smallest), elements(&case));
+        assert!(has_stride(&smallest));
         let attrs: usize =
-            small.module.nodes.iter().filter_map(|(_, n)| Some(n.expr.as_op_call()?.1.attrs.len())).sum();
+            smallest.module.nodes.iter().filter_map(|(_, n)| Some(n.expr.as_op_call()?.1.attrs.len())).sum();
         assert!(attrs <= 2, "{attrs} attributes");
     }
 
@@ -265,17 +267,17 @@ mod tests {
         let cases = Cases { seed: 5, ..Cases::default() };
         let def = op::get(op::lookup("nn.relu").unwrap());
         let case = (0..24)
-            .filter_map(|n| cases.alone(Claim::Operator(def), n, Restrictions::default()))
+            .filter_map(|n| cases.single(Claim::Operator(def), n, Restrictions::default()))
             .find(|case| case.inputs[0].shape().len() > 1)
             .unwrap();
-        for open in [Open::First, Open::All] {
-            let Some(opened) = with_open_dims(&case, open) else { continue };
+        for open_dims in [Open::First, Open::All] {
+            let Some(open_case) = with_open_dims(&case, open_dims) else { continue };
             let is_open = |case: &Case| {
                 case.module.ty(case.module.main().unwrap().params[0]).as_tensor().unwrap().shape().is_none()
             };
-            assert!(is_open(&opened) && opened.inputs == case.inputs);
-            let small = shrink(&opened, 100, is_open);
-            assert!(is_open(&small) && small.setting == opened.setting);
+            assert!(is_open(&open_case) && open_case.inputs == case.inputs);
+            let smallest = shrink(&open_case, 100, is_open);
+            assert!(is_open(&smallest) && smallest.setting == open_case.setting);
         }
     }
 
@@ -283,8 +285,8 @@ mod tests {
     fn terminates_when_every_case_fails() {
         let cases = Cases { seed: 5, ..Cases::default() };
         let def = op::get(op::lookup("add").unwrap());
-        let case = cases.alone(Claim::Operator(def), 0, Restrictions::default()).unwrap();
-        let small = shrink(&case, 1000, |_| true);
-        assert!(operands(&small).iter().all(|(_, t)| t.len() <= 1));
+        let case = cases.single(Claim::Operator(def), 0, Restrictions::default()).unwrap();
+        let smallest = shrink(&case, 1000, |_| true);
+        assert!(operands(&smallest).iter().all(|(_, t)| t.len() <= 1));
     }
 }

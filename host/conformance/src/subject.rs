@@ -79,23 +79,23 @@ impl Tally {
         self.report.tested()
     }
 
-    /// Returns the restrictions of case `number`. Cases cycle through no restrictions and the restrictions of supported
+    /// Returns the restrictions of case `index`. Cases cycle through no restrictions and the restrictions of supported
     /// cases or, if no case was supported, the restrictions against earlier refusals.
-    fn restrictions(&self, number: usize) -> Restrictions {
-        let mut choices = vec![Restrictions::default()];
+    fn restrictions(&self, index: usize) -> Restrictions {
+        let mut options = vec![Restrictions::default()];
         if self.tested() > 0 {
-            choices.extend(&self.helpful);
+            options.extend(&self.helpful);
         } else {
             let mut codes: Vec<(&String, &usize)> = self.codes.iter().collect();
             codes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
             for restrictions in codes.iter().flat_map(|(code, _)| Restrictions::against(code)) {
-                if !choices.contains(restrictions) {
-                    choices.push(*restrictions);
+                if !options.contains(restrictions) {
+                    options.push(*restrictions);
                 }
             }
         }
         // Each theme is drawn with different restrictions in each round.
-        choices[(number + number / THEMES.len()) % choices.len()]
+        options[(index + index / THEMES.len()) % options.len()]
     }
 
     /// Records that a case with these restrictions was supported.
@@ -108,15 +108,16 @@ impl Tally {
     /// Returns true if no case was supported, mostly because a region with only this operator is not profitable.
     /// Different operands or attributes do not change this verdict.
     fn needs_neighbors(&self) -> bool {
-        let most = self.codes.iter().filter(|(code, _)| *code != "UnsupportedDtype").max_by_key(|(_, count)| **count);
-        self.tested() == 0 && most.is_some_and(|(code, _)| code == "NotProfitable")
+        let frequent_code =
+            self.codes.iter().filter(|(code, _)| *code != "UnsupportedDtype").max_by_key(|(_, count)| **count);
+        self.tested() == 0 && frequent_code.is_some_and(|(code, _)| code == "NotProfitable")
     }
 }
 
 impl Run<'_> {
     /// Returns true if the filter of the run selects a subject.
     pub(super) fn is_selected(&self, subject: &Subject) -> bool {
-        self.options.only.as_ref().is_none_or(|only| subject.to_string().contains(only.as_str()))
+        self.options.only.as_ref().is_none_or(|filter| subject.to_string().contains(filter.as_str()))
     }
 
     /// Tests the backend on cases of a subject, drawn by `make`.
@@ -128,10 +129,10 @@ impl Run<'_> {
     ) -> Tally {
         (self.progress)(&subject.to_string());
         let mut tally = Tally::new(subject);
-        for number in 0..self.options.cases * MAX_DRAW_FACTOR {
-            let dtype = progress.cases.theme(number).dtype;
+        for index in 0..self.options.cases * MAX_DRAW_FACTOR {
+            let dtype = progress.cases.theme(index).dtype;
             let mut restrictions = Restrictions::default();
-            if number >= self.options.cases {
+            if index >= self.options.cases {
                 // If few cases were supported, more cases of the supported element types are drawn.
                 if tally.tested() >= self.options.cases / 2 || tally.needs_neighbors() {
                     break;
@@ -139,14 +140,14 @@ impl Run<'_> {
                 if tally.dtypes.get(&dtype) == Some(&false) {
                     continue;
                 }
-                restrictions = tally.restrictions(number);
+                restrictions = tally.restrictions(index);
             }
-            let Some(case) = make(&progress.cases, number, restrictions) else { continue };
-            let before = tally.tested();
+            let Some(case) = make(&progress.cases, index, restrictions) else { continue };
+            let tested_before = tally.tested();
             if self.try_case(progress, &mut tally, case, dtype).is_break() {
                 break;
             }
-            if tally.tested() > before {
+            if tally.tested() > tested_before {
                 tally.record_helpful(restrictions);
             }
         }
@@ -162,29 +163,31 @@ impl Run<'_> {
         neighbors: &[Neighbor<'_>],
     ) {
         (self.progress)(&format!("{}, combined with others", claim.subject()));
-        let most = (self.options.cases * MAX_DRAW_FACTOR).max(2 * neighbors.len());
+        let max_attempts = (self.options.cases * MAX_DRAW_FACTOR).max(2 * neighbors.len());
         // Neighbors with which a case was supported.
         let mut fruitful: Vec<usize> = Vec::new();
-        for number in 0..most {
+        for index in 0..max_attempts {
             if neighbors.is_empty() || tally.tested() >= self.options.cases / 2 {
                 break;
             }
-            let turn = number + number / THEMES.len();
-            let at = match fruitful.len() {
-                0 => turn % neighbors.len(),
-                n if number % 2 == 1 => fruitful[turn / 2 % n],
-                _ => turn % neighbors.len(),
+            let round = index + index / THEMES.len();
+            let neighbor_index = match fruitful.len() {
+                0 => round % neighbors.len(),
+                n if index % 2 == 1 => fruitful[round / 2 % n],
+                _ => round % neighbors.len(),
             };
-            let restrictions = tally.restrictions(number);
-            let Some(case) = progress.cases.beside(claim, &neighbors[at], number, restrictions) else { continue };
-            let (dtype, before) = (progress.cases.theme(number).dtype, tally.tested());
+            let restrictions = tally.restrictions(index);
+            let Some(case) = progress.cases.beside(claim, &neighbors[neighbor_index], index, restrictions) else {
+                continue;
+            };
+            let (dtype, tested_before) = (progress.cases.theme(index).dtype, tally.tested());
             if self.try_case(progress, tally, case, dtype).is_break() {
                 break;
             }
-            if tally.tested() > before {
+            if tally.tested() > tested_before {
                 tally.record_helpful(restrictions);
-                if !fruitful.contains(&at) {
-                    fruitful.push(at);
+                if !fruitful.contains(&neighbor_index) {
+                    fruitful.push(neighbor_index);
                 }
             }
         }
@@ -199,19 +202,19 @@ impl Run<'_> {
         progress.claims.count_layouts(&case, &outcome);
         tally.report.cases += usize::from(!matches!(outcome, CaseReply::Invalid));
         match outcome {
-            CaseReply::Passed(share) => {
+            CaseReply::Passed(tolerance_share) => {
                 if progress.claims.open_dims && tally.opened < MAX_OPEN_CASES {
-                    let open = if tally.opened.is_multiple_of(2) { Open::First } else { Open::All };
-                    let good = self.try_open(progress, &case, open);
-                    tally.opened = if good { tally.opened + 1 } else { MAX_OPEN_CASES };
+                    let open_dims = if tally.opened.is_multiple_of(2) { Open::First } else { Open::All };
+                    let is_good = self.try_open(progress, &case, open_dims);
+                    tally.opened = if is_good { tally.opened + 1 } else { MAX_OPEN_CASES };
                 }
                 if progress.claims.device_memory && tally.on_device < MAX_DEVICE_CASES {
-                    let good = self.try_on_device(progress, &case);
-                    tally.on_device = if good { tally.on_device + 1 } else { MAX_DEVICE_CASES };
+                    let is_good = self.try_on_device(progress, &case);
+                    tally.on_device = if is_good { tally.on_device + 1 } else { MAX_DEVICE_CASES };
                 }
                 tally.dtypes.insert(dtype, true);
                 tally.report.passed += 1;
-                tally.report.share = tally.report.share.max(share);
+                tally.report.share = tally.report.share.max(tolerance_share);
                 if tally.samples.len() < MAX_SAMPLES {
                     tally.samples.push(case);
                 }
@@ -228,7 +231,7 @@ impl Run<'_> {
             CaseReply::Failed(fault) => {
                 tally.report.failed += 1;
                 let kind = fault.kind;
-                match tally.faults.iter_mut().find(|(known, _)| *known == kind) {
+                match tally.faults.iter_mut().find(|(kind_seen, _)| *kind_seen == kind) {
                     Some((_, count)) => *count += 1,
                     None => {
                         tally.faults.push((kind, 1));
@@ -238,8 +241,8 @@ impl Run<'_> {
                 }
                 // After a crash, a new worker must be started; a timeout takes the full time limit.
                 let costly = matches!(kind, Kind::Crash | Kind::TimeLimit);
-                let most = if costly { 1 } else { MAX_FAULTS_PER_KIND };
-                if tally.faults.iter().any(|(_, count)| *count >= most) {
+                let limit = if costly { 1 } else { MAX_FAULTS_PER_KIND };
+                if tally.faults.iter().any(|(_, count)| *count >= limit) {
                     return ControlFlow::Break(());
                 }
             }
@@ -248,8 +251,8 @@ impl Run<'_> {
     }
 
     /// Retests a passed case with some of its dimensions open; returns false if this reveals a fault.
-    fn try_open(&self, progress: &mut Progress, case: &Case, open: Open) -> bool {
-        match with_open_dims(case, open) {
+    fn try_open(&self, progress: &mut Progress, case: &Case, open_dims: Open) -> bool {
+        match with_open_dims(case, open_dims) {
             Some(case) => self.try_variant(progress, case, OPEN_DIMS),
             None => true,
         }

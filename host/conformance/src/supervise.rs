@@ -109,69 +109,71 @@ impl Supervisor {
         self.stop();
     }
 
-    fn send_until(&mut self, request: &Value, until: Option<Instant>) -> Reply {
-        let (mut at, mut region) = ("start".to_owned(), String::new());
-        let died = |at: String, why: String| {
+    fn send_until(&mut self, request: &Value, deadline: Option<Instant>) -> Reply {
+        let (mut entry, mut region) = ("start".to_owned(), String::new());
+        let worker_died = |entry: String, reason: String| {
             let region = String::new();
-            Reply::Died { at, region, termination: Termination::Unknown, last_line: Some(why) }
+            Reply::Died { at: entry, region, termination: Termination::Unknown, last_line: Some(reason) }
         };
         if self.running.is_none() {
             match start(&mut (self.command)()) {
-                Ok(running) => self.running = Some(running),
-                Err(error) => return died(at, format!("cannot start the worker: {error}")),
+                Ok(worker) => self.running = Some(worker),
+                Err(error) => return worker_died(entry, format!("cannot start the worker: {error}")),
             }
         }
-        let Some(running) = &mut self.running else { return died(at, "expected a running worker, found none".into()) };
+        let Some(worker) = &mut self.running else {
+            return worker_died(entry, "expected a running worker, found none".into());
+        };
         let line = format!("{request}\n");
-        let sent = running.requests.as_mut().is_some_and(|pipe| pipe.write_all(line.as_bytes()).is_ok());
-        if !sent {
-            return self.collect_termination(at, region);
+        let is_sent = worker.requests.as_mut().is_some_and(|pipe| pipe.write_all(line.as_bytes()).is_ok());
+        if !is_sent {
+            return self.collect_termination(entry, region);
         }
         loop {
-            let wait =
-                until.map_or(self.limit, |until| until.saturating_duration_since(Instant::now()).min(self.limit));
-            match running.responses.recv_timeout(wait) {
+            let wait = deadline
+                .map_or(self.limit, |deadline| deadline.saturating_duration_since(Instant::now()).min(self.limit));
+            match worker.responses.recv_timeout(wait) {
                 Ok(line) => {
                     // Lines without JSON are plugin output, and are ignored.
                     let Ok(mut value) = serde_json::from_str::<Value>(&line) else { continue };
                     if let Some(done) = value.get_mut("done") {
                         return Reply::Done(done.take());
                     }
-                    if let Some(place) = value["at"].as_str() {
-                        at = place.to_owned();
+                    if let Some(entry_name) = value["at"].as_str() {
+                        entry = entry_name.to_owned();
                         region = value["region"].as_str().unwrap_or_default().to_owned();
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.stop();
-                    return Reply::Late { at, region };
+                    return Reply::Late { at: entry, region };
                 }
-                Err(RecvTimeoutError::Disconnected) => return self.collect_termination(at, region),
+                Err(RecvTimeoutError::Disconnected) => return self.collect_termination(entry, region),
             }
         }
     }
 
     /// Kills the worker.
     pub fn stop(&mut self) {
-        if let Some(mut running) = self.running.take() {
+        if let Some(mut worker) = self.running.take() {
             // The worker may have terminated already.
-            let _ = running.child.kill();
-            let _ = running.child.wait();
+            let _ = worker.child.kill();
+            let _ = worker.child.wait();
         }
     }
 
-    fn collect_termination(&mut self, at: String, region: String) -> Reply {
-        let Some(mut running) = self.running.take() else {
-            return Reply::Died { at, region, termination: Termination::Unknown, last_line: None };
+    fn collect_termination(&mut self, entry: String, region: String) -> Reply {
+        let Some(mut worker) = self.running.take() else {
+            return Reply::Died { at: entry, region, termination: Termination::Unknown, last_line: None };
         };
-        drop(running.requests.take());
-        let termination = running.child.wait().map_or(Termination::Unknown, Termination::of);
+        drop(worker.requests.take());
+        let termination = worker.child.wait().map_or(Termination::Unknown, Termination::of);
         let mut stderr_text = String::new();
-        if let Some(errors) = &mut running.errors {
+        if let Some(errors) = &mut worker.errors {
             let _ = errors.seek(SeekFrom::Start(0)).and_then(|_| errors.read_to_string(&mut stderr_text));
         }
         let last_line = stderr_text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned);
-        Reply::Died { at, region, termination, last_line }
+        Reply::Died { at: entry, region, termination, last_line }
     }
 }
 

@@ -57,17 +57,18 @@ impl TestRegion {
 
     /// Copies the inputs and the expected results from the values of the module.
     fn read_values(&mut self, values: &Values) -> Result<(), String> {
-        let of = |id: &ExprId| values.get(id).cloned().ok_or("expected a value of the reference, found none");
+        let value_of = |id: &ExprId| values.get(id).cloned().ok_or("expected a value of the reference, found none");
         let gather = |ids: &[ExprId]| -> Result<Vec<BoundedTensor>, &str> {
-            let all: Result<Vec<Vec<BoundedTensor>>, &str> = ids.iter().map(of).collect();
-            Ok(all?.into_iter().flatten().collect())
+            let bounded_values: Result<Vec<Vec<BoundedTensor>>, &str> = ids.iter().map(value_of).collect();
+            Ok(bounded_values?.into_iter().flatten().collect())
         };
-        self.inputs = gather(&self.sources)?.into_iter().map(|bounded| bounded.value).collect();
+        self.inputs = gather(&self.sources)?.into_iter().map(|tensor| tensor.value).collect();
         // The region receives the reference's values as exact inputs; the bounds of the expected results nevertheless
         // include the errors of earlier operators.
         self.expected = gather(&self.results)?;
-        let whole = self.inputs.len() == self.graph.inputs.len() && self.expected.len() == self.graph.outputs.len();
-        if whole {
+        let is_complete =
+            self.inputs.len() == self.graph.inputs.len() && self.expected.len() == self.graph.outputs.len();
+        if is_complete {
             Ok(())
         } else {
             Err(format!(

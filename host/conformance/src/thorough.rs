@@ -25,11 +25,11 @@ pub(super) fn try_region(
 ) -> Result<(), Fault> {
     reproducible_bytes(harness, test_region, compiled)?;
     let executable = harness.load(test_region, compiled, &compiled.blob, harness.services)?;
-    let prepared = harness.prepare(test_region, &*executable)?;
-    let second = second_inputs(test_region);
-    check_repeated_runs(harness, test_region, &second, &*executable, &prepared)?;
-    aliased_inputs(harness, test_region, &*executable, &prepared)?;
-    concurrent_runs(harness, test_region, &second, (&*executable, &prepared), compiled)?;
+    let plan = harness.prepare(test_region, &*executable)?;
+    let second_set = second_inputs(test_region);
+    check_repeated_runs(harness, test_region, &second_set, &*executable, &plan)?;
+    aliased_inputs(harness, test_region, &*executable, &plan)?;
+    concurrent_runs(harness, test_region, &second_set, (&*executable, &plan), compiled)?;
     single_thread(harness, test_region, compiled)?;
     unknown_query(harness, test_region, &*executable, compiled)?;
     drop(executable);
@@ -42,18 +42,19 @@ pub(super) fn try_region(
 fn reproducible_bytes(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
-    first: &CompiledRegion,
+    first_blob: &CompiledRegion,
 ) -> Result<(), Fault> {
-    let second = harness.compile(test_region, harness.cache_dir)?;
-    if second.blob == first.blob {
+    let second_blob = harness.compile(test_region, harness.cache_dir)?;
+    if second_blob.blob == first_blob.blob {
         return Ok(());
     }
-    let at = first.blob.iter().zip(&second.blob).position(|(a, b)| a != b).unwrap_or(first.blob.len());
+    let position =
+        first_blob.blob.iter().zip(&second_blob.blob).position(|(a, b)| a != b).unwrap_or(first_blob.blob.len());
     let message = format!(
-        "the blobs of two compilations of {} differ from byte {at} on ({} and {} bytes)",
+        "the blobs of two compilations of {} differ from byte {position} on ({} and {} bytes)",
         test_region.graph.symbol,
-        first.blob.len(),
-        second.blob.len()
+        first_blob.blob.len(),
+        second_blob.blob.len()
     );
     Err(Fault::new(Kind::NotDeterministic, "compile", message))
 }
@@ -84,16 +85,16 @@ fn reverse(tensor: &Tensor) -> Tensor {
 fn check_repeated_runs(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
-    second: &Option<SecondInputs>,
+    second_set: &Option<SecondInputs>,
     executable: &dyn Executable,
-    prepared: &Prepared,
+    plan: &Prepared,
 ) -> Result<(), Fault> {
-    if let Some(second) = second {
-        let outputs = harness.run(test_region, executable, prepared, FillPattern::NAN, &second.inputs)?;
-        check_outputs(&outputs, &second.expected, Kind::NotRepeatable, "run", "second run, with other values")?;
+    if let Some(second_set) = second_set {
+        let outputs = harness.run(test_region, executable, plan, FillPattern::NAN, &second_set.inputs)?;
+        check_outputs(&outputs, &second_set.expected, Kind::NotRepeatable, "run", "second run, with other values")?;
     }
     harness.prepare(test_region, executable)?;
-    let outputs = harness.run(test_region, executable, prepared, FillPattern::NAN, &test_region.inputs)?;
+    let outputs = harness.run(test_region, executable, plan, FillPattern::NAN, &test_region.inputs)?;
     check_outputs(&outputs, &test_region.expected, Kind::NotRepeatable, "run", "a later run")
 }
 
@@ -102,21 +103,22 @@ fn aliased_inputs(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
     executable: &dyn Executable,
-    prepared: &Prepared,
+    plan: &Prepared,
 ) -> Result<(), Fault> {
     let inputs = &test_region.inputs;
     let pair =
         (1..inputs.len()).find(|&i| inputs[i].dtype() == inputs[0].dtype() && inputs[i].shape() == inputs[0].shape());
-    let Some(second) = pair else { return Ok(()) };
-    let mut shared = inputs.clone();
-    shared[second] = shared[0].clone();
-    let Ok((shared, expected)) = test_region.with_inputs(shared) else { return Ok(()) };
-    let memory = execute::copy_inputs(&shared, FillPattern::NAN)?;
-    let mut of: Vec<usize> = (0..shared.len()).collect();
-    of[second] = 0;
+    let Some(second_set) = pair else { return Ok(()) };
+    let mut shared_inputs = inputs.clone();
+    shared_inputs[second_set] = shared_inputs[0].clone();
+    let Ok((shared_inputs, expected)) = test_region.with_inputs(shared_inputs) else { return Ok(()) };
+    let memory = execute::copy_inputs(&shared_inputs, FillPattern::NAN)?;
+    let mut buffer_indices: Vec<usize> = (0..shared_inputs.len()).collect();
+    buffer_indices[second_set] = 0;
     (harness.at)("run", &test_region.graph.symbol);
-    let outputs = execute::run_on(test_region, executable, prepared, FillPattern::NAN, &shared, &memory, &of)?;
-    check_outputs(&outputs, &expected, Kind::Aliasing, "run", &format!("inputs 0 and {second} in the same memory"))
+    let outputs =
+        execute::run_on(test_region, executable, plan, FillPattern::NAN, &shared_inputs, &memory, &buffer_indices)?;
+    check_outputs(&outputs, &expected, Kind::Aliasing, "run", &format!("inputs 0 and {second_set} in the same memory"))
 }
 
 /// Checks concurrent runs of two executables from the same blob, on alternating inputs. For a backend that serves one
@@ -124,8 +126,8 @@ fn aliased_inputs(
 fn concurrent_runs(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
-    second: &Option<SecondInputs>,
-    (executable, prepared): (&dyn Executable, &Prepared),
+    second_set: &Option<SecondInputs>,
+    (executable, plan): (&dyn Executable, &Prepared),
     compiled: &CompiledRegion,
 ) -> Result<(), Fault> {
     let another = harness.load(test_region, compiled, &compiled.blob, harness.services)?;
@@ -134,19 +136,19 @@ fn concurrent_runs(
     let one_run = harness.serves_one_run(compiled).then(Mutex::default);
     let barrier = Barrier::new(THREADS);
     let worker = |worker: usize| -> Result<(), Fault> {
-        let (inputs, expected) = match second {
-            Some(second) if worker % 2 == 1 => (&second.inputs, &second.expected),
+        let (inputs, expected) = match second_set {
+            Some(second_set) if worker % 2 == 1 => (&second_set.inputs, &second_set.expected),
             _ => (&test_region.inputs, &test_region.expected),
         };
-        let (executable, prepared) = match worker < 2 {
-            true => (executable, prepared),
+        let (executable, plan) = match worker < 2 {
+            true => (executable, plan),
             false => (&*another, &another_prepared),
         };
         barrier.wait();
         for _ in 0..RUNS_PER_THREAD {
             let lock: Option<MutexGuard<'_, ()>> =
                 one_run.as_ref().map(|one_run: &Mutex<()>| one_run.lock().unwrap_or_else(PoisonError::into_inner));
-            let outputs = execute::run(test_region, executable, prepared, FillPattern::NAN, inputs)?;
+            let outputs = execute::run(test_region, executable, plan, FillPattern::NAN, inputs)?;
             drop(lock);
             check_outputs(&outputs, expected, Kind::NotReentrant, "run", "a concurrent run")?;
         }
@@ -154,8 +156,8 @@ fn concurrent_runs(
     };
     let results: Vec<Result<(), Fault>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || worker(n))).collect();
-        let panicked = || Err(Fault::new(Kind::NotReentrant, "run", "a thread panicked"));
-        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| panicked())).collect()
+        let panic_fault = || Err(Fault::new(Kind::NotReentrant, "run", "a thread panicked"));
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| panic_fault())).collect()
     });
     match results.into_iter().find_map(Result::err) {
         None => Ok(()),
@@ -174,12 +176,16 @@ fn single_thread(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: 
 
 /// Checks the result of a second executable from the same blob, after the first executable is dropped.
 fn second_load(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &CompiledRegion) -> Result<(), Fault> {
-    let (first, second) = (
+    let (first_output, second_output) = (
         harness.load(test_region, compiled, &compiled.blob, harness.services)?,
         harness.load(test_region, compiled, &compiled.blob, harness.services)?,
     );
-    drop(first);
-    harness.rerun(test_region, &*second, (Kind::NotRepeatable, "load", "second load, after the first was dropped"))
+    drop(first_output);
+    harness.rerun(
+        test_region,
+        &*second_output,
+        (Kind::NotRepeatable, "load", "second load, after the first was dropped"),
+    )
 }
 
 /// Checks that a region with the same shapes but different constants does not produce stale results.
@@ -209,13 +215,13 @@ fn unknown_query(
     const KEY: &str = "byoc.conformance.an unknown key";
     (harness.at)("query", &test_region.graph.symbol);
     let loader = (harness.find_loader)(&compiled.loader);
-    let answers = [
+    let wrong_answers = [
         ("code generator", harness.backend.codegen.query(KEY, &[1, 2, 3])),
         ("loader", loader.map_or(Ok(None), |loader| loader.query(KEY, &[]))),
         ("executable", executable.query(KEY, &[])),
     ];
-    for (responder, answer) in answers {
-        match answer {
+    for (responder, wrong_answer) in wrong_answers {
+        match wrong_answer {
             Ok(None) => {}
             Ok(Some(bytes)) => {
                 let message = format!("{responder}: expected no reply to an unknown key, found {} bytes", bytes.len());
@@ -249,18 +255,18 @@ fn check_damaged_blobs(
             &format!("truncated to {length} of {} bytes", blob.len()),
         )?;
     }
-    let mut edited = blob.to_vec();
+    let mut damaged = blob.to_vec();
     for part in 0..12 {
-        let at = (blob.len() * part / 12).min(blob.len().saturating_sub(1));
-        let Some(byte) = edited.get_mut(at) else { break };
+        let offset = (blob.len() * part / 12).min(blob.len().saturating_sub(1));
+        let Some(byte) = damaged.get_mut(offset) else { break };
         *byte ^= 0x55;
-        (harness.at)(&format!("load of a blob with byte {at} changed"), &test_region.graph.symbol);
-        match harness.load(test_region, compiled, &edited, harness.services) {
+        (harness.at)(&format!("load of a blob with byte {offset} changed"), &test_region.graph.symbol);
+        match harness.load(test_region, compiled, &damaged, harness.services) {
             Err(fault) if fault.kind == Kind::Panic => {
-                let message = format!("a blob with byte {at} of {} changed: {}", blob.len(), fault.message);
+                let message = format!("a blob with byte {offset} of {} changed: {}", blob.len(), fault.message);
                 return Err(Fault::new(Kind::DamagedBlob, "load", message));
             }
-            _ => edited[at] = blob[at],
+            _ => damaged[offset] = blob[offset],
         }
     }
     Ok(())
@@ -271,9 +277,10 @@ fn damaged_load(
     test_region: &TestRegion,
     compiled: &CompiledRegion,
     blob: &[u8],
-    damage: &str,
+    description: &str,
 ) -> Result<(), Fault> {
-    let fault = |message: String| Err(Fault::new(Kind::DamagedBlob, "load", format!("a blob {damage}: {message}")));
+    let fault =
+        |message: String| Err(Fault::new(Kind::DamagedBlob, "load", format!("a blob {description}: {message}")));
     let executable = match harness.load(test_region, compiled, blob, harness.services) {
         Ok(executable) => executable,
         Err(error) if error.kind == Kind::Panic => return fault(error.message),
@@ -281,7 +288,7 @@ fn damaged_load(
     };
     let run = harness
         .prepare(test_region, &*executable)
-        .and_then(|prepared| harness.run(test_region, &*executable, &prepared, FillPattern::NAN, &test_region.inputs));
+        .and_then(|plan| harness.run(test_region, &*executable, &plan, FillPattern::NAN, &test_region.inputs));
     match run.map(|outputs| judge_outputs(&outputs, &test_region.expected)) {
         Ok(Err((output, mismatch))) => fault(format!("it loads and runs: output {output}: {mismatch}")),
         Err(error) if error.kind != Kind::RunFailed => fault(format!("it loads: {error}")),

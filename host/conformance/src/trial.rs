@@ -19,7 +19,7 @@ impl Harness<'_, '_> {
             Ok(test_regions) => test_regions,
             Err(outcome) => return outcome,
         };
-        let (mut share, mut unfinished) = (0.0f64, 0);
+        let (mut max_share, mut unfinished_runs) = (0.0f64, 0);
         for test_region in &test_regions {
             if self.setting.on_device {
                 let compiled = match self.compile(test_region, self.cache_dir) {
@@ -27,20 +27,20 @@ impl Harness<'_, '_> {
                     Err(fault) => return CaseResult::Failed(fault.in_region(&test_region.graph.symbol)),
                 };
                 match super::device::try_region(self, test_region, &compiled) {
-                    Ok(runs) => unfinished += runs,
+                    Ok(runs) => unfinished_runs += runs,
                     Err(outcome) => return outcome,
                 }
                 continue;
             }
-            let tried = self.try_region(test_region).and_then(|(compiled, used)| {
-                share = share.max(used);
+            let tried = self.try_region(test_region).and_then(|(compiled, share)| {
+                max_share = max_share.max(share);
                 if thorough { super::thorough::try_region(self, case, test_region, &compiled) } else { Ok(()) }
             });
             if let Err(fault) = tried {
                 return CaseResult::Failed(fault.in_region(&test_region.graph.symbol));
             }
         }
-        CaseResult::Passed { share, unfinished }
+        CaseResult::Passed { share: max_share, unfinished: unfinished_runs }
     }
 
     /// Compiles, loads, prepares and runs a region; returns the compiled region and the largest fraction of its error
@@ -48,9 +48,9 @@ impl Harness<'_, '_> {
     fn try_region(&self, test_region: &TestRegion) -> Result<(CompiledRegion, f64), Fault> {
         let compiled = self.compile(test_region, self.cache_dir)?;
         let executable = self.load(test_region, &compiled, &compiled.blob, self.services)?;
-        let prepared = self.prepare(test_region, &*executable)?;
-        let share = self.check_run(test_region, &*executable, &prepared)?;
-        Ok((compiled, share))
+        let plan = self.prepare(test_region, &*executable)?;
+        let max_share = self.check_run(test_region, &*executable, &plan)?;
+        Ok((compiled, max_share))
     }
 
     /// Runs a region twice with different fill bytes and compares the results. The fault for a wrong result names the
@@ -59,19 +59,19 @@ impl Harness<'_, '_> {
         &self,
         test_region: &TestRegion,
         executable: &dyn Executable,
-        prepared: &Prepared,
+        plan: &Prepared,
     ) -> Result<f64, Fault> {
-        let mut share = 0.0f64;
+        let mut max_share = 0.0f64;
         for fill in [FillPattern::NAN, FillPattern { initial: 0, guard: 0 }] {
-            let outputs = self.run(test_region, executable, prepared, fill, &test_region.inputs)?;
+            let outputs = self.run(test_region, executable, plan, fill, &test_region.inputs)?;
             match judge_outputs(&outputs, &test_region.expected) {
-                Ok(used) => share = share.max(used),
+                Ok(share) => max_share = max_share.max(share),
                 Err((output, mismatch)) => {
-                    return Err(self.diagnose(test_region, executable, prepared, fill, &outputs, output, &mismatch));
+                    return Err(self.diagnose(test_region, executable, plan, fill, &outputs, output, &mismatch));
                 }
             }
         }
-        Ok(share)
+        Ok(max_share)
     }
 
     /// Diagnoses a wrong result by changing one condition at a time.
@@ -79,29 +79,29 @@ impl Harness<'_, '_> {
         &self,
         test_region: &TestRegion,
         executable: &dyn Executable,
-        prepared: &Prepared,
+        plan: &Prepared,
         fill: FillPattern,
-        wrong: &[Tensor],
+        wrong_outputs: &[Tensor],
         output: usize,
         mismatch: &Mismatch,
     ) -> Fault {
-        let same = |fill| {
-            let again = self.run(test_region, executable, prepared, fill, &test_region.inputs);
-            again.is_ok_and(|again| again.iter().zip(wrong).all(|(a, b)| a.bytes() == b.bytes()))
+        let repeats = |fill| {
+            let repeated = self.run(test_region, executable, plan, fill, &test_region.inputs);
+            repeated.is_ok_and(|repeated| repeated.iter().zip(wrong_outputs).all(|(a, b)| a.bytes() == b.bytes()))
         };
         let message = format!("output {output}: {mismatch}");
-        if !same(fill) {
+        if !repeats(fill) {
             return Fault::new(Kind::NotRepeatable, "run", format!("{message}; the result differs from run to run"));
         }
         let other = |byte: u8| if byte == 0 { 0x40 } else { 0 };
-        if !same(FillPattern { guard: other(fill.guard), ..fill }) {
+        if !repeats(FillPattern { guard: other(fill.guard), ..fill }) {
             return Fault::new(
                 Kind::ReadsOutside,
                 "run",
                 format!("{message}; the result depends on bytes before or after an input"),
             );
         }
-        if !same(FillPattern { initial: other(fill.initial), ..fill }) {
+        if !repeats(FillPattern { initial: other(fill.initial), ..fill }) {
             let message = format!("{message}; the result depends on the initial contents of outputs and workspace");
             return Fault::new(Kind::ReadsUnset, "run", message);
         }

@@ -42,13 +42,13 @@ impl Worker {
             let pool = Arc::new(Pool::new(threads)?);
             Ok(counting_services(services(pool, Arc::new(Metrics::default()), cancel.clone()), call_counter.clone()))
         };
-        let (several, single_threaded) = (make(threads)?, make(1)?);
-        let registry = Registry::of_file(file, &several);
+        let (multi_threaded, single_threaded) = (make(threads)?, make(1)?);
+        let registry = Registry::of_file(file, &multi_threaded);
         if let Some(Status::Rejected(rejection)) = registry.found().next().map(|f| &f.status) {
             return Err(rejection_diagnostic(file, rejection).into());
         }
-        let others = if dirs.is_empty() { Registry::empty() } else { Registry::discover(dirs, &several) };
-        Ok(Worker { registry, others, services: several, single_threaded, call_counter, cancel })
+        let other_plugins = if dirs.is_empty() { Registry::empty() } else { Registry::discover(dirs, &multi_threaded) };
+        Ok(Worker { registry, others: other_plugins, services: multi_threaded, single_threaded, call_counter, cancel })
     }
 
     /// Serves requests until end of input.
@@ -56,38 +56,38 @@ impl Worker {
         for line in requests.lines() {
             let Ok(line) = line else { return };
             let Ok(request) = serde_json::from_str::<Value>(&line) else { continue };
-            let done = self.respond(&request, &|entry, region| send(&json!({ "at": entry, "region": region })));
-            send(&json!({ "done": done }));
+            let reply = self.respond(&request, &|entry, region| send(&json!({ "at": entry, "region": region })));
+            send(&json!({ "done": reply }));
         }
     }
 
-    fn respond(&self, request: &Value, at: &dyn Fn(&str, &str)) -> Value {
+    fn respond(&self, request: &Value, progress: &dyn Fn(&str, &str)) -> Value {
         let text = |key: &str| request[key].as_str().unwrap_or_default();
         match text("do") {
             "backends" => json!(self.registry.backends()),
-            "describe" => self.describe(request, at),
+            "describe" => self.describe(request, progress),
             "memory" => json!(address_space()),
-            "case" => self.case(request, at),
-            "unload" => self.unload(request, at),
-            "cancel" => self.cancel(request, at),
+            "case" => self.case(request, progress),
+            "unload" => self.unload(request, progress),
+            "cancel" => self.cancel(request, progress),
             other => json!({ "error": format!("unknown request \"{other}\"") }),
         }
     }
 
     /// Calls `describe` twice, and compares the results. For a request with an option, returns the description under
     /// that option.
-    fn describe(&self, request: &Value, at: &dyn Fn(&str, &str)) -> Value {
+    fn describe(&self, request: &Value, progress: &dyn Fn(&str, &str)) -> Value {
         let name = request["backend"].as_str().unwrap_or_default();
-        at("describe", "");
+        progress("describe", "");
         let option: Option<(String, String)> = serde_json::from_value(request["option"].clone()).unwrap_or_default();
         let setting = Setting { option, ..Setting::default() };
         let backend = match self.backend(name, &setting) {
             Ok(backend) => backend,
             Err(failure) => {
                 // Either the entry failed, or the host failed to process its result.
-                let described = self.registry.codegen(name).ok().map(|(codegen, _)| codegen.describe());
-                let panicked = matches!(described, Some(Err(error)) if error.panicked);
-                let kind = if panicked { Kind::Panic } else { Kind::BadDescription };
+                let description = self.registry.codegen(name).ok().map(|(codegen, _)| codegen.describe());
+                let is_panic = matches!(description, Some(Err(error)) if error.panicked);
+                let kind = if is_panic { Kind::Panic } else { Kind::BadDescription };
                 return json!({ "fault": Fault::new(kind, "describe", failure.to_string()) });
             }
         };
@@ -99,11 +99,14 @@ impl Worker {
                 if notes.is_empty() { w.message.clone() } else { format!("{} ({})", w.message, notes.join("; ")) }
             })
             .collect();
-        let again = self.backend(name, &setting).map(|again| again.description.to_json()).unwrap_or_default();
-        let first = backend.description.to_json();
-        let mut fault = (again != first)
+        let second_description = self
+            .backend(name, &setting)
+            .map(|second_description| second_description.description.to_json())
+            .unwrap_or_default();
+        let first_description = backend.description.to_json();
+        let mut fault = (second_description != first_description)
             .then(|| Fault::new(Kind::BadDescription, "describe", "two calls return different descriptions"));
-        at("query", "");
+        progress("query", "");
         let devices: Vec<String> = match backend.devices() {
             Ok(devices) => devices.into_iter().map(|device| device.id).collect(),
             Err(failure) => {
@@ -124,30 +127,30 @@ impl Worker {
         })
     }
 
-    fn case(&self, request: &Value, at: &dyn Fn(&str, &str)) -> Value {
+    fn case(&self, request: &Value, progress: &dyn Fn(&str, &str)) -> Value {
         let case = match Case::read(Path::new(request["file"].as_str().unwrap_or_default())) {
             Ok(case) => case,
             Err(failure) => return json!({ "invalid": failure.to_string() }),
         };
         let thorough = request["thorough"].as_bool().unwrap_or(false);
-        match self.with_harness(request, &case.setting, at, |harness| harness.try_case(&case, thorough)) {
+        match self.with_harness(request, &case.setting, progress, |harness| harness.try_case(&case, thorough)) {
             Ok(outcome) => result_to_json(&outcome),
             Err(failure) => json!({ "fault": Fault::new(Kind::BadDescription, "describe", failure.to_string()) }),
         }
     }
 
     /// Runs a case, drops its regions, and counts subsequent service calls.
-    fn unload(&self, request: &Value, at: &dyn Fn(&str, &str)) -> Value {
-        let done = self.case(request, at);
-        if done.get("passed").is_none() {
-            return done;
+    fn unload(&self, request: &Value, progress: &dyn Fn(&str, &str)) -> Value {
+        let reply = self.case(request, progress);
+        if reply.get("passed").is_none() {
+            return reply;
         }
-        at("after the region was dropped", "");
-        let before = self.call_counter.calls();
+        progress("after the region was dropped", "");
+        let calls_before = self.call_counter.calls();
         std::thread::sleep(Duration::from_millis(250));
-        let calls = self.call_counter.calls() - before;
+        let calls = self.call_counter.calls() - calls_before;
         if calls == 0 {
-            return done;
+            return reply;
         }
         let message = format!(
             "expected no calls to host services after the last region was dropped, found {calls} within 250 ms"
@@ -157,9 +160,9 @@ impl Worker {
 
     /// Cancels a compilation, which must report the cancellation or finish regardless. The next compilation must
     /// succeed.
-    fn cancel(&self, request: &Value, at: &dyn Fn(&str, &str)) -> Value {
+    fn cancel(&self, request: &Value, progress: &dyn Fn(&str, &str)) -> Value {
         let Ok(case) = Case::read(Path::new(request["file"].as_str().unwrap_or_default())) else { return Value::Null };
-        let fault_when_cancelled = self.with_harness(request, &case.setting, at, |harness| {
+        let fault_when_cancelled = self.with_harness(request, &case.setting, progress, |harness| {
             let test_regions = harness.partition(&case).unwrap_or_default();
             self.cancel.set(true);
             let mut faults =
@@ -175,12 +178,12 @@ impl Worker {
                 json!({ "fault": Fault::new(Kind::Cancelled, "compile", message) })
             }
             Ok(Some(fault)) => json!({ "fault": fault }),
-            _ => match self.case(request, at) {
-                Value::Object(done) if done.contains_key("fault") => {
-                    let message = format!("after a cancelled compilation: {}", done["fault"]["message"]);
+            _ => match self.case(request, progress) {
+                Value::Object(reply) if reply.contains_key("fault") => {
+                    let message = format!("after a cancelled compilation: {}", reply["fault"]["message"]);
                     json!({ "fault": Fault::new(Kind::Cancelled, "compile", message) })
                 }
-                done => done,
+                reply => reply,
             },
         }
     }
@@ -199,7 +202,7 @@ impl Worker {
         &self,
         request: &Value,
         setting: &Setting,
-        at: &dyn Fn(&str, &str),
+        progress: &dyn Fn(&str, &str),
         body: impl FnOnce(&Harness<'_, '_>) -> R,
     ) -> Result<R, Failure> {
         let mut backend = self.backend(request["backend"].as_str().unwrap_or_default(), setting)?;
@@ -216,7 +219,7 @@ impl Worker {
             single_threaded: &self.single_threaded,
             cache_dir: request["cache_dir"].as_str().map(Path::new),
             setting,
-            at,
+            at: progress,
         };
         Ok(body(&harness))
     }
@@ -224,9 +227,9 @@ impl Worker {
 
 /// Returns the options of a description that have a list of values, by name.
 fn options_of(description: &Description) -> Value {
-    let listed = description.options.iter().filter(|(_, option)| !option.values.is_empty());
+    let options_with_values = description.options.iter().filter(|(_, option)| !option.values.is_empty());
     let values = |option: &BackendOption| json!({ "values": option.values, "load": option.load });
-    listed.map(|(name, option)| (name.clone(), values(option))).collect::<serde_json::Map<_, _>>().into()
+    options_with_values.map(|(name, option)| (name.clone(), values(option))).collect::<serde_json::Map<_, _>>().into()
 }
 
 fn result_to_json(outcome: &CaseResult) -> Value {
@@ -235,7 +238,7 @@ fn result_to_json(outcome: &CaseResult) -> Value {
         CaseResult::Refused(refusal) => {
             json!({ "refused": { "code": refusal.code.to_string(), "detail": refusal.detail } })
         }
-        CaseResult::Invalid(why) => json!({ "invalid": why }),
+        CaseResult::Invalid(reason) => json!({ "invalid": reason }),
         CaseResult::Failed(fault) => json!({ "fault": fault }),
     }
 }

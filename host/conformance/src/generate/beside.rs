@@ -2,7 +2,7 @@
 //! region, for example a view only next to a GEMM, or an integer addition only after a quantized layer.
 
 use super::draw::Restrictions;
-use super::recipes::{self, Argument, Given};
+use super::recipes::{self, Argument, Constraint};
 use super::{Cases, Claim, Generator, pattern};
 use crate::case::{Case, Subject};
 use byoc_ir::ir::{Attrs, Expr, ExprId};
@@ -22,20 +22,20 @@ pub struct Neighbor<'a> {
 }
 
 impl Cases {
-    /// Generates case `number` of a claim combined with a neighbor: one is applied to the result of the other. Returns
+    /// Generates case `index` of a claim combined with a neighbor: one is applied to the result of the other. Returns
     /// `None` if they cannot be combined.
     pub fn beside(
         &self,
         claim: Claim<'_>,
         neighbor: &Neighbor<'_>,
-        number: usize,
+        index: usize,
         restrictions: Restrictions,
     ) -> Option<Case> {
         (0..ATTEMPTS).find_map(|attempt| {
-            let mut generator = self.generator(claim.name(), number, attempt, restrictions);
+            let mut generator = self.generator(claim.name(), index, attempt, restrictions);
             generator.draw.common_attrs = true;
             let mut context = vec![neighbor.claim.subject()];
-            let root = if !neighbor.samples.is_empty() && !generator.draw.one_in(4) {
+            let root = if !neighbor.samples.is_empty() && !generator.draw.chance(4) {
                 let sample = generator.draw.pick(&neighbor.samples);
                 context.extend(sample.setting.context.iter().cloned());
                 let operand = generator.graft(&sample)?;
@@ -44,7 +44,7 @@ impl Cases {
                 let operand = generator.claim(claim)?;
                 generator.extend(neighbor.claim, operand)?
             };
-            let mut case = generator.finish(root, claim.subject(), number)?;
+            let mut case = generator.finish(root, claim.subject(), index)?;
             let names: Vec<String> = context.iter().map(Subject::to_string).collect();
             case.about = format!("{}, combined with {}", case.about, names.join(", "));
             case.setting.context = context;
@@ -57,16 +57,16 @@ impl Generator {
     /// Copies the module of a case with its inputs, and returns the copied result expression.
     fn graft(&mut self, case: &Case) -> Option<ExprId> {
         let main = case.module.main()?;
-        let mut copied: HashMap<ExprId, ExprId> = HashMap::new();
+        let mut copies: HashMap<ExprId, ExprId> = HashMap::new();
         for (param, input) in main.params.iter().zip(&case.inputs) {
             let name = format!("x{}", self.params.len());
             let id = self.builder.var(name.as_str(), case.module.ty(*param).clone());
             self.params.push(id);
             self.inputs.push(input.clone());
-            copied.insert(*param, id);
+            copies.insert(*param, id);
         }
         for id in case.module.post_order(main.body, |id, _| !main.params.contains(&id)) {
-            if copied.contains_key(&id) {
+            if copies.contains_key(&id) {
                 continue;
             }
             let new = match case.module.expr(id) {
@@ -75,7 +75,7 @@ impl Generator {
                     let mut expr = other.clone();
                     let mut complete = true;
                     expr.map_operands(|operand| {
-                        copied.get(&operand).copied().unwrap_or_else(|| {
+                        copies.get(&operand).copied().unwrap_or_else(|| {
                             complete = false;
                             operand
                         })
@@ -86,9 +86,9 @@ impl Generator {
                     self.builder.push(expr).ok()?
                 }
             };
-            copied.insert(id, new);
+            copies.insert(id, new);
         }
-        copied.get(&main.body).copied()
+        copies.get(&main.body).copied()
     }
 
     /// Generates a call to the operator, or a match of the pattern, on `operand` (its first field if it is a tuple).
@@ -105,15 +105,20 @@ impl Generator {
 
     /// Generates a call with `operand` as its first or second operand.
     fn call_with(&mut self, def: &'static OpDef, operand: ExprId) -> Option<ExprId> {
-        let known = self.known(operand)?;
-        if def.arity.min > 1 && self.draw.one_in(4) {
-            return self.call_on(def, &[Given::Open, Given::One(known)], &[None, Some(operand)], &Attrs::none());
+        let operand_type = self.type_of_expr(operand)?;
+        if def.arity.min > 1 && self.draw.chance(4) {
+            return self.call_on(
+                def,
+                &[Constraint::Any, Constraint::One(operand_type)],
+                &[None, Some(operand)],
+                &Attrs::none(),
+            );
         }
-        let proposed = recipes::propose(def, &mut self.draw, &[Given::One(known.clone())])?;
-        let given = match proposed.args.first()? {
-            Argument::Tuple(_) => Given::Tuple(vec![Some(known), None]),
-            Argument::One(_) => Given::One(known),
+        let proposed = recipes::propose(def, &mut self.draw, &[Constraint::One(operand_type.clone())])?;
+        let argument = match proposed.args.first()? {
+            Argument::Tuple(_) => Constraint::Tuple(vec![Some(operand_type), None]),
+            Argument::One(_) => Constraint::One(operand_type),
         };
-        self.call_on(def, &[given], &[Some(operand)], &Attrs::none())
+        self.call_on(def, &[argument], &[Some(operand)], &Attrs::none())
     }
 }

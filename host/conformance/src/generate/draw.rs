@@ -181,8 +181,8 @@ impl Draw {
     /// Returns the declared layouts of an operator in three of four draws, else `None`, so that some cases have
     /// undeclared layouts.
     pub fn declared_layouts(&mut self, operator: &str) -> Option<Vec<String>> {
-        let declared = self.layouts.get(operator).cloned()?;
-        (!self.one_in(4)).then_some(declared)
+        let layouts = self.layouts.get(operator).cloned()?;
+        (!self.chance(4)).then_some(layouts)
     }
 
     /// Draws an integer below `n`; 0 if `n` is 0.
@@ -190,18 +190,18 @@ impl Draw {
         (self.random.next_u64() % n.max(1) as u64) as usize
     }
 
-    /// Draws an integer from `low` to `high`, inclusive.
-    pub fn int(&mut self, low: i64, high: i64) -> i64 {
-        low + self.below((high - low + 1).max(1) as usize) as i64
+    /// Draws an integer from `min` to `max`, inclusive.
+    pub fn int(&mut self, min: i64, max: i64) -> i64 {
+        min + self.below((max - min + 1).max(1) as usize) as i64
     }
 
-    /// Draws an element of `from`.
-    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())].clone()
+    /// Draws an element of `items`.
+    pub fn pick<T: Clone>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())].clone()
     }
 
     /// Returns true with probability `1/n`.
-    pub fn one_in(&mut self, n: usize) -> bool {
+    pub fn chance(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
@@ -251,20 +251,20 @@ impl Draw {
         shape
     }
 
-    /// Draws a shape whose rank is between `low` and `high`, inclusive. Returns the shape hint, if its rank is in
+    /// Draws a shape whose rank is between `min` and `max`, inclusive. Returns the shape hint, if its rank is in
     /// range.
-    pub fn shape_of_rank(&mut self, low: usize, high: usize) -> Vec<usize> {
-        if let Some(shape) = self.shape_hint.as_ref().filter(|shape| (low..=high).contains(&shape.len())) {
+    pub fn shape_of_rank(&mut self, min: usize, max: usize) -> Vec<usize> {
+        if let Some(shape) = self.shape_hint.as_ref().filter(|shape| (min..=max).contains(&shape.len())) {
             return shape.clone();
         }
-        let rank = self.int(low as i64, high as i64) as usize;
+        let rank = self.int(min as i64, max as i64) as usize;
         self.shape(rank)
     }
 
     /// Draws an axis of a tensor of this rank; a negative axis counts from the end.
     pub fn axis(&mut self, rank: usize) -> i64 {
         let axis = self.below(rank) as i64;
-        if self.one_in(3) { axis - rank as i64 } else { axis }
+        if self.chance(3) { axis - rank as i64 } else { axis }
     }
 
     /// Returns the theme's element type if it is a float, else binary32.
@@ -276,12 +276,12 @@ impl Draw {
     pub fn tensor(&mut self, dtype: DType, shape: &[usize], fill: &Fill) -> Tensor {
         if let Fill::Exactly(values) = fill {
             let mut values = values.iter();
-            let filled = Tensor::build(dtype, shape, |bytes| {
+            let random_tensor = Tensor::build(dtype, shape, |bytes| {
                 with_dtype!(dtype, T => for element in bytemuck::cast_slice_mut::<u8, T>(bytes) {
                     *element = T::from_f64(values.next().copied().unwrap_or(0) as f64);
                 });
             });
-            return filled.expect("a case fits within the memory limit");
+            return random_tensor.expect("a case fits within the memory limit");
         }
         Tensor::build(dtype, shape, |bytes| {
             if dtype == DType::I64 || dtype == DType::U64 {
@@ -293,9 +293,9 @@ impl Draw {
             }
             with_dtype!(dtype, T => for element in bytemuck::cast_slice_mut::<u8, T>(bytes) {
                 *element = T::from_f64(match dtype {
-                    DType::Bool => f64::from(u8::from(*fill == Fill::NonZero || self.one_in(2))),
+                    DType::Bool => f64::from(u8::from(*fill == Fill::NonZero || self.chance(2))),
                     _ if dtype.is_int() => self.integer(dtype, fill) as f64,
-                    _ => self.number(dtype, fill),
+                    _ => self.random_value(dtype, fill),
                 });
             });
         })
@@ -303,36 +303,36 @@ impl Draw {
     }
 
     fn integer(&mut self, dtype: DType, fill: &Fill) -> i128 {
-        let (low, high) = limits(dtype);
+        let (min, max) = limits(dtype);
         let value = match (fill, self.theme.values) {
-            (Fill::Within(from, to), _) => i128::from(self.int(*from as i64, *to as i64)),
+            (Fill::Within(min, max), _) => i128::from(self.int(*min as i64, *max as i64)),
             (Fill::Free | Fill::NonZero | Fill::Terms, Values::Extreme) => {
-                let near = self.below(3) as i128;
-                self.pick(&[low + near, high - near, low + near, high - near, -1, 0, 1])
+                let small = self.below(3) as i128;
+                self.pick(&[min + small, max - small, min + small, max - small, -1, 0, 1])
             }
             // int8 and uint8 use their full range, so that dot products test the accumulators.
-            (Fill::Terms | Fill::Factors, _) if dtype.size() == 1 => i128::from(self.int(low as i64, high as i64)),
+            (Fill::Terms | Fill::Factors, _) if dtype.size() == 1 => i128::from(self.int(min as i64, max as i64)),
             _ => i128::from(self.int(-10, 10)),
         };
-        let value = value.clamp(low, high);
+        let value = value.clamp(min, max);
         if *fill == Fill::NonZero && value == 0 { 1 } else { value }
     }
 
-    fn number(&mut self, dtype: DType, fill: &Fill) -> f64 {
-        let plain = |draw: &mut Draw| draw.random.uniform() * 4.0 - 2.0;
-        let (smallest, largest) = match dtype {
+    fn random_value(&mut self, dtype: DType, fill: &Fill) -> f64 {
+        let sample = |draw: &mut Draw| draw.random.uniform() * 4.0 - 2.0;
+        let (min_exponent, largest) = match dtype {
             DType::F64 => (f64::from_bits(1), f64::MAX),
             DType::F16 => (f64::powi(2.0, -24), 65504.0),
             DType::BF16 => (f64::powi(2.0, -133), f64::from(half::bf16::MAX)),
             _ => (f64::powi(2.0, -149), f64::from(f32::MAX)),
         };
         let value = match (fill, self.theme.values) {
-            (Fill::Within(low, high), _) => return low + self.random.uniform() * (high - low),
-            (Fill::PowerOfTwo(low, high), _) => return f64::powi(2.0, self.int(*low, *high) as i32),
-            (Fill::Factors, _) | (_, Values::Plain) => plain(self),
+            (Fill::Within(min, max), _) => return min + self.random.uniform() * (max - min),
+            (Fill::PowerOfTwo(min, max), _) => return f64::powi(2.0, self.int(*min, *max) as i32),
+            (Fill::Factors, _) | (_, Values::Plain) => sample(self),
             (_, Values::Denormal) => {
                 let steps = self.int(-90, 90) as f64;
-                steps * smallest
+                steps * min_exponent
             }
             (_, Values::Special) => match self.below(9) {
                 0 => f64::NAN,
@@ -340,14 +340,14 @@ impl Draw {
                 2 => f64::NEG_INFINITY,
                 3 => -0.0,
                 4 => 0.0,
-                _ => plain(self),
+                _ => sample(self),
             },
-            (Fill::Terms, Values::Extreme) => plain(self),
+            (Fill::Terms, Values::Extreme) => sample(self),
             (_, Values::Extreme) => match self.below(6) {
                 0 => largest,
                 1 => -largest,
-                2 => smallest,
-                _ => plain(self) * 100.0,
+                2 => min_exponent,
+                _ => sample(self) * 100.0,
             },
         };
         if *fill == Fill::NonZero && value == 0.0 { 1.0 } else { value }

@@ -12,7 +12,7 @@ use byoc_ir::ir::{Attrs, ExprId, Module, Type};
 use byoc_ir::op::{self, Cost, OpDef, Params};
 use byoc_ir::typing::Builder;
 use draw::{Draw, Fill, Layouts, Restrictions, Scheme, THEMES, Theme};
-use recipes::{Argument, Given, Known, Operand, Recipe};
+use recipes::{Argument, Constraint, Operand, Recipe, ValueType};
 use std::sync::Arc;
 
 pub use beside::Neighbor;
@@ -62,21 +62,21 @@ pub struct Cases {
 }
 
 impl Cases {
-    fn scheme(&self, number: usize) -> Option<Scheme> {
+    fn scheme(&self, index: usize) -> Option<Scheme> {
         // Each theme is drawn with the scheme in every second round.
-        self.scheme.filter(|_| !(number + number / THEMES.len()).is_multiple_of(2))
+        self.scheme.filter(|_| !(index + index / THEMES.len()).is_multiple_of(2))
     }
 
-    /// Returns the theme of case `number`.
-    pub fn theme(&self, number: usize) -> Theme {
-        let theme = THEMES[number % THEMES.len()];
-        self.scheme(number).map_or(theme, |scheme| Theme { dtype: scheme.activation, ..theme })
+    /// Returns the theme of case `index`.
+    pub fn theme(&self, index: usize) -> Theme {
+        let theme = THEMES[index % THEMES.len()];
+        self.scheme(index).map_or(theme, |scheme| Theme { dtype: scheme.activation, ..theme })
     }
 
-    fn generator(&self, name: &str, number: usize, attempt: usize, restrictions: Restrictions) -> Generator {
-        let seed = derive_seed(self.seed, name, number, attempt);
-        let mut draw = Draw::new(seed, self.theme(number));
-        draw.scheme = self.scheme(number);
+    fn generator(&self, name: &str, index: usize, attempt: usize, restrictions: Restrictions) -> Generator {
+        let seed = derive_seed(self.seed, name, index, attempt);
+        let mut draw = Draw::new(seed, self.theme(index));
+        draw.scheme = self.scheme(index);
         draw.layouts = self.layouts.clone();
         draw.common_attrs = restrictions.common_attrs;
         draw.restrictions = restrictions;
@@ -89,14 +89,14 @@ impl Cases {
         generator
     }
 
-    /// Generates case `number` of a claim. Returns `None` if no valid case could be drawn, for example because the
+    /// Generates case `index` of a claim. Returns `None` if no valid case could be drawn, for example because the
     /// operator does not support the element type, or because no generated module matches the pattern.
-    pub fn alone(&self, claim: Claim<'_>, number: usize, restrictions: Restrictions) -> Option<Case> {
+    pub fn single(&self, claim: Claim<'_>, index: usize, restrictions: Restrictions) -> Option<Case> {
         (0..ATTEMPTS).find_map(|attempt| {
-            let mut generator = self.generator(claim.name(), number, attempt, restrictions);
-            generator.draw.common_attrs |= number >= THEMES.len();
+            let mut generator = self.generator(claim.name(), index, attempt, restrictions);
+            generator.draw.common_attrs |= index >= THEMES.len();
             let root = generator.claim(claim)?;
-            let case = generator.finish(root, claim.subject(), number)?;
+            let case = generator.finish(root, claim.subject(), index)?;
             match claim {
                 Claim::Pattern(entry) if !pattern::matches(entry, &case.module) => None,
                 _ => Some(case),
@@ -104,45 +104,45 @@ impl Cases {
         })
     }
 
-    /// Generates case `number` of a chain of operators, each applied to the result of its predecessor. Returns `None`
+    /// Generates case `index` of a chain of operators, each applied to the result of its predecessor. Returns `None`
     /// if the operators cannot be combined.
-    pub fn region(&self, operators: &[&'static OpDef], number: usize) -> Option<Case> {
+    pub fn region(&self, operators: &[&'static OpDef], index: usize) -> Option<Case> {
         if operators.is_empty() {
             return None;
         }
         (0..ATTEMPTS).find_map(|attempt| {
-            let mut generator = self.generator("region", number, attempt, Restrictions::default());
-            let mut last = None;
-            let wanted = generator.draw.int(2, 5);
+            let mut generator = self.generator("region", index, attempt, Restrictions::default());
+            let mut previous = None;
+            let length = generator.draw.int(2, 5);
             let mut count = 0;
-            for _ in 0..4 * wanted {
+            for _ in 0..4 * length {
                 let def = generator.draw.pick(operators);
-                let given = match last {
+                let argument = match previous {
                     None => Vec::new(),
-                    Some(id) => vec![Given::One(generator.known(id)?)],
+                    Some(id) => vec![Constraint::One(generator.type_of_expr(id)?)],
                 };
-                let bound: Vec<Option<ExprId>> = last.into_iter().map(Some).collect();
-                let Some(root) = generator.call_on(def, &given, &bound, &Attrs::none()) else { continue };
-                if generator.known(root).is_none() {
+                let bound: Vec<Option<ExprId>> = previous.into_iter().map(Some).collect();
+                let Some(root) = generator.call_on(def, &argument, &bound, &Attrs::none()) else { continue };
+                if generator.type_of_expr(root).is_none() {
                     continue;
                 }
-                last = Some(root);
+                previous = Some(root);
                 count += 1;
-                if count == wanted {
+                if count == length {
                     break;
                 }
             }
             if count < 2 {
                 return None;
             }
-            generator.finish(last?, Subject::Region, number)
+            generator.finish(previous?, Subject::Region, index)
         })
     }
 }
 
-fn derive_seed(seed: u64, name: &str, number: usize, attempt: usize) -> u64 {
+fn derive_seed(seed: u64, name: &str, index: usize, attempt: usize) -> u64 {
     let mut hasher = blake3::Hasher::new();
-    for part in [seed, number as u64, attempt as u64] {
+    for part in [seed, index as u64, attempt as u64] {
         hasher.update(&part.to_le_bytes());
     }
     hasher.update(name.as_bytes());
@@ -162,12 +162,12 @@ struct Generator {
 
 impl Generator {
     fn new(mut draw: Draw) -> Generator {
-        let constants = !draw.one_in(4);
+        let constants = !draw.chance(4);
         Generator { draw, builder: Builder::default(), params: Vec::new(), inputs: Vec::new(), constants }
     }
 
     /// Returns the type of `id` if it is a tensor with known dimensions.
-    fn known(&self, id: ExprId) -> Option<Known> {
+    fn type_of_expr(&self, id: ExprId) -> Option<ValueType> {
         let ty = self.builder.module.ty(id).as_tensor()?;
         Some((ty.dtype, ty.shape()?.to_vec()))
     }
@@ -181,8 +181,8 @@ impl Generator {
     }
 
     /// Generates a call to an operator on new parameters and constants.
-    fn call(&mut self, def: &'static OpDef, given: &[Given], forced: &Attrs) -> Option<ExprId> {
-        self.call_on(def, given, &[], forced)
+    fn call(&mut self, def: &'static OpDef, constraints: &[Constraint], forced: &Attrs) -> Option<ExprId> {
+        self.call_on(def, constraints, &[], forced)
     }
 
     /// Generates a call to an operator. Arguments in `bound` already exist; a tensor bound to a tuple argument becomes
@@ -190,11 +190,11 @@ impl Generator {
     fn call_on(
         &mut self,
         def: &'static OpDef,
-        given: &[Given],
+        constraints: &[Constraint],
         bound: &[Option<ExprId>],
         forced: &Attrs,
     ) -> Option<ExprId> {
-        let Recipe { args, attrs } = recipes::propose(def, &mut self.draw, given)?;
+        let Recipe { args, attrs } = recipes::propose(def, &mut self.draw, constraints)?;
         let attrs = forced.iter().fold(attrs, |attrs, (key, value)| attrs.with(key, value.clone()));
         // The type relation sees the values that the result type depends on.
         self.check_types(def, &args, bound, &attrs).ok()?;
@@ -202,9 +202,9 @@ impl Generator {
             .iter()
             .enumerate()
             .map(|(i, arg)| match (bound.get(i).copied().flatten(), arg) {
-                (Some(id), Argument::Tuple(fields)) if self.known(id).is_some() => {
-                    let others = fields.iter().skip(1).map(|field| self.operand(field, false));
-                    let fields: Vec<ExprId> = [id].into_iter().chain(others).collect();
+                (Some(id), Argument::Tuple(fields)) if self.type_of_expr(id).is_some() => {
+                    let other_operands = fields.iter().skip(1).map(|field| self.operand(field, false));
+                    let fields: Vec<ExprId> = [id].into_iter().chain(other_operands).collect();
                     self.builder.tuple(&fields).ok()
                 }
                 (Some(id), _) => Some(id),
@@ -230,19 +230,19 @@ impl Generator {
         attrs: &Attrs,
     ) -> Result<(), Box<Diagnostic>> {
         let attrs = op::normalize_attrs(def, attrs.clone())?;
-        let of = |operand: &Operand| Type::tensor(operand.dtype, &operand.shape);
+        let type_of = |operand: &Operand| Type::tensor(operand.dtype, &operand.shape);
         let mut draw = Draw::new(0, self.draw.theme);
         let types: Vec<Type> = args
             .iter()
             .enumerate()
             .map(|(i, arg)| match (bound.get(i).copied().flatten(), arg) {
-                (Some(id), Argument::Tuple(fields)) if self.known(id).is_some() => {
-                    let first = [self.builder.module.ty(id).clone()];
-                    Type::tuple(first.into_iter().chain(fields.iter().skip(1).map(of)))
+                (Some(id), Argument::Tuple(fields)) if self.type_of_expr(id).is_some() => {
+                    let operand_types = [self.builder.module.ty(id).clone()];
+                    Type::tuple(operand_types.into_iter().chain(fields.iter().skip(1).map(type_of)))
                 }
                 (Some(id), _) => self.builder.module.ty(id).clone(),
-                (None, Argument::One(operand)) => of(operand),
-                (None, Argument::Tuple(fields)) => Type::tuple(fields.iter().map(of)),
+                (None, Argument::One(operand)) => type_of(operand),
+                (None, Argument::Tuple(fields)) => Type::tuple(fields.iter().map(type_of)),
             })
             .collect();
         let values: Vec<_> = args
@@ -270,7 +270,7 @@ impl Generator {
         id
     }
 
-    fn finish(mut self, root: ExprId, subject: Subject, number: usize) -> Option<Case> {
+    fn finish(mut self, root: ExprId, subject: Subject, index: usize) -> Option<Case> {
         let cost: u64 = self.builder.module.nodes.iter().map(|(id, _)| flops(&self.builder.module, id)).sum();
         let too_large = |ty: &Type| match ty {
             Type::Tensor(t) => t.len().is_none_or(|n| n > MAX_ELEMENTS),
@@ -280,8 +280,14 @@ impl Generator {
             return None;
         }
         self.builder.define("main", &self.params, root).ok()?;
-        let about = format!("case {number}: {}", describe_theme(self.draw.theme));
-        Some(Case { subject, about, setting: Setting::default(), module: self.builder.module, inputs: self.inputs })
+        let description = format!("case {index}: {}", describe_theme(self.draw.theme));
+        Some(Case {
+            subject,
+            about: description,
+            setting: Setting::default(),
+            module: self.builder.module,
+            inputs: self.inputs,
+        })
     }
 }
 
@@ -308,8 +314,8 @@ mod tests {
         Cases { seed, ..Cases::default() }
     }
 
-    fn of_operator(cases: &Cases, def: &'static OpDef, number: usize) -> Option<Case> {
-        cases.alone(Claim::Operator(def), number, Restrictions::default())
+    fn of_operator(cases: &Cases, def: &'static OpDef, index: usize) -> Option<Case> {
+        cases.single(Claim::Operator(def), index, Restrictions::default())
     }
 
     /// Tests that half of the cases have the zero points, scales and element types of the scheme.
@@ -318,8 +324,8 @@ mod tests {
         let scheme = Scheme { activation: DType::I8, symmetric: true, power_of_two: true };
         let cases = Cases { seed: 1, scheme: Some(scheme), ..Cases::default() };
         let def = op::get(op::lookup("qnn.dense").unwrap());
-        for number in (1..THEMES.len()).step_by(2) {
-            let Some(case) = of_operator(&cases, def, number) else { continue };
+        for index in (1..THEMES.len()).step_by(2) {
+            let Some(case) = of_operator(&cases, def, index) else { continue };
             let call = case.module.nodes.iter().find_map(|(_, node)| Some(node.expr.as_op_call()?.1.clone())).unwrap();
             let constant = |i: usize| case.module.expr(call.args[i]).as_constant().unwrap().view().to_f64s();
             assert!(constant(2).iter().chain(&constant(3)).all(|zero| *zero == 0.0), "zero points");
@@ -339,34 +345,35 @@ mod tests {
         let cases = Cases { seed: 1, layouts: layouts.into(), ..Cases::default() };
         for (name, key) in [("nn.conv2d", "data_layout"), ("nn.max_pool2d", "layout")] {
             let def = op::get(op::lookup(name).unwrap());
-            let drawn: Vec<Case> = (0..THEMES.len()).filter_map(|number| of_operator(&cases, def, number)).collect();
-            let declared = drawn.iter().filter(|case| {
+            let cases_drawn: Vec<Case> =
+                (0..THEMES.len()).filter_map(|index| of_operator(&cases, def, index)).collect();
+            let layout_cases = cases_drawn.iter().filter(|case| {
                 let call = case.module.nodes.iter().find_map(|(_, node)| node.expr.as_op_call()).unwrap().1;
                 call.attrs.str(key) == Some("NHWC")
             });
-            assert!(declared.count() * 2 > drawn.len() && drawn.len() > 12, "{name}");
-            assert!(drawn.iter().any(|case| reference::evaluate(&case.module, &case.inputs).is_ok()), "{name}");
+            assert!(layout_cases.count() * 2 > cases_drawn.len() && cases_drawn.len() > 12, "{name}");
+            assert!(cases_drawn.iter().any(|case| reference::evaluate(&case.module, &case.inputs).is_ok()), "{name}");
         }
     }
 
     #[test]
     fn generates_valid_cases_for_every_operator() {
-        let mut without = Vec::new();
+        let mut missing = Vec::new();
         for def in op::table() {
             if def.reference.is_none() || def.facts.annotation {
                 continue;
             }
-            let mut valid = 0;
-            for number in 0..THEMES.len() {
-                let Some(case) = of_operator(&cases(1), def, number) else { continue };
+            let mut valid_count = 0;
+            for index in 0..THEMES.len() {
+                let Some(case) = of_operator(&cases(1), def, index) else { continue };
                 assert!(case.module.main().is_some());
-                valid += usize::from(reference::evaluate(&case.module, &case.inputs).is_ok());
+                valid_count += usize::from(reference::evaluate(&case.module, &case.inputs).is_ok());
             }
-            if valid < 4 {
-                without.push(format!("{} ({valid})", def.name));
+            if valid_count < 4 {
+                missing.push(format!("{} ({valid_count})", def.name));
             }
         }
-        assert!(without.is_empty(), "operators with fewer than 4 valid cases: {}", without.join(", "));
+        assert!(missing.is_empty(), "operators with fewer than 4 valid cases: {}", missing.join(", "));
     }
 
     #[test]
@@ -389,7 +396,7 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
         assert!(!parsed.has_errors(), "{:?}", parsed.diagnostics);
         for entry in &parsed.entries {
             let cases = (0..THEMES.len())
-                .filter_map(|number| cases(1).alone(Claim::Pattern(entry), number, Restrictions::default()))
+                .filter_map(|index| cases(1).single(Claim::Pattern(entry), index, Restrictions::default()))
                 .count();
             assert!(cases >= 6, "{}: {cases} cases", entry.name);
         }
@@ -398,16 +405,16 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
     /// Tests that any result of an operator, for example a scalar sum, may be the operand of the next operator.
     #[test]
     fn chains_any_operators() {
-        let all: Vec<&'static OpDef> =
+        let operators: Vec<&'static OpDef> =
             op::table().iter().copied().filter(|def| def.reference.is_some() && !def.facts.annotation).collect();
-        let total = op::get(op::lookup("sum").unwrap());
-        for def in &all {
-            for number in 0..2 * THEMES.len() {
-                let _ = cases(3).region(&[total, def], number);
+        let sum = op::get(op::lookup("sum").unwrap());
+        for def in &operators {
+            for index in 0..2 * THEMES.len() {
+                let _ = cases(3).region(&[sum, def], index);
             }
         }
-        let built = (0..400).filter_map(|number| cases(5).region(&all, number)).count();
-        assert!(built > 100, "{built} of 400");
+        let built_count = (0..400).filter_map(|index| cases(5).region(&operators, index)).count();
+        assert!(built_count > 100, "{built_count} of 400");
     }
 
     #[test]
@@ -415,8 +422,8 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
         let def = op::get(op::lookup("nn.conv2d").unwrap());
         let text = |seed| {
             let case = of_operator(&cases(seed), def, 1).unwrap();
-            let printed = byoc_ir::text::print(&case.module, &byoc_ir::text::PrintOptions::default()).text;
-            (printed, case.inputs)
+            let relay_text = byoc_ir::text::print(&case.module, &byoc_ir::text::PrintOptions::default()).text;
+            (relay_text, case.inputs)
         };
         assert_eq!(text(3), text(3));
         assert_ne!(text(3), text(4));

@@ -6,7 +6,7 @@
 
 use super::Generator;
 use super::draw::Fill;
-use super::recipes::{self, Argument, Given, Operand};
+use super::recipes::{self, Argument, Constraint, Operand};
 use byoc_core::pass::{AcceptAll, Backend, partition_for};
 use byoc_core::pattern::{Entry, Pattern, PatternId, PatternNode};
 use byoc_ir::ir::{Attrs, ExprId, Module};
@@ -50,12 +50,12 @@ const MAX_DEPTH: usize = 12;
 
 impl PatternBuilder<'_> {
     fn make(&mut self, id: PatternId) -> Option<ExprId> {
-        if let Some(&built) = self.built.get(&id) {
-            return Some(built);
+        if let Some(&expr) = self.built.get(&id) {
+            return Some(expr);
         }
-        let built = match &self.pattern.nodes[id] {
+        let expr = match &self.pattern.nodes[id] {
             PatternNode::Wildcard | PatternNode::Var(_) => match self.wildcard_exprs.pop_front() {
-                Some(waiting) => waiting,
+                Some(candidates) => candidates,
                 None => self.leaf(id, &self.any_operand()),
             },
             PatternNode::Constant => self.leaf(id, &self.any_operand()),
@@ -73,15 +73,15 @@ impl PatternBuilder<'_> {
                 self.generator.builder.project(tuple, index).ok()?
             }
             PatternNode::Alt(left, right) => {
-                let side = if self.generator.draw.one_in(2) { *left } else { *right };
-                self.make(side)?
+                let branch = if self.generator.draw.chance(2) { *left } else { *right };
+                self.make(branch)?
             }
-            PatternNode::Redirect(to) => {
+            PatternNode::Redirect(target) => {
                 // The recursion ends when a draw selects the non-recursive side of an alternative.
                 self.depth += 1;
-                let built = if self.depth > MAX_DEPTH { None } else { self.make(*to) };
+                let expr = if self.depth > MAX_DEPTH { None } else { self.make(*target) };
                 self.depth -= 1;
-                built?
+                expr?
             }
             PatternNode::Dominates { parent, path, child, .. } => self.build_dominated(*parent, *path, *child)?,
             PatternNode::Typed(inner, ty) => {
@@ -110,8 +110,8 @@ impl PatternBuilder<'_> {
             | PatternNode::Let { .. }
             | PatternNode::Function { .. } => return None,
         };
-        self.built.insert(id, built);
-        Some(built)
+        self.built.insert(id, expr);
+        Some(expr)
     }
 
     fn any_operand(&self) -> Operand {
@@ -141,9 +141,9 @@ impl PatternBuilder<'_> {
         dtype: Option<byoc_ir::tensor::DType>,
         shape: Option<Vec<usize>>,
     ) -> Option<ExprId> {
-        let before = self.generator.draw.theme.dtype;
-        self.generator.draw.theme.dtype = dtype.unwrap_or(before);
-        let built = if self.is_open(inner) {
+        let dtype_before = self.generator.draw.theme.dtype;
+        self.generator.draw.theme.dtype = dtype.unwrap_or(dtype_before);
+        let expr = if self.is_open(inner) {
             let mut operand = self.any_operand();
             operand.shape = shape.unwrap_or_else(|| self.generator.draw.shape_of_rank(1, 4));
             let leaf = self.leaf(inner, &operand);
@@ -152,22 +152,24 @@ impl PatternBuilder<'_> {
         } else {
             self.make(inner)
         };
-        self.generator.draw.theme.dtype = before;
-        built
+        self.generator.draw.theme.dtype = dtype_before;
+        expr
     }
 
     fn call(&mut self, callee: PatternId, args: Option<&[PatternId]>, forced: &Attrs) -> Option<ExprId> {
         let def = self.callee(callee, args.map(<[PatternId]>::len))?;
         let Some(args) = args else {
-            let Some(inside) = self.wildcard_exprs.pop_front() else { return self.generator.call(def, &[], forced) };
-            let given = [Given::One(self.generator.known(inside)?)];
-            return self.generator.call_on(def, &given, &[Some(inside)], forced);
+            let Some(operand_expr) = self.wildcard_exprs.pop_front() else {
+                return self.generator.call(def, &[], forced);
+            };
+            let constraints = [Constraint::One(self.generator.type_of_expr(operand_expr)?)];
+            return self.generator.call_on(def, &constraints, &[Some(operand_expr)], forced);
         };
-        let mut given = vec![Given::Open; args.len()];
+        let mut constraints = vec![Constraint::Any; args.len()];
         let mut bound = vec![None; args.len()];
         // Either operand of an elementwise operator may determine the shape of the result.
         let combines = matches!(def.pattern, OpPattern::ElemWise | OpPattern::Broadcast);
-        let reversed = combines && self.generator.draw.one_in(2);
+        let reversed = combines && self.generator.draw.chance(2);
         let order: Vec<usize> = if reversed { (0..args.len()).rev().collect() } else { (0..args.len()).collect() };
         for i in order {
             let arg = args[i];
@@ -184,50 +186,50 @@ impl PatternBuilder<'_> {
                     types.push(if self.is_open(field) {
                         None
                     } else {
-                        let built = self.make(field)?;
-                        Some(self.generator.known(built)?)
+                        let expr = self.make(field)?;
+                        Some(self.generator.type_of_expr(expr)?)
                     });
                 }
-                given[i] = Given::Tuple(types);
+                constraints[i] = Constraint::Tuple(types);
                 continue;
             }
             let outer = self.generator.draw.shape_hint.take();
             if combines {
-                let known = given.iter().find_map(|given| match given {
-                    Given::One((_, shape)) => Some(shape.clone()),
+                let known_type = constraints.iter().find_map(|constraints| match constraints {
+                    Constraint::One((_, shape)) => Some(shape.clone()),
                     _ => None,
                 });
-                self.generator.draw.shape_hint = known.or_else(|| outer.clone());
+                self.generator.draw.shape_hint = known_type.or_else(|| outer.clone());
             }
-            let built = self.make(arg);
+            let expr = self.make(arg);
             self.generator.draw.shape_hint = outer;
-            let built = built?;
-            given[i] = match self.generator.known(built) {
-                Some(known) => Given::One(known),
-                None => Given::Tuple(self.fields(built)?),
+            let expr = expr?;
+            constraints[i] = match self.generator.type_of_expr(expr) {
+                Some(known_type) => Constraint::One(known_type),
+                None => Constraint::Tuple(self.fields(expr)?),
             };
-            bound[i] = Some(built);
+            bound[i] = Some(expr);
         }
-        let recipe = recipes::propose(def, &mut self.generator.draw, &given)?;
+        let recipe = recipes::propose(def, &mut self.generator.draw, &constraints)?;
         if recipe.args.len() < args.len() {
             return None;
         }
         let attrs = forced.iter().fold(recipe.attrs, |attrs, (key, value)| attrs.with(key, value.clone()));
         let mut arguments = Vec::with_capacity(args.len());
-        for (i, (&arg, want)) in args.iter().zip(&recipe.args).enumerate() {
-            arguments.push(match (bound[i], want) {
-                (Some(built), _) => built,
+        for (i, (&arg, argument)) in args.iter().zip(&recipe.args).enumerate() {
+            arguments.push(match (bound[i], argument) {
+                (Some(expr), _) => expr,
                 (None, Argument::One(operand)) => {
                     // An earlier argument may already have generated this node: `multiply(*x, *x)`.
-                    let built = match self.built.get(&arg) {
-                        Some(&built) => built,
+                    let expr = match self.built.get(&arg) {
+                        Some(&expr) => expr,
                         None if i > 0 && self.generator.draw.restrictions.constants => {
                             self.generator.operand(operand, true)
                         }
                         None => self.leaf(arg, operand),
                     };
-                    self.built.insert(arg, built);
-                    built
+                    self.built.insert(arg, expr);
+                    expr
                 }
                 (None, Argument::Tuple(operands)) => {
                     let fields = match &self.pattern.nodes[arg] {
@@ -238,7 +240,7 @@ impl PatternBuilder<'_> {
                     for (k, operand) in operands.iter().enumerate() {
                         values.push(match fields.get(k) {
                             Some(&field) => match self.built.get(&field) {
-                                Some(&built) => built,
+                                Some(&expr) => expr,
                                 None => {
                                     let leaf = self.leaf(field, operand);
                                     self.built.insert(field, leaf);
@@ -253,15 +255,15 @@ impl PatternBuilder<'_> {
             });
         }
         // Adds the required arguments that the pattern does not mention.
-        for want in recipe.args.iter().skip(args.len()).take(def.arity.min.saturating_sub(args.len())) {
-            if let Argument::One(operand) = want {
+        for argument in recipe.args.iter().skip(args.len()).take(def.arity.min.saturating_sub(args.len())) {
+            if let Argument::One(operand) = argument {
                 arguments.push(self.generator.operand(operand, false));
             }
         }
         self.generator.builder.op(def.name, &arguments, attrs).ok()
     }
 
-    fn fields(&self, tuple: ExprId) -> Option<Vec<Option<recipes::Known>>> {
+    fn fields(&self, tuple: ExprId) -> Option<Vec<Option<recipes::ValueType>>> {
         let fields = self.generator.builder.module.ty(tuple).as_tuple()?;
         Some(fields.iter().map(|f| Some((f.as_tensor()?.dtype, f.as_tensor()?.shape()?.to_vec()))).collect())
     }
@@ -271,20 +273,20 @@ impl PatternBuilder<'_> {
         match &self.pattern.nodes[id] {
             PatternNode::Op(op) => Some(op::get(*op)),
             PatternNode::Alt(left, right) => {
-                let side = if self.generator.draw.one_in(2) { *left } else { *right };
-                self.callee(side, args)
+                let branch = if self.generator.draw.chance(2) { *left } else { *right };
+                self.callee(branch, args)
             }
             PatternNode::WithAttrs(inner, attrs) if matches!(self.pattern.nodes[*inner], PatternNode::Wildcard) => {
                 let class = attrs.get("TOpPattern")?.as_int()?;
-                let fits = |def: &&&'static OpDef| {
+                let is_match = |def: &&&'static OpDef| {
                     def.pattern as i64 == class
                         && args.is_none_or(|n| (def.arity.min..=def.arity.max).contains(&n))
                         && def.pattern != OpPattern::Opaque
                         && def.reference.is_some()
                         && !def.facts.annotation
                 };
-                let all: Vec<&'static OpDef> = op::table().iter().filter(fits).copied().collect();
-                (!all.is_empty()).then(|| self.generator.draw.pick(&all))
+                let operators: Vec<&'static OpDef> = op::table().iter().filter(is_match).copied().collect();
+                (!operators.is_empty()).then(|| self.generator.draw.pick(&operators))
             }
             PatternNode::WithAttrs(inner, _) => self.callee(*inner, args),
             _ => None,
@@ -295,25 +297,25 @@ impl PatternBuilder<'_> {
     /// of the path and whose other wildcards are the parent.
     fn build_dominated(&mut self, parent: PatternId, path: PatternId, child: PatternId) -> Option<ExprId> {
         let start = self.make(parent)?;
-        let mut at = start;
+        let mut position = start;
         for _ in 0..self.generator.draw.int(1, 2) {
             self.discard(path);
-            self.wildcard_exprs = VecDeque::from([at]);
-            at = self.make(path)?;
+            self.wildcard_exprs = VecDeque::from([position]);
+            position = self.make(path)?;
         }
         self.discard(child);
-        self.wildcard_exprs = VecDeque::from([at, start]);
-        let built = self.make(child);
+        self.wildcard_exprs = VecDeque::from([position, start]);
+        let expr = self.make(child);
         self.wildcard_exprs.clear();
-        built
+        expr
     }
 
     /// Discards the expressions generated for a subpattern, so that its next use generates new expressions.
     fn discard(&mut self, id: PatternId) {
-        let mut open = vec![id];
-        while let Some(id) = open.pop() {
+        let mut pending = vec![id];
+        while let Some(id) = pending.pop() {
             self.built.remove(&id);
-            open.extend(Pattern::operands(&self.pattern.nodes[id]));
+            pending.extend(Pattern::operands(&self.pattern.nodes[id]));
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Operators that create tensors from a shape.
 
-use super::{Given, Recipe, attrs, free, integers, ints, known, recipe, weight};
+use super::{Constraint, Recipe, argument_type, attrs, integers, ints, recipe, unconstrained, weight};
 use crate::generate::draw::{Draw, Fill};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 use byoc_ir::tensor::DType;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
     let shape = draw.shape_of_rank(1, 3);
     let dims = shape.iter().map(|&d| d as i64).collect();
     let dtype = draw.theme.dtype;
@@ -14,8 +14,8 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         "zeros" | "ones" => recipe([], attrs([("shape", ints(shape)), ("dtype", dtype.into())])),
         "dyn.zeros" | "dyn.ones" => recipe([integers(DType::I64, dims)], attrs([("dtype", dtype.into())])),
         "full" | "dyn.full" => {
-            let (dtype, value) = known(given, 0).unwrap_or((dtype, Vec::new()));
-            let value = free(dtype, value);
+            let (dtype, value) = argument_type(constraints, 0).unwrap_or((dtype, Vec::new()));
+            let value = unconstrained(dtype, value);
             if def.name == "dyn.full" {
                 return recipe([value, integers(DType::I64, dims)], Attrs::none());
             }
@@ -25,8 +25,8 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             let count = draw.int(0, 9);
             let scalar = |value: i64| weight(DType::I64, Vec::new(), Fill::Exactly(vec![value]));
             let (start, step) = (draw.int(-5, 5), draw.pick(&[1, 2, -1, 3]));
-            let to = AttrValue::from(draw.pick(&[DType::F32, DType::I64, DType::I32]));
-            recipe([scalar(start), scalar(start + step * count), scalar(step)], attrs([("dtype", to)]))
+            let dtype_attr = AttrValue::from(draw.pick(&[DType::F32, DType::I64, DType::I32]));
+            recipe([scalar(start), scalar(start + step * count), scalar(step)], attrs([("dtype", dtype_attr)]))
         }
         _ => None,
     }

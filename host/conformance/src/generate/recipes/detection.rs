@@ -1,26 +1,28 @@
 //! Operators of detection models, and operator variants with parameters computed at run time.
 
-use super::{Given, Recipe, attrs, first, free, integers, known, operand, recipe, weight};
+use super::{
+    Constraint, Recipe, argument_type, attrs, first_argument, integers, operand, recipe, unconstrained, weight,
+};
 use crate::generate::draw::{Draw, Fill};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 use byoc_ir::tensor::DType;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
     let float = draw.float();
     let (batch, boxes) = (draw.batch(), draw.spatial_dim());
     match def.name {
         "vision.multibox_prior" => {
-            let shape = known(given, 0)
+            let shape = argument_type(constraints, 0)
                 .map_or_else(|| vec![batch, draw.spatial_dim(), draw.spatial_dim(), draw.spatial_dim()], |k| k.1);
             let list = |values: &[f64]| AttrValue::List(values.iter().map(|&v| AttrValue::Float(v)).collect());
-            let pairs = [("sizes", list(&[0.5, 0.25])), ("ratios", list(&[1.0, 2.0])), ("clip", draw.one_in(2).into())];
-            recipe([free(float, shape)], attrs(pairs))
+            let pairs = [("sizes", list(&[0.5, 0.25])), ("ratios", list(&[1.0, 2.0])), ("clip", draw.chance(2).into())];
+            recipe([unconstrained(float, shape)], attrs(pairs))
         }
         "vision.multibox_transform_loc" => {
             let classes = operand(float, vec![batch, 1 + draw.below(4), boxes], Fill::Within(0.0, 1.0));
-            let places = operand(float, vec![batch, 4 * boxes], Fill::Within(-1.0, 1.0));
-            recipe([classes, places, operand(float, vec![1, boxes, 4], Fill::Within(0.1, 0.9))], Attrs::none())
+            let offsets = operand(float, vec![batch, 4 * boxes], Fill::Within(-1.0, 1.0));
+            recipe([classes, offsets, operand(float, vec![1, boxes, 4], Fill::Within(0.1, 0.9))], Attrs::none())
         }
         "vision.get_valid_counts" => {
             let data = operand(float, vec![batch, boxes, 6], Fill::Within(-1.0, 3.0));
@@ -30,9 +32,9 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             let data = operand(float, vec![batch, boxes, 6], Fill::Within(0.0, 3.0));
             let counts = operand(DType::I32, vec![batch], Fill::Within(0.0, boxes as f64));
             let indices = operand(DType::I32, vec![batch, boxes], Fill::Within(0.0, boxes as f64 - 1.0));
-            let most = weight(DType::I32, Vec::new(), Fill::Exactly(vec![-1]));
-            let pairs = [("return_indices", draw.one_in(2).into()), ("force_suppress", draw.one_in(2).into())];
-            recipe([data, counts, indices, most, weight(float, Vec::new(), Fill::Within(0.3, 0.7))], attrs(pairs))
+            let max_boxes = weight(DType::I32, Vec::new(), Fill::Exactly(vec![-1]));
+            let pairs = [("return_indices", draw.chance(2).into()), ("force_suppress", draw.chance(2).into())];
+            recipe([data, counts, indices, max_boxes, weight(float, Vec::new(), Fill::Within(0.3, 0.7))], attrs(pairs))
         }
         "dyn.image.resize2d" => {
             let data = operand(draw.theme.dtype, vec![batch, 2, boxes, boxes + 1], Fill::Terms);
@@ -45,23 +47,23 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             recipe([data, scale(draw.int(1, 3)), scale(draw.int(1, 3))], Attrs::none())
         }
         "dyn.nn.pad" => {
-            let (dtype, shape) = first(draw, given, 1, 3);
+            let (dtype, shape) = first_argument(draw, constraints, 1, 3);
             let widths: Vec<i64> = (0..2 * shape.len()).map(|_| draw.int(0, 2)).collect();
             let rows = weight(DType::I64, vec![shape.len(), 2], Fill::Exactly(widths));
-            recipe([free(dtype, shape), rows, weight(dtype, Vec::new(), Fill::Factors)], Attrs::none())
+            recipe([unconstrained(dtype, shape), rows, weight(dtype, Vec::new(), Fill::Factors)], Attrs::none())
         }
         "dyn.expand_dims" => {
-            let (dtype, shape) = first(draw, given, 1, 3);
+            let (dtype, shape) = first_argument(draw, constraints, 1, 3);
             let axis = weight(DType::I64, Vec::new(), Fill::Exactly(vec![draw.int(0, shape.len() as i64)]));
-            recipe([free(dtype, shape), axis], Attrs::none())
+            recipe([unconstrained(dtype, shape), axis], Attrs::none())
         }
         "dyn.squeeze" => {
-            let (dtype, mut shape) = first(draw, given, 1, 3);
-            let at = draw.below(shape.len());
-            if known(given, 0).is_none() {
-                *shape.get_mut(at)? = 1;
+            let (dtype, mut shape) = first_argument(draw, constraints, 1, 3);
+            let axis_index = draw.below(shape.len());
+            if argument_type(constraints, 0).is_none() {
+                *shape.get_mut(axis_index)? = 1;
             }
-            recipe([free(dtype, shape), integers(DType::I64, vec![at as i64])], Attrs::none())
+            recipe([unconstrained(dtype, shape), integers(DType::I64, vec![axis_index as i64])], Attrs::none())
         }
         _ => None,
     }

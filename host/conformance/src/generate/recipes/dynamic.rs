@@ -1,32 +1,34 @@
 //! Operators with axes computed at run time, and operators whose result size depends on the data.
 
-use super::{Argument, Given, Operand, Recipe, attrs, first, free, integers, operand, recipe, weight};
+use super::{
+    Argument, Constraint, Operand, Recipe, attrs, first_argument, integers, operand, recipe, unconstrained, weight,
+};
 use crate::generate::draw::{Draw, Fill};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 use byoc_ir::tensor::DType;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
     let float = draw.float();
     match def.name {
         "dyn.sum" | "dyn.mean" | "dyn.prod" | "dyn.max" | "dyn.min" => {
-            let (dtype, shape) = first(draw, given, 1, 4);
+            let (dtype, shape) = first_argument(draw, constraints, 1, 4);
             let axis = integers(DType::I64, vec![draw.below(shape.len()) as i64]);
             let fill = match def.name {
                 "dyn.sum" | "dyn.mean" => Fill::Terms,
                 "dyn.prod" => Fill::Within(0.5, 1.5),
                 _ => Fill::Free,
             };
-            recipe([operand(dtype, shape, fill), axis], attrs([("keepdims", draw.one_in(2).into())]))
+            recipe([operand(dtype, shape, fill), axis], attrs([("keepdims", draw.chance(2).into())]))
         }
         "dyn.cumsum" | "dyn.cumprod" | "dyn.reverse" => {
-            let (dtype, shape) = first(draw, given, 1, 4);
+            let (dtype, shape) = first_argument(draw, constraints, 1, 4);
             let axis = integers(DType::I64, vec![draw.below(shape.len()) as i64]);
             let fill = if def.name == "dyn.cumprod" { Fill::Within(-1.5, 1.5) } else { Fill::Terms };
             recipe([operand(dtype, shape, fill), axis], Attrs::none())
         }
         "dyn.image.resize_nd" => {
-            let (dtype, shape) = first(draw, given, 1, 4);
+            let (dtype, shape) = first_argument(draw, constraints, 1, 4);
             let sizes = shape.iter().map(|_| draw.int(1, 7)).collect();
             let method = draw.pick(&["nearest_neighbor", "linear", "cubic"]);
             let roi = weight(DType::F32, vec![0], Fill::Exactly(Vec::new()));
@@ -41,14 +43,14 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             recipe([weight(DType::Bool, shape, Fill::Within(0.0, 1.0))], Attrs::none())
         }
         "unique" => {
-            let (dtype, shape) = first(draw, given, 1, 3);
-            recipe([weight(dtype, shape, Fill::Within(0.0, 3.0))], attrs([("is_sorted", draw.one_in(2).into())]))
+            let (dtype, shape) = first_argument(draw, constraints, 1, 3);
+            recipe([weight(dtype, shape, Fill::Within(0.0, 3.0))], attrs([("is_sorted", draw.chance(2).into())]))
         }
         "reinterpret" => {
-            let (dtype, shape) = first(draw, given, 0, 4);
-            let same = |to: &&DType| to.bits() == dtype.bits() && !to.is_float();
-            let to = DType::COMPUTED.iter().find(same).copied()?;
-            recipe([free(dtype, shape)], attrs([("dtype", to.into())]))
+            let (dtype, shape) = first_argument(draw, constraints, 0, 4);
+            let same_width = |target_dtype: &&DType| target_dtype.bits() == dtype.bits() && !target_dtype.is_float();
+            let target_dtype = DType::COMPUTED.iter().find(same_width).copied()?;
+            recipe([unconstrained(dtype, shape)], attrs([("dtype", target_dtype.into())]))
         }
         "image.grid_sample" => {
             let (batch, size) = (draw.batch(), draw.spatial_dim());
@@ -62,7 +64,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             let (batch, boxes) = (draw.batch(), draw.spatial_dim());
             let boxes_of = operand(float, vec![batch, boxes, 4], Fill::Within(0.0, 1.0));
             let scores = operand(float, vec![batch, 2, boxes], Fill::Within(0.0, 1.0));
-            let threshold = |high| weight(DType::F32, vec![1], Fill::Within(0.0, high));
+            let threshold = |max| weight(DType::F32, vec![1], Fill::Within(0.0, max));
             recipe([boxes_of, scores, integers(DType::I64, vec![3]), threshold(0.5), threshold(0.3)], Attrs::none())
         }
         "vision.roi_align" => {
@@ -85,7 +87,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             let (batch, size) = (draw.batch(), draw.spatial_dim());
             let data = operand(float, vec![batch, size, 1 + draw.below(2)], Fill::Terms);
             let scalar = |n| weight(DType::I64, Vec::new(), Fill::Exactly(vec![n]));
-            recipe([data, scalar(0), scalar(1)], attrs([("onesided", draw.one_in(2).into())]))
+            recipe([data, scalar(0), scalar(1)], attrs([("onesided", draw.chance(2).into())]))
         }
         "signal.stft" => {
             let (batch, size) = (draw.batch(), draw.spatial_dim());

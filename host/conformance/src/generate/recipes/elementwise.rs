@@ -1,23 +1,25 @@
 //! Elementwise operators: unary operators, broadcasting operators, conversions.
 
-use super::{Given, Known, Recipe, attrs, first, free, known, operand, recipe, weight};
+use super::{
+    Constraint, Recipe, ValueType, argument_type, attrs, first_argument, operand, recipe, unconstrained, weight,
+};
 use crate::generate::draw::{Draw, Fill, Values};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::{OpDef, OpPattern};
 use byoc_ir::tensor::DType;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
     let unary = |draw: &mut Draw, attrs: Attrs| {
-        let (dtype, shape) = first(draw, given, 0, 4);
+        let (dtype, shape) = first_argument(draw, constraints, 0, 4);
         recipe([operand(dtype, shape, domain(def.name))], attrs)
     };
     match def.name {
         "clip" => {
-            let (low, high) = match draw.scheme {
+            let (min, max) = match draw.scheme {
                 Some(_) => draw.pick(&[(-128, 127), (0, 127), (-100, 100), (-3, 6)]),
                 None => (draw.int(-3, 1), draw.int(1, 6)),
             };
-            unary(draw, attrs([("a_min", AttrValue::Float(low as f64)), ("a_max", AttrValue::Float(high as f64))]))
+            unary(draw, attrs([("a_min", AttrValue::Float(min as f64)), ("a_max", AttrValue::Float(max as f64))]))
         }
         "nn.leaky_relu" => {
             let alpha = draw.pick(&[0.25, 0.1, 0.01, 1.5]);
@@ -25,7 +27,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         }
         "nn.dropout" => unary(draw, Attrs::none()),
         "cast" => {
-            let to = match (draw.scheme, known(given, 0)) {
+            let target_dtype = match (draw.scheme, argument_type(constraints, 0)) {
                 (Some(scheme), Some((DType::I32, _))) => scheme.activation,
                 (Some(_), _) => DType::I32,
                 // A quantized model computes in float32 between its integer operators.
@@ -33,16 +35,17 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
                 (None, _) if draw.restrictions.symmetric => DType::F32,
                 (None, _) => draw.pick(DType::COMPUTED),
             };
-            unary(draw, attrs([("dtype", AttrValue::from(to))]))
+            unary(draw, attrs([("dtype", AttrValue::from(target_dtype))]))
         }
         "cast_like" => {
-            let to = draw.pick(DType::COMPUTED);
-            let (dtype, shape) = first(draw, given, 0, 4);
-            let like = known(given, 1).unwrap_or((to, vec![2]));
-            recipe([free(dtype, shape), free(like.0, like.1)], Attrs::none())
+            let target_dtype = draw.pick(DType::COMPUTED);
+            let (dtype, shape) = first_argument(draw, constraints, 0, 4);
+            let template = argument_type(constraints, 1).unwrap_or((target_dtype, vec![2]));
+            recipe([unconstrained(dtype, shape), unconstrained(template.0, template.1)], Attrs::none())
         }
         "fixed_point_multiply" => {
-            let (dtype, shape) = known(given, 0).unwrap_or_else(|| (DType::I32, draw.shape_of_rank(0, 4)));
+            let (dtype, shape) =
+                argument_type(constraints, 0).unwrap_or_else(|| (DType::I32, draw.shape_of_rank(0, 4)));
             let power_of_two = draw.scheme.is_some_and(|scheme| scheme.power_of_two);
             let multiplier = if power_of_two { 1 << 30 } else { draw.int(1 << 30, (1 << 31) - 1) };
             let shift = draw.int(-12, 6);
@@ -50,32 +53,37 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             recipe([operand(dtype, shape, Fill::Within(-100_000.0, 100_000.0))], attrs(pairs))
         }
         "fixed_point_multiply_per_axis" => {
-            let (dtype, shape) = known(given, 0).unwrap_or_else(|| (DType::I32, draw.shape_of_rank(1, 4)));
+            let (dtype, shape) =
+                argument_type(constraints, 0).unwrap_or_else(|| (DType::I32, draw.shape_of_rank(1, 4)));
             let axis = draw.below(shape.len());
-            let places = *shape.get(axis)?;
-            let per_place = |low, high| weight(DType::I32, vec![places], Fill::Within(low, high));
-            let multipliers = per_place(f64::from(1 << 30), f64::from(i32::MAX));
+            let channels = *shape.get(axis)?;
+            let per_channel = |min, max| weight(DType::I32, vec![channels], Fill::Within(min, max));
+            let multipliers = per_channel(f64::from(1 << 30), f64::from(i32::MAX));
             let data = operand(dtype, shape, Fill::Within(-100_000.0, 100_000.0));
             let pairs = [
-                ("is_lshift_required", draw.one_in(2).into()),
-                ("is_rshift_required", draw.one_in(2).into()),
+                ("is_lshift_required", draw.chance(2).into()),
+                ("is_rshift_required", draw.chance(2).into()),
                 ("axes", super::ints([axis])),
             ];
-            recipe([data, multipliers, per_place(0.0, 6.0), per_place(0.0, 12.0)], attrs(pairs))
+            recipe([data, multipliers, per_channel(0.0, 6.0), per_channel(0.0, 12.0)], attrs(pairs))
         }
         "where" => {
-            let (dtype, shape) = match (known(given, 1), known(given, 2)) {
-                (Some(known), _) => known,
+            let (dtype, shape) = match (argument_type(constraints, 1), argument_type(constraints, 2)) {
+                (Some(input_type), _) => input_type,
                 // A scalar replaces the elements for which the condition is true.
                 (None, Some(other)) if draw.restrictions.scalars => (other.0, Vec::new()),
                 (None, Some(other)) => other,
-                (None, None) => first(draw, &[], 1, 4),
+                (None, None) => first_argument(draw, &[], 1, 4),
             };
-            let condition = known(given, 0).unwrap_or_else(|| (DType::Bool, draw_broadcastable(draw, &shape)));
-            let other = known(given, 2).unwrap_or_else(|| (dtype, draw_broadcastable(draw, &shape)));
-            recipe([free(condition.0, condition.1), free(dtype, shape), free(other.0, other.1)], Attrs::none())
+            let condition =
+                argument_type(constraints, 0).unwrap_or_else(|| (DType::Bool, draw_broadcastable(draw, &shape)));
+            let other = argument_type(constraints, 2).unwrap_or_else(|| (dtype, draw_broadcastable(draw, &shape)));
+            recipe(
+                [unconstrained(condition.0, condition.1), unconstrained(dtype, shape), unconstrained(other.0, other.1)],
+                Attrs::none(),
+            )
         }
-        _ if def.inputs == ["lhs", "rhs"] && def.attrs.is_empty() => binary(def, draw, given),
+        _ if def.inputs == ["lhs", "rhs"] && def.attrs.is_empty() => binary(def, draw, constraints),
         _ if def.name.starts_with("qnn.") => None,
         _ if def.inputs == ["data"] && def.attrs.is_empty() && def.pattern == OpPattern::ElemWise => {
             unary(draw, Attrs::none())
@@ -84,9 +92,10 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
 }
 
-fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
-    let dtype = known(given, 0).or_else(|| known(given, 1)).map_or(draw.theme.dtype, |k| k.0);
-    let (lhs, rhs): (Known, Known) = match (known(given, 0), known(given, 1)) {
+fn binary(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
+    let dtype =
+        argument_type(constraints, 0).or_else(|| argument_type(constraints, 1)).map_or(draw.theme.dtype, |k| k.0);
+    let (lhs, rhs): (ValueType, ValueType) = match (argument_type(constraints, 0), argument_type(constraints, 1)) {
         (Some(lhs), Some(rhs)) => (lhs, rhs),
         (Some(lhs), None) => {
             let shape = match draw.scheme {
@@ -101,16 +110,16 @@ fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
             ((dtype, shape), rhs)
         }
         (None, None) => {
-            let whole = draw.shape_of_rank(0, 4);
+            let full_shape = draw.shape_of_rank(0, 4);
             // Extreme values test the arithmetic rather than broadcasting, so the shapes are equal.
-            let same = draw.theme.values == Values::Extreme;
-            let part = match same {
+            let use_same = draw.theme.values == Values::Extreme;
+            let part = match use_same {
                 _ if draw.restrictions.scalars => Vec::new(),
-                true => whole.clone(),
-                false => draw_broadcastable(draw, &whole),
+                true => full_shape.clone(),
+                false => draw_broadcastable(draw, &full_shape),
             };
-            let swapped = !draw.restrictions.constants && draw.one_in(3);
-            let (a, b) = if swapped { (part, whole) } else { (whole, part) };
+            let is_swapped = !draw.restrictions.constants && draw.chance(3);
+            let (a, b) = if is_swapped { (part, full_shape) } else { (full_shape, part) };
             ((dtype, a), (dtype, b))
         }
     };
@@ -129,8 +138,8 @@ fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
 /// layer.
 fn draw_per_channel(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
     match *shape {
-        [_, channels, _, _] if !draw.one_in(3) => vec![channels, 1, 1],
-        [.., channels] if shape.len() != 4 && !draw.one_in(3) => vec![channels],
+        [_, channels, _, _] if !draw.chance(3) => vec![channels, 1, 1],
+        [.., channels] if shape.len() != 4 && !draw.chance(3) => vec![channels],
         _ => Vec::new(),
     }
 }
@@ -140,7 +149,7 @@ fn draw_per_channel(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
 pub(super) fn draw_broadcastable(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
     match draw.below(4) {
         0 => shape[draw.below(shape.len() + 1)..].to_vec(),
-        1 => shape.iter().map(|&d| if draw.one_in(2) { 1 } else { d }).collect(),
+        1 => shape.iter().map(|&d| if draw.chance(2) { 1 } else { d }).collect(),
         _ => shape.to_vec(),
     }
 }

@@ -50,65 +50,65 @@ pub struct Recipe {
 }
 
 /// Type of an existing operand.
-pub type Known = (DType, Vec<usize>);
+pub type ValueType = (DType, Vec<usize>);
 
 /// Constraint on an argument of a proposed call.
 #[derive(Clone, Debug, Default)]
-pub enum Given {
+pub enum Constraint {
     /// No constraint.
     #[default]
-    Open,
+    Any,
     /// Type of the tensor.
-    One(Known),
+    One(ValueType),
     /// Types of the tuple fields; `None` for a field without constraint.
-    Tuple(Vec<Option<Known>>),
+    Tuple(Vec<Option<ValueType>>),
 }
 
-/// Proposes a call that satisfies the constraints in `given`, which may be shorter than the argument list.
-pub fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
-    elementwise::propose(def, draw, given)
-        .or_else(|| products::propose(def, draw, given))
-        .or_else(|| qnn::propose(def, draw, given))
-        .or_else(|| windows::propose(def, draw, given))
-        .or_else(|| norm::propose(def, draw, given))
-        .or_else(|| shape::propose(def, draw, given))
-        .or_else(|| index::propose(def, draw, given))
-        .or_else(|| create::propose(def, draw, given))
-        .or_else(|| detection::propose(def, draw, given))
-        .or_else(|| dynamic::propose(def, draw, given))
-        .or_else(|| by_schema(def, draw, given))
+/// Proposes a call that satisfies the constraints in `constraints`, which may be shorter than the argument list.
+pub fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
+    elementwise::propose(def, draw, constraints)
+        .or_else(|| products::propose(def, draw, constraints))
+        .or_else(|| qnn::propose(def, draw, constraints))
+        .or_else(|| windows::propose(def, draw, constraints))
+        .or_else(|| norm::propose(def, draw, constraints))
+        .or_else(|| shape::propose(def, draw, constraints))
+        .or_else(|| index::propose(def, draw, constraints))
+        .or_else(|| create::propose(def, draw, constraints))
+        .or_else(|| detection::propose(def, draw, constraints))
+        .or_else(|| dynamic::propose(def, draw, constraints))
+        .or_else(|| by_schema(def, draw, constraints))
 }
 
 /// Proposes a call based only on the schema.
-fn by_schema(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+fn by_schema(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
     if def.attrs.iter().any(|a| matches!(a.default, Default::Required)) {
         return None;
     }
-    let (dtype, shape) = first(draw, given, 1, 4);
-    let args = (0..def.arity.min).map(|i| match known(given, i) {
-        Some((dtype, shape)) => free(dtype, shape),
-        None => free(dtype, shape.clone()),
+    let (dtype, shape) = first_argument(draw, constraints, 1, 4);
+    let args = (0..def.arity.min).map(|i| match argument_type(constraints, i) {
+        Some((dtype, shape)) => unconstrained(dtype, shape),
+        None => unconstrained(dtype, shape.clone()),
     });
     Some(Recipe { args: args.collect(), attrs: Attrs::none() })
 }
 
-fn known(given: &[Given], i: usize) -> Option<Known> {
-    match given.get(i) {
-        Some(Given::One(known)) => Some(known.clone()),
+fn argument_type(constraints: &[Constraint], i: usize) -> Option<ValueType> {
+    match constraints.get(i) {
+        Some(Constraint::One(value_type)) => Some(value_type.clone()),
         _ => None,
     }
 }
 
 /// Returns the type of the first argument: the given type, or a drawn type.
-fn first(draw: &mut Draw, given: &[Given], low: usize, high: usize) -> Known {
-    known(given, 0).unwrap_or_else(|| (draw.theme.dtype, draw.shape_of_rank(low, high)))
+fn first_argument(draw: &mut Draw, constraints: &[Constraint], min_rank: usize, max_rank: usize) -> ValueType {
+    argument_type(constraints, 0).unwrap_or_else(|| (draw.theme.dtype, draw.shape_of_rank(min_rank, max_rank)))
 }
 
 fn operand(dtype: DType, shape: Vec<usize>, fill: Fill) -> Argument {
     Argument::One(Operand { dtype, shape, fill, weight: false })
 }
 
-fn free(dtype: DType, shape: Vec<usize>) -> Argument {
+fn unconstrained(dtype: DType, shape: Vec<usize>) -> Argument {
     operand(dtype, shape, Fill::Free)
 }
 

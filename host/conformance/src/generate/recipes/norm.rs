@@ -1,17 +1,17 @@
 //! Normalizations and reductions: operators with axes.
 
-use super::{Given, Operand, Recipe, attrs, first, known, operand, recipe, weight};
+use super::{Constraint, Operand, Recipe, argument_type, attrs, first_argument, operand, recipe, weight};
 use crate::generate::draw::{Draw, Fill, Values};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
     match def.name {
         "sum" | "mean" | "prod" | "max" | "min" | "all" | "any" | "argmax" | "argmin" => {
-            let (dtype, shape) = first(draw, given, 1, 4);
+            let (dtype, shape) = first_argument(draw, constraints, 1, 4);
             let mut pairs = reduction(draw, shape.len());
             if def.attr("select_last_index").is_some() {
-                pairs.push(("select_last_index", draw.one_in(3).into()));
+                pairs.push(("select_last_index", draw.chance(3).into()));
             }
             let fill = match def.name {
                 "sum" | "mean" => Fill::Terms,
@@ -23,42 +23,45 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             recipe([operand(dtype, shape, fill)], Attrs::new(pairs))
         }
         "variance" => {
-            let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(1, 4)));
+            let (dtype, shape) =
+                argument_type(constraints, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(1, 4)));
             // The second operand is the mean over the axis that the operator reduces.
             let axis = draw.below(shape.len().max(1));
             let mut mean = shape.clone();
             *mean.get_mut(axis)? = 1;
-            let mean = known(given, 1).unwrap_or((dtype, mean));
+            let mean = argument_type(constraints, 1).unwrap_or((dtype, mean));
             let pairs = [
                 ("axis", AttrValue::ints([axis as i64])),
-                ("keepdims", draw.one_in(2).into()),
-                ("unbiased", draw.one_in(3).into()),
+                ("keepdims", draw.chance(2).into()),
+                ("unbiased", draw.chance(3).into()),
             ];
             recipe([operand(dtype, shape, Fill::Terms), operand(mean.0, mean.1, Fill::Factors)], attrs(pairs))
         }
         "nn.softmax" | "nn.log_softmax" => {
-            let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(1, 4)));
+            let (dtype, shape) =
+                argument_type(constraints, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(1, 4)));
             let axis = draw.axis(shape.len());
             recipe([operand(dtype, shape, row_fill(draw))], attrs([("axis", axis.into())]))
         }
         "nn.batch_norm" | "nn.layer_norm" | "nn.instance_norm" | "nn.group_norm" => {
-            let low = if matches!(def.name, "nn.instance_norm" | "nn.group_norm") { 3 } else { 2 };
-            let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(low, 4)));
+            let min_rank = if matches!(def.name, "nn.instance_norm" | "nn.group_norm") { 3 } else { 2 };
+            let (dtype, shape) =
+                argument_type(constraints, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(min_rank, 4)));
             let axis = match def.name {
                 "nn.layer_norm" => -1,
                 _ => 1.min(shape.len() as i64 - 1),
             };
-            let axis = if draw.one_in(4) && def.name != "nn.instance_norm" { draw.axis(shape.len()) } else { axis };
+            let axis = if draw.chance(4) && def.name != "nn.instance_norm" { draw.axis(shape.len()) } else { axis };
             let channels = *shape.get(axis.rem_euclid(shape.len().max(1) as i64) as usize)?;
             let mut pairs = vec![
                 ("axis", AttrValue::Int(axis)),
                 ("epsilon", AttrValue::Float(draw.pick(&[1e-5, 1e-3, 0.1]))),
-                ("center", (!draw.one_in(4)).into()),
-                ("scale", (!draw.one_in(4)).into()),
+                ("center", (!draw.chance(4)).into()),
+                ("scale", (!draw.chance(4)).into()),
             ];
             if def.name == "nn.group_norm" {
-                let all: Vec<usize> = (1..=channels.max(1)).filter(|g| channels.is_multiple_of(*g)).collect();
-                pairs.push(("num_groups", AttrValue::Int(draw.pick(&all) as i64)));
+                let divisors: Vec<usize> = (1..=channels.max(1)).filter(|g| channels.is_multiple_of(*g)).collect();
+                pairs.push(("num_groups", AttrValue::Int(draw.pick(&divisors) as i64)));
             }
             let mut args = vec![operand(dtype, shape, row_fill(draw))];
             for i in 1..def.arity.max {
@@ -68,12 +71,13 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             recipe(args, Attrs::new(pairs))
         }
         "nn.l2_normalize" => {
-            let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(1, 4)));
+            let (dtype, shape) =
+                argument_type(constraints, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(1, 4)));
             let axis = draw.axis(shape.len());
             recipe([operand(dtype, shape, row_fill(draw))], attrs([("axis", AttrValue::ints([axis]))]))
         }
         "nn.lrn" => {
-            let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.float(), draw.shape(4)));
+            let (dtype, shape) = argument_type(constraints, 0).unwrap_or_else(|| (draw.float(), draw.shape(4)));
             let pairs = [
                 ("size", AttrValue::Int(draw.pick(&[1, 3, 5]))),
                 ("axis", AttrValue::Int(1.min(shape.len() as i64 - 1))),
@@ -83,8 +87,9 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             recipe([operand(dtype, shape, row_fill(draw))], attrs(pairs))
         }
         "nn.prelu" => {
-            let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(2, 4)));
-            let axis = if draw.one_in(2) { 1 } else { draw.axis(shape.len()) };
+            let (dtype, shape) =
+                argument_type(constraints, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(2, 4)));
+            let axis = if draw.chance(2) { 1 } else { draw.axis(shape.len()) };
             let channels = *shape.get(axis.rem_euclid(shape.len().max(1) as i64) as usize)?;
             let slopes = Operand { dtype, shape: vec![channels], fill: Fill::Factors, weight: true };
             let data = operand(dtype, shape, Fill::Free);
@@ -104,7 +109,7 @@ fn row_fill(draw: &Draw) -> Fill {
 }
 
 fn reduction(draw: &mut Draw, rank: usize) -> Vec<(&'static str, AttrValue)> {
-    let mut pairs = vec![("keepdims", AttrValue::Bool(draw.one_in(2)))];
+    let mut pairs = vec![("keepdims", AttrValue::Bool(draw.chance(2)))];
     match draw.below(4) {
         0 => {}
         1 if rank > 1 => {
@@ -114,7 +119,7 @@ fn reduction(draw: &mut Draw, rank: usize) -> Vec<(&'static str, AttrValue)> {
         _ if rank > 0 => pairs.push(("axis", AttrValue::ints([draw.axis(rank)]))),
         _ => {}
     }
-    if pairs.len() > 1 && draw.one_in(5) {
+    if pairs.len() > 1 && draw.chance(5) {
         pairs.push(("exclude", true.into()));
     }
     pairs

@@ -1,27 +1,28 @@
 //! Convolutions, matrix products, and bias addition.
 
-use super::{Given, Recipe, attrs, first, free, ints, known, operand, recipe, weight};
+use super::{Constraint, Recipe, argument_type, attrs, first_argument, ints, operand, recipe, unconstrained, weight};
 use crate::generate::draw::{DimRange, Draw, Fill};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 use byoc_ir::tensor::DType;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
     let axes = def.name.contains("1d").then_some(1).or_else(|| def.name.contains("2d").then_some(2)).unwrap_or(3);
     match def.name {
-        "nn.conv1d" | "nn.conv2d" | "nn.conv3d" => convolution(def, draw, given, axes, false),
+        "nn.conv1d" | "nn.conv2d" | "nn.conv3d" => convolution(def, draw, constraints, axes, false),
         "nn.conv1d_transpose" | "nn.conv2d_transpose" | "nn.conv3d_transpose" => {
-            convolution(def, draw, given, axes, true)
+            convolution(def, draw, constraints, axes, true)
         }
         "nn.dense" => {
-            let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.theme.dtype, draw.shape_of_rank(2, 3)));
+            let (dtype, shape) =
+                argument_type(constraints, 0).unwrap_or_else(|| (draw.theme.dtype, draw.shape_of_rank(2, 3)));
             let terms = *shape.last()?;
-            let (w, columns) = match known(given, 1) {
+            let (w, columns) = match argument_type(constraints, 1) {
                 Some((w, shape)) => (w, *shape.first()?),
                 None => (dtype, draw.dim()),
             };
             let mut pairs = out_dtype(draw, dtype);
-            if draw.one_in(2) {
+            if draw.chance(2) {
                 pairs.push(("units", AttrValue::Int(columns as i64)));
             }
             recipe(
@@ -29,15 +30,18 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
                 Attrs::new(pairs),
             )
         }
-        "nn.matmul" | "nn.batch_matmul" => matmul(def, draw, given),
+        "nn.matmul" | "nn.batch_matmul" => matmul(def, draw, constraints),
         "nn.bias_add" => {
-            let (dtype, shape) = first(draw, given, 1, 4);
+            let (dtype, shape) = first_argument(draw, constraints, 1, 4);
             if shape.is_empty() {
                 return None;
             }
-            let axis = if shape.len() > 1 && draw.one_in(2) { 1 } else { draw.axis(shape.len()) };
+            let axis = if shape.len() > 1 && draw.chance(2) { 1 } else { draw.axis(shape.len()) };
             let bias = shape[axis.rem_euclid(shape.len() as i64) as usize];
-            recipe([free(dtype, shape), weight(dtype, vec![bias], Fill::Factors)], attrs([("axis", axis.into())]))
+            recipe(
+                [unconstrained(dtype, shape), weight(dtype, vec![bias], Fill::Factors)],
+                attrs([("axis", axis.into())]),
+            )
         }
         _ => None,
     }
@@ -46,18 +50,18 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
 /// Draws the `out_dtype` of a convolution or matrix product.
 fn out_dtype(draw: &mut Draw, dtype: DType) -> Vec<(&'static str, AttrValue)> {
     let narrow = matches!(dtype, DType::I8 | DType::U8 | DType::I16);
-    if narrow && (draw.common_attrs || !draw.one_in(4)) {
+    if narrow && (draw.common_attrs || !draw.chance(4)) {
         vec![("out_dtype", AttrValue::from(DType::I32))]
     } else {
         Vec::new()
     }
 }
 
-fn matmul(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+fn matmul(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
     let batched = def.name == "nn.batch_matmul";
-    let (ta, tb) = (draw.one_in(3), if batched { !draw.one_in(3) } else { draw.one_in(3) });
-    let flag = |name, on: bool| (name, AttrValue::Bool(on));
-    let (dtype, a) = known(given, 0).unwrap_or_else(|| {
+    let (ta, tb) = (draw.chance(3), if batched { !draw.chance(3) } else { draw.chance(3) });
+    let flag = |name, value: bool| (name, AttrValue::Bool(value));
+    let (dtype, a) = argument_type(constraints, 0).unwrap_or_else(|| {
         let (rows, terms) = (draw.spatial_dim(), draw.dim());
         let mut shape = if ta { vec![terms, rows] } else { vec![rows, terms] };
         if batched {
@@ -66,11 +70,11 @@ fn matmul(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
         (draw.theme.dtype, shape)
     });
     let terms = *a.get(a.len().checked_sub(if ta { 2 } else { 1 })?)?;
-    let (w, b) = known(given, 1).unwrap_or_else(|| {
+    let (w, b) = argument_type(constraints, 1).unwrap_or_else(|| {
         let columns = draw.dim();
         let mut shape = if tb { vec![columns, terms] } else { vec![terms, columns] };
         if batched {
-            shape.insert(0, if draw.one_in(3) { 1 } else { a[0] });
+            shape.insert(0, if draw.chance(3) { 1 } else { a[0] });
         }
         (dtype, shape)
     });
@@ -81,8 +85,8 @@ fn matmul(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
 }
 
 /// Returns pairs of data layout and kernel layout; the first pair is Relay's default.
-fn layouts(axes: usize, transposed: bool) -> &'static [(&'static str, &'static str)] {
-    match (axes, transposed) {
+fn layouts(axes: usize, is_transposed: bool) -> &'static [(&'static str, &'static str)] {
+    match (axes, is_transposed) {
         (1, false) => &[("NCW", "OIW"), ("NWC", "WIO")],
         (2, false) => &[("NCHW", "OIHW"), ("NHWC", "HWIO"), ("NHWC", "OHWI"), ("NCHW", "HWIO")],
         (3, false) => &[("NCDHW", "OIDHW"), ("NDHWC", "DHWIO")],
@@ -106,36 +110,42 @@ fn is_permutation(layout: &str, order: &str) -> bool {
     layout.len() == order.len() && order.chars().all(|axis| layout.contains(axis))
 }
 
-fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, transposed: bool) -> Option<Recipe> {
-    let all = layouts(axes, transposed);
-    let (order, kernel_order) = (all[0].0, all[0].1);
-    let declared = draw.declared_layouts(def.name).filter(|names| match &names[..] {
+fn convolution(
+    def: &OpDef,
+    draw: &mut Draw,
+    constraints: &[Constraint],
+    axes: usize,
+    is_transposed: bool,
+) -> Option<Recipe> {
+    let layout_pairs = layouts(axes, is_transposed);
+    let (order, kernel_order) = (layout_pairs[0].0, layout_pairs[0].1);
+    let declared_layouts = draw.declared_layouts(def.name).filter(|names| match &names[..] {
         [data] => is_permutation(data, order),
         [data, kernel, ..] => is_permutation(data, order) && is_permutation(kernel, kernel_order),
         [] => false,
     });
-    let (layout, kernel_layout) = match declared.as_deref() {
+    let (layout, kernel_layout) = match declared_layouts.as_deref() {
         Some([data, kernel, ..]) => (data.as_str(), kernel.as_str()),
         Some([data]) => (data.as_str(), kernel_order),
-        _ if draw.common_attrs || draw.one_in(2) => all[0],
-        _ => draw.pick(all),
+        _ if draw.common_attrs || draw.chance(2) => layout_pairs[0],
+        _ => draw.pick(layout_pairs),
     };
-    let (dtype, batch, channels, sides, given_shape) = match known(given, 0) {
+    let (dtype, batch, channels, spatial_dims, given_shape) = match argument_type(constraints, 0) {
         Some((dtype, shape)) => {
             if shape.len() != axes + 2 {
                 return None;
             }
-            let size = |letter: char| layout.find(letter).map_or(1, |at| shape[at]);
-            let sides: Vec<usize> = order[2..].chars().map(size).collect();
-            (dtype, size('N'), size('C'), sides, Some(shape))
+            let size = |letter: char| layout.find(letter).map_or(1, |index| shape[index]);
+            let spatial_dims: Vec<usize> = order[2..].chars().map(size).collect();
+            (dtype, size('N'), size('C'), spatial_dims, Some(shape))
         }
         None => {
             let channels = if draw.theme.dims == DimRange::Wide && axes == 3 { 3 } else { draw.dim() };
             // Half of the draws have an even number of channels, so that a group can have several channels.
-            let channels = if draw.one_in(2) { channels.next_multiple_of(2) } else { channels };
-            let sides =
+            let channels = if draw.chance(2) { channels.next_multiple_of(2) } else { channels };
+            let spatial_dims =
                 (0..axes).map(|_| if axes == 3 { draw.spatial_dim().min(7) } else { draw.spatial_dim() }).collect();
-            (draw.theme.dtype, draw.batch(), channels, sides, None)
+            (draw.theme.dtype, draw.batch(), channels, spatial_dims, None)
         }
     };
     // Most backends have separate loops for depthwise, grouped and plain convolutions.
@@ -150,16 +160,16 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
         per_group = 1 + draw.below(2);
     }
     let mut taps: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 2, 3, 3, 5])).collect();
-    if draw.one_in(2) {
+    if draw.chance(2) {
         // Square kernels, as in most models; swapped axes then change only the values, not the shape.
         taps = vec![draw.pick(&[2, 3, 3]); axes];
     }
-    let canonical: Vec<usize> = match transposed {
+    let canonical: Vec<usize> = match is_transposed {
         false => [per_group * groups, channels / groups].into_iter().chain(taps.iter().copied()).collect(),
         true => [channels, per_group].into_iter().chain(taps.iter().copied()).collect(),
     };
     let strides: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 1, 2, 3])).collect();
-    let dilation: Vec<usize> = (0..axes).map(|_| if !draw.common_attrs && draw.one_in(3) { 2 } else { 1 }).collect();
+    let dilation: Vec<usize> = (0..axes).map(|_| if !draw.common_attrs && draw.chance(3) { 2 } else { 1 }).collect();
     let padding: Vec<usize> = match draw.below(if draw.common_attrs { 3 } else { 4 }) {
         0 => vec![0; axes],
         // Relay accepts one padding value per axis, or one per side of each axis.
@@ -176,20 +186,20 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
         ("data_layout", AttrValue::from(layout)),
         ("kernel_layout", AttrValue::from(kernel_layout)),
     ]);
-    if transposed && draw.one_in(2) {
-        let extra = strides.iter().zip(&dilation).map(|(s, d)| draw.below(*s.max(d)));
-        pairs.push(("output_padding", ints(extra)));
-    } else if !transposed && !draw.common_attrs && draw.one_in(6) && axes == 2 {
+    if is_transposed && draw.chance(2) {
+        let output_padding = strides.iter().zip(&dilation).map(|(s, d)| draw.below(*s.max(d)));
+        pairs.push(("output_padding", ints(output_padding)));
+    } else if !is_transposed && !draw.common_attrs && draw.chance(6) && axes == 2 {
         pairs.push(("out_layout", AttrValue::from(draw.pick(&["NCHW", "NHWC"]))));
     }
-    if draw.one_in(2) {
+    if draw.chance(2) {
         pairs.push(("kernel_size", ints(taps)));
         pairs.push(("channels", AttrValue::Int((per_group * groups) as i64)));
     }
-    let data: Vec<usize> = [batch, channels].into_iter().chain(sides).collect();
+    let data: Vec<usize> = [batch, channels].into_iter().chain(spatial_dims).collect();
     let data = given_shape.unwrap_or_else(|| permute_to_layout(&data, order, layout));
-    let kernel = if transposed { canonical } else { permute_to_layout(&canonical, kernel_order, kernel_layout) };
-    let w = known(given, 1).map_or(dtype, |k| k.0);
+    let kernel = if is_transposed { canonical } else { permute_to_layout(&canonical, kernel_order, kernel_layout) };
+    let w = argument_type(constraints, 1).map_or(dtype, |k| k.0);
     debug_assert!(def.attr("kernel_layout").is_some());
     recipe([operand(dtype, data, Fill::Terms), weight(w, kernel, Fill::Factors)], Attrs::new(pairs))
 }

@@ -1,34 +1,34 @@
 //! Quantized operators: integers with scales and zero points, which are constants in every model.
 
-use super::{Argument, Given, Operand, Recipe, attrs, known, operand, products, recipe, weight};
+use super::{Argument, Constraint, Operand, Recipe, argument_type, attrs, operand, products, recipe, weight};
 use crate::generate::draw::{Draw, Fill};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::{self, OpDef};
 use byoc_ir::tensor::DType;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
     let name = def.name.strip_prefix("qnn.")?;
     let narrow = if draw.theme.dtype == DType::U8 { DType::U8 } else { DType::I8 };
-    let tensors = &given[..given.len().min(2)];
+    let tensors = &constraints[..constraints.len().min(2)];
     if let Some(product) = name.strip_prefix("contrib_").and_then(|name| name.strip_suffix("_requantize")) {
         return requantized_product(product, draw, narrow, tensors);
     }
     if matches!(name, "conv2d" | "conv2d_transpose" | "dense" | "batch_matmul") {
-        let plain = op::get(op::lookup(&format!("nn.{name}"))?);
+        let float_op = op::get(op::lookup(&format!("nn.{name}"))?);
         let theme = draw.theme;
         draw.theme.dtype = narrow;
-        let made = products::propose(plain, draw, tensors);
+        let float_recipe = products::propose(float_op, draw, tensors);
         draw.theme = theme;
-        let Recipe { mut args, attrs } = made?;
+        let Recipe { mut args, attrs } = float_recipe?;
         // Models with uint8 activations mostly have int8 weights.
         if let (Argument::One(weight), DType::U8) = (&mut args[1], narrow)
-            && known(given, 1).is_none()
-            && (draw.restrictions.symmetric || draw.one_in(2))
+            && argument_type(constraints, 1).is_none()
+            && (draw.restrictions.symmetric || draw.chance(2))
         {
             weight.dtype = DType::I8;
         }
         let per_channel = match (&args[1], name) {
-            (Argument::One(weight), "dense") if draw.one_in(2) => weight.shape.first().copied(),
+            (Argument::One(weight), "dense") if draw.chance(2) => weight.shape.first().copied(),
             _ => None,
         };
         for input in &def.inputs[2..] {
@@ -37,14 +37,14 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         }
         return recipe(args, attrs.without("out_dtype"));
     }
-    let shape = known(given, 0).map_or_else(|| draw.shape_of_rank(1, 4), |k| k.1);
+    let shape = argument_type(constraints, 0).map_or_else(|| draw.shape_of_rank(1, 4), |k| k.1);
     if name == "concatenate" {
-        return concatenate(draw, narrow, given);
+        return concatenate(draw, narrow, constraints);
     }
-    let dtype = known(given, 0).map_or_else(
+    let dtype = argument_type(constraints, 0).map_or_else(
         || match name {
             "quantize" => DType::F32,
-            "requantize" if draw.one_in(2) => DType::I32,
+            "requantize" if draw.chance(2) => DType::I32,
             _ => narrow,
         },
         |k| k.0,
@@ -56,7 +56,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         if input.contains("scale") || input.contains("zero_point") {
             args.push(parameter(draw, input, Vec::new()));
         } else {
-            let (dtype, shape) = known(given, i).unwrap_or_else(|| (dtype, shape.clone()));
+            let (dtype, shape) = argument_type(constraints, i).unwrap_or_else(|| (dtype, shape.clone()));
             args.push(operand(dtype, shape, fill.clone()));
         }
     }
@@ -79,13 +79,13 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
 }
 
 /// Proposes a convolution or matrix product with bias and requantization.
-fn requantized_product(product: &str, draw: &mut Draw, narrow: DType, tensors: &[Given]) -> Option<Recipe> {
-    let plain = op::get(op::lookup(&format!("nn.{product}"))?);
+fn requantized_product(product: &str, draw: &mut Draw, narrow: DType, tensors: &[Constraint]) -> Option<Recipe> {
+    let float_op = op::get(op::lookup(&format!("nn.{product}"))?);
     let theme = draw.theme;
     draw.theme.dtype = narrow;
-    let made = products::propose(plain, draw, tensors);
+    let float_recipe = products::propose(float_op, draw, tensors);
     draw.theme = theme;
-    let Recipe { mut args, attrs } = made?;
+    let Recipe { mut args, attrs } = float_recipe?;
     let Argument::One(kernel) = &args[1] else { return None };
     let order = attrs.get("kernel_layout").and_then(AttrValue::as_str).unwrap_or("O");
     let channels = *kernel.shape.get(order.find('O').unwrap_or(0))?;
@@ -113,26 +113,27 @@ fn scale_fill(draw: &Draw) -> Fill {
 
 fn zero_point_fill(draw: &mut Draw) -> Fill {
     let symmetric = draw.restrictions.symmetric || draw.scheme.is_some_and(|scheme| scheme.symmetric);
-    if symmetric || draw.one_in(3) { Fill::Within(0.0, 0.0) } else { Fill::Within(0.0, 9.0) }
+    if symmetric || draw.chance(3) { Fill::Within(0.0, 0.0) } else { Fill::Within(0.0, 9.0) }
 }
 
-fn concatenate(draw: &mut Draw, narrow: DType, given: &[Given]) -> Option<Recipe> {
-    let fields = match given.first() {
-        Some(Given::Tuple(fields)) => fields.clone(),
+fn concatenate(draw: &mut Draw, narrow: DType, constraints: &[Constraint]) -> Option<Recipe> {
+    let fields = match constraints.first() {
+        Some(Constraint::Tuple(fields)) => fields.clone(),
         _ => vec![None; draw.int(1, 3) as usize],
     };
     // The tuples of scales and of zero points have one field per tensor.
-    let parts = fields.len();
-    let known = fields.iter().flatten().next().cloned();
-    let (dtype, shape) = known.unwrap_or_else(|| (narrow, draw.shape_of_rank(1, 4)));
-    let each = |dtype, shape: &[usize], fill: Fill, weight| Operand { dtype, shape: shape.to_vec(), fill, weight };
+    let field_count = fields.len();
+    let field_type = fields.iter().flatten().next().cloned();
+    let (dtype, shape) = field_type.unwrap_or_else(|| (narrow, draw.shape_of_rank(1, 4)));
+    let field_operand =
+        |dtype, shape: &[usize], fill: Fill, weight| Operand { dtype, shape: shape.to_vec(), fill, weight };
     let data = fields.into_iter().map(|field| {
         let (dtype, shape) = field.unwrap_or_else(|| (dtype, shape.clone()));
-        each(dtype, &shape, Fill::Terms, false)
+        field_operand(dtype, &shape, Fill::Terms, false)
     });
     let data = data.collect();
-    let scales = (0..parts).map(|_| each(DType::F32, &[], scale_fill(draw), true)).collect();
-    let zeros = (0..parts).map(|_| each(DType::I32, &[], zero_point_fill(draw), true)).collect();
+    let scales = (0..field_count).map(|_| field_operand(DType::F32, &[], scale_fill(draw), true)).collect();
+    let zeros = (0..field_count).map(|_| field_operand(DType::I32, &[], zero_point_fill(draw), true)).collect();
     let (scale, zero) = (parameter(draw, "scale", Vec::new()), parameter(draw, "zero_point", Vec::new()));
     let axis = draw.axis(shape.len());
     let args = [Argument::Tuple(data), Argument::Tuple(scales), Argument::Tuple(zeros), scale, zero];

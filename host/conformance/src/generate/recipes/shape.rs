@@ -1,94 +1,108 @@
 //! Operators that move elements or change dimensions.
 
-use super::{Argument, Given, Operand, Recipe, attrs, first, free, integers, ints, known, recipe};
+use super::{
+    Argument, Constraint, Operand, Recipe, argument_type, attrs, first_argument, integers, ints, recipe, unconstrained,
+};
 use crate::generate::draw::{Draw, Fill};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 use byoc_ir::tensor::DType;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
     let (dtype, shape) = match def.name {
-        "concatenate" | "stack" => return concatenation(def, draw, given),
+        "concatenate" | "stack" => return concatenation(def, draw, constraints),
         "squeeze" | "broadcast_to" | "dyn.broadcast_to" | "broadcast_to_like" => {
-            let (dtype, whole) = first(draw, given, 1, 4);
+            let (dtype, input_shape) = first_argument(draw, constraints, 1, 4);
             // These operators need dimensions of 1.
-            let shape = match known(given, 0) {
-                Some(known) => known.1,
-                None => whole.iter().map(|&d| if draw.one_in(2) { 1 } else { d }).collect(),
+            let shape = match argument_type(constraints, 0) {
+                Some(input_type) => input_type.1,
+                None => input_shape.iter().map(|&d| if draw.chance(2) { 1 } else { d }).collect(),
             };
             (dtype, shape)
         }
-        _ => first(draw, given, 1, 4),
+        _ => first_argument(draw, constraints, 1, 4),
     };
     let rank = shape.len();
-    let data = free(dtype, shape.clone());
-    let one = |pairs: Vec<(&'static str, AttrValue)>| recipe([data.clone()], Attrs::new(pairs));
+    let data = unconstrained(dtype, shape.clone());
+    let unary = |pairs: Vec<(&'static str, AttrValue)>| recipe([data.clone()], Attrs::new(pairs));
     match def.name {
-        "reshape" => one(vec![("newshape", AttrValue::ints(regroup_dims(draw, &shape)))]),
+        "reshape" => unary(vec![("newshape", AttrValue::ints(regroup_dims(draw, &shape)))]),
         "dyn.reshape" => recipe([data, integers(DType::I64, regroup_dims(draw, &shape))], Attrs::none()),
         "reshape_like" => {
-            let like = known(given, 1).unwrap_or_else(|| (dtype, shape.iter().rev().copied().collect()));
-            recipe([data, free(like.0, like.1)], Attrs::none())
+            let template =
+                argument_type(constraints, 1).unwrap_or_else(|| (dtype, shape.iter().rev().copied().collect()));
+            recipe([data, unconstrained(template.0, template.1)], Attrs::none())
         }
-        "nn.batch_flatten" | "copy" => one(vec![]),
+        "nn.batch_flatten" | "copy" => unary(vec![]),
         "expand_dims" => {
             let axis = draw.int(-(rank as i64) - 1, rank as i64);
-            one(vec![("axis", axis.into()), ("num_newaxis", AttrValue::Int(if axis < 0 { 1 } else { draw.int(1, 2) }))])
+            unary(vec![
+                ("axis", axis.into()),
+                ("num_newaxis", AttrValue::Int(if axis < 0 { 1 } else { draw.int(1, 2) })),
+            ])
         }
         "squeeze" => {
-            let ones: Vec<usize> = (0..rank).filter(|&i| shape[i] == 1).collect();
-            one(if ones.is_empty() || draw.one_in(3) { vec![] } else { vec![("axis", ints([draw.pick(&ones)]))] })
+            let unit_axes: Vec<usize> = (0..rank).filter(|&i| shape[i] == 1).collect();
+            unary(if unit_axes.is_empty() || draw.chance(3) {
+                vec![]
+            } else {
+                vec![("axis", ints([draw.pick(&unit_axes)]))]
+            })
         }
         "transpose" => {
             let mut axes: Vec<usize> = (0..rank).collect();
             for i in (1..rank).rev() {
                 axes.swap(i, draw.below(i + 1));
             }
-            one(if draw.one_in(4) { vec![] } else { vec![("axes", ints(axes))] })
+            unary(if draw.chance(4) { vec![] } else { vec![("axes", ints(axes))] })
         }
-        "reverse" => one(vec![("axis", draw.axis(rank).into())]),
-        "layout_transform" => layout_transform(draw, given),
+        "reverse" => unary(vec![("axis", draw.axis(rank).into())]),
+        "layout_transform" => layout_transform(draw, constraints),
         "broadcast_to" | "dyn.broadcast_to" | "broadcast_to_like" => {
-            let mut wide: Vec<usize> = shape.iter().map(|&d| if d == 1 { draw.spatial_dim() } else { d }).collect();
-            if draw.one_in(3) {
-                wide.insert(0, 2);
+            let mut target_shape: Vec<usize> =
+                shape.iter().map(|&d| if d == 1 { draw.spatial_dim() } else { d }).collect();
+            if draw.chance(3) {
+                target_shape.insert(0, 2);
             }
             match def.name {
-                "broadcast_to" => one(vec![("shape", ints(wide))]),
+                "broadcast_to" => unary(vec![("shape", ints(target_shape))]),
                 "broadcast_to_like" => {
-                    let like = known(given, 1).unwrap_or((dtype, wide));
-                    recipe([data, free(like.0, like.1)], Attrs::none())
+                    let template = argument_type(constraints, 1).unwrap_or((dtype, target_shape));
+                    recipe([data, unconstrained(template.0, template.1)], Attrs::none())
                 }
-                _ => recipe([data, integers(DType::I64, wide.iter().map(|&d| d as i64).collect())], Attrs::none()),
+                _ => recipe(
+                    [data, integers(DType::I64, target_shape.iter().map(|&d| d as i64).collect())],
+                    Attrs::none(),
+                ),
             }
         }
         "tile" => {
             let reps: Vec<usize> = (0..rank + draw.below(2)).map(|_| 1 + draw.below(3)).collect();
-            one(vec![("reps", ints(reps))])
+            unary(vec![("reps", ints(reps))])
         }
         "dyn.tile" => {
             let reps: Vec<i64> = (0..rank).map(|_| draw.int(1, 3)).collect();
             recipe([data, integers(DType::I64, reps)], Attrs::none())
         }
-        "repeat" => one(vec![("repeats", AttrValue::Int(draw.int(1, 3))), ("axis", draw.axis(rank).into())]),
+        "repeat" => unary(vec![("repeats", AttrValue::Int(draw.int(1, 3))), ("axis", draw.axis(rank).into())]),
         "split" => {
             let axis = draw.axis(rank);
             let size = *shape.get(axis.rem_euclid(rank.max(1) as i64) as usize)?;
-            let parts = if draw.one_in(2) {
-                let all: Vec<usize> = (1..=size.max(1)).filter(|n| size.is_multiple_of(*n)).collect();
-                AttrValue::Int(draw.pick(&all) as i64)
+            let sections = if draw.chance(2) {
+                let divisors: Vec<usize> = (1..=size.max(1)).filter(|n| size.is_multiple_of(*n)).collect();
+                AttrValue::Int(draw.pick(&divisors) as i64)
             } else {
-                let cut = draw.below(size + 1);
-                ints([cut, cut + draw.below(size - cut + 1)])
+                let split_index = draw.below(size + 1);
+                ints([split_index, split_index + draw.below(size - split_index + 1)])
             };
-            one(vec![("indices_or_sections", parts), ("axis", axis.into())])
+            unary(vec![("indices_or_sections", sections), ("axis", axis.into())])
         }
         "strided_slice" | "dyn.strided_slice" => {
             let (mut begin, mut end, mut strides) = (vec![], vec![], vec![]);
             for &dim in &shape {
                 let (a, b) = (draw.below(dim + 1) as i64, draw.below(dim + 1) as i64);
                 let step = draw.int(1, 3);
-                if draw.one_in(4) && dim > 0 && def.name == "strided_slice" {
+                if draw.chance(4) && dim > 0 && def.name == "strided_slice" {
                     // A negative stride: `begin` is counted from the end.
                     begin.push(-1);
                     end.push(-(dim as i64) - 1);
@@ -101,18 +115,18 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             }
             if def.name == "strided_slice" {
                 let list = |values: Vec<i64>| AttrValue::ints(values);
-                return one(vec![("begin", list(begin)), ("end", list(end)), ("strides", list(strides))]);
+                return unary(vec![("begin", list(begin)), ("end", list(end)), ("strides", list(strides))]);
             }
             let list = |values| integers(DType::I64, values);
             recipe([data, list(begin), list(end), list(strides)], Attrs::none())
         }
         "slice_like" => {
-            let like = shape.iter().map(|&d| if d > 1 && draw.one_in(2) { d - 1 } else { d }).collect();
-            let like = known(given, 1).unwrap_or((dtype, like));
-            recipe([data, free(like.0, like.1)], Attrs::none())
+            let template = shape.iter().map(|&d| if d > 1 && draw.chance(2) { d - 1 } else { d }).collect();
+            let template = argument_type(constraints, 1).unwrap_or((dtype, template));
+            recipe([data, unconstrained(template.0, template.1)], Attrs::none())
         }
-        "zeros_like" | "ones_like" | "shape_of" | "ndarray_size" => one(vec![]),
-        "full_like" => recipe([data, free(dtype, Vec::new())], Attrs::none()),
+        "zeros_like" | "ones_like" | "shape_of" | "ndarray_size" => unary(vec![]),
+        "full_like" => recipe([data, unconstrained(dtype, Vec::new())], Attrs::none()),
         _ => None,
     }
 }
@@ -123,34 +137,34 @@ fn regroup_dims(draw: &mut Draw, shape: &[usize]) -> Vec<i64> {
     match draw.below(4) {
         0 if !shape.contains(&0) => return vec![-1],
         1 if new.len() > 1 => {
-            let at = draw.below(new.len() - 1);
-            let merged = new[at] * new[at + 1];
-            new.splice(at..at + 2, [merged]);
+            let index = draw.below(new.len() - 1);
+            let product = new[index] * new[index + 1];
+            new.splice(index..index + 2, [product]);
         }
         2 => new.push(1),
         _ => new.reverse(),
     }
-    if !new.is_empty() && !shape.contains(&0) && draw.one_in(3) {
-        let at = draw.below(new.len());
-        new[at] = -1;
+    if !new.is_empty() && !shape.contains(&0) && draw.chance(3) {
+        let index = draw.below(new.len());
+        new[index] = -1;
     }
     new
 }
 
-fn concatenation(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
-    let fields = match given.first() {
-        Some(Given::Tuple(fields)) => fields.clone(),
+fn concatenation(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
+    let fields = match constraints.first() {
+        Some(Constraint::Tuple(fields)) => fields.clone(),
         _ => vec![None; draw.int(1, 4) as usize],
     };
-    let known = fields.iter().flatten().next().cloned();
-    let (dtype, shape) = known.unwrap_or_else(|| (draw.theme.dtype, draw.shape_of_rank(1, 4)));
+    let input_type = fields.iter().flatten().next().cloned();
+    let (dtype, shape) = input_type.unwrap_or_else(|| (draw.theme.dtype, draw.shape_of_rank(1, 4)));
     let stack = def.name == "stack";
     let axis = draw.axis(shape.len() + usize::from(stack));
-    let at = axis.rem_euclid(shape.len().max(1) as i64) as usize;
+    let index = axis.rem_euclid(shape.len().max(1) as i64) as usize;
     let operands = fields.into_iter().map(|field| {
         let (dtype, shape) = field.unwrap_or_else(|| {
             let mut shape = shape.clone();
-            if !stack && let Some(dim) = shape.get_mut(at) {
+            if !stack && let Some(dim) = shape.get_mut(index) {
                 *dim = draw.below(*dim + 2);
             }
             (dtype, shape)
@@ -160,10 +174,10 @@ fn concatenation(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Optio
     recipe([Argument::Tuple(operands.collect())], attrs([("axis", axis.into())]))
 }
 
-fn layout_transform(draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+fn layout_transform(draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
     let block = draw.pick(&[2, 4]);
     let (n, c, h, w) = (draw.batch(), block * (1 + draw.below(3)), draw.spatial_dim(), draw.spatial_dim());
-    let (dtype, shape, src, dst) = match (known(given, 0), draw.below(4)) {
+    let (dtype, shape, src, dst) = match (argument_type(constraints, 0), draw.below(4)) {
         (Some((dtype, shape)), _) => (dtype, shape, "NCHW".to_owned(), "NHWC".to_owned()),
         (None, 0) => (draw.theme.dtype, vec![n, h, w, c], "NHWC".into(), "NCHW".into()),
         (None, 1) => (draw.theme.dtype, vec![n, c, h, w], "NCHW".into(), format!("NCHW{block}c")),
@@ -171,5 +185,5 @@ fn layout_transform(draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
         (None, _) => (draw.theme.dtype, vec![n, c, h, w], "NCHW".into(), "NHWC".into()),
     };
     let pairs = [("src_layout", src.as_str().into()), ("dst_layout", dst.as_str().into())];
-    recipe([free(dtype, shape)], attrs(pairs))
+    recipe([unconstrained(dtype, shape)], attrs(pairs))
 }

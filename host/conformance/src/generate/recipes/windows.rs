@@ -1,12 +1,12 @@
 //! Operators on spatial axes: pooling, resizing, pixel blocks, padding.
 
-use super::{Given, Recipe, attrs, first, free, ints, known, operand, recipe};
+use super::{Constraint, Recipe, argument_type, attrs, first_argument, ints, operand, recipe, unconstrained};
 use crate::generate::draw::{Draw, Fill};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 use byoc_ir::tensor::DType;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
+pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
     let pool = def.name.contains("pool");
     if pool {
         let axes = if def.name.ends_with("1d") {
@@ -16,12 +16,12 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         } else {
             3
         };
-        return pooling(def, draw, given, axes);
+        return pooling(def, draw, constraints, axes);
     }
     let layout = draw.pick(&["NCHW", "NCHW", "NHWC"]);
     match def.name {
         "image.resize2d" => {
-            let (dtype, shape) = plane(draw, given, layout)?;
+            let (dtype, shape) = plane(draw, constraints, layout)?;
             let size = [draw.spatial_dim(), draw.spatial_dim()];
             let method = draw.pick(&["linear", "nearest_neighbor", "cubic"]);
             let coordinates = draw.pick(&["half_pixel", "asymmetric", "align_corners"]);
@@ -37,7 +37,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             recipe([operand(dtype, shape, resize_fill(method))], Attrs::new(pairs))
         }
         "nn.upsampling" => {
-            let (dtype, shape) = plane(draw, given, layout)?;
+            let (dtype, shape) = plane(draw, constraints, layout)?;
             let scale = |draw: &mut Draw| AttrValue::Float(draw.pick(&[1.0, 2.0, 2.0, 3.0]));
             let method = draw.pick(&["nearest_neighbor", "bilinear"]);
             let pairs = [
@@ -45,14 +45,14 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
                 ("scale_w", scale(draw)),
                 ("layout", layout.into()),
                 ("method", method.into()),
-                ("align_corners", draw.one_in(2).into()),
+                ("align_corners", draw.chance(2).into()),
             ];
             recipe([operand(dtype, shape, resize_fill(method))], attrs(pairs))
         }
         "nn.depth_to_space" | "nn.space_to_depth" => {
             let block = draw.int(1, 3) as usize;
-            let (dtype, shape) = match known(given, 0) {
-                Some(known) => known,
+            let (dtype, shape) = match argument_type(constraints, 0) {
+                Some(input_type) => input_type,
                 None => {
                     let (n, mut c, mut h, mut w) =
                         (draw.batch(), draw.spatial_dim(), draw.spatial_dim().min(6), draw.spatial_dim().min(6));
@@ -67,23 +67,24 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             if def.attr("mode").is_some() {
                 pairs.push(("mode", draw.pick(&["DCR", "CRD"]).into()));
             }
-            recipe([free(dtype, shape)], Attrs::new(pairs))
+            recipe([unconstrained(dtype, shape)], Attrs::new(pairs))
         }
         "nn.pad" => {
-            let (dtype, shape) = first(draw, given, 1, 4);
-            let common = draw.common_attrs;
-            let mode = if common { "constant" } else { draw.pick(&["constant", "constant", "edge", "reflect"]) };
-            let reach = |draw: &mut Draw, dim: usize| match mode {
+            let (dtype, shape) = first_argument(draw, constraints, 1, 4);
+            let is_common = draw.common_attrs;
+            let mode = if is_common { "constant" } else { draw.pick(&["constant", "constant", "edge", "reflect"]) };
+            let max_pad = |draw: &mut Draw, dim: usize| match mode {
                 "reflect" => draw.below(dim.clamp(1, 3)),
                 "edge" if dim == 0 => 0,
                 _ => draw.below(3),
             };
-            let widths: Vec<AttrValue> = shape.iter().map(|&dim| ints([reach(draw, dim), reach(draw, dim)])).collect();
+            let widths: Vec<AttrValue> =
+                shape.iter().map(|&dim| ints([max_pad(draw, dim), max_pad(draw, dim)])).collect();
             let pairs = [("pad_width", AttrValue::List(widths.into())), ("pad_mode", mode.into())];
-            let value = known(given, 1).unwrap_or((dtype, Vec::new()));
+            let value = argument_type(constraints, 1).unwrap_or((dtype, Vec::new()));
             // Most models pad with zeros.
-            let fill = if common { Fill::Within(0.0, 0.0) } else { Fill::Factors };
-            recipe([free(dtype, shape), super::weight(value.0, value.1, fill)], attrs(pairs))
+            let fill = if is_common { Fill::Within(0.0, 0.0) } else { Fill::Factors };
+            recipe([unconstrained(dtype, shape), super::weight(value.0, value.1, fill)], attrs(pairs))
         }
         _ => None,
     }
@@ -95,28 +96,29 @@ fn resize_fill(method: &str) -> Fill {
     if method == "nearest_neighbor" { Fill::Terms } else { Fill::Factors }
 }
 
-fn plane(draw: &mut Draw, given: &[Given], layout: &str) -> Option<(DType, Vec<usize>)> {
-    if let Some(known) = known(given, 0) {
-        return (known.1.len() == 4).then_some(known);
+fn plane(draw: &mut Draw, constraints: &[Constraint], layout: &str) -> Option<(DType, Vec<usize>)> {
+    if let Some(input_type) = argument_type(constraints, 0) {
+        return (input_type.1.len() == 4).then_some(input_type);
     }
     let (n, c, h, w) = (draw.batch(), draw.spatial_dim(), draw.spatial_dim(), draw.spatial_dim());
     Some((draw.theme.dtype, if layout == "NCHW" { vec![n, c, h, w] } else { vec![n, h, w, c] }))
 }
 
-fn pooling(def: &'static OpDef, draw: &mut Draw, given: &[Given], axes: usize) -> Option<Recipe> {
+fn pooling(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint], axes: usize) -> Option<Recipe> {
     let spatial = &"DHW"[3 - axes..];
-    let (front, back) = (format!("NC{spatial}"), format!("N{spatial}C"));
+    let (first_layout, last_layout) = (format!("NC{spatial}"), format!("N{spatial}C"));
     let channels_last = match draw.declared_layouts(def.name).as_deref() {
-        Some([layout, ..]) if *layout == back => true,
-        Some([layout, ..]) if *layout == front => false,
-        _ => draw.one_in(3),
+        Some([layout, ..]) if *layout == last_layout => true,
+        Some([layout, ..]) if *layout == first_layout => false,
+        _ => draw.chance(3),
     };
-    let (dtype, shape) = match known(given, 0) {
-        Some(known) => known,
+    let (dtype, shape) = match argument_type(constraints, 0) {
+        Some(input_type) => input_type,
         None => {
             let mut shape = vec![draw.batch()];
-            let sides = (0..axes).map(|_| if axes == 3 { draw.spatial_dim().min(7) } else { draw.spatial_dim() });
-            shape.extend(sides.collect::<Vec<_>>());
+            let spatial_dims =
+                (0..axes).map(|_| if axes == 3 { draw.spatial_dim().min(7) } else { draw.spatial_dim() });
+            shape.extend(spatial_dims.collect::<Vec<_>>());
             let channels = draw.spatial_dim();
             shape.insert(if channels_last { shape.len() } else { 1 }, channels);
             (draw.theme.dtype, shape)
@@ -125,7 +127,7 @@ fn pooling(def: &'static OpDef, draw: &mut Draw, given: &[Given], axes: usize) -
     if shape.len() != axes + 2 {
         return None;
     }
-    let layout = if channels_last { back } else { front };
+    let layout = if channels_last { last_layout } else { first_layout };
     let mut pairs = vec![("layout", AttrValue::from(layout.as_str()))];
     if def.attr("pool_size").is_some() {
         let taps: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 2, 3, 3])).collect();
@@ -135,17 +137,17 @@ fn pooling(def: &'static OpDef, draw: &mut Draw, given: &[Given], axes: usize) -
             _ => taps.iter().chain(&taps).map(|tap| draw.below(*tap)).collect(),
         };
         pairs.push(("strides", ints((0..axes).map(|_| draw.pick(&[1, 2, 2, 3])))));
-        pairs.push(("dilation", ints((0..axes).map(|_| if draw.one_in(4) { 2 } else { 1 }))));
+        pairs.push(("dilation", ints((0..axes).map(|_| if draw.chance(4) { 2 } else { 1 }))));
         pairs.push(("padding", ints(padding)));
         pairs.push(("pool_size", ints(taps)));
-        pairs.push(("ceil_mode", draw.one_in(3).into()));
+        pairs.push(("ceil_mode", draw.chance(3).into()));
         if def.attr("count_include_pad").is_some() {
-            pairs.push(("count_include_pad", draw.one_in(2).into()));
+            pairs.push(("count_include_pad", draw.chance(2).into()));
         }
         if def.attr("p").is_some() {
             pairs.push(("p", AttrValue::Int(draw.int(1, 3))));
         }
-    } else if def.attr("output_size").is_some() && !draw.one_in(4) {
+    } else if def.attr("output_size").is_some() && !draw.chance(4) {
         pairs.push(("output_size", ints((0..axes).map(|_| 1 + draw.below(4)))));
     }
     let fill = if def.name.contains("max") { Fill::Free } else { Fill::Terms };
