@@ -6,7 +6,7 @@ use crate::exported::Exported;
 pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
     let prefix = &e.options.prefix;
     let objects: Vec<String> = sources.iter().map(|source| source.replace(".c", ".o")).collect();
-    let linked = if e.has_weights_file() { LINKED.replace("@PREFIX@", prefix) } else { String::new() };
+    let link_rules = if e.has_weights_file() { LINKED.replace("@PREFIX@", prefix) } else { String::new() };
     format!(
         "# make: build the checking program; make check: run it; make size: print code, constant and stack frame sizes.\n\
          CC ?= cc\n\
@@ -17,7 +17,7 @@ pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
          EXTRA ?=\n\
          OBJECTS = {}\n\n\
          all: check_model\n\n\
-         {linked}\
+         {link_rules}\
          check_model: main.o $(OBJECTS) $(EXTRA)\n\
          \t$(CC) $(CFLAGS) $(LDFLAGS) -o $@ main.o $(OBJECTS) $(EXTRA) -lm\n\n\
          %.o: %.c {prefix}.h {prefix}_layers.h {prefix}_recorded.h\n\
@@ -68,6 +68,6 @@ pub fn cmake(e: &Exported<'_>, sources: &[String]) -> String {
 /// floating-point exceptions are ignored.
 fn flags(e: &Exported<'_>) -> String {
     let machine = e.options.machine;
-    let more = if machine.vectors { " -ffp-contract=fast -fno-math-errno -fno-trapping-math" } else { "" };
-    format!("{}{more}", machine.flags)
+    let extra_flags = if machine.vectors { " -ffp-contract=fast -fno-math-errno -fno-trapping-math" } else { "" };
+    format!("{}{extra_flags}", machine.flags)
 }

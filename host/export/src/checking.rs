@@ -8,14 +8,14 @@ use byoc_plugin_api::DType;
 use std::fmt::Write;
 
 /// Returns the header of the checking program with the recorded values.
-pub fn recorded(e: &Exported<'_>, recorded: &Recorded) -> String {
+pub fn recorded(e: &Exported<'_>, cases: &Recorded) -> String {
     let mut text = heading(e, "recorded inputs and outputs");
     let capital = e.options.prefix.to_uppercase();
     let _ = writeln!(
         text,
         "#ifndef {capital}_RECORDED_H\n#define {capital}_RECORDED_H\n\n#include <math.h>\n#include <stdint.h>\n"
     );
-    for (kind, ports, values) in [("in", &e.inputs, &recorded.inputs), ("out", &e.outputs, &recorded.outputs)] {
+    for (kind, ports, values) in [("in", &e.inputs, &cases.inputs), ("out", &e.outputs, &cases.outputs)] {
         for (port, value) in ports.iter().zip(values) {
             text.push_str(&definition(
                 "static const ",
@@ -117,7 +117,7 @@ pub fn main(e: &Exported<'_>) -> String {
         let id = &port.identifier;
         let _ = writeln!(w, "static {ty} result_{id}[{capital}_OUT_{}_COUNT];", id.to_uppercase());
     }
-    let any = |wanted: fn(DType) -> bool| e.outputs.iter().any(|port| wanted(port.dtype));
+    let any = |condition: fn(DType) -> bool| e.outputs.iter().any(|port| condition(port.dtype));
     for (needed, part) in [
         (any(|dtype| dtype == DType::F16), HALF),
         (any(is_float), REPORT),
@@ -159,9 +159,9 @@ fn check_output(w: &mut String, port: &Port, capital: &str, half_weights: bool) 
     let count = format!("{capital}_OUT_{}_COUNT", id.to_uppercase());
     let name = port.name.replace(['\\', '"', '%'], "_").replace(|c: char| c.is_control(), "_");
     if is_float(port.dtype) {
-        let value = |at: String| match port.dtype {
-            DType::F16 => format!("half({at})"),
-            _ => format!("(double){at}"),
+        let value = |element: String| match port.dtype {
+            DType::F16 => format!("half({element})"),
+            _ => format!("(double){element}"),
         };
         let (x, y) = (value(format!("result_{id}[i]")), value(format!("out_{id}[i]")));
         let _ = writeln!(

@@ -25,8 +25,8 @@ impl FromStr for Extern {
         let (operator, call) = text.split_once('=').ok_or_else(expected)?;
         let (operator, kernel_layout) = operator.split_once(':').unwrap_or((operator, ""));
         let (function, header) = call.strip_suffix(')').and_then(|c| c.split_once('(')).ok_or_else(expected)?;
-        let named = !operator.is_empty() && is_identifier(function) && !header.is_empty();
-        if !named || header.contains(['"', '\n', '\\']) {
+        let is_complete = !operator.is_empty() && is_identifier(function) && !header.is_empty();
+        if !is_complete || header.contains(['"', '\n', '\\']) {
             return Err(expected());
         }
         let [operator, kernel_layout, function, header] =
@@ -40,38 +40,38 @@ impl FromStr for Extern {
 /// # Errors
 /// E0519 if a backend did not compile its region, or has no C program for it.
 pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Failure> {
-    let mut found = Vec::new();
-    for (declared, region) in compiled.program.regions.iter().zip(&compiled.regions) {
-        let (symbol, backend) = (&declared.symbol, &declared.backend);
+    let mut externs = Vec::new();
+    for (declaration, region) in compiled.program.regions.iter().zip(&compiled.regions) {
+        let (symbol, backend) = (&declaration.symbol, &declaration.backend);
         let refuse = |reason: String, hint: &str| {
             let diagnostic = not_exportable(reason)
                 .note(format!("a backend supports export by answering the query {KEY}; see docs/writing-a-backend.md"));
-            let without = format!("export without {backend}, so that its operators become plain C");
-            Failure::from(diagnostic.help(if hint.is_empty() { without } else { hint.to_owned() }))
+            let advice = format!("export without {backend}, so that its operators become plain C");
+            Failure::from(diagnostic.help(if hint.is_empty() { advice } else { hint.to_owned() }))
         };
         let Some(region) = region else {
             return Err(refuse(format!("{backend} did not compile region {symbol}"), ""));
         };
-        let recorded = |key: &str| region.metadata.iter().find(|(known, _)| known == key).map(|(_, value)| value);
-        let number = |key: &str| recorded(key).and_then(Value::as_i64).filter(|&bytes| bytes >= 0);
+        let metadata = |key: &str| region.metadata.iter().find(|(key_name, _)| key_name == key).map(|(_, value)| value);
+        let number = |key: &str| metadata(key).and_then(Value::as_i64).filter(|&bytes| bytes >= 0);
         let none = format!("{backend} has no C program for region {symbol}");
-        if let Some(refused) = recorded(PROGRAM_REFUSED) {
-            let text = |i: usize| refused[i].as_str().unwrap_or_default();
+        if let Some(refusal) = metadata(PROGRAM_REFUSED) {
+            let text = |i: usize| refusal[i].as_str().unwrap_or_default();
             return Err(refuse(format!("{none}: {}", text(0)), text(1)));
         }
         let (Some(workspace), Some(source)) = (number(PROGRAM_WORKSPACE), &region.source) else {
             return Err(refuse(none, ""));
         };
-        let status = recorded(PROGRAM_STATUS) == Some(&Value::Bool(true));
+        let status = metadata(PROGRAM_STATUS) == Some(&Value::Bool(true));
         let mut call = Region { workspace, status, constants: Vec::new() };
         let mut arrays = Vec::new();
-        for (i, &number) in region.constants.iter().enumerate() {
-            let tensor = compiled.constants.get(number as usize);
+        for (i, &index) in region.constants.iter().enumerate() {
+            let tensor = compiled.constants.get(index as usize);
             let Some(tensor) = tensor.filter(|_| reads(&source.text, i)) else {
                 call.constants.push(None);
                 continue;
             };
-            let name = format!("{prefix}_c{number}");
+            let name = format!("{prefix}_c{index}");
             let (dtype, bytes) = (dtype_to_api(tensor.dtype()), tensor.bytes().to_vec());
             let comment = format!("{:?}, of {}", tensor.shape(), region.symbol);
             call.constants.push(Some(name.clone()));
@@ -79,16 +79,16 @@ pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Fai
         }
         let (symbol, backend) = (region.symbol.clone(), region.backend.clone());
         let constant_bytes = number(PROGRAM_CONSTANT_BYTES).unwrap_or(0);
-        found.push(RegionCode { symbol, backend, source: source.text.clone(), call, arrays, constant_bytes });
+        externs.push(RegionCode { symbol, backend, source: source.text.clone(), call, arrays, constant_bytes });
     }
-    Ok(found)
+    Ok(externs)
 }
 
 /// Returns true if the C code of a region may read constant `i`: by a literal or a computed index.
 fn reads(text: &str, i: usize) -> bool {
-    text.match_indices("constants[").any(|(at, name)| {
-        let rest = &text[at + name.len()..];
-        let index = rest.split(']').next().unwrap_or_default().trim();
+    text.match_indices("constants[").any(|(start, name)| {
+        let tail = &text[start + name.len()..];
+        let index = tail.split(']').next().unwrap_or_default().trim();
         index.parse::<usize>().map_or(!index.is_empty(), |number| number == i)
     })
 }

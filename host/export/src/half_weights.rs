@@ -56,8 +56,8 @@ pub fn round(graph: &mut Graph, constants: &mut [Constant], is_external: impl Fn
         }
     }
     for (index, constant) in constants.iter_mut().enumerate() {
-        let wanted = eligible.get(&(index as u32)) == Some(&true) && constant.dtype() == DType::F32;
-        if let Some(rounded) = Some(&*constant).filter(|_| wanted).and_then(rounded) {
+        let is_eligible = eligible.get(&(index as u32)) == Some(&true) && constant.dtype() == DType::F32;
+        if let Some(rounded) = Some(&*constant).filter(|_| is_eligible).and_then(rounded) {
             *constant = rounded;
         } else {
             eligible.remove(&(index as u32));
@@ -77,11 +77,11 @@ pub fn round(graph: &mut Graph, constants: &mut [Constant], is_external: impl Fn
 fn rounded(constant: &Constant) -> Option<Constant> {
     let mut bytes = Vec::with_capacity(constant.bytes().len() / 2);
     for &x in constant.tensor().as_slice::<f32>() {
-        let half = f16::from_f32(x);
-        if half.is_infinite() && x.is_finite() {
+        let narrow = f16::from_f32(x);
+        if narrow.is_infinite() && x.is_finite() {
             return None;
         }
-        bytes.extend_from_slice(&half.to_le_bytes());
+        bytes.extend_from_slice(&narrow.to_le_bytes());
     }
     let digest = format!("{}, float16", constant.digest());
     Some(Constant::new(constant.name(), DType::F16, constant.shape(), Rounded { bytes, digest }))
@@ -101,13 +101,13 @@ mod tests {
         let mut constants = [constant(&[1.0, 0.1], &[1, 2]), constant(&[1e30, 1.0], &[1, 2]), constant(&[2.0], &[1])];
         let mut graph = Graph::new("f");
         let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
-        let mut at = graph.push_input("x", ty(&[1, 2]));
+        let mut value = graph.push_input("x", ty(&[1, 2]));
         for index in [0, 1] {
             let weight = graph.push_constant(index, ty(&[1, 2]));
-            at = graph.push_op("nn.dense", [ValueRef::of(at), ValueRef::of(weight)], [], [ty(&[1, 1])]);
+            value = graph.push_op("nn.dense", [ValueRef::of(value), ValueRef::of(weight)], [], [ty(&[1, 1])]);
         }
         let bias = graph.push_constant(2, ty(&[1]));
-        let sum = graph.push_op("add", [ValueRef::of(at), ValueRef::of(bias)], [], [ty(&[1, 1])]);
+        let sum = graph.push_op("add", [ValueRef::of(value), ValueRef::of(bias)], [], [ty(&[1, 1])]);
         graph.outputs.push(ValueRef::of(sum));
         round(&mut graph, &mut constants, |_| false);
         let types: Vec<DType> = constants.iter().map(Constant::dtype).collect();

@@ -17,12 +17,12 @@ xor_eq EOF HUGE_VAL INFINITY NAN NULL linux main stderr stdin stdout unix
 pub fn is_identifier(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-        && RESERVED.split_whitespace().all(|word| word != name)
+        && RESERVED.split_whitespace().all(|reserved_word| reserved_word != name)
 }
 
 /// Returns a unique C identifier for each name.
 pub fn identifiers<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    let mut used: BTreeSet<String> = BTreeSet::new();
+    let mut used_names: BTreeSet<String> = BTreeSet::new();
     let mut found = Vec::new();
     for name in names {
         let mut text: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
@@ -30,11 +30,11 @@ pub fn identifiers<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> 
             text.insert_str(0, "x_");
         }
         let mut unique = text.clone();
-        let mut number = 2;
+        let mut suffix = 2;
         // Macro names are uppercase, so names that differ only in case would collide there.
-        while !used.insert(unique.to_uppercase()) {
-            unique = format!("{text}_{number}");
-            number += 1;
+        while !used_names.insert(unique.to_uppercase()) {
+            unique = format!("{text}_{suffix}");
+            suffix += 1;
         }
         found.push(unique);
     }

@@ -50,9 +50,9 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
         half_weights::round(&mut graph, &mut table.handles, |name| externals.contains(name));
     }
     let mut program = program(&graph, &table.handles, &options.prefix, options.machine, &externals)
-        .map_err(|refused| refusal(&refused))?;
+        .map_err(|refusals| refusal(&refusals))?;
     for array in regions.iter().flat_map(|region| &region.arrays) {
-        if program.arrays.iter().all(|known| known.name != array.name) {
+        if program.arrays.iter().all(|known_array| known_array.name != array.name) {
             program.arrays.push(array.clone());
         }
     }
@@ -61,8 +61,8 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
         let ports = names.into_iter().zip(ids).zip(tensors);
         ports.map(|((name, identifier), t)| Port { name, identifier, dtype: t.dtype, shape: t.shape.clone() }).collect()
     };
-    let names = |count: usize, known: &[byoc::frontend::PortInfo], kind: &str| -> Vec<String> {
-        (0..count).map(|i| known.get(i).map_or_else(|| format!("{kind}_{i}"), |port| port.name.clone())).collect()
+    let names = |count: usize, ports: &[byoc::frontend::PortInfo], kind: &str| -> Vec<String> {
+        (0..count).map(|i| ports.get(i).map_or_else(|| format!("{kind}_{i}"), |port| port.name.clone())).collect()
     };
     let inputs = ports(names(program.inputs.len(), &built.signature.inputs, "input"), &program.inputs);
     let outputs = ports(names(program.outputs.len(), &built.signature.outputs, "output"), &program.outputs);
@@ -97,10 +97,10 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
     }
     let report = report::Report::new(&exported);
     files.push(("report.txt".into(), report.text().into_bytes()));
-    let mut listed: Vec<String> = files.iter().map(|file| file.0.clone()).collect();
-    listed.push(METADATA.into());
-    listed.sort();
-    files.push((METADATA.into(), report.json(&listed).into_bytes()));
+    let mut paths: Vec<String> = files.iter().map(|file| file.0.clone()).collect();
+    paths.push(METADATA.into());
+    paths.sort();
+    files.push((METADATA.into(), report.json(&paths).into_bytes()));
     files.sort();
     Ok(Project { files, arena: exported.program.arena, weights: report.weights, macs: report.macs })
 }
@@ -111,11 +111,11 @@ pub const METADATA: &str = "model.json";
 /// Checks that every input dimension is known.
 fn check_dimensions(built: &BuildOutput) -> Result<(), Failure> {
     for port in &built.compiled.program.inputs {
-        for (at, dim) in port.ty.dims.iter().enumerate() {
+        for (axis, dim) in port.ty.dims.iter().enumerate() {
             let name = match dim {
                 Dim::Fixed(_) => continue,
                 Dim::Symbolic(symbol) => symbol.to_string(),
-                Dim::Any => format!("{}.{at}", port.name),
+                Dim::Any => format!("{}.{axis}", port.name),
             };
             let message = format!("input \"{}\": expected dimensions known at export, found {dim}", port.name);
             return Err(Diagnostic::error(codes::frontends::UNBOUND_DIMENSION, message)
@@ -128,8 +128,8 @@ fn check_dimensions(built: &BuildOutput) -> Result<(), Failure> {
 
 fn check_recorded(ports: &[Port], values: &[Tensor]) -> Result<(), Failure> {
     for (port, value) in ports.iter().zip(values) {
-        let fits = dtype_to_api(value.dtype()) == port.dtype && value.bytes().len() as i64 == port.bytes();
-        if !fits {
+        let matches = dtype_to_api(value.dtype()) == port.dtype && value.bytes().len() as i64 == port.bytes();
+        if !matches {
             let message = format!(
                 "\"{}\": expected {} {:?}, found {} {:?}",
                 port.name,
@@ -145,18 +145,22 @@ fn check_recorded(ports: &[Port], values: &[Tensor]) -> Result<(), Failure> {
 }
 
 /// Returns the error that names every operator without C code generation.
-fn refusal(refused: &[Unsupported]) -> Failure {
-    let mut names: Vec<&str> = refused.iter().map(|r| r.operator.as_str()).filter(|name| !name.is_empty()).collect();
+fn refusal(refusals: &[Unsupported]) -> Failure {
+    let mut names: Vec<&str> = refusals.iter().map(|r| r.operator.as_str()).filter(|name| !name.is_empty()).collect();
     names.sort_unstable();
     names.dedup();
     let reason = match names[..] {
-        [] => refused.first().map(|r| r.reason.clone()).unwrap_or_default(),
+        [] => refusals.first().map(|r| r.reason.clone()).unwrap_or_default(),
         _ => format!("no C code generation for {}", names.join(", ")),
     };
     let mut diagnostic = not_exportable(reason);
-    for one in refused.iter().filter(|r| !r.operator.is_empty()) {
-        let nodes = if one.sources.is_empty() { String::new() } else { format!(" \"{}\"", one.sources.join("\", \"")) };
-        diagnostic = diagnostic.note(format!("{}{nodes}: {}", one.operator, one.reason));
+    for refusal_entry in refusals.iter().filter(|r| !r.operator.is_empty()) {
+        let nodes = if refusal_entry.sources.is_empty() {
+            String::new()
+        } else {
+            format!(" \"{}\"", refusal_entry.sources.join("\", \""))
+        };
+        diagnostic = diagnostic.note(format!("{}{nodes}: {}", refusal_entry.operator, refusal_entry.reason));
     }
     diagnostic.help("remove these operators from the model, or run it with \"byoc run\"").into()
 }

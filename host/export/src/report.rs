@@ -39,8 +39,8 @@ impl<'e, 'a> Report<'e, 'a> {
         let e = self.exported;
         let mut text = format!("{}\n\n", e.options.title);
         let w = &mut text;
-        let place = if e.has_weights_file() { " in a file" } else { "" };
-        let _ = writeln!(w, "flash  {:>12} bytes of constants{place}, and the code (make size)", self.weights);
+        let location = if e.has_weights_file() { " in a file" } else { "" };
+        let _ = writeln!(w, "flash  {:>12} bytes of constants{location}, and the code (make size)", self.weights);
         if self.region_constants > 0 {
             let _ = writeln!(w, "       {:>12} bytes of constants in region sources", self.region_constants);
         }
@@ -53,9 +53,9 @@ impl<'e, 'a> Report<'e, 'a> {
             let _ = writeln!(w, "Multiply-adds in backend regions are not counted.\n");
         }
         let _ = writeln!(w, "{:>5} {:>14} {:>12} {:>8}  operators", "step", "multiply-adds", "arena in use", "stack");
-        for (number, step) in e.program.steps.iter().enumerate() {
-            let first = step.comment.first().map_or("", String::as_str);
-            let _ = writeln!(w, "{number:>5} {:>14} {:>12} {:>8}  {first}", step.macs, step.live, step.stack);
+        for (index, step) in e.program.steps.iter().enumerate() {
+            let title = step.comment.first().map_or("", String::as_str);
+            let _ = writeln!(w, "{index:>5} {:>14} {:>12} {:>8}  {title}", step.macs, step.live, step.stack);
             for line in step.comment.iter().skip(1) {
                 let _ = writeln!(w, "{:>42}  {line}", "");
             }

@@ -20,19 +20,19 @@ const MARK: &[u8; 8] = b"BYOCWTS1";
 /// Returns the offset of each array in the file.
 pub fn offsets(arrays: &[Array]) -> Vec<usize> {
     let mut end = HEADER;
-    let place = |array: &Array| {
-        let at = end.next_multiple_of(ALIGN);
-        end = at + array.array.bytes.len();
-        at
+    let allocate = |array: &Array| {
+        let offset = end.next_multiple_of(ALIGN);
+        end = offset + array.array.bytes.len();
+        offset
     };
-    arrays.iter().map(place).collect()
+    arrays.iter().map(allocate).collect()
 }
 
 /// Returns the content of the file.
 pub fn content(arrays: &[Array]) -> Vec<u8> {
     let mut bytes = vec![0; HEADER];
-    for (array, at) in arrays.iter().zip(offsets(arrays)) {
-        bytes.resize(at, 0);
+    for (array, offset) in arrays.iter().zip(offsets(arrays)) {
+        bytes.resize(offset, 0);
         bytes.extend_from_slice(&array.array.bytes);
     }
     let hash = hash(&bytes[HEADER..]);
