@@ -26,26 +26,26 @@ impl PendingDirectory {
         target: &Path,
         is_replaceable: impl FnOnce(&Path) -> bool,
     ) -> std::result::Result<PendingDirectory, Diagnostic> {
-        let refused = |message: &str| {
+        let refusal = |message: &str| {
             Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("{}: {message}", target.display()))
                 .help("name a directory that is new, empty, or was written by the same command")
         };
         match std::fs::read_dir(target) {
             Ok(mut entries) => {
                 if entries.next().is_some() && !is_replaceable(target) {
-                    return Err(refused("expected an empty directory, found other files"));
+                    return Err(refusal("expected an empty directory, found other files"));
                 }
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) if error.kind() == ErrorKind::NotADirectory => {
-                return Err(refused("expected a directory, found a file"));
+                return Err(refusal("expected a directory, found a file"));
             }
             Err(error) => return Err(cannot_write(target, &error)),
         }
         let create = || {
             // `..` and symlinks are resolved first, so that the rename stays within one directory.
             let target = match target.canonicalize() {
-                Ok(found) => found,
+                Ok(dir_contents) => dir_contents,
                 Err(_) => std::path::absolute(target)?,
             };
             let parent = target.parent().unwrap_or(&target);
@@ -70,15 +70,15 @@ impl PendingDirectory {
     }
 
     fn replace(&self) -> Result<()> {
-        let old = self.temporary.path().join(OLD);
-        let existed = match std::fs::rename(&self.target, &old) {
+        let backup = self.temporary.path().join(OLD);
+        let existed = match std::fs::rename(&self.target, &backup) {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::NotFound => false,
             Err(error) => return Err(error),
         };
         std::fs::rename(self.path(), &self.target).inspect_err(|_| {
             if existed {
-                let _ = std::fs::rename(&old, &self.target);
+                let _ = std::fs::rename(&backup, &self.target);
             }
         })
     }
@@ -88,46 +88,46 @@ impl PendingDirectory {
 mod tests {
     use super::*;
 
-    fn names(folder: &Path) -> Vec<String> {
+    fn names(dir: &Path) -> Vec<String> {
         let mut names: Vec<String> =
-            std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
 
     #[test]
     fn appears_as_a_whole_or_not_at_all() {
-        let folder = tempfile::tempdir().unwrap();
-        let target = folder.path().join("out");
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out");
         let pending = PendingDirectory::begin(&target, |_| false).unwrap();
         std::fs::write(pending.path().join("a"), "1").unwrap();
         assert!(!target.exists());
         pending.commit().unwrap();
-        assert_eq!((names(&target), names(folder.path())), (vec!["a".to_owned()], vec!["out".to_owned()]));
+        assert_eq!((names(&target), names(dir.path())), (vec!["a".to_owned()], vec!["out".to_owned()]));
         // A non-replaceable target is an error; dropping an uncommitted directory leaves the target unchanged.
         let error = PendingDirectory::begin(&target, |_| false).err().unwrap();
         assert_eq!(error.code, codes::frontends::CANNOT_WRITE);
         drop(PendingDirectory::begin(&target, |found| found.join("a").is_file()).unwrap());
-        assert_eq!(names(folder.path()), ["out"]);
+        assert_eq!(names(dir.path()), ["out"]);
         let pending = PendingDirectory::begin(&target, |found| found.join("a").is_file()).unwrap();
         std::fs::write(pending.path().join("b"), "2").unwrap();
         pending.commit().unwrap();
-        assert_eq!((names(&target), names(folder.path())), (vec!["b".to_owned()], vec!["out".to_owned()]));
+        assert_eq!((names(&target), names(dir.path())), (vec!["b".to_owned()], vec!["out".to_owned()]));
     }
 
     #[test]
     fn refuses_files_and_missing_parents() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("file"), "").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
         for name in ["file", "missing/out"] {
-            let error = PendingDirectory::begin(&folder.path().join(name), |_| true).err().unwrap();
+            let error = PendingDirectory::begin(&dir.path().join(name), |_| true).err().unwrap();
             assert_eq!(error.code, codes::frontends::CANNOT_WRITE, "{name}");
         }
-        assert_eq!(names(folder.path()), ["file"]);
+        assert_eq!(names(dir.path()), ["file"]);
         // An empty directory is replaced.
-        let empty = folder.path().join("empty");
+        let empty = dir.path().join("empty");
         std::fs::create_dir(&empty).unwrap();
         PendingDirectory::begin(&empty, |_| false).unwrap().commit().unwrap();
-        assert_eq!(names(folder.path()), ["empty", "file"]);
+        assert_eq!(names(dir.path()), ["empty", "file"]);
     }
 }

@@ -21,14 +21,14 @@ pub fn open_regular(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-fn expect_regular(found: FileType) -> Result<()> {
-    if found.is_file() {
+fn expect_regular(file_type: FileType) -> Result<()> {
+    if file_type.is_file() {
         return Ok(());
     }
-    let kind = match found {
-        found if found.is_dir() => "a directory",
-        found if found.is_fifo() => "a FIFO",
-        found if found.is_socket() => "a socket",
+    let kind = match file_type {
+        file_type if file_type.is_dir() => "a directory",
+        file_type if file_type.is_fifo() => "a FIFO",
+        file_type if file_type.is_socket() => "a socket",
         _ => "a device",
     };
     Err(Error::other(format!("expected a regular file, found {kind}")))
@@ -64,8 +64,8 @@ pub fn map_file(path: &Path) -> Result<Bytes> {
 }
 
 /// Returns the diagnostic for a tensor file that cannot be read.
-pub fn bad_file(path: &Path, why: impl std::fmt::Display) -> Diagnostic {
-    Diagnostic::error(codes::frontends::BAD_TENSOR_FILE, format!("cannot read {}: {why}", path.display()))
+pub fn bad_file(path: &Path, reason: impl std::fmt::Display) -> Diagnostic {
+    Diagnostic::error(codes::frontends::BAD_TENSOR_FILE, format!("cannot read {}: {reason}", path.display()))
 }
 
 #[cfg(test)]
@@ -74,15 +74,15 @@ mod tests {
 
     #[test]
     fn only_regular_files_are_opened() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("text");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("text");
         std::fs::write(&path, "text").unwrap();
         assert_eq!(read_text(&path).unwrap(), "text");
         assert_eq!(&map_file(&path).unwrap()[..], b"text");
-        let fifo = folder.path().join("fifo");
+        let fifo = dir.path().join("fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
         for (path, kind) in
-            [(fifo.as_path(), "a FIFO"), (folder.path(), "a directory"), ("/dev/null".as_ref(), "a device")]
+            [(fifo.as_path(), "a FIFO"), (dir.path(), "a directory"), ("/dev/null".as_ref(), "a device")]
         {
             let error = open_regular(path).unwrap_err().to_string();
             assert_eq!(error, format!("expected a regular file, found {kind}"));

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    fn resident(bytes: &[u8]) -> u64 {
+    fn resident_bytes(bytes: &[u8]) -> u64 {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let start = format!("{:x}-", bytes.as_ptr() as usize);
         let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
@@ -131,12 +131,12 @@ mod tests {
         file.write_all(&content).unwrap();
         let map = Bytes::from_owner(MappedFile::of(file.as_file()).unwrap());
         assert_eq!(digest(&map), blake3::hash(&content));
-        assert!(resident(&map) < 1 << 20, "expected the digest to release its pages");
+        assert!(resident_bytes(&map) < 1 << 20, "expected the digest to release its pages");
         let range = MappedRange(map.slice(4096..(2 << 20) + 5));
         assert_eq!(range.as_ref(), &content[4096..(2 << 20) + 5]);
-        assert!(resident(&map) >= 2 << 20);
+        assert!(resident_bytes(&map) >= 2 << 20);
         drop(range);
-        assert!(resident(&map) < 1 << 20);
+        assert!(resident_bytes(&map) < 1 << 20);
         assert_eq!(map, content);
     }
 

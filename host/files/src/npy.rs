@@ -19,7 +19,7 @@ pub struct Header {
     /// Dimensions.
     pub shape: Shape,
     /// True if the elements are big-endian.
-    swapped: bool,
+    is_swapped: bool,
     /// True if the elements are column-major.
     fortran: bool,
 }
@@ -33,9 +33,9 @@ impl Header {
     /// # Errors
     /// If the header is truncated or invalid.
     pub fn read(file: &mut impl Read) -> Result<Header, String> {
-        let cut = |_| "the header is truncated".to_owned();
+        let truncated_error = |_| "the header is truncated".to_owned();
         let mut start = [0; 8];
-        file.read_exact(&mut start).map_err(cut)?;
+        file.read_exact(&mut start).map_err(truncated_error)?;
         if start[..6] != *MAGIC {
             return Err("expected a .npy file, found an unknown magic number".into());
         }
@@ -45,21 +45,21 @@ impl Header {
             2 | 3 => 4,
             other => return Err(format!("expected format version 1 to 3, found {other}")),
         };
-        file.read_exact(&mut length[..bytes]).map_err(cut)?;
+        file.read_exact(&mut length[..bytes]).map_err(truncated_error)?;
         let length = u32::from_le_bytes(length) as usize;
         if length > MAX_HEADER {
             return Err(format!("expected a header of at most {MAX_HEADER} bytes, found {length} bytes"));
         }
         let mut header = vec![0; length];
-        file.read_exact(&mut header).map_err(cut)?;
+        file.read_exact(&mut header).map_err(truncated_error)?;
         let header = std::str::from_utf8(&header).map_err(|_| "the header is not UTF-8")?;
-        let (dtype, swapped) = element_type(field(header, "descr")?.trim_matches(['\'', '"']))?;
+        let (dtype, is_swapped) = element_type(field(header, "descr")?.trim_matches(['\'', '"']))?;
         let dims = field(header, "shape")?.trim_matches(['(', ')']).split(',').map(str::trim).filter(|d| !d.is_empty());
         let shape: Shape = dims
             .map(|d| d.parse().map_err(|_| format!("expected a dimension, found \"{d}\"")))
             .collect::<Result<_, _>>()?;
         let fortran = field(header, "fortran_order")?.starts_with("True") && shape.len() > 1;
-        Ok(Header { dtype, shape, swapped, fortran })
+        Ok(Header { dtype, shape, is_swapped, fortran })
     }
 
     /// Returns the total size of the elements in bytes.
@@ -81,14 +81,14 @@ impl Header {
         let Header { dtype, ref shape, .. } = *self;
         let misfit =
             || ReadError::File(format!("expected the data of {dtype} with shape {shape:?}, found {size} bytes"));
-        let wanted = self.size().map_err(ReadError::File)?;
-        if u64::try_from(wanted) != Ok(size) {
+        let byte_count = self.size().map_err(ReadError::File)?;
+        if u64::try_from(byte_count) != Ok(size) {
             return Err(misfit());
         }
         let mut outcome = Ok(());
         let tensor = Tensor::build(dtype, shape, |bytes| {
             outcome = file.read_exact(bytes);
-            if self.swapped {
+            if self.is_swapped {
                 bytes.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
             }
             if dtype == DType::Bool {
@@ -119,15 +119,15 @@ impl ReadError {
     /// Converts the error to a diagnostic about the file `path`.
     pub fn of(self, path: &Path) -> Diagnostic {
         match self {
-            ReadError::File(why) => bad_file(path, why),
+            ReadError::File(reason) => bad_file(path, reason),
             ReadError::Memory(error) => Diagnostic::from(error).note(format!("while reading {}", path.display())),
         }
     }
 
     /// Prepends a location within the file to the message.
-    pub fn within(self, place: &str) -> ReadError {
+    pub fn within(self, location: &str) -> ReadError {
         match self {
-            ReadError::File(why) => ReadError::File(format!("{place}: {why}")),
+            ReadError::File(reason) => ReadError::File(format!("{location}: {reason}")),
             memory => memory,
         }
     }
@@ -154,7 +154,7 @@ pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
 /// If the file cannot be read or is not a tensor.
 pub fn header_of(path: &Path) -> Result<Header, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
-    Header::read(&mut &bytes[..]).map_err(|why| bad_file(path, why))
+    Header::read(&mut &bytes[..]).map_err(|reason| bad_file(path, reason))
 }
 
 /// Writes a tensor to a `.npy` file.
@@ -213,11 +213,12 @@ fn header(tensor: &Tensor) -> Vec<u8> {
 
 /// Returns the value of a field in the header, a Python dictionary literal, as text.
 fn field<'a>(header: &'a str, name: &str) -> Result<&'a str, String> {
-    let missing = || format!("missing field '{name}' in the header");
-    let at = header.find(&format!("'{name}'")).ok_or_else(missing)?;
-    let rest = header[at + name.len() + 2..].trim_start().strip_prefix(':').ok_or_else(missing)?.trim_start();
-    let end = if rest.starts_with('(') { rest.find(')').map(|i| i + 1) } else { rest.find([',', '}']) };
-    Ok(rest[..end.unwrap_or(rest.len())].trim_end())
+    let missing_field = || format!("missing field '{name}' in the header");
+    let position = header.find(&format!("'{name}'")).ok_or_else(missing_field)?;
+    let value =
+        header[position + name.len() + 2..].trim_start().strip_prefix(':').ok_or_else(missing_field)?.trim_start();
+    let end = if value.starts_with('(') { value.find(')').map(|i| i + 1) } else { value.find([',', '}']) };
+    Ok(value[..end.unwrap_or(value.len())].trim_end())
 }
 
 /// Parses a type string; returns the element type, and true if the elements are big-endian.
@@ -281,8 +282,8 @@ fn row_major(data: &[u8], shape: &[usize], size: usize, out: &mut [u8]) {
     }
     let mut index = vec![0; shape.len()];
     for element in out.chunks_exact_mut(size) {
-        let at = index.iter().zip(&strides).map(|(i, s)| i * s).sum::<usize>() * size;
-        element.copy_from_slice(&data[at..at + size]);
+        let offset = index.iter().zip(&strides).map(|(i, s)| i * s).sum::<usize>() * size;
+        element.copy_from_slice(&data[offset..offset + size]);
         for axis in (0..shape.len()).rev() {
             index[axis] += 1;
             if index[axis] < shape[axis] {
@@ -309,10 +310,10 @@ mod tests {
     fn reads_files_written_by_numpy() {
         let expected = Tensor::from_slice(&[2, 3], &[0i16, 1, 2, 3, 4, 5]);
         let little = [0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0];
-        let big = [0, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5];
+        let big_endian = [0, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5];
         let columns = [0, 0, 3, 0, 1, 0, 4, 0, 2, 0, 5, 0];
         assert_eq!(decode(&numpy_file("<i2", "False", "(2, 3)", &little)).unwrap(), expected);
-        assert_eq!(decode(&numpy_file(">i2", "False", "(2, 3)", &big)).unwrap(), expected);
+        assert_eq!(decode(&numpy_file(">i2", "False", "(2, 3)", &big_endian)).unwrap(), expected);
         assert_eq!(decode(&numpy_file("<i2", "True", "(2, 3)", &columns)).unwrap(), expected);
         assert_eq!(decode(&numpy_file("|u1", "False", "()", &[7])).unwrap(), Tensor::scalar(7u8));
         assert_eq!(
@@ -335,14 +336,14 @@ mod tests {
 
     #[test]
     fn rejects_damaged_files() {
-        let good = encode(&Tensor::from_slice(&[2, 3], &[0i16, 1, 2, 3, 4, 5]));
-        for length in 0..good.len() {
-            assert!(decode(&good[..length]).is_err(), "expected an error for {length} bytes");
+        let valid = encode(&Tensor::from_slice(&[2, 3], &[0i16, 1, 2, 3, 4, 5]));
+        for length in 0..valid.len() {
+            assert!(decode(&valid[..length]).is_err(), "expected an error for {length} bytes");
         }
         assert!(decode(&numpy_file("<i2", "False", "(99999999999, 99999999999)", &[0, 0])).is_err());
         let unknown = decode(&numpy_file("|O", "False", "(2,)", &[0, 0])).unwrap_err();
         assert!(unknown.of(Path::new("x.npy")).message.contains("'|O'"));
-        let mut long = good;
+        let mut long = valid;
         (long[6], long[8], long[9], long[10], long[11]) = (2, 0xff, 0xff, 0xff, 0xff);
         assert!(decode(&long).unwrap_err().of(Path::new("x.npy")).message.contains("4294967295 bytes"));
     }

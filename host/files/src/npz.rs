@@ -48,11 +48,11 @@ impl<'p> Npz<'p> {
             Some(index) => index,
             None if names.len() == 1 => 0,
             None => {
-                let wanted = name.unwrap_or("");
-                let mut diagnostic = bad_file(self.path, format!("missing entry \"{wanted}\""))
+                let entry_name = name.unwrap_or("");
+                let mut diagnostic = bad_file(self.path, format!("missing entry \"{entry_name}\""))
                     .note(format!("entries of the file: {}", names.join(", ")));
-                if let Some(near) = nearest(wanted, names.iter().map(String::as_str)) {
-                    diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+                if let Some(suggestion) = nearest(entry_name, names.iter().map(String::as_str)) {
+                    diagnostic = diagnostic.help(format!("did you mean \"{suggestion}\"?"));
                 }
                 return Err(diagnostic);
             }
@@ -76,10 +76,10 @@ impl<'p> Npz<'p> {
     /// If the entry is not an array, or the allocation fails.
     pub fn read(&mut self, index: usize) -> Result<Tensor, Diagnostic> {
         self.entry(index, |file| {
-            let mut counted = CountingReader { file, bytes: 0 };
-            let header = Header::read(&mut counted).map_err(ReadError::File)?;
-            let left = counted.file.size().saturating_sub(counted.bytes);
-            header.read_elements(&mut counted, left)
+            let mut reader = CountingReader { file, bytes: 0 };
+            let header = Header::read(&mut reader).map_err(ReadError::File)?;
+            let remaining = reader.file.size().saturating_sub(reader.bytes);
+            header.read_elements(&mut reader, remaining)
         })
     }
 
@@ -174,8 +174,8 @@ mod tests {
 
     #[test]
     fn round_trips_arrays() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.npz");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.npz");
         let (x, y) = (Tensor::from_slice(&[2], &[1.5f32, 2.5]), Tensor::scalar(7i64));
         write(&path, [("x", &x), ("y/z", &y)]).unwrap();
         assert_eq!(read(&path).unwrap(), [("x".to_owned(), x.clone()), ("y/z".to_owned(), y.clone())]);
@@ -189,8 +189,8 @@ mod tests {
 
     #[test]
     fn single_array_needs_no_name() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.npz");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.npz");
         let x = Tensor::from_slice(&[2], &[1u8, 2]);
         write(&path, [("arr_0", &x)]).unwrap();
         assert_eq!(read_entry(&path, Some("image")).unwrap(), x);

@@ -26,15 +26,15 @@ const MAX_LINKS: usize = 40;
 /// a socket receives the content only after all of it has been produced.
 ///
 /// # Errors
-/// E0513 if `path` is a directory, its directory is missing or not writable, or `fill` fails. No temporary file
-/// remains.
+/// E0513 if `path` is a directory, its directory is missing or not writable, or `write_contents` fails. No temporary
+/// file remains.
 pub fn write_atomically(
     path: &Path,
-    fill: impl FnOnce(&mut File) -> Result<()>,
+    write_contents: impl FnOnce(&mut File) -> Result<()>,
 ) -> std::result::Result<(), Diagnostic> {
     let write = || {
         let mut pending = Pending::begin(path)?;
-        fill(pending.file())?;
+        write_contents(pending.file())?;
         pending.commit()
     };
     write().map_err(|e| cannot_write(path, &e))
@@ -61,14 +61,14 @@ pub fn write_together(files: &[(&Path, &[u8])]) -> std::result::Result<(), Diagn
     Ok(())
 }
 
-/// Lets `fill` write to an unnamed temporary file, and copies the content to `out`. Content that needs seeking, such as
-/// an archive, is written to a pipe this way.
+/// Lets `write_contents` write to an unnamed temporary file, and copies the content to `out`. Content that needs
+/// seeking, such as an archive, is written to a pipe this way.
 ///
 /// # Errors
-/// If `fill` fails, in which case nothing has been written to `out`, or `out` cannot be written.
-pub fn write_through(out: &mut dyn Write, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
+/// If `write_contents` fails, in which case nothing has been written to `out`, or `out` cannot be written.
+pub fn write_through(out: &mut dyn Write, write: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let mut buffer = tempfile::tempfile()?;
-    fill(&mut buffer)?;
+    write(&mut buffer)?;
     copy(&mut buffer, out)
 }
 
@@ -129,8 +129,8 @@ impl Pending {
     pub fn commit(self) -> Result<()> {
         match self.0 {
             Destination::Adjacent { temporary, target, replaced } => {
-                if let Some(old) = replaced {
-                    old.apply_to(temporary.as_file())?;
+                if let Some(owner) = replaced {
+                    owner.apply_to(temporary.as_file())?;
                 }
                 temporary.persist(target).map_err(|e| e.error)?;
                 Ok(())
@@ -190,21 +190,21 @@ impl Target {
     fn of(path: &Path) -> Result<Target> {
         // The system follows the symlinks first, so that it can deny access according to its policy
         // (`fs.protected_symlinks`).
-        let found = match std::fs::metadata(path) {
+        let target_metadata = match std::fs::metadata(path) {
             Ok(metadata) => Some(metadata),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        if found.as_ref().is_some_and(Metadata::is_dir) {
+        if target_metadata.as_ref().is_some_and(Metadata::is_dir) {
             return Err(Error::new(ErrorKind::IsADirectory, "expected a file, found a directory"));
         }
-        if let Some(metadata) = &found
+        if let Some(metadata) = &target_metadata
             && !metadata.is_file()
         {
             return Ok(Target::Special { socket: metadata.file_type().is_socket() });
         }
         match follow(path)? {
-            Some(path) => Ok(Target::Regular { path, replaced: found.as_ref().map(FileOwnership::of) }),
+            Some(path) => Ok(Target::Regular { path, replaced: target_metadata.as_ref().map(FileOwnership::of) }),
             None => Ok(Target::Special { socket: false }),
         }
     }
@@ -218,18 +218,18 @@ fn follow(path: &Path) -> Result<Option<PathBuf>> {
         if !std::fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
             return Ok(Some(path));
         }
-        let folder = folder_of(&path);
-        if folder.canonicalize()?.starts_with("/proc") {
+        let dir = folder_of(&path);
+        if dir.canonicalize()?.starts_with("/proc") {
             return Ok(None);
         }
-        path = folder.join(std::fs::read_link(&path)?);
+        path = dir.join(std::fs::read_link(&path)?);
     }
     Err(Error::other("expected a chain of at most {MAX_LINKS} symbolic links, found more"))
 }
 
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
     }
 }
@@ -251,14 +251,14 @@ pub fn cannot_write(path: &Path, error: &Error) -> Diagnostic {
 mod tests {
     use super::*;
 
-    fn entries(folder: &Path) -> usize {
-        std::fs::read_dir(folder).unwrap().count()
+    fn entries(dir: &Path) -> usize {
+        std::fs::read_dir(dir).unwrap().count()
     }
 
     #[test]
     fn a_failed_write_leaves_the_old_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x.bin");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.bin");
         write_atomically(&path, |f| f.write_all(b"old")).unwrap();
         let error = write_atomically(&path, |f| {
             f.write_all(b"half of the n")?;
@@ -267,51 +267,51 @@ mod tests {
         .unwrap_err();
         assert_eq!(error.code, codes::frontends::CANNOT_WRITE);
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
-        assert_eq!(entries(folder.path()), 1, "no temporary file remains");
+        assert_eq!(entries(dir.path()), 1, "no temporary file remains");
     }
 
     #[test]
     fn write_together_is_all_or_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
         write_together(&[(&a, b"1"), (&b, b"2")]).unwrap();
         // The second target is a directory, so the first file must stay unchanged.
         std::fs::remove_file(&b).unwrap();
         std::fs::create_dir(&b).unwrap();
         assert_eq!(write_together(&[(&a, b"new"), (&b, b"new")]).unwrap_err().code, codes::frontends::CANNOT_WRITE);
         assert_eq!(std::fs::read(&a).unwrap(), b"1");
-        assert_eq!(entries(folder.path()), 2, "no temporary file remains");
+        assert_eq!(entries(dir.path()), 2, "no temporary file remains");
     }
 
     #[test]
     fn check_writable_detects_unwritable_targets() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(check_writable(&folder.path().join("a.byoc")).is_ok());
-        assert!(check_writable(&folder.path().join("missing/a.byoc")).is_err());
-        assert!(check_writable(folder.path()).is_err());
-        assert_eq!(entries(folder.path()), 0);
+        let dir = tempfile::tempdir().unwrap();
+        assert!(check_writable(&dir.path().join("a.byoc")).is_ok());
+        assert!(check_writable(&dir.path().join("missing/a.byoc")).is_err());
+        assert!(check_writable(dir.path()).is_err());
+        assert_eq!(entries(dir.path()), 0);
     }
 
     #[test]
     fn follows_a_chain_of_links() {
         use std::os::unix::fs::symlink;
-        let folder = tempfile::tempdir().unwrap();
-        let place = |name: &str| folder.path().join(name);
-        std::fs::create_dir(place("there")).unwrap();
-        symlink("second", place("first")).unwrap();
-        symlink("there/target", place("second")).unwrap();
-        write_atomically(&place("first"), |f| f.write_all(b"1")).unwrap();
-        assert_eq!(std::fs::read(place("there/target")).unwrap(), b"1");
-        assert!(place("first").is_symlink() && place("second").is_symlink());
-        symlink("loop", place("loop")).unwrap();
-        assert!(write_atomically(&place("loop"), |f| f.write_all(b"1")).is_err());
-        assert!(place("loop").is_symlink());
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir(path("there")).unwrap();
+        symlink("second", path("first")).unwrap();
+        symlink("there/target", path("second")).unwrap();
+        write_atomically(&path("first"), |f| f.write_all(b"1")).unwrap();
+        assert_eq!(std::fs::read(path("there/target")).unwrap(), b"1");
+        assert!(path("first").is_symlink() && path("second").is_symlink());
+        symlink("loop", path("loop")).unwrap();
+        assert!(write_atomically(&path("loop"), |f| f.write_all(b"1")).is_err());
+        assert!(path("loop").is_symlink());
     }
 
     #[test]
     fn keeps_the_mode() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
         for mode in [0o600, 0o640, 0o755] {
             std::fs::write(&path, "old").unwrap();
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
@@ -332,13 +332,13 @@ mod tests {
     #[test]
     fn writes_to_a_socket() {
         use std::io::Read;
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         check_writable(&path).unwrap();
         write_atomically(&path, |f| f.write_all(b"content")).unwrap();
-        let mut got = Vec::new();
-        listener.accept().unwrap().0.read_to_end(&mut got).unwrap();
-        assert_eq!(got, b"content");
+        let mut content = Vec::new();
+        listener.accept().unwrap().0.read_to_end(&mut content).unwrap();
+        assert_eq!(content, b"content");
     }
 }
