@@ -12,22 +12,22 @@ use std::path::{Component, Path, PathBuf};
 
 /// Files next to a model, mapped at first use.
 pub struct ExternalFiles {
-    folder: PathBuf,
+    dir: PathBuf,
     /// Permitted directories, with symlinks resolved.
-    allowed: Vec<PathBuf>,
+    allowed_dirs: Vec<PathBuf>,
     files: RefCell<BTreeMap<String, Bytes>>,
 }
 
 impl ExternalFiles {
     /// Creates the file set for the directory of the model, without mapping any file.
     pub fn beside(model: &Path) -> ExternalFiles {
-        let folder = match model.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        let dir = match model.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
             _ => PathBuf::from("."),
         };
         let target = model.canonicalize().ok().and_then(|model| model.parent().map(Path::to_owned));
-        let allowed = folder.canonicalize().into_iter().chain(target).collect();
-        ExternalFiles { folder, allowed, files: RefCell::default() }
+        let allowed_dirs = dir.canonicalize().into_iter().chain(target).collect();
+        ExternalFiles { dir, allowed_dirs, files: RefCell::default() }
     }
 
     /// Reads the external data of a tensor of `size` bytes.
@@ -38,16 +38,16 @@ impl ExternalFiles {
     pub fn read(&self, tensor: &TensorProto, size: usize) -> Result<Bytes, String> {
         let entries = external_entries(tensor);
         let location = *entries.get("location").ok_or("expected a location in external_data, found none")?;
-        let number = |key: &str| match entries.get(key) {
+        let integer_entry = |key: &str| match entries.get(key) {
             Some(text) => text
                 .parse::<usize>()
                 .map(Some)
                 .map_err(|_| format!("{key} in external_data: expected an integer >= 0, found \"{text}\"")),
             None => Ok(None),
         };
-        let offset = number("offset")?.unwrap_or(0);
+        let offset = integer_entry("offset")?.unwrap_or(0);
         let file = self.file(location)?;
-        let length = match number("length")? {
+        let length = match integer_entry("length")? {
             Some(length) => length,
             None => file.len().saturating_sub(offset),
         };
@@ -70,19 +70,19 @@ impl ExternalFiles {
             return Ok(file.clone());
         }
         let path = Path::new(location);
-        let inside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-        if !inside || location.is_empty() || location.contains('\\') {
+        let is_inside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+        if !is_inside || location.is_empty() || location.contains('\\') {
             return Err(format!("expected a data file below the model's directory, found \"{location}\""));
         }
-        let unreadable = |e: std::io::Error| format!("cannot read the external data in {location}: {e}");
-        let path = self.folder.join(path).canonicalize().map_err(unreadable)?;
-        if !self.allowed.iter().any(|folder| path.starts_with(folder)) {
+        let read_error = |e: std::io::Error| format!("cannot read the external data in {location}: {e}");
+        let path = self.dir.join(path).canonicalize().map_err(read_error)?;
+        if !self.allowed_dirs.iter().any(|dir| path.starts_with(dir)) {
             return Err(format!(
                 "expected a data file below the model's directory, found \"{location}\", a symlink to {}",
                 path.display()
             ));
         }
-        let file = byoc_files::map_file(&path).map_err(unreadable)?;
+        let file = byoc_files::map_file(&path).map_err(read_error)?;
         self.files.borrow_mut().insert(location.to_owned(), file.clone());
         Ok(file)
     }

@@ -37,34 +37,35 @@ impl TestFolder {
     /// # Errors
     /// If the directory cannot be listed, has no `model.onnx`, or has an invalid `data.json`.
     pub fn open(path: &Path) -> Result<TestFolder, Diagnostic> {
-        let bad = |why: String| {
-            Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, format!("{}: {why}", path.display())).note(
+        let not_a_test_folder = |reason: String| {
+            Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, format!("{}: {reason}", path.display())).note(
                 "a test directory contains model.onnx and directories test_data_set_N with input_K.pb and output_K.pb",
             )
         };
         let model = path.join("model.onnx");
         if !model.exists() {
-            return Err(bad("missing model.onnx".into()));
+            return Err(not_a_test_folder("missing model.onnx".into()));
         }
-        let mut numbered: Vec<(u64, TestSet)> = Vec::new();
-        for entry in list(path).map_err(|e| bad(e.to_string()))? {
+        let mut numbered_sets: Vec<(u64, TestSet)> = Vec::new();
+        for entry in list(path).map_err(|e| not_a_test_folder(e.to_string()))? {
             let number = entry.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix("test_data_set_"));
             let Some(number) = number.and_then(|n| n.parse::<u64>().ok()) else { continue };
-            let files = list(&entry).map_err(|e| bad(e.to_string()))?;
-            numbered.push((
+            let files = list(&entry).map_err(|e| not_a_test_folder(e.to_string()))?;
+            numbered_sets.push((
                 number,
                 TestSet { inputs: by_position(&files, "input_"), outputs: by_position(&files, "output_") },
             ));
         }
-        numbered.sort_by_key(|(number, _)| *number);
+        numbered_sets.sort_by_key(|(number, _)| *number);
         let (mut rtol, mut atol) = (None, None);
         let settings = path.join("data.json");
         if settings.exists() {
-            let text = byoc_files::read_text(&settings).map_err(|e| bad(format!("data.json: {e}")))?;
-            let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(format!("data.json: {e}")))?;
+            let text = byoc_files::read_text(&settings).map_err(|e| not_a_test_folder(format!("data.json: {e}")))?;
+            let json: serde_json::Value =
+                serde_json::from_str(&text).map_err(|e| not_a_test_folder(format!("data.json: {e}")))?;
             let tolerance = |key: &str| match json.get(key).and_then(serde_json::Value::as_f64) {
                 Some(number) if number < 0.0 => {
-                    Err(bad(format!("data.json: {key}: expected a number >= 0, found {number}")))
+                    Err(not_a_test_folder(format!("data.json: {key}: expected a number >= 0, found {number}")))
                 }
                 number => Ok(number),
             };
@@ -72,7 +73,7 @@ impl TestFolder {
         }
         let absolute = path.canonicalize();
         let name = absolute.as_deref().unwrap_or(path).file_name().map(|n| n.to_string_lossy().into_owned());
-        let sets = numbered.into_iter().map(|(_, set)| set).collect();
+        let sets = numbered_sets.into_iter().map(|(_, set)| set).collect();
         Ok(TestFolder { name: name.unwrap_or_default(), model, sets, rtol, atol })
     }
 
@@ -83,8 +84,8 @@ impl TestFolder {
     pub fn recorded_inputs(&self) -> Result<Vec<(String, Tensor)>, Vec<Diagnostic>> {
         let Some(set) = self.sets.first() else { return Ok(Vec::new()) };
         let signature = crate::signature(&self.model)?;
-        let recorded = signature.inputs.iter().zip(&set.inputs).filter_map(|(port, file)| Some((port, file.as_ref()?)));
-        recorded.map(|(port, file)| Ok((port.name.clone(), pb::read(file).map_err(|e| vec![e])?))).collect()
+        let pairs = signature.inputs.iter().zip(&set.inputs).filter_map(|(port, file)| Some((port, file.as_ref()?)));
+        pairs.map(|(port, file)| Ok((port.name.clone(), pb::read(file).map_err(|e| vec![e])?))).collect()
     }
 
     /// Imports the model. Inputs without a shape in `options` have the shapes recorded in the first data set.
@@ -119,7 +120,7 @@ impl TestSet {
 }
 
 fn read(files: &[Option<PathBuf>], ports: &[PortInfo], role: &str) -> Result<Vec<Tensor>, Diagnostic> {
-    let missing = |position: usize, port: &PortInfo| {
+    let missing_file = |position: usize, port: &PortInfo| {
         Diagnostic::error(
             codes::frontends::BAD_TEST_FOLDER,
             format!("missing {role}_{position}.pb for {role} \"{}\"", port.name),
@@ -129,7 +130,7 @@ fn read(files: &[Option<PathBuf>], ports: &[PortInfo], role: &str) -> Result<Vec
         .iter()
         .enumerate()
         .map(|(i, port)| {
-            let file = files.get(i).and_then(Option::as_ref).ok_or_else(|| missing(i, port))?;
+            let file = files.get(i).and_then(Option::as_ref).ok_or_else(|| missing_file(i, port))?;
             pb::read(file)
         })
         .collect()

@@ -42,8 +42,11 @@ impl ExpansionSize {
     /// shared with the file and not counted.
     fn of(node: &NodeProto) -> ExpansionSize {
         let raw = |a: &AttributeProto| a.t.as_ref().and_then(|t| t.raw_data.as_ref()).map_or(0, Bytes::len);
-        let shared: usize = node.attribute.iter().map(raw).sum();
-        ExpansionSize { nodes: 1, bytes: size_of::<NodeProto>() + 2 * node.encoded_len().saturating_sub(shared) }
+        let attribute_bytes: usize = node.attribute.iter().map(raw).sum();
+        ExpansionSize {
+            nodes: 1,
+            bytes: size_of::<NodeProto>() + 2 * node.encoded_len().saturating_sub(attribute_bytes),
+        }
     }
 
     fn add(&mut self, other: ExpansionSize) {
@@ -57,43 +60,43 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
     let callee = |node: &NodeProto| functions.get(&(node.domain.as_str(), node.op_type.as_str())).copied();
     let key = |function: &FunctionProto| std::ptr::from_ref(function);
     // `None` marks a function whose nodes are being counted.
-    let mut known: HashMap<*const FunctionProto, Option<ExpansionSize>> = HashMap::new();
-    let mut total = ExpansionSize::default();
+    let mut sizes_by_function: HashMap<*const FunctionProto, Option<ExpansionSize>> = HashMap::new();
+    let mut total_size = ExpansionSize::default();
     for function in nodes.iter().filter_map(callee) {
         // Stack of functions whose nodes are being counted, each with its next node and its partial sum.
-        let mut open: Vec<(&FunctionProto, usize, ExpansionSize)> = Vec::new();
-        if let Entry::Vacant(slot) = known.entry(key(function)) {
+        let mut stack: Vec<(&FunctionProto, usize, ExpansionSize)> = Vec::new();
+        if let Entry::Vacant(slot) = sizes_by_function.entry(key(function)) {
             slot.insert(None);
-            open.push((function, 0, ExpansionSize::default()));
+            stack.push((function, 0, ExpansionSize::default()));
         }
-        while let Some((function, next, sum)) = open.last_mut() {
+        while let Some((function, next, sum)) = stack.last_mut() {
             let Some(node) = function.node.get(*next) else {
-                known.insert(key(function), Some(*sum));
-                open.pop();
+                sizes_by_function.insert(key(function), Some(*sum));
+                stack.pop();
                 continue;
             };
-            match callee(node).map(|inner| (inner, known.get(&key(inner)))) {
+            match callee(node).map(|inner| (inner, sizes_by_function.get(&key(inner)))) {
                 None => sum.add(ExpansionSize::of(node)),
                 Some((_, Some(Some(inner)))) => sum.add(*inner),
                 Some((inner, Some(None))) => return Err(calls_itself(inner)),
                 Some((inner, None)) => {
-                    known.insert(key(inner), None);
-                    open.push((inner, 0, ExpansionSize::default()));
+                    sizes_by_function.insert(key(inner), None);
+                    stack.push((inner, 0, ExpansionSize::default()));
                     continue;
                 }
             }
             *next += 1;
         }
-        total.add(known.get(&key(function)).copied().flatten().unwrap_or_default());
+        total_size.add(sizes_by_function.get(&key(function)).copied().flatten().unwrap_or_default());
     }
-    if total.nodes > MAX_NODES {
+    if total_size.nodes > MAX_NODES {
         let message =
-            format!("model functions: expected at most {MAX_NODES} nodes after expansion, found {}", total.nodes);
+            format!("model functions: expected at most {MAX_NODES} nodes after expansion, found {}", total_size.nodes);
         return Err(invalid_model(message));
     }
     let limit = MAX_BYTES.min(memory::available());
-    if total.bytes > limit {
-        let (bytes, limit) = (memory::Bytes(total.bytes), memory::Bytes(limit));
+    if total_size.bytes > limit {
+        let (bytes, limit) = (memory::Bytes(total_size.bytes), memory::Bytes(limit));
         return Err(invalid_model(format!(
             "model functions: expected at most {limit} of nodes after expansion, found {bytes}"
         )));
@@ -135,11 +138,11 @@ pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
 
     let mut flat = Vec::with_capacity(nodes.len());
     let mut calls = 0usize;
-    let mut work: Vec<PendingNode> =
+    let mut worklist: Vec<PendingNode> =
         nodes.into_iter().rev().map(|node| PendingNode { node, opsets: main.clone(), depth: 0 }).collect();
-    while let Some(PendingNode { node, opsets: current, depth }) = work.pop() {
+    while let Some(PendingNode { node, opsets: call_opsets, depth }) = worklist.pop() {
         let Some(function) = functions.get(&(node.domain.as_str(), node.op_type.as_str())) else {
-            let opset = version(&current, &node.domain);
+            let opset = version(&call_opsets, &node.domain);
             flat.push(FlatNode { proto: node, opset });
             continue;
         };
@@ -147,9 +150,10 @@ pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
             return Err(calls_itself(function));
         }
         calls += 1;
-        let inner = if function.opset_import.is_empty() { current } else { Rc::new(opsets(&function.opset_import)) };
+        let inner =
+            if function.opset_import.is_empty() { call_opsets } else { Rc::new(opsets(&function.opset_import)) };
         let expanded = expand(&node, function, calls)?;
-        work.extend(expanded.into_iter().rev().map(|node| PendingNode {
+        worklist.extend(expanded.into_iter().rev().map(|node| PendingNode {
             node,
             opsets: inner.clone(),
             depth: depth + 1,
@@ -159,7 +163,7 @@ pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
 }
 
 /// Returns the nodes of `function` that replace `call`, in order.
-fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<Vec<NodeProto>, Diagnostic> {
+fn expand(call: &NodeProto, function: &FunctionProto, call_index: usize) -> Result<Vec<NodeProto>, Diagnostic> {
     if call.input.len() > function.input.len() || call.output.len() > function.output.len() {
         return Err(Diagnostic::error(
             codes::frontends::BAD_NODE,
@@ -186,9 +190,9 @@ fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<V
     // A result that is also an input is copied by an Identity node, whose output has the caller's name.
     let mut nodes = Vec::with_capacity(function.node.len());
     for (formal, actual) in function.output.iter().zip(&call.output) {
-        if let Some(at) = function.input.iter().position(|input| input == formal) {
-            let input = call.input.get(at).cloned().unwrap_or_default();
-            names.insert(formal, call.input.get(at).map_or("", String::as_str));
+        if let Some(index) = function.input.iter().position(|input| input == formal) {
+            let input = call.input.get(index).cloned().unwrap_or_default();
+            names.insert(formal, call.input.get(index).map_or("", String::as_str));
             nodes.push(NodeProto {
                 op_type: "Identity".into(),
                 input: vec![input],
@@ -201,7 +205,7 @@ fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<V
     let rename = |name: &String| match names.get(name.as_str()) {
         _ if name.is_empty() => String::new(),
         Some(actual) => (*actual).to_owned(),
-        None => format!("{}#{number}/{name}", call.name),
+        None => format!("{}#{call_index}/{name}", call.name),
     };
     for node in &function.node {
         let name = match (call.name.is_empty(), node.name.is_empty()) {
@@ -222,11 +226,11 @@ fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<V
 
 /// Resolves an attribute reference; `None` if the call omits the referenced attribute and the attribute has no default.
 fn attribute(attribute: &AttributeProto, call: &NodeProto, function: &FunctionProto) -> Option<AttributeProto> {
-    let wanted = &attribute.ref_attr_name;
-    if wanted.is_empty() {
+    let attribute_name = &attribute.ref_attr_name;
+    if attribute_name.is_empty() {
         return Some(attribute.clone());
     }
-    let given = call.attribute.iter().find(|a| a.name == *wanted);
-    let value = given.or_else(|| function.attribute_proto.iter().find(|a| a.name == *wanted))?;
+    let argument = call.attribute.iter().find(|a| a.name == *attribute_name);
+    let value = argument.or_else(|| function.attribute_proto.iter().find(|a| a.name == *attribute_name))?;
     Some(AttributeProto { name: attribute.name.clone(), ..value.clone() })
 }

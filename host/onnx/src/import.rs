@@ -18,8 +18,8 @@ pub fn run(
     options: &LoadOptions,
     external: Option<&ExternalFiles>,
 ) -> Result<Loaded, Vec<Diagnostic>> {
-    let one = |d: Diagnostic| vec![d];
-    let nodes = flatten(&mut model).map_err(one)?;
+    let single_diagnostic = |d: Diagnostic| vec![d];
+    let nodes = flatten(&mut model).map_err(single_diagnostic)?;
     let graph = model.graph.take().unwrap_or_default();
     let signature = graph_signature(&graph)?;
     let warnings = check_versions(&model, &nodes)?;
@@ -42,7 +42,8 @@ pub fn run(
         params.push(var);
     }
     for (position, node) in nodes.iter().enumerate() {
-        cancel::check(|| format!("{position} of {} model nodes had been converted", nodes.len())).map_err(one)?;
+        cancel::check(|| format!("{position} of {} model nodes had been converted", nodes.len()))
+            .map_err(single_diagnostic)?;
         convert(&mut importer, node, position).map_err(|d| vec![*d])?;
     }
     let mut results = Vec::new();
@@ -54,8 +55,8 @@ pub fn run(
     }
     let body = match results.as_slice() {
         [] => return Err(vec![invalid_model("expected a graph with at least one output, found none".into())]),
-        [one] => *one,
-        many => importer.builder.tuple(many).map_err(|d| vec![*d])?,
+        [single_diagnostic] => *single_diagnostic,
+        elements => importer.builder.tuple(elements).map_err(|d| vec![*d])?,
     };
     importer.builder.define("main", &params, body).map_err(|d| vec![*d])?;
     let ConversionState { builder, warnings, .. } = importer;
@@ -68,24 +69,24 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
     let versions: std::collections::BTreeSet<Option<i64>> = standard.map(|n| n.opset).collect();
     let mut warnings = Vec::new();
     for version in versions {
-        let wrong = |message: String| Diagnostic::error(codes::frontends::UNSUPPORTED_OPSET, message);
+        let opset_error = |message: String| Diagnostic::error(codes::frontends::UNSUPPORTED_OPSET, message);
         let range = format!("supported opsets: {OLDEST_OPSET} to {NEWEST_OPSET}");
         match version {
             None => {
                 return Err(vec![
-                    wrong("missing opset for the standard domain".into())
+                    opset_error("missing opset for the standard domain".into())
                         .note("opset_import has no entry for the standard domain"),
                 ]);
             }
             Some(v) if v < OLDEST_OPSET => {
                 return Err(vec![
-                    wrong(format!("unsupported opset {v}"))
+                    opset_error(format!("unsupported opset {v}"))
                         .note(range)
                         .help("convert the model with onnx.version_converter, or export it with a newer opset"),
                 ]);
             }
             Some(v) if v > NEWEST_OPSET => {
-                let mut warning = wrong(format!("opset {v} is newer than the newest supported opset"));
+                let mut warning = opset_error(format!("opset {v} is newer than the newest supported opset"));
                 warning.severity = byoc_ir::diag::Severity::Warning;
                 warnings.push(
                     warning.note(range).note("operators are interpreted as defined in the newest supported opset"),
@@ -102,36 +103,38 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
 
 /// Checks that every operator has a converter; all operators without one are reported together.
 fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
-    let mut missing: BTreeMap<(&str, &str, i64), usize> = BTreeMap::new();
+    let mut missing_operators: BTreeMap<(&str, &str, i64), usize> = BTreeMap::new();
     let mut pending: Vec<(&NodeProto, i64)> = nodes.iter().map(|node| (&node.proto, node.opset.unwrap_or(0))).collect();
     while let Some((proto, version)) = pending.pop() {
         let subgraphs = proto.attribute.iter().filter_map(|attribute| attribute.g.as_ref());
         pending.extend(subgraphs.flat_map(|graph| &graph.node).map(|node| (node, version)));
         if ops::converter(&proto.domain, &proto.op_type, version).is_none() {
             let domain = if is_standard_domain(&proto.domain) { STANDARD_DOMAIN } else { proto.domain.as_str() };
-            *missing.entry((proto.op_type.as_str(), domain, version)).or_default() += 1;
+            *missing_operators.entry((proto.op_type.as_str(), domain, version)).or_default() += 1;
         }
     }
-    if missing.is_empty() {
+    if missing_operators.is_empty() {
         return Ok(());
     }
     let mut error = Diagnostic::error(
         codes::frontends::UNSUPPORTED_OPERATOR,
-        match missing.len() {
+        match missing_operators.len() {
             1 => "the model has an unsupported operator".to_owned(),
             n => format!("the model has {n} unsupported operators"),
         },
     );
     let mut misspelt = None;
-    for ((op, domain, version), count) in missing {
+    for ((op, domain, version), count) in missing_operators {
         let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
         error = error.note(format!("{op} (domain {domain}, opset {version}), {times}"));
         if misspelt.is_none() {
-            misspelt = nearest(op, ops::names(domain)).filter(|near| *near != op);
+            misspelt = nearest(op, ops::names(domain)).filter(|suggestion| *suggestion != op);
         }
     }
     Err(vec![error.help(match misspelt {
-        Some(near) => format!("did you mean \"{near}\"? Otherwise export the model without these operators"),
+        Some(suggestion) => {
+            format!("did you mean \"{suggestion}\"? Otherwise export the model without these operators")
+        }
         None => "export the model without these operators, or with functions composed of standard operators".to_owned(),
     })])
 }
@@ -169,10 +172,10 @@ fn convert(importer: &mut ConversionState<'_>, flat: &FlatNode, position: usize)
             })?;
         }
     }
-    let first = importer.builder.module.nodes.len();
+    let first_node = importer.builder.module.nodes.len();
     let mut node = Node::new(importer, proto, version, inputs, origin);
     let outputs = converter(&mut node).map_err(|error| at_node(*error, &label, &proto.op_type))?;
-    importer.release_folded(proto, &outputs, first);
+    importer.release_folded(proto, &outputs, first_node);
     for (i, name) in proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
         let Some(&value) = outputs.get(i) else {
             let message = format!("unsupported output {i} (\"{name}\")");

@@ -54,8 +54,8 @@ pub const NEWEST_OPSET: i64 = 28;
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
     let bytes = read_model(path)?;
     let digest = mapped::digest(&bytes).to_hex().to_string();
-    let loaded = convert_model(decode(path, bytes)?, options, Some(&ExternalFiles::beside(path)))?;
-    Ok(Loaded { digest, ..loaded })
+    let model = convert_model(decode(path, bytes)?, options, Some(&ExternalFiles::beside(path)))?;
+    Ok(Loaded { digest, ..model })
 }
 
 /// Reads a model from the bytes of its file. External tensor data is read from `folder`; without a directory, external
@@ -63,11 +63,11 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic
 ///
 /// # Errors
 /// If the model is invalid or unsupported; independent errors are reported together.
-pub fn load_bytes(bytes: Bytes, folder: Option<&Path>, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
+pub fn load_bytes(bytes: Bytes, dir: Option<&Path>, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
     let digest = mapped::digest(&bytes).to_hex().to_string();
-    let external = folder.map(|folder| ExternalFiles::beside(&folder.join(IN_MEMORY)));
-    let loaded = convert_model(decode(Path::new(IN_MEMORY), bytes)?, options, external.as_ref())?;
-    Ok(Loaded { digest, ..loaded })
+    let external = dir.map(|dir| ExternalFiles::beside(&dir.join(IN_MEMORY)));
+    let model = convert_model(decode(Path::new(IN_MEMORY), bytes)?, options, external.as_ref())?;
+    Ok(Loaded { digest, ..model })
 }
 
 /// Reads the signature of a model from the bytes of its file.

@@ -55,16 +55,17 @@ impl Names {
     pub fn set(&mut self, module: &Module, value: ExprId, dims: &[Dim]) {
         let Type::Tensor(ty) = module.ty(value) else { return };
         if ty.dims.len() == dims.len() && ty.dims.contains(&Dim::Any) {
-            let known = |(own, given): (&Dim, &Dim)| if *own == Dim::Any { given.clone() } else { own.clone() };
-            let dims = ty.dims.iter().zip(dims).map(known).collect();
+            let known_dim =
+                |(own_dim, new_dim): (&Dim, &Dim)| if *own_dim == Dim::Any { new_dim.clone() } else { own_dim.clone() };
+            let dims = ty.dims.iter().zip(dims).map(known_dim).collect();
             self.by_value.insert(value, dims);
         }
     }
 
     /// Copies the named dimensions of a value to the variable that represents it.
-    pub fn copy(&mut self, from: ExprId, to: ExprId) {
-        if let Some(dims) = self.by_value.get(&from) {
-            self.by_value.insert(to, dims.clone());
+    pub fn copy(&mut self, source: ExprId, target: ExprId) {
+        if let Some(dims) = self.by_value.get(&source) {
+            self.by_value.insert(target, dims.clone());
         }
     }
 

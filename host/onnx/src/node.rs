@@ -109,8 +109,8 @@ impl<'a, 'm> Node<'a, 'm> {
     /// Returns the tensor of a constant, and adds the constant's origins to the origins of this node.
     pub fn constant_value(&mut self, value: ExprId) -> Option<Arc<Tensor>> {
         let tensor = self.importer.builder.module.expr(value).as_constant()?.clone();
-        let from = self.importer.builder.module.nodes[value].origin;
-        self.origin = self.importer.union(self.origin, from);
+        let origin = self.importer.builder.module.nodes[value].origin;
+        self.origin = self.importer.union(self.origin, origin);
         Some(tensor)
     }
 
@@ -190,9 +190,9 @@ impl<'a, 'm> Node<'a, 'm> {
     pub fn int(&mut self, i: usize, role: &str) -> Result<Option<i64>> {
         match self.ints(i, role)?.as_deref() {
             None => Ok(None),
-            Some([one]) => Ok(Some(*one)),
-            Some(many) => {
-                Err(self.invalid_node(format!("input {i} ({role}): expected one value, found {}", many.len())))
+            Some([single]) => Ok(Some(*single)),
+            Some(values) => {
+                Err(self.invalid_node(format!("input {i} ({role}): expected one value, found {}", values.len())))
             }
         }
     }
@@ -384,9 +384,9 @@ impl<'a, 'm> Node<'a, 'm> {
     /// # Errors
     /// If `steps` exceeds the remaining budget.
     pub fn reserve_steps(&mut self, steps: usize) -> Result<()> {
-        let left = self.importer.steps_left;
-        self.importer.steps_left = left.checked_sub(steps).ok_or_else(|| {
-            let message = format!("expected a sequence of at most {left} steps, found {steps} steps");
+        let remaining = self.importer.steps_left;
+        self.importer.steps_left = remaining.checked_sub(steps).ok_or_else(|| {
+            let message = format!("expected a sequence of at most {remaining} steps, found {steps} steps");
             let bound = format!("the recurrent layers of a model are unrolled into at most {MAX_STEPS} steps in total");
             Box::new(
                 self.invalid_node(message)
@@ -398,15 +398,15 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Creates a tensor filled with one value: a constant, or a call to `full` if the tensor is large.
-    pub fn filled(&mut self, dtype: DType, shape: &[usize], value: f64) -> Result<ExprId> {
+    pub fn constant_tensor(&mut self, dtype: DType, shape: &[usize], value: f64) -> Result<ExprId> {
         let value = self.scalar(dtype, value);
-        let wanted = AttrValue::ints(shape.iter().map(|&d| d as i64));
-        self.op("full", &[value], attrs![shape: wanted, dtype: dtype])
+        let dims = AttrValue::ints(shape.iter().map(|&d| d as i64));
+        self.op("full", &[value], attrs![shape: dims, dtype: dtype])
     }
 
     /// Creates a zero tensor, as [`Node::filled`] does.
     pub fn zeros(&mut self, dtype: DType, shape: &[usize]) -> Result<ExprId> {
-        self.filled(dtype, shape, 0.0)
+        self.constant_tensor(dtype, shape, 0.0)
     }
 
     /// Creates a constant vector.
@@ -416,8 +416,8 @@ impl<'a, 'm> Node<'a, 'm> {
 
     /// Returns `value` with this node added to its origins; used by identity nodes.
     pub fn forward(&mut self, value: ExprId) -> ExprId {
-        let from = self.importer.builder.module.nodes[value].origin;
-        let union = self.importer.union(from, self.origin);
+        let origin = self.importer.builder.module.nodes[value].origin;
+        let union = self.importer.union(origin, self.origin);
         self.importer.builder.module.nodes[value].origin = union;
         value
     }
@@ -458,8 +458,8 @@ impl<'a, 'm> Node<'a, 'm> {
 
     /// Concatenates values along an axis; a single value is returned unchanged.
     pub fn concatenate(&mut self, values: &[ExprId], axis: i64) -> Result<ExprId> {
-        if let [one] = values {
-            return Ok(*one);
+        if let [value] = values {
+            return Ok(*value);
         }
         let tuple = self.tuple(values)?;
         self.op("concatenate", &[tuple], attrs![axis: axis])

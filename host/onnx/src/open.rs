@@ -30,30 +30,34 @@ impl Node<'_, '_> {
     /// Returns input `i` if it is present and has a known shape, but at least one untracked element.
     pub fn untracked_input(&mut self, i: usize) -> Option<ExprId> {
         let value = self.computed_input(i)?;
-        let known = self.tracked_elements(value).is_some_and(|sizes| !sizes.contains(&None));
-        let sized = self.ty(value).is_ok_and(|ty| ty.shape().is_some());
-        if !known && sized { Some(value) } else { None }
+        let has_known_elements = self.tracked_elements(value).is_some_and(|sizes| !sizes.contains(&None));
+        let has_shape = self.ty(value).is_ok_and(|ty| ty.shape().is_some());
+        if !has_known_elements && has_shape { Some(value) } else { None }
     }
 
     /// Returns the dimensions of `value` in `range` as an `int64` vector.
     pub fn shape_vector(&mut self, value: ExprId, range: std::ops::Range<usize>) -> Result<ExprId> {
         let dims = self.dims(value)?;
         let dims = dims.get(range.clone()).unwrap_or_default();
-        if let Some(numbers) = dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect::<Option<Vec<i64>>>() {
+        if let Some(fixed_dims) = dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect::<Option<Vec<i64>>>() {
             // If `value` is a constant, the result inherits its origins.
             self.constant_value(value);
-            return Ok(self.vector(&numbers));
+            return Ok(self.vector(&fixed_dims));
         }
         let sizes = self.dims(value)?.iter().map(Size::of).collect();
-        let all = self.op("shape_of", &[value], attrs![dtype: DType::I64])?;
-        self.track_elements(all, sizes);
-        if range.len() == self.rank(value)? { Ok(all) } else { self.slice(all, 0, range.start, range.end) }
+        let shape_vector = self.op("shape_of", &[value], attrs![dtype: DType::I64])?;
+        self.track_elements(shape_vector, sizes);
+        if range.len() == self.rank(value)? {
+            Ok(shape_vector)
+        } else {
+            self.slice(shape_vector, 0, range.start, range.end)
+        }
     }
 
     /// Builds an `int64` vector from `sizes`.
     pub fn size_vector(&mut self, sizes: &[Size]) -> Result<ExprId> {
-        let parts = sizes.iter().map(|size| size.fold(self)).collect::<Result<Vec<_>>>()?;
-        let vector = self.concatenate(&parts, 0)?;
+        let elements = sizes.iter().map(|size| size.fold(self)).collect::<Result<Vec<_>>>()?;
+        let vector = self.concatenate(&elements, 0)?;
         if self.constant_value(vector).is_none() {
             self.track_elements(vector, sizes.iter().cloned().map(Some).collect());
         }
@@ -62,66 +66,66 @@ impl Node<'_, '_> {
 
     /// Builds an `int64` vector from `dims`. One dimension may be unknown; it becomes -1.
     fn dims_vector(&mut self, dims: &[Dim]) -> Result<ExprId> {
-        let mut parts = Vec::with_capacity(dims.len());
+        let mut elements = Vec::with_capacity(dims.len());
         for dim in dims {
-            parts.push(match dim {
+            elements.push(match dim {
                 Dim::Fixed(n) => self.vector(&[*n as i64]),
                 Dim::Any => self.vector(&[-1i64]),
                 Dim::Symbolic(expr) => expr.fold(self)?,
             });
         }
-        self.concatenate(&parts, 0)
+        self.concatenate(&elements, 0)
     }
 
-    /// Reshapes `value` to the dimensions `wanted`; one dimension may be unknown.
-    pub fn reshape_to(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId> {
+    /// Reshapes `value` to the dimensions `target_dims`; one dimension may be unknown.
+    pub fn reshape_to(&mut self, value: ExprId, target_dims: &[Dim]) -> Result<ExprId> {
         let dims = self.dims(value)?;
-        if dims == wanted && !wanted.contains(&Dim::Any) {
+        if dims == target_dims && !target_dims.contains(&Dim::Any) {
             return Ok(value);
         }
-        if let Some((codes, allowzero)) = reshape_codes(&dims, wanted)
-            && !(codes.contains(&-1) && self.may_be_empty(wanted))
+        if let Some((codes, allowzero)) = reshape_codes(&dims, target_dims)
+            && !(codes.contains(&-1) && self.may_be_empty(target_dims))
         {
             let result = self.op("reshape", &[value], attrs![newshape: codes, allowzero: allowzero])?;
-            self.name_dims(result, wanted);
+            self.name_dims(result, target_dims);
             return Ok(result);
         }
-        if let Some(like) = self.tensor_with_dims(wanted)? {
-            return self.op_without_attrs("reshape_like", &[value, like]);
+        if let Some(template) = self.tensor_with_dims(target_dims)? {
+            return self.op_without_attrs("reshape_like", &[value, template]);
         }
-        let newshape = self.dims_vector(wanted)?;
-        let result = self.op("dyn.reshape", &[value, newshape], attrs![allowzero: !wanted.contains(&Dim::Any)])?;
-        self.name_dims(result, wanted);
+        let newshape = self.dims_vector(target_dims)?;
+        let result = self.op("dyn.reshape", &[value, newshape], attrs![allowzero: !target_dims.contains(&Dim::Any)])?;
+        self.name_dims(result, target_dims);
         Ok(result)
     }
 
     /// Returns true if a dimension is 0 or may be 0 at run time, which makes -1 in a new shape ambiguous.
-    fn may_be_empty(&self, wanted: &[Dim]) -> bool {
-        let computed = |dim: &Dim| dim.symbols().iter().any(|name| self.is_computed_dim(name));
-        !wanted.contains(&Dim::Any) && wanted.iter().any(|dim| dim.fixed() == Some(0) || computed(dim))
+    fn may_be_empty(&self, target_dims: &[Dim]) -> bool {
+        let is_computed = |dim: &Dim| dim.symbols().iter().any(|name| self.is_computed_dim(name));
+        !target_dims.contains(&Dim::Any) && target_dims.iter().any(|dim| dim.fixed() == Some(0) || is_computed(dim))
     }
 
     /// Returns the product of the dimensions before `axis`, and the product of the remaining dimensions.
     pub fn flatten_at(&self, dims: &[Dim], axis: usize) -> Result<[Dim; 2]> {
-        let half = |dims: &[Dim]| {
+        let is_half_empty = |dims: &[Dim]| {
             Dim::product(dims).ok_or_else(|| self.invalid_node("the product of the dimensions overflows"))
         };
-        Ok([half(&dims[..axis])?, half(&dims[axis..])?])
+        Ok([is_half_empty(&dims[..axis])?, is_half_empty(&dims[axis..])?])
     }
 
-    pub fn broadcast_to(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId> {
-        if self.dims(value)? == wanted && !wanted.contains(&Dim::Any) {
+    pub fn broadcast_to(&mut self, value: ExprId, target_dims: &[Dim]) -> Result<ExprId> {
+        if self.dims(value)? == target_dims && !target_dims.contains(&Dim::Any) {
             return Ok(value);
         }
-        if let Some(shape) = wanted.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect::<Option<Vec<i64>>>() {
+        if let Some(shape) = target_dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect::<Option<Vec<i64>>>() {
             return self.op("broadcast_to", &[value], attrs![shape: AttrValue::from(shape)]);
         }
-        match self.tensor_with_dims(wanted)? {
-            Some(like) => self.op_without_attrs("broadcast_to_like", &[value, like]),
+        match self.tensor_with_dims(target_dims)? {
+            Some(template) => self.op_without_attrs("broadcast_to_like", &[value, template]),
             None => {
-                let shape = self.dims_vector(wanted)?;
+                let shape = self.dims_vector(target_dims)?;
                 let result = self.op_without_attrs("dyn.broadcast_to", &[value, shape])?;
-                self.name_dims(result, wanted);
+                self.name_dims(result, target_dims);
                 Ok(result)
             }
         }
@@ -132,22 +136,22 @@ impl Node<'_, '_> {
         let size = self.shape_vector(value, axis..axis + 1)?;
         let size = self.reshape(size, &[])?;
         let (zero, step) = (self.scalar(DType::I64, 0.0), self.scalar(DType::I64, 1.0));
-        let places = self.op("arange", &[zero, size, step], attrs![dtype: DType::I64])?;
+        let positions = self.op("arange", &[zero, size, step], attrs![dtype: DType::I64])?;
         let mut dims = vec![Dim::Fixed(1); self.rank(value)?];
         dims[axis] = self.dims(value)?[axis].clone();
-        self.reshape_to(places, &dims)
+        self.reshape_to(positions, &dims)
     }
 
     /// Slices `value` along an axis, from 0 to `dim`.
     pub fn slice_to(&mut self, value: ExprId, axis: usize, dim: &Dim) -> Result<ExprId> {
-        let mut wanted = vec![Dim::Fixed(1); self.rank(value)?];
-        wanted[axis] = dim.clone();
-        match self.tensor_with_dims(&wanted)? {
-            Some(like) => self.op("slice_like", &[value, like], attrs![axes: [axis as i64]]),
+        let mut index_shape = vec![Dim::Fixed(1); self.rank(value)?];
+        index_shape[axis] = dim.clone();
+        match self.tensor_with_dims(&index_shape)? {
+            Some(template) => self.op("slice_like", &[value, template], attrs![axes: [axis as i64]]),
             None => {
-                let (from, step, to) =
+                let (start, step, end) =
                     (self.vector(&[0i64]), self.vector(&[1i64]), self.dims_vector(std::slice::from_ref(dim))?);
-                let result = self.op("dyn.strided_slice", &[value, from, to, step], attrs![axes: [axis as i64]])?;
+                let result = self.op("dyn.strided_slice", &[value, start, end, step], attrs![axes: [axis as i64]])?;
                 let mut dims = self.dims(value)?;
                 dims[axis] = dim.clone();
                 self.name_dims(result, &dims);
@@ -156,23 +160,23 @@ impl Node<'_, '_> {
         }
     }
 
-    /// Builds a tensor with the dimensions `wanted`; `None` if a dimension is neither fixed nor an input symbol.
-    fn tensor_with_dims(&mut self, wanted: &[Dim]) -> Result<Option<ExprId>> {
+    /// Builds a tensor with the dimensions `target_dims`; `None` if a dimension is neither fixed nor an input symbol.
+    fn tensor_with_dims(&mut self, target_dims: &[Dim]) -> Result<Option<ExprId>> {
         let is_symbol = |dim: &Dim| dim.name().is_some_and(|name| !self.is_computed_dim(name));
-        if !wanted.iter().all(|dim| dim.fixed().is_some() || is_symbol(dim)) {
+        if !target_dims.iter().all(|dim| dim.fixed().is_some() || is_symbol(dim)) {
             return Ok(None);
         }
-        let fixed: Vec<usize> = wanted.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
-        let mut like = self.zeros(DType::F32, &fixed)?;
-        for (axis, dim) in wanted.iter().enumerate() {
+        let fixed_shape: Vec<usize> = target_dims.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
+        let mut template = self.zeros(DType::F32, &fixed_shape)?;
+        for (axis, dim) in target_dims.iter().enumerate() {
             if let Some(name) = dim.name() {
                 let lane = self.zeros_of_dim(name)?;
-                let codes: Vec<i64> = (0..wanted.len()).map(|i| if i == axis { -1 } else { 1 }).collect();
+                let codes: Vec<i64> = (0..target_dims.len()).map(|i| if i == axis { -1 } else { 1 }).collect();
                 let lane = self.op("reshape", &[lane], attrs![newshape: codes])?;
-                like = self.op_without_attrs("add", &[like, lane])?;
+                template = self.op_without_attrs("add", &[template, lane])?;
             }
         }
-        Ok(Some(like))
+        Ok(Some(template))
     }
 
     /// Returns a zero vector whose length is the symbolic dimension `name`. For an input dimension of the model, the
@@ -194,17 +198,21 @@ impl Node<'_, '_> {
             ));
         };
         let rank = self.rank(input)?;
-        let others: Vec<i64> = (0..rank).filter(|&i| i != axis).map(|i| i as i64).collect();
+        let other_axes: Vec<i64> = (0..rank).filter(|&i| i != axis).map(|i| i as i64).collect();
         let mut lane = input;
-        if !others.is_empty() {
-            let (begin, end, ones) = (vec![0i64; others.len()], vec![1i64; others.len()], vec![1i64; others.len()]);
-            lane =
-                self.op("strided_slice", &[lane], attrs![begin: begin, end: end, strides: ones, axes: others.clone()])?;
+        if !other_axes.is_empty() {
+            let (begin, end, unit_strides) =
+                (vec![0i64; other_axes.len()], vec![1i64; other_axes.len()], vec![1i64; other_axes.len()]);
+            lane = self.op(
+                "strided_slice",
+                &[lane],
+                attrs![begin: begin, end: end, strides: unit_strides, axes: other_axes.clone()],
+            )?;
         }
         lane = self.op_without_attrs("zeros_like", &[lane])?;
         lane = self.cast(lane, DType::F32)?;
-        if !others.is_empty() {
-            lane = self.op("sum", &[lane], attrs![axis: others])?;
+        if !other_axes.is_empty() {
+            lane = self.op("sum", &[lane], attrs![axis: other_axes])?;
         }
         self.cache_zeros(name, lane);
         Ok(lane)
@@ -237,45 +245,45 @@ impl DimOps<ExprId, Error> for Node<'_, '_> {
     }
 }
 
-/// Returns the codes for Relay's `reshape` from `dims` to `wanted`, and true if 0 denotes an empty dimension
+/// Returns the codes for Relay's `reshape` from `dims` to `target_dims`, and true if 0 denotes an empty dimension
 /// (`allowzero`) rather than a copied dimension; `None` if no codes express the reshape.
-fn reshape_codes(dims: &[Dim], wanted: &[Dim]) -> Option<(Vec<i64>, bool)> {
-    let by_index = codes_by_index(dims, wanted).map(|codes| (codes, wanted.contains(&Dim::Fixed(0))));
-    by_index.or_else(|| codes_by_factors(dims, wanted).map(|codes| (codes, false)))
+fn reshape_codes(dims: &[Dim], target_dims: &[Dim]) -> Option<(Vec<i64>, bool)> {
+    let by_index = codes_by_index(dims, target_dims).map(|codes| (codes, target_dims.contains(&Dim::Fixed(0))));
+    by_index.or_else(|| codes_by_factors(dims, target_dims).map(|codes| (codes, false)))
 }
 
 /// Encodes a reshape with fixed dimensions, copies of the dimension at the same index (0), and at most one -1.
-fn codes_by_index(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
-    let mut left = false;
-    let zero = wanted.contains(&Dim::Fixed(0));
-    wanted
+fn codes_by_index(dims: &[Dim], target_dims: &[Dim]) -> Option<Vec<i64>> {
+    let mut has_remainder = false;
+    let zero = target_dims.contains(&Dim::Fixed(0));
+    target_dims
         .iter()
         .enumerate()
         .map(|(i, dim)| match dim {
             Dim::Fixed(n) => Some(*n as i64),
             dim if !zero && *dim != Dim::Any && dims.get(i) == Some(dim) => Some(0),
-            _ => (!std::mem::replace(&mut left, true)).then_some(-1),
+            _ => (!std::mem::replace(&mut has_remainder, true)).then_some(-1),
         })
         .collect()
 }
 
 /// Encodes a reshape with copied dimensions (0), merges of two dimensions (-3), and splits of one dimension (-4).
-fn codes_by_factors(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
+fn codes_by_factors(dims: &[Dim], target_dims: &[Dim]) -> Option<Vec<i64>> {
     let mut codes = Vec::new();
     let (mut i, mut j) = (0, 0);
-    while j < wanted.len() {
-        let here = dims.get(i)?;
+    while j < target_dims.len() {
+        let source_dim = dims.get(i)?;
         let product =
             |pair: &[Dim]| (pair.len() == 2).then(|| Dim::product(pair)).flatten().filter(|dim| *dim != Dim::Any);
-        if *here == wanted[j] && *here != Dim::Any {
+        if *source_dim == target_dims[j] && *source_dim != Dim::Any {
             codes.push(0);
             (i, j) = (i + 1, j + 1);
-        } else if product(dims.get(i..i + 2).unwrap_or_default()).as_ref() == Some(&wanted[j]) {
+        } else if product(dims.get(i..i + 2).unwrap_or_default()).as_ref() == Some(&target_dims[j]) {
             codes.push(-3);
             (i, j) = (i + 2, j + 1);
-        } else if product(wanted.get(j..j + 2).unwrap_or_default()).as_ref() == Some(here) {
+        } else if product(target_dims.get(j..j + 2).unwrap_or_default()).as_ref() == Some(source_dim) {
             let code = |dim: &Dim| dim.fixed().map_or(-1, |n| n as i64);
-            let split = [code(&wanted[j]), code(&wanted[j + 1])];
+            let split = [code(&target_dims[j]), code(&target_dims[j + 1])];
             if split == [-1, -1] {
                 return None;
             }
@@ -294,12 +302,12 @@ mod tests {
     use byoc_ir::text::parse_dim;
 
     fn dims(text: &str) -> Vec<Dim> {
-        text.split_whitespace().map(|word| parse_dim(word).unwrap()).collect()
+        text.split_whitespace().map(|dim_text| parse_dim(dim_text).unwrap()).collect()
     }
 
     #[test]
     fn encodes_reshapes() {
-        let all = [
+        let cases = [
             ("b s 768", "b s 12 64", Some(vec![0, 0, 12, 64])),
             ("b s 12 64", "b s 768", Some(vec![0, 0, 768])),
             ("b s 64", "b*s 64", Some(vec![-1, 64])),
@@ -309,9 +317,9 @@ mod tests {
             ("b 49 3", "?", Some(vec![-1])),
             ("b 3 4", "b 0 4", Some(vec![-1, 0, 4])),
         ];
-        for (from, to, wanted) in all {
-            let found = reshape_codes(&dims(from), &dims(to)).map(|(codes, _)| codes);
-            assert_eq!(found, wanted, "{from} to {to}");
+        for (source_dims, target_dims, wanted) in cases {
+            let found = reshape_codes(&dims(source_dims), &dims(target_dims)).map(|(codes, _)| codes);
+            assert_eq!(found, wanted, "{source_dims} to {target_dims}");
         }
     }
 }

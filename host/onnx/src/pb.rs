@@ -17,7 +17,7 @@ pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
     let proto = TensorProto::decode(bytes)
         .map_err(|e| bad_file(path, format!("expected a TensorProto, found malformed protobuf data: {e}")))?;
-    tensor::decode(&proto, None).map_err(|why| bad_file(path, why))
+    tensor::decode(&proto, None).map_err(|reason| bad_file(path, reason))
 }
 
 /// Writes a tensor named `name` to a `.pb` file.
@@ -35,8 +35,8 @@ mod tests {
 
     #[test]
     fn round_trips_every_element_type() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("input_0.pb");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("input_0.pb");
         for &dtype in DType::ALL {
             let tensor = byoc_ir::tensor::random::tensor(dtype, &[2, 3], 5);
             write(&path, "x", &tensor).unwrap();
@@ -46,8 +46,8 @@ mod tests {
 
     #[test]
     fn rejects_other_files() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("input_0.pb");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("input_0.pb");
         std::fs::write(&path, "not a tensor").unwrap();
         assert_eq!(read(&path).unwrap_err().code, byoc_ir::diag::codes::frontends::BAD_TENSOR_FILE);
     }

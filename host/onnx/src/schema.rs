@@ -179,7 +179,7 @@ pub fn check_input(op: &str, i: usize, dtype: DType) -> Result<(), String> {
     let Ok(row) = INPUTS.binary_search_by_key(&op, |(name, _)| name) else { return Ok(()) };
     let inputs = INPUTS[row].1;
     let classes = match inputs {
-        [.., last, ".."] if i + 2 > inputs.len() => last,
+        [.., repeated_input, ".."] if i + 2 > inputs.len() => repeated_input,
         [.., ".."] if i + 2 == inputs.len() => inputs[i],
         inputs => inputs.get(i).copied().unwrap_or("fib"),
     };
@@ -192,11 +192,11 @@ pub fn check_input(op: &str, i: usize, dtype: DType) -> Result<(), String> {
     if classes.contains(class) {
         return Ok(());
     }
-    let words: Vec<&str> = [('f', "floating-point numbers"), ('i', "integers"), ('b', "Booleans")]
+    let class_names: Vec<&str> = [('f', "floating-point numbers"), ('i', "integers"), ('b', "Booleans")]
         .into_iter()
-        .filter_map(|(class, words)| classes.contains(class).then_some(words))
+        .filter_map(|(class, class_names)| classes.contains(class).then_some(class_names))
         .collect();
-    Err(format!("input {i}: expected {}, found {dtype}", words.join(" or ")))
+    Err(format!("input {i}: expected {}, found {dtype}", class_names.join(" or ")))
 }
 
 #[cfg(test)]

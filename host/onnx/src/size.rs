@@ -28,8 +28,8 @@ impl Sizes {
             return Some(sizes.clone());
         }
         let tensor = module.expr(value).as_constant()?;
-        let numbers = if tensor.len() <= MAX_ELEMENTS { tensor.view().to_i64s()? } else { return None };
-        Some(numbers.into_iter().map(|n| Some(Size::constant(n))).collect())
+        let constant_values = if tensor.len() <= MAX_ELEMENTS { tensor.view().to_i64s()? } else { return None };
+        Some(constant_values.into_iter().map(|n| Some(Size::constant(n))).collect())
     }
 
     /// Records the elements of a value.
@@ -70,27 +70,30 @@ impl Sizes {
 
     /// Evaluates an element-moving operator by running it on the indices of the elements.
     fn move_elements(&self, module: &Module, op: OpId, attrs: &Attrs, args: &[ExprId]) -> Option<Vec<Option<Size>>> {
-        let mut all = Vec::new();
-        let mut places = |value: ExprId| -> Option<Tensor> {
+        let mut all_sizes = Vec::new();
+        let mut positions_of = |value: ExprId| -> Option<Tensor> {
             let sizes = self.get(module, value)?;
             let shape = module.ty(value).as_tensor()?.shape()?;
-            let numbers: Vec<i64> = (all.len()..all.len() + sizes.len()).map(|i| i as i64).collect();
-            all.extend(sizes);
-            Some(Tensor::from_slice(&shape, &numbers))
+            let numbers_of_elements: Vec<i64> =
+                (all_sizes.len()..all_sizes.len() + sizes.len()).map(|i| i as i64).collect();
+            all_sizes.extend(sizes);
+            Some(Tensor::from_slice(&shape, &numbers_of_elements))
         };
         let mut values = Vec::with_capacity(args.len());
         for (i, &arg) in args.iter().enumerate() {
             values.push(match module.expr(arg) {
-                Expr::Tuple(fields) => Value::Tuple(fields.iter().map(|&field| places(field)).collect::<Option<_>>()?),
+                Expr::Tuple(fields) => {
+                    Value::Tuple(fields.iter().map(|&field| positions_of(field)).collect::<Option<_>>()?)
+                }
                 // A constant argument (for example, indices) determines how the elements move.
                 Expr::Constant(tensor) if i > 0 => Value::Tensor((**tensor).clone()),
                 _ if i > 0 => return None,
-                _ => Value::Tensor(places(arg)?),
+                _ => Value::Tensor(positions_of(arg)?),
             });
         }
         let outputs = op::evaluate(op, attrs, &values, 1 << 20).ok()?;
-        let moved = outputs.first()?.view().to_i64s()?;
-        moved.into_iter().map(|place| all.get(usize::try_from(place).ok()?).cloned()).collect()
+        let moved_positions = outputs.first()?.view().to_i64s()?;
+        moved_positions.into_iter().map(|position| all_sizes.get(usize::try_from(position).ok()?).cloned()).collect()
     }
 
     fn elementwise(&self, module: &Module, name: &str, args: &[ExprId], shape: &Shape) -> Option<Vec<Option<Size>>> {
@@ -122,18 +125,18 @@ impl Sizes {
 
 /// Returns the index of the operand element that broadcasts to result element `i`.
 fn broadcast_index(mut i: usize, shape: &[usize], operand_shape: &[usize]) -> usize {
-    let lead = shape.len() - operand_shape.len().min(shape.len());
-    let (mut at, mut step) = (0, 1);
+    let leading = shape.len() - operand_shape.len().min(shape.len());
+    let (mut offset, mut step) = (0, 1);
     for axis in (0..shape.len()).rev() {
         let index = i % shape[axis].max(1);
         i /= shape[axis].max(1);
-        if axis >= lead {
-            let size = operand_shape[axis - lead];
-            at += if size == 1 { 0 } else { index * step };
+        if axis >= leading {
+            let size = operand_shape[axis - leading];
+            offset += if size == 1 { 0 } else { index * step };
             step *= size;
         }
     }
-    at
+    offset
 }
 
 fn is_binary(name: &str) -> bool {
@@ -162,20 +165,22 @@ fn is_binary(name: &str) -> bool {
 
 /// Returns the result of an operator on two sizes if one expression is valid for all values of the symbols.
 fn binary(name: &str, a: &Size, b: &Size) -> Option<Size> {
-    let truth = |value: bool| Some(Size::constant(i64::from(value)));
-    let numbers = a.as_constant().zip(b.as_constant());
-    let (below, above) = (|| b.sub(a), || a.sub(b));
+    let boolean = |value: bool| Some(Size::constant(i64::from(value)));
+    let constant_values = a.as_constant().zip(b.as_constant());
+    let (difference, reverse_difference) = (|| b.sub(a), || a.sub(b));
     let never_negative = |size: Option<Size>| size.is_some_and(|size| size.is_non_negative());
-    let (less, greater) =
-        (|| never_negative(below().and_then(|d| d.offset(-1))), || never_negative(above().and_then(|d| d.offset(-1))));
-    let (at_most, at_least) = (|| never_negative(below()), || never_negative(above()));
-    let compare = |yes: bool, no: bool| if yes { truth(true) } else { no.then(|| Size::constant(0)) };
-    match (name, numbers) {
+    let (is_less, is_greater) = (
+        || never_negative(difference().and_then(|d| d.offset(-1))),
+        || never_negative(reverse_difference().and_then(|d| d.offset(-1))),
+    );
+    let (at_most, at_least) = (|| never_negative(difference()), || never_negative(reverse_difference()));
+    let compare = |yes: bool, no: bool| if yes { boolean(true) } else { no.then(|| Size::constant(0)) };
+    match (name, constant_values) {
         ("divide" | "trunc_divide", Some((x, y))) => x.checked_div(y).map(Size::constant),
         ("mod", Some((x, y))) => x.checked_rem(y).map(Size::constant),
         ("floor_mod", Some((x, y))) if y > 0 => x.checked_rem_euclid(y).map(Size::constant),
-        ("logical_and", Some((x, y))) => truth(x != 0 && y != 0),
-        ("logical_or", Some((x, y))) => truth(x != 0 || y != 0),
+        ("logical_and", Some((x, y))) => boolean(x != 0 && y != 0),
+        ("logical_or", Some((x, y))) => boolean(x != 0 || y != 0),
         ("logical_and" | "logical_or", _) => None,
         ("add", _) => a.add(b),
         ("subtract", _) => a.sub(b),
@@ -190,12 +195,12 @@ fn binary(name: &str, a: &Size, b: &Size) -> Option<Size> {
         }
         ("maximum", _) => a.maximum(b),
         ("minimum", _) => a.minimum(b),
-        ("equal", _) => compare(a == b, less() || greater()),
-        ("not_equal", _) => compare(less() || greater(), a == b),
-        ("less", _) => compare(less(), at_least()),
-        ("less_equal", _) => compare(at_most(), greater()),
-        ("greater", _) => compare(greater(), at_most()),
-        ("greater_equal", _) => compare(at_least(), less()),
+        ("equal", _) => compare(a == b, is_less() || is_greater()),
+        ("not_equal", _) => compare(is_less() || is_greater(), a == b),
+        ("less", _) => compare(is_less(), at_least()),
+        ("less_equal", _) => compare(at_most(), is_greater()),
+        ("greater", _) => compare(is_greater(), at_most()),
+        ("greater_equal", _) => compare(at_least(), is_less()),
         _ => None,
     }
 }
@@ -207,7 +212,7 @@ mod tests {
 
     fn size(text: &str) -> Option<Size> {
         match text.parse() {
-            Ok(number) => Some(Size::constant(number)),
+            Ok(value) => Some(Size::constant(value)),
             Err(_) if text == "?" => None,
             Err(_) => Size::of(&parse_dim(text).unwrap()),
         }
@@ -215,7 +220,7 @@ mod tests {
 
     #[test]
     fn simplifies_independently_of_symbols() {
-        let all = [
+        let cases = [
             ("multiply", "12", "s", "12*s"),
             ("multiply", "s", "-1", "?"),
             ("add", "s", "1", "s + 1"),
@@ -243,11 +248,11 @@ mod tests {
             ("minimum", "s", "8", "min(8, s)"),
             ("logical_and", "1", "0", "0"),
         ];
-        for (name, a, b, expected) in all {
-            let found = binary(name, &size(a).unwrap(), &size(b).unwrap());
+        for (name, a, b, expected) in cases {
+            let actual = binary(name, &size(a).unwrap(), &size(b).unwrap());
             // A negative multiple is a valid integer, but not a valid dimension, so `?` is expected.
-            let found = if (name, b) == ("multiply", "-1") { None } else { found };
-            assert_eq!(found, size(expected), "{name} {a} {b}");
+            let actual = if (name, b) == ("multiply", "-1") { None } else { actual };
+            assert_eq!(actual, size(expected), "{name} {a} {b}");
         }
     }
 

@@ -141,7 +141,7 @@ impl<'m> ConversionState<'m> {
         let tensor = match initializer {
             Initializer::Dense(proto) => self.decode(proto)?,
             Initializer::Sparse(proto) => tensor::decode_sparse(proto, MAX_FOLD_BYTES)
-                .map_err(|why| bad_tensor(name, &why, codes::frontends::BAD_TENSOR))?,
+                .map_err(|reason| bad_tensor(name, &reason, codes::frontends::BAD_TENSOR))?,
         };
         self.builder.origin = None;
         let value = self.builder.constant(tensor);
@@ -156,8 +156,8 @@ impl<'m> ConversionState<'m> {
         if matches!(self.builder.module.expr(value), Expr::Constant(_) | Expr::Var(_)) {
             return value;
         }
-        let known = self.functions[function].variables.iter().find(|(outer, _)| *outer == value);
-        if let Some(&(_, variable)) = known {
+        let captured = self.functions[function].variables.iter().find(|(outer, _)| *outer == value);
+        if let Some(&(_, variable)) = captured {
             return variable;
         }
         let ty = self.builder.module.ty(value).clone();
@@ -221,10 +221,10 @@ impl<'m> ConversionState<'m> {
     /// If the main graph binds the name twice. A subgraph may shadow names.
     pub fn bind_name(&mut self, name: &str, value: ExprId) -> Result<()> {
         let binding = Binding { value, depth: self.functions.len() };
-        let before = self.values.insert(name.to_owned(), binding);
+        let previous = self.values.insert(name.to_owned(), binding);
         if self.nesting > 0 {
-            self.shadowed.push((name.to_owned(), before));
-        } else if before.is_some() || self.initializers.contains_key(name) {
+            self.shadowed.push((name.to_owned(), previous));
+        } else if previous.is_some() || self.initializers.contains_key(name) {
             return Err(Box::new(invalid_model(format!("duplicate value \"{name}\""))));
         }
         Ok(())
@@ -241,9 +241,9 @@ impl<'m> ConversionState<'m> {
         self.nesting += 1;
         let outer = std::mem::take(&mut self.shadowed);
         let outputs = self.convert_subgraph(graph, opset, inputs);
-        for (name, before) in std::mem::replace(&mut self.shadowed, outer).into_iter().rev() {
-            match before {
-                Some(before) => self.values.insert(name, before),
+        for (name, previous) in std::mem::replace(&mut self.shadowed, outer).into_iter().rev() {
+            match previous {
+                Some(previous) => self.values.insert(name, previous),
                 None => self.values.remove(&name),
             };
         }
@@ -275,16 +275,16 @@ impl<'m> ConversionState<'m> {
     }
 
     /// Releases large initializers that a node has folded into new constants (usually a transposed matrix), so that
-    /// only one copy is in memory. Expressions with ids >= `first` belong to the node. If a later node uses a released
-    /// initializer, it is decoded again.
-    pub fn release_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first: usize) {
+    /// only one copy is in memory. Expressions with ids >= `first_id` belong to the node. If a later node uses a
+    /// released initializer, it is decoded again.
+    pub fn release_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first_id: usize) {
         const LARGE: usize = 64 << 10;
         for name in proto.input.iter().filter(|name| self.initializers.contains_key(name.as_str())) {
             let Some(id) = self.values.get(name).map(|binding| binding.value) else { continue };
             let module = &mut self.builder.module;
             let large = module.expr(id).as_constant().is_some_and(|tensor| tensor.bytes().len() >= LARGE);
             let mut read = !large || outputs.contains(&id) || self.retained_initializers.contains(&id);
-            for (_, node) in module.nodes.iter().rev().take(module.nodes.len() - first) {
+            for (_, node) in module.nodes.iter().rev().take(module.nodes.len() - first_id) {
                 node.expr.for_each_operand(|operand| read |= operand == id);
             }
             if read {
@@ -293,9 +293,9 @@ impl<'m> ConversionState<'m> {
                 continue;
             }
             self.values.remove(name);
-            let nothing = Tensor::empty();
-            module.nodes[id].ty = Type::tensor(nothing.dtype(), nothing.shape());
-            module.nodes[id].expr = Expr::Constant(nothing.into());
+            let empty_tensor = Tensor::empty();
+            module.nodes[id].ty = Type::tensor(empty_tensor.dtype(), empty_tensor.shape());
+            module.nodes[id].expr = Expr::Constant(empty_tensor.into());
         }
     }
 
@@ -303,12 +303,12 @@ impl<'m> ConversionState<'m> {
     pub fn decode(&self, proto: &TensorProto) -> Result<Tensor> {
         let external = proto.data_location == super::proto::LOCATION_EXTERNAL;
         let code = if external { codes::frontends::BAD_EXTERNAL_DATA } else { codes::frontends::BAD_TENSOR };
-        tensor::decode(proto, self.external).map_err(|why| bad_tensor(&proto.name, &why, code))
+        tensor::decode(proto, self.external).map_err(|reason| bad_tensor(&proto.name, &reason, code))
     }
 
     /// Creates a call, or a constant if the call can be folded.
     pub fn call(&mut self, name: &str, args: &[ExprId], attrs: Attrs, origin: OriginId) -> Result<ExprId> {
-        if let Some(values) = args.iter().map(|&a| self.known(a)).collect::<Option<Vec<Value>>>()
+        if let Some(values) = args.iter().map(|&a| self.known_value(a)).collect::<Option<Vec<Value>>>()
             && let Some(id) = op::lookup(name)
             && let Ok(attrs) = op::normalize_attrs(op::get(id), attrs.clone())
             && let Some(outputs) = self.fold(id, &attrs, args, &values)
@@ -326,18 +326,19 @@ impl<'m> ConversionState<'m> {
         let call = self.builder.op(name, args, attrs)?;
         self.names.derive(&self.builder.module, call, self.functions.len());
         let module = &self.builder.module;
-        let (Expr::Call(made), Type::Tensor(ty)) = (module.expr(call), module.ty(call)) else { return Ok(call) };
-        let Callee::Op(op) = made.callee else { return Ok(call) };
-        let Some(sizes) = self.sizes.of_call(module, op, &made.attrs, args, ty) else { return Ok(call) };
-        let numbers: Option<Vec<i64>> = sizes.iter().map(|size| size.as_ref().and_then(Size::as_constant)).collect();
-        let (Some(numbers), Some(shape)) = (numbers, ty.shape()) else {
+        let (Expr::Call(call_expr), Type::Tensor(ty)) = (module.expr(call), module.ty(call)) else { return Ok(call) };
+        let Callee::Op(op) = call_expr.callee else { return Ok(call) };
+        let Some(sizes) = self.sizes.of_call(module, op, &call_expr.attrs, args, ty) else { return Ok(call) };
+        let constant_sizes: Option<Vec<i64>> =
+            sizes.iter().map(|size| size.as_ref().and_then(Size::as_constant)).collect();
+        let (Some(constant_sizes), Some(shape)) = (constant_sizes, ty.shape()) else {
             self.sizes.set(call, sizes);
             return Ok(call);
         };
         // No element depends on a symbolic dimension, so the result is a constant.
         let tensor = match ty.dtype {
-            DType::I64 => Tensor::from_slice(&shape, &numbers),
-            dtype => tensor::from_f64s(dtype, &shape, &numbers.iter().map(|&n| n as f64).collect::<Vec<_>>()),
+            DType::I64 => Tensor::from_slice(&shape, &constant_sizes),
+            dtype => tensor::from_f64s(dtype, &shape, &constant_sizes.iter().map(|&n| n as f64).collect::<Vec<_>>()),
         };
         self.builder.origin = Some(self.union_with(origin, args));
         Ok(self.builder.constant(tensor))
@@ -357,7 +358,7 @@ impl<'m> ConversionState<'m> {
         union
     }
 
-    fn known(&self, id: ExprId) -> Option<Value> {
+    fn known_value(&self, id: ExprId) -> Option<Value> {
         let module = &self.builder.module;
         match module.expr(id) {
             Expr::Constant(tensor) => Some(Value::Tensor((**tensor).clone())),
@@ -414,6 +415,6 @@ enum Folded {
     Tuple(Vec<Tensor>),
 }
 
-fn bad_tensor(name: &str, why: &str, code: Code) -> Error {
-    Box::new(Diagnostic::error(code, format!("tensor \"{name}\": {why}")))
+fn bad_tensor(name: &str, reason: &str, code: Code) -> Error {
+    Box::new(Diagnostic::error(code, format!("tensor \"{name}\": {reason}")))
 }

@@ -95,8 +95,8 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
     let shape = shape(&proto.dims)?;
     let count = element_count(&shape).ok_or_else(|| format!("the size of shape {shape:?} overflows"))?;
     let size = count.checked_mul(dtype.size()).ok_or_else(|| format!("the size of shape {shape:?} overflows"))?;
-    let wrong =
-        |given: usize, unit: &str| format!("expected the data of {dtype} with shape {shape:?}, found {given} {unit}");
+    let size_error =
+        |found: usize, unit: &str| format!("expected the data of {dtype} with shape {shape:?}, found {found} {unit}");
 
     let raw: Option<Bytes> = if proto.data_location == LOCATION_EXTERNAL {
         let external = external.ok_or("expected embedded tensor data, found a reference to an external file")?;
@@ -106,14 +106,14 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
     };
     if let Some(raw) = raw {
         if dtype.bits() < 8 {
-            let packed = count.div_ceil(8 / dtype.bits());
-            if raw.len() != packed {
-                return Err(wrong(raw.len(), "bytes"));
+            let packed_len = count.div_ceil(8 / dtype.bits());
+            if raw.len() != packed_len {
+                return Err(size_error(raw.len(), "bytes"));
             }
-            return unpacked(dtype, &shape, raw.as_ref());
+            return unpack(dtype, &shape, raw.as_ref());
         }
         if raw.len() != size {
-            return Err(wrong(raw.len(), "bytes"));
+            return Err(size_error(raw.len(), "bytes"));
         }
         if dtype == DType::Bool && raw.iter().any(|&b| b > 1) {
             let values: Vec<bool> = raw.iter().map(|&b| b != 0).collect();
@@ -124,25 +124,25 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
             0 => Arc::new(raw),
             _ => aligned(raw.as_ref()).map_err(|e| e.to_string())?,
         };
-        return Tensor::from_storage(dtype, &shape, storage).ok_or_else(|| wrong(0, "bytes"));
+        return Tensor::from_storage(dtype, &shape, storage).ok_or_else(|| size_error(0, "bytes"));
     }
     if dtype.bits() < 8 {
         // Each int32 holds one byte of packed elements.
-        let packed: Vec<u8> = proto.int32_data.iter().map(|&value| value as u8).collect();
-        if packed.len() != count.div_ceil(8 / dtype.bits()) {
-            return Err(wrong(packed.len(), "values"));
+        let packed_bytes: Vec<u8> = proto.int32_data.iter().map(|&value| value as u8).collect();
+        if packed_bytes.len() != count.div_ceil(8 / dtype.bits()) {
+            return Err(size_error(packed_bytes.len(), "values"));
         }
-        return unpacked(dtype, &shape, &packed);
+        return unpack(dtype, &shape, &packed_bytes);
     }
-    let given = match dtype {
+    let found = match dtype {
         DType::F32 => proto.float_data.len(),
         DType::F64 => proto.double_data.len(),
         DType::I64 => proto.int64_data.len(),
         DType::U32 | DType::U64 => proto.uint64_data.len(),
         _ => proto.int32_data.len(),
     };
-    if given != count {
-        return Err(wrong(given, "values"));
+    if found != count {
+        return Err(size_error(found, "values"));
     }
     let tensor = Tensor::build(dtype, &shape, |bytes| match dtype {
         DType::F32 => bytes.copy_from_slice(bytemuck::cast_slice(&proto.float_data)),
@@ -166,27 +166,27 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
 }
 
 /// Unpacks elements of fewer than 8 bits, the first in the lowest bits, to one byte per element.
-fn unpacked(dtype: DType, shape: &[usize], packed: &[u8]) -> Result<Tensor, String> {
-    let (bits, per_byte) = (dtype.bits(), 8 / dtype.bits());
+fn unpack(dtype: DType, shape: &[usize], packed_bytes: &[u8]) -> Result<Tensor, String> {
+    let (bits, elements_per_byte) = (dtype.bits(), 8 / dtype.bits());
     let signed = matches!(dtype, DType::I4 | DType::I2);
     let tensor = Tensor::build(dtype, shape, |bytes| {
         for (i, byte) in bytes.iter_mut().enumerate() {
-            let high = packed[i / per_byte] << (8 - bits - i % per_byte * bits);
+            let shifted_byte = packed_bytes[i / elements_per_byte] << (8 - bits - i % elements_per_byte * bits);
             // An arithmetic shift extends the sign.
-            *byte = if signed { (high as i8 >> (8 - bits)) as u8 } else { high >> (8 - bits) };
+            *byte = if signed { (shifted_byte as i8 >> (8 - bits)) as u8 } else { shifted_byte >> (8 - bits) };
         }
     });
     tensor.map_err(|e| e.to_string())
 }
 
 /// Packs elements of fewer than 8 bits, the first into the lowest bits.
-fn packed(dtype: DType, bytes: &[u8]) -> Vec<u8> {
-    let (bits, per_byte) = (dtype.bits(), 8 / dtype.bits());
+fn pack(dtype: DType, bytes: &[u8]) -> Vec<u8> {
+    let (bits, elements_per_byte) = (dtype.bits(), 8 / dtype.bits());
     let pack = |chunk: &[u8]| {
         let mask = u8::MAX >> (8 - bits);
-        chunk.iter().enumerate().fold(0, |packed, (i, byte)| packed | (byte & mask) << (i * bits))
+        chunk.iter().enumerate().fold(0, |packed_len, (i, byte)| packed_len | (byte & mask) << (i * bits))
     };
-    bytes.chunks(per_byte).map(pack).collect()
+    bytes.chunks(elements_per_byte).map(pack).collect()
 }
 
 /// Converts a sparse tensor to a dense tensor of at most `limit` bytes.
@@ -210,9 +210,9 @@ pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, 
         [_, rank] if rank == shape.len() => flat
             .chunks(rank.max(1))
             .map(|index| {
-                index.iter().zip(&shape).try_fold(0i64, |at, (&i, &d)| {
+                index.iter().zip(&shape).try_fold(0i64, |sum, (&i, &d)| {
                     (i >= 0 && (i as usize) < d)
-                        .then(|| at * d as i64 + i)
+                        .then(|| sum * d as i64 + i)
                         .ok_or("sparse tensor: an index is out of bounds")
                 })
             })
@@ -232,8 +232,8 @@ pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, 
     }
     let width = values.dtype().size();
     let tensor = Tensor::build(values.dtype(), &shape, |bytes| {
-        for (value, &at) in values.bytes().chunks_exact(width).zip(&flat) {
-            bytes[at as usize * width..][..width].copy_from_slice(value);
+        for (value, &position) in values.bytes().chunks_exact(width).zip(&flat) {
+            bytes[position as usize * width..][..width].copy_from_slice(value);
         }
     });
     tensor.map_err(|e| e.to_string())
@@ -246,7 +246,7 @@ pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
         dims: tensor.shape().iter().map(|&d| d as i64).collect(),
         data_type: type_number(tensor.dtype()),
         raw_data: Some(match tensor.dtype() {
-            dtype if dtype.bits() < 8 => Bytes::from(packed(dtype, tensor.bytes())),
+            dtype if dtype.bits() < 8 => Bytes::from(pack(dtype, tensor.bytes())),
             _ => Bytes::copy_from_slice(tensor.bytes()),
         }),
         ..TensorProto::default()

@@ -27,8 +27,8 @@ struct Heads {
 fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let flat = n.rank(n.input(0)?)? == 3;
     let Heads { query, key: new_key, value: new_value } = heads(n, flat)?;
-    let past = [n.optional_input(4), n.optional_input(5)];
-    let (key, value) = match past {
+    let past_inputs = [n.optional_input(4), n.optional_input(5)];
+    let (key, value) = match past_inputs {
         [None, None] => (new_key, new_value),
         [Some(past_key), Some(past_value)] => {
             (n.concatenate(&[past_key, new_key], 2)?, n.concatenate(&[past_value, new_value], 2)?)
@@ -41,8 +41,8 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let softcap = n.float_attr("softcap", 0.0)?;
     let capped = if softcap > 0.0 {
         let ratio = n.with_scalar("divide", products, softcap)?;
-        let bounded = n.op_without_attrs("tanh", &[ratio])?;
-        n.with_scalar("multiply", bounded, softcap)?
+        let tanh = n.op_without_attrs("tanh", &[ratio])?;
+        n.with_scalar("multiply", tanh, softcap)?
     } else {
         products
     };
@@ -53,9 +53,11 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let precision = match n.int_attr("softmax_precision", 0)? {
         0 => dtype,
-        number => crate::tensor::dtype(number as i32).filter(|dtype| dtype.is_float()).ok_or_else(|| {
-            n.invalid_node(format!("attribute softmax_precision: expected a float type, found {number}"))
-        })?,
+        dtype_number => {
+            crate::tensor::dtype(dtype_number as i32).filter(|dtype| dtype.is_float()).ok_or_else(|| {
+                n.invalid_node(format!("attribute softmax_precision: expected a float type, found {dtype_number}"))
+            })?
+        }
     };
     let logits = n.cast(masked, precision)?;
     let mut weights = n.op("nn.softmax", &[logits], attrs![axis: -1])?;
@@ -67,20 +69,20 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut result = matmul(n, weights, repeated_value, None)?;
     if flat {
         let dims = n.dims(result)?;
-        let hidden = Dim::product(&[dims[1].clone(), dims[3].clone()]).unwrap_or(Dim::Any);
+        let hidden_size = Dim::product(&[dims[1].clone(), dims[3].clone()]).unwrap_or(Dim::Any);
         let rows = n.transpose(result, &[0, 2, 1, 3])?;
-        result = n.reshape_to(rows, &[dims[0].clone(), dims[2].clone(), hidden])?;
+        result = n.reshape_to(rows, &[dims[0].clone(), dims[2].clone(), hidden_size])?;
     }
-    let shown = match shown(n)? {
+    let visible_range = match visible_positions(n)? {
         Shown::Products => products,
         Shown::Capped => capped,
         Shown::Masked => masked,
         Shown::Weights => weights,
     };
-    Ok(vec![result, key, value, shown])
+    Ok(vec![result, key, value, visible_range])
 }
 
-fn shown(n: &Node<'_, '_>) -> Result<Shown> {
+fn visible_positions(n: &Node<'_, '_>) -> Result<Shown> {
     match n.int_attr("qk_matmul_output_mode", 0)? {
         0 => Ok(Shown::Products),
         1 => Ok(Shown::Capped),
@@ -114,12 +116,14 @@ fn heads(n: &mut Node<'_, '_>, flat: bool) -> Result<Heads> {
 /// Converts (batch, sequence, heads * size) to (batch, heads, sequence, size).
 pub(super) fn split_heads(n: &mut Node<'_, '_>, x: ExprId, heads: i64) -> Result<ExprId> {
     let dims = n.dims(x)?;
-    let hidden = dims[2].fixed().ok_or_else(|| n.invalid_node(format!("expected a known width, found {}", dims[2])))?;
-    let heads = usize::try_from(heads).ok().filter(|&heads| heads > 0 && hidden.is_multiple_of(heads));
-    let heads = heads
-        .ok_or_else(|| n.invalid_node(format!("expected a width divisible by the number of heads, found {hidden}")))?;
-    let wanted = [dims[0].clone(), dims[1].clone(), Dim::Fixed(heads), Dim::Fixed(hidden / heads)];
-    let split = n.reshape_to(x, &wanted)?;
+    let hidden_size =
+        dims[2].fixed().ok_or_else(|| n.invalid_node(format!("expected a known width, found {}", dims[2])))?;
+    let heads = usize::try_from(heads).ok().filter(|&heads| heads > 0 && hidden_size.is_multiple_of(heads));
+    let heads = heads.ok_or_else(|| {
+        n.invalid_node(format!("expected a width divisible by the number of heads, found {hidden_size}"))
+    })?;
+    let target_dims = [dims[0].clone(), dims[1].clone(), Dim::Fixed(heads), Dim::Fixed(hidden_size / heads)];
+    let split = n.reshape_to(x, &target_dims)?;
     n.transpose(split, &[0, 2, 1, 3])
 }
 
@@ -148,37 +152,37 @@ fn scaled_products(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<E
         .fixed()
         .ok_or_else(|| n.invalid_node("expected a known head size, found an unknown dimension"))?;
     let scale = if n.has("scale") { n.float_attr("scale", 1.0)? } else { 1.0 / (size as f64).sqrt() };
-    let transposed = n.transpose(key, &[0, 1, 3, 2])?;
+    let transposed_key = n.transpose(key, &[0, 1, 3, 2])?;
     if matches!(n.dtype(query)?, DType::F32 | DType::F64) {
         let query = n.with_scalar("multiply", query, scale)?;
-        return matmul(n, query, transposed, None);
+        return matmul(n, query, transposed_key, None);
     }
     let query = n.with_scalar("multiply", query, scale.sqrt())?;
-    let transposed = n.with_scalar("multiply", transposed, scale.sqrt())?;
-    matmul(n, query, transposed, None)
+    let transposed_key = n.with_scalar("multiply", transposed_key, scale.sqrt())?;
+    matmul(n, query, transposed_key, None)
 }
 
 /// Returns the bias of the logits: 0 where a query attends to a key and -inf elsewhere, plus the floating-point mask,
 /// if any. Returns `None` if no bias is needed.
 fn bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, dtype: DType) -> Result<Option<ExprId>> {
-    let mut allowed = visible_keys(n, query, key)?;
-    let mut added = None;
+    let mut visible = visible_keys(n, query, key)?;
+    let mut total_bias = None;
     if let Some(mask) = n.optional_input(3) {
         let boolean = n.dtype(mask)? == DType::Bool;
         let mask = if boolean { mask } else { n.cast(mask, dtype)? };
         let mask = extend_mask(n, mask, key, boolean)?;
         if boolean {
-            allowed = Some(and(n, allowed, mask)?);
+            visible = Some(and(n, visible, mask)?);
         } else {
-            added = Some(mask);
+            total_bias = Some(mask);
         }
     }
-    let Some(allowed) = allowed else { return Ok(added) };
-    let (zero, never) = (n.scalar(dtype, 0.0), n.scalar(dtype, f64::NEG_INFINITY));
-    let chosen = n.op_without_attrs("where", &[allowed, zero, never])?;
-    match added {
-        Some(added) => n.op_without_attrs("add", &[chosen, added]).map(Some),
-        None => Ok(Some(chosen)),
+    let Some(visible) = visible else { return Ok(total_bias) };
+    let (zero, neg_infinity) = (n.scalar(dtype, 0.0), n.scalar(dtype, f64::NEG_INFINITY));
+    let selected = n.op_without_attrs("where", &[visible, zero, neg_infinity])?;
+    match total_bias {
+        Some(total_bias) => n.op_without_attrs("add", &[selected, total_bias]).map(Some),
+        None => Ok(Some(selected)),
     }
 }
 
@@ -193,7 +197,7 @@ fn and(n: &mut Node<'_, '_>, a: Option<ExprId>, b: ExprId) -> Result<ExprId> {
 /// sequence lengths; `None` if every query sees every key.
 fn visible_keys(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<Option<ExprId>> {
     let causal = n.int_attr("is_causal", 0)? != 0;
-    let (left, right) = (n.int_attr("left_window_size", -1)?, n.int_attr("right_window_size", -1)?);
+    let (left_window, right_window) = (n.int_attr("left_window_size", -1)?, n.int_attr("right_window_size", -1)?);
     let lengths = match n.optional_input(6) {
         Some(lengths) => {
             let batch = n.dims(lengths)?.first().cloned().unwrap_or(Dim::Fixed(1));
@@ -207,15 +211,15 @@ fn visible_keys(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<Opti
         Some(lengths) => Some(n.op_without_attrs("less", &[columns, lengths])?),
         None => None,
     };
-    if !causal && left < 0 && right < 0 {
+    if !causal && left_window < 0 && right_window < 0 {
         return Ok(visible);
     }
     let rows = positions(n, query, 2)?;
     let offset = match (n.optional_input(4), lengths) {
-        (Some(past), _) => Some(n.shape_vector(past, 2..3)?),
+        (Some(past_inputs), _) => Some(n.shape_vector(past_inputs, 2..3)?),
         (None, Some(lengths)) => {
-            let own = n.shape_vector(query, 2..3)?;
-            Some(n.op_without_attrs("subtract", &[lengths, own])?)
+            let query_length = n.shape_vector(query, 2..3)?;
+            Some(n.op_without_attrs("subtract", &[lengths, query_length])?)
         }
         (None, None) => None,
     };
@@ -223,66 +227,67 @@ fn visible_keys(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<Opti
         Some(offset) => n.op_without_attrs("add", &[rows, offset])?,
         None => rows,
     };
-    let mut bound = |comparison: &str, distance: i64| -> Result<()> {
-        let limit = n.with_scalar("add", rows, distance as f64)?;
-        let inside = n.op_without_attrs(comparison, &[columns, limit])?;
-        visible = Some(and(n, visible, inside)?);
+    let mut bound = |comparison: &str, bound_offset: i64| -> Result<()> {
+        let limit = n.with_scalar("add", rows, bound_offset as f64)?;
+        let is_inside = n.op_without_attrs(comparison, &[columns, limit])?;
+        visible = Some(and(n, visible, is_inside)?);
         Ok(())
     };
     if causal {
         bound("less_equal", 0)?;
     }
-    if right >= 0 {
-        bound("less_equal", right)?;
+    if right_window >= 0 {
+        bound("less_equal", right_window)?;
     }
-    if left >= 0 {
-        bound("greater_equal", -left)?;
+    if left_window >= 0 {
+        bound("greater_equal", -left_window)?;
     }
     Ok(visible)
 }
 
-/// Returns the indices along the sequence axis (2) of `x` as an int64 tensor of rank 4, laid out along axis `to`.
-fn positions(n: &mut Node<'_, '_>, x: ExprId, to: usize) -> Result<ExprId> {
+/// Returns the indices along the sequence axis (2) of `x` as an int64 tensor of rank 4, laid out along axis
+/// `target_axis`.
+fn positions(n: &mut Node<'_, '_>, x: ExprId, target_axis: usize) -> Result<ExprId> {
     let dim = n.dims(x)?[2].clone();
-    let mut wanted = [Dim::Fixed(1), Dim::Fixed(1), Dim::Fixed(1), Dim::Fixed(1)];
-    wanted[to] = dim.clone();
+    let mut target_dims = [Dim::Fixed(1), Dim::Fixed(1), Dim::Fixed(1), Dim::Fixed(1)];
+    target_dims[target_axis] = dim.clone();
     if let Some(count) = dim.fixed() {
         let mut shape = [1; 4];
-        shape[to] = count;
+        shape[target_axis] = count;
         return Ok(n.tensor(Tensor::from_slice(&shape, &(0..count as i64).collect::<Vec<_>>())));
     }
     // The indices are an exclusive `cumsum` of ones, which preserves the dimension name.
-    let cut = attrs![begin: [0, 0, 0], end: [1, 1, 1], strides: [1, 1, 1], axes: [0, 1, 3]];
-    let lane = n.op("strided_slice", &[x], cut)?;
+    let slice_attrs = attrs![begin: [0, 0, 0], end: [1, 1, 1], strides: [1, 1, 1], axes: [0, 1, 3]];
+    let lane = n.op("strided_slice", &[x], slice_attrs)?;
     let lane = n.op_without_attrs("ones_like", &[lane])?;
-    let ones = n.cast(lane, DType::I64)?;
-    let counted = n.op("cumsum", &[ones], attrs![axis: 2, exclusive: true])?;
-    if to == 2 { Ok(counted) } else { n.transpose(counted, &[0, 1, 3, 2]) }
+    let lane_ones = n.cast(lane, DType::I64)?;
+    let counts = n.op("cumsum", &[lane_ones], attrs![axis: 2, exclusive: true])?;
+    if target_axis == 2 { Ok(counts) } else { n.transpose(counts, &[0, 1, 3, 2]) }
 }
 
 /// Extends a mask whose last dimension is shorter than the number of keys: keys without a mask element are masked.
 fn extend_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId, boolean: bool) -> Result<ExprId> {
     let (dims, keys) = (n.dims(mask)?, n.dims(key)?[2].fixed());
-    let (Some(own), Some(keys)) = (dims.last().and_then(Dim::fixed), keys) else { return Ok(mask) };
-    if own >= keys {
+    let (Some(query_length), Some(keys)) = (dims.last().and_then(Dim::fixed), keys) else { return Ok(mask) };
+    if query_length >= keys {
         return Ok(mask);
     }
     let mut width = vec![AttrValue::from([0i64, 0]); dims.len() - 1];
-    width.push(AttrValue::from([0, (keys - own) as i64]));
-    let never = n.scalar(n.dtype(mask)?, if boolean { 0.0 } else { f64::NEG_INFINITY });
-    n.op("nn.pad", &[mask, never], attrs![pad_width: AttrValue::List(width.into()), pad_mode: "constant"])
+    width.push(AttrValue::from([0, (keys - query_length) as i64]));
+    let neg_infinity = n.scalar(n.dtype(mask)?, if boolean { 0.0 } else { f64::NEG_INFINITY });
+    n.op("nn.pad", &[mask, neg_infinity], attrs![pad_width: AttrValue::List(width.into()), pad_mode: "constant"])
 }
 
 /// Zeroes the weights of queries that attend to no key; their softmax is NaN.
 fn without_masked_rows(n: &mut Node<'_, '_>, weights: ExprId, bias: ExprId) -> Result<ExprId> {
-    let most = n.op("max", &[bias], attrs![axis: [-1], keepdims: true])?;
-    let never = n.scalar(n.dtype(bias)?, f64::NEG_INFINITY);
-    let empty = n.op_without_attrs("equal", &[most, never])?;
-    if let Some(empty) = n.constant_value(empty)
-        && empty.view().to_i64s().is_some_and(|rows| rows.iter().all(|row| *row == 0))
+    let max_bias = n.op("max", &[bias], attrs![axis: [-1], keepdims: true])?;
+    let neg_infinity = n.scalar(n.dtype(bias)?, f64::NEG_INFINITY);
+    let is_empty = n.op_without_attrs("equal", &[max_bias, neg_infinity])?;
+    if let Some(is_empty) = n.constant_value(is_empty)
+        && is_empty.view().to_i64s().is_some_and(|rows| rows.iter().all(|row| *row == 0))
     {
         return Ok(weights);
     }
     let zero = n.scalar(n.dtype(weights)?, 0.0);
-    n.op_without_attrs("where", &[empty, zero, weights])
+    n.op_without_attrs("where", &[is_empty, zero, weights])
 }

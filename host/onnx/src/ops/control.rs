@@ -20,36 +20,39 @@ const MAX_BATCH: usize = 256;
 
 fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let cond = condition(n, n.input(0)?)?;
-    let (then, otherwise) = (n.graph_attr("then_branch")?, n.graph_attr("else_branch")?);
-    if let Some(known) = n.constant_value(cond) {
-        let taken = known.view().to_i64s().is_some_and(|values| values == [1]);
-        return n.subgraph(if taken { then } else { otherwise }, &[]);
+    let (then_graph, else_graph) = (n.graph_attr("then_branch")?, n.graph_attr("else_branch")?);
+    if let Some(constant_cond) = n.constant_value(cond) {
+        let is_true = constant_cond.view().to_i64s().is_some_and(|values| values == [1]);
+        return n.subgraph(if is_true { then_graph } else { else_graph }, &[]);
     }
-    let (then, otherwise) = (n.subgraph(then, &[])?, n.subgraph(otherwise, &[])?);
-    if then.len() != otherwise.len() || then.is_empty() {
-        let message =
-            format!("expected branches with equal numbers of outputs, found {} and {}", then.len(), otherwise.len());
+    let (then_values, else_values) = (n.subgraph(then_graph, &[])?, n.subgraph(else_graph, &[])?);
+    if then_values.len() != else_values.len() || then_values.is_empty() {
+        let message = format!(
+            "expected branches with equal numbers of outputs, found {} and {}",
+            then_values.len(),
+            else_values.len()
+        );
         return Err(n.invalid_node(message));
     }
     let rank = |value: ExprId| n.value_type(value).as_tensor().map(|ty| ty.dims.len());
-    if let Some(i) = (0..then.len()).find(|&i| rank(then[i]) != rank(otherwise[i])) {
-        let (then, otherwise) = (n.value_type(then[i]), n.value_type(otherwise[i]));
+    if let Some(i) = (0..then_values.len()).find(|&i| rank(then_values[i]) != rank(else_values[i])) {
+        let (then_type, else_type) = (n.value_type(then_values[i]), n.value_type(else_values[i]));
         let message = format!(
-            "condition: expected a compile-time constant for branches of types {then} and {otherwise}, found a run-time value"
+            "condition: expected a compile-time constant for branches of types {then_type} and {else_type}, found a run-time value"
         );
         return Err(Box::new(n.error(codes::frontends::NOT_CONSTANT, message)));
     }
-    let count = then.len();
-    let sides = [n.tuple(&then)?, n.tuple(&otherwise)?];
-    let chosen = n.if_else(cond, sides)?;
-    (0..count).map(|i| n.project(chosen, i as u32)).collect()
+    let count = then_values.len();
+    let branches = [n.tuple(&then_values)?, n.tuple(&else_values)?];
+    let result = n.if_else(cond, branches)?;
+    (0..count).map(|i| n.project(result, i as u32)).collect()
 }
 
 /// Converts a one-element condition tensor to a scalar.
 fn condition(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     let ty = n.ty(value)?;
-    let single = ty.dims.iter().all(|dim| dim.fixed().is_none_or(|size| size == 1));
-    if ty.dtype != DType::Bool || !single {
+    let is_single = ty.dims.iter().all(|dim| dim.fixed().is_none_or(|size| size == 1));
+    if ty.dtype != DType::Bool || !is_single {
         return Err(n.invalid_node(format!("condition: expected a single Boolean, found {ty}")));
     }
     n.reshape(value, &[])
@@ -84,10 +87,10 @@ pub(super) enum End {
 
 fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let graph = n.graph_attr("body")?;
-    let trips = n.optional_input(0).map(|trips| counter(n, trips)).transpose()?;
+    let trip_count = n.optional_input(0).map(|trip_count| counter(n, trip_count)).transpose()?;
     let start = n.optional_input(1).map(|start| condition(n, start)).transpose()?;
-    let carried = (2..n.input_count()).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
-    let count = carried.len();
+    let carried_values = (2..n.input_count()).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
+    let count = carried_values.len();
     if graph.input.len() != count + 2 || graph.output.len() < count + 1 {
         return Err(n.invalid_node(format!(
             "body: expected {} inputs and at least {} outputs, found {} and {}",
@@ -99,8 +102,8 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let no_condition = start.is_none();
     let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
-        let always = n.scalar(DType::Bool, 1.0);
-        let inputs: Vec<ExprId> = [iteration, always].into_iter().chain(values.iter().copied()).collect();
+        let true_value = n.scalar(DType::Bool, 1.0);
+        let inputs: Vec<ExprId> = [iteration, true_value].into_iter().chain(values.iter().copied()).collect();
         let outputs = n.subgraph(graph, &inputs)?;
         // Without an initial condition, the condition from the body has no effect.
         let next = if no_condition { None } else { Some(condition(n, outputs[0])?) };
@@ -111,49 +114,50 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
             declared: graph.output[count + 1..].iter().map(declared_dims).collect(),
         })
     };
-    let limits = Limits { trips, start: start.filter(|&start| !is_true(n, start)) };
-    run_loop(n, limits, carried, &mut body)
+    let limits = Limits { trips: trip_count, start: start.filter(|&start| !is_true(n, start)) };
+    run_loop(n, limits, carried_values, &mut body)
 }
 
 /// Returns the declared dimensions of a value; `None` for each non-numeric dimension.
 fn declared_dims(info: &ValueInfoProto) -> Vec<Option<usize>> {
     let shape = info.r#type.as_ref().and_then(|ty| ty.tensor_type.as_ref()?.shape.as_ref());
-    let number = |dim: &DimensionProto| match dim.value {
+    let integer = |dim: &DimensionProto| match dim.value {
         Some(DimensionValue::DimValue(size)) => usize::try_from(size).ok(),
         _ => None,
     };
-    shape.map_or_else(Vec::new, |shape| shape.dim.iter().map(number).collect())
+    shape.map_or_else(Vec::new, |shape| shape.dim.iter().map(integer).collect())
 }
 
 fn is_true(n: &mut Node<'_, '_>, condition: ExprId) -> bool {
-    n.constant_value(condition).is_some_and(|known| known.view().to_i64s().is_some_and(|values| values == [1]))
+    n.constant_value(condition)
+        .is_some_and(|constant_cond| constant_cond.view().to_i64s().is_some_and(|values| values == [1]))
 }
 
 fn scan(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let graph = n.graph_attr("body")?;
-    let scanned = usize::try_from(n.int_attr("num_scan_inputs", 0)?).unwrap_or(0);
-    let count = n.input_count().checked_sub(scanned).filter(|_| scanned > 0);
+    let scan_count = usize::try_from(n.int_attr("num_scan_inputs", 0)?).unwrap_or(0);
+    let count = n.input_count().checked_sub(scan_count).filter(|_| scan_count > 0);
     let Some(count) = count.filter(|&count| graph.input.len() == n.input_count() && graph.output.len() >= count) else {
         return Err(n.invalid_node(format!(
-            "body: expected {} inputs, of which {scanned} are scanned, found {}",
+            "body: expected {} inputs, of which {scan_count} are scanned, found {}",
             n.input_count(),
             graph.input.len()
         )));
     };
-    let carried = (0..count).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
-    let inputs = (count..count + scanned).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
-    scan_over(n, graph, carried, &inputs)
+    let carried_values = (0..count).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
+    let inputs = (count..count + scan_count).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
+    scan_over(n, graph, carried_values, &inputs)
 }
 
 /// Converts the opset-8 Scan, whose values have a leading batch axis, to one loop per batch element.
 fn scan_8(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let graph = n.graph_attr("body")?;
-    let scanned = usize::try_from(n.int_attr("num_scan_inputs", 0)?).unwrap_or(0);
+    let scan_count = usize::try_from(n.int_attr("num_scan_inputs", 0)?).unwrap_or(0);
     if n.optional_input(0).is_some() {
         return Err(n.invalid_node("input 0 (sequence_lens) is not supported"));
     }
     let values = (1..n.input_count()).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
-    let Some(count) = values.len().checked_sub(scanned).filter(|_| graph.input.len() == values.len()) else {
+    let Some(count) = values.len().checked_sub(scan_count).filter(|_| graph.input.len() == values.len()) else {
         return Err(n.invalid_node(format!("body: expected {} inputs, found {}", values.len(), graph.input.len())));
     };
     let batch = match values.first() {
@@ -171,16 +175,21 @@ fn scan_8(n: &mut Node<'_, '_>) -> Result<Outputs> {
         elements.push(scan_over(n, graph, of_element[..count].to_vec(), &of_element[count..])?);
     }
     let stack = |i: usize| {
-        let parts: Vec<ExprId> = elements.iter().map(|element| element[i]).collect();
-        let parts = n.tuple(&parts)?;
-        n.op("stack", &[parts], attrs![axis: 0])
+        let elements_of_output: Vec<ExprId> = elements.iter().map(|element| element[i]).collect();
+        let stacked_output = n.tuple(&elements_of_output)?;
+        n.op("stack", &[stacked_output], attrs![axis: 0])
     };
     (0..graph.output.len()).map(stack).collect()
 }
 
 /// Creates a loop over the scanned `inputs`.
-fn scan_over(n: &mut Node<'_, '_>, graph: &GraphProto, carried: Vec<ExprId>, inputs: &[ExprId]) -> Result<Outputs> {
-    let (count, scanned) = (carried.len(), inputs.len());
+fn scan_over(
+    n: &mut Node<'_, '_>,
+    graph: &GraphProto,
+    carried_values: Vec<ExprId>,
+    inputs: &[ExprId],
+) -> Result<Outputs> {
+    let (count, scanned) = (carried_values.len(), inputs.len());
     let outputs = graph.output.len() - count;
     let axes = per_output(n, "scan_input_axes", scanned)?;
     let directions = per_output(n, if n.opset < 9 { "directions" } else { "scan_input_directions" }, scanned)?;
@@ -190,21 +199,22 @@ fn scan_over(n: &mut Node<'_, '_>, graph: &GraphProto, carried: Vec<ExprId>, inp
         inputs.iter().zip(axes).map(|(&input, axis)| n.axis(axis, n.rank(input)?)).collect::<Result<_>>()?;
     let length = n.shape_vector(inputs[0], axes[0]..axes[0] + 1)?;
     let length = counter(n, length)?;
-    let last = n.with_scalar("subtract", length, 1.0)?;
+    let last_index = n.with_scalar("subtract", length, 1.0)?;
     let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
         let mut arguments = values.to_vec();
         for (i, &input) in inputs.iter().enumerate() {
-            let (input, last) = (n.capture(input), n.capture(last));
-            let at = if directions[i] == 0 { iteration } else { n.op_without_attrs("subtract", &[last, iteration])? };
-            arguments.push(n.op("take", &[input, at], attrs![axis: axes[i] as i64, mode: "fast"])?);
+            let (input, last_index) = (n.capture(input), n.capture(last_index));
+            let index =
+                if directions[i] == 0 { iteration } else { n.op_without_attrs("subtract", &[last_index, iteration])? };
+            arguments.push(n.op("take", &[input, index], attrs![axis: axes[i] as i64, mode: "fast"])?);
         }
         let results = n.subgraph(graph, &arguments)?;
         let end = |i: usize| if output_directions[i] == 0 { End::Back } else { End::Front };
         let scanned = results[count..].iter().enumerate().map(|(i, &value)| (value, end(i))).collect();
-        let declared = graph.output[count..].iter().map(declared_dims).collect();
-        Ok(Iteration { next: None, carried: results[..count].to_vec(), scanned, declared })
+        let declared_shapes = graph.output[count..].iter().map(declared_dims).collect();
+        Ok(Iteration { next: None, carried: results[..count].to_vec(), scanned, declared: declared_shapes })
     };
-    let mut results = run_loop(n, Limits { trips: Some(length), start: None }, carried, &mut body)?;
+    let mut results = run_loop(n, Limits { trips: Some(length), start: None }, carried_values, &mut body)?;
     for (result, axis) in results[count..].iter_mut().zip(output_axes) {
         let rank = n.rank(*result)?;
         let axis = n.axis(axis, rank)?;
@@ -236,10 +246,15 @@ pub(super) struct Limits {
 }
 
 /// Creates a loop, and returns the final loop-carried values followed by the scan outputs.
-pub(super) fn run_loop(n: &mut Node<'_, '_>, limits: Limits, carried: Vec<ExprId>, body: Body<'_>) -> Result<Outputs> {
-    let mut types: Vec<TensorType> = carried.iter().map(|&value| n.ty(value)).collect::<Result<_>>()?;
+pub(super) fn run_loop(
+    n: &mut Node<'_, '_>,
+    limits: Limits,
+    carried_values: Vec<ExprId>,
+    body: Body<'_>,
+) -> Result<Outputs> {
+    let mut types: Vec<TensorType> = carried_values.iter().map(|&value| n.ty(value)).collect::<Result<_>>()?;
     for _ in 0..MAX_ATTEMPTS {
-        match try_loop(n, limits, &carried, &types, body)? {
+        match try_loop(n, limits, &carried_values, &types, body)? {
             Attempt::Done(outputs) => return Ok(outputs),
             Attempt::Wider(wider) => types = wider,
         }
@@ -257,25 +272,25 @@ enum Attempt {
 fn try_loop(
     n: &mut Node<'_, '_>,
     limits: Limits,
-    carried: &[ExprId],
+    carried_values: &[ExprId],
     types: &[TensorType],
     body: Body<'_>,
 ) -> Result<Attempt> {
-    let (int, truth) = (Type::scalar(DType::I64), Type::scalar(DType::Bool));
+    let (int, bool_type) = (Type::scalar(DType::I64), Type::scalar(DType::Bool));
     let iteration = n.variable("iteration", int.clone());
-    let going = n.variable("continue", truth.clone());
+    let going = n.variable("continue", bool_type.clone());
     let values: Vec<ExprId> =
         types.iter().map(|ty| n.variable("carried", Type::tensor_of(ty.dtype, ty.dims.clone()))).collect();
     n.open_function();
-    let Iteration { next, carried: results, scanned, declared } = body(n, iteration, &values)?;
+    let Iteration { next, carried: results, scanned, declared: declared_shapes } = body(n, iteration, &values)?;
     let mut wider = types.to_vec();
     for (i, (ty, &result)) in wider.iter_mut().zip(&results).enumerate() {
-        let found = n.ty(result)?;
-        if found.dtype != ty.dtype || found.dims.len() != ty.dims.len() {
-            return Err(n.invalid_node(format!("body: loop-carried value {i}: expected {ty}, found {found}")));
+        let result_type = n.ty(result)?;
+        if result_type.dtype != ty.dtype || result_type.dims.len() != ty.dims.len() {
+            return Err(n.invalid_node(format!("body: loop-carried value {i}: expected {ty}, found {result_type}")));
         }
-        for (dim, found) in ty.dims.iter_mut().zip(&found.dims) {
-            if dim != found {
+        for (dim, actual_dim) in ty.dims.iter_mut().zip(&result_type.dims) {
+            if dim != actual_dim {
                 *dim = Dim::Any;
             }
         }
@@ -286,48 +301,48 @@ fn try_loop(
     }
     let mut params = vec![iteration, going];
     params.extend(&values);
-    let mut parts = Vec::with_capacity(scanned.len());
+    let mut scan_parts = Vec::with_capacity(scanned.len());
     for &(value, end) in &scanned {
         let ty = n.ty(value)?;
         let dims: Vec<Dim> = std::iter::once(Dim::Any).chain(ty.dims.iter().cloned()).collect();
         let part = n.variable("scanned", Type::tensor_of(ty.dtype, dims));
         params.push(part);
-        parts.push((part, append(n, iteration, part, value, end)?));
+        scan_parts.push((part, append(n, iteration, part, value, end)?));
     }
     let results_type = Type::tuple(params[2..].iter().map(|&param| n.value_type(param)).collect::<Vec<_>>());
     let types: Vec<Type> = params.iter().map(|&param| n.value_type(param)).collect();
     let function = n.variable("loop", Type::func(FuncType::new(types, results_type.clone())));
     let one_more = n.with_scalar("add", iteration, 1.0)?;
-    let always = n.scalar(DType::Bool, 1.0);
-    let mut arguments = vec![one_more, next.unwrap_or(always)];
+    let true_value = n.scalar(DType::Bool, 1.0);
+    let mut arguments = vec![one_more, next.unwrap_or(true_value)];
     arguments.extend(&results);
-    arguments.extend(parts.iter().map(|part| part.1));
-    let again = n.call_function(function, &arguments)?;
-    let finished = n.tuple(&params[2..])?;
-    let within = match limits.trips.map(|trips| n.capture(trips)) {
-        Some(trips) => Some(n.op_without_attrs("less", &[iteration, trips])?),
+    arguments.extend(scan_parts.iter().map(|part| part.1));
+    let next_call = n.call_function(function, &arguments)?;
+    let final_values = n.tuple(&params[2..])?;
+    let below_limit = match limits.trips.map(|trip_count| n.capture(trip_count)) {
+        Some(trip_count) => Some(n.op_without_attrs("less", &[iteration, trip_count])?),
         None => None,
     };
-    let go_on = match within {
-        Some(within) => n.op_without_attrs("logical_and", &[within, going])?,
+    let go_on = match below_limit {
+        Some(below_limit) => n.op_without_attrs("logical_and", &[below_limit, going])?,
         None => going,
     };
-    let choice = n.if_else(go_on, [again, finished])?;
-    let definition = n.function(&params, choice, results_type)?;
-    let captured = n.close_function();
+    let branch = n.if_else(go_on, [next_call, final_values])?;
+    let definition = n.function(&params, branch, results_type)?;
+    let captures = n.close_function();
     let zero = n.tensor(Tensor::scalar(0i64));
-    let mut first = vec![zero, limits.start.unwrap_or(always)];
-    first.extend(carried);
+    let mut initial_arguments = vec![zero, limits.start.unwrap_or(true_value)];
+    initial_arguments.extend(carried_values);
     for (i, &(value, _)) in scanned.iter().enumerate() {
         let ty = n.ty(value)?;
-        let declared = |axis: usize| declared.get(i).and_then(|dims| *dims.get(axis)?);
-        let size = |(axis, dim): (usize, &Dim)| dim.fixed().or_else(|| declared(axis)).unwrap_or(0);
+        let declared_size = |axis: usize| declared_shapes.get(i).and_then(|dims| *dims.get(axis)?);
+        let size = |(axis, dim): (usize, &Dim)| dim.fixed().or_else(|| declared_size(axis)).unwrap_or(0);
         let shape: Vec<usize> = std::iter::once(0).chain(ty.dims.iter().enumerate().map(size)).collect();
-        first.push(n.zeros(ty.dtype, &shape)?);
+        initial_arguments.push(n.zeros(ty.dtype, &shape)?);
     }
-    let started = n.call_function(function, &first)?;
-    let mut outcome = n.let_in(function, definition, started)?;
-    for (value, variable) in captured.into_iter().rev() {
+    let loop_call = n.call_function(function, &initial_arguments)?;
+    let mut outcome = n.let_in(function, definition, loop_call)?;
+    for (value, variable) in captures.into_iter().rev() {
         outcome = n.let_in(variable, value, outcome)?;
     }
     (0..params.len() - 2).map(|i| n.project(outcome, i as u32)).collect::<Result<Outputs>>().map(Attempt::Done)
@@ -337,8 +352,8 @@ fn try_loop(
 /// initial value, which has no elements and may have unknown dimensions.
 fn append(n: &mut Node<'_, '_>, iteration: ExprId, part: ExprId, value: ExprId, end: End) -> Result<ExprId> {
     let row = n.op("expand_dims", &[value], attrs![axis: 0])?;
-    let both = if end == End::Back { [part, row] } else { [row, part] };
-    let longer = n.concatenate(&both, 0)?;
+    let operands = if end == End::Back { [part, row] } else { [row, part] };
+    let longer = n.concatenate(&operands, 0)?;
     if n.ty(value)?.shape().is_some() {
         return Ok(longer);
     }

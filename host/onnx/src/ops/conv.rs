@@ -1,6 +1,6 @@
 //! Convolutions in one, two and three dimensions, and the window geometry shared with pooling.
 
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::diag::codes;
 use byoc_ir::ir::{AttrValue, Dim, DimExpr, ExprId};
 
@@ -86,7 +86,7 @@ pub fn windows(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: 
     let axes = spatial.len();
     let (strides, dilations) = (per_axis(n, "strides", axes)?, per_axis(n, "dilations", axes)?);
     let mut geometry = Geometry { kernel, strides, dilations, begin: vec![0; axes], end: vec![0; axes] };
-    let mut open = Vec::new();
+    let mut unresolved_axes = Vec::new();
     match auto_pad(n)? {
         AutoPad::Valid => {}
         AutoPad::Not => {
@@ -94,27 +94,28 @@ pub fn windows(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: 
                 (geometry.begin, geometry.end) = (begin, end);
             }
         }
-        side @ (AutoPad::SameUpper | AutoPad::SameLower) => {
+        padding_mode @ (AutoPad::SameUpper | AutoPad::SameLower) => {
             for (axis, size) in spatial.iter().enumerate() {
                 let stride = geometry.strides[axis];
-                let total = match size.fixed() {
+                let total_padding = match size.fixed() {
                     Some(size) => {
-                        let places = size.div_ceil(stride).saturating_sub(1);
-                        places.saturating_mul(stride).saturating_add(geometry.extent(axis)).saturating_sub(size)
+                        let last_position = size.div_ceil(stride).saturating_sub(1);
+                        last_position.saturating_mul(stride).saturating_add(geometry.extent(axis)).saturating_sub(size)
                     }
                     None if stride == 1 => geometry.extent(axis) - 1,
                     None => {
-                        let total = same_padding(size, stride, geometry.extent(axis));
-                        open.push((axis, total.ok_or_else(|| n.invalid_node("the padding overflows"))?));
+                        let total_padding = same_padding(size, stride, geometry.extent(axis));
+                        unresolved_axes
+                            .push((axis, total_padding.ok_or_else(|| n.invalid_node("the padding overflows"))?));
                         continue;
                     }
                 };
-                let (small, large) = (total as i64 / 2, total as i64 - total as i64 / 2);
-                let upper = side == AutoPad::SameUpper;
-                geometry.begin[axis] = if upper { small } else { large };
-                geometry.end[axis] = if upper { large } else { small };
+                let (smaller, larger) = (total_padding as i64 / 2, total_padding as i64 - total_padding as i64 / 2);
+                let upper = padding_mode == AutoPad::SameUpper;
+                geometry.begin[axis] = if upper { smaller } else { larger };
+                geometry.end[axis] = if upper { larger } else { smaller };
             }
-            let data = pad_open(n, data, &open, side, fill)?;
+            let data = pad_open(n, data, &unresolved_axes, padding_mode, fill)?;
             return Ok(Windows { data, geometry });
         }
     }
@@ -134,33 +135,33 @@ fn explicit_padding(n: &Node<'_, '_>, axes: usize) -> Result<Option<[Vec<i64>; 2
 /// size, 0).
 fn same_padding(size: &Dim, stride: usize, extent: usize) -> Option<DimExpr> {
     let (size, stride) = (DimExpr::of(size)?, i64::try_from(stride).ok()?);
-    let places = size.offset(stride - 1)?.floor_div(&DimExpr::constant(stride))?.offset(-1)?;
-    let missing = places.scale(stride)?.offset(i64::try_from(extent).ok()?)?.sub(&size)?;
-    missing.maximum(&DimExpr::constant(0))
+    let last_position = size.offset(stride - 1)?.floor_div(&DimExpr::constant(stride))?.offset(-1)?;
+    let padding_size = last_position.scale(stride)?.offset(i64::try_from(extent).ok()?)?.sub(&size)?;
+    padding_size.maximum(&DimExpr::constant(0))
 }
 
 /// Pads spatial axes of `data` by widths computed at run time.
 fn pad_open(
     n: &mut Node<'_, '_>,
     data: ExprId,
-    totals: &[(usize, DimExpr)],
-    side: AutoPad,
+    total_paddings: &[(usize, DimExpr)],
+    auto_pad: AutoPad,
     fill: f64,
 ) -> Result<ExprId> {
-    if totals.is_empty() {
+    if total_paddings.is_empty() {
         return Ok(data);
     }
     let mut dims = n.dims(data)?;
     let mut width = vec![DimExpr::constant(0); 2 * dims.len()];
-    for (axis, total) in totals {
-        let small = total.floor_div(&DimExpr::constant(2));
-        let large = small.as_ref().and_then(|small| total.sub(small));
-        let (Some(small), Some(large)) = (small, large) else {
+    for (axis, total_padding) in total_paddings {
+        let smaller = total_padding.floor_div(&DimExpr::constant(2));
+        let larger = smaller.as_ref().and_then(|smaller| total_padding.sub(smaller));
+        let (Some(smaller), Some(larger)) = (smaller, larger) else {
             return Err(n.invalid_node("the padding overflows"));
         };
-        let sides = if side == AutoPad::SameUpper { [small, large] } else { [large, small] };
-        width[2 * (axis + 2)..2 * (axis + 3)].clone_from_slice(&sides);
-        dims[axis + 2] = Dim::compute([&dims[axis + 2]], |[size]| size.add(total));
+        let pad_pair = if auto_pad == AutoPad::SameUpper { [smaller, larger] } else { [larger, smaller] };
+        width[2 * (axis + 2)..2 * (axis + 3)].clone_from_slice(&pad_pair);
+        dims[axis + 2] = Dim::compute([&dims[axis + 2]], |[size]| size.add(total_padding));
     }
     let count = dims.len();
     let width = n.size_vector(&width)?;
@@ -182,21 +183,22 @@ pub fn spatial(n: &mut Node<'_, '_>, data: ExprId) -> Result<Vec<Dim>> {
 
 /// Returns the spatial dimensions of the weight, after checking `kernel_shape` against them.
 pub fn kernel(n: &Node<'_, '_>, weight: &[Dim]) -> Result<Vec<usize>> {
-    let given = n.ints_attr("kernel_shape")?.filter(|given| !given.is_empty());
-    let agrees = |given: &[i64]| {
-        let same = |(&size, dim): (&i64, &Dim)| dim.fixed().is_none_or(|dim| i128::from(size) == dim as i128);
-        given.len() == weight.len() - 2 && given.iter().zip(&weight[2..]).all(same)
+    let kernel_shape = n.ints_attr("kernel_shape")?.filter(|kernel_shape| !kernel_shape.is_empty());
+    let agrees = |kernel_shape: &[i64]| {
+        let matches_dim = |(&size, dim): (&i64, &Dim)| dim.fixed().is_none_or(|dim| i128::from(size) == dim as i128);
+        kernel_shape.len() == weight.len() - 2 && kernel_shape.iter().zip(&weight[2..]).all(matches_dim)
     };
-    if let Some(given) = &given
-        && !agrees(given)
+    if let Some(kernel_shape) = &kernel_shape
+        && !agrees(kernel_shape)
     {
         let kernel: Vec<String> = weight[2..].iter().map(Dim::to_string).collect();
         return Err(n.invalid_node(format!(
-            "attribute kernel_shape: expected [{}] as in the weight, found {given:?}",
+            "attribute kernel_shape: expected [{}] as in the weight, found {kernel_shape:?}",
             kernel.join(", ")
         )));
     }
-    let from_attribute = |axis: usize| given.as_ref().and_then(|given| usize::try_from(given[axis]).ok());
+    let from_attribute =
+        |axis: usize| kernel_shape.as_ref().and_then(|kernel_shape| usize::try_from(kernel_shape[axis]).ok());
     let sizes = weight[2..].iter().enumerate().map(|(axis, dim)| dim.fixed().or_else(|| from_attribute(axis)));
     sizes.collect::<Option<Vec<usize>>>().ok_or_else(|| {
         let message =
@@ -230,7 +232,7 @@ pub(super) fn conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
         attributes = attributes.with("channels", channels as i64);
     }
     let product = n.op(op, &[data, weight], attributes)?;
-    one(with_bias(n, product)?)
+    single_output(with_bias(n, product)?)
 }
 
 /// Adds the bias, input 2, along the channels, if present.
@@ -267,25 +269,25 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
         )));
     }
     let mode = auto_pad(n)?;
-    let mut wanted = n.ints_attr("output_shape")?;
-    if let Some(shape) = &wanted
+    let mut output_shape = n.ints_attr("output_shape")?;
+    if let Some(shape) = &output_shape
         && shape.len() > axes
     {
         // Some exporters include batch and channels in `output_shape`.
-        wanted = Some(shape[shape.len() - axes..].to_vec());
+        output_shape = Some(shape[shape.len() - axes..].to_vec());
     }
-    let same = matches!(mode, AutoPad::SameUpper | AutoPad::SameLower);
-    if let Some(shape) = &wanted
+    let is_same = matches!(mode, AutoPad::SameUpper | AutoPad::SameLower);
+    if let Some(shape) = &output_shape
         && (shape.len() != axes || shape.iter().any(|d| !(0..1 << 40).contains(d)))
     {
         return Err(n.invalid_node(format!("attribute output_shape: expected {axes} integers >= 0, found {shape:?}")));
     }
-    match wanted {
-        _ if wanted.is_some() || same => {
+    match output_shape {
+        _ if output_shape.is_some() || is_same => {
             for axis in 0..axes {
                 let stride = window.strides[axis] as i64;
                 let beyond = output_padding[axis] + window.extent(axis) as i64;
-                let total = match &wanted {
+                let total_padding = match &output_shape {
                     // The result has `stride` elements per data element.
                     None => beyond - stride,
                     Some(shape) => {
@@ -294,14 +296,14 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
                         full.saturating_sub(shape[axis])
                     }
                 };
-                if total < 0 {
-                    output_padding[axis] -= total;
+                if total_padding < 0 {
+                    output_padding[axis] -= total_padding;
                     continue;
                 }
-                let (small, large) = (total / 2, total - total / 2);
+                let (smaller, larger) = (total_padding / 2, total_padding - total_padding / 2);
                 let upper = mode == AutoPad::SameUpper;
-                window.begin[axis] = if upper { small } else { large };
-                window.end[axis] = if upper { large } else { small };
+                window.begin[axis] = if upper { smaller } else { larger };
+                window.end[axis] = if upper { larger } else { smaller };
             }
         }
         _ if mode == AutoPad::Not => {
@@ -325,5 +327,5 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
             kernel_size: ints(&window.kernel),
         ],
     )?;
-    one(with_bias(n, product)?)
+    single_output(with_bias(n, product)?)
 }

@@ -1,7 +1,7 @@
 //! Deformable convolution: each kernel tap samples the image at its own position.
 
 use super::conv::kernel;
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::ExprId;
 use byoc_ir::tensor::{DType, Tensor};
 
@@ -25,24 +25,24 @@ fn deform_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let sizes = sizes(n, data, weight, offset)?;
     let Sizes { batch, channels, kernel: [kernel_rows, kernel_columns], result: [rows, columns], groups, .. } = sizes;
     let taps = kernel_rows * kernel_columns;
-    let places = coordinates(n, &sizes, offset)?;
+    let sample_positions = coordinates(n, &sizes, offset)?;
     let mask = match n.optional_input(4) {
         Some(mask) => Some(n.reshape(mask, &[batch, groups, taps * rows, columns])?),
         None => None,
     };
     let attributes = attrs![method: "bilinear", layout: "NHWC", padding_mode: "zeros", align_corners: false];
-    let mut parts = Vec::with_capacity(groups);
-    for (group, place) in places.into_iter().enumerate() {
+    let mut group_samples = Vec::with_capacity(groups);
+    for (group, coordinate) in sample_positions.into_iter().enumerate() {
         let width = channels / groups;
         let part = n.slice(data, 1, group * width, (group + 1) * width)?;
-        let mut samples = n.op("image.grid_sample", &[part, place], attributes.clone())?;
+        let mut samples = n.op("image.grid_sample", &[part, coordinate], attributes.clone())?;
         if let Some(mask) = mask {
             let of_group = n.slice(mask, 1, group, group + 1)?;
             samples = n.op_without_attrs("multiply", &[samples, of_group])?;
         }
-        parts.push(samples);
+        group_samples.push(samples);
     }
-    let samples = n.concatenate(&parts, 1)?;
+    let samples = n.concatenate(&group_samples, 1)?;
     let samples = n.reshape(samples, &[batch, channels * taps, rows, columns])?;
     let shape = n.shape(weight)?;
     let weight = n.reshape(weight, &[shape[0], shape[1] * taps, 1, 1])?;
@@ -51,7 +51,7 @@ fn deform_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
         &[samples, weight],
         attrs![groups: n.int_attr("group", 1)?, channels: shape[0] as i64, kernel_size: [1i64, 1]],
     )?;
-    one(match n.optional_input(3) {
+    single_output(match n.optional_input(3) {
         Some(bias) => n.op("nn.bias_add", &[product, bias], attrs![axis: 1])?,
         None => product,
     })
@@ -86,7 +86,7 @@ fn sizes(n: &Node<'_, '_>, data: ExprId, weight: ExprId, offset: ExprId) -> Resu
 
 /// Returns the sampling positions of each offset group, (batch, taps * rows, columns, 2), in the grid format of
 /// GridSample.
-fn coordinates(n: &mut Node<'_, '_>, of: &Sizes, offset: ExprId) -> Result<Vec<ExprId>> {
+fn coordinates(n: &mut Node<'_, '_>, sizes: &Sizes, offset: ExprId) -> Result<Vec<ExprId>> {
     let attribute = |n: &Node<'_, '_>, name: &str, default: i64, count: usize| {
         n.ints_attr(name).map(|values| values.unwrap_or_else(|| vec![default; count]))
     };
@@ -100,36 +100,36 @@ fn coordinates(n: &mut Node<'_, '_>, of: &Sizes, offset: ExprId) -> Result<Vec<E
             pads.len()
         )));
     }
-    let taps = of.kernel[0] * of.kernel[1];
-    let [rows, columns] = of.result;
+    let taps = sizes.kernel[0] * sizes.kernel[1];
+    let [rows, columns] = sizes.result;
     let dtype = n.dtype(offset)?;
-    let split = n.reshape(offset, &[of.batch, of.groups, taps, 2, rows, columns])?;
+    let split = n.reshape(offset, &[sizes.batch, sizes.groups, taps, 2, rows, columns])?;
     let mut axes = Vec::with_capacity(2);
     for axis in 0..2 {
-        let mut starts = Vec::with_capacity(taps * of.result[axis]);
-        for tap in 0..taps {
-            let step = if axis == 0 { tap / of.kernel[1] } else { tap % of.kernel[1] } as i64;
-            let first = step * dilations[axis] - pads[axis];
-            starts.extend((0..of.result[axis] as i64).map(|i| (i * strides[axis] + first) as f32));
+        let mut starts = Vec::with_capacity(taps * sizes.result[axis]);
+        for tap_index in 0..taps {
+            let step = if axis == 0 { tap_index / sizes.kernel[1] } else { tap_index % sizes.kernel[1] } as i64;
+            let first_offset = step * dilations[axis] - pads[axis];
+            starts.extend((0..sizes.result[axis] as i64).map(|i| (i * strides[axis] + first_offset) as f32));
         }
         let shape = if axis == 0 { [taps, rows, 1] } else { [taps, 1, columns] };
         let starts = n.tensor(Tensor::from_slice(&shape, &starts));
         let starts = n.cast(starts, dtype)?;
-        let moved = n.slice(split, 3, axis, axis + 1)?;
-        let moved = n.reshape(moved, &[of.batch, of.groups, taps, rows, columns])?;
-        let place = n.op_without_attrs("add", &[moved, starts])?;
+        let axis_offsets = n.slice(split, 3, axis, axis + 1)?;
+        let axis_offsets = n.reshape(axis_offsets, &[sizes.batch, sizes.groups, taps, rows, columns])?;
+        let coordinate = n.op_without_attrs("add", &[axis_offsets, starts])?;
         // The image edges are at -1 and 1: pixel i is at (2 i + 1) / size - 1.
-        let doubled = n.with_scalar("multiply", place, 2.0)?;
-        let center = n.with_scalar("add", doubled, 1.0)?;
-        let ratio = n.with_scalar("divide", center, of.image[axis] as f64)?;
+        let doubled_coordinate = n.with_scalar("multiply", coordinate, 2.0)?;
+        let center = n.with_scalar("add", doubled_coordinate, 1.0)?;
+        let ratio = n.with_scalar("divide", center, sizes.image[axis] as f64)?;
         axes.push(n.with_scalar("subtract", ratio, 1.0)?);
     }
     let pair = n.tuple(&[axes[1], axes[0]])?;
-    let all = n.op("stack", &[pair], attrs![axis: -1])?;
-    let mut grids = Vec::with_capacity(of.groups);
-    for group in 0..of.groups {
-        let grid = n.slice(all, 1, group, group + 1)?;
-        let grid = n.reshape(grid, &[of.batch, taps * rows, columns, 2])?;
+    let index_grid = n.op("stack", &[pair], attrs![axis: -1])?;
+    let mut grids = Vec::with_capacity(sizes.groups);
+    for group in 0..sizes.groups {
+        let grid = n.slice(index_grid, 1, group, group + 1)?;
+        let grid = n.reshape(grid, &[sizes.batch, taps * rows, columns, 2])?;
         grids.push(n.cast(grid, DType::F32)?);
     }
     Ok(grids)

@@ -1,7 +1,7 @@
 //! Operators of opsets 1 to 6 that differ from later versions: broadcasting by an attribute, and parameters as
 //! attributes instead of inputs.
 
-use super::{Node, Outputs, Result, Row, attrs, elementwise, math, norm, one, resize, slice};
+use super::{Node, Outputs, Result, Row, attrs, elementwise, math, norm, resize, single_output, slice};
 use crate::tensor;
 use byoc_ir::ir::{Dim, ExprId};
 
@@ -12,9 +12,9 @@ pub const ROWS: &[Row] = &[
     ("Cast", 1, cast),
     ("Concat", 1, |n| {
         let inputs = n.all_inputs()?;
-        let &first = inputs.first().ok_or_else(|| n.invalid_node("expected at least one input, found none"))?;
-        let axis = n.axis(n.int_attr("axis", 1)?, n.rank(first)?)?;
-        one(n.concatenate(&inputs, axis as i64)?)
+        let &first_input = inputs.first().ok_or_else(|| n.invalid_node("expected at least one input, found none"))?;
+        let axis = n.axis(n.int_attr("axis", 1)?, n.rank(first_input)?)?;
+        single_output(n.concatenate(&inputs, axis as i64)?)
     }),
     ("Div", 1, |n| binary(n, "divide")),
     ("Dropout", 1, elementwise::dropout),
@@ -30,7 +30,7 @@ pub const ROWS: &[Row] = &[
     ("Reshape", 1, |n| {
         let data = n.input(0)?;
         let shape = n.ints_attr("shape")?.ok_or_else(|| n.invalid_node("attribute shape is missing"))?;
-        one(n.op("reshape", &[data], attrs![newshape: shape])?)
+        single_output(n.op("reshape", &[data], attrs![newshape: shape])?)
     }),
     ("Sub", 1, |n| binary(n, "subtract")),
     ("Upsample", 1, |n| {
@@ -47,7 +47,7 @@ fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     if n.int_attr("broadcast", 0)? != 0 {
         b = align(n, a, b)?;
     }
-    one(n.op_without_attrs(op, &[a, b])?)
+    single_output(n.op_without_attrs(op, &[a, b])?)
 }
 
 fn align(n: &mut Node<'_, '_>, a: ExprId, b: ExprId) -> Result<ExprId> {
@@ -56,14 +56,14 @@ fn align(n: &mut Node<'_, '_>, a: ExprId, b: ExprId) -> Result<ExprId> {
         return Ok(b);
     }
     let axis = n.axis(n.int_attr("axis", 0)?, rank)?;
-    let after = rank.checked_sub(axis + dims.len()).ok_or_else(|| {
+    let trailing_axes = rank.checked_sub(axis + dims.len()).ok_or_else(|| {
         n.invalid_node(format!(
             "second operand: expected rank <= {} for axis {axis}, found {}",
             rank - axis,
             dims.len()
         ))
     })?;
-    dims.extend(std::iter::repeat_n(Dim::Fixed(1), after));
+    dims.extend(std::iter::repeat_n(Dim::Fixed(1), trailing_axes));
     n.reshape_to(b, &dims)
 }
 
@@ -74,7 +74,7 @@ fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dtype =
         dtype.ok_or_else(|| n.invalid_node(format!("attribute to: expected an element type, found \"{name}\"")))?;
     let x = n.input(0)?;
-    one(if n.dtype(x)? == dtype { n.forward(x) } else { n.cast(x, dtype)? })
+    single_output(if n.dtype(x)? == dtype { n.forward(x) } else { n.cast(x, dtype)? })
 }
 
 /// Returns the name of a `TensorProto.DataType` value.
@@ -101,7 +101,7 @@ fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (x, slope) = (n.input(0)?, n.input(1)?);
     let slopes = n.dims(slope)?;
     if slopes.len() == 1 && slopes[0] != Dim::Fixed(1) {
-        return one(n.op("nn.prelu", &[x, slope], attrs![axis: 1])?);
+        return single_output(n.op("nn.prelu", &[x, slope], attrs![axis: 1])?);
     }
     elementwise::prelu(n)
 }

@@ -1,6 +1,6 @@
 //! Elementwise operators: arithmetic, comparison, logic, activations, casts.
 
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use crate::tensor;
 use byoc_ir::ir::{Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
@@ -26,7 +26,7 @@ pub const ROWS: &[Row] = &[
         let dtype = tensor::dtype(number)
             .ok_or_else(|| n.invalid_node(format!("unsupported element type {}", tensor::type_name(number))))?;
         let x = n.input(0)?;
-        one(n.op("reinterpret", &[x], attrs![dtype: dtype])?)
+        single_output(n.op("reinterpret", &[x], attrs![dtype: dtype])?)
     }),
     ("Cast", 6, cast),
     ("CastLike", 15, cast_like),
@@ -52,23 +52,23 @@ pub const ROWS: &[Row] = &[
     ("HardSigmoid", 1, |n| {
         let (alpha, beta) = (n.float_attr("alpha", 0.2)?, n.float_attr("beta", 0.5)?);
         let x = n.input(0)?;
-        one(hard_sigmoid(n, x, alpha, beta)?)
+        single_output(hard_sigmoid(n, x, alpha, beta)?)
     }),
     ("HardSwish", 14, |n| {
         let x = n.input(0)?;
         let gate = hard_sigmoid(n, x, 1.0 / 6.0, 0.5)?;
-        one(n.op_without_attrs("multiply", &[x, gate])?)
+        single_output(n.op_without_attrs("multiply", &[x, gate])?)
     }),
     ("Identity", 1, |n| {
         let x = n.input(0)?;
-        one(n.forward(x))
+        single_output(n.forward(x))
     }),
     ("IsInf", 10, is_inf),
     ("IsNaN", 9, |n| unary(n, "isnan")),
     ("LeakyRelu", 1, |n| {
         let alpha = n.float_attr("alpha", 0.01)?;
         let x = n.input(0)?;
-        one(n.op("nn.leaky_relu", &[x], attrs![alpha: alpha])?)
+        single_output(n.op("nn.leaky_relu", &[x], attrs![alpha: alpha])?)
     }),
     ("Less", 7, |n| binary(n, "less")),
     ("LessOrEqual", 12, |n| binary(n, "less_equal")),
@@ -82,7 +82,7 @@ pub const ROWS: &[Row] = &[
         let soft = softplus(n, wide)?;
         let gate = n.op_without_attrs("tanh", &[soft])?;
         let product = n.op_without_attrs("multiply", &[wide, gate])?;
-        one(n.cast(product, n.dtype(x)?)?)
+        single_output(n.cast(product, n.dtype(x)?)?)
     }),
     ("Mod", 10, modulo),
     ("Mul", 7, |n| binary(n, "multiply")),
@@ -93,8 +93,8 @@ pub const ROWS: &[Row] = &[
     ("Pow", 7, pow),
     ("Reciprocal", 1, |n| {
         let x = n.input(0)?;
-        let unit = n.scalar(n.dtype(x)?, 1.0);
-        one(n.op_without_attrs("divide", &[unit, x])?)
+        let one = n.scalar(n.dtype(x)?, 1.0);
+        single_output(n.op_without_attrs("divide", &[one, x])?)
     }),
     ("Relu", 1, |n| unary(n, "nn.relu")),
     ("Round", 11, round),
@@ -111,13 +111,13 @@ pub const ROWS: &[Row] = &[
     ("Sinh", 9, |n| unary(n, "sinh")),
     ("Softplus", 1, |n| {
         let x = n.input(0)?;
-        one(softplus(n, x)?)
+        single_output(softplus(n, x)?)
     }),
     ("Softsign", 1, |n| {
         let x = n.input(0)?;
         let size = n.op_without_attrs("abs", &[x])?;
         let below = n.with_scalar("add", size, 1.0)?;
-        one(n.op_without_attrs("divide", &[x, below])?)
+        single_output(n.op_without_attrs("divide", &[x, below])?)
     }),
     ("Sqrt", 1, |n| unary(n, "sqrt")),
     ("Sub", 7, |n| binary(n, "subtract")),
@@ -128,14 +128,14 @@ pub const ROWS: &[Row] = &[
         let scaled = if alpha == 1.0 { gate } else { n.with_scalar("multiply", gate, alpha)? };
         let weight = n.op_without_attrs("sigmoid", &[scaled])?;
         let swish = n.op_without_attrs("multiply", &[gate, weight])?;
-        one(n.op_without_attrs("multiply", &[swish, linear])?)
+        single_output(n.op_without_attrs("multiply", &[swish, linear])?)
     }),
     ("Swish", 24, |n| {
         let alpha = n.float_attr("alpha", 1.0)?;
         let x = n.input(0)?;
         let scaled = if alpha == 1.0 { x } else { n.with_scalar("multiply", x, alpha)? };
         let gate = n.op_without_attrs("sigmoid", &[scaled])?;
-        one(n.op_without_attrs("multiply", &[x, gate])?)
+        single_output(n.op_without_attrs("multiply", &[x, gate])?)
     }),
     ("Tan", 7, |n| unary(n, "tan")),
     ("Tanh", 1, |n| unary(n, "tanh")),
@@ -144,40 +144,40 @@ pub const ROWS: &[Row] = &[
         let x = n.input(0)?;
         let above = n.with_scalar("greater", x, alpha)?;
         let zero = n.scalar(n.dtype(x)?, 0.0);
-        one(n.op_without_attrs("where", &[above, x, zero])?)
+        single_output(n.op_without_attrs("where", &[above, x, zero])?)
     }),
     ("Where", 9, |n| {
         let args = [n.input(0)?, n.input(1)?, n.input(2)?];
-        one(n.op_without_attrs("where", &args)?)
+        single_output(n.op_without_attrs("where", &args)?)
     }),
     ("Xor", 7, |n| binary(n, "logical_xor")),
 ];
 
 fn unary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let x = n.input(0)?;
-    one(n.op_without_attrs(op, &[x])?)
+    single_output(n.op_without_attrs(op, &[x])?)
 }
 
 fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let args = [n.input(0)?, n.input(1)?];
-    one(n.op_without_attrs(op, &args)?)
+    single_output(n.op_without_attrs(op, &args)?)
 }
 
 /// Folds all inputs from left to right with a binary operator.
 fn variadic(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let inputs = n.all_inputs()?;
-    let (&first, rest) =
+    let (&first_operand, other_operands) =
         inputs.split_first().ok_or_else(|| n.invalid_node("expected at least one input, found none"))?;
-    if rest.is_empty() {
-        return one(n.forward(first));
+    if other_operands.is_empty() {
+        return single_output(n.forward(first_operand));
     }
-    one(rest.iter().try_fold(first, |sum, &x| n.op_without_attrs(op, &[sum, x]))?)
+    single_output(other_operands.iter().try_fold(first_operand, |sum, &x| n.op_without_attrs(op, &[sum, x]))?)
 }
 
 fn mean(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let count = n.all_inputs()?.len();
     let sum = variadic(n, "add")?[0];
-    one(n.with_scalar("divide", sum, count as f64)?)
+    single_output(n.with_scalar("divide", sum, count as f64)?)
 }
 
 fn bit_shift(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -190,23 +190,23 @@ fn bit_shift(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 /// Converts a bit shift. A negative amount shifts out all bits, like an amount of at least the bit width.
 fn shift(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
-    let (data, mut amount) = (n.input(0)?, n.input(1)?);
-    let dtype = n.dtype(amount)?;
+    let (data, mut shift_amount) = (n.input(0)?, n.input(1)?);
+    let dtype = n.dtype(shift_amount)?;
     if dtype.is_signed_int() {
-        let (zero, all) = (n.scalar(dtype, 0.0), n.scalar(dtype, dtype.bits() as f64));
-        let negative = n.op_without_attrs("less", &[amount, zero])?;
-        amount = n.op_without_attrs("where", &[negative, all, amount])?;
+        let (zero, bit_width) = (n.scalar(dtype, 0.0), n.scalar(dtype, dtype.bits() as f64));
+        let negative = n.op_without_attrs("less", &[shift_amount, zero])?;
+        shift_amount = n.op_without_attrs("where", &[negative, bit_width, shift_amount])?;
     }
-    one(n.op_without_attrs(op, &[data, amount])?)
+    single_output(n.op_without_attrs(op, &[data, shift_amount])?)
 }
 
 fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let number = n.int_attr("to", 0)?;
-    let number = i32::try_from(number).unwrap_or(0);
-    let dtype = tensor::dtype(number)
-        .ok_or_else(|| n.invalid_node(format!("unsupported element type {}", tensor::type_name(number))))?;
+    let dtype_number = n.int_attr("to", 0)?;
+    let dtype_number = i32::try_from(dtype_number).unwrap_or(0);
+    let dtype = tensor::dtype(dtype_number)
+        .ok_or_else(|| n.invalid_node(format!("unsupported element type {}", tensor::type_name(dtype_number))))?;
     let x = n.input(0)?;
-    one(cast_to(n, x, dtype)?)
+    single_output(cast_to(n, x, dtype)?)
 }
 
 /// Casts `x` as the attributes `saturate` and `round_mode` of the node specify.
@@ -222,29 +222,29 @@ pub(super) fn cast_to(n: &mut Node<'_, '_>, x: ExprId, dtype: DType) -> Result<E
 }
 
 fn cast_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let (x, like) = (n.input(0)?, n.input(1)?);
-    let dtype = n.dtype(like)?;
-    one(cast_to(n, x, dtype)?)
+    let (x, template) = (n.input(0)?, n.input(1)?);
+    let dtype = n.dtype(template)?;
+    single_output(cast_to(n, x, dtype)?)
 }
 
 fn clip_6(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let (low, high) = (n.float_attr("min", f32::MIN)?, n.float_attr("max", f32::MAX)?);
+    let (min, max) = (n.float_attr("min", f32::MIN)?, n.float_attr("max", f32::MAX)?);
     let x = n.input(0)?;
-    one(clip(n, x, low, high)?)
+    single_output(clip(n, x, min, max)?)
 }
 
-/// Computes min(max(x, low), high), which is `high` if `low > high`; Relay's `clip` could return either bound.
-fn clip(n: &mut Node<'_, '_>, x: ExprId, low: f64, high: f64) -> Result<ExprId> {
-    n.op("clip", &[x], attrs![a_min: low.min(high), a_max: high])
+/// Computes min(max(x, min), max), which is `max` if `min > max`; Relay's `clip` could return either bound.
+fn clip(n: &mut Node<'_, '_>, x: ExprId, min: f64, max: f64) -> Result<ExprId> {
+    n.op("clip", &[x], attrs![a_min: min.min(max), a_max: max])
 }
 
 fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
     let bounds = [n.optional_input(1), n.optional_input(2)];
-    let mut known = [f64::NEG_INFINITY, f64::INFINITY];
+    let mut constant_bounds = [f64::NEG_INFINITY, f64::INFINITY];
     let mut all_known = dtype.is_float();
-    for (bound, value) in bounds.iter().zip(&mut known) {
+    for (bound, value) in bounds.iter().zip(&mut constant_bounds) {
         if let Some(bound) = *bound {
             match n.constant_value(bound).filter(|t| t.len() == 1) {
                 Some(tensor) => *value = tensor.view().to_f64s()[0],
@@ -253,23 +253,23 @@ fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
         }
     }
     if bounds == [None, None] {
-        return one(n.forward(x));
+        return single_output(n.forward(x));
     }
     if all_known {
         // A missing bound becomes the limit of float32 instead of an infinity, which not every text format for modules
         // can represent.
-        let (low, high) = (known[0].max(f64::from(f32::MIN)), known[1].min(f64::from(f32::MAX)));
-        let (low, high) = if dtype == DType::F64 { (known[0], known[1]) } else { (low, high) };
-        return one(clip(n, x, low, high)?);
+        let (min, max) = (constant_bounds[0].max(f64::from(f32::MIN)), constant_bounds[1].min(f64::from(f32::MAX)));
+        let (min, max) = if dtype == DType::F64 { (constant_bounds[0], constant_bounds[1]) } else { (min, max) };
+        return single_output(clip(n, x, min, max)?);
     }
     let mut y = x;
-    if let Some(low) = bounds[0] {
-        y = n.op_without_attrs("maximum", &[y, low])?;
+    if let Some(min) = bounds[0] {
+        y = n.op_without_attrs("maximum", &[y, min])?;
     }
-    if let Some(high) = bounds[1] {
-        y = n.op_without_attrs("minimum", &[y, high])?;
+    if let Some(max) = bounds[1] {
+        y = n.op_without_attrs("minimum", &[y, max])?;
     }
-    one(y)
+    single_output(y)
 }
 
 /// Converts Dropout in inference mode, which returns the data unchanged. Training mode is not supported.
@@ -277,23 +277,23 @@ pub(super) fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.opset >= 12
         && let Some(training) = n.constant(2, "training_mode")?
     {
-        let off = |tensor: &Tensor| tensor.view().to_f64s().iter().all(|&v| v == 0.0);
+        let is_zero = |tensor: &Tensor| tensor.view().to_f64s().iter().all(|&v| v == 0.0);
         let ratio_is_zero =
-            n.optional_input(1).and_then(|ratio| n.constant_value(ratio)).is_some_and(|ratio| off(&ratio));
-        if !off(&training) && !ratio_is_zero {
+            n.optional_input(1).and_then(|ratio| n.constant_value(ratio)).is_some_and(|ratio| is_zero(&ratio));
+        if !is_zero(&training) && !ratio_is_zero {
             return Err(n.invalid_node("dropout in training mode is not supported"));
         }
     }
     let x = n.input(0)?;
     let y = n.forward(x);
     if !n.has_output(1) {
-        return one(y);
+        return single_output(y);
     }
     let dims = n.dims(x)?;
     // Before opset 10, the mask had the element type of the data.
     let dtype = if n.opset >= 10 { DType::Bool } else { n.dtype(x)? };
-    let all = n.scalar(dtype, 1.0);
-    let mask = n.broadcast_to(all, &dims)?;
+    let one_tensor = n.scalar(dtype, 1.0);
+    let mask = n.broadcast_to(one_tensor, &dims)?;
     Ok(vec![y, mask])
 }
 
@@ -304,39 +304,39 @@ fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Resul
     let positive = n.op_without_attrs("nn.relu", &[x])?;
     let zero = n.scalar(dtype, 0.0);
     // The argument of exp is min(x, 0), so that exp does not overflow for positive elements.
-    let below = n.op_without_attrs("minimum", &[x, zero])?;
-    let power = n.op_without_attrs("exp", &[below])?;
-    let less_one = n.with_scalar("subtract", power, 1.0)?;
-    let negative = n.with_scalar("multiply", less_one, alpha)?;
+    let negative_part = n.op_without_attrs("minimum", &[x, zero])?;
+    let power = n.op_without_attrs("exp", &[negative_part])?;
+    let power_minus_one = n.with_scalar("subtract", power, 1.0)?;
+    let negative = n.with_scalar("multiply", power_minus_one, alpha)?;
     let sum = n.op_without_attrs("add", &[positive, negative])?;
-    one(if gamma == 1.0 { sum } else { n.with_scalar("multiply", sum, gamma)? })
+    single_output(if gamma == 1.0 { sum } else { n.with_scalar("multiply", sum, gamma)? })
 }
 
 /// Computes max(x, 0) + min(0, alpha * (exp(x / alpha) - 1)).
 fn celu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let alpha = n.float_attr("alpha", 1.0)?;
     let data = n.input(0)?;
-    let given = n.dtype(data)?;
+    let input_dtype = n.dtype(data)?;
     // 16-bit floats are computed in float32, so that only the result is rounded.
-    let dtype = if given == DType::F64 { given } else { DType::F32 };
+    let dtype = if input_dtype == DType::F64 { input_dtype } else { DType::F32 };
     let x = n.cast(data, dtype)?;
     let positive = n.op_without_attrs("nn.relu", &[x])?;
     let scaled = n.with_scalar("divide", x, alpha)?;
     let power = n.op_without_attrs("exp", &[scaled])?;
-    let less_one = n.with_scalar("subtract", power, 1.0)?;
-    let times = n.with_scalar("multiply", less_one, alpha)?;
+    let power_minus_one = n.with_scalar("subtract", power, 1.0)?;
+    let times = n.with_scalar("multiply", power_minus_one, alpha)?;
     let zero = n.scalar(dtype, 0.0);
     let negative = n.op_without_attrs("minimum", &[times, zero])?;
     let sum = n.op_without_attrs("add", &[positive, negative])?;
-    one(n.cast(sum, given)?)
+    single_output(n.cast(sum, input_dtype)?)
 }
 
 /// Computes 0.5 x (1 + erf(x / sqrt 2)), or its approximation by tanh.
 fn gelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
     match n.str_attr("approximate", "none")?.as_str() {
-        "none" => one(gelu_of(n, x, false)?),
-        "tanh" => one(gelu_of(n, x, true)?),
+        "none" => single_output(gelu_of(n, x, false)?),
+        "tanh" => single_output(gelu_of(n, x, true)?),
         other => Err(n.invalid_node(format!("attribute approximate: expected none or tanh, found \"{other}\""))),
     }
 }
@@ -346,8 +346,8 @@ pub(super) fn gelu_of(n: &mut Node<'_, '_>, x: ExprId, approximate: bool) -> Res
     let inner = if approximate {
         let square = n.op_without_attrs("multiply", &[x, x])?;
         let cube = n.op_without_attrs("multiply", &[square, x])?;
-        let small = n.with_scalar("multiply", cube, 0.044715)?;
-        let sum = n.op_without_attrs("add", &[x, small])?;
+        let cubic_term = n.with_scalar("multiply", cube, 0.044715)?;
+        let sum = n.op_without_attrs("add", &[x, cubic_term])?;
         let scaled = n.with_scalar("multiply", sum, (2.0 / std::f64::consts::PI).sqrt())?;
         n.op_without_attrs("tanh", &[scaled])?
     } else {
@@ -370,16 +370,16 @@ fn is_inf(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (negative, positive) = (n.int_attr("detect_negative", 1)?, n.int_attr("detect_positive", 1)?);
     let x = n.input(0)?;
     let infinite = n.op_without_attrs("isinf", &[x])?;
-    let side = match (negative != 0, positive != 0) {
-        (true, true) => return one(infinite),
+    let active_sides = match (negative != 0, positive != 0) {
+        (true, true) => return single_output(infinite),
         (true, false) => n.with_scalar("less", x, 0.0)?,
         (false, true) => n.with_scalar("greater", x, 0.0)?,
         (false, false) => {
             let zeros = n.op_without_attrs("zeros_like", &[infinite])?;
-            return one(zeros);
+            return single_output(zeros);
         }
     };
-    one(n.op_without_attrs("logical_and", &[infinite, side])?)
+    single_output(n.op_without_attrs("logical_and", &[infinite, active_sides])?)
 }
 
 /// Converts Mod: the result has the sign of the divisor if `fmod` is 0, and the sign of the dividend if `fmod` is 1.
@@ -398,13 +398,13 @@ pub(super) fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
             slopes.len() + 1 == dims.len() && slopes[0] == dims[1] && slopes[1..].iter().all(|d| *d == Dim::Fixed(1));
         if per_channel && channels > 0 {
             let alpha = n.reshape(slope, &[channels])?;
-            return one(n.op("nn.prelu", &[x, alpha], attrs![axis: 1])?);
+            return single_output(n.op("nn.prelu", &[x, alpha], attrs![axis: 1])?);
         }
     }
     let zero = n.scalar(n.dtype(x)?, 0.0);
-    let below = n.op_without_attrs("less", &[x, zero])?;
+    let is_negative = n.op_without_attrs("less", &[x, zero])?;
     let scaled = n.op_without_attrs("multiply", &[x, slope])?;
-    one(n.op_without_attrs("where", &[below, scaled, x])?)
+    single_output(n.op_without_attrs("where", &[is_negative, scaled, x])?)
 }
 
 /// Converts Pow; the result has the element type of the base.
@@ -416,28 +416,28 @@ fn pow(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     if dtype.is_float() || !other.is_float() {
         let exponent = n.cast(exponent, dtype)?;
-        return one(n.op_without_attrs("power", &[base, exponent])?);
+        return single_output(n.op_without_attrs("power", &[base, exponent])?);
     }
     // The power is computed in float64, which represents integers that are not exactly representable in a narrower
     // exponent type.
     let (wide, exponent) = (n.cast(base, DType::F64)?, n.cast(exponent, DType::F64)?);
     let power = n.op_without_attrs("power", &[wide, exponent])?;
-    one(n.cast(power, dtype)?)
+    single_output(n.cast(power, dtype)?)
 }
 
 fn round(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
-    one(half_to_even(n, x)?)
+    single_output(half_to_even(n, x)?)
 }
 
 /// Rounds to the nearest integer, ties to even; Relay's `round` rounds ties away from zero.
 pub fn half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
-    let whole = n.op_without_attrs("trunc", &[x])?;
-    let fraction = n.op_without_attrs("subtract", &[x, whole])?;
+    let integer_part = n.op_without_attrs("trunc", &[x])?;
+    let fraction = n.op_without_attrs("subtract", &[x, integer_part])?;
     let size = n.op_without_attrs("abs", &[fraction])?;
     let tie = n.with_scalar("equal", size, 0.5)?;
-    let half = n.with_scalar("multiply", x, 0.5)?;
-    let nearest_half = n.op_without_attrs("round", &[half])?;
+    let half_x = n.with_scalar("multiply", x, 0.5)?;
+    let nearest_half = n.op_without_attrs("round", &[half_x])?;
     let even = n.with_scalar("multiply", nearest_half, 2.0)?;
     let nearest = n.op_without_attrs("round", &[x])?;
     n.op_without_attrs("where", &[tie, even, nearest])
@@ -449,22 +449,22 @@ fn shrink(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
     if dtype.is_float() || bias.fract() == 0.0 {
-        return one(shrunk(n, x, bias, lambda)?);
+        return single_output(soft_threshold(n, x, bias, lambda)?);
     }
     // A fractional bias is subtracted before the result is rounded toward zero.
     let wide = n.cast(x, DType::F64)?;
-    let result = shrunk(n, wide, bias, lambda)?;
-    one(n.cast(result, dtype)?)
+    let result = soft_threshold(n, wide, bias, lambda)?;
+    single_output(n.cast(result, dtype)?)
 }
 
-fn shrunk(n: &mut Node<'_, '_>, x: ExprId, bias: f64, lambda: f64) -> Result<ExprId> {
+fn soft_threshold(n: &mut Node<'_, '_>, x: ExprId, bias: f64, lambda: f64) -> Result<ExprId> {
     let zero = n.scalar(n.dtype(x)?, 0.0);
-    let below = n.with_scalar("less", x, -lambda)?;
-    let above = n.with_scalar("greater", x, lambda)?;
-    let up = n.with_scalar("add", x, bias)?;
-    let down = n.with_scalar("subtract", x, bias)?;
-    let right = n.op_without_attrs("where", &[above, down, zero])?;
-    n.op_without_attrs("where", &[below, up, right])
+    let is_below = n.with_scalar("less", x, -lambda)?;
+    let is_above = n.with_scalar("greater", x, lambda)?;
+    let shifted_up = n.with_scalar("add", x, bias)?;
+    let shifted_down = n.with_scalar("subtract", x, bias)?;
+    let right = n.op_without_attrs("where", &[is_above, shifted_down, zero])?;
+    n.op_without_attrs("where", &[is_below, shifted_up, right])
 }
 
 /// Computes log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow.

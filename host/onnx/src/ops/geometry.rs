@@ -1,6 +1,6 @@
 //! Operators on images whose dimensions may be computed at run time: cropping, sampling grids, unpooling.
 
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::{AttrValue, ExprId};
 use byoc_ir::tensor::DType;
 
@@ -15,11 +15,11 @@ pub const ROWS: &[Row] = &[
                 attributes = attributes.with(relay, AttrValue::from(values));
             }
         }
-        one(n.op("nn.col2im", &inputs, attributes)?)
+        single_output(n.op("nn.col2im", &inputs, attributes)?)
     }),
     ("Det", 11, |n| {
         let data = n.input(0)?;
-        one(n.op_without_attrs("linalg.det", &[data])?)
+        single_output(n.op_without_attrs("linalg.det", &[data])?)
     }),
     ("GridSample", 16, grid_sample),
     ("MaxUnpool", 9, max_unpool),
@@ -49,7 +49,7 @@ fn roi_align(n: &mut Node<'_, '_>, default: &str) -> Result<Outputs> {
     let batches = n.cast(batches, n.dtype(boxes)?)?;
     let column = n.op("expand_dims", &[batches], attrs![axis: 1])?;
     let regions = n.concatenate(&[column, boxes], 1)?;
-    one(n.op("vision.roi_align", &[data, regions], attributes)?)
+    single_output(n.op("vision.roi_align", &[data, regions], attributes)?)
 }
 
 fn grid_sample(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -66,47 +66,47 @@ fn grid_sample(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let padding = n.str_attr("padding_mode", "zeros")?;
     let aligned = n.int_attr("align_corners", 0)? != 0;
     let attributes = attrs![method: method, layout: "NHWC", padding_mode: padding.as_str(), align_corners: aligned];
-    one(n.op("image.grid_sample", &[data, grid], attributes)?)
+    single_output(n.op("image.grid_sample", &[data, grid], attributes)?)
 }
 
 /// Crops or pads each axis symmetrically to the requested dimension. For an odd difference, the end is cropped or
 /// padded by one more element than the start.
 fn center_crop_pad(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let (data, wanted) = (n.input(0)?, n.input(1)?);
+    let (data, target_size) = (n.input(0)?, n.input(1)?);
     let rank = n.rank(data)?;
     let axes: Vec<usize> = match n.ints_attr("axes")? {
         Some(axes) => axes.iter().map(|&axis| n.axis(axis, rank)).collect::<Result<_>>()?,
         None => (0..rank).collect(),
     };
-    let all = n.shape_vector(data, 0..rank)?;
-    let parts = axes.iter().map(|&axis| n.slice(all, 0, axis, axis + 1)).collect::<Result<Vec<_>>>()?;
-    let own = n.concatenate(&parts, 0)?;
-    let wanted = n.cast(wanted, DType::I64)?;
+    let input_shape = n.shape_vector(data, 0..rank)?;
+    let axis_sizes = axes.iter().map(|&axis| n.slice(input_shape, 0, axis, axis + 1)).collect::<Result<Vec<_>>>()?;
+    let input_size = n.concatenate(&axis_sizes, 0)?;
+    let target_size = n.cast(target_size, DType::I64)?;
     let zero = n.scalar(DType::I64, 0.0);
-    let mut excess = |from: ExprId, to: ExprId| {
-        let difference = n.op_without_attrs("subtract", &[from, to])?;
+    let mut half_excess = |minuend: ExprId, subtrahend: ExprId| {
+        let difference = n.op_without_attrs("subtract", &[minuend, subtrahend])?;
         let positive = n.op_without_attrs("maximum", &[difference, zero])?;
         n.with_scalar("floor_divide", positive, 2.0)
     };
-    let (begin, before) = (excess(own, wanted)?, excess(wanted, own)?);
-    let kept = n.op_without_attrs("minimum", &[own, wanted])?;
-    let end = n.op_without_attrs("add", &[begin, kept])?;
+    let (begin, pad_before) = (half_excess(input_size, target_size)?, half_excess(target_size, input_size)?);
+    let common_size = n.op_without_attrs("minimum", &[input_size, target_size])?;
+    let end = n.op_without_attrs("add", &[begin, common_size])?;
     let steps = n.vector(&vec![1i64; axes.len()]);
-    let named = AttrValue::ints(axes.iter().map(|&axis| axis as i64));
-    let cropped = n.op("dyn.strided_slice", &[data, begin, end, steps], attrs![axes: named])?;
-    let rest = n.op_without_attrs("subtract", &[wanted, kept])?;
-    let after = n.op_without_attrs("subtract", &[rest, before])?;
+    let axes_attr = AttrValue::ints(axes.iter().map(|&axis| axis as i64));
+    let crop = n.op("dyn.strided_slice", &[data, begin, end, steps], attrs![axes: axes_attr])?;
+    let remaining_pad = n.op_without_attrs("subtract", &[target_size, common_size])?;
+    let pad_after = n.op_without_attrs("subtract", &[remaining_pad, pad_before])?;
     // One row of widths per axis; axes that are not listed are not padded.
     let none = n.vector(&[0i64, 0]);
     let mut rows = vec![none; rank];
     for (i, &axis) in axes.iter().enumerate() {
-        let sides = [n.slice(before, 0, i, i + 1)?, n.slice(after, 0, i, i + 1)?];
-        rows[axis] = n.concatenate(&sides, 0)?;
+        let pad_pair = [n.slice(pad_before, 0, i, i + 1)?, n.slice(pad_after, 0, i, i + 1)?];
+        rows[axis] = n.concatenate(&pad_pair, 0)?;
     }
     let rows = n.tuple(&rows)?;
     let widths = n.op("stack", &[rows], attrs![axis: 0])?;
     let value = n.scalar(n.dtype(data)?, 0.0);
-    one(n.op("dyn.nn.pad", &[cropped, widths, value], attrs![pad_mode: "constant"])?)
+    single_output(n.op("dyn.nn.pad", &[crop, widths, value], attrs![pad_mode: "constant"])?)
 }
 
 /// Applies affine maps to the positions of the image elements, in [-1, 1]. With `align_corners`, -1 and 1 are the
@@ -127,16 +127,16 @@ fn affine_grid(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let count = n.slice(size, 0, 2 + axes - 1 - i, 3 + axes - 1 - i)?;
         let count = n.reshape(count, &[])?;
         let line = position(n, count, dtype, aligned)?;
-        let mut wanted = vec![1i64; axes + 1];
-        wanted[axes - i] = -1;
-        positions.push(n.op("reshape", &[line], attrs![newshape: AttrValue::from(wanted)])?);
+        let mut broadcast_shape = vec![1i64; axes + 1];
+        broadcast_shape[axes - i] = -1;
+        positions.push(n.op("reshape", &[line], attrs![newshape: AttrValue::from(broadcast_shape)])?);
     }
     let mut entry = |row: usize, column: usize| {
         let part = n.slice(maps, 1, row, row + 1)?;
         let part = n.slice(part, 2, column, column + 1)?;
-        let mut wanted = vec![1; axes + 1];
-        wanted[0] = shape[0];
-        n.reshape(part, &wanted)
+        let mut broadcast_shape = vec![1; axes + 1];
+        broadcast_shape[0] = shape[0];
+        n.reshape(part, &broadcast_shape)
     };
     let entries: Vec<Vec<ExprId>> =
         (0..axes).map(|row| (0..=axes).map(|column| entry(row, column)).collect()).collect::<Result<_>>()?;
@@ -150,32 +150,32 @@ fn affine_grid(n: &mut Node<'_, '_>) -> Result<Outputs> {
         coordinates.push(sum);
     }
     let tuple = n.tuple(&coordinates)?;
-    one(n.op("stack", &[tuple], attrs![axis: -1])?)
+    single_output(n.op("stack", &[tuple], attrs![axis: -1])?)
 }
 
 /// Returns the positions of `count` elements in [-1, 1].
 fn position(n: &mut Node<'_, '_>, count: ExprId, dtype: DType, aligned: bool) -> Result<ExprId> {
-    let wide = if dtype == DType::F64 { dtype } else { DType::F32 };
-    let count = n.cast(count, wide)?;
-    let (zero, step) = (n.scalar(wide, 0.0), n.scalar(wide, 1.0));
-    let index = n.op("arange", &[zero, count, step], attrs![dtype: wide])?;
-    let doubled = n.with_scalar("multiply", index, 2.0)?;
-    let place = if aligned {
-        let last = n.with_scalar("subtract", count, 1.0)?;
-        let last = n.op_without_attrs("maximum", &[last, step])?;
-        n.op_without_attrs("divide", &[doubled, last])?
+    let compute_dtype = if dtype == DType::F64 { dtype } else { DType::F32 };
+    let count = n.cast(count, compute_dtype)?;
+    let (zero, step) = (n.scalar(compute_dtype, 0.0), n.scalar(compute_dtype, 1.0));
+    let index = n.op("arange", &[zero, count, step], attrs![dtype: compute_dtype])?;
+    let doubled_index = n.with_scalar("multiply", index, 2.0)?;
+    let coordinate = if aligned {
+        let last_index = n.with_scalar("subtract", count, 1.0)?;
+        let last_index = n.op_without_attrs("maximum", &[last_index, step])?;
+        n.op_without_attrs("divide", &[doubled_index, last_index])?
     } else {
-        let center = n.with_scalar("add", doubled, 1.0)?;
+        let center = n.with_scalar("add", doubled_index, 1.0)?;
         n.op_without_attrs("divide", &[center, count])?
     };
-    let place = n.with_scalar("subtract", place, 1.0)?;
-    n.cast(place, dtype)
+    let coordinate = n.with_scalar("subtract", coordinate, 1.0)?;
+    n.cast(coordinate, dtype)
 }
 
 /// Scatters elements to the positions that MaxPool returned, in an image of zeros. A larger `output_shape` adds zeros
 /// at the end of each axis.
 fn max_unpool(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let (data, places) = (n.input(0)?, n.input(1)?);
+    let (data, positions) = (n.input(0)?, n.input(1)?);
     let shape = n.shape(data)?;
     let kernel = n.ints_attr("kernel_shape")?.ok_or_else(|| n.invalid_node("attribute kernel_shape is missing"))?;
     let axes = kernel.len();
@@ -189,27 +189,27 @@ fn max_unpool(n: &mut Node<'_, '_>) -> Result<Outputs> {
             pads.len()
         )));
     }
-    let mut inferred = vec![shape[0] as i64, shape[1] as i64];
+    let mut inferred_sizes = vec![shape[0] as i64, shape[1] as i64];
     for i in 0..axes {
-        inferred.push((shape[2 + i] as i64 - 1) * strides[i] + kernel[i] - pads[i] - pads[axes + i]);
+        inferred_sizes.push((shape[2 + i] as i64 - 1) * strides[i] + kernel[i] - pads[i] - pads[axes + i]);
     }
-    let sizes: Option<Vec<usize>> = inferred.iter().map(|&size| usize::try_from(size).ok()).collect();
+    let sizes: Option<Vec<usize>> = inferred_sizes.iter().map(|&size| usize::try_from(size).ok()).collect();
     let sizes =
-        sizes.ok_or_else(|| n.invalid_node(format!("expected inferred dimensions >= 0, found {inferred:?}")))?;
+        sizes.ok_or_else(|| n.invalid_node(format!("expected inferred dimensions >= 0, found {inferred_sizes:?}")))?;
     let count = byoc_ir::tensor::element_count(&sizes)
         .ok_or_else(|| n.invalid_node(format!("the size of shape {sizes:?} overflows")))?;
-    let given = shape.iter().product::<usize>();
-    let empty = n.zeros(n.dtype(data)?, &[count])?;
-    let (values, places) = (n.reshape(data, &[given])?, n.reshape(places, &[given])?);
+    let element_count = shape.iter().product::<usize>();
+    let zeros = n.zeros(n.dtype(data)?, &[count])?;
+    let (values, positions) = (n.reshape(data, &[element_count])?, n.reshape(positions, &[element_count])?);
     let attributes = attrs![axis: 0, reduction: "update"];
-    let flat = n.op("scatter_elements", &[empty, places, values], attributes)?;
+    let flat = n.op("scatter_elements", &[zeros, positions, values], attributes)?;
     let image = n.reshape(flat, &sizes)?;
-    let Some(wanted) = n.optional_input(2) else { return one(image) };
-    let own = n.vector(&inferred);
-    let after = n.op_without_attrs("subtract", &[wanted, own])?;
-    let before = n.vector(&vec![0i64; shape.len()]);
-    let sides = n.tuple(&[before, after])?;
-    let widths = n.op("stack", &[sides], attrs![axis: 1])?;
+    let Some(target_size) = n.optional_input(2) else { return single_output(image) };
+    let input_size = n.vector(&inferred_sizes);
+    let pad_after = n.op_without_attrs("subtract", &[target_size, input_size])?;
+    let pad_before = n.vector(&vec![0i64; shape.len()]);
+    let pad_pair = n.tuple(&[pad_before, pad_after])?;
+    let widths = n.op("stack", &[pad_pair], attrs![axis: 1])?;
     let value = n.scalar(n.dtype(data)?, 0.0);
-    one(n.op("dyn.nn.pad", &[image, widths, value], attrs![pad_mode: "constant"])?)
+    single_output(n.op("dyn.nn.pad", &[image, widths, value], attrs![pad_mode: "constant"])?)
 }

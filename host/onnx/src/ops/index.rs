@@ -1,6 +1,6 @@
 //! Gathering and scattering by indices, and sorting.
 
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
 
@@ -33,8 +33,8 @@ fn normalize_indices(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Resu
         && let Some(values) = tensor.view().to_i64s()
     {
         let size = size as i64;
-        if let Some(wrong) = values.iter().find(|v| !(-size..size).contains(v)) {
-            return Err(n.invalid_node(format!("index {wrong} is out of range for an axis of {size} elements")));
+        if let Some(out_of_range) = values.iter().find(|v| !(-size..size).contains(v)) {
+            return Err(n.invalid_node(format!("index {out_of_range} is out of range for an axis of {size} elements")));
         }
         if values.iter().all(|v| *v >= 0) {
             return Ok((indices, true));
@@ -51,15 +51,15 @@ fn normalize_indices(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Resu
 pub(super) fn wrap_negative(n: &mut Node<'_, '_>, indices: ExprId, size: ExprId) -> Result<ExprId> {
     let zero = n.scalar(n.dtype(indices)?, 0.0);
     let negative = n.op_without_attrs("less", &[indices, zero])?;
-    let moved = n.op_without_attrs("add", &[indices, size])?;
-    n.op_without_attrs("where", &[negative, moved, indices])
+    let wrapped = n.op_without_attrs("add", &[indices, size])?;
+    n.op_without_attrs("where", &[negative, wrapped, indices])
 }
 
 fn gather(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, indices) = (n.input(0)?, n.input(1)?);
     let dims = n.dims(data)?;
     let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
-    let (indices, known) = match dims[axis].fixed() {
+    let (indices, has_known_size) = match dims[axis].fixed() {
         Some(size) => normalize_indices(n, indices, size)?,
         // On a symbolic axis, constant non-negative indices remain unchanged.
         None => {
@@ -76,14 +76,14 @@ fn gather(n: &mut Node<'_, '_>) -> Result<Outputs> {
         }
     };
     // Indices that are known only at run time are checked at run time (mode `fast`).
-    let mode = if known { "clip" } else { "fast" };
-    one(n.op("take", &[data, indices], attrs![axis: axis as i64, mode: mode])?)
+    let mode = if has_known_size { "clip" } else { "fast" };
+    single_output(n.op("take", &[data, indices], attrs![axis: axis as i64, mode: mode])?)
 }
 
 fn gather_elements(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, indices) = (n.input(0)?, n.input(1)?);
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)? as i64;
-    one(n.op("gather", &[data, indices], attrs![axis: axis])?)
+    single_output(n.op("gather", &[data, indices], attrs![axis: axis])?)
 }
 
 /// Moves the components of an index from the last axis (ONNX) to the first axis (Relay).
@@ -100,7 +100,7 @@ fn gather_nd(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, indices) = (n.input(0)?, n.input(1)?);
     let batch = n.int_attr("batch_dims", 0)?;
     let indices = components_first(n, indices)?;
-    one(n.op("gather_nd", &[data, indices], attrs![batch_dims: batch])?)
+    single_output(n.op("gather_nd", &[data, indices], attrs![batch_dims: batch])?)
 }
 
 /// Returns Relay's name for the value of the attribute `reduction`.
@@ -121,17 +121,17 @@ fn scatter_elements(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let args = [n.input(0)?, n.input(1)?, n.input(2)?];
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(args[0])?)? as i64;
     let reduction = reduction(n)?;
-    one(n.op("scatter_elements", &args, attrs![axis: axis, reduction: reduction])?)
+    single_output(n.op("scatter_elements", &args, attrs![axis: axis, reduction: reduction])?)
 }
 
 fn scatter_nd(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, indices, updates) = (n.input(0)?, n.input(1)?, n.input(2)?);
     let mode = reduction(n)?;
     let indices = components_first(n, indices)?;
-    one(n.op("scatter_nd", &[data, indices, updates], attrs![mode: mode])?)
+    single_output(n.op("scatter_nd", &[data, indices, updates], attrs![mode: mode])?)
 }
 
-/// Converts OneHot. The input `values` is (off, on); an index outside [-depth, depth) yields only `off`.
+/// Converts OneHot. The input `values` is (off, on); an index outside [-depth, depth) yields only `off_value`.
 fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (indices, values) = (n.input(0)?, n.input(2)?);
     if let Some(depth) = n.computed_input(1) {
@@ -160,8 +160,8 @@ fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
         }
         None => integers,
     };
-    let ([off, on], dtype) = (off_and_on(n)?, n.dtype(values)?);
-    one(n.op("one_hot", &[integers, on, off], attrs![depth: depth, axis: axis, dtype: dtype])?)
+    let ([off_value, on_value], dtype) = (off_and_on(n)?, n.dtype(values)?);
+    single_output(n.op("one_hot", &[integers, on_value, off_value], attrs![depth: depth, axis: axis, dtype: dtype])?)
 }
 
 /// Returns the two elements of the input `values` of OneHot.
@@ -186,16 +186,16 @@ fn one_hot_at_run_time(n: &mut Node<'_, '_>, depth: ExprId) -> Result<Outputs> {
     let depth = n.reshape(depth, &[])?;
     // Only indices >= -depth count from the end.
     let wrapped = wrap_negative(n, integers, depth)?;
-    let ([off, on], dtype) = (off_and_on(n)?, n.dtype(n.input(2)?)?);
-    one(n.op("dyn.one_hot", &[wrapped, on, off, depth], attrs![axis: axis, dtype: dtype])?)
+    let ([off_value, on_value], dtype) = (off_and_on(n)?, n.dtype(n.input(2)?)?);
+    single_output(n.op("dyn.one_hot", &[wrapped, on_value, off_value, depth], attrs![axis: axis, dtype: dtype])?)
 }
 
 /// Converts ReverseSequence: each sequence of the batch is reversed up to its length.
 fn reverse_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let (batch, time) = (n.int_attr("batch_axis", 1)?, n.int_attr("time_axis", 0)?);
-    let known = n.ty(data)?.shape();
-    let (None, Some(shape)) = (n.computed_input(1), known) else { return reverse_sequence_at_run_time(n) };
+    let known_shape = n.ty(data)?.shape();
+    let (None, Some(shape)) = (n.computed_input(1), known_shape) else { return reverse_sequence_at_run_time(n) };
     let lengths = n.ints(1, "sequence_lens")?.ok_or_else(|| n.invalid_node("input 1 (sequence_lens) is missing"))?;
     if shape.len() < 2 || !matches!((batch, time), (0, 1) | (1, 0)) {
         return Err(n.invalid_node(format!(
@@ -203,28 +203,28 @@ fn reverse_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
         )));
     }
     let (batches, times) = (shape[batch as usize], shape[time as usize]);
-    let fits = |l: &i64| usize::try_from(*l).is_ok_and(|l| l <= times);
-    if lengths.len() != batches || !lengths.iter().all(fits) || batches.saturating_mul(times) > 1 << 24 {
+    let is_valid_length = |l: &i64| usize::try_from(*l).is_ok_and(|l| l <= times);
+    if lengths.len() != batches || !lengths.iter().all(is_valid_length) || batches.saturating_mul(times) > 1 << 24 {
         return Err(n.invalid_node(format!(
             "input 1 (sequence_lens): expected {batches} integers from 0 to {times}, found {lengths:?}"
         )));
     }
     // Source index of each element, with the two leading axes merged.
-    let mut places = Vec::with_capacity(batches * times);
+    let mut positions = Vec::with_capacity(batches * times);
     for i in 0..shape[0] {
         for j in 0..shape[1] {
             let (b, t) = if batch == 0 { (i, j) } else { (j, i) };
             let length = lengths[b] as usize;
-            let from = if t < length { length - 1 - t } else { t };
-            places.push((if batch == 0 { b * times + from } else { from * batches + b }) as i64);
+            let source = if t < length { length - 1 - t } else { t };
+            positions.push((if batch == 0 { b * times + source } else { source * batches + b }) as i64);
         }
     }
-    let mut merged = vec![shape[0] * shape[1]];
-    merged.extend_from_slice(&shape[2..]);
-    let flat = n.reshape(data, &merged)?;
-    let places = n.vector(&places);
-    let gathered = n.op("take", &[flat, places], attrs![axis: 0])?;
-    one(n.reshape(gathered, &shape)?)
+    let mut merged_dims = vec![shape[0] * shape[1]];
+    merged_dims.extend_from_slice(&shape[2..]);
+    let flat = n.reshape(data, &merged_dims)?;
+    let positions = n.vector(&positions);
+    let gathered = n.op("take", &[flat, positions], attrs![axis: 0])?;
+    single_output(n.reshape(gathered, &shape)?)
 }
 
 /// Reverses sequences with lengths computed at run time: element t is read from length - 1 - t if t < length.
@@ -238,12 +238,12 @@ fn reverse_sequence_at_run_time(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let lengths = n.cast(lengths, DType::I64)?;
     let lengths = n.reshape_to(lengths, &of_batch)?;
     let steps = n.indices_along(data, time)?;
-    let last = n.with_scalar("subtract", lengths, 1.0)?;
-    let mirrored = n.op_without_attrs("subtract", &[last, steps])?;
-    let inside = n.op_without_attrs("less", &[steps, lengths])?;
-    let places = n.op_without_attrs("where", &[inside, mirrored, steps])?;
-    let places = n.broadcast_to(places, &dims)?;
-    one(n.op("gather", &[data, places], attrs![axis: time as i64])?)
+    let last_index = n.with_scalar("subtract", lengths, 1.0)?;
+    let mirrored = n.op_without_attrs("subtract", &[last_index, steps])?;
+    let is_inside = n.op_without_attrs("less", &[steps, lengths])?;
+    let positions = n.op_without_attrs("where", &[is_inside, mirrored, steps])?;
+    let positions = n.broadcast_to(positions, &dims)?;
+    single_output(n.op("gather", &[data, positions], attrs![axis: time as i64])?)
 }
 
 /// Converts TopK with a `k` computed at run time.
@@ -257,8 +257,8 @@ fn top_k_at_run_time(n: &mut Node<'_, '_>, k: ExprId) -> Result<Outputs> {
         is_ascend: ascending,
         dtype: AttrValue::from(DType::I64),
     ];
-    let both = n.op("dyn.topk", &[data, k], attributes)?;
-    Ok(vec![n.project(both, 0)?, n.project(both, 1)?])
+    let values_and_indices = n.op("dyn.topk", &[data, k], attributes)?;
+    Ok(vec![n.project(values_and_indices, 0)?, n.project(values_and_indices, 1)?])
 }
 
 fn top_k(n: &mut Node<'_, '_>, k: Option<i64>) -> Result<Outputs> {
@@ -271,9 +271,9 @@ fn top_k(n: &mut Node<'_, '_>, k: Option<i64>) -> Result<Outputs> {
     }
     if k == 0 {
         // Relay's `topk` interprets 0 as all elements.
-        let empty = n.slice(data, axis, 0, 0)?;
-        let indices = n.cast(empty, DType::I64)?;
-        return Ok(vec![empty, indices]);
+        let empty_slice = n.slice(data, axis, 0, 0)?;
+        let indices = n.cast(empty_slice, DType::I64)?;
+        return Ok(vec![empty_slice, indices]);
     }
     let ascending = n.int_attr("largest", 1)? == 0;
     let attributes = attrs![
@@ -283,6 +283,6 @@ fn top_k(n: &mut Node<'_, '_>, k: Option<i64>) -> Result<Outputs> {
         is_ascend: ascending,
         dtype: AttrValue::from(DType::I64),
     ];
-    let both = n.op("topk", &[data], attributes)?;
-    Ok(vec![n.project(both, 0)?, n.project(both, 1)?])
+    let values_and_indices = n.op("topk", &[data], attributes)?;
+    Ok(vec![n.project(values_and_indices, 0)?, n.project(values_and_indices, 1)?])
 }

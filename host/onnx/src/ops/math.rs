@@ -1,6 +1,6 @@
 //! Matrix products, and cumulative sums and products along an axis.
 
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::{Attrs, Dim, ExprId};
 use byoc_ir::tensor::DType;
 
@@ -42,13 +42,15 @@ pub(super) fn gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if (alpha, beta) != (1.0, 1.0) {
         (a, b) = (n.widen(a)?, n.widen(b)?);
     }
-    let wide = n.dtype(a)?;
+    let compute_dtype = n.dtype(a)?;
     let mut product = n.op("nn.dense", &[a, b], with_units(&units))?;
     if alpha != 1.0 {
         product = n.with_scalar("multiply", product, alpha)?;
     }
-    let Some(mut c) = n.optional_input(2).filter(|_| beta != 0.0) else { return one(n.cast(product, dtype)?) };
-    c = n.cast(c, wide)?;
+    let Some(mut c) = n.optional_input(2).filter(|_| beta != 0.0) else {
+        return single_output(n.cast(product, dtype)?);
+    };
+    c = n.cast(c, compute_dtype)?;
     if beta != 1.0 {
         c = n.with_scalar("multiply", c, beta)?;
     }
@@ -57,15 +59,15 @@ pub(super) fn gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     {
         let bias = n.reshape_to(c, &[units])?;
         let sum = n.op("nn.bias_add", &[product, bias], attrs![axis: 1])?;
-        return one(n.cast(sum, dtype)?);
+        return single_output(n.cast(sum, dtype)?);
     }
     let sum = n.op_without_attrs("add", &[product, c])?;
-    one(n.cast(sum, dtype)?)
+    single_output(n.cast(sum, dtype)?)
 }
 
 fn mat_mul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (a, b) = (n.input(0)?, n.input(1)?);
-    one(matmul(n, a, b, None)?)
+    single_output(matmul(n, a, b, None)?)
 }
 
 /// Creates a matrix product with the semantics of `numpy.matmul`. `quantized` holds the zero points and scales of
@@ -108,8 +110,8 @@ pub fn matmul(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Exp
     } else {
         let batch = broadcast(&dims_a[..dims_a.len() - 2], &dims_b[..dims_b.len() - 2])
             .ok_or_else(|| n.invalid_node(format!("operands of types {ty_a} and {ty_b} do not broadcast")))?;
-        let computed = if batch.contains(&Dim::Any) { Some(runtime_batch(n, [a, b])?) } else { None };
-        let (matrices_a, matrices_b) = match computed {
+        let runtime_shape = if batch.contains(&Dim::Any) { Some(runtime_batch(n, [a, b])?) } else { None };
+        let (matrices_a, matrices_b) = match runtime_shape {
             Some(batch) => (broadcast_to_batch(n, a, batch)?, broadcast_to_batch(n, b, batch)?),
             None => (reshape_to_batch(n, a, &dims_a, &batch)?, reshape_to_batch(n, b, &dims_b, &batch)?),
         };
@@ -122,7 +124,7 @@ pub fn matmul(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Exp
         };
         dims = batch;
         dims.extend([m, columns]);
-        match computed {
+        match runtime_shape {
             Some(batch) => {
                 let (rank_a, rank_b) = (n.rank(a)?, n.rank(b)?);
                 let rows = n.shape_vector(a, rank_a - 2..rank_a - 1)?;
@@ -150,13 +152,13 @@ fn runtime_batch(n: &mut Node<'_, '_>, operands: [ExprId; 2]) -> Result<ExprId> 
     let ranks = [n.rank(operands[0])? - 2, n.rank(operands[1])? - 2];
     let mut batches = operands;
     for (batch, rank) in batches.iter_mut().zip(ranks) {
-        let own = n.shape_vector(*batch, 0..rank)?;
-        let ones = n.vector(&vec![1i64; ranks[0].max(ranks[1]) - rank]);
-        *batch = n.concatenate(&[ones, own], 0)?;
+        let batch_dims = n.shape_vector(*batch, 0..rank)?;
+        let leading_ones = n.vector(&vec![1i64; ranks[0].max(ranks[1]) - rank]);
+        *batch = n.concatenate(&[leading_ones, batch_dims], 0)?;
     }
-    let unit = n.scalar(DType::I64, 1.0);
-    let free = n.op_without_attrs("equal", &[batches[0], unit])?;
-    n.op_without_attrs("where", &[free, batches[1], batches[0]])
+    let one = n.scalar(DType::I64, 1.0);
+    let is_one = n.op_without_attrs("equal", &[batches[0], one])?;
+    n.op_without_attrs("where", &[is_one, batches[1], batches[0]])
 }
 
 /// Broadcasts an operand to a batch shape computed at run time, as (b, rows, columns).
@@ -164,37 +166,39 @@ fn broadcast_to_batch(n: &mut Node<'_, '_>, value: ExprId, batch: ExprId) -> Res
     let rank = n.rank(value)?;
     let matrix = n.shape_vector(value, rank - 2..rank)?;
     let shape = n.concatenate(&[batch, matrix], 0)?;
-    let all = n.op_without_attrs("dyn.broadcast_to", &[value, shape])?;
+    let expanded = n.op_without_attrs("dyn.broadcast_to", &[value, shape])?;
     let count = n.op("prod", &[batch], attrs![axis: [0], keepdims: true])?;
     let shape = n.concatenate(&[count, matrix], 0)?;
-    n.op("dyn.reshape", &[all, shape], attrs![allowzero: true])
+    n.op("dyn.reshape", &[expanded, shape], attrs![allowzero: true])
 }
 
 /// Reshapes an operand to (b, rows, columns), with one matrix per batch element, or a single matrix for the entire
 /// batch.
 fn reshape_to_batch(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> Result<ExprId> {
     let (operand_batch, matrix) = dims.split_at(dims.len() - 2);
-    let one = Dim::Fixed(1);
-    let together = |first: Dim| [first, matrix[0].clone(), matrix[1].clone()];
-    if operand_batch.iter().all(|dim| *dim == one) {
-        return n.reshape_to(value, &together(one));
+    let unit_dim = Dim::Fixed(1);
+    let with_batch = |first: Dim| [first, matrix[0].clone(), matrix[1].clone()];
+    if operand_batch.iter().all(|dim| *dim == unit_dim) {
+        return n.reshape_to(value, &with_batch(unit_dim));
     }
-    let all = Dim::product(batch).ok_or_else(|| n.invalid_node("the product of the dimensions overflows"))?;
+    let batch_size = Dim::product(batch).ok_or_else(|| n.invalid_node("the product of the dimensions overflows"))?;
     let mut value = value;
-    let leading = operand_batch.iter().position(|dim| *dim != one).unwrap_or(0);
-    let same = operand_batch[leading..] == batch[batch.len() - (operand_batch.len() - leading)..];
-    if !same || Dim::product(operand_batch).as_ref() != Some(&all) {
-        let wanted: Vec<Dim> = batch.iter().chain(matrix).cloned().collect();
-        value = n.broadcast_to(value, &wanted)?;
+    let leading = operand_batch.iter().position(|dim| *dim != unit_dim).unwrap_or(0);
+    let is_same_batch = operand_batch[leading..] == batch[batch.len() - (operand_batch.len() - leading)..];
+    if !is_same_batch || Dim::product(operand_batch).as_ref() != Some(&batch_size) {
+        let target_dims: Vec<Dim> = batch.iter().chain(matrix).cloned().collect();
+        value = n.broadcast_to(value, &target_dims)?;
     }
-    n.reshape_to(value, &together(all))
+    n.reshape_to(value, &with_batch(batch_size))
 }
 
 /// Returns the common shape that two shapes broadcast to; `None` if they are incompatible.
 pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
     let rank = a.len().max(b.len());
-    let one = Dim::Fixed(1);
-    let dim = |dims: &[Dim], i: usize| (i + dims.len()).checked_sub(rank).map_or(one.clone(), |at| dims[at].clone());
+    let unit_dim = Dim::Fixed(1);
+    let dim = |dims: &[Dim], i: usize| {
+        (i + dims.len()).checked_sub(rank).map_or(unit_dim.clone(), |index| dims[index].clone())
+    };
     (0..rank)
         .map(|i| match (dim(a, i), dim(b, i)) {
             (x, y) if x == y => Some(x),
@@ -211,26 +215,26 @@ pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
 fn cumulate(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let (exclusive, reverse) = (n.int_attr("exclusive", 0)? != 0, n.int_attr("reverse", 0)? != 0);
-    let computed = n.computed_input(1);
-    let known = match computed {
+    let computed_axis = n.computed_input(1);
+    let known_axis = match computed_axis {
         Some(_) => None,
         None => n.int(1, "axis")?,
     };
-    let axis = known.map(|axis| n.axis(axis, n.rank(data)?)).transpose()?;
-    if axis.is_none() && computed.is_none() {
+    let axis = known_axis.map(|axis| n.axis(axis, n.rank(data)?)).transpose()?;
+    if axis.is_none() && computed_axis.is_none() {
         return Err(n.invalid_node("input 1 (axis) is missing"));
     }
-    let mut along = |op: &str, value: ExprId, attrs: Attrs| match (axis, computed) {
+    let mut apply_along = |op: &str, value: ExprId, attrs: Attrs| match (axis, computed_axis) {
         (None, Some(axis)) => n.op(&format!("dyn.{op}"), &[value, axis], attrs),
         (axis, _) => n.op(op, &[value], attrs.with("axis", axis.unwrap_or(0) as i64)),
     };
     let mut value = data;
     if reverse {
-        value = along("reverse", value, attrs![])?;
+        value = apply_along("reverse", value, attrs![])?;
     }
-    value = along(op, value, attrs![exclusive: exclusive])?;
+    value = apply_along(op, value, attrs![exclusive: exclusive])?;
     if reverse {
-        value = along("reverse", value, attrs![])?;
+        value = apply_along("reverse", value, attrs![])?;
     }
-    one(value)
+    single_output(value)
 }

@@ -1,20 +1,20 @@
 //! Feature preprocessing operators, of the domain `ai.onnx.ml`.
 
-use super::{Node, Result, Row, attrs, one};
+use super::{Node, Result, Row, attrs, single_output};
 
 pub const ROWS: &[Row] = &[
     ("ArrayFeatureExtractor", 1, |n| {
-        let (data, places) = (n.input(0)?, n.input(1)?);
+        let (data, indices) = (n.input(0)?, n.input(1)?);
         let rank = n.rank(data)? as i64;
-        let places = n.op("reshape", &[places], attrs![newshape: [-1]])?;
-        let chosen = n.op("take", &[data, places], attrs![axis: rank - 1, mode: "fast"])?;
-        one(if rank == 1 { n.op("expand_dims", &[chosen], attrs![axis: 0])? } else { chosen })
+        let indices = n.op("reshape", &[indices], attrs![newshape: [-1]])?;
+        let selected = n.op("take", &[data, indices], attrs![axis: rank - 1, mode: "fast"])?;
+        single_output(if rank == 1 { n.op("expand_dims", &[selected], attrs![axis: 0])? } else { selected })
     }),
     ("Binarizer", 1, |n| {
         let data = n.input(0)?;
         let threshold = n.float_attr("threshold", 0.0)?;
-        let above = n.with_scalar("greater", data, threshold)?;
-        one(n.cast(above, n.dtype(data)?)?)
+        let is_above = n.with_scalar("greater", data, threshold)?;
+        single_output(n.cast(is_above, n.dtype(data)?)?)
     }),
     ("Scaler", 1, |n| {
         let data = n.input(0)?;
@@ -24,7 +24,7 @@ pub const ROWS: &[Row] = &[
             Ok(n.vector(&values))
         };
         let (offset, scale) = (parameters(n, "offset")?, parameters(n, "scale")?);
-        let centered = n.op_without_attrs("subtract", &[data, offset])?;
-        one(n.op_without_attrs("multiply", &[centered, scale])?)
+        let difference = n.op_without_attrs("subtract", &[data, offset])?;
+        single_output(n.op_without_attrs("multiply", &[difference, scale])?)
     }),
 ];

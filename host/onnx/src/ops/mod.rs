@@ -82,14 +82,17 @@ const STANDARD: &[&[Row]] = &[
 
 fn rows(domain: &str) -> impl Iterator<Item = &'static Row> {
     let domain = if is_standard_domain(domain) { STANDARD_DOMAIN } else { domain };
-    let tables = DOMAINS.iter().filter(move |known| known.name == domain).flat_map(|known| known.tables);
+    let tables = DOMAINS
+        .iter()
+        .filter(move |domain_table| domain_table.name == domain)
+        .flat_map(|domain_table| domain_table.tables);
     tables.flat_map(|rows| rows.iter())
 }
 
 /// Returns the converter of an operator for an opset of its domain.
 pub fn converter(domain: &str, op: &str, version: i64) -> Option<Convert> {
-    let known = rows(domain).filter(|(name, since, _)| *name == op && *since <= version);
-    known.max_by_key(|(_, since, _)| *since).map(|(_, _, convert)| *convert)
+    let matching_rows = rows(domain).filter(|(name, version_added, _)| *name == op && *version_added <= version);
+    matching_rows.max_by_key(|(_, version_added, _)| *version_added).map(|(_, _, convert)| *convert)
 }
 
 /// Returns the names of all operators with a converter in a domain.
@@ -98,7 +101,7 @@ pub fn names(domain: &str) -> impl Iterator<Item = &'static str> {
 }
 
 /// Wraps the output of a single-output operator.
-fn one(value: byoc_ir::ir::ExprId) -> Result<Outputs> {
+fn single_output(value: byoc_ir::ir::ExprId) -> Result<Outputs> {
     Ok(vec![value])
 }
 
@@ -108,11 +111,15 @@ mod tests {
 
     #[test]
     fn selects_newest_matching_converter() {
-        let same = |op, a, b| match (converter("", op, a), converter("", op, b)) {
+        let is_same_converter = |op, a, b| match (converter("", op, a), converter("", op, b)) {
             (Some(x), Some(y)) => std::ptr::fn_addr_eq(x, y),
             _ => false,
         };
-        assert!(same("Squeeze", 7, 12) && same("Squeeze", 13, 21) && !same("Squeeze", 12, 13));
+        assert!(
+            is_same_converter("Squeeze", 7, 12)
+                && is_same_converter("Squeeze", 13, 21)
+                && !is_same_converter("Squeeze", 12, 13)
+        );
         assert!(converter("", "LayerNormalization", 16).is_none());
         assert!(converter("ai.onnx", "LayerNormalization", 17).is_some());
         assert!(converter("", "Nonsense", 17).is_none() && converter("", "Momentum", 17).is_none());
@@ -121,11 +128,13 @@ mod tests {
 
     #[test]
     fn no_row_stands_twice() {
-        let all = DOMAINS.iter().flat_map(|domain| rows(domain.name).map(|(op, since, _)| (domain.name, *op, *since)));
-        let mut rows: Vec<(&str, &str, i64)> = all.collect();
-        let all = rows.len();
+        let converters = DOMAINS
+            .iter()
+            .flat_map(|domain| rows(domain.name).map(|(op, version_added, _)| (domain.name, *op, *version_added)));
+        let mut rows: Vec<(&str, &str, i64)> = converters.collect();
+        let row_count = rows.len();
         rows.sort_unstable();
         rows.dedup();
-        assert_eq!(rows.len(), all);
+        assert_eq!(rows.len(), row_count);
     }
 }

@@ -1,6 +1,6 @@
 //! Normalization and softmax.
 
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use crate::tensor;
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
 use byoc_ir::tensor::DType;
@@ -16,12 +16,12 @@ pub const ROWS: &[Row] = &[
         let matrix = n.flatten_at(&dims, axis)?;
         let flat = n.reshape_to(data, &matrix)?;
         let largest = hard_max(n, flat, 1)?;
-        one(n.reshape_to(largest, &dims)?)
+        single_output(n.reshape_to(largest, &dims)?)
     }),
     ("Hardmax", 13, |n| {
         let data = n.input(0)?;
         let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;
-        one(hard_max(n, data, axis)?)
+        single_output(hard_max(n, data, axis)?)
     }),
     ("InstanceNormalization", 1, instance),
     ("LRN", 1, lrn),
@@ -43,9 +43,9 @@ fn batch_of_training(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.opset < 14 {
         return Err(n.invalid_node("batch normalization in training mode is not supported before opset 14"));
     }
-    let given = n.input(0)?;
-    let data = n.widen(given)?;
-    let (wide, dims) = (n.dtype(data)?, n.dims(data)?);
+    let input = n.input(0)?;
+    let data = n.widen(input)?;
+    let (compute_dtype, dims) = (n.dtype(data)?, n.dims(data)?);
     let axes: Vec<i64> = (0..dims.len() as i64).filter(|&axis| axis != 1).collect();
     let mean = n.op("mean", &[data], attrs![axis: AttrValue::from(axes.clone()), keepdims: true])?;
     let centered = n.op_without_attrs("subtract", &[data, mean])?;
@@ -54,30 +54,30 @@ fn batch_of_training(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let epsilon = n.float_attr("epsilon", 1e-5)?;
     let shifted = n.with_scalar("add", variance, epsilon)?;
     let deviation = n.op_without_attrs("sqrt", &[shifted])?;
-    let normal = n.op_without_attrs("divide", &[centered, deviation])?;
-    let mut wanted = vec![1i64; dims.len()];
-    wanted[1] = -1;
-    let mut along = |i: usize| {
+    let normalized = n.op_without_attrs("divide", &[centered, deviation])?;
+    let mut channel_shape = vec![1i64; dims.len()];
+    channel_shape[1] = -1;
+    let mut per_channel = |i: usize| {
         let value = n.input(i)?;
-        let value = n.cast(value, wide)?;
-        n.op("reshape", &[value], attrs![newshape: AttrValue::from(wanted.clone())])
+        let value = n.cast(value, compute_dtype)?;
+        n.op("reshape", &[value], attrs![newshape: AttrValue::from(channel_shape.clone())])
     };
-    let (scale, bias) = (along(1)?, along(2)?);
-    let scaled = n.op_without_attrs("multiply", &[normal, scale])?;
+    let (scale, bias) = (per_channel(1)?, per_channel(2)?);
+    let scaled = n.op_without_attrs("multiply", &[normalized, scale])?;
     let result = n.op_without_attrs("add", &[scaled, bias])?;
-    let result = n.cast(result, n.dtype(given)?)?;
+    let result = n.cast(result, n.dtype(input)?)?;
     let momentum = n.float_attr("momentum", 0.9)?;
-    let mut running = |i: usize, current: ExprId| {
-        let current = n.op("squeeze", &[current], attrs![axis: AttrValue::from(axes.clone())])?;
-        let before = n.input(i)?;
-        let dtype = n.dtype(before)?;
-        let before = n.cast(before, wide)?;
-        let kept = n.with_scalar("multiply", before, momentum)?;
-        let added = n.with_scalar("multiply", current, 1.0 - momentum)?;
-        let mixed = n.op_without_attrs("add", &[kept, added])?;
-        n.cast(mixed, dtype)
+    let mut running_average = |i: usize, batch_statistic: ExprId| {
+        let batch_statistic = n.op("squeeze", &[batch_statistic], attrs![axis: AttrValue::from(axes.clone())])?;
+        let running_value = n.input(i)?;
+        let dtype = n.dtype(running_value)?;
+        let running_value = n.cast(running_value, compute_dtype)?;
+        let kept_part = n.with_scalar("multiply", running_value, momentum)?;
+        let added_part = n.with_scalar("multiply", batch_statistic, 1.0 - momentum)?;
+        let average = n.op_without_attrs("add", &[kept_part, added_part])?;
+        n.cast(average, dtype)
     };
-    let (mean, variance) = (running(3, mean)?, running(4, variance)?);
+    let (mean, variance) = (running_average(3, mean)?, running_average(4, variance)?);
     Ok(vec![result, mean, variance])
 }
 
@@ -93,14 +93,14 @@ pub(super) fn batch(n: &mut Node<'_, '_>) -> Result<Outputs> {
         args.push(n.cast(value, dtype)?);
     }
     let epsilon = n.float_attr("epsilon", 1e-5)?;
-    let all = n.op("nn.batch_norm", &args, attrs![epsilon: epsilon])?;
-    one(n.project(all, 0)?)
+    let batch_norm_results = n.op("nn.batch_norm", &args, attrs![epsilon: epsilon])?;
+    single_output(n.project(batch_norm_results, 0)?)
 }
 
 fn instance(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let args = [n.input(0)?, n.input(1)?, n.input(2)?];
     let epsilon = n.float_attr("epsilon", 1e-5)?;
-    one(n.op("nn.instance_norm", &args, attrs![axis: 1, epsilon: epsilon])?)
+    single_output(n.op("nn.instance_norm", &args, attrs![axis: 1, epsilon: epsilon])?)
 }
 
 /// Converts GroupNormalization. Scale and bias are per-group before opset 21, and per-channel since opset 21.
@@ -133,8 +133,8 @@ fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dtype = n.dtype(data)?;
     let stash = if n.opset < 21 { dtype } else { stash_type(n)? };
     let args = args.iter().map(|&arg| n.cast(arg, stash)).collect::<Result<Vec<_>>>()?;
-    let normal = n.op("nn.group_norm", &args, attrs![num_groups: groups, axis: 1, epsilon: epsilon])?;
-    one(n.cast(normal, dtype)?)
+    let normalized = n.op("nn.group_norm", &args, attrs![num_groups: groups, axis: 1, epsilon: epsilon])?;
+    single_output(n.cast(normalized, dtype)?)
 }
 
 /// Converts LayerNormalization over `axis` and all later axes; several axes are merged by a reshape.
@@ -150,8 +150,8 @@ fn layer(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let data = n.cast(data, stash)?;
         let mean = n.op("mean", &[data], attrs![axis: axes.clone(), keepdims: true])?;
         let variance = n.op("variance", &[data, mean], attrs![axis: axes, keepdims: true])?;
-        let above = n.with_scalar("add", variance, epsilon)?;
-        outputs.extend([mean, n.op_without_attrs("rsqrt", &[above])?]);
+        let shifted = n.with_scalar("add", variance, epsilon)?;
+        outputs.extend([mean, n.op_without_attrs("rsqrt", &[shifted])?]);
     }
     Ok(outputs)
 }
@@ -190,42 +190,42 @@ fn layer_from(
         }
         vectors.push(n.reshape_to(value, std::slice::from_ref(&width))?);
     }
-    let mut merged = dims[..axis].to_vec();
-    merged.push(width);
-    let flat = n.reshape_to(data, &merged)?;
-    let normal = n.op("nn.layer_norm", &[flat, vectors[0], vectors[1]], attrs![axis: -1, epsilon: epsilon])?;
-    n.reshape_to(normal, &dims)
+    let mut flat_dims = dims[..axis].to_vec();
+    flat_dims.push(width);
+    let flat = n.reshape_to(data, &flat_dims)?;
+    let normalized = n.op("nn.layer_norm", &[flat, vectors[0], vectors[1]], attrs![axis: -1, epsilon: epsilon])?;
+    n.reshape_to(normalized, &dims)
 }
 
 fn lrn(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let (alpha, beta, bias) = (n.float_attr("alpha", 0.0001)?, n.float_attr("beta", 0.75)?, n.float_attr("bias", 1.0)?);
     let size = n.int_attr("size", 0)?;
-    one(n.op("nn.lrn", &[data], attrs![size: size, axis: 1, bias: bias, alpha: alpha, beta: beta])?)
+    single_output(n.op("nn.lrn", &[data], attrs![size: size, axis: 1, bias: bias, alpha: alpha, beta: beta])?)
 }
 
 /// Computes data / (sum |data|^p)^(1/p) along an axis.
 fn lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)? as i64;
-    let along = attrs![axis: [axis], keepdims: true];
+    let reduce_attrs = attrs![axis: [axis], keepdims: true];
     let norm = match n.int_attr("p", 2)? {
         1 => {
             let size = n.op_without_attrs("abs", &[data])?;
-            n.op("sum", &[size], along)?
+            n.op("sum", &[size], reduce_attrs)?
         }
         2 => {
             let square = n.op_without_attrs("multiply", &[data, data])?;
-            let sum = n.op("sum", &[square], along)?;
+            let sum = n.op("sum", &[square], reduce_attrs)?;
             n.op_without_attrs("sqrt", &[sum])?
         }
         other => return Err(n.invalid_node(format!("attribute p: expected 1 or 2, found {other}"))),
     };
     // A zero norm is replaced with 1, so that the result is zero as well.
-    let nothing = n.with_scalar("equal", norm, 0.0)?;
-    let unit = n.scalar(n.dtype(data)?, 1.0);
-    let divisor = n.op_without_attrs("where", &[nothing, unit, norm])?;
-    one(n.op_without_attrs("divide", &[data, divisor])?)
+    let is_zero = n.with_scalar("equal", norm, 0.0)?;
+    let one_value = n.scalar(n.dtype(data)?, 1.0);
+    let divisor = n.op_without_attrs("where", &[is_zero, one_value, norm])?;
+    single_output(n.op_without_attrs("divide", &[data, divisor])?)
 }
 
 /// Computes (data - mean) / (standard deviation + 1e-9).
@@ -233,20 +233,20 @@ fn mean_variance(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let input = n.input(0)?;
     let data = n.widen(input)?;
     let axes = n.ints_attr("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
-    let along = attrs![axis: axes, keepdims: true];
-    let mean = n.op("mean", &[data], along.clone())?;
-    let variance = n.op("variance", &[data, mean], along)?;
+    let reduce_attrs = attrs![axis: axes, keepdims: true];
+    let mean = n.op("mean", &[data], reduce_attrs.clone())?;
+    let variance = n.op("variance", &[data, mean], reduce_attrs)?;
     let deviation = n.op_without_attrs("sqrt", &[variance])?;
-    let above = n.with_scalar("add", deviation, 1e-9)?;
+    let shifted = n.with_scalar("add", deviation, 1e-9)?;
     let centered = n.op_without_attrs("subtract", &[data, mean])?;
-    let normal = n.op_without_attrs("divide", &[centered, above])?;
-    one(n.cast(normal, n.dtype(input)?)?)
+    let normalized = n.op_without_attrs("divide", &[centered, shifted])?;
+    single_output(n.cast(normalized, n.dtype(input)?)?)
 }
 
 fn softmax(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;
-    one(n.op(op, &[data], attrs![axis: relative(axis, n.rank(data)?)])?)
+    single_output(n.op(op, &[data], attrs![axis: relative(axis, n.rank(data)?)])?)
 }
 
 /// Converts Softmax before opset 13: the data is flattened at `axis` to a matrix, and each row is normalized.
@@ -256,12 +256,12 @@ fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let axis = n.int_attr("axis", 1)?;
     let axis = if axis == dims.len() as i64 { dims.len() } else { n.axis(axis, dims.len())? };
     if axis + 1 == dims.len() {
-        return one(n.op(op, &[data], attrs![axis: -1])?);
+        return single_output(n.op(op, &[data], attrs![axis: -1])?);
     }
     let matrix = n.flatten_at(&dims, axis)?;
     let flat = n.reshape_to(data, &matrix)?;
-    let normal = n.op(op, &[flat], attrs![axis: -1])?;
-    one(n.reshape_to(normal, &dims)?)
+    let normalized = n.op(op, &[flat], attrs![axis: -1])?;
+    single_output(n.reshape_to(normalized, &dims)?)
 }
 
 /// Returns 1 at the first maximum along an axis, and 0 elsewhere.
@@ -272,14 +272,18 @@ fn hard_max(n: &mut Node<'_, '_>, data: ExprId, axis: usize) -> Result<ExprId> {
     }
     if let Some(depth) = dims[axis].fixed() {
         let index = n.op("argmax", &[data], attrs![axis: [axis as i64]])?;
-        let (on, off) = (n.scalar(dtype, 1.0), n.scalar(dtype, 0.0));
-        return n.op("one_hot", &[index, on, off], attrs![depth: depth as i64, axis: axis as i64, dtype: dtype]);
+        let (one_value, zero_value) = (n.scalar(dtype, 1.0), n.scalar(dtype, 0.0));
+        return n.op(
+            "one_hot",
+            &[index, one_value, zero_value],
+            attrs![depth: depth as i64, axis: axis as i64, dtype: dtype],
+        );
     }
     let index = n.op("argmax", &[data], attrs![axis: [axis as i64], keepdims: true])?;
-    let places = n.indices_along(data, axis)?;
+    let positions = n.indices_along(data, axis)?;
     let index = n.cast(index, DType::I64)?;
-    let chosen = n.op_without_attrs("equal", &[places, index])?;
-    n.cast(chosen, dtype)
+    let is_maximum = n.op_without_attrs("equal", &[positions, index])?;
+    n.cast(is_maximum, dtype)
 }
 
 /// Computes scale * data / sqrt(mean(data^2) + epsilon), with the mean over `axis` and all later axes, in the element
@@ -288,15 +292,15 @@ fn rms(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, scale) = (n.input(0)?, n.input(1)?);
     let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;
     let (epsilon, stash) = (n.float_attr("epsilon", 1e-5)?, stash_type(n)?);
-    let [normal, reciprocal] = rms_from(n, data, scale, axis, epsilon, stash)?;
-    Ok(if n.has_output(1) { vec![normal, reciprocal] } else { vec![normal] })
+    let [normalized, reciprocal] = rms_from(n, data, scale, axis, epsilon, stash)?;
+    Ok(if n.has_output(1) { vec![normalized, reciprocal] } else { vec![normalized] })
 }
 
 /// Normalizes by the root mean square over the last axis.
 pub(super) fn rms_of(n: &mut Node<'_, '_>, data: ExprId, scale: ExprId, epsilon: f64) -> Result<ExprId> {
     let rank = n.rank(data)?;
-    let [normal, _] = rms_from(n, data, scale, rank - 1, epsilon, DType::F32)?;
-    Ok(normal)
+    let [normalized, _] = rms_from(n, data, scale, rank - 1, epsilon, DType::F32)?;
+    Ok(normalized)
 }
 
 /// Returns the normalized data, and the reciprocal of the root mean square.
@@ -309,25 +313,25 @@ fn rms_from(
     stash: DType,
 ) -> Result<[ExprId; 2]> {
     let (dtype, rank) = (n.dtype(data)?, n.rank(data)?);
-    let wide = n.cast(data, stash)?;
-    let square = n.op_without_attrs("multiply", &[wide, wide])?;
-    let along = attrs![axis: AttrValue::ints(axis as i64..rank as i64), keepdims: true];
-    let mean = n.op("mean", &[square], along)?;
-    let above = n.with_scalar("add", mean, epsilon)?;
-    let root = n.op_without_attrs("sqrt", &[above])?;
-    let normal = n.op_without_attrs("divide", &[wide, root])?;
-    let normal = n.cast(normal, dtype)?;
+    let widened = n.cast(data, stash)?;
+    let square = n.op_without_attrs("multiply", &[widened, widened])?;
+    let reduce_attrs = attrs![axis: AttrValue::ints(axis as i64..rank as i64), keepdims: true];
+    let mean = n.op("mean", &[square], reduce_attrs)?;
+    let shifted = n.with_scalar("add", mean, epsilon)?;
+    let root = n.op_without_attrs("sqrt", &[shifted])?;
+    let normalized = n.op_without_attrs("divide", &[widened, root])?;
+    let normalized = n.cast(normalized, dtype)?;
     let scale = n.cast(scale, dtype)?;
-    let unit = n.scalar(stash, 1.0);
-    let reciprocal = n.op_without_attrs("divide", &[unit, root])?;
-    Ok([n.op_without_attrs("multiply", &[normal, scale])?, reciprocal])
+    let one = n.scalar(stash, 1.0);
+    let reciprocal = n.op_without_attrs("divide", &[one, root])?;
+    Ok([n.op_without_attrs("multiply", &[normalized, scale])?, reciprocal])
 }
 
 /// Returns the element type of the statistics of a normalization, float32 by default.
 fn stash_type(n: &Node<'_, '_>) -> Result<DType> {
-    let number = i32::try_from(n.int_attr("stash_type", 1)?).unwrap_or(0);
-    tensor::dtype(number)
-        .ok_or_else(|| n.invalid_node(format!("attribute stash_type: expected an element type, found {number}")))
+    let dtype_number = i32::try_from(n.int_attr("stash_type", 1)?).unwrap_or(0);
+    tensor::dtype(dtype_number)
+        .ok_or_else(|| n.invalid_node(format!("attribute stash_type: expected an element type, found {dtype_number}")))
 }
 
 /// Returns `axis`, or -1 for the last axis: -1 is the default, and the value that patterns match.

@@ -1,7 +1,7 @@
 //! Pooling operators: average, maximum, Lp norm, and their global variants.
 
 use super::conv::{AutoPad, Geometry, Windows, auto_pad, ints, per_axis, spatial, windows};
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
 
@@ -27,27 +27,27 @@ fn global_lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let (dims, p) = (spatial(n, data)?, n.int_attr("p", 2)?);
     if let Some(size) = dims.iter().map(|dim| dim.fixed().filter(|&size| size > 0)).collect::<Option<Vec<usize>>>() {
-        return one(n.op(
+        return single_output(n.op(
             &format!("nn.contrib_lp_pool{}d", size.len()),
             &[data],
             attrs![pool_size: ints(&size), p: p],
         )?);
     }
-    let along = attrs![axis: AttrValue::ints(2..dims.len() as i64 + 2), keepdims: true];
+    let spatial_attrs = attrs![axis: AttrValue::ints(2..dims.len() as i64 + 2), keepdims: true];
     let size = n.op_without_attrs("abs", &[data])?;
     let powers = n.with_scalar("power", size, p as f64)?;
-    let sum = n.op("sum", &[powers], along)?;
-    one(n.with_scalar("power", sum, 1.0 / p as f64)?)
+    let sum = n.op("sum", &[powers], spatial_attrs)?;
+    single_output(n.with_scalar("power", sum, 1.0 / p as f64)?)
 }
 
 fn global(n: &mut Node<'_, '_>, planar: &str, reduction: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let rank = n.rank(data)?;
     if rank == 4 {
-        return one(n.op_without_attrs(planar, &[data])?);
+        return single_output(n.op_without_attrs(planar, &[data])?);
     }
     let axes = AttrValue::ints(2..rank as i64);
-    one(n.op(reduction, &[data], attrs![axis: axes, keepdims: true])?)
+    single_output(n.op(reduction, &[data], attrs![axis: axes, keepdims: true])?)
 }
 
 fn pool(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
@@ -65,23 +65,23 @@ pub fn pool_of(n: &mut Node<'_, '_>, data: ExprId, kind: Kind) -> Result<Outputs
     let kernel = per_axis(n, "kernel_shape", axes)?;
     let count_include_pad = kind == Kind::Average && n.int_attr("count_include_pad", 0)? != 0;
     if kind == Kind::Average && !count_include_pad && same_with_strides(n, &spatial)? {
-        return one(average_of_padded(n, data, kernel, &spatial)?);
+        return single_output(average_of_padded(n, data, kernel, &spatial)?);
     }
     let fill = if kind == Kind::Max { lowest(n.dtype(data)?) } else { 0.0 };
     let Windows { data, geometry: mut window } = windows(n, data, kernel, &spatial, fill)?;
     let mut ceil_mode = false;
     if n.int_attr("ceil_mode", 0)? != 0 {
         match round_up(n, &mut window, &spatial, count_include_pad)? {
-            Rounding::All(up) => ceil_mode = up,
-            Rounding::PerAxis(axes) => return one(pool_by_axis(n, data, kind, &window, &axes)?),
+            Rounding::All(rounds_up) => ceil_mode = rounds_up,
+            Rounding::PerAxis(axes) => return single_output(pool_by_axis(n, data, kind, &window, &axes)?),
         }
     }
     let result = pooled(n, data, kind, &window, ceil_mode, count_include_pad)?;
     if kind == Kind::Max && n.has_output(1) {
-        let places = positions_of_maxima(n, data, result, &window)?;
-        return Ok(vec![result, places]);
+        let positions = positions_of_maxima(n, data, result, &window)?;
+        return Ok(vec![result, positions]);
     }
-    one(result)
+    single_output(result)
 }
 
 /// Creates the call to a pooling operator.
@@ -121,8 +121,8 @@ const MAX_TAPS: usize = 1 << 24;
 fn positions_of_maxima(n: &mut Node<'_, '_>, data: ExprId, result: ExprId, window: &Geometry) -> Result<ExprId> {
     let ty = n.ty(data)?;
     let (Some(shape), Some(out)) = (ty.shape(), n.ty(result)?.shape()) else { return Err(n.unknown_dims_error(&ty)) };
-    let (size, places) = (&shape[2..], &out[2..]);
-    let (plane, windows): (usize, usize) = (size.iter().product(), places.iter().product());
+    let (size, output_dims) = (&shape[2..], &out[2..]);
+    let (plane, windows): (usize, usize) = (size.iter().product(), output_dims.iter().product());
     let taps: usize = window.kernel.iter().product();
     if windows.saturating_mul(taps) > MAX_TAPS {
         return Err(n.invalid_node(format!(
@@ -132,45 +132,45 @@ fn positions_of_maxima(n: &mut Node<'_, '_>, data: ExprId, result: ExprId, windo
     let column_major = n.int_attr("storage_order", 0)? != 0;
     // For each tap of each window: the row-major index of the element in the plane, and its index in the requested
     // storage order; -1 in the padding.
-    let (mut elements, mut numbers) = (Vec::with_capacity(windows * taps), Vec::with_capacity(windows * taps));
-    for place in 0..windows {
-        for tap in 0..taps {
-            let (mut element, mut number) = (0, 0);
-            let (place, tap) = (unravel(place, places), unravel(tap, &window.kernel));
+    let (mut elements, mut flat_indices) = (Vec::with_capacity(windows * taps), Vec::with_capacity(windows * taps));
+    for output_index in 0..windows {
+        for tap_index in 0..taps {
+            let (mut element, mut flat_index) = (0, 0);
+            let (output_index, tap_index) = (unravel(output_index, output_dims), unravel(tap_index, &window.kernel));
             for axis in 0..size.len() {
-                let at = place[axis] * window.strides[axis] + tap[axis] * window.dilations[axis];
-                let at = at as i64 - window.begin[axis];
-                if element < 0 || !(0..size[axis] as i64).contains(&at) {
+                let offset = output_index[axis] * window.strides[axis] + tap_index[axis] * window.dilations[axis];
+                let offset = offset as i64 - window.begin[axis];
+                if element < 0 || !(0..size[axis] as i64).contains(&offset) {
                     element = -1;
                     continue;
                 }
-                element = element * size[axis] as i64 + at;
-                number += at * size[..axis].iter().product::<usize>() as i64;
+                element = element * size[axis] as i64 + offset;
+                flat_index += offset * size[..axis].iter().product::<usize>() as i64;
             }
             elements.push(element);
-            numbers.push(if column_major { number } else { element });
+            flat_indices.push(if column_major { flat_index } else { element });
         }
     }
-    let inside: Vec<i64> = elements.iter().map(|&element| i64::from(element >= 0)).collect();
+    let is_inside: Vec<i64> = elements.iter().map(|&element| i64::from(element >= 0)).collect();
     let elements: Vec<i64> = elements.iter().map(|&element| element.max(0)).collect();
     let flat = n.reshape(data, &[shape[0], shape[1], plane])?;
     let elements = n.tensor(Tensor::from_slice(&[windows, taps], &elements));
     let values = n.op("take", &[flat, elements], attrs![axis: 2])?;
-    let inside = n.tensor(Tensor::from_slice(&[windows, taps], &inside));
-    let inside = n.cast(inside, DType::Bool)?;
-    let lowest = n.scalar(ty.dtype, lowest(ty.dtype));
-    let values = n.op_without_attrs("where", &[inside, values, lowest])?;
-    let chosen = n.op("argmax", &[values], attrs![axis: [3]])?;
-    let chosen = n.cast(chosen, DType::I64)?;
+    let is_inside = n.tensor(Tensor::from_slice(&[windows, taps], &is_inside));
+    let is_inside = n.cast(is_inside, DType::Bool)?;
+    let lowest_value = n.scalar(ty.dtype, lowest(ty.dtype));
+    let values = n.op_without_attrs("where", &[is_inside, values, lowest_value])?;
+    let argmax = n.op("argmax", &[values], attrs![axis: [3]])?;
+    let argmax = n.cast(argmax, DType::I64)?;
     let starts: Vec<i64> = (0..windows).map(|window| (window * taps) as i64).collect();
     let starts = n.vector(&starts);
-    let chosen = n.op_without_attrs("add", &[chosen, starts])?;
-    let numbers = n.vector(&numbers);
-    let numbers = n.op("take", &[numbers, chosen], attrs![axis: 0])?;
-    let planes: Vec<i64> = (0..shape[0] * shape[1]).map(|number| (number * plane) as i64).collect();
+    let argmax = n.op_without_attrs("add", &[argmax, starts])?;
+    let flat_indices = n.vector(&flat_indices);
+    let flat_indices = n.op("take", &[flat_indices, argmax], attrs![axis: 0])?;
+    let planes: Vec<i64> = (0..shape[0] * shape[1]).map(|plane_index| (plane_index * plane) as i64).collect();
     let planes = n.tensor(Tensor::from_slice(&[shape[0], shape[1], 1], &planes));
-    let numbers = n.op_without_attrs("add", &[numbers, planes])?;
-    n.reshape(numbers, &out)
+    let flat_indices = n.op_without_attrs("add", &[flat_indices, planes])?;
+    n.reshape(flat_indices, &out)
 }
 
 /// Returns the index of element `i` of a row-major tensor.
@@ -179,9 +179,9 @@ fn unravel(mut i: usize, shape: &[usize]) -> Vec<usize> {
         .iter()
         .rev()
         .map(|&size| {
-            let at = i % size.max(1);
+            let index = i % size.max(1);
             i /= size.max(1);
-            at
+            index
         })
         .collect();
     index.reverse();
@@ -192,13 +192,13 @@ fn unravel(mut i: usize, shape: &[usize]) -> Vec<usize> {
 /// the mean of padded ones.
 fn average_of_padded(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: &[Dim]) -> Result<ExprId> {
     let dims = n.dims(data)?;
-    let unit = n.scalar(n.dtype(data)?, 1.0);
-    let ones = n.broadcast_to(unit, &dims)?;
-    let mut mean = |value: ExprId| {
+    let one = n.scalar(n.dtype(data)?, 1.0);
+    let one_tensor = n.broadcast_to(one, &dims)?;
+    let mut average = |value: ExprId| {
         let Windows { data, geometry } = windows(n, value, kernel.clone(), spatial, 0.0)?;
         pooled(n, data, Kind::Average, &geometry, false, true)
     };
-    let (sum, count) = (mean(data)?, mean(ones)?);
+    let (sum, count) = (average(data)?, average(one_tensor)?);
     n.op_without_attrs("divide", &[sum, count])
 }
 
@@ -212,17 +212,18 @@ fn pool_by_axis(
     round_up: &[bool],
 ) -> Result<ExprId> {
     let mut value = data;
-    for (axis, &up) in round_up.iter().enumerate() {
-        let along = |values: &[usize]| values.iter().enumerate().map(|(i, &v)| if i == axis { v } else { 1 }).collect();
+    for (axis, &rounds_up) in round_up.iter().enumerate() {
+        let axis_values =
+            |values: &[usize]| values.iter().enumerate().map(|(i, &v)| if i == axis { v } else { 1 }).collect();
         let padding = |values: &[i64]| values.iter().enumerate().map(|(i, &v)| if i == axis { v } else { 0 }).collect();
         let part = Geometry {
-            kernel: along(&window.kernel),
-            strides: along(&window.strides),
-            dilations: along(&window.dilations),
+            kernel: axis_values(&window.kernel),
+            strides: axis_values(&window.strides),
+            dilations: axis_values(&window.dilations),
             begin: padding(&window.begin),
             end: padding(&window.end),
         };
-        value = pooled(n, value, kind, &part, up, true)?;
+        value = pooled(n, value, kind, &part, rounds_up, true)?;
     }
     Ok(value)
 }
@@ -238,9 +239,9 @@ fn lowest(dtype: DType) -> f64 {
 
 /// Returns true if the padding depends on a dimension known only at run time.
 fn same_with_strides(n: &Node<'_, '_>, spatial: &[Dim]) -> Result<bool> {
-    let same = matches!(auto_pad(n)?, AutoPad::SameUpper | AutoPad::SameLower);
+    let is_same = matches!(auto_pad(n)?, AutoPad::SameUpper | AutoPad::SameLower);
     let strides = per_axis(n, "strides", spatial.len())?;
-    Ok(same && spatial.iter().zip(strides).any(|(dim, stride)| dim.fixed().is_none() && stride > 1))
+    Ok(is_same && spatial.iter().zip(strides).any(|(dim, stride)| dim.fixed().is_none() && stride > 1))
 }
 
 /// Rounding of the number of windows.
@@ -259,7 +260,7 @@ enum Rounding {
 /// If the number of windows depends on an unknown dimension.
 fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[Dim], padding_counts: bool) -> Result<Rounding> {
     let mut extra_padding = vec![0i64; spatial.len()];
-    let (mut more, mut fewer) = (false, false);
+    let (mut has_extra, mut has_fewer) = (false, false);
     for (axis, dim) in spatial.iter().enumerate() {
         let stride = window.strides[axis] as i64;
         let Some(size) = dim.fixed() else {
@@ -268,32 +269,32 @@ fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[Dim], padding_co
                 let message = format!("ceil_mode: expected a known dimension to count the windows, found {dim}");
                 return Err(n.invalid_node(message));
             }
-            more |= stride > 1;
+            has_extra |= stride > 1;
             continue;
         };
-        let free = size as i64 + window.begin[axis] + window.end[axis] - window.extent(axis) as i64;
-        let incomplete = free >= 0 && free % stride != 0;
-        let last = (free / stride + 1) * stride;
-        if incomplete && last < size as i64 + window.begin[axis] {
-            extra_padding[axis] = last - free;
-            more = true;
+        let free_size = size as i64 + window.begin[axis] + window.end[axis] - window.extent(axis) as i64;
+        let incomplete = free_size >= 0 && free_size % stride != 0;
+        let next_start = (free_size / stride + 1) * stride;
+        if incomplete && next_start < size as i64 + window.begin[axis] {
+            extra_padding[axis] = next_start - free_size;
+            has_extra = true;
         } else if incomplete {
-            fewer = true;
+            has_fewer = true;
         }
     }
-    if more && fewer {
+    if has_extra && has_fewer {
         if spatial.iter().any(|dim| dim.fixed().is_none()) {
             return Err(n.invalid_node(
                 "ceil_mode: expected known dimensions to round each axis separately, found an unknown dimension",
             ));
         }
         if padding_counts {
-            return Ok(Rounding::PerAxis(extra_padding.iter().map(|&extra| extra > 0).collect()));
+            return Ok(Rounding::PerAxis(extra_padding.iter().map(|&padding| padding > 0).collect()));
         }
         for (end, extra_padding) in window.end.iter_mut().zip(extra_padding) {
             *end += extra_padding;
         }
         return Ok(Rounding::All(false));
     }
-    Ok(Rounding::All(more))
+    Ok(Rounding::All(has_extra))
 }

@@ -7,7 +7,7 @@
 use super::conv::{AutoPad, Windows, auto_pad, ints, kernel, spatial, windows};
 use super::elementwise::{cast_to, half_to_even};
 use super::math;
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::{Attrs, Dim, ExprId};
 use byoc_ir::tensor::DType;
 
@@ -32,10 +32,10 @@ pub(super) fn scale(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
 /// a zero point has the element type of the quantized tensor, `data`.
 pub(super) fn zero_point(n: &mut Node<'_, '_>, i: usize, data: DType) -> Result<ExprId> {
     let Some(value) = n.optional_input(i) else { return Ok(n.scalar(DType::I32, 0.0)) };
-    let given = n.dtype(value)?;
-    if given != data {
+    let value_dtype = n.dtype(value)?;
+    if value_dtype != data {
         return Err(n.invalid_node(format!(
-            "input {i} (zero point): expected {data}, the type of the quantized tensor, found {given}"
+            "input {i} (zero point): expected {data}, the type of the quantized tensor, found {value_dtype}"
         )));
     }
     let value = n.cast(value, DType::I32)?;
@@ -64,33 +64,33 @@ fn axis(n: &Node<'_, '_>, rank: usize) -> Result<i64> {
 
 /// Expands a per-block scale or zero point to the shape of `data`.
 fn expand_blocks(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Result<ExprId> {
-    let (shape, wanted) = (n.dims(value)?, n.dims(data)?);
-    let axis = n.axis(n.int_attr("axis", 1)?, wanted.len())?;
+    let (shape, data_dims) = (n.dims(value)?, n.dims(data)?);
+    let axis = n.axis(n.int_attr("axis", 1)?, data_dims.len())?;
     let size = usize::try_from(block).ok().filter(|&size| size > 0);
     // Dimensions known only at run time are compared at run time.
-    let agrees = |(i, (own, of_data)): (usize, (&Dim, &Dim))| match (own.fixed(), of_data.fixed()) {
-        (Some(own), Some(of_data)) if i == axis => size.is_some_and(|size| own == of_data.div_ceil(size)),
-        (Some(own), Some(of_data)) => own == of_data,
+    let agrees = |(i, (scale_dim, of_data)): (usize, (&Dim, &Dim))| match (scale_dim.fixed(), of_data.fixed()) {
+        (Some(scale_dim), Some(of_data)) if i == axis => size.is_some_and(|size| scale_dim == of_data.div_ceil(size)),
+        (Some(scale_dim), Some(of_data)) => scale_dim == of_data,
         _ => true,
     };
-    if size.is_none() || shape.len() != wanted.len() || !shape.iter().zip(&wanted).enumerate().all(agrees) {
+    if size.is_none() || shape.len() != data_dims.len() || !shape.iter().zip(&data_dims).enumerate().all(agrees) {
         let (value, data) = (n.ty(value)?, n.ty(data)?);
         return Err(n.invalid_node(format!(
             "scale or zero point: expected one element per block of {block} along axis {axis} of {data}, found {value}"
         )));
     }
     let value = n.op("repeat", &[value], attrs![repeats: block, axis: axis as i64])?;
-    match wanted[axis].fixed() {
+    match data_dims[axis].fixed() {
         Some(size) => n.slice(value, axis, 0, size),
-        None => n.slice_to(value, axis, &wanted[axis]),
+        None => n.slice_to(value, axis, &data_dims[axis]),
     }
 }
 
 /// Computes (x - zero point) * scale.
 fn dequantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
-    let (dtype, given, rank) = (n.dtype(x)?, n.input(1)?, n.rank(x)?);
-    let out = n.dtype(given)?;
+    let (dtype, zero_point_input, rank) = (n.dtype(x)?, n.input(1)?, n.rank(x)?);
+    let out = n.dtype(zero_point_input)?;
     let block = n.int_attr("block_size", 0)?;
     let is_small = dtype.is_small_int() || dtype.is_small_float();
     // Relay's dequantization to float16 saturates, but ONNX requires overflow to infinity.
@@ -98,27 +98,27 @@ fn dequantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let (scale, zero) = (scale(n, 1)?, zero_point(n, 2, dtype)?);
         let attrs = attrs![axis: axis(n, rank)?, out_dtype: out];
         // The call is not folded, because passes use the integers of a quantized weight.
-        return one(n.op_unfolded("qnn.dequantize", &[x, scale, zero], attrs)?);
+        return single_output(n.op_unfolded("qnn.dequantize", &[x, scale, zero], attrs)?);
     }
-    let scale = expand(n, given, x, block)?;
+    let scale = expand(n, zero_point_input, x, block)?;
     if dtype.is_small_float() {
         // The zero point of a floating-point type is 0.
         let value = n.cast(x, out)?;
         let product = n.op_without_attrs("multiply", &[value, scale])?;
-        return one(output(n, product)?);
+        return single_output(output(n, product)?);
     }
-    let wide = if out == DType::F16 { DType::F32 } else { out };
-    let scale = n.cast(scale, wide)?;
+    let compute_dtype = if out == DType::F16 { DType::F32 } else { out };
+    let scale = n.cast(scale, compute_dtype)?;
     let mut value = n.cast(x, DType::I32)?;
     if let Some(zero) = n.optional_input(2) {
         let zero = expand(n, zero, x, block)?;
         let zero = n.cast(zero, DType::I32)?;
         value = n.op_without_attrs("subtract", &[value, zero])?;
     }
-    let value = n.cast(value, wide)?;
+    let value = n.cast(value, compute_dtype)?;
     let product = n.op_without_attrs("multiply", &[value, scale])?;
     let product = n.cast(product, out)?;
-    one(output(n, product)?)
+    single_output(output(n, product)?)
 }
 
 /// Casts the result of DequantizeLinear to the element type in the attribute `output_dtype`.
@@ -143,9 +143,9 @@ fn expand(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Resu
     let shape = n.shape(value)?;
     let [count] = shape[..] else { return Ok(value) };
     let rank = n.rank(data)?;
-    let mut wanted = vec![1; rank];
-    wanted[n.axis(n.int_attr("axis", 1)?, rank)?] = count;
-    n.reshape(value, &wanted)
+    let mut broadcast_shape = vec![1; rank];
+    broadcast_shape[n.axis(n.int_attr("axis", 1)?, rank)?] = count;
+    n.reshape(value, &broadcast_shape)
 }
 
 /// Returns the minimum and maximum of an integer type of at most 16 bits.
@@ -165,8 +165,8 @@ fn range(n: &Node<'_, '_>, dtype: DType) -> Result<(f64, f64)> {
 
 /// Computes saturate(round(x / scale) + zero point), with ties rounded to even.
 fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let (mut x, given) = (n.input(0)?, n.input(1)?);
-    let wanted = match n.optional_input(2) {
+    let (mut x, scale_input) = (n.input(0)?, n.input(1)?);
+    let target_dtype = match n.optional_input(2) {
         Some(zero) => n.dtype(zero)?,
         None => match n.int_attr("output_dtype", 0)? {
             0 => DType::U8,
@@ -175,24 +175,24 @@ fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
         },
     };
     let block = n.int_attr("block_size", 0)?;
-    if wanted.is_small_float() {
-        let scale = expand(n, given, x, block)?;
+    if target_dtype.is_small_float() {
+        let scale = expand(n, scale_input, x, block)?;
         let dtype = n.dtype(scale)?;
         let real = n.cast(x, dtype)?;
         let ratio = n.op_without_attrs("divide", &[real, scale])?;
-        return one(cast_to(n, ratio, wanted)?);
+        return single_output(cast_to(n, ratio, target_dtype)?);
     }
-    range(n, wanted)?;
-    if block == 0 && !wanted.is_small_int() {
+    range(n, target_dtype)?;
+    if block == 0 && !target_dtype.is_small_int() {
         if n.dtype(x)? != DType::F16 {
             x = n.cast(x, DType::F32)?;
         }
         let rank = n.rank(x)?;
-        let (scale, zero) = (scale(n, 1)?, zero_point(n, 2, wanted)?);
-        let attrs = attrs![axis: axis(n, rank)?, out_dtype: wanted, rounding: "TOEVEN"];
-        return one(n.op("qnn.quantize", &[x, scale, zero], attrs)?);
+        let (scale, zero) = (scale(n, 1)?, zero_point(n, 2, target_dtype)?);
+        let attrs = attrs![axis: axis(n, rank)?, out_dtype: target_dtype, rounding: "TOEVEN"];
+        return single_output(n.op("qnn.quantize", &[x, scale, zero], attrs)?);
     }
-    let scale = expand(n, given, x, block)?;
+    let scale = expand(n, scale_input, x, block)?;
     let dtype = n.dtype(scale)?;
     let x_real = n.cast(x, dtype)?;
     let ratio = n.op_without_attrs("divide", &[x_real, scale])?;
@@ -200,7 +200,7 @@ fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
         Some(zero) => Some(expand(n, zero, x, block)?),
         None => None,
     };
-    one(quantize_plainly(n, ratio, zero, wanted)?)
+    single_output(quantize_plainly(n, ratio, zero, target_dtype)?)
 }
 
 /// Computes saturate(round(ratio) + zero point) as an integer type of at most 16 bits, with ties rounded to even.
@@ -208,16 +208,16 @@ pub(super) fn quantize_plainly(
     n: &mut Node<'_, '_>,
     ratio: ExprId,
     zero: Option<ExprId>,
-    wanted: DType,
+    target_dtype: DType,
 ) -> Result<ExprId> {
-    let (low, high) = range(n, wanted)?;
+    let (min, max) = range(n, target_dtype)?;
     let mut value = half_to_even(n, ratio)?;
     if let Some(zero) = zero {
         let zero = n.cast(zero, n.dtype(ratio)?)?;
         value = n.op_without_attrs("add", &[value, zero])?;
     }
-    let value = n.op("clip", &[value], attrs![a_min: low, a_max: high])?;
-    n.cast(value, wanted)
+    let value = n.op("clip", &[value], attrs![a_min: min, a_max: max])?;
+    n.cast(value, target_dtype)
 }
 
 /// Converts DynamicQuantizeLinear: quantizes to uint8 over the range of the data, extended to contain 0.
@@ -231,14 +231,14 @@ pub(super) fn dynamic_quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let min = n.op_without_attrs("minimum", &[min, zero])?;
     let width = n.op_without_attrs("subtract", &[max, min])?;
     let scale = n.with_scalar("divide", width, 255.0)?;
-    let below = n.op_without_attrs("subtract", &[zero, min])?;
-    let place = n.op_without_attrs("divide", &[below, scale])?;
-    let place = n.op("clip", &[place], attrs![a_min: 0.0, a_max: 255.0])?;
-    let point = half_to_even(n, place)?;
+    let shifted_zero = n.op_without_attrs("subtract", &[zero, min])?;
+    let zero_position = n.op_without_attrs("divide", &[shifted_zero, scale])?;
+    let zero_position = n.op("clip", &[zero_position], attrs![a_min: 0.0, a_max: 255.0])?;
+    let point = half_to_even(n, zero_position)?;
     let ratio = n.op_without_attrs("divide", &[x, scale])?;
-    let whole = half_to_even(n, ratio)?;
-    let moved = n.op_without_attrs("add", &[whole, point])?;
-    let value = n.op("clip", &[moved], attrs![a_min: 0.0, a_max: 255.0])?;
+    let rounded = half_to_even(n, ratio)?;
+    let shifted = n.op_without_attrs("add", &[rounded, point])?;
+    let value = n.op("clip", &[shifted], attrs![a_min: 0.0, a_max: 255.0])?;
     Ok(vec![n.cast(value, DType::U8)?, scale, n.cast(point, DType::U8)?])
 }
 
@@ -251,19 +251,23 @@ struct Convolution {
 }
 
 /// Creates a convolution that returns `int32` accumulators.
-fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId> {
-    let spatial = spatial(n, of.data)?;
+fn convolve(n: &mut Node<'_, '_>, convolution: &Convolution) -> Result<ExprId> {
+    let spatial = spatial(n, convolution.data)?;
     let axes = spatial.len();
-    let shape = n.shape(of.weight)?;
+    let shape = n.shape(convolution.weight)?;
     if shape.len() != axes + 2 {
         return Err(
             n.invalid_node(format!("expected a weight with {axes} spatial axes, found shape {:?}", shape.as_slice()))
         );
     }
-    let kernel = kernel(n, &n.ty(of.weight)?.dims)?;
+    let kernel = kernel(n, &n.ty(convolution.weight)?.dims)?;
     // Padding elements equal the zero point; data padded at run time is first shifted to a zero point of 0.
-    let open = spatial.iter().any(|dim| dim.fixed().is_none()) && auto_pad(n)? != AutoPad::Not;
-    let data = if open { subtract_zero_point(n, of.data, of.zero_points[0], 0)? } else { of.data };
+    let has_open_padding = spatial.iter().any(|dim| dim.fixed().is_none()) && auto_pad(n)? != AutoPad::Not;
+    let data = if has_open_padding {
+        subtract_zero_point(n, convolution.data, convolution.zero_points[0], 0)?
+    } else {
+        convolution.data
+    };
     let Windows { data, geometry } = windows(n, data, kernel, &spatial, 0.0)?;
     let attrs = attrs![
         strides: ints(&geometry.strides),
@@ -274,14 +278,21 @@ fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId> {
         kernel_size: ints(&geometry.kernel),
         out_dtype: "int32",
     ];
-    if axes == 2 && !open {
-        let args = [data, of.weight, of.zero_points[0], of.zero_points[1], of.scales[0], of.scales[1]];
+    if axes == 2 && !has_open_padding {
+        let args = [
+            data,
+            convolution.weight,
+            convolution.zero_points[0],
+            convolution.zero_points[1],
+            convolution.scales[0],
+            convolution.scales[1],
+        ];
         return n.op("qnn.conv2d", &args, attrs);
     }
     // The QNN dialect has only 2D convolutions. For 1D and 3D, the zero points are subtracted before a plain
     // convolution.
-    let data = if open { data } else { subtract_zero_point(n, data, of.zero_points[0], 0)? };
-    let weight = subtract_zero_point(n, of.weight, of.zero_points[1], axes + 1)?;
+    let data = if has_open_padding { data } else { subtract_zero_point(n, data, convolution.zero_points[0], 0)? };
+    let weight = subtract_zero_point(n, convolution.weight, convolution.zero_points[1], axes + 1)?;
     n.op(["nn.conv1d", "nn.conv2d", "nn.conv3d"][axes - 1], &[data, weight], attrs)
 }
 
@@ -305,20 +316,26 @@ fn conv_integer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight) = (n.input(0)?, n.input(1)?);
     let zero_points = [zero_point(n, 2, n.dtype(data)?)?, zero_point(n, 3, n.dtype(weight)?)?];
     let scales = [n.scalar(DType::F32, 1.0), n.scalar(DType::F32, 1.0)];
-    one(convolve(n, &Convolution { data, weight, zero_points, scales })?)
+    single_output(convolve(n, &Convolution { data, weight, zero_points, scales })?)
 }
 
 /// Requantizes accumulators to the scale and zero point of the output. The result has the element type of the zero
 /// point.
-pub(super) fn requantize(n: &mut Node<'_, '_>, sums: ExprId, from: ExprId, to: usize, axis: i64) -> Result<ExprId> {
-    let out = match n.optional_input(to + 1) {
+pub(super) fn requantize(
+    n: &mut Node<'_, '_>,
+    accumulator: ExprId,
+    input_scale: ExprId,
+    output_rank: usize,
+    axis: i64,
+) -> Result<ExprId> {
+    let out = match n.optional_input(output_rank + 1) {
         Some(zero) => n.dtype(zero)?,
-        None => return Err(n.invalid_node(format!("input {} is missing", to + 1))),
+        None => return Err(n.invalid_node(format!("input {} is missing", output_rank + 1))),
     };
     range(n, out)?;
-    let (scale, zero) = (scale(n, to)?, zero_point(n, to + 1, out)?);
+    let (scale, zero) = (scale(n, output_rank)?, zero_point(n, output_rank + 1, out)?);
     let none = n.scalar(DType::I32, 0.0);
-    n.op("qnn.requantize", &[sums, from, none, scale, zero], requantize_attrs(axis, out))
+    n.op("qnn.requantize", &[accumulator, input_scale, none, scale, zero], requantize_attrs(axis, out))
 }
 
 fn requantize_attrs(axis: i64, out: DType) -> Attrs {
@@ -329,12 +346,12 @@ fn q_linear_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight) = (n.input(0)?, n.input(3)?);
     let scales = [scale(n, 1)?, scale(n, 4)?];
     let zero_points = [zero_point(n, 2, n.dtype(data)?)?, zero_point(n, 5, n.dtype(weight)?)?];
-    let mut sums = convolve(n, &Convolution { data, weight, zero_points, scales })?;
+    let mut accumulator = convolve(n, &Convolution { data, weight, zero_points, scales })?;
     if let Some(bias) = n.optional_input(8) {
-        sums = n.op("nn.bias_add", &[sums, bias], attrs![axis: 1])?;
+        accumulator = n.op("nn.bias_add", &[accumulator, bias], attrs![axis: 1])?;
     }
-    let from = n.op_without_attrs("multiply", &scales)?;
-    one(requantize(n, sums, from, 6, 1)?)
+    let input_scale = n.op_without_attrs("multiply", &scales)?;
+    single_output(requantize(n, accumulator, input_scale, 6, 1)?)
 }
 
 /// Creates a matrix product that returns `int32` accumulators. Scalar zero points become arguments of a QNN operator;
@@ -346,18 +363,18 @@ pub(super) fn integer_matmul(
     scales: [ExprId; 2],
 ) -> Result<ExprId> {
     let mut zeros = Vec::new();
-    let mut plain = false;
-    for (i, at) in zero_at.into_iter().enumerate() {
+    let mut is_plain = false;
+    for (i, index) in zero_at.into_iter().enumerate() {
         let dtype = n.dtype(operands[i])?;
-        let zero = match n.optional_input(at) {
+        let zero = match n.optional_input(index) {
             Some(zero) if n.shape(zero)?.len() > 1 => n.cast(zero, DType::I32)?,
-            _ => zero_point(n, at, dtype)?,
+            _ => zero_point(n, index, dtype)?,
         };
-        plain |= !n.shape(zero)?.is_empty();
+        is_plain |= !n.shape(zero)?.is_empty();
         zeros.push(zero);
     }
     let scalars = n.shape(scales[0])?.is_empty() && n.shape(scales[1])?.is_empty();
-    if !plain && scalars {
+    if !is_plain && scalars {
         return math::matmul(n, operands[0], operands[1], Some([zeros[0], zeros[1], scales[0], scales[1]]));
     }
     let data = subtract_zero_point(n, operands[0], zeros[0], 1)?;
@@ -368,16 +385,16 @@ pub(super) fn integer_matmul(
 fn mat_mul_integer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let scales = [n.scalar(DType::F32, 1.0), n.scalar(DType::F32, 1.0)];
     let operands = [n.input(0)?, n.input(1)?];
-    one(integer_matmul(n, operands, [2, 3], scales)?)
+    single_output(integer_matmul(n, operands, [2, 3], scales)?)
 }
 
 fn q_linear_mat_mul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let scales = [scale(n, 1)?, scale(n, 4)?];
     let operands = [n.input(0)?, n.input(3)?];
-    let sums = integer_matmul(n, operands, [2, 5], scales)?;
+    let accumulator = integer_matmul(n, operands, [2, 5], scales)?;
     if !n.shape(scales[0])?.is_empty() {
         return Err(n.invalid_node("a per-row scale of the first operand is not supported"));
     }
-    let from = n.op_without_attrs("multiply", &scales)?;
-    one(requantize(n, sums, from, 6, -1)?)
+    let input_scale = n.op_without_attrs("multiply", &scales)?;
+    single_output(requantize(n, accumulator, input_scale, 6, -1)?)
 }

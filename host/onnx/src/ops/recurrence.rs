@@ -22,14 +22,14 @@ fn causal_conv_with_state(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if *taps == 0 {
         return Err(n.invalid_node("expected at least one tap, found none"));
     }
-    let past = match n.optional_input(3) {
-        Some(past) => past,
+    let past_state = match n.optional_input(3) {
+        Some(past_state) => past_state,
         None => {
             let Some(batch) = dims[0].fixed() else { return Err(n.unknown_dims_error(&n.ty(data)?)) };
             n.zeros(n.dtype(data)?, &[batch, *channels, taps - 1])?
         }
     };
-    let all = if *taps == 1 { data } else { n.concatenate(&[past, data], 2)? };
+    let padded_input = if *taps == 1 { data } else { n.concatenate(&[past_state, data], 2)? };
     let attributes = attrs![
         groups: *channels as i64,
         channels: *channels as i64,
@@ -37,7 +37,7 @@ fn causal_conv_with_state(n: &mut Node<'_, '_>) -> Result<Outputs> {
         data_layout: "NCW",
         kernel_layout: "OIW",
     ];
-    let mut value = n.op("nn.conv1d", &[all, weight], attributes)?;
+    let mut value = n.op("nn.conv1d", &[padded_input, weight], attributes)?;
     if let Some(bias) = n.optional_input(2) {
         value = n.op("nn.bias_add", &[value, bias], attrs![axis: 1])?;
     }
@@ -57,8 +57,8 @@ fn causal_conv_with_state(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let step = n.vector(&[1i64]);
     let state = match (dims[2].fixed(), taps - 1) {
         (_, 0) => n.slice(data, 2, 0, 0)?,
-        (Some(length), kept) => n.slice(all, 2, length, length + kept)?,
-        (None, _) => n.op("dyn.strided_slice", &[all, length, end, step], attrs![axes: [2i64]])?,
+        (Some(length), kept_size) => n.slice(padded_input, 2, length, length + kept_size)?,
+        (None, _) => n.op("dyn.strided_slice", &[padded_input, length, end, step], attrs![axes: [2i64]])?,
     };
     Ok(vec![value, state])
 }
@@ -105,11 +105,11 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (dims, width) = (n.dims(key)?, n.dims(value)?[3].clone());
     let size =
         dims[3].fixed().ok_or_else(|| n.invalid_node("expected a known head size, found an unknown dimension"))?;
-    let given = n.float_attr("scale", 0.0)?;
-    let scale = if given == 0.0 { 1.0 / (size as f64).sqrt() } else { given };
+    let scale_attr = n.float_attr("scale", 0.0)?;
+    let scale = if scale_attr == 0.0 { 1.0 / (size as f64).sqrt() } else { scale_attr };
     let query = n.with_scalar("multiply", query, scale)?;
     let (state, state_type) = match n.optional_input(3) {
-        Some(past) => (n.cast(past, DType::F32)?, n.dtype(past)?),
+        Some(past_state) => (n.cast(past_state, DType::F32)?, n.dtype(past_state)?),
         None => {
             let (Some(batch), Some(width)) = (dims[0].fixed(), width.fixed()) else {
                 return Err(n.unknown_dims_error(&n.ty(key)?));
@@ -120,7 +120,7 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let length = n.shape_vector(query_in, 1..2)?;
     let length = counter(n, length)?;
     let group = of_query / of_key;
-    let mut body = |n: &mut Node<'_, '_>, step: ExprId, carried: &[ExprId]| {
+    let mut body = |n: &mut Node<'_, '_>, step: ExprId, carried_state: &[ExprId]| {
         // Returns the slice of this step, with shape (batch, heads, size, 1).
         let mut column = |x: ExprId| {
             let x = n.capture(x);
@@ -129,29 +129,30 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
         };
         let (query, key, value) = (column(query)?, column(key)?, column(value)?);
         let (decay, beta) = (decay.map(&mut column).transpose()?, beta.map(&mut column).transpose()?);
-        let mut state = carried[0];
+        let mut state = carried_state[0];
         if let Some(decay) = decay {
             state = n.op_without_attrs("multiply", &[state, decay])?;
         }
         let mut row = n.transpose(value, &[0, 1, 3, 2])?;
         if let Some(beta) = beta {
-            let known = read(n, state, key)?;
-            let rest = n.op_without_attrs("subtract", &[row, known])?;
-            row = n.op_without_attrs("multiply", &[beta, rest])?;
+            let stored_value = read(n, state, key)?;
+            let value_error = n.op_without_attrs("subtract", &[row, stored_value])?;
+            row = n.op_without_attrs("multiply", &[beta, value_error])?;
         }
         let update = n.op_without_attrs("multiply", &[key, row])?;
         state = n.op_without_attrs("add", &[state, update])?;
-        let shared = if group == 1 { state } else { n.op("repeat", &[state], attrs![repeats: group, axis: 1])? };
-        let result = read(n, shared, query)?;
+        let expanded_state =
+            if group == 1 { state } else { n.op("repeat", &[state], attrs![repeats: group, axis: 1])? };
+        let result = read(n, expanded_state, query)?;
         let result = n.op("squeeze", &[result], attrs![axis: [2i64]])?;
         Ok(Iteration { next: None, carried: vec![state], scanned: vec![(result, End::Back)], declared: Vec::new() })
     };
     let results = run_loop(n, Limits { trips: Some(length), start: None }, vec![state], &mut body)?;
     // Reorders (sequence, batch, heads, width) to (batch, sequence, heads * width).
     let rows = n.transpose(results[1], &[1, 0, 2, 3])?;
-    let hidden = Dim::product(&[Dim::Fixed(of_query as usize), width]).unwrap_or(Dim::Any);
+    let hidden_dim = Dim::product(&[Dim::Fixed(of_query as usize), width]).unwrap_or(Dim::Any);
     let query_dims = n.dims(query_in)?;
-    let flat = n.reshape_to(rows, &[query_dims[0].clone(), query_dims[1].clone(), hidden])?;
+    let flat = n.reshape_to(rows, &[query_dims[0].clone(), query_dims[1].clone(), hidden_dim])?;
     Ok(vec![n.cast(flat, dtype)?, n.cast(results[0], state_type)?])
 }
 

@@ -74,22 +74,23 @@ struct State {
 }
 
 fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
-    let given = n.input(0)?;
-    let dtype = n.dtype(given)?;
-    let [data, weights, recurrent] = [n.widen(given)?, wide_input(n, 1)?, wide_input(n, 2)?];
+    let input = n.input(0)?;
+    let dtype = n.dtype(input)?;
+    let [data, weights, recurrent] = [n.widen(input)?, wide_input(n, 1)?, wide_input(n, 2)?];
     let batch_first = n.int_attr("layout", 0)? != 0;
     let data = if batch_first { n.transpose(data, &[1, 0, 2])? } else { data };
     let (ty, w_shape, r_shape) = (n.ty(data)?, n.shape(weights)?, n.shape(recurrent)?);
     let (dims, gates) = (n.dims(data)?, kind.gates());
-    let ([steps, batch, width], [directions, rows, columns], [_, _, hidden]) = (&dims[..], &w_shape[..], &r_shape[..])
+    let ([steps, batch, width], [directions, rows, columns], [_, _, hidden_size]) =
+        (&dims[..], &w_shape[..], &r_shape[..])
     else {
         return Err(n.invalid_node(format!(
             "expected data, weights and recurrent weights of rank 3, found {ty}, {w_shape:?} and {r_shape:?}"
         )));
     };
-    let (columns, directions, hidden) = (*columns, *directions, *hidden);
-    let fits = width.fixed().is_none_or(|width| width == columns);
-    if *rows != gates * hidden || !fits || r_shape[..] != [directions, *rows, hidden] {
+    let (columns, directions, hidden_size) = (*columns, *directions, *hidden_size);
+    let is_compatible = width.fixed().is_none_or(|width| width == columns);
+    if *rows != gates * hidden_size || !is_compatible || r_shape[..] != [directions, *rows, hidden_size] {
         return Err(n.invalid_node(format!("weights {w_shape:?} and {r_shape:?} do not match data of type {ty}")));
     }
     if let Some(steps) = steps.fixed() {
@@ -114,44 +115,44 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     let couple_forget = n.int_attr("input_forget", 0)? != 0;
     let lengths = lengths(n, steps)?;
 
-    let merged = Dim::product(&[steps.clone(), batch.clone()]).unwrap_or(Dim::Any);
-    let flat = n.reshape_to(data, &[merged, Dim::Fixed(columns)])?;
-    let (mut all, mut last_hidden, mut last_cell) = (Vec::new(), Vec::new(), Vec::new());
+    let flat_batch = Dim::product(&[steps.clone(), batch.clone()]).unwrap_or(Dim::Any);
+    let flat = n.reshape_to(data, &[flat_batch, Dim::Fixed(columns)])?;
+    let (mut all_outputs, mut last_hidden, mut last_cell) = (Vec::new(), Vec::new(), Vec::new());
     for (d, &backward) in reverse.iter().enumerate() {
         let part = |n: &mut Node<'_, '_>, value: ExprId, shape: &[usize]| {
-            let one = n.slice(value, 0, d, d + 1)?;
-            n.reshape(one, shape)
+            let direction_slice = n.slice(value, 0, d, d + 1)?;
+            n.reshape(direction_slice, shape)
         };
-        let input_weight = part(n, weights, &[gates * hidden, columns])?;
-        let recurrent_weight = part(n, recurrent, &[gates * hidden, hidden])?;
+        let input_weight = part(n, weights, &[gates * hidden_size, columns])?;
+        let recurrent_weight = part(n, recurrent, &[gates * hidden_size, hidden_size])?;
         let (input_bias, recurrent_bias) = match n.optional_input(3) {
             None => (None, None),
             Some(bias) => {
                 let bias = n.widen(bias)?;
-                let both = part(n, bias, &[2 * gates * hidden])?;
-                let first = n.slice(both, 0, 0, gates * hidden)?;
-                let second = n.slice(both, 0, gates * hidden, 2 * gates * hidden)?;
+                let direction_bias = part(n, bias, &[2 * gates * hidden_size])?;
+                let input_gate_bias = n.slice(direction_bias, 0, 0, gates * hidden_size)?;
+                let recurrent_gate_bias = n.slice(direction_bias, 0, gates * hidden_size, 2 * gates * hidden_size)?;
                 if kind == Kind::Gru && linear_before_reset {
-                    (Some(first), Some(second))
+                    (Some(input_gate_bias), Some(recurrent_gate_bias))
                 } else {
-                    (Some(n.op_without_attrs("add", &[first, second])?), None)
+                    (Some(n.op_without_attrs("add", &[input_gate_bias, recurrent_gate_bias])?), None)
                 }
             }
         };
         let peepholes = match n.optional_input(7).filter(|_| kind == Kind::Lstm) {
             None => None,
-            Some(all) => {
-                let all = n.widen(all)?;
-                let all = part(n, all, &[3 * hidden])?;
-                let mut each = [all; 3];
-                for (i, weight) in each.iter_mut().enumerate() {
-                    *weight = n.slice(all, 0, i * hidden, (i + 1) * hidden)?;
+            Some(peepholes) => {
+                let peepholes = n.widen(peepholes)?;
+                let peepholes = part(n, peepholes, &[3 * hidden_size])?;
+                let mut per_gate = [peepholes; 3];
+                for (i, weight) in per_gate.iter_mut().enumerate() {
+                    *weight = n.slice(peepholes, 0, i * hidden_size, (i + 1) * hidden_size)?;
                 }
-                Some(each)
+                Some(per_gate)
             }
         };
-        let state_dims = [batch.clone(), Dim::Fixed(hidden)];
-        let initial = |n: &mut Node<'_, '_>, i: usize| -> Result<Option<ExprId>> {
+        let state_dims = [batch.clone(), Dim::Fixed(hidden_size)];
+        let initial_state = |n: &mut Node<'_, '_>, i: usize| -> Result<Option<ExprId>> {
             let Some(value) = n.optional_input(i) else { return Ok(None) };
             let value = n.widen(value)?;
             let value = if batch_first { n.transpose(value, &[1, 0, 2])? } else { value };
@@ -159,21 +160,22 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
             let value = n.reshape_to(value, &state_dims)?;
             Ok(Some(value).filter(|&v| !is_zero(n, v)))
         };
-        let state = State { hidden: initial(n, 5)?, cell: if kind == Kind::Lstm { initial(n, 6)? } else { None } };
+        let state =
+            State { hidden: initial_state(n, 5)?, cell: if kind == Kind::Lstm { initial_state(n, 6)? } else { None } };
 
-        let mut projected = n.op("nn.dense", &[flat, input_weight], attrs![units: (gates * hidden) as i64])?;
+        let mut projection = n.op("nn.dense", &[flat, input_weight], attrs![units: (gates * hidden_size) as i64])?;
         if let Some(bias) = input_bias {
-            projected = n.op("nn.bias_add", &[projected, bias], attrs![axis: 1])?;
+            projection = n.op("nn.bias_add", &[projection, bias], attrs![axis: 1])?;
         }
         let recurrent_parts = if kind == Kind::Gru && !linear_before_reset {
-            let gates = n.slice(recurrent_weight, 0, 0, 2 * hidden)?;
-            Some([gates, n.slice(recurrent_weight, 0, 2 * hidden, 3 * hidden)?])
+            let gates = n.slice(recurrent_weight, 0, 0, 2 * hidden_size)?;
+            Some([gates, n.slice(recurrent_weight, 0, 2 * hidden_size, 3 * hidden_size)?])
         } else {
             None
         };
         let direction = Direction {
             kind,
-            hidden,
+            hidden: hidden_size,
             activations: &activations[d],
             clip,
             recurrent: recurrent_weight,
@@ -183,12 +185,12 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
             linear_before_reset,
             couple_forget,
         };
-        let sequence = Sequence { projected, lengths, steps, state_dims: &state_dims, backward };
+        let sequence = Sequence { projected: projection, lengths, steps, state_dims: &state_dims, backward };
         let (outputs, state) = match steps.fixed() {
             Some(steps) => direction.unroll(n, &sequence, steps, state)?,
             None => direction.repeat(n, &sequence, state)?,
         };
-        all.push(outputs);
+        all_outputs.push(outputs);
         last_hidden.extend(state.hidden);
         last_cell.extend(state.cell);
     }
@@ -197,17 +199,17 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     // The output has the shape (steps, directions, batch, hidden), or (batch, steps, directions, hidden) if
     // `batch_first`.
     let y = if directions == 1 {
-        n.op("expand_dims", &[all[0]], attrs![axis: 1])?
+        n.op("expand_dims", &[all_outputs[0]], attrs![axis: 1])?
     } else {
-        let tuple = n.tuple(&all)?;
+        let tuple = n.tuple(&all_outputs)?;
         n.op("stack", &[tuple], attrs![axis: 1])?
     };
     results.push(if batch_first { n.transpose(y, &[2, 0, 1, 3])? } else { y });
-    for (i, last) in [last_hidden, last_cell].into_iter().enumerate() {
-        if last.is_empty() || !(i + 1..3).any(|output| n.has_output(output)) {
+    for (i, last_outputs) in [last_hidden, last_cell].into_iter().enumerate() {
+        if last_outputs.is_empty() || !(i + 1..3).any(|output| n.has_output(output)) {
             break;
         }
-        let tuple = n.tuple(&last)?;
+        let tuple = n.tuple(&last_outputs)?;
         // The last states have the shape (directions, batch, hidden), or (batch, directions, hidden) if `batch_first`.
         results.push(n.op("stack", &[tuple], attrs![axis: i64::from(batch_first)])?);
     }
@@ -232,13 +234,13 @@ struct Sequence<'a> {
     backward: bool,
 }
 
-/// Splits `value` into `parts` equal parts along an axis.
-fn split(n: &mut Node<'_, '_>, value: ExprId, parts: usize, axis: i64) -> Result<Vec<ExprId>> {
-    if parts == 1 {
+/// Splits `value` into `piece_count` equal parts along an axis.
+fn split(n: &mut Node<'_, '_>, value: ExprId, piece_count: usize, axis: i64) -> Result<Vec<ExprId>> {
+    if piece_count == 1 {
         return Ok(vec![value]);
     }
-    let all = n.op("split", &[value], attrs![indices_or_sections: parts as i64, axis: axis])?;
-    (0..parts).map(|i| n.project(all, i as u32)).collect()
+    let pieces = n.op("split", &[value], attrs![indices_or_sections: piece_count as i64, axis: axis])?;
+    (0..piece_count).map(|i| n.project(pieces, i as u32)).collect()
 }
 
 fn is_zero(n: &mut Node<'_, '_>, value: ExprId) -> bool {
@@ -249,7 +251,7 @@ fn is_zero(n: &mut Node<'_, '_>, value: ExprId) -> bool {
 fn lengths(n: &mut Node<'_, '_>, steps: &Dim) -> Result<Option<ExprId>> {
     let Some(lengths) = n.optional_input(4) else { return Ok(None) };
     if let (Some(tensor), Some(steps)) = (n.constant_value(lengths), steps.fixed())
-        && tensor.view().to_i64s().is_some_and(|all| all.iter().all(|&l| l >= steps as i64))
+        && tensor.view().to_i64s().is_some_and(|lengths| lengths.iter().all(|&l| l >= steps as i64))
     {
         return Ok(None);
     }
@@ -274,7 +276,7 @@ fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Ve
     // Activation functions with parameters consume the parameter lists in order.
     let mut alphas = n.floats_attr("activation_alpha")?.unwrap_or_default().into_iter();
     let mut betas = n.floats_attr("activation_beta")?.unwrap_or_default().into_iter();
-    let mut all = Vec::with_capacity(names.len());
+    let mut activations = Vec::with_capacity(names.len());
     for name in names {
         let (alpha, beta) = match name.to_ascii_lowercase().as_str() {
             "relu" | "tanh" | "sigmoid" | "softsign" | "softplus" => (None, None),
@@ -285,13 +287,13 @@ fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Ve
             "hardsigmoid" => (Some(0.2), Some(0.5)),
             _ => return Err(n.invalid_node(format!("activation \"{name}\" is not supported"))),
         };
-        all.push(Activation {
+        activations.push(Activation {
             name: name.to_ascii_lowercase(),
             alpha: alpha.map_or(0.0, |default| alphas.next().unwrap_or(default)),
             beta: beta.map_or(0.0, |default| betas.next().unwrap_or(default)),
         });
     }
-    Ok(all.chunks(defaults.len()).map(<[Activation]>::to_vec).collect())
+    Ok(activations.chunks(defaults.len()).map(<[Activation]>::to_vec).collect())
 }
 
 impl Activation {
@@ -307,9 +309,9 @@ impl Activation {
             }
             "leakyrelu" => n.op("nn.leaky_relu", &[x], attrs![alpha: alpha]),
             "thresholdedrelu" => {
-                let above = n.with_scalar("greater", x, alpha)?;
+                let is_above = n.with_scalar("greater", x, alpha)?;
                 let zero = n.scalar(n.dtype(x)?, 0.0);
-                n.op_without_attrs("where", &[above, x, zero])
+                n.op_without_attrs("where", &[is_above, x, zero])
             }
             "scaledtanh" => {
                 let inner = n.with_scalar("multiply", x, beta)?;
@@ -323,17 +325,17 @@ impl Activation {
             }
             "elu" => {
                 let zero = n.scalar(n.dtype(x)?, 0.0);
-                let below = n.op_without_attrs("minimum", &[x, zero])?;
-                let power = n.op_without_attrs("exp", &[below])?;
-                let less_one = n.with_scalar("subtract", power, 1.0)?;
-                let negative = n.with_scalar("multiply", less_one, alpha)?;
+                let negative_part = n.op_without_attrs("minimum", &[x, zero])?;
+                let power = n.op_without_attrs("exp", &[negative_part])?;
+                let power_minus_one = n.with_scalar("subtract", power, 1.0)?;
+                let negative = n.with_scalar("multiply", power_minus_one, alpha)?;
                 let positive = n.op_without_attrs("nn.relu", &[x])?;
                 n.op_without_attrs("add", &[positive, negative])
             }
             "softsign" => {
                 let size = n.op_without_attrs("abs", &[x])?;
-                let above = n.with_scalar("add", size, 1.0)?;
-                n.op_without_attrs("divide", &[x, above])
+                let shifted_size = n.with_scalar("add", size, 1.0)?;
+                n.op_without_attrs("divide", &[x, shifted_size])
             }
             _ => super::elementwise::softplus(n, x),
         }
@@ -345,16 +347,16 @@ impl Direction<'_> {
     fn unroll(
         &self,
         n: &mut Node<'_, '_>,
-        of: &Sequence<'_>,
+        sequence: &Sequence<'_>,
         steps: usize,
         mut state: State,
     ) -> Result<(ExprId, State)> {
-        let by_step = split(n, of.projected, steps, 0)?;
+        let by_step = split(n, sequence.projected, steps, 0)?;
         let mut outputs = by_step.clone();
         for i in 0..steps {
-            let t = if of.backward { steps - 1 - i } else { i };
+            let t = if sequence.backward { steps - 1 - i } else { i };
             let step = n.tensor(Tensor::scalar(t as i32));
-            (outputs[t], state) = self.masked_step(n, of, by_step[t], step, state)?;
+            (outputs[t], state) = self.masked_step(n, sequence, by_step[t], step, state)?;
         }
         let stacked = n.tuple(&outputs)?;
         Ok((n.op("stack", &[stacked], attrs![axis: 0])?, state))
@@ -362,44 +364,50 @@ impl Direction<'_> {
 
     /// Creates a loop over the steps, for a number of steps known only at run time. Returns the same values as
     /// [`Direction::unroll`].
-    fn repeat(&self, n: &mut Node<'_, '_>, of: &Sequence<'_>, state: State) -> Result<(ExprId, State)> {
-        let dtype = n.dtype(of.projected)?;
+    fn repeat(&self, n: &mut Node<'_, '_>, sequence: &Sequence<'_>, state: State) -> Result<(ExprId, State)> {
+        let dtype = n.dtype(sequence.projected)?;
         let zeros = n.scalar(dtype, 0.0);
-        let zeros = n.broadcast_to(zeros, of.state_dims)?;
+        let zeros = n.broadcast_to(zeros, sequence.state_dims)?;
         let mut carried = vec![state.hidden.unwrap_or(zeros)];
         if self.kind == Kind::Lstm {
             carried.push(state.cell.unwrap_or(zeros));
         }
         let width = Dim::Fixed(self.kind.gates() * self.hidden);
-        let by_step = n.reshape_to(of.projected, &[of.steps.clone(), of.state_dims[0].clone(), width])?;
+        let by_step =
+            n.reshape_to(sequence.projected, &[sequence.steps.clone(), sequence.state_dims[0].clone(), width])?;
         let length = n.shape_vector(by_step, 0..1)?;
         let length = counter(n, length)?;
-        let last = n.with_scalar("subtract", length, 1.0)?;
+        let last_index = n.with_scalar("subtract", length, 1.0)?;
         let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
-            let (by_step, last) = (n.capture(by_step), n.capture(last));
-            let at = if of.backward { n.op_without_attrs("subtract", &[last, iteration])? } else { iteration };
-            let projected = n.op("take", &[by_step, at], attrs![axis: 0, mode: "fast"])?;
+            let (by_step, last_index) = (n.capture(by_step), n.capture(last_index));
+            let index =
+                if sequence.backward { n.op_without_attrs("subtract", &[last_index, iteration])? } else { iteration };
+            let projection = n.op("take", &[by_step, index], attrs![axis: 0, mode: "fast"])?;
             let state = State { hidden: Some(values[0]), cell: values.get(1).copied() };
-            let inside = Sequence { projected, lengths: of.lengths.map(|value| n.capture(value)), ..*of };
-            let step = n.cast(at, DType::I32)?;
-            let (output, next) = self.captured(n).masked_step(n, &inside, projected, step, state)?;
-            let end = if of.backward { End::Front } else { End::Back };
+            let captured_sequence = Sequence {
+                projected: projection,
+                lengths: sequence.lengths.map(|value| n.capture(value)),
+                ..*sequence
+            };
+            let step = n.cast(index, DType::I32)?;
+            let (output, next) = self.capture_weights(n).masked_step(n, &captured_sequence, projection, step, state)?;
+            let end = if sequence.backward { End::Front } else { End::Back };
             let carried = next.hidden.into_iter().chain(next.cell).collect();
             Ok(Iteration { next: None, carried, scanned: vec![(output, end)], declared: Vec::new() })
         };
         let results = run_loop(n, Limits { trips: Some(length), start: None }, carried, &mut body)?;
-        let (&outputs, last) =
+        let (&outputs, final_states) =
             results.split_last().ok_or_else(|| n.invalid_node("expected a loop result, found none"))?;
-        let [batch, hidden] = of.state_dims.clone();
-        n.name_dims(outputs, &[of.steps.clone(), batch, hidden]);
-        for &value in last {
-            n.name_dims(value, of.state_dims);
+        let [batch, hidden] = sequence.state_dims.clone();
+        n.name_dims(outputs, &[sequence.steps.clone(), batch, hidden]);
+        for &value in final_states {
+            n.name_dims(value, sequence.state_dims);
         }
-        Ok((outputs, State { hidden: last.first().copied(), cell: last.get(1).copied() }))
+        Ok((outputs, State { hidden: final_states.first().copied(), cell: final_states.get(1).copied() }))
     }
 
     /// Returns the direction with its weights replaced by captured variables of the innermost function.
-    fn captured(&self, n: &mut Node<'_, '_>) -> Direction<'_> {
+    fn capture_weights(&self, n: &mut Node<'_, '_>) -> Direction<'_> {
         Direction {
             recurrent: n.capture(self.recurrent),
             recurrent_parts: self.recurrent_parts.map(|parts| parts.map(|part| n.capture(part))),
@@ -414,29 +422,29 @@ impl Direction<'_> {
     fn masked_step(
         &self,
         n: &mut Node<'_, '_>,
-        of: &Sequence<'_>,
-        projected: ExprId,
+        sequence: &Sequence<'_>,
+        projection: ExprId,
         step: ExprId,
         state: State,
     ) -> Result<(ExprId, State)> {
-        let next = self.step(n, projected, state)?;
-        let Some(lengths) = of.lengths else { return Ok((next.hidden.unwrap_or(projected), next)) };
-        let inside = n.op_without_attrs("greater", &[lengths, step])?;
-        let zero = n.scalar(n.dtype(projected)?, 0.0);
-        let mut pick = |new: Option<ExprId>, old: Option<ExprId>| match new {
-            Some(new) => n.op_without_attrs("where", &[inside, new, old.unwrap_or(zero)]).map(Some),
+        let next = self.step(n, projection, state)?;
+        let Some(lengths) = sequence.lengths else { return Ok((next.hidden.unwrap_or(projection), next)) };
+        let is_active = n.op_without_attrs("greater", &[lengths, step])?;
+        let zero = n.scalar(n.dtype(projection)?, 0.0);
+        let mut select_new = |new: Option<ExprId>, previous: Option<ExprId>| match new {
+            Some(new) => n.op_without_attrs("where", &[is_active, new, previous.unwrap_or(zero)]).map(Some),
             None => Ok(None),
         };
-        let output = pick(next.hidden, None)?.unwrap_or(projected);
-        Ok((output, State { hidden: pick(next.hidden, state.hidden)?, cell: pick(next.cell, state.cell)? }))
+        let output = select_new(next.hidden, None)?.unwrap_or(projection);
+        Ok((output, State { hidden: select_new(next.hidden, state.hidden)?, cell: select_new(next.cell, state.cell)? }))
     }
 
     /// Creates the calls for one step from the projected input (batch, gates * hidden).
-    fn step(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
+    fn step(&self, n: &mut Node<'_, '_>, projection: ExprId, state: State) -> Result<State> {
         match self.kind {
-            Kind::Rnn => self.rnn(n, projected, state),
-            Kind::Gru => self.gru(n, projected, state),
-            Kind::Lstm => self.lstm(n, projected, state),
+            Kind::Rnn => self.rnn(n, projection, state),
+            Kind::Gru => self.gru(n, projection, state),
+            Kind::Lstm => self.lstm(n, projection, state),
         }
     }
 
@@ -452,22 +460,22 @@ impl Direction<'_> {
         self.activations[index].apply(n, x)
     }
 
-    fn with_recurrence(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<ExprId> {
-        let Some(hidden) = state.hidden else { return Ok(projected) };
-        let units = (self.kind.gates() * self.hidden) as i64;
-        let product = n.op("nn.dense", &[hidden, self.recurrent], attrs![units: units])?;
-        n.op_without_attrs("add", &[projected, product])
+    fn with_recurrence(&self, n: &mut Node<'_, '_>, projection: ExprId, state: State) -> Result<ExprId> {
+        let Some(state_hidden) = state.hidden else { return Ok(projection) };
+        let unit_count = (self.kind.gates() * self.hidden) as i64;
+        let product = n.op("nn.dense", &[state_hidden, self.recurrent], attrs![units: unit_count])?;
+        n.op_without_attrs("add", &[projection, product])
     }
 
     /// Creates a step of an RNN: H = f(X W + H R + b).
-    fn rnn(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
-        let sum = self.with_recurrence(n, projected, state)?;
+    fn rnn(&self, n: &mut Node<'_, '_>, projection: ExprId, state: State) -> Result<State> {
+        let sum = self.with_recurrence(n, projection, state)?;
         Ok(State { hidden: Some(self.activate(n, 0, sum)?), cell: None })
     }
 
     /// Creates a step of an LSTM with gates i, o, f, c: C = f C + i c, H = o h(C).
-    fn lstm(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
-        let sum = self.with_recurrence(n, projected, state)?;
+    fn lstm(&self, n: &mut Node<'_, '_>, projection: ExprId, state: State) -> Result<State> {
+        let sum = self.with_recurrence(n, projection, state)?;
         let gates = split(n, sum, 4, 1)?;
         let [mut input, mut output, mut forget, candidate] = gates[..] else {
             return Err(n.invalid_node(format!("expected 4 gates, found {}", gates.len())));
@@ -484,16 +492,16 @@ impl Direction<'_> {
         let input = self.activate(n, 0, input)?;
         let candidate = self.activate(n, 1, candidate)?;
         let mut cell = n.op_without_attrs("multiply", &[input, candidate])?;
-        if let Some(old) = state.cell {
+        if let Some(previous) = state.cell {
             let forget = if self.couple_forget {
-                let unit = n.scalar(n.dtype(input)?, 1.0);
-                n.op_without_attrs("subtract", &[unit, input])?
+                let one = n.scalar(n.dtype(input)?, 1.0);
+                n.op_without_attrs("subtract", &[one, input])?
             } else {
                 forget = peep(n, forget, 2, state.cell)?;
                 self.activate(n, 0, forget)?
             };
-            let kept = n.op_without_attrs("multiply", &[forget, old])?;
-            cell = n.op_without_attrs("add", &[kept, cell])?;
+            let kept_part = n.op_without_attrs("multiply", &[forget, previous])?;
+            cell = n.op_without_attrs("add", &[kept_part, cell])?;
         }
         output = peep(n, output, 1, Some(cell))?;
         let output = self.activate(n, 0, output)?;
@@ -502,21 +510,22 @@ impl Direction<'_> {
     }
 
     /// Creates a step of a GRU with gates z, r, h: H = (1 - z) h + z H.
-    fn gru(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State> {
+    fn gru(&self, n: &mut Node<'_, '_>, projection: ExprId, state: State) -> Result<State> {
         let hidden = self.hidden;
         if self.linear_before_reset {
             // The reset gate scales the recurrent product including its bias, so all gates share one product.
             let mut product = None;
-            if let Some(old) = state.hidden {
-                let all = n.op("nn.dense", &[old, self.recurrent], attrs![units: (3 * hidden) as i64])?;
+            if let Some(previous) = state.hidden {
+                let recurrent_product =
+                    n.op("nn.dense", &[previous, self.recurrent], attrs![units: (3 * hidden) as i64])?;
                 product = Some(match self.recurrent_bias {
-                    Some(bias) => n.op("nn.bias_add", &[all, bias], attrs![axis: 1])?,
-                    None => all,
+                    Some(bias) => n.op("nn.bias_add", &[recurrent_product, bias], attrs![axis: 1])?,
+                    None => recurrent_product,
                 });
             } else if let Some(bias) = self.recurrent_bias {
                 product = Some(n.reshape(bias, &[1, 3 * hidden])?);
             }
-            let x = split(n, projected, 3, 1)?;
+            let x = split(n, projection, 3, 1)?;
             let r = match product {
                 Some(product) => Some(split(n, product, 3, 1)?),
                 None => None,
@@ -535,37 +544,37 @@ impl Direction<'_> {
                 candidate = n.op_without_attrs("add", &[candidate, scaled])?;
             }
             let candidate = self.activate(n, 1, candidate)?;
-            return self.mix(n, update, candidate, state);
+            return self.interpolate(n, update, candidate, state);
         }
-        let x_gates = n.slice(projected, 1, 0, 2 * hidden)?;
-        let x_candidate = n.slice(projected, 1, 2 * hidden, 3 * hidden)?;
-        let (Some(old), Some([gates_weight, candidate_weight])) = (state.hidden, self.recurrent_parts) else {
+        let x_gates = n.slice(projection, 1, 0, 2 * hidden)?;
+        let x_candidate = n.slice(projection, 1, 2 * hidden, 3 * hidden)?;
+        let (Some(previous), Some([gates_weight, candidate_weight])) = (state.hidden, self.recurrent_parts) else {
             let update = n.slice(x_gates, 1, 0, hidden)?;
             let update = self.activate(n, 0, update)?;
             let candidate = self.activate(n, 1, x_candidate)?;
-            return self.mix(n, update, candidate, state);
+            return self.interpolate(n, update, candidate, state);
         };
-        let product = n.op("nn.dense", &[old, gates_weight], attrs![units: (2 * hidden) as i64])?;
+        let product = n.op("nn.dense", &[previous, gates_weight], attrs![units: (2 * hidden) as i64])?;
         let gates = n.op_without_attrs("add", &[x_gates, product])?;
         let gates = self.activate(n, 0, gates)?;
         let gates = split(n, gates, 2, 1)?;
         let [update, reset] = gates[..] else {
             return Err(n.invalid_node(format!("expected 2 gates, found {}", gates.len())));
         };
-        let kept = n.op_without_attrs("multiply", &[reset, old])?;
-        let product = n.op("nn.dense", &[kept, candidate_weight], attrs![units: hidden as i64])?;
+        let kept_part = n.op_without_attrs("multiply", &[reset, previous])?;
+        let product = n.op("nn.dense", &[kept_part, candidate_weight], attrs![units: hidden as i64])?;
         let candidate = n.op_without_attrs("add", &[x_candidate, product])?;
         let candidate = self.activate(n, 1, candidate)?;
-        self.mix(n, update, candidate, state)
+        self.interpolate(n, update, candidate, state)
     }
 
-    fn mix(&self, n: &mut Node<'_, '_>, update: ExprId, candidate: ExprId, state: State) -> Result<State> {
-        let unit = n.scalar(n.dtype(update)?, 1.0);
-        let rest = n.op_without_attrs("subtract", &[unit, update])?;
-        let mut next = n.op_without_attrs("multiply", &[rest, candidate])?;
-        if let Some(old) = state.hidden {
-            let kept = n.op_without_attrs("multiply", &[update, old])?;
-            next = n.op_without_attrs("add", &[next, kept])?;
+    fn interpolate(&self, n: &mut Node<'_, '_>, update: ExprId, candidate: ExprId, state: State) -> Result<State> {
+        let one = n.scalar(n.dtype(update)?, 1.0);
+        let update_complement = n.op_without_attrs("subtract", &[one, update])?;
+        let mut next = n.op_without_attrs("multiply", &[update_complement, candidate])?;
+        if let Some(previous) = state.hidden {
+            let kept_part = n.op_without_attrs("multiply", &[update, previous])?;
+            next = n.op_without_attrs("add", &[next, kept_part])?;
         }
         Ok(State { hidden: Some(next), cell: None })
     }

@@ -1,6 +1,6 @@
 //! Reductions, including ArgMax and ArgMin.
 
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::{AttrValue, ExprId};
 use byoc_ir::tensor::DType;
 
@@ -10,12 +10,12 @@ pub const ROWS: &[Row] = &[
     ("ReduceL1", 1, |n| reduce(n, l1, |n, x| n.op_without_attrs("abs", &[x]))),
     ("ReduceL2", 1, |n| reduce(n, l2, |n, x| n.op_without_attrs("abs", &[x]))),
     ("ReduceLogSum", 1, |n| reduce(n, log_sum, |n, x| n.op_without_attrs("log", &[x]))),
-    ("ReduceLogSumExp", 1, |n| reduce(n, log_sum_exp, same)),
-    ("ReduceMax", 1, |n| reduce(n, |n, x, along| along.apply(n, "max", x), same)),
-    ("ReduceMean", 1, |n| reduce(n, |n, x, along| along.apply(n, "mean", x), same)),
-    ("ReduceMin", 1, |n| reduce(n, |n, x, along| along.apply(n, "min", x), same)),
-    ("ReduceProd", 1, |n| reduce(n, |n, x, along| along.apply(n, "prod", x), same)),
-    ("ReduceSum", 1, |n| reduce(n, |n, x, along| along.apply(n, "sum", x), same)),
+    ("ReduceLogSumExp", 1, |n| reduce(n, log_sum_exp, identity)),
+    ("ReduceMax", 1, |n| reduce(n, |n, x, along| along.apply(n, "max", x), identity)),
+    ("ReduceMean", 1, |n| reduce(n, |n, x, along| along.apply(n, "mean", x), identity)),
+    ("ReduceMin", 1, |n| reduce(n, |n, x, along| along.apply(n, "min", x), identity)),
+    ("ReduceProd", 1, |n| reduce(n, |n, x, along| along.apply(n, "prod", x), identity)),
+    ("ReduceSum", 1, |n| reduce(n, |n, x, along| along.apply(n, "sum", x), identity)),
     ("ReduceSumSquare", 1, |n| reduce(n, sum_square, |n, x| n.op_without_attrs("multiply", &[x, x]))),
 ];
 
@@ -54,7 +54,7 @@ impl Along {
     }
 }
 
-fn same(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
+fn identity(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     Ok(n.forward(x))
 }
 
@@ -67,7 +67,7 @@ fn reduce(n: &mut Node<'_, '_>, formula: Formula, elementwise: Elementwise) -> R
     if let Some(axes) = n.computed_input(1)
         && n.ty(axes)?.shape().is_none_or(|shape| shape.as_slice() != [0])
     {
-        return one(formula(n, data, &Along { axes: Axes::Computed(axes), keepdims })?);
+        return single_output(formula(n, data, &Along { axes: Axes::Computed(axes), keepdims })?);
     }
     let axes = match n.ints_attr("axes")? {
         Some(axes) => axes,
@@ -75,51 +75,51 @@ fn reduce(n: &mut Node<'_, '_>, formula: Formula, elementwise: Elementwise) -> R
         None => n.ints(1, "axes")?.unwrap_or_default(),
     };
     if axes.is_empty() && n.int_attr("noop_with_empty_axes", 0)? != 0 {
-        return one(elementwise(n, data)?);
+        return single_output(elementwise(n, data)?);
     }
     let axes: Vec<i64> = match axes.as_slice() {
         [] => (0..rank as i64).collect(),
         axes => axes.iter().map(|&a| n.axis(a, rank).map(|a| a as i64)).collect::<Result<_, _>>()?,
     };
-    one(formula(n, data, &Along { axes: Axes::Known(axes), keepdims })?)
+    single_output(formula(n, data, &Along { axes: Axes::Known(axes), keepdims })?)
 }
 
-fn l1(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId> {
+fn l1(n: &mut Node<'_, '_>, x: ExprId, axes: &Along) -> Result<ExprId> {
     let size = n.op_without_attrs("abs", &[x])?;
-    along.apply(n, "sum", size)
+    axes.apply(n, "sum", size)
 }
 
-fn sum_square(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId> {
+fn sum_square(n: &mut Node<'_, '_>, x: ExprId, axes: &Along) -> Result<ExprId> {
     let square = n.op_without_attrs("multiply", &[x, x])?;
-    along.apply(n, "sum", square)
+    axes.apply(n, "sum", square)
 }
 
-fn l2(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId> {
-    let sum = sum_square(n, x, along)?;
+fn l2(n: &mut Node<'_, '_>, x: ExprId, axes: &Along) -> Result<ExprId> {
+    let sum = sum_square(n, x, axes)?;
     n.op_without_attrs("sqrt", &[sum])
 }
 
-fn log_sum(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId> {
-    let sum = along.apply(n, "sum", x)?;
+fn log_sum(n: &mut Node<'_, '_>, x: ExprId, axes: &Along) -> Result<ExprId> {
+    let sum = axes.apply(n, "sum", x)?;
     n.op_without_attrs("log", &[sum])
 }
 
 /// Computes max + log(sum(exp(x - max))), which does not overflow because each exponential is at most 1.
-fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId> {
-    let given = n.dtype(x)?;
+fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, axes: &Along) -> Result<ExprId> {
+    let input_dtype = n.dtype(x)?;
     // Integers have neither negative differences (unsigned) nor logarithms.
-    let x = if given.is_float() { x } else { n.cast(x, DType::F64)? };
+    let x = if input_dtype.is_float() { x } else { n.cast(x, DType::F64)? };
     let dtype = n.dtype(x)?;
-    let max = along.apply_keeping(n, "max", x)?;
+    let max = axes.apply_keeping(n, "max", x)?;
     // If all elements are -inf, or a group is empty, the shift is 0, because -inf - -inf would be NaN.
     let finite = n.op_without_attrs("isfinite", &[max])?;
     let zero = n.scalar(dtype, 0.0);
     let shift = n.op_without_attrs("where", &[finite, max, zero])?;
-    let below = n.op_without_attrs("subtract", &[x, shift])?;
-    let power = n.op_without_attrs("exp", &[below])?;
-    let sum = along.apply(n, "sum", power)?;
+    let shifted = n.op_without_attrs("subtract", &[x, shift])?;
+    let power = n.op_without_attrs("exp", &[shifted])?;
+    let sum = axes.apply(n, "sum", power)?;
     let log = n.op_without_attrs("log", &[sum])?;
-    let shift = match &along.axes {
+    let shift = match &axes.axes {
         Axes::Known(_) => {
             let dims = n.dims(log)?;
             n.reshape_to(shift, &dims)?
@@ -127,14 +127,14 @@ fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: &Along) -> Result<ExprId>
         Axes::Computed(_) => n.op_without_attrs("reshape_like", &[shift, log])?,
     };
     let sum = n.op_without_attrs("add", &[log, shift])?;
-    n.cast(sum, given)
+    n.cast(sum, input_dtype)
 }
 
 /// Converts ArgMax and ArgMin; the int32 indices of Relay are cast to the int64 of ONNX.
 fn arg(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)? as i64;
-    let (keepdims, last) = (n.int_attr("keepdims", 1)? != 0, n.int_attr("select_last_index", 0)? != 0);
-    let found = n.op(op, &[data], attrs![axis: [axis], keepdims: keepdims, select_last_index: last])?;
-    one(n.cast(found, DType::I64)?)
+    let (keepdims, select_last) = (n.int_attr("keepdims", 1)? != 0, n.int_attr("select_last_index", 0)? != 0);
+    let result = n.op(op, &[data], attrs![axis: [axis], keepdims: keepdims, select_last_index: select_last])?;
+    single_output(n.cast(result, DType::I64)?)
 }

@@ -6,7 +6,7 @@
 //! or scales known only at run time, with antialiasing, or with regions of interest on other axes becomes
 //! `dyn.image.resize_nd`.
 
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use crate::tensor::from_f64s;
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
 use byoc_ir::op::resize::{ResizedAxis, cubic_kernel, nearest_index};
@@ -65,11 +65,11 @@ pub(super) fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result
     let shrinks = |axis: &ResizedAxis| nearest && axis.scale < 1.0;
     let grown: Vec<ResizedAxis> =
         axes.iter().map(|axis| if shrinks(axis) { ResizedAxis::by_scale(axis.from, 1.0) } else { *axis }).collect();
-    let rest: Vec<ResizedAxis> =
+    let leading_axes: Vec<ResizedAxis> =
         axes.iter().map(|axis| if shrinks(axis) { *axis } else { ResizedAxis::by_scale(axis.to, 1.0) }).collect();
-    let (down, up) = (mode_before_11(n, "floor")?, mode_before_11(n, "ceil")?);
-    let value = resize(n, data, &down, &grown)?;
-    one(resize(n, value, &up, &rest)?)
+    let (rounds_down, rounds_up) = (mode_before_11(n, "floor")?, mode_before_11(n, "ceil")?);
+    let value = resize(n, data, &rounds_down, &grown)?;
+    single_output(resize(n, value, &rounds_up, &leading_axes)?)
 }
 
 fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -85,14 +85,14 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
         antialias: n.int_attr("antialias", 0)? != 0,
         policy: n.str_attr("keep_aspect_ratio_policy", "stretch")?,
     };
-    let named: Vec<usize> = match n.ints_attr("axes")? {
+    let axis_list: Vec<usize> = match n.ints_attr("axes")? {
         Some(axes) => axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?,
         None => (0..rank).collect(),
     };
-    let computed = (1..=3).any(|i| n.computed_input(i).is_some());
+    let has_computed_input = (1..=3).any(|i| n.computed_input(i).is_some());
     let crop = mode.coordinates == "tf_crop_and_resize";
-    let planes = rank == 4 && named.iter().all(|&axis| axis >= 2);
-    if computed || mode.antialias || (crop && !planes) || n.ty(data)?.shape().is_none() {
+    let planes = rank == 4 && axis_list.iter().all(|&axis| axis >= 2);
+    if has_computed_input || mode.antialias || (crop && !planes) || n.ty(data)?.shape().is_none() {
         let scales = match n.optional_input(2) {
             Some(scales) if n.dims(scales)?.as_slice() != [Dim::Fixed(0)] => Some(scales),
             _ => None,
@@ -103,30 +103,30 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
             _ => return Err(n.invalid_node("expected either scales or sizes, found both or neither")),
         };
         let roi = if crop { n.optional_input(1) } else { None };
-        return resize_at_run_time(n, &mode, extent, roi, Some(&named));
+        return resize_at_run_time(n, &mode, extent, roi, Some(&axis_list));
     }
     let shape = n.shape(data)?;
     let scales = n.constant(2, "scales")?.map(|t| t.view().to_f64s()).filter(|s| !s.is_empty());
     let sizes = n.ints(3, "sizes")?;
     let mut axes = match (scales, sizes) {
-        (Some(scales), None) => by_scales(n, &shape, &scales, &named)?,
-        (None, Some(sizes)) => by_sizes(n, &shape, &sizes, &named, &mode.policy)?,
+        (Some(scales), None) => by_scales(n, &shape, &scales, &axis_list)?,
+        (None, Some(sizes)) => by_sizes(n, &shape, &sizes, &axis_list, &mode.policy)?,
         _ => return Err(n.invalid_node("expected either scales or sizes, found both or neither")),
     };
     if mode.coordinates == "tf_crop_and_resize" {
         let roi = n.constant(1, "roi")?.map(|t| t.view().to_f64s()).unwrap_or_default();
-        if roi.len() != 2 * named.len() {
+        if roi.len() != 2 * axis_list.len() {
             return Err(n.invalid_node(format!(
                 "input 1 (roi): expected two numbers for each of {1} axes, found {0} numbers",
                 roi.len(),
-                named.len()
+                axis_list.len()
             )));
         }
-        for (i, &axis) in named.iter().enumerate() {
-            axes[axis].roi = (roi[i], roi[named.len() + i]);
+        for (i, &axis) in axis_list.iter().enumerate() {
+            axes[axis].roi = (roi[i], roi[axis_list.len() + i]);
         }
     }
-    one(resize(n, data, &mode, &axes)?)
+    single_output(resize(n, data, &mode, &axes)?)
 }
 
 /// Resizes arbitrary axes with `dyn.image.resize_nd`. `extent` is a vector of scales or sizes.
@@ -153,7 +153,7 @@ fn resize_at_run_time(
     if let Some(axes) = axes.filter(|axes| !axes.iter().copied().eq(0..rank)) {
         attributes = attributes.with("axes", AttrValue::ints(axes.iter().map(|&axis| axis as i64)));
     }
-    one(n.op("dyn.image.resize_nd", &[data, extent, roi], attributes)?)
+    single_output(n.op("dyn.image.resize_nd", &[data, extent, roi], attributes)?)
 }
 
 /// Returns Relay's name for the interpolation method.
@@ -166,12 +166,12 @@ fn method(n: &Node<'_, '_>, mode: &Mode) -> Result<&'static str> {
     }
 }
 
-fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], named: &[usize]) -> Result<Vec<ResizedAxis>> {
-    if scales.len() != named.len() || scales.iter().any(|s| !(*s > 0.0 && *s < 1e9)) {
-        return Err(n.invalid_node(format!("scales: expected {} numbers > 0, found {scales:?}", named.len())));
+fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], axis_list: &[usize]) -> Result<Vec<ResizedAxis>> {
+    if scales.len() != axis_list.len() || scales.iter().any(|s| !(*s > 0.0 && *s < 1e9)) {
+        return Err(n.invalid_node(format!("scales: expected {} numbers > 0, found {scales:?}", axis_list.len())));
     }
     let mut axes: Vec<ResizedAxis> = shape.iter().map(|&d| ResizedAxis::by_scale(d, 1.0)).collect();
-    for (&axis, &scale) in named.iter().zip(scales) {
+    for (&axis, &scale) in axis_list.iter().zip(scales) {
         axes[axis] = ResizedAxis::by_scale(shape[axis], scale);
     }
     Ok(axes)
@@ -181,15 +181,15 @@ fn by_sizes(
     n: &Node<'_, '_>,
     shape: &[usize],
     sizes: &[i64],
-    named: &[usize],
+    axis_list: &[usize],
     policy: &str,
 ) -> Result<Vec<ResizedAxis>> {
-    if sizes.len() != named.len() || sizes.iter().any(|s| !(0..1 << 40).contains(s)) {
-        return Err(n.invalid_node(format!("sizes: expected {} integers >= 0, found {sizes:?}", named.len())));
+    if sizes.len() != axis_list.len() || sizes.iter().any(|s| !(0..1 << 40).contains(s)) {
+        return Err(n.invalid_node(format!("sizes: expected {} integers >= 0, found {sizes:?}", axis_list.len())));
     }
     let ratio = |axis: usize, size: i64| size as f64 / shape[axis].max(1) as f64;
-    let ratios = named.iter().zip(sizes).map(|(&axis, &size)| ratio(axis, size));
-    let common = match policy {
+    let ratios = axis_list.iter().zip(sizes).map(|(&axis, &size)| ratio(axis, size));
+    let common_scale = match policy {
         "stretch" => None,
         "not_larger" => ratios.reduce(f64::min),
         "not_smaller" => ratios.reduce(f64::max),
@@ -200,9 +200,9 @@ fn by_sizes(
         }
     };
     let mut axes: Vec<ResizedAxis> = shape.iter().map(|&d| ResizedAxis::by_scale(d, 1.0)).collect();
-    for (&axis, &size) in named.iter().zip(sizes) {
-        axes[axis].scale = common.unwrap_or_else(|| ratio(axis, size));
-        axes[axis].to = match common {
+    for (&axis, &size) in axis_list.iter().zip(sizes) {
+        axes[axis].scale = common_scale.unwrap_or_else(|| ratio(axis, size));
+        axes[axis].to = match common_scale {
             Some(scale) => (scale * shape[axis] as f64 + 0.5).floor() as usize,
             None => size as usize,
         };
@@ -211,9 +211,10 @@ fn by_sizes(
 }
 
 fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis]) -> Result<ExprId> {
-    let changed: Vec<usize> = (0..axes.len()).filter(|&i| axes[i].to != axes[i].from || axes[i].scale != 1.0).collect();
+    let resized_axes: Vec<usize> =
+        (0..axes.len()).filter(|&i| axes[i].to != axes[i].from || axes[i].scale != 1.0).collect();
     let crop = mode.coordinates == "tf_crop_and_resize";
-    if changed.is_empty() && !crop {
+    if resized_axes.is_empty() && !crop {
         return Ok(n.forward(data));
     }
     if axes.iter().any(|a| a.to == 0) {
@@ -223,20 +224,20 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis])
     if axes.iter().any(|a| a.from == 0) {
         return Err(n.invalid_node("expected elements to resize, found an empty axis"));
     }
-    let planar = axes.len() == 4 && changed.iter().all(|&i| i >= 2);
-    let exact = axes.iter().all(|a| (a.scale * a.from as f64 - a.to as f64).abs() < 1e-6 * a.to as f64);
-    let known = !matches!(mode.coordinates.as_str(), "half_pixel_symmetric");
-    if planar && known && (exact || crop) {
+    let planar = axes.len() == 4 && resized_axes.iter().all(|&i| i >= 2);
+    let is_exact = axes.iter().all(|a| (a.scale * a.from as f64 - a.to as f64).abs() < 1e-6 * a.to as f64);
+    let has_exact_mode = !matches!(mode.coordinates.as_str(), "half_pixel_symmetric");
+    if planar && has_exact_mode && (is_exact || crop) {
         return resize_images(n, data, mode, axes);
     }
     // Spatial axes as in ONNX Runtime: two for two or four dimensions, three for three or five dimensions.
     let spatial = axes.len() - (if axes.len().is_multiple_of(2) { 2 } else { 3 }).min(axes.len());
     let dtype = n.dtype(data)?;
-    if mode.method == "linear" && !dtype.is_float() && changed.iter().all(|&axis| axis >= spatial) {
+    if mode.method == "linear" && !dtype.is_float() && resized_axes.iter().all(|&axis| axis >= spatial) {
         return multilinear(n, data, mode, axes, spatial);
     }
     let mut value = data;
-    for axis in changed {
+    for axis in resized_axes {
         value = resize_axis(n, value, mode, axis, axes[axis])?;
     }
     Ok(value)
@@ -254,27 +255,27 @@ fn multilinear(
     let dtype = n.dtype(data)?;
     let value = n.cast(data, DType::F32)?;
     let mut sum = None;
-    // Bit k of `corner` selects the upper element along the k-th axis from the end.
-    for corner in 0..1usize << (axes.len() - spatial) {
-        let (mut taps, mut weight) = (value, None);
+    // Bit k of `corner_index` selects the upper element along the k-th axis from the end.
+    for corner_index in 0..1usize << (axes.len() - spatial) {
+        let (mut corner_value, mut weight) = (value, None);
         for (bit, axis) in (spatial..axes.len()).rev().enumerate() {
-            let (upper, last) = (corner >> bit & 1 == 1, (axes[axis].from - 1) as f32);
+            let (upper, last_index) = (corner_index >> bit & 1 == 1, (axes[axis].from - 1) as f32);
             let (mut indices, mut weights) = (Vec::new(), Vec::new());
             for i in 0..axes[axis].to {
-                let x = (source_coordinate(n, mode, axes[axis], i)? as f32).clamp(0.0, last);
-                let (below, above) = (x.floor(), (x.floor() + 1.0).min(last));
-                let (own, other) = if upper { (above, below) } else { (below, above) };
-                indices.push(own as i64);
-                weights.push(f64::from(if below == above { 0.5 } else { (x - other).abs() }));
+                let x = (source_coordinate(n, mode, axes[axis], i)? as f32).clamp(0.0, last_index);
+                let (lower_index, upper_index) = (x.floor(), (x.floor() + 1.0).min(last_index));
+                let (own_index, other) = if upper { (upper_index, lower_index) } else { (lower_index, upper_index) };
+                indices.push(own_index as i64);
+                weights.push(f64::from(if lower_index == upper_index { 0.5 } else { (x - other).abs() }));
             }
             let indices = n.vector(&indices);
-            taps = n.op("take", &[taps, indices], attrs![axis: axis as i64])?;
+            corner_value = n.op("take", &[corner_value, indices], attrs![axis: axis as i64])?;
             let mut shape = vec![1; axes.len()];
             shape[axis] = axes[axis].to;
             let weights = n.tensor(from_f64s(DType::F32, &shape, &weights));
             weight = Some(weight.map_or(Ok(weights), |weight| n.op_without_attrs("multiply", &[weight, weights]))?);
         }
-        let term = n.op_without_attrs("multiply", &[weight.unwrap_or(taps), taps])?;
+        let term = n.op_without_attrs("multiply", &[weight.unwrap_or(corner_value), corner_value])?;
         sum = Some(sum.map_or(Ok(term), |sum| n.op_without_attrs("add", &[sum, term]))?);
     }
     n.cast(sum.unwrap_or(value), dtype)
@@ -318,11 +319,11 @@ fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, si
             size.to
         )));
     }
-    let places: Vec<f64> = (0..size.to).map(|i| source_coordinate(n, mode, size, i)).collect::<Result<_, _>>()?;
-    let last = size.from as i64 - 1;
+    let coordinates: Vec<f64> = (0..size.to).map(|i| source_coordinate(n, mode, size, i)).collect::<Result<_, _>>()?;
+    let last_index = size.from as i64 - 1;
     if mode.method == "nearest" {
-        let nearest = |&x: &f64| nearest_index(x, &mode.nearest).map(|i| (i as i64).clamp(0, last));
-        let indices: Option<Vec<i64>> = places.iter().map(nearest).collect();
+        let nearest = |&x: &f64| nearest_index(x, &mode.nearest).map(|i| (i as i64).clamp(0, last_index));
+        let indices: Option<Vec<i64>> = coordinates.iter().map(nearest).collect();
         let indices = indices
             .ok_or_else(|| n.invalid_node(format!("attribute nearest_mode: unsupported value \"{}\"", mode.nearest)))?;
         let indices = n.vector(&indices);
@@ -330,11 +331,11 @@ fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, si
     }
     // Integers and 16-bit floats are interpolated in float32; only the result is converted, toward zero for integers.
     let dtype = n.dtype(value)?;
-    let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-    let value = n.cast(value, wide)?;
+    let compute_dtype = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let value = n.cast(value, compute_dtype)?;
     let result = match mode.method.as_str() {
-        "linear" => linear_along_axis(n, value, axis, last, &places)?,
-        "cubic" => cubic_along_axis(n, value, mode, axis, last, &places)?,
+        "linear" => linear_along_axis(n, value, axis, last_index, &coordinates)?,
+        "cubic" => cubic_along_axis(n, value, mode, axis, last_index, &coordinates)?,
         other => {
             return Err(n.invalid_node(format!("attribute mode: expected nearest, linear or cubic, found \"{other}\"")));
         }
@@ -344,22 +345,28 @@ fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, si
 
 /// Interpolates between the two elements adjacent to each position: x[i] * (1 - part) + x[i + 1] * part. For a position
 /// outside the data, the result is the border element.
-fn linear_along_axis(n: &mut Node<'_, '_>, value: ExprId, axis: usize, last: i64, places: &[f64]) -> Result<ExprId> {
+fn linear_along_axis(
+    n: &mut Node<'_, '_>,
+    value: ExprId,
+    axis: usize,
+    last_index: i64,
+    coordinates: &[f64],
+) -> Result<ExprId> {
     let (dtype, rank) = (n.dtype(value)?, n.rank(value)?);
     let mut shape = vec![1; rank];
-    shape[axis] = places.len();
-    let inside: Vec<f64> = places.iter().map(|&x| x.clamp(0.0, last as f64)).collect();
+    shape[axis] = coordinates.len();
+    let clamped: Vec<f64> = coordinates.iter().map(|&x| x.clamp(0.0, last_index as f64)).collect();
     let mut term = |index: fn(f64) -> f64, weight: fn(f64) -> f64| {
-        let indices: Vec<i64> = inside.iter().map(|&x| (index(x) as i64).min(last)).collect();
-        let weights: Vec<f64> = inside.iter().map(|&x| weight(x)).collect();
+        let indices: Vec<i64> = clamped.iter().map(|&x| (index(x) as i64).min(last_index)).collect();
+        let weights: Vec<f64> = clamped.iter().map(|&x| weight(x)).collect();
         let indices = n.vector(&indices);
-        let taps = n.op("take", &[value, indices], attrs![axis: axis as i64])?;
+        let samples = n.op("take", &[value, indices], attrs![axis: axis as i64])?;
         let weights = n.tensor(from_f64s(dtype, &shape, &weights));
-        n.op_without_attrs("multiply", &[taps, weights])
+        n.op_without_attrs("multiply", &[samples, weights])
     };
-    let below = term(f64::floor, |x| 1.0 - (x - x.floor()))?;
-    let above = term(|x| x.floor() + 1.0, |x| x - x.floor())?;
-    n.op_without_attrs("add", &[below, above])
+    let lower_term = term(f64::floor, |x| 1.0 - (x - x.floor()))?;
+    let upper_term = term(|x| x.floor() + 1.0, |x| x - x.floor())?;
+    n.op_without_attrs("add", &[lower_term, upper_term])
 }
 
 /// Multiplies by the weight matrix of cubic convolution.
@@ -368,31 +375,32 @@ fn cubic_along_axis(
     value: ExprId,
     mode: &Mode,
     axis: usize,
-    last: i64,
-    places: &[f64],
+    last_index: i64,
+    coordinates: &[f64],
 ) -> Result<ExprId> {
-    let (from, to) = (last as usize + 1, places.len());
-    let mut matrix = vec![0.0; to * from];
-    for (row, &x) in places.iter().enumerate() {
-        let below = x.floor();
-        let at = |tap: i64| below as i64 + tap;
-        let counts = |tap: i64| !mode.exclude_outside || (0..=last).contains(&at(tap));
-        let weight = |tap: i64| cubic_kernel(mode.cubic, x - below - tap as f64);
-        let total: f64 = if mode.exclude_outside { (-1..=2).filter(|&tap| counts(tap)).map(weight).sum() } else { 1.0 };
-        for tap in (-1..=2).filter(|&tap| counts(tap)) {
-            matrix[row * from + at(tap).clamp(0, last) as usize] += weight(tap) / total;
+    let (input_size, output_size) = (last_index as usize + 1, coordinates.len());
+    let mut matrix = vec![0.0; output_size * input_size];
+    for (row, &x) in coordinates.iter().enumerate() {
+        let floor = x.floor();
+        let tap_position = |tap: i64| floor as i64 + tap;
+        let is_counted = |tap: i64| !mode.exclude_outside || (0..=last_index).contains(&tap_position(tap));
+        let weight = |tap: i64| cubic_kernel(mode.cubic, x - floor - tap as f64);
+        let weight_sum: f64 =
+            if mode.exclude_outside { (-1..=2).filter(|&tap| is_counted(tap)).map(weight).sum() } else { 1.0 };
+        for tap in (-1..=2).filter(|&tap| is_counted(tap)) {
+            matrix[row * input_size + tap_position(tap).clamp(0, last_index) as usize] += weight(tap) / weight_sum;
         }
     }
-    let weights = n.tensor(from_f64s(n.dtype(value)?, &[to, from], &matrix));
+    let weights = n.tensor(from_f64s(n.dtype(value)?, &[output_size, input_size], &matrix));
     let rank = n.rank(value)?;
     // The axis is transposed to the end, multiplied, and transposed back.
     let mut order: Vec<usize> = (0..rank).filter(|&i| i != axis).collect();
     order.push(axis);
-    let mut back: Vec<usize> = (0..rank - 1).collect();
-    back.insert(axis, rank - 1);
-    let moved = n.transpose(value, &order)?;
-    let product = n.op("nn.dense", &[moved, weights], attrs![units: to as i64])?;
-    n.transpose(product, &back)
+    let mut back_axes: Vec<usize> = (0..rank - 1).collect();
+    back_axes.insert(axis, rank - 1);
+    let front_axes = n.transpose(value, &order)?;
+    let product = n.op("nn.dense", &[front_axes, weights], attrs![units: output_size as i64])?;
+    n.transpose(product, &back_axes)
 }
 
 /// Returns the data coordinate for result index `i`.

@@ -1,6 +1,6 @@
 //! Selection of a data-dependent number of elements.
 
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::ExprId;
 use byoc_ir::tensor::DType;
 
@@ -10,7 +10,7 @@ pub const ROWS: &[Row] = &[
     ("NonZero", 9, |n| {
         let data = n.input(0)?;
         let rows = n.op_without_attrs("argwhere", &[data])?;
-        one(n.transpose(rows, &[1, 0])?)
+        single_output(n.transpose(rows, &[1, 0])?)
     }),
     ("Unique", 11, unique),
 ];
@@ -24,30 +24,30 @@ fn compress(n: &mut Node<'_, '_>) -> Result<Outputs> {
         (n.op("reshape", &[data], attrs![newshape: [-1i64]])?, 0)
     };
     let rows = n.op_without_attrs("argwhere", &[condition])?;
-    let places = n.op("squeeze", &[rows], attrs![axis: [1i64]])?;
-    one(n.op("take", &[data, places], attrs![axis: axis, mode: "fast"])?)
+    let indices = n.op("squeeze", &[rows], attrs![axis: [1i64]])?;
+    single_output(n.op("take", &[data, indices], attrs![axis: axis, mode: "fast"])?)
 }
 
 fn non_max_suppression(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (boxes, scores) = (n.input(0)?, n.input(1)?);
-    let mut number = |i: usize, default: f64, dtype: DType| match n.optional_input(i) {
-        Some(given) => given,
+    let mut scalar_input = |i: usize, default: f64, dtype: DType| match n.optional_input(i) {
+        Some(value) => value,
         None => n.scalar(dtype, default),
     };
-    let most = number(2, 0.0, DType::I64);
-    let (overlap, least) = (number(3, 0.0, DType::F32), number(4, f64::NEG_INFINITY, DType::F32));
+    let max_boxes = scalar_input(2, 0.0, DType::I64);
+    let (overlap, min_score) = (scalar_input(3, 0.0, DType::F32), scalar_input(4, f64::NEG_INFINITY, DType::F32));
     let center = n.int_attr("center_point_box", 0)? != 0;
-    let arguments = [boxes, scores, most, overlap, least];
+    let arguments = [boxes, scores, max_boxes, overlap, min_score];
     let attributes = attrs![center_point_box: center];
-    let both = n.op("vision.all_class_non_max_suppression", &arguments, attributes)?;
-    let (rows, count) = (n.project(both, 0)?, n.project(both, 1)?);
-    one(first_rows(n, rows, count)?)
+    let boxes_and_counts = n.op("vision.all_class_non_max_suppression", &arguments, attributes)?;
+    let (rows, count) = (n.project(boxes_and_counts, 0)?, n.project(boxes_and_counts, 1)?);
+    single_output(first_rows(n, rows, count)?)
 }
 
 /// Returns the first `count` rows; `count` is a vector with one element.
 fn first_rows(n: &mut Node<'_, '_>, rows: ExprId, count: ExprId) -> Result<ExprId> {
-    let (from, step) = (n.vector(&[0i64]), n.vector(&[1i64]));
-    n.op("dyn.strided_slice", &[rows, from, count, step], attrs![axes: [0i64]])
+    let (start, step) = (n.vector(&[0i64]), n.vector(&[1i64]));
+    n.op("dyn.strided_slice", &[rows, start, count, step], attrs![axes: [0i64]])
 }
 
 fn unique(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -57,6 +57,6 @@ fn unique(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)?;
         attributes = attributes.with("axis", axis as i64);
     }
-    let all = n.op("unique", &[data], attributes)?;
-    (0..n.output_count().min(4)).map(|i| n.project(all, i as u32)).collect()
+    let unique_outputs = n.op("unique", &[data], attributes)?;
+    (0..n.output_count().min(4)).map(|i| n.project(unique_outputs, i as u32)).collect()
 }

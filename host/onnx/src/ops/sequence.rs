@@ -1,34 +1,34 @@
 //! Sequences of known length, as tuples, and optional values whose presence is known at compile time.
 
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::{AttrValue, ExprId, Type};
 use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
     ("ConcatFromSequence", 11, concat_from_sequence),
     ("Optional", 15, |n| match n.optional_input(0) {
-        Some(value) => one(n.forward(value)),
+        Some(value) => single_output(n.forward(value)),
         None => Err(n.invalid_node("an empty optional value is not supported")),
     }),
     ("OptionalGetElement", 15, |n| {
         let value = n.input(0)?;
-        one(n.forward(value))
+        single_output(n.forward(value))
     }),
     ("OptionalHasElement", 15, |n| {
         let present = n.optional_input(0).is_some();
-        one(n.scalar(DType::Bool, f64::from(u8::from(present))))
+        single_output(n.scalar(DType::Bool, f64::from(u8::from(present))))
     }),
     ("SequenceAt", 11, |n| {
         let sequence = n.input(0)?;
         let count = length(n, sequence)?;
         let position = position(n, 1, count, count)?;
-        one(n.project(sequence, position as u32)?)
+        single_output(n.project(sequence, position as u32)?)
     }),
     ("SequenceConstruct", 11, |n| {
         let elements = n.all_inputs()?;
-        one(n.tuple(&elements)?)
+        single_output(n.tuple(&elements)?)
     }),
-    ("SequenceEmpty", 11, |n| one(n.tuple(&[])?)),
+    ("SequenceEmpty", 11, |n| single_output(n.tuple(&[])?)),
     ("SequenceErase", 11, |n| {
         let mut elements = elements(n)?;
         let position = match n.optional_input(1) {
@@ -39,22 +39,22 @@ pub const ROWS: &[Row] = &[
                 .ok_or_else(|| n.invalid_node("expected a sequence with elements, found none"))?,
         };
         elements.remove(position);
-        one(n.tuple(&elements)?)
+        single_output(n.tuple(&elements)?)
     }),
     ("SequenceInsert", 11, |n| {
         let mut elements = elements(n)?;
-        let added = n.input(1)?;
+        let new_element = n.input(1)?;
         let position = match n.optional_input(2) {
             Some(_) => position(n, 2, elements.len(), elements.len() + 1)?,
             None => elements.len(),
         };
-        elements.insert(position, added);
-        one(n.tuple(&elements)?)
+        elements.insert(position, new_element);
+        single_output(n.tuple(&elements)?)
     }),
     ("SequenceLength", 11, |n| {
         let sequence = n.input(0)?;
         let count = length(n, sequence)?;
-        one(n.tensor(Tensor::scalar(count as i64)))
+        single_output(n.tensor(Tensor::scalar(count as i64)))
     }),
     ("SequenceMap", 17, sequence_map),
     ("SplitToSequence", 11, split_to_sequence),
@@ -77,25 +77,26 @@ fn elements(n: &mut Node<'_, '_>) -> Result<Vec<ExprId>> {
 /// Returns the position in input `i`. A negative position counts from the end of `count` elements; the result must be
 /// less than `bound`.
 fn position(n: &mut Node<'_, '_>, i: usize, count: usize, bound: usize) -> Result<usize> {
-    let given = n.int(i, "position")?.ok_or_else(|| n.invalid_node(format!("input {i} (position) is missing")))?;
-    let resolved = if given < 0 { given.saturating_add(count as i64) } else { given };
-    usize::try_from(resolved)
-        .ok()
-        .filter(|&position| position < bound)
-        .ok_or_else(|| n.invalid_node(format!("position {given} is out of range for a sequence of {count} elements")))
+    let input_position =
+        n.int(i, "position")?.ok_or_else(|| n.invalid_node(format!("input {i} (position) is missing")))?;
+    let resolved = if input_position < 0 { input_position.saturating_add(count as i64) } else { input_position };
+    usize::try_from(resolved).ok().filter(|&position| position < bound).ok_or_else(|| {
+        n.invalid_node(format!("position {input_position} is out of range for a sequence of {count} elements"))
+    })
 }
 
 /// Concatenates the elements along an axis, or stacks them along a new axis.
 fn concat_from_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let elements = elements(n)?;
-    let &first = elements.first().ok_or_else(|| n.invalid_node("expected a sequence with elements, found none"))?;
+    let &first_element =
+        elements.first().ok_or_else(|| n.invalid_node("expected a sequence with elements, found none"))?;
     let stacked = n.int_attr("new_axis", 0)? != 0;
-    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first)? + usize::from(stacked))? as i64;
+    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first_element)? + usize::from(stacked))? as i64;
     if !stacked {
-        return one(n.concatenate(&elements, axis)?);
+        return single_output(n.concatenate(&elements, axis)?);
     }
     let tuple = n.tuple(&elements)?;
-    one(n.op("stack", &[tuple], attrs![axis: axis])?)
+    single_output(n.op("stack", &[tuple], attrs![axis: axis])?)
 }
 
 /// Applies a subgraph to each element of the sequences, together with the tensor inputs.
@@ -128,31 +129,32 @@ fn split_to_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
         Some(sizes) => n.rank(sizes)? == 0,
         None => false,
     };
-    let given = n.ints(1, "split")?;
-    let keepdims = given.is_some() || n.int_attr("keepdims", 1)? != 0;
-    let sizes: Vec<usize> = match given {
+    let split_sizes = n.ints(1, "split")?;
+    let keepdims = split_sizes.is_some() || n.int_attr("keepdims", 1)? != 0;
+    let sizes: Vec<usize> = match split_sizes {
         None => vec![1; size],
         Some(sizes) if scalar => {
-            let each = sizes.first().and_then(|&each| usize::try_from(each).ok()).filter(|&each| each > 0);
-            let each =
-                each.ok_or_else(|| n.invalid_node(format!("input 1 (split): expected a size > 0, found {sizes:?}")))?;
-            (0..size.div_ceil(each)).map(|i| each.min(size - i * each)).collect()
+            let part_size =
+                sizes.first().and_then(|&part_size| usize::try_from(part_size).ok()).filter(|&part_size| part_size > 0);
+            let part_size = part_size
+                .ok_or_else(|| n.invalid_node(format!("input 1 (split): expected a size > 0, found {sizes:?}")))?;
+            (0..size.div_ceil(part_size)).map(|i| part_size.min(size - i * part_size)).collect()
         }
         Some(sizes) => {
-            let known: Option<Vec<usize>> = sizes.iter().map(|&size| usize::try_from(size).ok()).collect();
+            let known_sizes: Option<Vec<usize>> = sizes.iter().map(|&size| usize::try_from(size).ok()).collect();
             let sum = |sizes: &Vec<usize>| sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size));
-            known.filter(|sizes| sum(sizes) == Some(size)).ok_or_else(|| {
+            known_sizes.filter(|sizes| sum(sizes) == Some(size)).ok_or_else(|| {
                 n.invalid_node(format!("input 1 (split): expected sizes with sum {size}, found {sizes:?}"))
             })?
         }
     };
-    let mut at = 0;
-    let mut parts = Vec::with_capacity(sizes.len());
+    let mut offset = 0;
+    let mut slices = Vec::with_capacity(sizes.len());
     for size in sizes {
-        let part = n.slice(data, axis, at, at + size)?;
+        let part = n.slice(data, axis, offset, offset + size)?;
         let part_axis = AttrValue::ints([axis as i64]);
-        parts.push(if keepdims { part } else { n.op("squeeze", &[part], attrs![axis: part_axis])? });
-        at += size;
+        slices.push(if keepdims { part } else { n.op("squeeze", &[part], attrs![axis: part_axis])? });
+        offset += size;
     }
-    one(n.tuple(&parts)?)
+    single_output(n.tuple(&slices)?)
 }

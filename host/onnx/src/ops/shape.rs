@@ -1,6 +1,6 @@
 //! Operators that create tensors or change their shapes, without computing on the elements.
 
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use crate::size::Size;
 use crate::tensor;
 use byoc_ir::diag::codes;
@@ -25,7 +25,7 @@ pub const ROWS: &[Row] = &[
         if n.str_attr("mode", "DCR")? == "CRD" {
             return space_to_depth_crd(n, data, block);
         }
-        one(n.op("nn.space_to_depth", &[data], attrs![block_size: block, layout: "NCHW"])?)
+        single_output(n.op("nn.space_to_depth", &[data], attrs![block_size: block, layout: "NCHW"])?)
     }),
     ("Squeeze", 1, |n| {
         let axes = n.ints_attr("axes")?;
@@ -34,7 +34,7 @@ pub const ROWS: &[Row] = &[
     ("Squeeze", 13, |n| match n.computed_input(1) {
         Some(axes) => {
             let data = n.input(0)?;
-            one(n.op_without_attrs("dyn.squeeze", &[data, axes])?)
+            single_output(n.op_without_attrs("dyn.squeeze", &[data, axes])?)
         }
         None => {
             let axes = n.ints(1, "axes")?;
@@ -51,7 +51,7 @@ pub const ROWS: &[Row] = &[
     ("Unsqueeze", 13, |n| match n.computed_input(1) {
         Some(axes) => {
             let data = n.input(0)?;
-            one(n.op_without_attrs("dyn.expand_dims", &[data, axes])?)
+            single_output(n.op_without_attrs("dyn.expand_dims", &[data, axes])?)
         }
         None => {
             let axes = n.ints(1, "axes")?;
@@ -65,12 +65,12 @@ const MAX_RANK: usize = 64;
 
 fn concat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let inputs = n.all_inputs()?;
-    let &first = inputs.first().ok_or_else(|| n.invalid_node("expected at least one input, found none"))?;
-    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first)?)?;
+    let &first_input = inputs.first().ok_or_else(|| n.invalid_node("expected at least one input, found none"))?;
+    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first_input)?)?;
     if inputs.len() == 1 {
-        return one(n.forward(first));
+        return single_output(n.forward(first_input));
     }
-    one(n.concatenate(&inputs, axis as i64)?)
+    single_output(n.concatenate(&inputs, axis as i64)?)
 }
 
 fn constant(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -87,7 +87,7 @@ fn constant(n: &mut Node<'_, '_>) -> Result<Outputs> {
     } else {
         return Err(n.invalid_node("expected an attribute with a numeric or Boolean value, found none"));
     };
-    one(n.tensor(value))
+    single_output(n.tensor(value))
 }
 
 fn constant_of_shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -98,16 +98,16 @@ fn constant_of_shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
         .ok_or_else(|| n.invalid_node("attribute value: expected one element, found none or several"))?;
     let value = n.tensor(value);
     if let Some(shape) = n.untracked_input(0) {
-        return one(n.op("dyn.full", &[value, shape], attrs![dtype: dtype])?);
+        return single_output(n.op("dyn.full", &[value, shape], attrs![dtype: dtype])?);
     }
     let dims = n.sizes(0, "shape")?.ok_or_else(|| n.invalid_node("input 0 (shape) is missing"))?;
     let dims = check_dims(n, &dims)?;
-    let Some(shape) = numbers(&dims) else { return one(n.broadcast_to(value, &dims)?) };
-    one(n.op("full", &[value], attrs![shape: shape, dtype: dtype])?)
+    let Some(shape) = fixed_sizes(&dims) else { return single_output(n.broadcast_to(value, &dims)?) };
+    single_output(n.op("full", &[value], attrs![shape: shape, dtype: dtype])?)
 }
 
 /// Returns the dimensions, if all are known.
-fn numbers(dims: &[Dim]) -> Option<Vec<i64>> {
+fn fixed_sizes(dims: &[Dim]) -> Option<Vec<i64>> {
     dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect()
 }
 
@@ -119,11 +119,12 @@ fn dim(size: &Size) -> Option<Dim> {
 /// Converts sizes to dimensions. A negative size, or an overflow of the product, is an error.
 fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>> {
     let dims: Option<Vec<Dim>> = sizes.iter().map(dim).collect();
-    let fits = |dims: &Vec<Dim>| {
-        let known: Vec<usize> = dims.iter().filter_map(Dim::fixed).collect();
-        dims.len() <= MAX_RANK && byoc_ir::tensor::element_count(&known).is_some_and(|n| n <= isize::MAX as usize / 8)
+    let is_compatible = |dims: &Vec<Dim>| {
+        let known_dims: Vec<usize> = dims.iter().filter_map(Dim::fixed).collect();
+        dims.len() <= MAX_RANK
+            && byoc_ir::tensor::element_count(&known_dims).is_some_and(|n| n <= isize::MAX as usize / 8)
     };
-    dims.filter(fits).ok_or_else(|| n.invalid_node(format!("{} is not a valid shape", list(sizes))))
+    dims.filter(is_compatible).ok_or_else(|| n.invalid_node(format!("{} is not a valid shape", list(sizes))))
 }
 
 /// Formats sizes: `[2, batch, -1]`.
@@ -135,7 +136,7 @@ fn depth_to_space(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let block = n.int_attr("blocksize", 0)?;
     let mode = n.str_attr("mode", "DCR")?;
-    one(n.op("nn.depth_to_space", &[data], attrs![block_size: block, layout: "NCHW", mode: mode.as_str()])?)
+    single_output(n.op("nn.depth_to_space", &[data], attrs![block_size: block, layout: "NCHW", mode: mode.as_str()])?)
 }
 
 /// Converts SpaceToDepth in CRD order: the new channels are ordered by data channel, then by row and column in the
@@ -150,8 +151,8 @@ fn space_to_depth_crd(n: &mut Node<'_, '_>, data: ExprId, block: i64) -> Result<
         return Err(n.invalid_node(format!("expected height and width divisible by {b}, found {height} and {width}")));
     }
     let split = n.reshape(data, &[batch, channels, height / b, b, width / b, b])?;
-    let moved = n.transpose(split, &[0, 1, 3, 5, 2, 4])?;
-    one(n.reshape(moved, &[batch, channels * b * b, height / b, width / b])?)
+    let transposed = n.transpose(split, &[0, 1, 3, 5, 2, 4])?;
+    single_output(n.reshape(transposed, &[batch, channels * b * b, height / b, width / b])?)
 }
 
 /// Broadcasts the data to the common shape of the data and the shape input.
@@ -161,40 +162,40 @@ fn expand(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return expand_at_run_time(n, data, shape);
     }
     let wanted_sizes = n.sizes(1, "shape")?.ok_or_else(|| n.invalid_node("input 1 (shape) is missing"))?;
-    let wanted = check_dims(n, &wanted_sizes)?;
+    let target_dims = check_dims(n, &wanted_sizes)?;
     let dims = n.dims(data)?;
-    let Some(result) = super::math::broadcast(&dims, &wanted) else {
-        let wanted: Vec<String> = wanted.iter().map(Dim::to_string).collect();
-        return Err(n.invalid_node(format!("{} and [{}] do not broadcast", n.ty(data)?, wanted.join(", "))));
+    let Some(result) = super::math::broadcast(&dims, &target_dims) else {
+        let target_dims: Vec<String> = target_dims.iter().map(Dim::to_string).collect();
+        return Err(n.invalid_node(format!("{} and [{}] do not broadcast", n.ty(data)?, target_dims.join(", "))));
     };
     if result.contains(&Dim::Any) {
         let shape = n.size_vector(&wanted_sizes)?;
         return expand_at_run_time(n, data, shape);
     }
     if result == dims {
-        return one(n.forward(data));
+        return single_output(n.forward(data));
     }
-    one(n.broadcast_to(data, &result)?)
+    single_output(n.broadcast_to(data, &result)?)
 }
 
 /// Broadcasts to the common shape of the data and a shape computed at run time: along each axis, the data dimension if
 /// the shape has a 1, else the dimension in the shape.
 fn expand_at_run_time(n: &mut Node<'_, '_>, data: ExprId, shape: ExprId) -> Result<Outputs> {
     let (rank, length) = (n.rank(data)?, n.shape(shape)?.iter().product::<usize>());
-    let own = n.shape_vector(data, 0..rank)?;
-    let wide = rank.max(length);
-    let mut pair = [own, shape];
+    let input_shape = n.shape_vector(data, 0..rank)?;
+    let output_rank = rank.max(length);
+    let mut pair = [input_shape, shape];
     for (value, size) in pair.iter_mut().zip([rank, length]) {
-        if size < wide {
-            let ones = n.vector(&vec![1i64; wide - size]);
-            *value = n.concatenate(&[ones, *value], 0)?;
+        if size < output_rank {
+            let leading_ones = n.vector(&vec![1i64; output_rank - size]);
+            *value = n.concatenate(&[leading_ones, *value], 0)?;
         }
     }
-    let [own, shape] = pair;
-    let unit = n.scalar(DType::I64, 1.0);
-    let free = n.op_without_attrs("equal", &[shape, unit])?;
-    let wanted = n.op_without_attrs("where", &[free, own, shape])?;
-    one(n.op_without_attrs("dyn.broadcast_to", &[data, wanted])?)
+    let [input_shape, shape] = pair;
+    let unit_size = n.scalar(DType::I64, 1.0);
+    let is_one = n.op_without_attrs("equal", &[shape, unit_size])?;
+    let target_dims = n.op_without_attrs("where", &[is_one, input_shape, shape])?;
+    single_output(n.op_without_attrs("dyn.broadcast_to", &[data, target_dims])?)
 }
 
 fn eye_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -205,8 +206,8 @@ fn eye_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let dtype = match n.int_attr("dtype", 0)? {
         0 => n.dtype(data)?,
-        number => tensor::dtype(number as i32)
-            .ok_or_else(|| n.invalid_node(format!("unsupported element type number {number}")))?,
+        dtype_number => tensor::dtype(dtype_number as i32)
+            .ok_or_else(|| n.invalid_node(format!("unsupported element type number {dtype_number}")))?,
     };
     let k = n.int_attr("k", 0)?;
     // The matrix is i + k == j: a folded constant, or unfolded calls if the matrix is too large.
@@ -214,7 +215,7 @@ fn eye_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let row = n.with_scalar("add", row, k as f64)?;
     let column = n.indices_along(data, 1)?;
     let equal = n.op_without_attrs("equal", &[row, column])?;
-    one(n.cast(equal, dtype)?)
+    single_output(n.cast(equal, dtype)?)
 }
 
 fn flatten(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -224,12 +225,12 @@ fn flatten(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let axis = if axis == dims.len() as i64 { dims.len() } else { n.axis(axis, dims.len())? };
     let matrix = n.flatten_at(&dims, axis)?;
     if dims == matrix {
-        return one(n.forward(data));
+        return single_output(n.forward(data));
     }
     if axis == 1 && dims.len() > 2 {
-        return one(n.op_without_attrs("nn.batch_flatten", &[data])?);
+        return single_output(n.op_without_attrs("nn.batch_flatten", &[data])?);
     }
-    one(n.reshape_to(data, &matrix)?)
+    single_output(n.reshape_to(data, &matrix)?)
 }
 
 fn range(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -249,10 +250,10 @@ fn range(n: &mut Node<'_, '_>) -> Result<Outputs> {
         // name.
         let lane = n.zeros_of_dim(name)?;
         let lane = n.cast(lane, dtype)?;
-        let ones = n.op_without_attrs("ones_like", &[lane])?;
-        return one(n.op("cumsum", &[ones], attrs![axis: 0, exclusive: true])?);
+        let leading_ones = n.op_without_attrs("ones_like", &[lane])?;
+        return single_output(n.op("cumsum", &[leading_ones], attrs![axis: 0, exclusive: true])?);
     }
-    one(n.op("arange", &args, attrs![dtype: dtype])?)
+    single_output(n.op("arange", &args, attrs![dtype: dtype])?)
 }
 
 /// Converts Reshape: 0 keeps the dimension (unless `allowzero` is set), and -1 is inferred from the other dimensions.
@@ -263,47 +264,49 @@ fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let unknown =
         n.tracked_elements(newshape).is_none_or(|sizes| sizes.contains(&None)) && n.constant_value(newshape).is_none();
     if unknown && n.ty(newshape)?.shape().is_some() {
-        return one(n.op("dyn.reshape", &[data, newshape], attrs![allowzero: allow_zero])?);
+        return single_output(n.op("dyn.reshape", &[data, newshape], attrs![allowzero: allow_zero])?);
     }
-    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.invalid_node("input 1 (shape) is missing"))?;
+    let target_dims = n.sizes(1, "shape")?.ok_or_else(|| n.invalid_node("input 1 (shape) is missing"))?;
     let dims = n.dims(data)?;
-    if wanted.len() > MAX_RANK {
-        return Err(n.invalid_node(format!("expected rank <= {MAX_RANK}, found {}", wanted.len())));
+    if target_dims.len() > MAX_RANK {
+        return Err(n.invalid_node(format!("expected rank <= {MAX_RANK}, found {}", target_dims.len())));
     }
-    let mut result = Vec::with_capacity(wanted.len());
-    let mut open = None;
-    for (i, size) in wanted.iter().enumerate() {
+    let mut result = Vec::with_capacity(target_dims.len());
+    let mut open_index = None;
+    for (i, size) in target_dims.iter().enumerate() {
         result.push(match size.as_constant() {
-            Some(-1) if open.is_none() => {
-                open = Some(i);
+            Some(-1) if open_index.is_none() => {
+                open_index = Some(i);
                 Dim::Fixed(1)
             }
             Some(0) if !allow_zero => {
-                let kept = dims.get(i).cloned();
-                kept.ok_or_else(|| {
-                    n.invalid_node(format!("{} copies dimension {i}, which the data lacks", list(&wanted)))
+                let kept_dim = dims.get(i).cloned();
+                kept_dim.ok_or_else(|| {
+                    n.invalid_node(format!("{} copies dimension {i}, which the data lacks", list(&target_dims)))
                 })?
             }
-            _ => dim(size).ok_or_else(|| n.invalid_node(format!("{} is not a valid shape", list(&wanted))))?,
+            _ => dim(size).ok_or_else(|| n.invalid_node(format!("{} is not a valid shape", list(&target_dims))))?,
         });
     }
     let ty = n.ty(data)?;
-    let error = || n.invalid_node(format!("cannot reshape data of type {ty} to {}", list(&wanted)));
-    let (all, rest) = (Dim::product(&dims).ok_or_else(error)?, Dim::product(&result).ok_or_else(error)?);
-    if let Some(open) = open {
-        if let (Some(all), Some(rest)) = (all.fixed(), rest.fixed())
-            && (rest == 0 || !all.is_multiple_of(rest))
+    let error = || n.invalid_node(format!("cannot reshape data of type {ty} to {}", list(&target_dims)));
+    let (input_elements, output_elements) =
+        (Dim::product(&dims).ok_or_else(error)?, Dim::product(&result).ok_or_else(error)?);
+    if let Some(open_index) = open_index {
+        if let (Some(input_elements), Some(output_elements)) = (input_elements.fixed(), output_elements.fixed())
+            && (output_elements == 0 || !input_elements.is_multiple_of(output_elements))
         {
             return Err(error());
         }
-        result[open] = Dim::quotient(&dims, &result);
-    } else if matches!((all.fixed(), rest.fixed()), (Some(all), Some(rest)) if all != rest) {
+        result[open_index] = Dim::quotient(&dims, &result);
+    } else if matches!((input_elements.fixed(), output_elements.fixed()), (Some(input_elements), Some(output_elements)) if input_elements != output_elements)
+    {
         return Err(error());
     }
     if dims == result && !result.contains(&Dim::Any) {
-        return one(n.forward(data));
+        return single_output(n.forward(data));
     }
-    one(n.reshape_to(data, &result)?)
+    single_output(n.reshape_to(data, &result)?)
 }
 
 fn shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -311,7 +314,7 @@ fn shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let rank = n.rank(data)? as i64;
     let clamp = |v: i64| (if v < 0 { v.saturating_add(rank) } else { v }).clamp(0, rank) as usize;
     let (start, end) = (clamp(n.int_attr("start", 0)?), clamp(n.int_attr("end", rank)?));
-    one(n.shape_vector(data, start..end.max(start))?)
+    single_output(n.shape_vector(data, start..end.max(start))?)
 }
 
 fn size(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -319,11 +322,11 @@ fn size(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let count = Dim::product(&n.dims(data)?).ok_or_else(|| n.invalid_node("the element count overflows"))?;
     if let Dim::Fixed(count) = count {
         n.constant_value(data);
-        return one(n.tensor(Tensor::scalar(count as i64)));
+        return single_output(n.tensor(Tensor::scalar(count as i64)));
     }
     let value = n.op("ndarray_size", &[data], attrs![dtype: DType::I64])?;
     n.track_elements(value, vec![Size::of(&count)]);
-    one(value)
+    single_output(value)
 }
 
 fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
@@ -343,15 +346,15 @@ fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
     axes.sort_unstable();
     axes.dedup();
     if axes.is_empty() {
-        return one(n.forward(data));
+        return single_output(n.forward(data));
     }
-    one(n.op("squeeze", &[data], attrs![axis: AttrValue::ints(axes.iter().map(|&a| a as i64))])?)
+    single_output(n.op("squeeze", &[data], attrs![axis: AttrValue::ints(axes.iter().map(|&a| a as i64))])?)
 }
 
 fn tile(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     if let Some(repeats) = n.computed_input(1) {
-        return one(n.op_without_attrs("dyn.tile", &[data, repeats])?);
+        return single_output(n.op_without_attrs("dyn.tile", &[data, repeats])?);
     }
     let repeats = n.ints(1, "repeats")?.ok_or_else(|| n.invalid_node("input 1 (repeats) is missing"))?;
     check_dims(n, &repeats.iter().copied().map(Size::constant).collect::<Vec<_>>())?;
@@ -363,9 +366,9 @@ fn tile(n: &mut Node<'_, '_>) -> Result<Outputs> {
         )));
     }
     if repeats.iter().all(|&r| r == 1) {
-        return one(n.forward(data));
+        return single_output(n.forward(data));
     }
-    one(n.op("tile", &[data], attrs![reps: repeats])?)
+    single_output(n.op("tile", &[data], attrs![reps: repeats])?)
 }
 
 fn transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -376,9 +379,9 @@ fn transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
         None => (0..rank).rev().collect(),
     };
     if axes.iter().copied().eq(0..rank) {
-        return one(n.forward(data));
+        return single_output(n.forward(data));
     }
-    one(n.transpose(data, &axes)?)
+    single_output(n.transpose(data, &axes)?)
 }
 
 fn trilu(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -388,7 +391,7 @@ fn trilu(n: &mut Node<'_, '_>) -> Result<Outputs> {
         Some(k) => n.reshape(k, &[])?,
         None => n.tensor(Tensor::scalar(0i64)),
     };
-    one(n.op("trilu", &[data, k], attrs![upper: upper])?)
+    single_output(n.op("trilu", &[data, k], attrs![upper: upper])?)
 }
 
 /// Converts Unsqueeze. The axes refer to the result.
@@ -399,17 +402,17 @@ fn unsqueeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
     if rank > MAX_RANK {
         return Err(n.invalid_node(format!("expected rank <= {MAX_RANK}, found {rank}")));
     }
-    let mut places: Vec<usize> = axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?;
-    places.sort_unstable();
-    if places.windows(2).any(|p| p[0] == p[1]) {
+    let mut positions: Vec<usize> = axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?;
+    positions.sort_unstable();
+    if positions.windows(2).any(|p| p[0] == p[1]) {
         return Err(n.invalid_node(format!("axes: expected distinct axes, found {axes:?}")));
     }
-    if places.is_empty() {
-        return one(n.forward(data));
+    if positions.is_empty() {
+        return single_output(n.forward(data));
     }
     let mut value = data;
-    for &place in &places {
-        value = n.op("expand_dims", &[value], attrs![axis: place as i64])?;
+    for &position in &positions {
+        value = n.op("expand_dims", &[value], attrs![axis: position as i64])?;
     }
-    one(value)
+    single_output(value)
 }

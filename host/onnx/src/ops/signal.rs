@@ -1,6 +1,6 @@
 //! Fourier transforms, window functions and Einstein summation.
 
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::ExprId;
 use byoc_ir::tensor::{DType, Tensor};
 use std::f64::consts::PI;
@@ -23,7 +23,7 @@ pub const ROWS: &[Row] = &[
         let inputs = n.all_inputs()?;
         let equation = n.str_attr("equation", "")?;
         let operands = n.tuple(&inputs)?;
-        one(n.op("einsum", &[operands], attrs![equation: equation.as_str()])?)
+        single_output(n.op("einsum", &[operands], attrs![equation: equation.as_str()])?)
     }),
     ("HammingWindow", 17, |n| window(n, [25.0 / 46.0, 21.0 / 46.0, 0.0])),
     ("HannWindow", 17, |n| window(n, [0.5, 0.5, 0.0])),
@@ -39,7 +39,7 @@ fn dft(n: &mut Node<'_, '_>, axis: ExprId) -> Result<Outputs> {
         None => n.tensor(Tensor::scalar(0i64)),
     };
     let (inverse, onesided) = (n.int_attr("inverse", 0)? != 0, n.int_attr("onesided", 0)? != 0);
-    one(n.op("signal.dft", &[data, length, axis], attrs![inverse: inverse, onesided: onesided])?)
+    single_output(n.op("signal.dft", &[data, length, axis], attrs![inverse: inverse, onesided: onesided])?)
 }
 
 fn stft(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -58,7 +58,7 @@ fn stft(n: &mut Node<'_, '_>) -> Result<Outputs> {
         }
     };
     let onesided = n.int_attr("onesided", 1)? != 0;
-    one(n.op("signal.stft", &[signal, step, window], attrs![onesided: onesided])?)
+    single_output(n.op("signal.stft", &[signal, step, window], attrs![onesided: onesided])?)
 }
 
 /// Computes a - b cos(2 pi i / count) + c cos(4 pi i / count) for each element i, in float64. `count` is the window
@@ -67,22 +67,22 @@ fn window(n: &mut Node<'_, '_>, [a, b, c]: [f64; 3]) -> Result<Outputs> {
     let size = n.input(0)?;
     let size = n.cast(size, DType::F64)?;
     let size = n.reshape(size, &[])?;
-    let number = n.int_attr("output_datatype", 1)?;
-    let dtype = crate::tensor::dtype(number as i32)
-        .ok_or_else(|| n.invalid_node(format!("unsupported element type number {number}")))?;
+    let dtype_number = n.int_attr("output_datatype", 1)?;
+    let dtype = crate::tensor::dtype(dtype_number as i32)
+        .ok_or_else(|| n.invalid_node(format!("unsupported element type number {dtype_number}")))?;
     let (zero, step) = (n.scalar(DType::F64, 0.0), n.scalar(DType::F64, 1.0));
     let index = n.op("arange", &[zero, size, step], attrs![dtype: DType::F64])?;
     let count = if n.int_attr("periodic", 1)? != 0 { size } else { n.with_scalar("subtract", size, 1.0)? };
     let ratio = n.op_without_attrs("divide", &[index, count])?;
-    let mut wave = |turns: f64, factor: f64| {
-        let angle = n.with_scalar("multiply", ratio, 2.0 * PI * turns)?;
+    let mut wave = |frequency: f64, factor: f64| {
+        let angle = n.with_scalar("multiply", ratio, 2.0 * PI * frequency)?;
         let cosine = n.op_without_attrs("cos", &[angle])?;
         n.with_scalar("multiply", cosine, factor)
     };
-    let (first, second) = (wave(1.0, -b)?, wave(2.0, c)?);
-    let sum = n.op_without_attrs("add", &[first, second])?;
+    let (first_cosine, second_cosine) = (wave(1.0, -b)?, wave(2.0, c)?);
+    let sum = n.op_without_attrs("add", &[first_cosine, second_cosine])?;
     let sum = n.with_scalar("add", sum, a)?;
-    one(n.cast(sum, dtype)?)
+    single_output(n.cast(sum, dtype)?)
 }
 
 /// Computes the weights of triangular mel-scale filters, (spectrogram bins, mel bins), in float64. Filter i rises
@@ -94,66 +94,67 @@ fn mel_weight_matrix(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let value = n.cast(value, DType::F64)?;
         scalars.push(n.reshape(value, &[])?);
     }
-    let [bins, length, rate, low, high] = scalars[..] else {
+    let [bins, length, rate, min_frequency, max_frequency] = scalars[..] else {
         return Err(n.invalid_node(format!("expected 5 inputs, found {}", scalars.len())));
     };
-    let number = n.int_attr("output_datatype", 1)?;
-    let dtype = crate::tensor::dtype(number as i32)
-        .ok_or_else(|| n.invalid_node(format!("unsupported element type number {number}")))?;
+    let dtype_number = n.int_attr("output_datatype", 1)?;
+    let dtype = crate::tensor::dtype(dtype_number as i32)
+        .ok_or_else(|| n.invalid_node(format!("unsupported element type number {dtype_number}")))?;
     let mut mel = |frequency: ExprId| {
         let ratio = n.with_scalar("divide", frequency, 700.0)?;
-        let above = n.with_scalar("add", ratio, 1.0)?;
-        let power = n.op_without_attrs("log10", &[above])?;
+        let shifted_ratio = n.with_scalar("add", ratio, 1.0)?;
+        let power = n.op_without_attrs("log10", &[shifted_ratio])?;
         n.with_scalar("multiply", power, 2595.0)
     };
-    let (low, high) = (mel(low)?, mel(high)?);
+    let (min_frequency, max_frequency) = (mel(min_frequency)?, mel(max_frequency)?);
     let (zero, step) = (n.scalar(DType::F64, 0.0), n.scalar(DType::F64, 1.0));
     let count = n.with_scalar("add", bins, 2.0)?;
     let edges = n.op("arange", &[zero, count, step], attrs![dtype: DType::F64])?;
-    let width = n.op_without_attrs("subtract", &[high, low])?;
+    let width = n.op_without_attrs("subtract", &[max_frequency, min_frequency])?;
     let width = n.op_without_attrs("divide", &[width, count])?;
     let edges = n.op_without_attrs("multiply", &[edges, width])?;
-    let edges = n.op_without_attrs("add", &[edges, low])?;
+    let edges = n.op_without_attrs("add", &[edges, min_frequency])?;
     let power = n.with_scalar("divide", edges, 2595.0)?;
-    let ten = n.scalar(DType::F64, 10.0);
-    let power = n.op_without_attrs("power", &[ten, power])?;
+    let ten_value = n.scalar(DType::F64, 10.0);
+    let power = n.op_without_attrs("power", &[ten_value, power])?;
     let frequency = n.with_scalar("subtract", power, 1.0)?;
     let frequency = n.with_scalar("multiply", frequency, 700.0)?;
-    let more = n.with_scalar("add", length, 1.0)?;
-    let place = n.op_without_attrs("multiply", &[more, frequency])?;
-    let place = n.op_without_attrs("divide", &[place, rate])?;
-    let edges = n.op_without_attrs("floor", &[place])?;
-    let half = n.with_scalar("divide", length, 2.0)?;
-    let half = n.op_without_attrs("floor", &[half])?;
-    let rows = n.with_scalar("add", half, 1.0)?;
+    let length_plus_one = n.with_scalar("add", length, 1.0)?;
+    let bin_position = n.op_without_attrs("multiply", &[length_plus_one, frequency])?;
+    let bin_position = n.op_without_attrs("divide", &[bin_position, rate])?;
+    let edges = n.op_without_attrs("floor", &[bin_position])?;
+    let half_length = n.with_scalar("divide", length, 2.0)?;
+    let half_length = n.op_without_attrs("floor", &[half_length])?;
+    let rows = n.with_scalar("add", half_length, 1.0)?;
     let rows = n.op("arange", &[zero, rows, step], attrs![dtype: DType::F64])?;
     let row = n.op("expand_dims", &[rows], attrs![axis: 1])?;
-    let mut edge = |i: i64| -> Result<ExprId> {
+    let mut filter_edge = |i: i64| -> Result<ExprId> {
         let steps =
             attrs![begin: [i], end: [if i == 2 { i64::from(i32::MAX) } else { i - 2 }], strides: [1], axes: [0]];
         n.op("strided_slice", &[edges], steps)
     };
-    let [first, center, last] = [edge(0)?, edge(1)?, edge(2)?];
-    let [rise, fall] = [slope(n, [first, center], [row, first])?, slope(n, [center, last], [last, row])?];
-    let mut all = |pairs: [[ExprId; 2]; 2], comparisons: [&str; 2]| {
+    let [left_edge, center, right_edge] = [filter_edge(0)?, filter_edge(1)?, filter_edge(2)?];
+    let [rise, fall] =
+        [slope(n, [left_edge, center], [row, left_edge])?, slope(n, [center, right_edge], [right_edge, row])?];
+    let mut both_hold = |pairs: [[ExprId; 2]; 2], comparisons: [&str; 2]| {
         let (a, b) = (n.op_without_attrs(comparisons[0], &pairs[0])?, n.op_without_attrs(comparisons[1], &pairs[1])?);
         n.op_without_attrs("logical_and", &[a, b])
     };
-    let rises = all([[row, first], [row, center]], ["greater_equal", "less_equal"])?;
-    let falls = all([[row, center], [row, last]], ["greater_equal", "less"])?;
+    let is_rising = both_hold([[row, left_edge], [row, center]], ["greater_equal", "less_equal"])?;
+    let falls = both_hold([[row, center], [row, right_edge]], ["greater_equal", "less"])?;
     // A filter without a rising side is 1 at its center.
-    let flat = all([[first, center], [row, center]], ["equal", "equal"])?;
-    let value = n.op_without_attrs("where", &[rises, rise, zero])?;
+    let flat = both_hold([[left_edge, center], [row, center]], ["equal", "equal"])?;
+    let value = n.op_without_attrs("where", &[is_rising, rise, zero])?;
     let value = n.op_without_attrs("where", &[flat, step, value])?;
     let value = n.op_without_attrs("where", &[falls, fall, value])?;
-    one(n.cast(value, dtype)?)
+    single_output(n.cast(value, dtype)?)
 }
 
 /// Returns (a - b) / max(to - from, 1).
 fn slope(n: &mut Node<'_, '_>, [from, to]: [ExprId; 2], [a, b]: [ExprId; 2]) -> Result<ExprId> {
-    let unit = n.scalar(DType::F64, 1.0);
+    let one = n.scalar(DType::F64, 1.0);
     let width = n.op_without_attrs("subtract", &[to, from])?;
-    let width = n.op_without_attrs("maximum", &[width, unit])?;
+    let width = n.op_without_attrs("maximum", &[width, one])?;
     let height = n.op_without_attrs("subtract", &[a, b])?;
     n.op_without_attrs("divide", &[height, width])
 }

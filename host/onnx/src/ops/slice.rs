@@ -1,7 +1,7 @@
 //! Slices, splits and padding.
 
 use super::index::wrap_negative;
-use super::{Node, Outputs, Result, Row, attrs, one};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use crate::size::Size;
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
@@ -25,9 +25,9 @@ pub const ROWS: &[Row] = &[
 ];
 
 fn slice_1(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let numbers = |list: Option<Vec<i64>>| list.unwrap_or_default().into_iter().map(Size::constant).collect();
-    let starts = numbers(n.ints_attr("starts")?);
-    let ends = numbers(n.ints_attr("ends")?);
+    let constant_sizes = |list: Option<Vec<i64>>| list.unwrap_or_default().into_iter().map(Size::constant).collect();
+    let starts = constant_sizes(n.ints_attr("starts")?);
+    let ends = constant_sizes(n.ints_attr("ends")?);
     let axes = n.ints_attr("axes")?;
     slice(n, starts, ends, axes, None)
 }
@@ -37,10 +37,10 @@ fn slice_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return slice_along_computed_axes(n);
     }
     let (axes, steps) = (n.ints(3, "axes")?, n.ints(4, "steps")?);
-    let known = |n: &Node<'_, '_>, i: usize| {
+    let constant_elements = |n: &Node<'_, '_>, i: usize| {
         n.optional_input(i).and_then(|v| n.tracked_elements(v)).is_some_and(|s| !s.contains(&None))
     };
-    if !known(n, 1) || !known(n, 2) {
+    if !constant_elements(n, 1) || !constant_elements(n, 2) {
         let bounds = [n.input(1)?, n.input(2)?];
         return slice_at_run_time(n, bounds, axes, steps);
     }
@@ -61,7 +61,7 @@ fn slice_along_computed_axes(n: &mut Node<'_, '_>) -> Result<Outputs> {
         Some(axes) => axes,
         None => n.vector(&(0..count as i64).collect::<Vec<_>>()),
     };
-    one(n.op("dyn.strided_slice", &[data, starts, ends, steps, axes], attrs![])?)
+    single_output(n.op("dyn.strided_slice", &[data, starts, ends, steps, axes], attrs![])?)
 }
 
 /// Slices with bounds computed at run time.
@@ -79,7 +79,7 @@ fn slice_at_run_time(
         return Err(n.invalid_node("expected starts, ends, axes and steps of equal length, found different lengths"));
     }
     let steps = n.vector(&steps);
-    one(n.op("dyn.strided_slice", &[data, bounds[0], bounds[1], steps], attrs![axes: axes])?)
+    single_output(n.op("dyn.strided_slice", &[data, bounds[0], bounds[1], steps], attrs![axes: axes])?)
 }
 
 fn slice(
@@ -102,70 +102,70 @@ fn slice(
             steps.len()
         )));
     }
-    let (mut begin, mut end, mut strides, mut cut) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut begin, mut end, mut strides, mut cut_axes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     // Axes sliced to the length of a symbolic dimension.
     let mut lanes = Vec::new();
     for i in 0..starts.len() {
         let axis = n.axis(axes[i], dims.len())?;
-        if cut.contains(&(axis as i64)) || lanes.iter().any(|(taken, _)| *taken == axis) {
+        if cut_axes.contains(&(axis as i64)) || lanes.iter().any(|(sliced_axis, _)| *sliced_axis == axis) {
             return Err(n.invalid_node(format!("axes: duplicate axis {axis}")));
         }
         let step = steps[i];
         if step == 0 {
             return Err(n.invalid_node("expected a non-zero step, found 0"));
         }
-        let (from, to) = match (starts[i].as_constant(), ends[i].as_constant(), dims[axis].fixed()) {
-            (Some(from), Some(to), Some(size)) => {
+        let (start, stop) = match (starts[i].as_constant(), ends[i].as_constant(), dims[axis].fixed()) {
+            (Some(start), Some(end), Some(size)) => {
                 let size = size as i64;
                 if size == 0 {
                     continue;
                 }
                 // Exporters emit bounds that are far out of range; these are clamped to the nearest equivalent bounds.
                 let from_end = |v: i64| if v < 0 { v.saturating_add(size) } else { v };
-                let (from, to) = if step > 0 {
-                    (from_end(from).clamp(0, size), from_end(to).clamp(0, size))
+                let (start, end) = if step > 0 {
+                    (from_end(start).clamp(0, size), from_end(end).clamp(0, size))
                 } else {
                     // The position before the first element is -size - 1, counted from the end.
-                    let (from, to) = (from_end(from).clamp(0, size - 1), from_end(to).clamp(-1, size - 1));
-                    (from, if to < 0 { -size - 1 } else { to })
+                    let (start, end) = (from_end(start).clamp(0, size - 1), from_end(end).clamp(-1, size - 1));
+                    (start, if end < 0 { -size - 1 } else { end })
                 };
-                if (from, to, step) == (0, size, 1) {
+                if (start, end, step) == (0, size, 1) {
                     continue;
                 }
                 strides.push(step.clamp(-size.max(1) - 1, size.max(1) + 1));
-                (from, to)
+                (start, end)
             }
             (Some(0), None, _) if step == 1 && ends[i].is_non_negative() => {
-                let to = Dim::from(ends[i].clone());
-                if to != dims[axis] {
-                    lanes.push((axis, to));
+                let end_dim = Dim::from(ends[i].clone());
+                if end_dim != dims[axis] {
+                    lanes.push((axis, end_dim));
                 }
                 continue;
             }
-            (Some(from), Some(to), None) => {
-                if (from, step) == (0, 1) && to >= i64::from(i32::MAX) {
+            (Some(start), Some(stop), None) => {
+                if (start, step) == (0, 1) && stop >= i64::from(i32::MAX) {
                     continue;
                 }
                 strides.push(step);
-                (from, to)
+                (start, stop)
             }
             _ => {
                 let bounds = [n.input(1)?, n.input(2)?];
                 return slice_at_run_time(n, bounds, Some(axes), Some(steps));
             }
         };
-        begin.push(from);
-        end.push(to);
-        cut.push(axis as i64);
+        begin.push(start);
+        end.push(stop);
+        cut_axes.push(axis as i64);
     }
     let mut value = data;
-    if !cut.is_empty() {
-        value = n.op("strided_slice", &[value], attrs![begin: begin, end: end, strides: strides, axes: cut])?;
+    if !cut_axes.is_empty() {
+        value = n.op("strided_slice", &[value], attrs![begin: begin, end: end, strides: strides, axes: cut_axes])?;
     }
     for (axis, dim) in lanes {
         value = n.slice_to(value, axis, &dim)?;
     }
-    one(if value == data { n.forward(data) } else { value })
+    single_output(if value == data { n.forward(data) } else { value })
 }
 
 /// Converts Split: parts with the given sizes, or equal parts with a smaller last part if the dimension is not
@@ -174,7 +174,7 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
     let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
-    let parts = n.output_count();
+    let part_count = n.output_count();
     let Some(size) = dims[axis].fixed() else { return split_open(n, data, axis, sizes) };
     let sizes: Vec<usize> = match sizes {
         Some(sizes) => {
@@ -182,72 +182,76 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
             sizes.ok_or_else(|| n.invalid_node("expected part sizes >= 0, found a negative size"))?
         }
         None => {
-            if let Some(given) = n.has("num_outputs").then(|| n.int_attr("num_outputs", 0)).transpose()?
-                && given != parts as i64
+            if let Some(output_count) = n.has("num_outputs").then(|| n.int_attr("num_outputs", 0)).transpose()?
+                && output_count != part_count as i64
             {
-                return Err(n.invalid_node(format!("attribute num_outputs: expected {parts}, found {given}")));
+                return Err(
+                    n.invalid_node(format!("attribute num_outputs: expected {part_count}, found {output_count}"))
+                );
             }
-            let each = size.div_ceil(parts.max(1));
-            (0..parts).map(|i| each.min(size.saturating_sub(i * each))).collect()
+            let part_size = size.div_ceil(part_count.max(1));
+            (0..part_count).map(|i| part_size.min(size.saturating_sub(i * part_size))).collect()
         }
     };
-    if sizes.iter().try_fold(0usize, |sum, &s| sum.checked_add(s)) != Some(size) || sizes.len() != parts {
-        return Err(n.invalid_node(format!("expected {parts} part sizes with sum {size}, found {sizes:?}")));
+    if sizes.iter().try_fold(0usize, |sum, &s| sum.checked_add(s)) != Some(size) || sizes.len() != part_count {
+        return Err(n.invalid_node(format!("expected {part_count} part sizes with sum {size}, found {sizes:?}")));
     }
-    if parts == 1 {
-        return one(n.forward(data));
+    if part_count == 1 {
+        return single_output(n.forward(data));
     }
     let sections = if sizes.iter().all(|&s| s == sizes[0]) {
-        AttrValue::from(parts as i64)
+        AttrValue::from(part_count as i64)
     } else {
-        let mut at = 0;
-        AttrValue::ints(sizes[..parts - 1].iter().map(|&s| {
-            at += s as i64;
-            at
+        let mut offset = 0;
+        AttrValue::ints(sizes[..part_count - 1].iter().map(|&s| {
+            offset += s as i64;
+            offset
         }))
     };
-    let all = n.op("split", &[data], attrs![indices_or_sections: sections, axis: axis as i64])?;
-    (0..parts).map(|i| n.project(all, i as u32)).collect()
+    let split_outputs = n.op("split", &[data], attrs![indices_or_sections: sections, axis: axis as i64])?;
+    (0..part_count).map(|i| n.project(split_outputs, i as u32)).collect()
 }
 
 /// Splits an axis of unknown dimension. Execution fails if the axis cannot be split into equal parts or the given
 /// sizes.
 fn split_open(n: &mut Node<'_, '_>, data: ExprId, axis: usize, sizes: Option<Vec<i64>>) -> Result<Outputs> {
-    let parts = n.output_count();
+    let part_count = n.output_count();
     let sections = match sizes {
         None if n.has("num_outputs") => {
             // The last part may be smaller: the part size is rounded up, and slices end at the end of the data.
             let size = n.shape_vector(data, axis..axis + 1)?;
-            let more = n.with_scalar("add", size, parts as f64 - 1.0)?;
-            let each = n.with_scalar("floor_divide", more, parts as f64)?;
+            let rounded_size = n.with_scalar("add", size, part_count as f64 - 1.0)?;
+            let part_size = n.with_scalar("floor_divide", rounded_size, part_count as f64)?;
             let step = n.vector(&[1i64]);
             let mut part = |i: usize| {
-                let (from, to) =
-                    (n.with_scalar("multiply", each, i as f64)?, n.with_scalar("multiply", each, i as f64 + 1.0)?);
-                n.op("dyn.strided_slice", &[data, from, to, step], attrs![axes: [axis as i64]])
+                let (start, end) = (
+                    n.with_scalar("multiply", part_size, i as f64)?,
+                    n.with_scalar("multiply", part_size, i as f64 + 1.0)?,
+                );
+                n.op("dyn.strided_slice", &[data, start, end, step], attrs![axes: [axis as i64]])
             };
-            return (0..parts).map(&mut part).collect();
+            return (0..part_count).map(&mut part).collect();
         }
-        None => AttrValue::from(parts as i64),
-        Some(sizes) if sizes.len() == parts && sizes.iter().all(|size| *size >= 0) => {
-            let mut at = 0i64;
-            AttrValue::ints(sizes[..parts - 1].iter().map(|size| {
-                at = at.saturating_add(*size);
-                at
+        None => AttrValue::from(part_count as i64),
+        Some(sizes) if sizes.len() == part_count && sizes.iter().all(|size| *size >= 0) => {
+            let mut offset = 0i64;
+            AttrValue::ints(sizes[..part_count - 1].iter().map(|size| {
+                offset = offset.saturating_add(*size);
+                offset
             }))
         }
         Some(sizes) => {
             let ty = n.ty(data)?;
             return Err(
-                n.invalid_node(format!("axis {axis} of {ty}: expected {parts} part sizes >= 0, found {sizes:?}"))
+                n.invalid_node(format!("axis {axis} of {ty}: expected {part_count} part sizes >= 0, found {sizes:?}"))
             );
         }
     };
-    if parts == 1 {
-        return one(n.forward(data));
+    if part_count == 1 {
+        return single_output(n.forward(data));
     }
-    let all = n.op("split", &[data], attrs![indices_or_sections: sections, axis: axis as i64])?;
-    (0..parts).map(|i| n.project(all, i as u32)).collect()
+    let split_outputs = n.op("split", &[data], attrs![indices_or_sections: sections, axis: axis as i64])?;
+    (0..part_count).map(|i| n.project(split_outputs, i as u32)).collect()
 }
 
 /// Splits into parts with sizes computed at run time: one slice per part, starting at the sum of the preceding sizes.
@@ -259,8 +263,8 @@ fn split_at_run_time(n: &mut Node<'_, '_>, sizes: ExprId) -> Result<Outputs> {
     let step = n.vector(&[1i64]);
     (0..n.output_count())
         .map(|i| {
-            let (from, to) = (n.slice(starts, 0, i, i + 1)?, n.slice(ends, 0, i, i + 1)?);
-            n.op("dyn.strided_slice", &[data, from, to, step], attrs![axes: [axis as i64]])
+            let (start, end) = (n.slice(starts, 0, i, i + 1)?, n.slice(ends, 0, i, i + 1)?);
+            n.op("dyn.strided_slice", &[data, start, end, step], attrs![axes: [axis as i64]])
         })
         .collect()
 }
@@ -300,19 +304,19 @@ fn pad_at_run_time(n: &mut Node<'_, '_>, data: ExprId, value: ExprId) -> Result<
     let rank = n.rank(data)?;
     let pads = n.input(1)?;
     let count = n.shape(pads)?.iter().product::<usize>();
-    let sides = n.reshape(pads, &[2, count / 2])?;
-    let mut width = n.transpose(sides, &[1, 0])?;
+    let pad_rows = n.reshape(pads, &[2, count / 2])?;
+    let mut width = n.transpose(pad_rows, &[1, 0])?;
     if let Some(axes) = n.optional_input(3) {
         let size = n.scalar(n.dtype(axes)?, rank as f64);
         let axes = wrap_negative(n, axes, size)?;
         let none = n.zeros(DType::I64, &[rank, 2])?;
-        let places = n.reshape(axes, &[1, count / 2])?;
-        width = n.op("scatter_nd", &[none, places, width], attrs![mode: "update"])?;
+        let axis_indices = n.reshape(axes, &[1, count / 2])?;
+        width = n.op("scatter_nd", &[none, axis_indices, width], attrs![mode: "update"])?;
     }
     if mode == "wrap" {
-        return one(wrap_at_run_time(n, data, width)?);
+        return single_output(wrap_at_run_time(n, data, width)?);
     }
-    one(n.op("dyn.nn.pad", &[data, width, value], attrs![pad_mode: mode.as_str()])?)
+    single_output(n.op("dyn.nn.pad", &[data, width, value], attrs![pad_mode: mode.as_str()])?)
 }
 
 /// Pads periodically by widths computed at run time, with shape (rank, 2). Negative widths crop first; then result
@@ -322,25 +326,25 @@ fn wrap_at_run_time(n: &mut Node<'_, '_>, data: ExprId, width: ExprId) -> Result
     let mut value = data;
     for axis in 0..n.rank(data)? {
         let row = n.slice(width, 0, axis, axis + 1)?;
-        let mut side = |i: usize| {
-            let side = n.slice(row, 1, i, i + 1)?;
-            n.reshape(side, &[])
+        let mut pad_side = |i: usize| {
+            let pad_side = n.slice(row, 1, i, i + 1)?;
+            n.reshape(pad_side, &[])
         };
-        let [before, after] = [side(0)?, side(1)?];
+        let [pad_before, pad_after] = [pad_side(0)?, pad_side(1)?];
         let size = n.shape_vector(data, axis..axis + 1)?;
         let size = n.reshape(size, &[])?;
-        let more = n.op_without_attrs("add", &[before, after])?;
-        let total = n.op_without_attrs("add", &[size, more])?;
-        let (first, last) =
-            (n.op_without_attrs("minimum", &[before, zero])?, n.op_without_attrs("minimum", &[after, zero])?);
-        let cropped = n.op_without_attrs("add", &[first, last])?;
-        let size = n.op_without_attrs("add", &[size, cropped])?;
-        let places = n.op("arange", &[zero, total, step], attrs![dtype: DType::I64])?;
-        let added = n.op_without_attrs("maximum", &[before, zero])?;
-        let places = n.op_without_attrs("subtract", &[places, added])?;
-        let places = n.op_without_attrs("floor_mod", &[places, size])?;
-        let places = n.op_without_attrs("subtract", &[places, first])?;
-        value = n.op("take", &[value, places], attrs![axis: axis as i64, mode: "fast"])?;
+        let pad_sum = n.op_without_attrs("add", &[pad_before, pad_after])?;
+        let padded_size = n.op_without_attrs("add", &[size, pad_sum])?;
+        let (crop_before, crop_after) =
+            (n.op_without_attrs("minimum", &[pad_before, zero])?, n.op_without_attrs("minimum", &[pad_after, zero])?);
+        let crop_sum = n.op_without_attrs("add", &[crop_before, crop_after])?;
+        let size = n.op_without_attrs("add", &[size, crop_sum])?;
+        let source_positions = n.op("arange", &[zero, padded_size, step], attrs![dtype: DType::I64])?;
+        let positive_pad = n.op_without_attrs("maximum", &[pad_before, zero])?;
+        let source_positions = n.op_without_attrs("subtract", &[source_positions, positive_pad])?;
+        let source_positions = n.op_without_attrs("floor_mod", &[source_positions, size])?;
+        let source_positions = n.op_without_attrs("subtract", &[source_positions, crop_before])?;
+        value = n.op("take", &[value, source_positions], attrs![axis: axis as i64, mode: "fast"])?;
     }
     Ok(value)
 }
@@ -354,64 +358,66 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
             n.invalid_node(format!("pads: expected two integers for each of {} axes, found {pads:?}", axes.len()))
         );
     }
-    let mut around = vec![(0i64, 0i64); dims.len()];
+    let mut paddings = vec![(0i64, 0i64); dims.len()];
     for (i, &axis) in axes.iter().enumerate() {
-        around[axis] = (pads[i], pads[axes.len() + i]);
+        paddings[axis] = (pads[i], pads[axes.len() + i]);
     }
     let mut value_in = data;
-    for (axis, (before, after)) in around.iter_mut().enumerate() {
-        if *before < 0 || *after < 0 {
-            let (from, cut) = ((-*before).max(0), (-*after).max(0));
+    for (axis, (pad_before, pad_after)) in paddings.iter_mut().enumerate() {
+        if *pad_before < 0 || *pad_after < 0 {
+            let (crop_before, crop_after) = ((-*pad_before).max(0), (-*pad_after).max(0));
             value_in = match dims[axis].fixed().map(|size| size as i64) {
-                Some(size) if from + cut > size => {
+                Some(size) if crop_before + crop_after > size => {
                     return Err(n.invalid_node(format!(
                         "pads: expected to crop at most {size} elements, found {}",
-                        from + cut
+                        crop_before + crop_after
                     )));
                 }
-                Some(size) => n.slice(value_in, axis, from as usize, (size - cut) as usize)?,
+                Some(size) => n.slice(value_in, axis, crop_before as usize, (size - crop_after) as usize)?,
                 // A negative end counts from the end.
                 None => {
-                    let end = if cut == 0 { i64::from(i32::MAX) } else { -cut };
-                    let bounds = attrs![begin: [from], end: [end], strides: [1], axes: [axis as i64]];
+                    let end = if crop_after == 0 { i64::from(i32::MAX) } else { -crop_after };
+                    let bounds = attrs![begin: [crop_before], end: [end], strides: [1], axes: [axis as i64]];
                     n.op("strided_slice", &[value_in], bounds)?
                 }
             };
-            (*before, *after) = ((*before).max(0), (*after).max(0));
+            (*pad_before, *pad_after) = ((*pad_before).max(0), (*pad_after).max(0));
         }
     }
-    if around.iter().all(|&p| p == (0, 0)) {
-        return one(if value_in == data { n.forward(data) } else { value_in });
+    if paddings.iter().all(|&p| p == (0, 0)) {
+        return single_output(if value_in == data { n.forward(data) } else { value_in });
     }
     if mode == "wrap" {
         if n.ty(value_in)?.shape().is_none() {
-            let rows: Vec<i64> = around.iter().flat_map(|&(before, after)| [before, after]).collect();
-            let width = n.tensor(Tensor::from_slice(&[around.len(), 2], &rows));
-            return one(wrap_at_run_time(n, value_in, width)?);
+            let rows: Vec<i64> = paddings.iter().flat_map(|&(pad_before, pad_after)| [pad_before, pad_after]).collect();
+            let width = n.tensor(Tensor::from_slice(&[paddings.len(), 2], &rows));
+            return single_output(wrap_at_run_time(n, value_in, width)?);
         }
-        return one(wrap(n, value_in, &around)?);
+        return single_output(wrap_pad(n, value_in, &paddings)?);
     }
-    let width = AttrValue::List(around.iter().map(|&(before, after)| AttrValue::from([before, after])).collect());
-    one(n.op("nn.pad", &[value_in, value], attrs![pad_width: width, pad_mode: mode.as_str()])?)
+    let width = AttrValue::List(
+        paddings.iter().map(|&(pad_before, pad_after)| AttrValue::from([pad_before, pad_after])).collect(),
+    );
+    single_output(n.op("nn.pad", &[value_in, value], attrs![pad_width: width, pad_mode: mode.as_str()])?)
 }
 
 /// Pads periodically, axis by axis.
-fn wrap(n: &mut Node<'_, '_>, data: ExprId, around: &[(i64, i64)]) -> Result<ExprId> {
+fn wrap_pad(n: &mut Node<'_, '_>, data: ExprId, paddings: &[(i64, i64)]) -> Result<ExprId> {
     let mut value = data;
-    for (axis, &(before, after)) in around.iter().enumerate() {
-        if (before, after) == (0, 0) {
+    for (axis, &(pad_before, pad_after)) in paddings.iter().enumerate() {
+        if (pad_before, pad_after) == (0, 0) {
             continue;
         }
         let size = n.shape(value)?[axis] as i64;
-        let total = before + size + after;
-        if size == 0 || total > 1 << 24 {
+        let padded_size = pad_before + size + pad_after;
+        if size == 0 || padded_size > 1 << 24 {
             return Err(n.invalid_node(format!(
-                "mode wrap: expected 1 or more elements padded to at most 2^24, found {size} padded to {total}"
+                "mode wrap: expected 1 or more elements padded to at most 2^24, found {size} padded to {padded_size}"
             )));
         }
-        let places: Vec<i64> = (0..total).map(|i| (i - before).rem_euclid(size)).collect();
-        let places = n.vector(&places);
-        value = n.op("take", &[value, places], attrs![axis: axis as i64])?;
+        let source_positions: Vec<i64> = (0..padded_size).map(|i| (i - pad_before).rem_euclid(size)).collect();
+        let source_positions = n.vector(&source_positions);
+        value = n.op("take", &[value, source_positions], attrs![axis: axis as i64])?;
     }
     Ok(value)
 }

@@ -17,11 +17,11 @@ struct Update {
 
 /// Reads the input lists, with `states` states per tensor.
 fn updates(n: &mut Node<'_, '_>, states: usize) -> Result<Vec<Update>> {
-    let lists = states + 2;
-    let count = n.input_count().saturating_sub(2) / lists;
-    if count == 0 || n.input_count() != 2 + count * lists {
+    let list_count = states + 2;
+    let count = n.input_count().saturating_sub(2) / list_count;
+    if count == 0 || n.input_count() != 2 + count * list_count {
         return Err(n.invalid_node(format!(
-            "expected two inputs and {lists} for each tensor, found {} inputs",
+            "expected two inputs and {list_count} for each tensor, found {} inputs",
             n.input_count()
         )));
     }
@@ -31,27 +31,27 @@ fn updates(n: &mut Node<'_, '_>, states: usize) -> Result<Vec<Update>> {
         let gradient = n.input(2 + count + i)?;
         let decay = n.with_scalar("multiply", value, norm)?;
         let gradient = n.op_without_attrs("add", &[decay, gradient])?;
-        let states = (2..lists).map(|list| n.input(2 + list * count + i)).collect::<Result<_>>()?;
+        let states = (2..list_count).map(|list| n.input(2 + list * count + i)).collect::<Result<_>>()?;
         Ok(Update { value, gradient, states })
     };
     (0..count).map(|i| update(n, i)).collect()
 }
 
 /// Returns a linear combination of two tensors, each paired with its factor.
-fn mix(n: &mut Node<'_, '_>, a: (ExprId, f64), b: (ExprId, f64)) -> Result<ExprId> {
-    let (first, second) = (n.with_scalar("multiply", a.0, a.1)?, n.with_scalar("multiply", b.0, b.1)?);
-    n.op_without_attrs("add", &[first, second])
+fn weighted_sum(n: &mut Node<'_, '_>, a: (ExprId, f64), b: (ExprId, f64)) -> Result<ExprId> {
+    let (first_term, second_term) = (n.with_scalar("multiply", a.0, a.1)?, n.with_scalar("multiply", b.0, b.1)?);
+    n.op_without_attrs("add", &[first_term, second_term])
 }
 
 fn descend(n: &mut Node<'_, '_>, value: ExprId, rate: ExprId, step: ExprId) -> Result<ExprId> {
-    let scaled = n.op_without_attrs("multiply", &[rate, step])?;
-    n.op_without_attrs("subtract", &[value, scaled])
+    let step_update = n.op_without_attrs("multiply", &[rate, step])?;
+    n.op_without_attrs("subtract", &[value, step_update])
 }
 
 /// Returns the updated tensors, followed by each state list.
 fn outputs(results: &[Vec<ExprId>]) -> Outputs {
-    let lists = results.first().map_or(0, Vec::len);
-    (0..lists).flat_map(|list| results.iter().map(move |result| result[list])).collect()
+    let list_count = results.first().map_or(0, Vec::len);
+    (0..list_count).flat_map(|list| results.iter().map(move |result| result[list])).collect()
 }
 
 /// Converts Adagrad: divides the gradient by the root of the accumulated squared gradients.
@@ -84,20 +84,20 @@ fn adam(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut correction = |factor: f64| {
         let factor = n.scalar(dtype, factor);
         let power = n.op_without_attrs("power", &[factor, steps])?;
-        let unit = n.scalar(dtype, 1.0);
-        n.op_without_attrs("subtract", &[unit, power])
+        let one = n.scalar(dtype, 1.0);
+        n.op_without_attrs("subtract", &[one, power])
     };
-    let (of_mean, of_square) = (correction(alpha)?, correction(beta)?);
-    let of_square = n.op_without_attrs("sqrt", &[of_square])?;
-    let corrected = n.op_without_attrs("multiply", &[rate, of_square])?;
-    let corrected = n.op_without_attrs("divide", &[corrected, of_mean])?;
-    let started = n.with_scalar("greater", steps, 0.0)?;
-    let rate = n.op_without_attrs("where", &[started, corrected, rate])?;
+    let (mean_correction, square_correction) = (correction(alpha)?, correction(beta)?);
+    let square_correction = n.op_without_attrs("sqrt", &[square_correction])?;
+    let corrected = n.op_without_attrs("multiply", &[rate, square_correction])?;
+    let corrected = n.op_without_attrs("divide", &[corrected, mean_correction])?;
+    let has_started = n.with_scalar("greater", steps, 0.0)?;
+    let rate = n.op_without_attrs("where", &[has_started, corrected, rate])?;
     let mut results = Vec::new();
     for Update { value, gradient, states } in updates(n, 2)? {
         let square = n.op_without_attrs("multiply", &[gradient, gradient])?;
-        let mean = mix(n, (states[0], alpha), (gradient, 1.0 - alpha))?;
-        let squares = mix(n, (states[1], beta), (square, 1.0 - beta))?;
+        let mean = weighted_sum(n, (states[0], alpha), (gradient, 1.0 - alpha))?;
+        let squares = weighted_sum(n, (states[1], beta), (square, 1.0 - beta))?;
         let root = n.op_without_attrs("sqrt", &[squares])?;
         let root = n.with_scalar("add", root, epsilon)?;
         let step = n.op_without_attrs("divide", &[mean, root])?;
@@ -119,16 +119,16 @@ fn momentum(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let (rate, steps) = (n.input(0)?, n.cast(n.input(1)?, DType::I64)?);
     let dtype = n.dtype(rate)?;
-    let started = n.with_scalar("greater", steps, 0.0)?;
+    let has_started = n.with_scalar("greater", steps, 0.0)?;
     // The first update uses the unscaled gradient.
-    let (beta, unit) = (n.scalar(dtype, beta), n.scalar(dtype, 1.0));
-    let weight = n.op_without_attrs("where", &[started, beta, unit])?;
+    let (beta, one) = (n.scalar(dtype, beta), n.scalar(dtype, 1.0));
+    let weight = n.op_without_attrs("where", &[has_started, beta, one])?;
     let mut results = Vec::new();
     for Update { value, gradient, states } in updates(n, 1)? {
-        let kept = n.with_scalar("multiply", states[0], alpha)?;
-        let added = n.op_without_attrs("multiply", &[weight, gradient])?;
-        let velocity = n.op_without_attrs("add", &[kept, added])?;
-        let step = if nesterov { mix(n, (gradient, 1.0), (velocity, alpha))? } else { velocity };
+        let kept_momentum = n.with_scalar("multiply", states[0], alpha)?;
+        let new_gradient = n.op_without_attrs("multiply", &[weight, gradient])?;
+        let velocity = n.op_without_attrs("add", &[kept_momentum, new_gradient])?;
+        let step = if nesterov { weighted_sum(n, (gradient, 1.0), (velocity, alpha))? } else { velocity };
         results.push(vec![descend(n, value, rate, step)?, velocity]);
     }
     Ok(outputs(&results))

@@ -1,6 +1,6 @@
 //! Attention of language models: heads, key-value caches, masks and rotary positions.
 
-use super::{Node, Outputs, Result, Row, attrs, math, one};
+use super::{Node, Outputs, Result, Row, attrs, math, single_output};
 use crate::ops::attention::{repeat_heads, split_heads};
 use crate::ops::embedding::rotate_heads;
 use byoc_ir::ir::{Dim, ExprId};
@@ -22,27 +22,27 @@ struct Heads {
 }
 
 /// Computes softmax(scale * Q * K^T + bias) * V, as (batch, sequence, heads * size).
-fn attend(n: &mut Node<'_, '_>, of: Heads, bias: Option<ExprId>, softcap: f64) -> Result<ExprId> {
-    let size = n.dims(of.query)?[3]
+fn attend(n: &mut Node<'_, '_>, heads: Heads, bias: Option<ExprId>, softcap: f64) -> Result<ExprId> {
+    let size = n.dims(heads.query)?[3]
         .fixed()
         .ok_or_else(|| n.invalid_node("expected a known head size, found an unknown dimension"))?;
     let scale = match n.float_attr("scale", 0.0)? {
         0.0 => 1.0 / (size as f64).sqrt(),
         scale => scale,
     };
-    let query = n.with_scalar("multiply", of.query, scale)?;
-    let transposed = n.transpose(of.key, &[0, 1, 3, 2])?;
-    let mut logits = math::matmul(n, query, transposed, None)?;
+    let query = n.with_scalar("multiply", heads.query, scale)?;
+    let transposed_key = n.transpose(heads.key, &[0, 1, 3, 2])?;
+    let mut logits = math::matmul(n, query, transposed_key, None)?;
     if softcap > 0.0 {
         let ratio = n.with_scalar("divide", logits, softcap)?;
-        let bounded = n.op_without_attrs("tanh", &[ratio])?;
-        logits = n.with_scalar("multiply", bounded, softcap)?;
+        let tanh = n.op_without_attrs("tanh", &[ratio])?;
+        logits = n.with_scalar("multiply", tanh, softcap)?;
     }
     if let Some(bias) = bias {
         logits = n.op_without_attrs("add", &[logits, bias])?;
     }
     let weights = n.op("nn.softmax", &[logits], attrs![axis: -1])?;
-    let result = math::matmul(n, weights, of.value, None)?;
+    let result = math::matmul(n, weights, heads.value, None)?;
     join_heads(n, result)
 }
 
@@ -62,10 +62,10 @@ fn add(n: &mut Node<'_, '_>, a: Option<ExprId>, b: Option<ExprId>) -> Result<Opt
     }
 }
 
-/// Returns 0 where `allowed` is true, and `never` elsewhere.
-fn penalty(n: &mut Node<'_, '_>, allowed: ExprId, dtype: DType, never: f64) -> Result<ExprId> {
-    let (zero, never) = (n.scalar(dtype, 0.0), n.scalar(dtype, never));
-    n.op_without_attrs("where", &[allowed, zero, never])
+/// Returns 0 where `visible` is true, and `masked_value` elsewhere.
+fn penalty(n: &mut Node<'_, '_>, visible: ExprId, dtype: DType, masked_value: f64) -> Result<ExprId> {
+    let (zero, masked_value) = (n.scalar(dtype, 0.0), n.scalar(dtype, masked_value));
+    n.op_without_attrs("where", &[visible, zero, masked_value])
 }
 
 /// Returns a mask of the non-padding keys. `mask` has the shape (batch, keys), (batch, queries, keys) or
@@ -76,13 +76,13 @@ fn padding_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId) -> Result<ExprI
         if n.dims(mask)? != n.dims(key)?[..1] {
             return Err(n.invalid_node("mask: expected one length per sequence, found a different count"));
         }
-        let places = n.indices_along(key, 2)?;
-        let places = n.transpose(places, &[0, 1, 3, 2])?;
+        let positions = n.indices_along(key, 2)?;
+        let positions = n.transpose(positions, &[0, 1, 3, 2])?;
         let lengths = n.cast(mask, DType::I64)?;
-        let mut wanted = vec![Dim::Fixed(1); 4];
-        wanted[0] = n.dims(mask)?[0].clone();
-        let lengths = n.reshape_to(lengths, &wanted)?;
-        return n.op_without_attrs("less", &[places, lengths]);
+        let mut position_dims = vec![Dim::Fixed(1); 4];
+        position_dims[0] = n.dims(mask)?[0].clone();
+        let lengths = n.reshape_to(lengths, &position_dims)?;
+        return n.op_without_attrs("less", &[positions, lengths]);
     }
     let axes: &[i64] = match rank {
         2 => &[1, 2],
@@ -115,14 +115,14 @@ fn masks(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, mask: Option<ExprId>)
     let filter = n.float_attr("mask_filter_value", -10000.0)?;
     let padding = match mask {
         Some(mask) => {
-            let allowed = padding_mask(n, mask, key)?;
-            Some(penalty(n, allowed, dtype, filter)?)
+            let visible = padding_mask(n, mask, key)?;
+            Some(penalty(n, visible, dtype, filter)?)
         }
         None => None,
     };
     let order = if n.int_attr("unidirectional", 0)? != 0 {
-        let allowed = causal(n, query, key)?;
-        Some(penalty(n, allowed, dtype, f64::NEG_INFINITY)?)
+        let visible = causal(n, query, key)?;
+        Some(penalty(n, visible, dtype, f64::NEG_INFINITY)?)
     } else {
         None
     };
@@ -135,11 +135,11 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.int_attr("do_rotary", 0)? != 0 || n.int_attr("past_present_share_buffer", 0)? != 0 {
         return Err(n.invalid_node("attributes do_rotary and past_present_share_buffer are not supported"));
     }
-    let mut projected = math::matmul(n, data, weights, None)?;
+    let mut projection = math::matmul(n, data, weights, None)?;
     if let Some(bias) = n.optional_input(2) {
-        projected = n.op_without_attrs("add", &[projected, bias])?;
+        projection = n.op_without_attrs("add", &[projection, bias])?;
     }
-    let width = n.dims(projected)?[2]
+    let width = n.dims(projection)?[2]
         .fixed()
         .ok_or_else(|| n.invalid_node("expected weights of a known width, found an unknown dimension"))?;
     let sizes = match n.ints_attr("qkv_hidden_sizes")? {
@@ -152,16 +152,16 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let heads = n.int_attr("num_heads", 0)?;
     let mut begin = 0;
     let mut part = |n: &mut Node<'_, '_>, size: usize| {
-        let slice = n.slice(projected, 2, begin, begin + size)?;
+        let slice = n.slice(projection, 2, begin, begin + size)?;
         begin += size;
         split_heads(n, slice, heads)
     };
     let (query, mut key, mut value) = (part(n, sizes[0])?, part(n, sizes[1])?, part(n, sizes[2])?);
-    if let Some(past) = n.optional_input(4) {
+    if let Some(past_state) = n.optional_input(4) {
         let mut with_past = |i: usize, new: ExprId| {
-            let old = n.slice(past, 0, i, i + 1)?;
-            let old = n.op("squeeze", &[old], attrs![axis: [0]])?;
-            n.concatenate(&[old, new], 2)
+            let past_half = n.slice(past_state, 0, i, i + 1)?;
+            let past_half = n.op("squeeze", &[past_half], attrs![axis: [0]])?;
+            n.concatenate(&[past_half, new], 2)
         };
         (key, value) = (with_past(0, key)?, with_past(1, value)?);
     }
@@ -234,11 +234,11 @@ fn group_query(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let Heads { mut query, mut key, value } = new;
     // Position of the first new element of each sequence, with shape (batch, 1).
-    let last = n.cast(n.input(5)?, DType::I64)?;
+    let last_index = n.cast(n.input(5)?, DType::I64)?;
     let batch = n.dims(query)?[0].clone();
-    let last = n.reshape_to(last, &[batch, Dim::Fixed(1)])?;
+    let last_index = n.reshape_to(last_index, &[batch, Dim::Fixed(1)])?;
     let count = n.shape_vector(query, 2..3)?;
-    let next = n.with_scalar("add", last, 1.0)?;
+    let next = n.with_scalar("add", last_index, 1.0)?;
     let start = n.op_without_attrs("subtract", &[next, count])?;
     let start = {
         let zero = n.scalar(DType::I64, 0.0);
@@ -265,10 +265,10 @@ fn group_query(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let (key, value) = match (n.optional_input(3), n.optional_input(4)) {
         (Some(past_key), Some(past_value)) => {
-            let places = cache_places(n, past_key, key, start)?;
-            let mut update = |past: ExprId, new: ExprId| {
-                let all = n.concatenate(&[past, new], 2)?;
-                n.op("take", &[all, places], attrs![axis: 2, batch_dims: 1, mode: "fast"])
+            let cache_indices = cache_positions(n, past_key, key, start)?;
+            let mut update = |past_state: ExprId, new: ExprId| {
+                let concatenated = n.concatenate(&[past_state, new], 2)?;
+                n.op("take", &[concatenated, cache_indices], attrs![axis: 2, batch_dims: 1, mode: "fast"])
             };
             (update(past_key, key)?, update(past_value, value)?)
         }
@@ -284,16 +284,16 @@ fn group_query(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 /// Splits the packed input (batch, sequence, (query heads + 2 * key heads) * size).
 fn packed_heads(n: &mut Node<'_, '_>, of_query: i64, of_key: i64) -> Result<Heads> {
-    let packed = n.input(0)?;
-    let width = n.dims(packed)?[2].fixed().unwrap_or(0);
-    let parts = usize::try_from(of_query + 2 * of_key).unwrap_or(0);
-    if parts == 0 || width == 0 || !width.is_multiple_of(parts) {
-        return Err(n.invalid_node(format!("expected a width divisible by {parts} heads, found {width}")));
+    let packed_input = n.input(0)?;
+    let width = n.dims(packed_input)?[2].fixed().unwrap_or(0);
+    let head_count = usize::try_from(of_query + 2 * of_key).unwrap_or(0);
+    if head_count == 0 || width == 0 || !width.is_multiple_of(head_count) {
+        return Err(n.invalid_node(format!("expected a width divisible by {head_count} heads, found {width}")));
     }
-    let size = width / parts;
-    let (first, second) = (of_query as usize * size, (of_query + of_key) as usize * size);
-    let (query, key) = (n.slice(packed, 2, 0, first)?, n.slice(packed, 2, first, second)?);
-    let value = n.slice(packed, 2, second, width)?;
+    let size = width / head_count;
+    let (key_start, value_start) = (of_query as usize * size, (of_query + of_key) as usize * size);
+    let (query, key) = (n.slice(packed_input, 2, 0, key_start)?, n.slice(packed_input, 2, key_start, value_start)?);
+    let value = n.slice(packed_input, 2, value_start, width)?;
     Ok(Heads {
         query: split_heads(n, query, of_query)?,
         key: split_heads(n, key, of_key)?,
@@ -303,24 +303,24 @@ fn packed_heads(n: &mut Node<'_, '_>, of_query: i64, of_key: i64) -> Result<Head
 
 /// Returns, for each position of the updated cache, its index in the concatenation of the old cache and the new
 /// elements, with shape (batch, length).
-fn cache_places(n: &mut Node<'_, '_>, past: ExprId, new: ExprId, start: ExprId) -> Result<ExprId> {
-    let old = n.shape_vector(past, 2..3)?;
+fn cache_positions(n: &mut Node<'_, '_>, past_state: ExprId, new: ExprId, start: ExprId) -> Result<ExprId> {
+    let past_length = n.shape_vector(past_state, 2..3)?;
     let count = n.shape_vector(new, 2..3)?;
-    let total = n.cast(n.input(6)?, DType::I64)?;
-    let total = n.op("reshape", &[total], attrs![newshape: [1]])?;
-    let length = n.op_without_attrs("maximum", &[total, old])?;
+    let total_length = n.cast(n.input(6)?, DType::I64)?;
+    let total_length = n.op("reshape", &[total_length], attrs![newshape: [1]])?;
+    let length = n.op_without_attrs("maximum", &[total_length, past_length])?;
     let length = n.reshape(length, &[])?;
     let (zero, step) = (n.scalar(DType::I64, 0.0), n.scalar(DType::I64, 1.0));
-    let places = n.op("arange", &[zero, length, step], attrs![dtype: DType::I64])?;
-    let places = n.op("expand_dims", &[places], attrs![axis: 0])?;
-    let relative = n.op_without_attrs("subtract", &[places, start])?;
-    let of_new = n.op_without_attrs("add", &[relative, old])?;
-    let after = n.op_without_attrs("greater_equal", &[relative, zero])?;
+    let positions = n.op("arange", &[zero, length, step], attrs![dtype: DType::I64])?;
+    let positions = n.op("expand_dims", &[positions], attrs![axis: 0])?;
+    let relative = n.op_without_attrs("subtract", &[positions, start])?;
+    let of_new = n.op_without_attrs("add", &[relative, past_length])?;
+    let is_valid_row = n.op_without_attrs("greater_equal", &[relative, zero])?;
     let before_end = n.op_without_attrs("less", &[relative, count])?;
-    let is_new = n.op_without_attrs("logical_and", &[after, before_end])?;
-    let all = n.op_without_attrs("add", &[old, count])?;
-    let last = n.with_scalar("subtract", all, 1.0)?;
-    let of_old = n.op_without_attrs("minimum", &[places, last])?;
+    let is_new = n.op_without_attrs("logical_and", &[is_valid_row, before_end])?;
+    let end = n.op_without_attrs("add", &[past_length, count])?;
+    let last = n.with_scalar("subtract", end, 1.0)?;
+    let of_old = n.op_without_attrs("minimum", &[positions, last])?;
     n.op_without_attrs("where", &[is_new, of_new, of_old])
 }
 
@@ -332,34 +332,34 @@ fn group_query_bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, start: Exp
     let rows = n.op_without_attrs("add", &[rows, start])?;
     let columns = n.indices_along(key, 2)?;
     let columns = n.transpose(columns, &[0, 1, 3, 2])?;
-    let mut allowed = n.op_without_attrs("less_equal", &[columns, rows])?;
+    let mut visible = n.op_without_attrs("less_equal", &[columns, rows])?;
     let window = n.int_attr("local_window_size", -1)?;
     if window >= 0 {
-        let first = n.with_scalar("subtract", rows, window as f64)?;
-        let near = n.op_without_attrs("greater", &[columns, first])?;
-        allowed = n.op_without_attrs("logical_and", &[allowed, near])?;
+        let window_start = n.with_scalar("subtract", rows, window as f64)?;
+        let is_in_window = n.op_without_attrs("greater", &[columns, window_start])?;
+        visible = n.op_without_attrs("logical_and", &[visible, is_in_window])?;
     }
-    penalty(n, allowed, n.dtype(query)?, f64::NEG_INFINITY)
+    penalty(n, visible, n.dtype(query)?, f64::NEG_INFINITY)
 }
 
 /// Rotates heads by their positions: (batch, sequence, heads * size) or (batch, heads, sequence, size).
 fn rotary(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, positions) = (n.input(0)?, n.input(1)?);
-    let (given, flat) = (n.dims(data)?, n.rank(data)? == 3);
+    let (input_dims, flat) = (n.dims(data)?, n.rank(data)? == 3);
     if n.int_attr("is_packed_batching", 0)? != 0 || n.float_attr("scale", 1.0)? != 1.0 {
         return Err(n.invalid_node("unsupported attribute is_packed_batching or scale"));
     }
     let cos = n.input(2)?;
-    let half = n.dims(cos)?[1]
+    let half_size = n.dims(cos)?[1]
         .fixed()
         .ok_or_else(|| n.invalid_node("expected a known number of angles, found an unknown dimension"))?;
-    let rotated = match n.int_attr("rotary_embedding_dim", 0)? {
-        0 => 2 * half as i64,
+    let rotary_size = match n.int_attr("rotary_embedding_dim", 0)? {
+        0 => 2 * half_size as i64,
         part => part,
     };
     let x = if flat {
         let heads = match n.int_attr("num_heads", 0)? {
-            0 => given[2].fixed().map_or(0, |width| width as i64) / rotated.max(1),
+            0 => input_dims[2].fixed().map_or(0, |width| width as i64) / rotary_size.max(1),
             heads => heads,
         };
         split_heads(n, data, heads)?
@@ -382,6 +382,6 @@ fn rotary(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let angles = [angles(2)?, angles(3)?];
     let interleaved = n.int_attr("interleaved", 0)? != 0;
-    let turned = rotate_heads(n, x, angles, interleaved)?;
-    one(if flat { join_heads(n, turned)? } else { turned })
+    let rotated = rotate_heads(n, x, angles, interleaved)?;
+    single_output(if flat { join_heads(n, rotated)? } else { rotated })
 }

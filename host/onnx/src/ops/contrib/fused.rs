@@ -1,6 +1,6 @@
 //! Operators fused with their producers or consumers.
 
-use super::{Node, Outputs, Result, Row, attrs, math, one};
+use super::{Node, Outputs, Result, Row, attrs, math, single_output};
 use crate::ops::{conv, elementwise, norm};
 use byoc_ir::ir::ExprId;
 use byoc_ir::tensor::DType;
@@ -8,7 +8,7 @@ use byoc_ir::tensor::DType;
 pub const ROWS: &[Row] = &[
     ("BiasGelu", 1, |n| {
         let sum = n.op_without_attrs("add", &[n.input(0)?, n.input(1)?])?;
-        one(elementwise::gelu_of(n, sum, false)?)
+        single_output(elementwise::gelu_of(n, sum, false)?)
     }),
     ("EmbedLayerNormalization", 1, embed_layer_norm),
     ("FastGelu", 1, |n| {
@@ -16,33 +16,33 @@ pub const ROWS: &[Row] = &[
         if let Some(bias) = n.optional_input(1) {
             x = n.op_without_attrs("add", &[x, bias])?;
         }
-        one(elementwise::gelu_of(n, x, true)?)
+        single_output(elementwise::gelu_of(n, x, true)?)
     }),
     ("FusedConv", 1, |n| {
         let mut result = conv::conv(n)?[0];
-        if let Some(added) = n.optional_input(3) {
-            result = n.op_without_attrs("add", &[result, added])?;
+        if let Some(bias) = n.optional_input(3) {
+            result = n.op_without_attrs("add", &[result, bias])?;
         }
         let params = n.floats_attr("activation_params")?.unwrap_or_default();
-        one(activate(n, result, &params)?)
+        single_output(activate(n, result, &params)?)
     }),
     ("FusedGemm", 1, |n| {
         let result = math::gemm(n)?[0];
         let names = ["activation_alpha", "activation_beta", "activation_gamma"];
-        let given = names.into_iter().take_while(|name| n.has(name));
-        let params = given.map(|name| n.float_attr(name, 0.0)).collect::<Result<Vec<_>>>()?;
-        one(activate(n, result, &params)?)
+        let present_names = names.into_iter().take_while(|name| n.has(name));
+        let params = present_names.map(|name| n.float_attr(name, 0.0)).collect::<Result<Vec<_>>>()?;
+        single_output(activate(n, result, &params)?)
     }),
     ("FusedMatMul", 1, fused_matmul),
     ("Gelu", 1, |n| {
         let x = n.input(0)?;
-        one(elementwise::gelu_of(n, x, false)?)
+        single_output(elementwise::gelu_of(n, x, false)?)
     }),
     ("QuickGelu", 1, |n| {
         let (x, alpha) = (n.input(0)?, n.float_attr("alpha", 1.702)?);
-        let scaled = n.with_scalar("multiply", x, alpha)?;
-        let gate = n.op_without_attrs("sigmoid", &[scaled])?;
-        one(n.op_without_attrs("multiply", &[x, gate])?)
+        let scaled_x = n.with_scalar("multiply", x, alpha)?;
+        let gate = n.op_without_attrs("sigmoid", &[scaled_x])?;
+        single_output(n.op_without_attrs("multiply", &[x, gate])?)
     }),
     ("SkipLayerNormalization", 1, |n| skip_norm(n, false)),
     ("SkipSimplifiedLayerNormalization", 1, |n| skip_norm(n, true)),
@@ -70,12 +70,12 @@ fn activate(n: &mut Node<'_, '_>, x: ExprId, params: &[f64]) -> Result<ExprId> {
 /// Converts FusedMatMul: a matrix product whose operands are transposed if `transA` or `transB` is set.
 fn fused_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut operands = [n.input(0)?, n.input(1)?];
-    for (value, side) in operands.iter_mut().zip(["A", "B"]) {
-        if n.int_attr(&format!("transBatch{side}"), 0)? != 0 {
-            return Err(n.invalid_node(format!("unsupported attribute transBatch{side}")));
+    for (value, suffix) in operands.iter_mut().zip(["A", "B"]) {
+        if n.int_attr(&format!("transBatch{suffix}"), 0)? != 0 {
+            return Err(n.invalid_node(format!("unsupported attribute transBatch{suffix}")));
         }
         let rank = n.rank(*value)?;
-        if n.int_attr(&format!("trans{side}"), 0)? != 0 && rank >= 2 {
+        if n.int_attr(&format!("trans{suffix}"), 0)? != 0 && rank >= 2 {
             let mut order: Vec<usize> = (0..rank).collect();
             order.swap(rank - 2, rank - 1);
             *value = n.transpose(*value, &order)?;
@@ -83,18 +83,18 @@ fn fused_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let product = math::matmul(n, operands[0], operands[1], None)?;
     let alpha = n.float_attr("alpha", 1.0)?;
-    one(if alpha == 1.0 { product } else { n.with_scalar("multiply", product, alpha)? })
+    single_output(if alpha == 1.0 { product } else { n.with_scalar("multiply", product, alpha)? })
 }
 
 /// Adds input, skip connection and bias, and applies layer normalization over the last axis, or RMS normalization if
-/// `simplified`.
-fn skip_norm(n: &mut Node<'_, '_>, simplified: bool) -> Result<Outputs> {
-    let epsilon = n.float_attr("epsilon", if simplified { 1e-6 } else { 1e-12 })?;
-    let (gamma, rest) = (
+/// `is_simplified`.
+fn skip_norm(n: &mut Node<'_, '_>, is_simplified: bool) -> Result<Outputs> {
+    let epsilon = n.float_attr("epsilon", if is_simplified { 1e-6 } else { 1e-12 })?;
+    let (gamma, input_offsets) = (
         n.input(2)?,
-        if simplified { [None, n.optional_input(3)] } else { [n.optional_input(3), n.optional_input(4)] },
+        if is_simplified { [None, n.optional_input(3)] } else { [n.optional_input(3), n.optional_input(4)] },
     );
-    let [beta, bias] = rest;
+    let [beta, bias] = input_offsets;
     let mut sum = n.op_without_attrs("add", &[n.input(0)?, n.input(1)?])?;
     if let Some(bias) = bias {
         sum = n.op_without_attrs("add", &[sum, bias])?;
@@ -102,22 +102,25 @@ fn skip_norm(n: &mut Node<'_, '_>, simplified: bool) -> Result<Outputs> {
     if n.has_output(1) || n.has_output(2) {
         return Err(n.invalid_node("the outputs mean and inv_std_var are not supported"));
     }
-    let normal =
-        if simplified { norm::rms_of(n, sum, gamma, epsilon)? } else { norm::layer_of(n, sum, gamma, beta, epsilon)? };
-    Ok(vec![normal, sum, sum, sum])
+    let normalized = if is_simplified {
+        norm::rms_of(n, sum, gamma, epsilon)?
+    } else {
+        norm::layer_of(n, sum, gamma, beta, epsilon)?
+    };
+    Ok(vec![normalized, sum, sum, sum])
 }
 
 /// Adds the word, position and segment embeddings, and normalizes the sum.
 fn embed_layer_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let words = n.input(0)?;
+    let word_ids = n.input(0)?;
     let mut lookup = |table: usize, indices: ExprId| {
         let table = n.input(table)?;
         n.op("take", &[table, indices], attrs![axis: 0, mode: "fast"])
     };
-    let mut sum = lookup(2, words)?;
+    let mut sum = lookup(2, word_ids)?;
     let positions = match n.optional_input(8) {
         Some(positions) => positions,
-        None => n.indices_along(words, 1)?,
+        None => n.indices_along(word_ids, 1)?,
     };
     let table = n.input(3)?;
     let of_position = n.op("take", &[table, positions], attrs![axis: 0, mode: "fast"])?;
@@ -128,13 +131,13 @@ fn embed_layer_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let epsilon = n.float_attr("epsilon", 1e-12)?;
     let (gamma, beta) = (n.input(5)?, n.input(6)?);
-    let normal = norm::layer_of(n, sum, gamma, Some(beta), epsilon)?;
+    let normalized = norm::layer_of(n, sum, gamma, Some(beta), epsilon)?;
     let lengths = match n.optional_input(7) {
         Some(mask) => n.op("sum", &[mask], attrs![axis: [1]])?,
         None => {
-            let first = n.op("sum", &[words], attrs![axis: [1]])?;
-            n.op_without_attrs("zeros_like", &[first])?
+            let mask_sums = n.op("sum", &[word_ids], attrs![axis: [1]])?;
+            n.op_without_attrs("zeros_like", &[mask_sums])?
         }
     };
-    Ok(vec![normal, n.cast(lengths, DType::I32)?, sum])
+    Ok(vec![normalized, n.cast(lengths, DType::I32)?, sum])
 }

@@ -5,6 +5,6 @@ mod attention;
 mod fused;
 mod quantized;
 
-use super::{Node, Outputs, Result, Row, attrs, math, one};
+use super::{Node, Outputs, Result, Row, attrs, math, single_output};
 
 pub const TABLES: &[&[Row]] = &[attention::ROWS, fused::ROWS, quantized::ROWS];

@@ -1,6 +1,6 @@
 //! Quantized operators. Most of them dequantize their operands, compute in float32, and quantize the result.
 
-use super::{Node, Outputs, Result, Row, attrs, math, one};
+use super::{Node, Outputs, Result, Row, attrs, math, single_output};
 use crate::ops::pool::{Kind, pool_of};
 use crate::ops::quant::{integer_matmul, quantize_plainly, requantize, scale, zero_point};
 use byoc_ir::ir::ExprId;
@@ -11,7 +11,7 @@ pub const ROWS: &[Row] = &[
     ("MatMulIntegerToFloat", 1, |n| {
         let operands = [n.input(0)?, n.input(1)?];
         let scales = [n.input(2)?, n.input(3)?];
-        one(matmul_to_float(n, operands, [4, 5], scales, 6)?)
+        single_output(matmul_to_float(n, operands, [4, 5], scales, 6)?)
     }),
     ("MatMulNBits", 1, matmul_n_bits),
     ("QGemm", 1, q_gemm),
@@ -19,16 +19,16 @@ pub const ROWS: &[Row] = &[
     ("QLinearAveragePool", 1, |n| {
         let real = dequantized(n, 0)?;
         let result = channels_first(n, real, |n, data| pool_of(n, data, Kind::Average).map(|outputs| outputs[0]))?;
-        quantized(n, result, 3)
+        quantize_result(n, result, 3)
     }),
     ("QLinearConcat", 1, |n| {
-        let parts = (2..n.input_count()).step_by(3).map(|i| dequantized(n, i)).collect::<Result<Vec<_>>>()?;
-        let Some(&first) = parts.first() else {
+        let operands = (2..n.input_count()).step_by(3).map(|i| dequantized(n, i)).collect::<Result<Vec<_>>>()?;
+        let Some(&first_operand) = operands.first() else {
             return Err(n.invalid_node("expected at least one tensor, found none"));
         };
-        let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first)?)?;
-        let all = n.concatenate(&parts, axis as i64)?;
-        quantized(n, all, 0)
+        let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first_operand)?)?;
+        let concatenated = n.concatenate(&operands, axis as i64)?;
+        quantize_result(n, concatenated, 0)
     }),
     ("QLinearGlobalAveragePool", 1, |n| {
         let real = dequantized(n, 0)?;
@@ -36,18 +36,18 @@ pub const ROWS: &[Row] = &[
             let rank = n.rank(data)? as i64;
             n.op("mean", &[data], attrs![axis: byoc_ir::ir::AttrValue::ints(2..rank), keepdims: true])
         })?;
-        quantized(n, result, 3)
+        quantize_result(n, result, 3)
     }),
     ("QLinearLeakyRelu", 1, |n| {
         let (real, alpha) = (dequantized(n, 0)?, n.float_attr("alpha", 0.01)?);
         let result = n.op("nn.leaky_relu", &[real], attrs![alpha: alpha])?;
-        quantized(n, result, 3)
+        quantize_result(n, result, 3)
     }),
     ("QLinearMul", 1, |n| binary(n, "multiply")),
     ("QLinearSigmoid", 1, |n| {
         let real = dequantized(n, 0)?;
         let result = n.op_without_attrs("sigmoid", &[real])?;
-        quantized(n, result, 3)
+        quantize_result(n, result, 3)
     }),
     ("QLinearSoftmax", 1, |n| {
         let real = dequantized(n, 0)?;
@@ -57,17 +57,17 @@ pub const ROWS: &[Row] = &[
         if n.int_attr("opset", 13)? < 13 && axis + 1 < dims.len() {
             let matrix = n.flatten_at(&dims, axis)?;
             let flat = n.reshape_to(real, &matrix)?;
-            let normal = n.op("nn.softmax", &[flat], attrs![axis: -1])?;
-            let result = n.reshape_to(normal, &dims)?;
-            return quantized(n, result, 3);
+            let softmax = n.op("nn.softmax", &[flat], attrs![axis: -1])?;
+            let result = n.reshape_to(softmax, &dims)?;
+            return quantize_result(n, result, 3);
         }
         let result = n.op("nn.softmax", &[real], attrs![axis: axis as i64])?;
-        quantized(n, result, 3)
+        quantize_result(n, result, 3)
     }),
     ("QLinearWhere", 1, |n| {
         let (condition, a, b) = (n.input(0)?, dequantized(n, 1)?, dequantized(n, 4)?);
         let result = n.op_without_attrs("where", &[condition, a, b])?;
-        quantized(n, result, 7)
+        quantize_result(n, result, 7)
     }),
 ];
 
@@ -81,7 +81,7 @@ fn dequantized(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
 
 /// Quantizes the result with the scale at input `i` and the zero point at input `i + 1`. Plain arithmetic is used,
 /// because the integer operators of the QNN dialect round each operand.
-fn quantized(n: &mut Node<'_, '_>, value: ExprId, i: usize) -> Result<Outputs> {
+fn quantize_result(n: &mut Node<'_, '_>, value: ExprId, i: usize) -> Result<Outputs> {
     // Without a zero point, the result has the element type of the quantized data.
     let dtype = match n.optional_input(i + 1) {
         Some(zero) => n.dtype(zero)?,
@@ -89,13 +89,13 @@ fn quantized(n: &mut Node<'_, '_>, value: ExprId, i: usize) -> Result<Outputs> {
     };
     let (scale, zero) = (scale(n, i)?, zero_point(n, i + 1, dtype)?);
     let ratio = n.op_without_attrs("divide", &[value, scale])?;
-    one(quantize_plainly(n, ratio, Some(zero), dtype)?)
+    single_output(quantize_plainly(n, ratio, Some(zero), dtype)?)
 }
 
 fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let operands = [dequantized(n, 0)?, dequantized(n, 3)?];
     let result = n.op_without_attrs(op, &operands)?;
-    quantized(n, result, 6)
+    quantize_result(n, result, 6)
 }
 
 /// Applies a function that expects the channels on axis 1. If the attribute `channels_last` is set, the data is
@@ -109,11 +109,11 @@ fn channels_first(
         return function(n, data);
     }
     let rank = n.rank(data)?;
-    let first: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
-    let last: Vec<usize> = std::iter::once(0).chain(2..rank).chain([1]).collect();
-    let moved = n.transpose(data, &first)?;
-    let result = function(n, moved)?;
-    n.transpose(result, &last)
+    let channels_first: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    let channels_last: Vec<usize> = std::iter::once(0).chain(2..rank).chain([1]).collect();
+    let channel_last_data = n.transpose(data, &channels_first)?;
+    let result = function(n, channel_last_data)?;
+    n.transpose(result, &channels_last)
 }
 
 /// Multiplies integer matrices, and scales the accumulators to float32. Input `bias` is an optional bias.
@@ -124,9 +124,9 @@ fn matmul_to_float(
     scales: [ExprId; 2],
     bias: usize,
 ) -> Result<ExprId> {
-    let unit = n.scalar(DType::F32, 1.0);
-    let sums = integer_matmul(n, operands, zero_at, [unit, unit])?;
-    let real = n.cast(sums, DType::F32)?;
+    let one = n.scalar(DType::F32, 1.0);
+    let accumulator = integer_matmul(n, operands, zero_at, [one, one])?;
+    let real = n.cast(accumulator, DType::F32)?;
     let factor = n.op_without_attrs("multiply", &scales)?;
     let product = n.op_without_attrs("multiply", &[real, factor])?;
     match n.optional_input(bias) {
@@ -137,9 +137,9 @@ fn matmul_to_float(
 
 /// Converts DynamicQuantizeMatMul: quantizes the first operand to uint8 over its value range, and multiplies.
 fn dynamic_quantize_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let quantized = crate::ops::quant::dynamic_quantize(n)?;
-    let [data, data_scale, data_zero] = quantized[..] else {
-        return Err(n.invalid_node(format!("quantized data: expected 3 results, found {}", quantized.len())));
+    let dynamic_outputs = crate::ops::quant::dynamic_quantize(n)?;
+    let [data, data_scale, data_zero] = dynamic_outputs[..] else {
+        return Err(n.invalid_node(format!("quantized data: expected 3 results, found {}", dynamic_outputs.len())));
     };
     let weight = n.input(1)?;
     let dtype = n.dtype(weight)?;
@@ -148,11 +148,11 @@ fn dynamic_quantize_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.op_without_attrs("subtract", &[data, zero])?;
     let weight = n.cast(weight, DType::I32)?;
     let weight = n.op_without_attrs("subtract", &[weight, weight_zero])?;
-    let sums = math::matmul(n, data, weight, None)?;
-    let real = n.cast(sums, DType::F32)?;
+    let accumulator = math::matmul(n, data, weight, None)?;
+    let real = n.cast(accumulator, DType::F32)?;
     let factor = n.op_without_attrs("multiply", &[data_scale, n.input(2)?])?;
     let product = n.op_without_attrs("multiply", &[real, factor])?;
-    one(match n.optional_input(4) {
+    single_output(match n.optional_input(4) {
         Some(bias) => n.op_without_attrs("add", &[product, bias])?,
         None => product,
     })
@@ -166,25 +166,25 @@ fn q_gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
             *value = n.transpose(*value, &[1, 0])?;
         }
     }
-    let unit = n.scalar(DType::F32, 1.0);
-    let mut sums = integer_matmul(n, operands, [2, 5], [unit, unit])?;
+    let unit_scale = n.scalar(DType::F32, 1.0);
+    let mut product = integer_matmul(n, operands, [2, 5], [unit_scale, unit_scale])?;
     if let Some(bias) = n.optional_input(6) {
-        sums = n.op_without_attrs("add", &[sums, bias])?;
+        product = n.op_without_attrs("add", &[product, bias])?;
     }
     let scales = [scale(n, 1)?, scale(n, 4)?];
     let factor = n.op_without_attrs("multiply", &scales)?;
     let factor = n.with_scalar("multiply", factor, n.float_attr("alpha", 1.0)?)?;
     if n.optional_input(7).is_some() {
-        return one(requantize(n, sums, factor, 7, -1)?);
+        return single_output(requantize(n, product, factor, 7, -1)?);
     }
-    let real = n.cast(sums, DType::F32)?;
-    one(n.op_without_attrs("multiply", &[real, factor])?)
+    let real = n.cast(product, DType::F32)?;
+    single_output(n.op_without_attrs("multiply", &[real, factor])?)
 }
 
 /// Multiplies by a transposed, block-quantized matrix. Its 2-bit, 4-bit or 8-bit elements are packed into bytes, with
 /// the first element in the lowest bits.
 fn matmul_n_bits(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let (data, packed, scales) = (n.input(0)?, n.input(1)?, n.input(2)?);
+    let (data, packed_weight, scales) = (n.input(0)?, n.input(1)?, n.input(2)?);
     if n.optional_input(4).is_some() {
         return Err(n.invalid_node("input 4 (g_idx) is not supported"));
     }
@@ -200,17 +200,17 @@ fn matmul_n_bits(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return Err(n.invalid_node(format!("attribute bits: expected 2, 4 or 8, found {bits}")));
     }
     let blocks = rows.div_ceil(block);
-    let integers = unpack(n, packed, bits)?;
+    let integers = unpack(n, packed_weight, bits)?;
     let integers = n.reshape(integers, &[columns, blocks, block])?;
     let real = n.cast(integers, dtype)?;
     let zero = match n.optional_input(3) {
         None => n.scalar(dtype, f64::from(1u8 << (bits - 1))),
         Some(zero) if n.dtype(zero)? == DType::U8 => {
-            let per_byte = 8 / bits;
-            let bytes = blocks.div_ceil(per_byte);
+            let elements_per_byte = 8 / bits;
+            let bytes = blocks.div_ceil(elements_per_byte);
             let zero = n.reshape(zero, &[columns, bytes])?;
             let zero = unpack(n, zero, bits)?;
-            let zero = n.reshape(zero, &[columns, bytes * per_byte])?;
+            let zero = n.reshape(zero, &[columns, bytes * elements_per_byte])?;
             let zero = n.slice(zero, 1, 0, blocks)?;
             let zero = n.cast(zero, dtype)?;
             n.reshape(zero, &[columns, blocks, 1])?
@@ -222,12 +222,12 @@ fn matmul_n_bits(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let scales = n.cast(scales, dtype)?;
     let scales = n.reshape(scales, &[columns, blocks, 1])?;
-    let centered = n.op_without_attrs("subtract", &[real, zero])?;
-    let weight = n.op_without_attrs("multiply", &[centered, scales])?;
+    let difference = n.op_without_attrs("subtract", &[real, zero])?;
+    let weight = n.op_without_attrs("multiply", &[difference, scales])?;
     let weight = n.reshape(weight, &[columns, blocks * block])?;
     let weight = n.slice(weight, 1, 0, rows)?;
     let product = n.op("nn.dense", &[data, weight], attrs![units: columns as i64])?;
-    one(match n.optional_input(5) {
+    single_output(match n.optional_input(5) {
         Some(bias) => n.op_without_attrs("add", &[product, bias])?,
         None => product,
     })
@@ -235,12 +235,12 @@ fn matmul_n_bits(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 /// Unpacks bytes into `bits`-bit integers along a new last axis.
 fn unpack(n: &mut Node<'_, '_>, bytes: ExprId, bits: usize) -> Result<ExprId> {
-    let mut parts = Vec::with_capacity(8 / bits);
+    let mut fields = Vec::with_capacity(8 / bits);
     for i in 0..8 / bits {
-        let shifted = n.with_scalar("right_shift", bytes, (i * bits) as f64)?;
+        let shifted_bytes = n.with_scalar("right_shift", bytes, (i * bits) as f64)?;
         let mask = f64::from((1u16 << bits) - 1);
-        parts.push(n.with_scalar("bitwise_and", shifted, mask)?);
+        fields.push(n.with_scalar("bitwise_and", shifted_bytes, mask)?);
     }
-    let parts = n.tuple(&parts)?;
-    n.op("stack", &[parts], attrs![axis: -1])
+    let fields = n.tuple(&fields)?;
+    n.op("stack", &[fields], attrs![axis: -1])
 }
