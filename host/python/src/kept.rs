@@ -23,9 +23,9 @@ impl Kept {
     /// Retains a compilation. If the region constants are large, the compilation is written to a file in the first
     /// writable directory and mapped: backends repack constants, so the originals are rarely read, and the system can
     /// evict their pages. If no directory is writable, the constants stay in memory.
-    pub fn new(compilation: &Compilation, folders: &[PathBuf]) -> Kept {
+    pub fn new(compilation: &Compilation, dirs: &[PathBuf]) -> Kept {
         let is_large = compilation.region_constant_bytes() >= MIN_BYTES;
-        match folders.iter().filter(|_| is_large).find_map(|folder| spilled(compilation, folder)) {
+        match dirs.iter().filter(|_| is_large).find_map(|dir| spilled(compilation, dir)) {
             Some(compilation) => Kept { compilation, is_in_file: true },
             None => Kept::in_memory(compilation.clone()),
         }
@@ -43,11 +43,11 @@ impl Kept {
 
 /// Writes a compilation to a file, opens the file, and unlinks it; its storage is freed with the last mapping. Returns
 /// `None` if the file cannot be written or opened.
-fn spilled(compilation: &Compilation, folder: &Path) -> Option<Compilation> {
+fn spilled(compilation: &Compilation, dir: &Path) -> Option<Compilation> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
-    std::fs::create_dir_all(folder).ok()?;
+    std::fs::create_dir_all(dir).ok()?;
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let path = folder.join(format!("model-{}-{number}.byoc", process::id()));
+    let path = dir.join(format!("model-{}-{number}.byoc", process::id()));
     compilation.save(&path).ok()?;
     let opened = Compilation::open(path.as_path());
     let _ = std::fs::remove_file(&path);
