@@ -20,27 +20,28 @@ pub struct Statistics {
     pub means: BTreeMap<usize, ChannelMeans>,
 }
 
-/// Runs the float model over the calibration data and returns the histograms of the expressions `wanted`, which must be
-/// float32, and the input means of the layers with the indices `averaged`.
+/// Runs the float model over the calibration data and returns the histograms of the expressions `observed_exprs`, which
+/// must be float32, and the input means of the layers with the indices `mean_layers`.
 ///
 /// # Errors
 /// If the model cannot be run.
 pub fn statistics(
     module: &Module,
-    wanted: &[ExprId],
+    observed_exprs: &[ExprId],
     layers: &[Layer],
-    averaged: &[usize],
+    mean_layers: &[usize],
     runs: &Runs<'_>,
 ) -> Result<Statistics, Failure> {
-    let inputs: Vec<ExprId> = averaged.iter().map(|&layer| layers[layer].input).collect();
-    let shown: BTreeSet<ExprId> = wanted.iter().chain(&inputs).copied().collect();
-    let shown: Vec<ExprId> = shown.into_iter().collect();
-    let mut histograms: BTreeMap<_, _> = wanted.iter().map(|&id| (id, Histogram::default())).collect();
-    let mut means: Vec<_> = averaged.iter().map(|&layer| ChannelMeans::new(layers[layer].input_channel_axis)).collect();
-    let model = observed(module, &shown)?;
-    runs.each(&[&model], |results| {
-        let values = &results[0][results[0].len() - shown.len()..];
-        let values: BTreeMap<_, _> = shown.iter().zip(values).collect();
+    let inputs: Vec<ExprId> = mean_layers.iter().map(|&layer| layers[layer].input).collect();
+    let observed_ids: BTreeSet<ExprId> = observed_exprs.iter().chain(&inputs).copied().collect();
+    let observed_ids: Vec<ExprId> = observed_ids.into_iter().collect();
+    let mut histograms: BTreeMap<_, _> = observed_exprs.iter().map(|&id| (id, Histogram::default())).collect();
+    let mut means: Vec<_> =
+        mean_layers.iter().map(|&layer| ChannelMeans::new(layers[layer].input_channel_axis)).collect();
+    let model = observed(module, &observed_ids)?;
+    runs.for_each(&[&model], |results| {
+        let values = &results[0][results[0].len() - observed_ids.len()..];
+        let values: BTreeMap<_, _> = observed_ids.iter().zip(values).collect();
         runs.pool.install(|| {
             histograms.par_iter_mut().for_each(|(id, histogram)| {
                 let values = values[id];
@@ -52,5 +53,5 @@ pub fn statistics(
         });
         Ok(())
     })?;
-    Ok(Statistics { histograms, means: averaged.iter().copied().zip(means).collect() })
+    Ok(Statistics { histograms, means: mean_layers.iter().copied().zip(means).collect() })
 }

@@ -65,7 +65,7 @@ impl Samples {
     /// Returns the input shapes for `batch` samples, in the order of the model inputs.
     pub fn shapes(&self, batch: usize) -> Vec<Vec<usize>> {
         let shape = |column: &Column| match column {
-            Column::Rows(all) => std::iter::once(batch).chain(all.shape()[1..].iter().copied()).collect(),
+            Column::Rows(rows) => std::iter::once(batch).chain(rows.shape()[1..].iter().copied()).collect(),
             Column::Broadcast(value) => value.shape().to_vec(),
         };
         self.inputs.iter().map(shape).collect()
@@ -83,15 +83,15 @@ impl Samples {
         })
     }
 
-    /// Returns the run inputs for the samples `first..first + batch`.
-    pub fn rows(&self, first: usize, batch: usize) -> Vec<Tensor> {
+    /// Returns the run inputs for the samples `first_row..first + batch`.
+    pub fn rows(&self, first_row: usize, batch: usize) -> Vec<Tensor> {
         let slice = |column: &Column| match column {
             Column::Broadcast(value) => value.clone(),
-            Column::Rows(all) => {
-                let row = all.bytes().len() / all.shape()[0].max(1);
-                let shape: Shape = std::iter::once(batch).chain(all.shape()[1..].iter().copied()).collect();
-                let bytes = &all.bytes()[first * row..(first + batch) * row];
-                Tensor::from_bytes(all.dtype(), &shape, bytes).expect("the slice has the size of `batch` rows")
+            Column::Rows(rows) => {
+                let row = rows.bytes().len() / rows.shape()[0].max(1);
+                let shape: Shape = std::iter::once(batch).chain(rows.shape()[1..].iter().copied()).collect();
+                let bytes = &rows.bytes()[first_row * row..(first_row + batch) * row];
+                Tensor::from_bytes(rows.dtype(), &shape, bytes).expect("the slice has the size of `batch` rows")
             }
         };
         self.inputs.iter().map(slice).collect()
@@ -119,7 +119,7 @@ fn mismatch(message: String) -> Diagnostic {
     Diagnostic::error(codes::frontends::CALIBRATION_MISFIT, message)
 }
 
-fn no_data(message: String) -> Diagnostic {
+fn data_error(message: String) -> Diagnostic {
     Diagnostic::error(codes::frontends::NO_CALIBRATION_DATA, message)
 }
 
@@ -132,17 +132,17 @@ fn read_arrays(
     let mut file = io::npz::Npz::open(path)?;
     let names = file.names().to_vec();
     if names.is_empty() {
-        return Err(no_data(format!("{}: expected at least one array, found none", path.display())).into());
+        return Err(data_error(format!("{}: expected at least one array, found none", path.display())).into());
     }
     let mut entries = Vec::with_capacity(names.len());
     let mut mismatches = Vec::new();
-    for (at, name) in names.iter().enumerate() {
+    for (index, name) in names.iter().enumerate() {
         // Mismatched entries are rejected by their header, without decompression.
-        let header = file.header(at)?;
+        let header = file.header(index)?;
         let port = ports.iter().find(|port| port.name == *name);
-        let place = format!("{}: entry \"{name}\"", path.display());
-        match port.map_or(Ok(()), |port| check_port(&place, port, header.dtype, &header.shape)) {
-            Ok(()) => entries.push((name.clone(), file.read(at)?)),
+        let location = format!("{}: entry \"{name}\"", path.display());
+        match port.map_or(Ok(()), |port| check_port(&location, port, header.dtype, &header.shape)) {
+            Ok(()) => entries.push((name.clone(), file.read(index)?)),
             Err(mismatch) => mismatches.push(mismatch),
         }
     }
@@ -155,7 +155,7 @@ fn read_arrays(
     let mut values = Vec::new();
     for port in ports {
         match entries.iter().position(|(name, _)| *name == port.name) {
-            Some(at) => values.push((port, entries.swap_remove(at).1)),
+            Some(index) => values.push((port, entries.swap_remove(index).1)),
             None => {
                 let mut error = mismatch(format!("{} has no entry for model input \"{}\"", path.display(), port.name))
                     .note(format!(
@@ -164,7 +164,7 @@ fn read_arrays(
                     ));
                 let unused = names.iter().map(String::as_str).filter(|n| ports.iter().all(|p| p.name != **n));
                 error = match nearest(&port.name, unused) {
-                    Some(near) => error.help(format!("rename the entry \"{near}\" to \"{}\"", port.name)),
+                    Some(suggestion) => error.help(format!("rename the entry \"{suggestion}\" to \"{}\"", port.name)),
                     None => error.help(format!("add an entry of type {}", expected_type(port))),
                 };
                 errors.push(error);
@@ -181,40 +181,42 @@ fn read_arrays(
         warnings.push(Diagnostic::warning(codes::frontends::CALIBRATION_MISFIT, message));
     }
     for (port, tensor) in &values {
-        let place = format!("{}: entry \"{}\"", path.display(), port.name);
-        errors.extend(check_finite(&place, tensor).err());
+        let location = format!("{}: entry \"{}\"", path.display(), port.name);
+        errors.extend(check_finite(&location, tensor).err());
     }
     if !errors.is_empty() {
         return Err(errors.into());
     }
     let mut samples = build_samples(path, values, limit)?;
-    samples.labels = labels.map(|all| all.into_iter().take(limit.unwrap_or(usize::MAX)).collect());
+    samples.labels = labels.map(|labels| labels.into_iter().take(limit.unwrap_or(usize::MAX)).collect());
     samples.warnings = warnings;
     Ok(samples)
 }
 
 /// Checks the element type of an array, and all its dimensions but the first, against an input. A fixed batch size is
 /// the minimum of the first dimension.
-fn check_port(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
-    let given = Type::tensor(dtype, shape);
+fn check_port(location: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
+    let actual_type = Type::tensor(dtype, shape);
     if dtype != port.dtype {
-        return Err(mismatch(format!("{place}: expected {}, found {given}", expected_type(port)))
+        return Err(mismatch(format!("{location}: expected {}, found {actual_type}", expected_type(port)))
             .help(format!("convert the entry to {}", port.dtype)));
     }
     if let Some(dims) = &port.dims {
-        let fits = |dim: &Dim, size: usize| dim.fixed().is_none_or(|n| n == size);
+        let matches = |dim: &Dim, size: usize| dim.fixed().is_none_or(|n| n == size);
         let same_rank = dims.len() == shape.len();
-        let rest = same_rank && dims.iter().zip(shape).skip(1).all(|(d, &size)| fits(d, size));
-        if !rest {
+        let is_rest_equal = same_rank && dims.iter().zip(shape).skip(1).all(|(d, &size)| matches(d, size));
+        if !is_rest_equal {
             let help =
                 "reshape the entry to the dimensions of the input, with the number of samples as the first dimension";
-            return Err(mismatch(format!("{place}: expected {}, found {given}", expected_type(port))).help(help));
+            return Err(
+                mismatch(format!("{location}: expected {}, found {actual_type}", expected_type(port))).help(help)
+            );
         }
         if let (Some(Dim::Fixed(batch)), Some(&rows)) = (dims.first(), shape.first())
             && rows < *batch
             && rows > 0
         {
-            let message = format!("{place}: expected at least {batch} samples, found {rows}");
+            let message = format!("{location}: expected at least {batch} samples, found {rows}");
             return Err(mismatch(message).help("provide a multiple of the fixed batch size of the model"));
         }
     }
@@ -222,22 +224,22 @@ fn check_port(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Re
 }
 
 /// Checks that all values are finite.
-fn check_finite(place: &str, tensor: &Tensor) -> Result<(), Diagnostic> {
+fn check_finite(location: &str, tensor: &Tensor) -> Result<(), Diagnostic> {
     if !tensor.dtype().is_float() {
         return Ok(());
     }
-    let bad = with_dtype!(tensor.dtype(), T => {
+    let invalid_element = with_dtype!(tensor.dtype(), T => {
         tensor.as_slice::<T>().iter().map(|v| v.to_f64()).enumerate().find(|(_, v)| !v.is_finite())
     });
-    let Some((at, value)) = bad else { return Ok(()) };
+    let Some((position, value)) = invalid_element else { return Ok(()) };
     let mut index = vec![0; tensor.shape().len()];
-    let mut rest = at;
+    let mut is_rest_equal = position;
     for (i, &size) in index.iter_mut().zip(tensor.shape()).rev() {
-        (*i, rest) = (rest % size, rest / size);
+        (*i, is_rest_equal) = (is_rest_equal % size, is_rest_equal / size);
     }
     Err(Diagnostic::error(
         codes::frontends::CALIBRATION_NOT_FINITE,
-        format!("{place}: expected finite values, found {value} at {index:?}"),
+        format!("{location}: expected finite values, found {value} at {index:?}"),
     )
     .help("remove or correct the sample, because the ranges are computed from all samples"))
 }
@@ -249,28 +251,28 @@ fn build_samples(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<us
     let mut fixed_batch: Option<usize> = None;
     // True if the first dimension of some input is symbolic, or differs from the first dimension of its array. In that
     // case, an array that matches the fixed first dimension of its input is broadcast.
-    let any_open = values.iter().any(|(port, tensor)| match port.dims.as_deref().and_then(<[Dim]>::first) {
+    let has_open_batch = values.iter().any(|(port, tensor)| match port.dims.as_deref().and_then(<[Dim]>::first) {
         Some(Dim::Fixed(n)) => tensor.shape().first().is_some_and(|rows| rows != n),
         Some(_) => true,
         None => false,
     });
     for (port, tensor) in values {
-        let first = port.dims.as_deref().and_then(<[Dim]>::first);
-        let batch = first.and_then(Dim::fixed);
-        let once = match (first, tensor.shape().first()) {
+        let batch_dim = port.dims.as_deref().and_then(<[Dim]>::first);
+        let batch = batch_dim.and_then(Dim::fixed);
+        let is_single_run = match (batch_dim, tensor.shape().first()) {
             (None, _) | (_, None) => true,
-            (Some(Dim::Fixed(n)), Some(rows)) => n == rows && any_open,
+            (Some(Dim::Fixed(n)), Some(rows)) => n == rows && has_open_batch,
             _ => false,
         };
-        if once {
+        if is_single_run {
             inputs.push(Column::Broadcast(tensor));
             continue;
         }
         let rows = tensor.shape()[0];
         match count {
-            Some((others, name)) if others != rows => {
+            Some((other_rows, name)) if other_rows != rows => {
                 let message = format!(
-                    "{}: expected {others} samples of \"{}\", as of \"{name}\", found {rows}",
+                    "{}: expected {other_rows} samples of \"{}\", as of \"{name}\", found {rows}",
                     path.display(),
                     port.name
                 );
@@ -296,16 +298,18 @@ fn build_samples(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<us
         None => (1, Some(1)),
     };
     if count == 0 {
-        return Err(
-            no_data(format!("{}: expected at least one sample, found a first dimension of 0", path.display())).into()
-        );
+        return Err(data_error(format!(
+            "{}: expected at least one sample, found a first dimension of 0",
+            path.display()
+        ))
+        .into());
     }
     count = count.min(limit.unwrap_or(usize::MAX)).max(fixed_batch.unwrap_or(1));
     Ok(Samples { inputs, count, fixed_batch, labels: None, warnings: Vec::new() })
 }
 
 fn read_images(
-    folder: &Path,
+    dir: &Path,
     ports: &[PortInfo],
     normalization: &image::Normalization,
     limit: Option<usize>,
@@ -318,15 +322,15 @@ fn read_images(
         .help("provide an .npz with an entry for each input")
         .into());
     };
-    let listed = std::fs::read_dir(folder).and_then(|entries| entries.map(|e| e.map(|e| e.path())).collect());
-    let mut files: Vec<PathBuf> = listed.map_err(|e: std::io::Error| io::bad_file(folder, e))?;
+    let paths = std::fs::read_dir(dir).and_then(|entries| entries.map(|e| e.map(|e| e.path())).collect());
+    let mut files: Vec<PathBuf> = paths.map_err(|e: std::io::Error| io::bad_file(dir, e))?;
     files.retain(|file| {
         let extension = file.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
         !file.is_dir() && ["png", "jpg", "jpeg"].contains(&extension.as_str())
     });
     files.sort();
     if files.is_empty() {
-        return Err(no_data(format!("{}: expected at least one image, found none", folder.display()))
+        return Err(data_error(format!("{}: expected at least one image, found none", dir.display()))
             .note("images are .png, .jpg and .jpeg files directly in the directory")
             .into());
     }
@@ -337,27 +341,33 @@ fn read_images(
         bytes.extend_from_slice(image::load(file, port.dtype, &shape, normalization)?.bytes());
     }
     let shape: Shape = std::iter::once(files.len()).chain(shape[1..].iter().copied()).collect();
-    let Some(all) = Tensor::from_bytes(port.dtype, &shape, &bytes) else {
+    let Some(tensor) = Tensor::from_bytes(port.dtype, &shape, &bytes) else {
         return Err(mismatch(format!("expected {}, found a directory of images", expected_type(port))).into());
     };
-    check_finite(&format!("{}: a normalized image", folder.display()), &all)?;
+    check_finite(&format!("{}: a normalized image", dir.display()), &tensor)?;
     let fixed_batch = port.dims.as_deref().and_then(<[Dim]>::first).and_then(Dim::fixed);
     if let Some(batch) = fixed_batch.filter(|&batch| batch > files.len()) {
-        let message = format!("{}: expected at least {batch} images, found {}", folder.display(), files.len());
+        let message = format!("{}: expected at least {batch} images, found {}", dir.display(), files.len());
         return Err(mismatch(message).help("add images").into());
     }
-    Ok(Samples { inputs: vec![Column::Rows(all)], count: files.len(), fixed_batch, labels: None, warnings: Vec::new() })
+    Ok(Samples {
+        inputs: vec![Column::Rows(tensor)],
+        count: files.len(),
+        fixed_batch,
+        labels: None,
+        warnings: Vec::new(),
+    })
 }
 
 fn random_samples(seed: u64, ports: &[PortInfo], count: usize) -> Result<Samples, Failure> {
-    let fixed = |port: &PortInfo| port.dims.as_deref().and_then(<[Dim]>::first).and_then(Dim::fixed);
-    let batch = ports.iter().find_map(fixed);
-    let mixed = ports.iter().any(|port| fixed(port) != batch);
+    let fixed_dim = |port: &PortInfo| port.dims.as_deref().and_then(<[Dim]>::first).and_then(Dim::fixed);
+    let batch = ports.iter().find_map(fixed_dim);
+    let has_mixed_batches = ports.iter().any(|port| fixed_dim(port) != batch);
     let mut inputs = Vec::new();
     for (index, port) in ports.iter().enumerate() {
         let seed = seed ^ index as u64;
         let scalar = port.dims.as_ref().is_some_and(Vec::is_empty);
-        if scalar || mixed && fixed(port).is_some() {
+        if scalar || has_mixed_batches && fixed_dim(port).is_some() {
             let shape: Shape = if scalar { Shape::new() } else { sizes(port)?.into_iter().collect() };
             let value = io::random::try_tensor(port.dtype, &shape, seed).map_err(Diagnostic::from)?;
             inputs.push(Column::Broadcast(value));
@@ -370,7 +380,7 @@ fn random_samples(seed: u64, ports: &[PortInfo], count: usize) -> Result<Samples
         inputs.push(Column::Rows(values));
     }
     let rows = inputs.iter().any(|column| matches!(column, Column::Rows(_)));
-    let fixed_batch = if mixed { None } else { batch };
+    let fixed_batch = if has_mixed_batches { None } else { batch };
     let (count, fixed_batch) = if rows { (count.max(fixed_batch.unwrap_or(1)), fixed_batch) } else { (1, Some(1)) };
     let message = "calibration with random data: the ranges do not reflect real inputs";
     let warning = Diagnostic::warning(codes::frontends::CALIBRATION_MADE_UP, message)
@@ -380,11 +390,11 @@ fn random_samples(seed: u64, ports: &[PortInfo], count: usize) -> Result<Samples
 
 /// Returns the shape of an input for one sample; all its dimensions but the first must be known.
 fn one_sample(port: &PortInfo) -> Result<Vec<usize>, Diagnostic> {
-    let mut one = port.clone();
-    if let Some(first) = one.dims.as_mut().and_then(|dims| dims.first_mut()) {
-        *first = Dim::Fixed(1);
+    let mut item_port = port.clone();
+    if let Some(batch_dim) = item_port.dims.as_mut().and_then(|dims| dims.first_mut()) {
+        *batch_dim = Dim::Fixed(1);
     }
-    sizes(&one)
+    sizes(&item_port)
 }
 
 fn sizes(port: &PortInfo) -> Result<Vec<usize>, Diagnostic> {
@@ -408,10 +418,10 @@ mod tests {
     }
 
     fn npz(entries: &[(&str, Tensor)]) -> (tempfile::TempDir, Source) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("c.npz");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.npz");
         io::npz::write(&path, entries.iter().map(|(name, tensor)| (*name, tensor))).unwrap();
-        (folder, Source::Arrays(path))
+        (dir, Source::Arrays(path))
     }
 
     fn batch() -> Dim {
@@ -424,7 +434,7 @@ mod tests {
 
     #[test]
     fn open_batch_accepts_any_number_of_samples() {
-        let (_folder, source) = npz(&[("x", Tensor::from_slice(&[5, 2], &[0f32, 1., 2., 3., 4., 5., 6., 7., 8., 9.]))]);
+        let (_dir, source) = npz(&[("x", Tensor::from_slice(&[5, 2], &[0f32, 1., 2., 3., 4., 5., 6., 7., 8., 9.]))]);
         let samples = read(
             &source,
             &signature(vec![port("x", &[batch(), Dim::Fixed(2)])]),
@@ -435,7 +445,7 @@ mod tests {
         .unwrap();
         assert_eq!((samples.count, samples.batch(), samples.fixed_batch), (5, 5, None));
         assert_eq!(samples.rows(1, 2), [Tensor::from_slice(&[2, 2], &[2f32, 3., 4., 5.])]);
-        let few = read(
+        let first_samples = read(
             &source,
             &signature(vec![port("x", &[batch(), Dim::Fixed(2)])]),
             &WeightInputs::default(),
@@ -443,12 +453,12 @@ mod tests {
             Some(3),
         )
         .unwrap();
-        assert_eq!(few.count, 3);
+        assert_eq!(first_samples.count, 3);
     }
 
     #[test]
     fn repeats_single_value_for_every_sample() {
-        let (_folder, source) = npz(&[
+        let (_dir, source) = npz(&[
             ("x", Tensor::zeros(DType::F32, &[4, 2]).unwrap()),
             ("mask", Tensor::from_slice(&[3], &[1f32, 2., 3.])),
             ("t", Tensor::scalar(7f32)),
@@ -496,7 +506,7 @@ mod tests {
     #[test]
     fn warns_about_unused_entries_and_keeps_labels() {
         let model = signature(vec![port("image", &[batch(), Dim::Fixed(2)])]);
-        let (_folder, source) = npz(&[
+        let (_dir, source) = npz(&[
             ("image", Tensor::zeros(DType::F32, &[2, 2]).unwrap()),
             ("label", Tensor::from_slice(&[2], &[7i64, 1])),
             ("other", Tensor::scalar(0f32)),
@@ -509,9 +519,9 @@ mod tests {
 
     #[test]
     fn rejects_directory_without_images_and_model_with_two_inputs() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("readme.txt"), "no picture").unwrap();
-        let source = Source::parse(&folder.path().display().to_string(), image::Normalization::default());
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("readme.txt"), "no picture").unwrap();
+        let source = Source::parse(&dir.path().display().to_string(), image::Normalization::default());
         let image = port("x", &[batch(), Dim::Fixed(1), Dim::Fixed(2), Dim::Fixed(2)]);
         assert_eq!(fails(&source, &signature(vec![image.clone()])).code, codes::frontends::NO_CALIBRATION_DATA);
         assert_eq!(fails(&source, &signature(vec![image.clone(), image])).code, codes::frontends::CALIBRATION_MISFIT);

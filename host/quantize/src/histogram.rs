@@ -52,14 +52,14 @@ impl Histogram {
         }
         self.min = self.min.min(f64::from(min));
         self.max = self.max.max(f64::from(max));
-        self.reach(f64::from(min.abs().max(max.abs())));
+        self.cover(f64::from(min.abs().max(max.abs())));
         let per_unit = if self.limit > 0.0 { HALF_BINS as f64 / self.limit } else { 0.0 };
         for &v in values {
             if v == 0.0 {
                 self.zeros += 1;
             } else if v.is_finite() {
-                let at = (f64::from(v) * per_unit).floor() + HALF_BINS as f64;
-                self.bins[(at as usize).min(2 * HALF_BINS - 1)] += 1;
+                let bin = (f64::from(v) * per_unit).floor() + HALF_BINS as f64;
+                self.bins[(bin as usize).min(2 * HALF_BINS - 1)] += 1;
             } else {
                 self.not_finite += 1;
             }
@@ -67,17 +67,17 @@ impl Histogram {
     }
 
     /// Widens the bins until they cover `value`.
-    fn reach(&mut self, value: f64) {
+    fn cover(&mut self, value: f64) {
         if self.limit == 0.0 {
             self.limit = value;
         }
         while self.limit < value {
             self.limit *= 2.0;
-            let mut wide = vec![0; 2 * HALF_BINS];
+            let mut wide_bins = vec![0; 2 * HALF_BINS];
             for (i, pair) in self.bins.chunks(2).enumerate() {
-                wide[HALF_BINS / 2 + i] = pair[0] + pair[1];
+                wide_bins[HALF_BINS / 2 + i] = pair[0] + pair[1];
             }
-            self.bins = wide;
+            self.bins = wide_bins;
         }
     }
 
@@ -102,7 +102,7 @@ impl Histogram {
     }
 
     /// Returns the center and count of each non-empty bin, in ascending order; zeros are excluded.
-    pub fn filled(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
+    pub fn non_empty_bins(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let width = self.width();
         let bins = self.bins.iter().enumerate().filter(|(_, count)| **count > 0);
         bins.map(move |(i, &count)| ((i as f64 - HALF_BINS as f64 + 0.5) * width, count))
@@ -113,25 +113,25 @@ impl Histogram {
         (0..HALF_BINS).map(|i| self.bins[HALF_BINS + i] + self.bins[HALF_BINS - 1 - i]).collect()
     }
 
-    /// Returns the quantile `share` (0 to 1) of the values, interpolated within its bin.
-    pub fn quantile(&self, share: f64) -> f64 {
+    /// Returns the quantile `fraction` (0 to 1) of the values, interpolated within its bin.
+    pub fn quantile(&self, fraction: f64) -> f64 {
         let range = self.range();
-        let wanted = share.clamp(0.0, 1.0) * self.count() as f64;
-        let mut below = 0.0;
+        let target_count = fraction.clamp(0.0, 1.0) * self.count() as f64;
+        let mut count_below = 0.0;
         let width = self.width();
         for i in 0..2 * HALF_BINS {
             if i == HALF_BINS && self.zeros > 0 {
-                below += self.zeros as f64;
-                if below >= wanted {
+                count_below += self.zeros as f64;
+                if count_below >= target_count {
                     return 0f64.clamp(range.lo, range.hi);
                 }
             }
             let count = self.bins[i] as f64;
-            if count > 0.0 && below + count >= wanted {
+            if count > 0.0 && count_below + count >= target_count {
                 let start = (i as f64 - HALF_BINS as f64) * width;
-                return (start + width * (wanted - below).max(0.0) / count).clamp(range.lo, range.hi);
+                return (start + width * (target_count - count_below).max(0.0) / count).clamp(range.lo, range.hi);
             }
-            below += count;
+            count_below += count;
         }
         range.hi
     }
@@ -151,9 +151,12 @@ mod tests {
         assert_eq!(h.width(), 4.0 / HALF_BINS as f64);
         assert_eq!(h.range(), Range { lo: -3.5, hi: 1.0 });
         assert_eq!(h.count(), 6);
-        let filled: Vec<_> = h.filled().collect();
-        let half = h.width() / 2.0;
-        assert_eq!(filled, [(-3.5 + half, 1), (-0.5 + half, 1), (0.25 + half, 2), (1.0 - half, 1)]);
+        let bins: Vec<_> = h.non_empty_bins().collect();
+        let half_width = h.width() / 2.0;
+        assert_eq!(
+            bins,
+            [(-3.5 + half_width, 1), (-0.5 + half_width, 1), (0.25 + half_width, 2), (1.0 - half_width, 1)]
+        );
         assert_eq!(h.magnitudes().iter().sum::<u64>(), 5);
     }
 
@@ -181,9 +184,9 @@ mod tests {
         let mut h = Histogram::default();
         let values: Vec<f32> = (0..100_000).map(|i| (i as f32 + 0.5) / 50_000.0 - 1.0).collect();
         h.add(&values);
-        for share in [0.0, 0.01, 0.25, 0.5, 0.9, 0.999, 1.0] {
-            let wanted = 2.0 * share - 1.0;
-            assert!((h.quantile(share) - wanted).abs() < 1e-3, "{share}: {}", h.quantile(share));
+        for fraction in [0.0, 0.01, 0.25, 0.5, 0.9, 0.999, 1.0] {
+            let expected = 2.0 * fraction - 1.0;
+            assert!((h.quantile(fraction) - expected).abs() < 1e-3, "{fraction}: {}", h.quantile(fraction));
         }
         // Half of the values are 0 and half are 1, so every quantile below 0.5 is 0.
         let mut h = Histogram::default();

@@ -13,13 +13,13 @@ const NAMES: &[&str] = &["label", "labels", "y"];
 /// Removes the label entry from the entries of a file and returns the labels. An entry that is a model input is never
 /// the label entry.
 pub fn take_entry(entries: &mut Vec<(String, Tensor)>, ports: &[PortInfo]) -> Option<Vec<i64>> {
-    let at = entries.iter().position(|(name, tensor)| {
+    let index = entries.iter().position(|(name, tensor)| {
         NAMES.contains(&name.as_str())
             && ports.iter().all(|port| port.name != *name)
             && tensor.shape().len() == 1
             && tensor.view().to_i64s().is_some()
     })?;
-    entries.swap_remove(at).1.view().to_i64s()
+    entries.swap_remove(index).1.view().to_i64s()
 }
 
 /// Reads labels from an integer array (`.npy`, `.pb`, or the entry `label` or the only entry of an `.npz`), or from a
@@ -28,21 +28,22 @@ pub fn take_entry(entries: &mut Vec<(String, Tensor)>, ports: &[PortInfo]) -> Op
 /// # Errors
 /// E0512 if the file cannot be read or contains anything but integers.
 pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
-    let bad = |why: String| Failure::from(io::bad_file(path, why));
+    let label_error = |reason: String| Failure::from(io::bad_file(path, reason));
     match path.extension().and_then(|e| e.to_str()) {
         Some("npy" | "npz" | "pb") => {
             let tensor = io::read_tensor(path, Some("label"))?;
             let values = tensor.view().to_i64s().filter(|_| tensor.shape().len() == 1);
-            values.ok_or_else(|| bad(format!("expected a vector of integer labels, found {tensor:?}")))
+            values.ok_or_else(|| label_error(format!("expected a vector of integer labels, found {tensor:?}")))
         }
         _ => {
-            let text = io::read_text(path).map_err(|e| bad(e.to_string()))?;
+            let text = io::read_text(path).map_err(|e| label_error(e.to_string()))?;
             let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
             lines
                 .map(|(i, line)| {
-                    let number = line.trim().parse();
-                    number
-                        .map_err(|_| bad(format!("line {}: expected a class index, found \"{}\"", i + 1, line.trim())))
+                    let parsed_label = line.trim().parse();
+                    parsed_label.map_err(|_| {
+                        label_error(format!("line {}: expected a class index, found \"{}\"", i + 1, line.trim()))
+                    })
                 })
                 .collect()
         }
@@ -69,8 +70,8 @@ pub fn count_correct(outputs: &[f64], labels: &[i64]) -> usize {
     let classes = outputs.len() / labels.len().max(1);
     let rows = outputs.chunks(classes.max(1)).zip(labels);
     rows.filter(|(row, label)| {
-        let best = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a)));
-        best.is_some_and(|best| best as i64 == **label)
+        let predicted = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a)));
+        predicted.is_some_and(|predicted| predicted as i64 == **label)
     })
     .count()
 }
@@ -81,15 +82,15 @@ mod tests {
 
     #[test]
     fn labels_from_texts_and_arrays() {
-        let folder = tempfile::tempdir().unwrap();
-        let text = folder.path().join("labels.txt");
+        let dir = tempfile::tempdir().unwrap();
+        let text = dir.path().join("labels.txt");
         std::fs::write(&text, "3\n\n 1\n").unwrap();
         assert_eq!(read(&text).unwrap(), [3, 1]);
         std::fs::write(&text, "3\ncat\n").unwrap();
         assert!(
             read(&text).unwrap_err().diagnostics[0].message.contains("line 2: expected a class index, found \"cat\"")
         );
-        let array = folder.path().join("labels.npy");
+        let array = dir.path().join("labels.npy");
         io::npy::write(&array, &Tensor::from_slice(&[2], &[5u8, 6])).unwrap();
         assert_eq!(read(&array).unwrap(), [5, 6]);
         io::npy::write(&array, &Tensor::from_slice(&[2], &[5f32, 6.0])).unwrap();

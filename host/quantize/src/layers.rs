@@ -39,8 +39,8 @@ pub struct Layer {
 pub fn always_evaluated(module: &Module) -> BTreeSet<ExprId> {
     use byoc_ir::ir::Expr;
     let Some(main) = module.main() else { return BTreeSet::new() };
-    let enters = |_: ExprId, expr: &Expr| !matches!(expr, Expr::Function(_) | Expr::If { .. });
-    module.post_order(main.body, enters).into_iter().collect()
+    let is_transparent = |_: ExprId, expr: &Expr| !matches!(expr, Expr::Function(_) | Expr::If { .. });
+    module.post_order(main.body, is_transparent).into_iter().collect()
 }
 
 /// Returns all layers, in evaluation order.
@@ -87,7 +87,7 @@ fn layer(module: &Module, call: ExprId) -> Option<Layer> {
     }
     let weight = module.expr(*arguments.args.get(1)?).as_constant();
     let data = module.ty(arguments.args[0]).as_tensor()?;
-    let found = match weight {
+    let weight_source = match weight {
         None => Some("the weight is not constant".to_owned()),
         Some(weight) if weight.dtype() != DType::F32 || data.dtype != DType::F32 => {
             Some(format!("expected float32 operands, found {} and {}", data.dtype, weight.dtype()))
@@ -105,7 +105,7 @@ fn layer(module: &Module, call: ExprId) -> Option<Layer> {
             }
         }
     };
-    layer.obstacle = layer.obstacle.or(found);
+    layer.obstacle = layer.obstacle.or(weight_source);
     Some(layer)
 }
 

@@ -137,15 +137,15 @@ pub fn quantize(
         pool,
     };
     if runs.count() < samples.count {
-        let (batch, left) = (runs.batch, samples.count - runs.count());
-        let message = format!("{left} samples are unused: the batch size of the model is {batch}");
+        let (batch, remaining) = (runs.batch, samples.count - runs.count());
+        let message = format!("{remaining} samples are unused: the batch size of the model is {batch}");
         warnings.push(Diagnostic::warning(codes::frontends::CALIBRATION_MISFIT, message));
     }
 
     let layers = layers::find(&float.module);
-    let mut kept = kept(&layers, &options.keep)?;
-    if layers.iter().enumerate().all(|(i, _)| kept.contains_key(&i)) {
-        return Err(nothing_to_quantize(&layers, &kept).into());
+    let mut float_layers = float_layers(&layers, &options.keep)?;
+    if layers.iter().enumerate().all(|(i, _)| float_layers.contains_key(&i)) {
+        return Err(nothing_to_quantize(&layers, &float_layers).into());
     }
     let mut quantizer = Quantizer {
         module: &float.module,
@@ -154,37 +154,45 @@ pub fn quantize(
         method: options.method,
         labels: labels.map(Vec::as_slice),
         runs: &runs,
-        seen: Statistics::default(),
+        statistics: Statistics::default(),
         progress,
     };
     let mut sensitivities = BTreeMap::new();
     if let Some(limit) = options.max_loss {
-        let found = sensitivity::keep_within(&mut quantizer, &mut kept, limit)?;
-        sensitivities = found;
-        if layers.iter().enumerate().all(|(i, _)| kept.contains_key(&i)) {
-            return Err(nothing_to_quantize(&layers, &kept).into());
+        let matching_layers = sensitivity::keep_within(&mut quantizer, &mut float_layers, limit)?;
+        sensitivities = matching_layers;
+        if layers.iter().enumerate().all(|(i, _)| float_layers.contains_key(&i)) {
+            return Err(nothing_to_quantize(&layers, &float_layers).into());
         }
     }
-    let roles = quantizer.roles(|i| !kept.contains_key(&i));
+    let roles = quantizer.roles(|i| !float_layers.contains_key(&i));
     let observed_values = observed_values(&roles);
     let ends: Vec<ExprId> = observed_values.iter().map(|&id| roles.end(id)).collect();
     quantizer.observe(&roles, &ends)?;
     let (ranges, parameters) = quantizer.parameters(&roles)?;
     let plan = quantizer.plan(&roles, &parameters);
-    let quantized = rewrite(&plan, &[])?;
+    let rewritten = rewrite(&plan, &[])?;
     progress("measuring");
-    let measured = measure(&float.module, &rewrite(&plan, &ends)?.module, &ends, quantizer.labels, &runs)?;
-    let rows =
-        rows(&quantizer, &roles, &kept, &sensitivities, &ranges, &parameters, &quantized.weight_scales, &measured);
+    let accuracy = measure(&float.module, &rewrite(&plan, &ends)?.module, &ends, quantizer.labels, &runs)?;
+    let rows = rows(
+        &quantizer,
+        &roles,
+        &float_layers,
+        &sensitivities,
+        &ranges,
+        &parameters,
+        &rewritten.weight_scales,
+        &accuracy,
+    );
     let report = Report {
         rows,
-        measured,
+        measured: accuracy,
         scheme: options.scheme.to_string(),
         method: options.method.to_string(),
-        quantized: layers.len() - kept.len(),
+        quantized: layers.len() - float_layers.len(),
         layers: layers.len(),
     };
-    Ok(Quantized { module: quantized.module, report, warnings })
+    Ok(Quantized { module: rewritten.module, report, warnings })
 }
 
 /// State shared by the quantization steps.
@@ -196,29 +204,31 @@ struct Quantizer<'a> {
     labels: Option<&'a [i64]>,
     runs: &'a Runs<'a>,
     /// Statistics of the values observed so far.
-    seen: Statistics,
+    statistics: Statistics,
     progress: &'a dyn Fn(&str),
 }
 
 impl<'a> Quantizer<'a> {
-    fn roles(&self, chosen: impl Fn(usize) -> bool) -> Roles {
-        Roles::new(self.module, self.layers, chosen)
+    fn roles(&self, is_selected: impl Fn(usize) -> bool) -> Roles {
+        Roles::new(self.module, self.layers, is_selected)
     }
 
-    /// Collects the missing histograms for `extra` and for the values whose ranges `roles` needs, and the missing input
-    /// means of the quantized layers.
-    fn observe(&mut self, roles: &Roles, extra: &[ExprId]) -> Result<(), Failure> {
-        let wanted: BTreeSet<ExprId> = roles.ranged.values().flatten().chain(extra).copied().collect();
-        let missing: Vec<ExprId> = wanted.into_iter().filter(|id| !self.seen.histograms.contains_key(id)).collect();
-        let quantized = |layer: &usize| matches!(roles.of[self.layers[*layer].call], Some(Role::Layer(_)));
-        let averaged: Vec<usize> =
-            (0..self.layers.len()).filter(|layer| quantized(layer) && !self.seen.means.contains_key(layer)).collect();
-        if missing.is_empty() && averaged.is_empty() {
+    /// Collects the missing histograms for `extra_exprs` and for the values whose ranges `roles` needs, and the missing
+    /// input means of the quantized layers.
+    fn observe(&mut self, roles: &Roles, extra_exprs: &[ExprId]) -> Result<(), Failure> {
+        let required_exprs: BTreeSet<ExprId> = roles.ranged.values().flatten().chain(extra_exprs).copied().collect();
+        let missing_exprs: Vec<ExprId> =
+            required_exprs.into_iter().filter(|id| !self.statistics.histograms.contains_key(id)).collect();
+        let is_quantized = |layer: &usize| matches!(roles.of[self.layers[*layer].call], Some(Role::Layer(_)));
+        let mean_layers: Vec<usize> = (0..self.layers.len())
+            .filter(|layer| is_quantized(layer) && !self.statistics.means.contains_key(layer))
+            .collect();
+        if missing_exprs.is_empty() && mean_layers.is_empty() {
             return Ok(());
         }
         (self.progress)("calibrating");
-        let seen = calibrate::statistics(self.module, &missing, self.layers, &averaged, self.runs)?;
-        for (&id, histogram) in &seen.histograms {
+        let statistics = calibrate::statistics(self.module, &missing_exprs, self.layers, &mean_layers, self.runs)?;
+        for (&id, histogram) in &statistics.histograms {
             if histogram.not_finite() > 0 {
                 let name = layers::name(self.module, id);
                 let message = format!(
@@ -231,8 +241,8 @@ impl<'a> Quantizer<'a> {
                     .into());
             }
         }
-        self.seen.histograms.extend(seen.histograms);
-        self.seen.means.extend(seen.means);
+        self.statistics.histograms.extend(statistics.histograms);
+        self.statistics.means.extend(statistics.means);
         Ok(())
     }
 
@@ -240,8 +250,8 @@ impl<'a> Quantizer<'a> {
     fn parameters(&self, roles: &Roles) -> Result<(BTreeMap<ExprId, Range>, BTreeMap<ExprId, Parameters>), Failure> {
         let mut ranges = BTreeMap::new();
         for (&group, values) in &roles.ranged {
-            let seen = values.iter().filter_map(|id| self.seen.histograms.get(id));
-            let range = seen.map(|histogram| self.method.range(histogram, &self.scheme)).reduce(Range::union);
+            let histograms = values.iter().filter_map(|id| self.statistics.histograms.get(id));
+            let range = histograms.map(|histogram| self.method.range(histogram, &self.scheme)).reduce(Range::union);
             ranges.insert(group, range.unwrap_or_default());
         }
         let parameters = ranges.iter().map(|(&group, &range)| (group, self.scheme.parameters(range))).collect();
@@ -250,56 +260,55 @@ impl<'a> Quantizer<'a> {
 
     fn plan<'p>(&'p self, roles: &'p Roles, parameters: &'p BTreeMap<ExprId, Parameters>) -> Plan<'p> {
         let Quantizer { module, layers, scheme, .. } = *self;
-        Plan { module, layers, roles, parameters, means: &self.seen.means, scheme }
+        Plan { module, layers, roles, parameters, means: &self.statistics.means, scheme }
     }
 }
 
 /// Returns the values that have separate scales, in evaluation order: the results of layers, additions, concatenations
 /// and average pooling.
 fn observed_values(roles: &Roles) -> Vec<ExprId> {
-    let own = |role: &Role| matches!(role, Role::Layer(_) | Role::Mean(_) | Role::Add | Role::Concatenate);
-    roles.of.iter().filter(|(_, role)| role.as_ref().is_some_and(own)).map(|(id, _)| id).collect()
+    let is_own = |role: &Role| matches!(role, Role::Layer(_) | Role::Mean(_) | Role::Add | Role::Concatenate);
+    roles.of.iter().filter(|(_, role)| role.as_ref().is_some_and(is_own)).map(|(id, _)| id).collect()
 }
 
 fn rows(
     quantizer: &Quantizer<'_>,
     roles: &Roles,
-    kept: &BTreeMap<usize, String>,
+    float_layers: &BTreeMap<usize, String>,
     sensitivities: &BTreeMap<usize, f64>,
     ranges: &BTreeMap<ExprId, Range>,
     parameters: &BTreeMap<ExprId, Parameters>,
     weight_scales: &[Option<Vec<f32>>],
-    measured: &Measured,
+    accuracy: &Measured,
 ) -> Vec<Row> {
     let mut rows: BTreeMap<ExprId, Row> = BTreeMap::new();
-    for (&id, &noise) in observed_values(roles).iter().zip(&measured.signal_to_noise) {
+    for (&id, &noise) in observed_values(roles).iter().zip(&accuracy.signal_to_noise) {
         let Some(role) = &roles.of[id] else { continue };
         let group = roles.group(roles.end(id));
-        let number = match role {
-            Role::Layer(number) => Some(*number),
+        let layer_index = match role {
+            Role::Layer(layer_index) => Some(*layer_index),
             _ => None,
         };
         let input = inputs(quantizer.module, id, role).first().map(|&input| roles.group(input));
-        let seen = quantizer.seen.histograms.get(&roles.end(id)).map(Histogram::range);
-        let scales = number.and_then(|number| weight_scales.get(number)?.as_ref());
-        let bounds = |scales: &Vec<f32>| {
-            scales.iter().fold((f32::INFINITY, 0f32), |(least, most), &s| (least.min(s), most.max(s)))
-        };
+        let range = quantizer.statistics.histograms.get(&roles.end(id)).map(Histogram::range);
+        let scales = layer_index.and_then(|layer_index| weight_scales.get(layer_index)?.as_ref());
+        let bounds =
+            |scales: &Vec<f32>| scales.iter().fold((f32::INFINITY, 0f32), |(min, max), &s| (min.min(s), max.max(s)));
         let row = Row {
             layer: layers::name(quantizer.module, id),
             operator: quantizer.module.expr(id).as_op_call().map_or("", |(operator, _)| op::get(operator).name),
             kept: None,
-            range: ranges.get(&group).copied().or(seen),
+            range: ranges.get(&group).copied().or(range),
             output: parameters.get(&group).copied(),
-            input: number.and(input).and_then(|group| parameters.get(&group)).copied(),
+            input: layer_index.and(input).and_then(|group| parameters.get(&group)).copied(),
             weight_scale: scales.map(bounds),
             signal_to_noise: noise,
-            sensitivity: number.and_then(|number| sensitivities.get(&number)).copied(),
+            sensitivity: layer_index.and_then(|layer_index| sensitivities.get(&layer_index)).copied(),
         };
         rows.insert(id, row);
     }
-    for (number, reason) in kept {
-        let layer = &quantizer.layers[*number];
+    for (layer_index, reason) in float_layers {
+        let layer = &quantizer.layers[*layer_index];
         let row = Row {
             layer: layer.name.clone(),
             operator: layer.operator,
@@ -309,7 +318,7 @@ fn rows(
             input: None,
             weight_scale: None,
             signal_to_noise: None,
-            sensitivity: sensitivities.get(number).copied(),
+            sensitivity: sensitivities.get(layer_index).copied(),
         };
         rows.insert(layer.call, row);
     }
@@ -317,39 +326,41 @@ fn rows(
 }
 
 /// Returns the layers that stay in float, because of an obstacle or a user option, with the reasons.
-fn kept(layers: &[Layer], keep: &Keep) -> Result<BTreeMap<usize, String>, Failure> {
-    let mut kept = BTreeMap::new();
+fn float_layers(layers: &[Layer], keep: &Keep) -> Result<BTreeMap<usize, String>, Failure> {
+    let mut float_layers = BTreeMap::new();
     let mut errors = Vec::new();
     for name in &keep.names {
-        let found: Vec<usize> = (0..layers.len()).filter(|&i| layers[i].name == *name).collect();
-        if found.is_empty() {
+        let sensitivities: Vec<usize> = (0..layers.len()).filter(|&i| layers[i].name == *name).collect();
+        if sensitivities.is_empty() {
             let names = layers.iter().map(|layer| layer.name.as_str());
             let error = Diagnostic::error(codes::passes::UNKNOWN_LAYER, format!("the model has no layer \"{name}\""))
                 .note(format!("layers of the model: {}", names.clone().collect::<Vec<_>>().join(", ")));
             errors.push(match nearest(name, names) {
-                Some(near) => error.help(format!("did you mean \"{near}\"?")),
+                Some(suggestion) => error.help(format!("did you mean \"{suggestion}\"?")),
                 None => error,
             });
         }
-        kept.extend(found.into_iter().map(|i| (i, "kept by name".to_owned())));
+        float_layers.extend(sensitivities.into_iter().map(|i| (i, "kept by name".to_owned())));
     }
     if !errors.is_empty() {
         return Err(errors.into());
     }
     if keep.first
-        && let Some(first) = layers.iter().position(|layer| layer.operator == "nn.conv2d")
+        && let Some(first_conv) = layers.iter().position(|layer| layer.operator == "nn.conv2d")
     {
-        kept.entry(first).or_insert_with(|| "the first convolution; --keep none quantizes it too".to_owned());
+        float_layers
+            .entry(first_conv)
+            .or_insert_with(|| "the first convolution; --keep none quantizes it too".to_owned());
     }
     for (i, layer) in layers.iter().enumerate() {
         if let Some(obstacle) = &layer.obstacle {
-            kept.insert(i, obstacle.clone());
+            float_layers.insert(i, obstacle.clone());
         }
     }
-    Ok(kept)
+    Ok(float_layers)
 }
 
-fn nothing_to_quantize(layers: &[Layer], kept: &BTreeMap<usize, String>) -> Diagnostic {
+fn nothing_to_quantize(layers: &[Layer], float_layers: &BTreeMap<usize, String>) -> Diagnostic {
     const SHOWN: usize = 8;
     let mut error =
         Diagnostic::error(codes::passes::NOTHING_TO_QUANTIZE, "expected at least one layer to quantize, found none");
@@ -357,7 +368,7 @@ fn nothing_to_quantize(layers: &[Layer], kept: &BTreeMap<usize, String>) -> Diag
         return error.note("layers are convolutions (nn.conv2d) and matrix products (nn.dense) with constant weights");
     }
     for (i, layer) in layers.iter().enumerate().take(SHOWN) {
-        let reason = kept.get(&i).map_or("", String::as_str);
+        let reason = float_layers.get(&i).map_or("", String::as_str);
         error = error.note(format!("{} ({}): {reason}", layer.name, layer.operator));
     }
     if layers.len() > SHOWN {

@@ -48,15 +48,15 @@ mod tests {
 
     #[test]
     fn means_over_samples_and_positions() {
-        let first: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let first_values: Vec<f32> = (0..12).map(|i| i as f32).collect();
         let mut nchw = ChannelMeans::new(1);
-        nchw.add(&Tensor::from_slice(&[2, 3, 1, 2], &first));
+        nchw.add(&Tensor::from_slice(&[2, 3, 1, 2], &first_values));
         // Channel 0 has the values 0, 1, 6 and 7.
         assert_eq!(nchw.means(3), Some(vec![3.5, 5.5, 7.5]));
         nchw.add(&Tensor::from_slice(&[1, 3, 1, 2], &[9.5f32; 6]));
         assert_eq!(nchw.means(3), Some(vec![5.5, 41.0 / 6.0, 49.0 / 6.0]));
         let mut rows = ChannelMeans::new(1);
-        rows.add(&Tensor::from_slice(&[4, 3], &first));
+        rows.add(&Tensor::from_slice(&[4, 3], &first_values));
         assert_eq!(rows.means(3), Some(vec![4.5, 5.5, 6.5]));
     }
 

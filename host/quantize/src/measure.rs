@@ -47,14 +47,14 @@ impl Power {
     }
 }
 
-/// Runs both models over the calibration data and compares their results. The additional results of `quantized` must be
-/// the quantized counterparts of the values `observed_values` of the float model.
+/// Runs both models over the calibration data and compares their results. The additional results of `quantized_module`
+/// must be the quantized counterparts of the values `observed_values` of the float model.
 ///
 /// # Errors
 /// If a model cannot be run.
 pub fn measure(
     float: &Module,
-    quantized: &Module,
+    quantized_module: &Module,
     observed_values: &[ExprId],
     labels: Option<&[i64]>,
     runs: &Runs<'_>,
@@ -63,7 +63,7 @@ pub fn measure(
     let mut powers = vec![Power::default(); observed_values.len()];
     let (mut cosines, mut rows) = (0.0, 0);
     let mut outputs = [Vec::new(), Vec::new()];
-    runs.each(&[&float, quantized], |results| {
+    runs.for_each(&[&float, quantized_module], |results| {
         let [a, b] = &results[..] else { return Ok(()) };
         let (first_a, first_b) = (a.len() - observed_values.len(), b.len() - observed_values.len());
         for ((power, a), b) in powers.iter_mut().zip(&a[first_a..]).zip(&b[first_b..]) {

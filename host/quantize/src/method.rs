@@ -37,9 +37,9 @@ impl Method {
                 "mse" => Ok(Method::MeanSquaredError),
                 _ => Err(format!("expected min-max, percentile[:P], entropy or mse, found {text}")),
             },
-            Some(("percentile", share)) => match share.parse::<f64>() {
+            Some(("percentile", fraction)) => match fraction.parse::<f64>() {
                 Ok(percent) if (50.0..=100.0).contains(&percent) => Ok(Method::Percentile(percent / 100.0)),
-                _ => Err(format!("expected a percentile from 50 to 100, found {share}")),
+                _ => Err(format!("expected a percentile from 50 to 100, found {fraction}")),
             },
             Some(_) => Err(format!("expected min-max, percentile[:P], entropy or mse, found {text}")),
         }
@@ -47,10 +47,12 @@ impl Method {
 
     /// Returns the range for values with the histogram `values`.
     pub fn range(self, values: &Histogram, scheme: &Scheme) -> Range {
-        let all = values.range();
+        let full_range = values.range();
         match self {
-            Method::MinMax => all,
-            Method::Percentile(share) => Range { lo: values.quantile(1.0 - share), hi: values.quantile(share) },
+            Method::MinMax => full_range,
+            Method::Percentile(fraction) => {
+                Range { lo: values.quantile(1.0 - fraction), hi: values.quantile(fraction) }
+            }
             Method::Entropy => entropy(values, scheme),
             Method::MeanSquaredError => mean_squared_error(values, scheme),
         }
@@ -62,7 +64,7 @@ impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Method::MinMax => f.write_str("min-max"),
-            Method::Percentile(share) => write!(f, "percentile:{}", (share * 1e8).round() / 1e6),
+            Method::Percentile(fraction) => write!(f, "percentile:{}", (fraction * 1e8).round() / 1e6),
             Method::Entropy => f.write_str("entropy"),
             Method::MeanSquaredError => f.write_str("mse"),
         }
@@ -74,44 +76,44 @@ impl fmt::Display for Method {
 /// the distribution of the values that are not clipped, merged into one level per integer. Zeros are excluded, as the
 /// original excludes its first bin.
 fn entropy(values: &Histogram, scheme: &Scheme) -> Range {
-    let all = values.range();
+    let full_range = values.range();
     let counts = values.magnitudes();
-    let used = counts.iter().rposition(|&c| c > 0).map_or(0, |last| last + 1);
+    let used_bins = counts.iter().rposition(|&c| c > 0).map_or(0, |last| last + 1);
     // Values of one sign use all integers of an asymmetric scheme; otherwise, magnitudes use half of the integers.
-    let levels = if scheme.symmetric || all.lo < 0.0 && all.hi > 0.0 { 128 } else { 256 };
-    let mut best = (f64::INFINITY, used);
-    for kept in levels..=used {
-        let divergence = divergence(&counts[..used], kept, levels);
-        if divergence < best.0 {
-            best = (divergence, kept);
+    let levels = if scheme.symmetric || full_range.lo < 0.0 && full_range.hi > 0.0 { 128 } else { 256 };
+    let mut best_error = (f64::INFINITY, used_bins);
+    for kept_bins in levels..=used_bins {
+        let divergence = divergence(&counts[..used_bins], kept_bins, levels);
+        if divergence < best_error.0 {
+            best_error = (divergence, kept_bins);
         }
     }
-    all.within(best.1 as f64 * values.width())
+    full_range.within(best_error.1 as f64 * values.width())
 }
 
-/// Returns the divergence of the distribution that merges the first `kept` bins into `levels` levels from the
-/// distribution that clips the values of all later bins to the last of the `kept` bins.
-pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
-    let outside: u64 = counts[kept..].iter().sum();
-    let inside: u64 = counts[..kept].iter().sum();
-    let total = (inside + outside) as f64;
-    if inside == 0 {
+/// Returns the divergence of the distribution that merges the first `kept_bins` bins into `levels` levels from the
+/// distribution that clips the values of all later bins to the last of the `kept_bins` bins.
+pub(super) fn divergence(counts: &[u64], kept_bins: usize, levels: usize) -> f64 {
+    let clipped_count: u64 = counts[kept_bins..].iter().sum();
+    let inside_count: u64 = counts[..kept_bins].iter().sum();
+    let total_count = (inside_count + clipped_count) as f64;
+    if inside_count == 0 {
         return f64::INFINITY;
     }
     let mut sum = 0.0;
     for level in 0..levels {
-        let bins = level * kept / levels..(level + 1) * kept / levels;
+        let bins = level * kept_bins / levels..(level + 1) * kept_bins / levels;
         let level_counts = &counts[bins.clone()];
-        let filled = level_counts.iter().filter(|&&c| c > 0).count();
+        let non_empty_levels = level_counts.iter().filter(|&&c| c > 0).count();
         let count: u64 = level_counts.iter().sum();
-        let q = count as f64 / (filled.max(1) as f64 * inside as f64);
+        let q = count as f64 / (non_empty_levels.max(1) as f64 * inside_count as f64);
         for (i, &c) in bins.zip(level_counts) {
-            let last = i + 1 == kept;
-            let p = (c + if last { outside } else { 0 }) as f64 / total;
+            let is_last = i + 1 == kept_bins;
+            let p = (c + if is_last { clipped_count } else { 0 }) as f64 / total_count;
             if p > 0.0 {
                 // The probability in Q of a last bin with only clipped values is 0; the probability of a single value
                 // is assumed instead.
-                let q = if c > 0 { q } else { 1.0 / total };
+                let q = if c > 0 { q } else { 1.0 / total_count };
                 sum += p * (p / q).ln();
             }
         }
@@ -128,45 +130,45 @@ fn mean_squared_error(values: &Histogram, scheme: &Scheme) -> Range {
     if scheme.power_of_two {
         return best_power_of_two_range(values, scheme);
     }
-    let all = values.range();
-    let filled: Vec<(f64, u64)> = values.filled().collect();
-    let mut best = (f64::INFINITY, all);
+    let full_range = values.range();
+    let bins: Vec<(f64, u64)> = values.non_empty_bins().collect();
+    let mut best_error = (f64::INFINITY, full_range);
     for factor in (1..=FACTORS).rev() {
         let factor = f64::from(factor) / f64::from(FACTORS);
         let range = if scheme.symmetric {
-            all.within(factor * all.hi.max(-all.lo))
+            full_range.within(factor * full_range.hi.max(-full_range.lo))
         } else {
-            Range { lo: all.lo * factor, hi: all.hi * factor }
+            Range { lo: full_range.lo * factor, hi: full_range.hi * factor }
         };
         let step = f64::from(scheme.parameters(range).scale);
-        let error = squared_error(&filled, range, step);
-        if error < best.0 {
-            best = (error, range);
+        let error = squared_error(&bins, range, step);
+        if error < best_error.0 {
+            best_error = (error, range);
         }
     }
-    best.1
+    best_error.1
 }
 
 /// Finds the range of the power-of-two scale with the smallest squared error of rounding and clipping the histogram's
 /// values. The error is computed from the integers, which may cover more than the range, since the scale of a range is
 /// rounded up to a power of two.
 fn best_power_of_two_range(values: &Histogram, scheme: &Scheme) -> Range {
-    let all = values.range();
-    let filled: Vec<(f64, u64)> = values.filled().collect();
+    let full_range = values.range();
+    let bins: Vec<(f64, u64)> = values.non_empty_bins().collect();
     let range = |scale: f32| {
-        let reach = scheme.steps() * f64::from(scale);
+        let limit = scheme.steps() * f64::from(scale);
         if scheme.symmetric {
-            return all.within(reach);
+            return full_range.within(limit);
         }
-        // Rounding must not increase the width of the range above `reach`, since that would double the scale.
-        let factor = (reach / scheme.reach(all)).min(1.0) * (1.0 - 1e-12);
-        Range { lo: all.lo * factor, hi: all.hi * factor }
+        // Rounding must not increase the width of the range above `limit`, since that would double the scale.
+        let factor = (limit / scheme.reach(full_range)).min(1.0) * (1.0 - 1e-12);
+        Range { lo: full_range.lo * factor, hi: full_range.hi * factor }
     };
     let error = |scale: f32| {
         let parameters = scheme.parameters(range(scale));
-        filled.iter().map(|&(value, count)| count as f64 * scheme.error(parameters, value).powi(2)).sum()
+        bins.iter().map(|&(value, count)| count as f64 * scheme.error(parameters, value).powi(2)).sum()
     };
-    range(best_power_of_two(scheme.parameters(all).scale, 0.0, error))
+    range(best_power_of_two(scheme.parameters(full_range).scale, 0.0, error))
 }
 
 /// Returns the expected squared error of clipping to `range` and rounding to `step`, summed over (value, count) pairs.
@@ -195,7 +197,7 @@ mod tests {
         h
     }
 
-    fn normal(n: usize) -> Vec<f32> {
+    fn normal_values(n: usize) -> Vec<f32> {
         let mut random = Random::new(1);
         (0..n).map(|_| random.normal() as f32).collect()
     }
@@ -230,12 +232,12 @@ mod tests {
     fn divergence_matches_the_definition() {
         // The divergence of four bins in two levels, with P = (1, 3, 2, 2) / 8 and Q = (2, 2, 2, 2) / 8, is 1/8 ln(1/2)
         // + 3/8 ln(3/2) = 0.065405...
-        let wanted = (1.0 / 8.0) * 0.5f64.ln() + (3.0 / 8.0) * 1.5f64.ln();
-        assert!((divergence(&[1, 3, 2, 2], 4, 2) - wanted).abs() < 1e-12);
+        let expected = (1.0 / 8.0) * 0.5f64.ln() + (3.0 / 8.0) * 1.5f64.ln();
+        assert!((divergence(&[1, 3, 2, 2], 4, 2) - expected).abs() < 1e-12);
         // With the last two bins clipped, P = (1, 7) / 8 and Q = (1, 3) / 4 (two levels of one bin), so the divergence
         // is 1/8 ln(1/2) + 7/8 ln(7/6).
-        let wanted = (1.0 / 8.0) * 0.5f64.ln() + (7.0 / 8.0) * (7.0f64 / 6.0).ln();
-        assert!((divergence(&[1, 3, 2, 2], 2, 2) - wanted).abs() < 1e-12);
+        let expected = (1.0 / 8.0) * 0.5f64.ln() + (7.0 / 8.0) * (7.0f64 / 6.0).ln();
+        assert!((divergence(&[1, 3, 2, 2], 2, 2) - expected).abs() < 1e-12);
         // An empty bin has probability 0 in Q, so P = Q.
         assert!(divergence(&[4, 0, 2, 2], 4, 2).abs() < 1e-12);
         assert_eq!(divergence(&[0, 0, 1], 2, 2), f64::INFINITY);
@@ -243,7 +245,7 @@ mod tests {
 
     #[test]
     fn entropy_clips_a_long_tail_and_keeps_a_uniform_distribution() {
-        let tail = histogram(normal(100_000).into_iter().chain([60.0]));
+        let tail = histogram(normal_values(100_000).into_iter().chain([60.0]));
         let range = Method::Entropy.range(&tail, &Scheme::SYMMETRIC);
         assert!(range.hi < 20.0 && range.hi > 2.0, "{range:?}");
         let uniform = histogram((0..100_000).map(|i| i as f32 / 50_000.0 - 1.0));
@@ -263,12 +265,12 @@ mod tests {
     fn the_best_clipping_of_a_normal_distribution_at_eight_bits() {
         // The minimum of step²/12 + 2 E[(x - c)² ; x > c] with step = c / 127, found numerically, is at c = 3.92
         // standard deviations.
-        let h = histogram(normal(400_000));
+        let h = histogram(normal_values(400_000));
         let range = Method::MeanSquaredError.range(&h, &Scheme::SYMMETRIC);
         assert!((range.hi - 3.92).abs() < 0.25, "{range:?}");
         // One outlier at 50 among N values moves the bound to the solution c of N c / (12 * 127²) = 50 - c, which is
         // 16.3 for N = 400,000.
-        let h = histogram(normal(400_000).into_iter().chain([50.0]));
+        let h = histogram(normal_values(400_000).into_iter().chain([50.0]));
         let range = Method::MeanSquaredError.range(&h, &Scheme::SYMMETRIC);
         assert!((range.hi - 16.3).abs() < 0.5, "{range:?}");
     }
@@ -289,35 +291,35 @@ mod tests {
         let scale = |values: &[f32], method: Method| {
             scheme.parameters(method.range(&histogram(values.iter().copied()), &scheme)).scale
         };
-        let mut narrowed = 0;
+        let mut narrower_count = 0;
         for i in 0..12 {
-            let scaled: Vec<f32> = normal(20_000).iter().map(|v| v * 1.12f32.powi(i)).collect();
-            let cubed: Vec<f32> = scaled.iter().map(|v| v.powi(3)).collect();
-            let positive: Vec<f32> = scaled.iter().map(|v| v.max(0.0)).collect();
-            for values in [scaled, cubed, positive] {
-                let best = scale(&values, Method::MeanSquaredError);
-                assert_eq!(best, best_by_search(&values), "{i}");
-                narrowed += usize::from(best < scale(&values, Method::MinMax));
+            let scaled_values: Vec<f32> = normal_values(20_000).iter().map(|v| v * 1.12f32.powi(i)).collect();
+            let cubed_values: Vec<f32> = scaled_values.iter().map(|v| v.powi(3)).collect();
+            let positive: Vec<f32> = scaled_values.iter().map(|v| v.max(0.0)).collect();
+            for values in [scaled_values, cubed_values, positive] {
+                let best_scale = scale(&values, Method::MeanSquaredError);
+                assert_eq!(best_scale, best_by_search(&values), "{i}");
+                narrower_count += usize::from(best_scale < scale(&values, Method::MinMax));
             }
         }
-        assert!((6..=30).contains(&narrowed), "{narrowed}");
+        assert!((6..=30).contains(&narrower_count), "{narrower_count}");
     }
 
     #[test]
     fn best_power_of_two_of_an_asymmetric_scheme() {
         let scheme = Scheme::parse("asymmetric,power-of-two").unwrap();
         for i in 0..12 {
-            let values: Vec<f32> = normal(20_000).iter().map(|v| (v * 1.12f32.powi(i)).max(-0.3)).collect();
+            let values: Vec<f32> = normal_values(20_000).iter().map(|v| (v * 1.12f32.powi(i)).max(-0.3)).collect();
             let h = histogram(values.iter().copied());
             let range = Method::MeanSquaredError.range(&h, &scheme);
             let error =
                 |parameters| values.iter().map(|&v| scheme.error(parameters, f64::from(v)).powi(2)).sum::<f64>();
-            let found = error(scheme.parameters(range));
+            let actual_error = error(scheme.parameters(range));
             // The zero point depends on the range, so the test compares the ranges of all factors.
             for factor in 1..=1000 {
                 let factor = f64::from(factor) / 1000.0;
                 let other = Range { lo: h.range().lo * factor, hi: h.range().hi * factor };
-                assert!(found <= 1.01 * error(scheme.parameters(other)), "{i} {factor}");
+                assert!(actual_error <= 1.01 * error(scheme.parameters(other)), "{i} {factor}");
             }
         }
     }
@@ -326,7 +328,7 @@ mod tests {
     fn min_max_covers_everything_with_a_power_of_two() {
         let scheme = Scheme::parse("symmetric,power-of-two").unwrap();
         for largest in [0.9f32, 127.0, 127.1, 250.0] {
-            let h = histogram(normal(1000).into_iter().map(|v| v * 0.01).chain([-largest]));
+            let h = histogram(normal_values(1000).into_iter().map(|v| v * 0.01).chain([-largest]));
             let scale = scheme.parameters(Method::MinMax.range(&h, &scheme)).scale;
             assert!(127.0 * scale >= largest && 127.0 * scale < 2.0 * largest, "{largest}: {scale}");
         }

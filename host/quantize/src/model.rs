@@ -41,16 +41,16 @@ pub fn read(
     samples: &Samples,
 ) -> Result<FloatModel, Failure> {
     let signature = &weights.remaining(file);
-    let simplified = |shapes: &[Vec<usize>]| simplified(path, file, weights, dims, shapes);
-    let declared = declared(signature, dims);
-    let open = |dim: &Dim| dim.fixed().is_none();
+    let simplify_with = |shapes: &[Vec<usize>]| simplify(path, file, weights, dims, shapes);
+    let declared_dims = declared_dims(signature, dims);
+    let is_open = |dim: &Dim| dim.fixed().is_none();
     let shapes = samples.shapes(samples.batch());
-    let (module, mut warnings) = simplified(&shapes)?;
-    if !declared.iter().flatten().any(open) {
+    let (module, mut warnings) = simplify_with(&shapes)?;
+    if !declared_dims.iter().flatten().any(is_open) {
         return Ok(FloatModel { module, fixed_batch: Some(samples.batch()), warnings });
     }
     // Try to keep all symbolic dimensions, then only the batch dimension.
-    let batch_only: Vec<Vec<Dim>> = declared
+    let batch_only: Vec<Vec<Dim>> = declared_dims
         .iter()
         .zip(&shapes)
         .map(|(dims, shape)| {
@@ -58,28 +58,30 @@ pub fn read(
             dims.iter().zip(shape).enumerate().map(bind).collect()
         })
         .collect();
-    for wanted in [&declared, &batch_only] {
-        let other: Vec<Vec<usize>> = wanted
+    for target_dims in [&declared_dims, &batch_only] {
+        let other: Vec<Vec<usize>> = target_dims
             .iter()
             .zip(&shapes)
-            .map(|(dims, shape)| dims.iter().zip(shape).map(|(d, &n)| if open(d) { n + 1 } else { n }).collect())
+            .map(|(dims, shape)| dims.iter().zip(shape).map(|(d, &n)| if is_open(d) { n + 1 } else { n }).collect())
             .collect();
-        let Some(opened) = with_inputs(&module, wanted) else { continue };
-        let Ok((again, _)) = simplified(&other) else { continue };
-        if with_inputs(&again, wanted).is_some_and(|again| structural_equal(&opened, &again).is_ok()) {
-            return Ok(FloatModel { module: opened, fixed_batch: None, warnings });
+        let Some(open_module) = with_inputs(&module, target_dims) else { continue };
+        let Ok((other_module, _)) = simplify_with(&other) else { continue };
+        if with_inputs(&other_module, target_dims)
+            .is_some_and(|other_module| structural_equal(&open_module, &other_module).is_ok())
+        {
+            return Ok(FloatModel { module: open_module, fixed_batch: None, warnings });
         }
     }
     // The module depends on the batch size, so run one sample at a time.
     let shapes = samples.shapes(1);
-    let (module, _) = simplified(&shapes)?;
+    let (module, _) = simplify_with(&shapes)?;
     let message =
         "symbolic dimensions are fixed in the quantized model, because the float model depends on their values";
-    let fixed: Vec<String> =
+    let fixed_inputs: Vec<String> =
         signature.inputs.iter().zip(&shapes).map(|(port, shape)| format!("{} {shape:?}", port.name)).collect();
     warnings.push(
         Diagnostic::warning(codes::frontends::DIMENSIONS_FIXED, message)
-            .note(format!("fixed inputs: {}", fixed.join(", "))),
+            .note(format!("fixed inputs: {}", fixed_inputs.join(", "))),
     );
     Ok(FloatModel { module, fixed_batch: Some(1), warnings })
 }
@@ -118,13 +120,13 @@ fn with_inputs(module: &Module, inputs: &[Vec<Dim>]) -> Option<Module> {
 
 /// Returns the input dimensions declared by the file, with the dimensions in `bound` replaced by their values; an empty
 /// list for an input of unknown rank.
-fn declared(signature: &Signature, bound: &BTreeMap<String, usize>) -> Vec<Vec<Dim>> {
+fn declared_dims(signature: &Signature, bound: &BTreeMap<String, usize>) -> Vec<Vec<Dim>> {
     let fix = |dim: &Dim| dim.with_sizes(|name| bound.get(name).copied());
     signature.inputs.iter().map(|port| port.dims.iter().flatten().map(fix).collect()).collect()
 }
 
 /// Reads the model with its non-weight inputs bound to `shapes`, and runs the simplification passes.
-fn simplified(
+fn simplify(
     path: &Path,
     file: &Signature,
     weights: &WeightInputs,
@@ -140,8 +142,8 @@ fn simplified(
     let Loaded { module, mut warnings, .. } = frontend::load(path, &options)?;
     let module = weights.bind(module, file)?;
     let mut run = RunOptions { verify_each: cfg!(debug_assertions), ..RunOptions::default() };
-    let ran = manager::run(module, SIMPLIFY, &PassOptions::default(), &mut run)
+    let simplified_output = manager::run(module, SIMPLIFY, &PassOptions::default(), &mut run)
         .map_err(|error| Failure::from(error.diagnostics))?;
-    warnings.extend(ran.warnings);
-    Ok((ran.module, warnings))
+    warnings.extend(simplified_output.warnings);
+    Ok((simplified_output.module, warnings))
 }

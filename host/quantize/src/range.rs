@@ -15,8 +15,8 @@ impl Range {
         Range { lo: self.lo.min(other.lo), hi: self.hi.max(other.hi) }
     }
 
-    /// Returns the part of the range within `reach` of 0.
-    pub fn within(self, reach: f64) -> Range {
-        Range { lo: self.lo.max(-reach), hi: self.hi.min(reach) }
+    /// Returns the part of the range within `limit` of 0.
+    pub fn within(self, limit: f64) -> Range {
+        Range { lo: self.lo.max(-limit), hi: self.hi.min(limit) }
     }
 }

@@ -46,7 +46,7 @@ pub struct Report {
 }
 
 /// Converts a number to JSON; NaN and infinity, which JSON cannot represent, become null.
-fn number(value: f64) -> Value {
+fn finite_number(value: f64) -> Value {
     if value.is_finite() { json!(value) } else { Value::Null }
 }
 
@@ -62,9 +62,9 @@ impl Row {
             "range": self.range.map(|r| json!([r.lo, r.hi])),
             "output": self.output.as_ref().map(parameters),
             "input": self.input.as_ref().map(parameters),
-            "weight_scale": self.weight_scale.map(|(least, most)| json!([least, most])),
-            "signal_to_noise_db": self.signal_to_noise.map(number),
-            "sensitivity": self.sensitivity.map(number),
+            "weight_scale": self.weight_scale.map(|(min, max)| json!([min, max])),
+            "signal_to_noise_db": self.signal_to_noise.map(finite_number),
+            "sensitivity": self.sensitivity.map(finite_number),
         })
     }
 }
@@ -72,18 +72,18 @@ impl Row {
 impl Report {
     /// Returns the summary line, which follows the layer lines.
     pub fn summary(&self) -> Value {
-        let measured = &self.measured;
-        let share = |n: usize| json!(n as f64 / measured.samples.max(1) as f64);
-        let top1 = measured.correct.map(|(float, quantized)| {
-            json!({"float": share(float), "int8": share(quantized), "float_right": float, "int8_right": quantized})
+        let accuracy = &self.measured;
+        let fraction = |n: usize| json!(n as f64 / accuracy.samples.max(1) as f64);
+        let top1 = accuracy.correct.map(|(float, quantized_correct)| {
+            json!({"float": fraction(float), "int8": fraction(quantized_correct), "float_right": float, "int8_right": quantized_correct})
         });
         json!({"summary": {
             "scheme": self.scheme,
             "method": self.method,
             "layers": self.layers,
             "quantized": self.quantized,
-            "samples": measured.samples,
-            "cosine": measured.cosine,
+            "samples": accuracy.samples,
+            "cosine": accuracy.cosine,
             "top1": top1,
         }})
     }

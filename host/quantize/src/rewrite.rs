@@ -70,9 +70,9 @@ pub fn rewrite(plan: &Plan<'_>, observed_values: &[ExprId]) -> Result<Rewritten,
         }
     })?;
     let mut run = RunOptions { verify_each: cfg!(debug_assertions), ..RunOptions::default() };
-    let ran = manager::run(module, &["dead_code_elimination"], &PassOptions::default(), &mut run)
+    let output = manager::run(module, &["dead_code_elimination"], &PassOptions::default(), &mut run)
         .map_err(|e| e.diagnostics)?;
-    Ok(Rewritten { module: ran.module, weight_scales: rewriter.weight_scales })
+    Ok(Rewritten { module: output.module, weight_scales: rewriter.weight_scales })
 }
 
 /// Returns the float model with the values `observed_values` as additional results.
@@ -111,12 +111,12 @@ fn append_results(
 #[derive(Default)]
 struct IntegerForms {
     quantized: Option<ExprId>,
-    sums: Option<Sums>,
+    accumulator: Option<Accumulator>,
 }
 
 /// int32 accumulators of a layer.
 #[derive(Clone)]
-struct Sums {
+struct Accumulator {
     id: ExprId,
     /// Per-channel scales, or a single per-tensor scale.
     scales: Vec<f32>,
@@ -138,63 +138,75 @@ impl Rewriter<'_> {
     /// Creates the integer form of an operator's result, and returns its float form.
     fn operator(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, role: &Role) -> Result<ExprId, Box<Diagnostic>> {
         let Some((operator, call)) = self.plan.module.expr(id).as_op_call() else { return rebuild.copy(id) };
-        let quantized = match role {
-            Role::Layer(number) => {
-                let sums = self.layer(rebuild, *number, call)?;
-                return self.sums(rebuild, id, sums);
+        let result = match role {
+            Role::Layer(layer_index) => {
+                let accumulator = self.layer(rebuild, *layer_index, call)?;
+                return self.requantized_accumulator(rebuild, id, accumulator);
             }
             Role::Bias(bias) => {
-                let sums = self.bias(rebuild, bias, op::get(operator).name, call)?;
-                return self.sums(rebuild, id, sums);
+                let accumulator = self.bias(rebuild, bias, op::get(operator).name, call)?;
+                return self.requantized_accumulator(rebuild, id, accumulator);
             }
-            Role::RectifiedSums => {
-                let Some(sums) = self.forms.get(&call.args[0]).and_then(|forms| forms.sums.clone()) else {
+            Role::RectifiedAccumulator => {
+                let Some(accumulator) =
+                    self.forms.get(&call.args[0]).and_then(|integer_forms| integer_forms.accumulator.clone())
+                else {
                     return rebuild.copy(id);
                 };
-                let rectified = rebuild.new.op("nn.relu", &[sums.id], Attrs::none())?;
-                return self.sums(rebuild, id, Sums { id: rectified, ..sums });
+                let rectified = rebuild.new.op("nn.relu", &[accumulator.id], Attrs::none())?;
+                return self.requantized_accumulator(rebuild, id, Accumulator { id: rectified, ..accumulator });
             }
             Role::Activation { lo, hi } => self.activation(rebuild, call.args[0], *lo, *hi)?,
             Role::Mean(size) => self.mean(rebuild, id, call, *size)?,
             Role::Add => self.add(rebuild, id, call)?,
             Role::Concatenate => self.concatenate(rebuild, id, call)?,
             Role::Passthrough => {
-                let data = self.quantized(rebuild, call.args[0])?;
+                let data = self.quantized_form(rebuild, call.args[0])?;
                 rebuild.new.push(Expr::op(operator, [data], call.attrs.clone()))?
             }
         };
-        self.forms.entry(id).or_default().quantized = Some(quantized);
+        self.forms.entry(id).or_default().quantized = Some(result);
         let Parameters { scale, zero_point } = self.parameters(id);
-        let args = [quantized, float_scalar(rebuild, scale), int_scalar(rebuild, zero_point)];
+        let args = [result, float_scalar(rebuild, scale), int_scalar(rebuild, zero_point)];
         rebuild.new.op("qnn.dequantize", &args, Attrs::none())
     }
 
     /// Records the accumulators of an expression, and returns their float form.
-    fn sums(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, sums: Sums) -> Result<ExprId, Box<Diagnostic>> {
-        let args = [sums.id, float_vector(rebuild, &sums.scales), int_scalar(rebuild, 0)];
-        let float = rebuild.new.op("qnn.dequantize", &args, channel_axis_attrs(&sums))?;
-        self.forms.entry(id).or_default().sums = Some(sums);
+    fn requantized_accumulator(
+        &mut self,
+        rebuild: &mut Rebuild<'_>,
+        id: ExprId,
+        accumulator: Accumulator,
+    ) -> Result<ExprId, Box<Diagnostic>> {
+        let args = [accumulator.id, float_vector(rebuild, &accumulator.scales), int_scalar(rebuild, 0)];
+        let float = rebuild.new.op("qnn.dequantize", &args, channel_axis_attrs(&accumulator))?;
+        self.forms.entry(id).or_default().accumulator = Some(accumulator);
         Ok(float)
     }
 
-    fn layer(&mut self, rebuild: &mut Rebuild<'_>, number: usize, call: &Call) -> Result<Sums, Box<Diagnostic>> {
-        let layer = &self.plan.layers[number];
-        let data = self.quantized(rebuild, call.args[0])?;
+    fn layer(
+        &mut self,
+        rebuild: &mut Rebuild<'_>,
+        layer_index: usize,
+        call: &Call,
+    ) -> Result<Accumulator, Box<Diagnostic>> {
+        let layer = &self.plan.layers[layer_index];
+        let data = self.quantized_form(rebuild, call.args[0])?;
         let Parameters { scale, zero_point } = self.parameters(call.args[0]);
         let Some(weight) = self.plan.module.expr(call.args[1]).as_constant() else {
             let id = rebuild.get(call.args[1]);
-            return Ok(Sums { id, scales: vec![1.0], axis: 0 });
+            return Ok(Accumulator { id, scales: vec![1.0], axis: 0 });
         };
-        let bias = self.biases.get(&number).map_or(&[][..], |bias| &bias.values);
-        let quantized = weights::quantize(weight, layer.weight_axis, bias, scale, &self.plan.scheme);
-        let means = self.plan.means.get(&number);
-        let errors = means.and_then(|means| weights::mean_errors(layer, weight, &quantized, means));
+        let bias = self.biases.get(&layer_index).map_or(&[][..], |bias| &bias.values);
+        let quantized_weight = weights::quantize(weight, layer.weight_axis, bias, scale, &self.plan.scheme);
+        let means = self.plan.means.get(&layer_index);
+        let errors = means.and_then(|means| weights::mean_errors(layer, weight, &quantized_weight, means));
         let channels = weight.shape()[layer.weight_axis];
         let shape = weight.shape().to_vec();
         // The quantized constant keeps the origin of the float constant.
         let origin = self.plan.module.nodes[call.args[1]].origin;
         let saved_origin = rebuild.new.origin.replace(origin);
-        let weight = rebuild.new.constant(quantized.values);
+        let weight = rebuild.new.constant(quantized_weight.values);
         rebuild.new.origin = saved_origin;
         let args = [
             data,
@@ -202,7 +214,7 @@ impl Rewriter<'_> {
             int_scalar(rebuild, zero_point),
             int_scalar(rebuild, 0),
             float_scalar(rebuild, scale),
-            float_vector(rebuild, &quantized.scales),
+            float_vector(rebuild, &quantized_weight.scales),
         ];
         let mut attrs = call.attrs.with("out_dtype", "int32");
         let operator = match layer.operator {
@@ -218,12 +230,12 @@ impl Rewriter<'_> {
             }
         };
         let id = rebuild.new.op(operator, &args, attrs)?;
-        let scales: Vec<f32> = quantized.scales.iter().map(|s| s * scale).collect();
-        self.weight_scales[number] = Some(quantized.scales);
-        let sums = Sums { id, scales, axis: layer.channel_axis };
+        let scales: Vec<f32> = quantized_weight.scales.iter().map(|s| s * scale).collect();
+        self.weight_scales[layer_index] = Some(quantized_weight.scales);
+        let accumulator = Accumulator { id, scales, axis: layer.channel_axis };
         match errors {
-            Some(errors) => self.correct(rebuild, number, sums, &errors),
-            None => Ok(sums),
+            Some(errors) => self.correct(rebuild, layer_index, accumulator, &errors),
+            None => Ok(accumulator),
         }
     }
 
@@ -233,26 +245,26 @@ impl Rewriter<'_> {
     fn correct(
         &mut self,
         rebuild: &mut Rebuild<'_>,
-        number: usize,
-        sums: Sums,
+        layer_index: usize,
+        accumulator: Accumulator,
         errors: &[f64],
-    ) -> Result<Sums, Box<Diagnostic>> {
+    ) -> Result<Accumulator, Box<Diagnostic>> {
         let correction: Vec<f32> = errors.iter().map(|error| -error as f32).collect();
-        if self.biases.contains_key(&number) {
-            let call = self.plan.layers[number].call;
+        if self.biases.contains_key(&layer_index) {
+            let call = self.plan.layers[layer_index].call;
             if self.plan.roles.only_user(call).is_some() {
                 self.corrections.insert(call, correction);
             }
-            return Ok(sums);
+            return Ok(accumulator);
         }
-        let value = weights::quantize_bias(&correction, &[correction.len()], &sums.scales, 0);
+        let value = weights::quantize_bias(&correction, &[correction.len()], &accumulator.scales, 0);
         if value.as_slice::<i32>().iter().all(|&v| v == 0) {
-            return Ok(sums);
+            return Ok(accumulator);
         }
-        let args = [sums.id, rebuild.new.constant(value)];
-        let axis = Attrs::new([("axis", AttrValue::Int(sums.axis as i64))]);
+        let args = [accumulator.id, rebuild.new.constant(value)];
+        let axis = Attrs::new([("axis", AttrValue::Int(accumulator.axis as i64))]);
         let id = rebuild.new.op("nn.bias_add", &args, axis)?;
-        Ok(Sums { id, ..sums })
+        Ok(Accumulator { id, ..accumulator })
     }
 
     fn bias(
@@ -261,19 +273,21 @@ impl Rewriter<'_> {
         bias: &Bias,
         operator: &str,
         call: &Call,
-    ) -> Result<Sums, Box<Diagnostic>> {
-        let Some(sums) = self.forms.get(&bias.sums).and_then(|forms| forms.sums.clone()) else {
-            return Ok(Sums { id: rebuild.get(bias.sums), scales: vec![1.0], axis: 0 });
+    ) -> Result<Accumulator, Box<Diagnostic>> {
+        let Some(accumulator) =
+            self.forms.get(&bias.accumulator).and_then(|integer_forms| integer_forms.accumulator.clone())
+        else {
+            return Ok(Accumulator { id: rebuild.get(bias.accumulator), scales: vec![1.0], axis: 0 });
         };
-        let rank = rebuild.new.module.ty(sums.id).as_tensor().map_or(0, |t| t.dims.len());
-        let dims_after = rank - 1 - sums.axis;
-        let (values, shape) = match self.corrections.get(&bias.sums) {
+        let rank = rebuild.new.module.ty(accumulator.id).as_tensor().map_or(0, |t| t.dims.len());
+        let dims_after = rank - 1 - accumulator.axis;
+        let (values, shape) = match self.corrections.get(&bias.accumulator) {
             Some(correction) => corrected(bias, correction, dims_after),
             None => (bias.values.clone(), bias.shape.clone()),
         };
-        let value = rebuild.new.constant(weights::quantize_bias(&values, &shape, &sums.scales, dims_after));
-        let id = rebuild.new.op(operator, &[sums.id, value], call.attrs.clone())?;
-        Ok(Sums { id, ..sums })
+        let value = rebuild.new.constant(weights::quantize_bias(&values, &shape, &accumulator.scales, dims_after));
+        let id = rebuild.new.op(operator, &[accumulator.id, value], call.attrs.clone())?;
+        Ok(Accumulator { id, ..accumulator })
     }
 
     fn activation(
@@ -283,25 +297,25 @@ impl Rewriter<'_> {
         lo: f64,
         hi: f64,
     ) -> Result<ExprId, Box<Diagnostic>> {
-        let quantized = self.quantized(rebuild, data)?;
+        let quantized_data = self.quantized_form(rebuild, data)?;
         let Parameters { scale, zero_point } = self.parameters(data);
-        let (least, greatest) = self.plan.scheme.limits();
+        let (min, max) = self.plan.scheme.limits();
         let bound = |value: f64| {
             let steps = (value / f64::from(scale)).round() + f64::from(zero_point);
-            steps.clamp(f64::from(least), f64::from(greatest))
+            steps.clamp(f64::from(min), f64::from(max))
         };
-        let (low, high) = (bound(lo), bound(hi));
-        if low <= f64::from(least) && high >= f64::from(greatest) {
+        let (lower, upper) = (bound(lo), bound(hi));
+        if lower <= f64::from(min) && upper >= f64::from(max) {
             // The range of the integers already enforces the bounds of the activation.
-            return Ok(quantized);
+            return Ok(quantized_data);
         }
-        if low == 0.0 && hi == f64::INFINITY {
-            return rebuild.new.op("nn.relu", &[quantized], Attrs::none());
+        if lower == 0.0 && hi == f64::INFINITY {
+            return rebuild.new.op("nn.relu", &[quantized_data], Attrs::none());
         }
         rebuild.new.op(
             "clip",
-            &[quantized],
-            Attrs::new([("a_min", AttrValue::Float(low)), ("a_max", AttrValue::Float(high))]),
+            &[quantized_data],
+            Attrs::new([("a_min", AttrValue::Float(lower)), ("a_max", AttrValue::Float(upper))]),
         )
     }
 
@@ -312,14 +326,14 @@ impl Rewriter<'_> {
         call: &Call,
         size: Option<[usize; 2]>,
     ) -> Result<ExprId, Box<Diagnostic>> {
-        let data = self.quantized(rebuild, call.args[0])?;
-        let (from, to) = (self.parameters(call.args[0]), self.parameters(id));
+        let data = self.quantized_form(rebuild, call.args[0])?;
+        let (input_parameters, output_parameters) = (self.parameters(call.args[0]), self.parameters(id));
         let args = [
             data,
-            float_scalar(rebuild, from.scale),
-            int_scalar(rebuild, from.zero_point),
-            float_scalar(rebuild, to.scale),
-            int_scalar(rebuild, to.zero_point),
+            float_scalar(rebuild, input_parameters.scale),
+            int_scalar(rebuild, input_parameters.zero_point),
+            float_scalar(rebuild, output_parameters.scale),
+            int_scalar(rebuild, output_parameters.zero_point),
         ];
         let attrs = match size {
             None => call.attrs.clone(),
@@ -333,7 +347,7 @@ impl Rewriter<'_> {
     }
 
     fn add(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, call: &Call) -> Result<ExprId, Box<Diagnostic>> {
-        let (a, b) = (self.quantized(rebuild, call.args[0])?, self.quantized(rebuild, call.args[1])?);
+        let (a, b) = (self.quantized_form(rebuild, call.args[0])?, self.quantized_form(rebuild, call.args[1])?);
         let mut args = vec![a, b];
         for value in [call.args[0], call.args[1], id] {
             let Parameters { scale, zero_point } = self.parameters(value);
@@ -346,7 +360,7 @@ impl Rewriter<'_> {
         let fields = inputs(self.plan.module, id, &Role::Concatenate);
         let (mut data, mut scales, mut zero_points) = (Vec::new(), Vec::new(), Vec::new());
         for field in fields {
-            data.push(self.quantized(rebuild, field)?);
+            data.push(self.quantized_form(rebuild, field)?);
             let Parameters { scale, zero_point } = self.parameters(field);
             scales.push(float_scalar(rebuild, scale));
             zero_points.push(int_scalar(rebuild, zero_point));
@@ -368,30 +382,36 @@ impl Rewriter<'_> {
     }
 
     /// Returns the 8-bit form of a value, which is created by requantizing accumulators or by quantizing a float value.
-    fn quantized(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId) -> Result<ExprId, Box<Diagnostic>> {
-        let forms = self.forms.entry(id).or_default();
-        if let Some(quantized) = forms.quantized {
-            return Ok(quantized);
+    fn quantized_form(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId) -> Result<ExprId, Box<Diagnostic>> {
+        let integer_forms = self.forms.entry(id).or_default();
+        if let Some(existing) = integer_forms.quantized {
+            return Ok(existing);
         }
-        let sums = forms.sums.clone();
+        let accumulator = integer_forms.accumulator.clone();
         let Parameters { scale, zero_point } = self.parameters(id);
         // The conversion has the origin of the operator that produced the value.
         let saved_origin = rebuild.new.origin.replace(self.plan.module.nodes[id].origin);
-        let (to, zero) = (float_scalar(rebuild, scale), int_scalar(rebuild, zero_point));
+        let (output_scale, zero) = (float_scalar(rebuild, scale), int_scalar(rebuild, zero_point));
         let dtype = ("out_dtype", AttrValue::from(self.plan.scheme.activation));
-        let quantized = match sums {
-            Some(sums) => {
-                let args = [sums.id, float_vector(rebuild, &sums.scales), int_scalar(rebuild, 0), to, zero];
-                rebuild.new.op("qnn.requantize", &args, channel_axis_attrs(&sums).with(dtype.0, dtype.1))
+        let new_quantized = match accumulator {
+            Some(accumulator) => {
+                let args = [
+                    accumulator.id,
+                    float_vector(rebuild, &accumulator.scales),
+                    int_scalar(rebuild, 0),
+                    output_scale,
+                    zero,
+                ];
+                rebuild.new.op("qnn.requantize", &args, channel_axis_attrs(&accumulator).with(dtype.0, dtype.1))
             }
             None => {
-                let args = [rebuild.get(id), to, zero];
+                let args = [rebuild.get(id), output_scale, zero];
                 rebuild.new.op("qnn.quantize", &args, Attrs::new([dtype]))
             }
         }?;
         rebuild.new.origin = saved_origin;
-        self.forms.entry(id).or_default().quantized = Some(quantized);
-        Ok(quantized)
+        self.forms.entry(id).or_default().quantized = Some(new_quantized);
+        Ok(new_quantized)
     }
 }
 
@@ -409,8 +429,12 @@ fn corrected(bias: &Bias, correction: &[f32], dims_after: usize) -> (Vec<f32>, V
 }
 
 /// Returns the channel axis attribute if the scales are per-channel, otherwise no attributes.
-fn channel_axis_attrs(sums: &Sums) -> Attrs {
-    if sums.scales.len() > 1 { Attrs::new([("axis", AttrValue::Int(sums.axis as i64))]) } else { Attrs::none() }
+fn channel_axis_attrs(accumulator: &Accumulator) -> Attrs {
+    if accumulator.scales.len() > 1 {
+        Attrs::new([("axis", AttrValue::Int(accumulator.axis as i64))])
+    } else {
+        Attrs::none()
+    }
 }
 
 fn float_scalar(rebuild: &mut Rebuild<'_>, value: f32) -> ExprId {
@@ -419,8 +443,8 @@ fn float_scalar(rebuild: &mut Rebuild<'_>, value: f32) -> ExprId {
 
 fn float_vector(rebuild: &mut Rebuild<'_>, values: &[f32]) -> ExprId {
     match values {
-        [one] => float_scalar(rebuild, *one),
-        many => rebuild.new.constant(Tensor::from_slice(&[many.len()], many)),
+        [single] => float_scalar(rebuild, *single),
+        several => rebuild.new.constant(Tensor::from_slice(&[several.len()], several)),
     }
 }
 
@@ -464,17 +488,17 @@ mod tests {
     /// Returns the per-channel mean of `a - b` over all samples and positions.
     fn mean_differences(a: &Tensor, b: &Tensor, axis: usize) -> Vec<f64> {
         let (channels, inner) = (a.shape()[axis], inner(a.shape(), axis));
-        let mut sums = vec![0.0; channels];
+        let mut accumulator = vec![0.0; channels];
         for (i, (a, b)) in a.as_slice::<f32>().iter().zip(b.as_slice::<f32>()).enumerate() {
-            sums[i / inner % channels] += f64::from(*a) - f64::from(*b);
+            accumulator[i / inner % channels] += f64::from(*a) - f64::from(*b);
         }
-        sums.into_iter().map(|sum| sum * channels as f64 / a.len() as f64).collect()
+        accumulator.into_iter().map(|sum| sum * channels as f64 / a.len() as f64).collect()
     }
 
     fn run(module: &Module, x: &Tensor) -> Vec<Tensor> {
-        let planned = plan(module, &[], &[]).unwrap();
+        let lowered_program = plan(module, &[], &[]).unwrap();
         let pool = Arc::new(Pool::new(1).unwrap());
-        let executor = Executor::new(planned.program, planned.constants, Vec::new(), pool).unwrap();
+        let executor = Executor::new(lowered_program.program, lowered_program.constants, Vec::new(), pool).unwrap();
         executor.run(std::slice::from_ref(x)).unwrap()
     }
 
@@ -497,7 +521,7 @@ mod tests {
     }
 
     /// Quantizes all layers of a module, using the range of `x` for every layer.
-    fn quantized(module: &Module, x: &Tensor, scheme: Scheme, means: &BTreeMap<usize, ChannelMeans>) -> Rewritten {
+    fn quantized_form(module: &Module, x: &Tensor, scheme: Scheme, means: &BTreeMap<usize, ChannelMeans>) -> Rewritten {
         let layers = layers::find(module);
         let roles = Roles::new(module, &layers, |_| true);
         let range = Range { lo: 0.0, hi: x.as_slice::<f32>().iter().fold(0.0, |hi, &v| f64::from(v).max(hi)) };
@@ -523,15 +547,21 @@ mod tests {
         for scheme in SCHEMES {
             let scheme = Scheme::parse(scheme).unwrap();
             let errors = |rewritten: &Rewritten| mean_differences(&run(&rewritten.module, x)[0], &float[0], axis);
-            let before = errors(&quantized(&module, x, scheme, &BTreeMap::new()));
-            let corrected = quantized(&module, x, scheme, &means(&module, x));
-            let after = errors(&corrected);
+            let errors_before = errors(&quantized_form(&module, x, scheme, &BTreeMap::new()));
+            let corrected = quantized_form(&module, x, scheme, &means(&module, x));
+            let errors_after = errors(&corrected);
             let scales = corrected.weight_scales[0].as_ref().unwrap();
-            let step = f64::from(scales.iter().fold(0f32, |most, &s| most.max(s)) * STEP);
+            let step = f64::from(scales.iter().fold(0f32, |max, &s| max.max(s)) * STEP);
             // The remaining error is the rounding error of the bias and of the float accumulators.
-            assert!(after.iter().all(|e| e.abs() <= 0.5 * step + 1e-4), "{body} {scheme}: {after:?}, step {step}");
+            assert!(
+                errors_after.iter().all(|e| e.abs() <= 0.5 * step + 1e-4),
+                "{body} {scheme}: {errors_after:?}, step {step}"
+            );
             let norm = |errors: &[f64]| errors.iter().map(|e| e * e).sum::<f64>().sqrt();
-            assert!(norm(&before) > 5.0 * norm(&after), "{body} {scheme}: {before:?} {after:?}");
+            assert!(
+                norm(&errors_before) > 5.0 * norm(&errors_after),
+                "{body} {scheme}: {errors_before:?} {errors_after:?}"
+            );
         }
     }
 
@@ -541,11 +571,11 @@ mod tests {
         check("nn.bias_add(nn.conv2d(%x, WEIGHT), BIAS)", &image, 1, &[6, 8, 1, 1], 6);
         check("add(nn.conv2d(%x, WEIGHT), 0.5f)", &image, 1, &[6, 8, 1, 1], 6);
         check("nn.bias_add(nn.conv2d(%x, WEIGHT, groups=2), BIAS)", &image, 1, &[6, 4, 1, 1], 6);
-        let last = input(&[3, 5, 5, 8], 3);
+        let last_input = input(&[3, 5, 5, 8], 3);
         for (kernel, weight) in [("HWIO", [1, 1, 8, 6]), ("OHWI", [6, 1, 1, 8])] {
             let conv = format!("nn.conv2d(%x, WEIGHT, data_layout=\"NHWC\", kernel_layout=\"{kernel}\")");
-            check(&format!("add({conv}, BIAS)"), &last, 3, &weight, 6);
-            check(&format!("add({conv}, 0.5f)"), &last, 3, &weight, 6);
+            check(&format!("add({conv}, BIAS)"), &last_input, 3, &weight, 6);
+            check(&format!("add({conv}, 0.5f)"), &last_input, 3, &weight, 6);
         }
         let rows = input(&[40, 12], 1);
         check("nn.bias_add(nn.dense(%x, WEIGHT), BIAS)", &rows, 1, &[7, 12], 7);
@@ -566,7 +596,7 @@ mod tests {
         let x = input(&[40, 12], 1);
         let module = module("nn.dense(%x, WEIGHT)", &x, &[7, 12], 7);
         let biases = |means: &BTreeMap<usize, ChannelMeans>| {
-            let module = quantized(&module, &x, Scheme::SYMMETRIC, means).module;
+            let module = quantized_form(&module, &x, Scheme::SYMMETRIC, means).module;
             print(&module, &PrintOptions::default()).text.matches("nn.bias_add").count()
         };
         assert_eq!((biases(&BTreeMap::new()), biases(&means(&module, &x))), (0, 1));
@@ -580,8 +610,8 @@ mod tests {
         let x = input(&[40, 12], 1);
         let body = "%0 = nn.dense(%x, WEIGHT); (nn.bias_add(%0, BIAS), %0)";
         let module = module(body, &x, &[7, 12], 7);
-        let with = run(&quantized(&module, &x, Scheme::SYMMETRIC, &means(&module, &x)).module, &x);
-        let without = run(&quantized(&module, &x, Scheme::SYMMETRIC, &BTreeMap::new()).module, &x);
-        assert!(with == without);
+        let with_correction = run(&quantized_form(&module, &x, Scheme::SYMMETRIC, &means(&module, &x)).module, &x);
+        let without_correction = run(&quantized_form(&module, &x, Scheme::SYMMETRIC, &BTreeMap::new()).module, &x);
+        assert!(with_correction == without_correction);
     }
 }

@@ -23,7 +23,7 @@ pub enum Role {
     Bias(Bias),
     /// ReLU on layer accumulators, for a result that stays in float. Scales are positive, so ReLU commutes with
     /// dequantization.
-    RectifiedSums,
+    RectifiedAccumulator,
     /// Clamping of the values to bounds.
     Activation {
         /// Lower bound.
@@ -45,7 +45,7 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bias {
     /// Accumulators to which the bias is added.
-    pub sums: ExprId,
+    pub accumulator: ExprId,
     /// Layer that produced the accumulators.
     pub layer: usize,
     /// Per-channel values, or a single value for all channels.
@@ -66,12 +66,12 @@ pub struct Roles {
 }
 
 impl Roles {
-    /// Assigns roles for int8 execution of the layers selected by `chosen`.
-    pub fn new(module: &Module, layers: &[Layer], chosen: impl Fn(usize) -> bool) -> Roles {
-        let always = always_evaluated(module);
-        let users = users(module);
-        let of = assign(module, layers, chosen, &always, &users);
-        let mut roles = Roles { of, users, group: BTreeMap::new(), ranged: BTreeMap::new() };
+    /// Assigns roles for int8 execution of the layers selected by `is_selected`.
+    pub fn new(module: &Module, layers: &[Layer], is_selected: impl Fn(usize) -> bool) -> Roles {
+        let always_evaluated_ids = always_evaluated(module);
+        let users_of = users(module);
+        let role_of = assign(module, layers, is_selected, &always_evaluated_ids, &users_of);
+        let mut roles = Roles { of: role_of, users: users_of, group: BTreeMap::new(), ranged: BTreeMap::new() };
         roles.form_groups(module);
         roles
     }
@@ -86,7 +86,7 @@ impl Roles {
     pub fn end(&self, id: ExprId) -> ExprId {
         let mut end = id;
         while let Some(user) = self.only_user(end)
-            && matches!(self.of[user], Some(Role::Bias(_) | Role::RectifiedSums | Role::Activation { .. }))
+            && matches!(self.of[user], Some(Role::Bias(_) | Role::RectifiedAccumulator | Role::Activation { .. }))
         {
             end = user;
         }
@@ -105,11 +105,11 @@ impl Roles {
         let mut members: BTreeSet<ExprId> = BTreeSet::new();
         let mut parent: BTreeMap<ExprId, ExprId> = BTreeMap::new();
         fn root(parent: &mut BTreeMap<ExprId, ExprId>, mut id: ExprId) -> ExprId {
-            while let Some(&up) = parent.get(&id) {
-                if let Some(&above) = parent.get(&up) {
-                    parent.insert(id, above);
+            while let Some(&parent_id) = parent.get(&id) {
+                if let Some(&grandparent_id) = parent.get(&parent_id) {
+                    parent.insert(id, grandparent_id);
                 }
-                id = up;
+                id = parent_id;
             }
             id
         }
@@ -118,7 +118,7 @@ impl Roles {
             let inputs = inputs(module, id, role);
             match role {
                 Role::Layer(_) => members.extend(inputs),
-                Role::Bias(_) | Role::RectifiedSums => {}
+                Role::Bias(_) | Role::RectifiedAccumulator => {}
                 Role::Activation { .. } | Role::Passthrough => {
                     members.extend([id, inputs[0]]);
                     let (a, b) = (root(&mut parent, id), root(&mut parent, inputs[0]));
@@ -155,65 +155,65 @@ pub fn inputs(module: &Module, id: ExprId, role: &Role) -> Vec<ExprId> {
             _ => Vec::new(),
         },
         Role::Add => call.args.to_vec(),
-        Role::Bias(bias) => vec![bias.sums],
+        Role::Bias(bias) => vec![bias.accumulator],
         _ => vec![call.args[0]],
     }
 }
 
 fn users(module: &Module) -> IndexVec<ExprId, Vec<ExprId>> {
-    let live = module.live();
-    let mut users: IndexVec<ExprId, Vec<ExprId>> = IndexVec::filled(Vec::new(), module.nodes.len());
+    let live_exprs = module.live();
+    let mut users_of: IndexVec<ExprId, Vec<ExprId>> = IndexVec::filled(Vec::new(), module.nodes.len());
     for (id, node) in module.nodes.iter() {
-        if live[id] {
-            node.expr.for_each_operand(|operand| users[operand].push(id));
+        if live_exprs[id] {
+            node.expr.for_each_operand(|operand| users_of[operand].push(id));
         }
     }
-    users
+    users_of
 }
 
 fn assign(
     module: &Module,
     layers: &[Layer],
-    chosen: impl Fn(usize) -> bool,
-    always: &BTreeSet<ExprId>,
-    users: &IndexVec<ExprId, Vec<ExprId>>,
+    is_selected: impl Fn(usize) -> bool,
+    always_evaluated_ids: &BTreeSet<ExprId>,
+    users_of: &IndexVec<ExprId, Vec<ExprId>>,
 ) -> IndexVec<ExprId, Option<Role>> {
     let mut roles: IndexVec<ExprId, Option<Role>> = IndexVec::filled(None, module.nodes.len());
-    for (number, layer) in layers.iter().enumerate() {
-        if layer.obstacle.is_none() && chosen(number) {
-            roles[layer.call] = Some(Role::Layer(number));
+    for (layer_index, layer) in layers.iter().enumerate() {
+        if layer.obstacle.is_none() && is_selected(layer_index) {
+            roles[layer.call] = Some(Role::Layer(layer_index));
         }
     }
-    for &id in always {
+    for &id in always_evaluated_ids {
         if roles[id].is_none() {
             roles[id] = role(module, id);
         }
     }
     // Backward traversal: marks the values that reach a layer as integers.
-    let mut wanted: IndexVec<ExprId, bool> = IndexVec::filled(false, module.nodes.len());
-    for &id in always.iter().rev() {
-        wanted[id] = users[id].iter().any(|&user| match &roles[user] {
+    let mut is_candidate: IndexVec<ExprId, bool> = IndexVec::filled(false, module.nodes.len());
+    for &id in always_evaluated_ids.iter().rev() {
+        is_candidate[id] = users_of[id].iter().any(|&user| match &roles[user] {
             Some(Role::Layer(_)) => module.expr(user).as_call().is_some_and(|call| call.args[0] == id),
             Some(Role::Bias(_)) => false,
-            Some(_) => wanted[user],
+            Some(_) => is_candidate[user],
             // The user is the tuple of a concatenation.
-            None => matches!(module.expr(user), Expr::Tuple(_)) && wanted[user],
+            None => matches!(module.expr(user), Expr::Tuple(_)) && is_candidate[user],
         });
     }
     // Forward traversal: keeps the roles of operators whose operands are integers.
-    for &id in always {
-        let possible = roles[id].take();
+    for &id in always_evaluated_ids {
+        let possible_role = roles[id].take();
         let integer = |input: &ExprId| roles[*input].is_some();
-        let holds = possible.as_ref().is_some_and(|role| match role {
+        let holds = possible_role.as_ref().is_some_and(|role| match role {
             Role::Layer(_) => true,
-            Role::Add | Role::Concatenate => wanted[id] && inputs(module, id, role).iter().any(integer),
-            _ => wanted[id] && inputs(module, id, role).iter().all(integer),
+            Role::Add | Role::Concatenate => is_candidate[id] && inputs(module, id, role).iter().any(integer),
+            _ => is_candidate[id] && inputs(module, id, role).iter().all(integer),
         });
-        roles[id] = match possible {
+        roles[id] = match possible_role {
             Some(role) if holds => Some(role),
             _ => bias(module, layers, &roles, id)
                 .map(Role::Bias)
-                .or_else(|| rectifies_sums(module, &roles, id).then_some(Role::RectifiedSums)),
+                .or_else(|| rectifies_accumulator(module, &roles, id).then_some(Role::RectifiedAccumulator)),
         };
     }
     roles
@@ -237,8 +237,8 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
             let data = module.ty(call.args[0]).as_tensor()?;
             let layout = params.string("layout");
             let size = |axis: char| data.dims.get(layout.find(axis)?)?.fixed();
-            let one = |axis: char| ty.dims.get(layout.find(axis)?)?.fixed().filter(|&n| n == 1);
-            (one('H').and(one('W')).is_some()).then_some(Role::Mean(Some([size('H')?, size('W')?])))
+            let unit_dim = |axis: char| ty.dims.get(layout.find(axis)?)?.fixed().filter(|&n| n == 1);
+            (unit_dim('H').and(unit_dim('W')).is_some()).then_some(Role::Mean(Some([size('H')?, size('W')?])))
         }
         "add" => (!call.args.iter().any(|&arg| constant(arg))).then_some(Role::Add),
         "concatenate" => match module.expr(call.args[0]) {
@@ -251,7 +251,7 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
 }
 
 /// Returns true if an operator applies ReLU to layer accumulators.
-fn rectifies_sums(module: &Module, roles: &IndexVec<ExprId, Option<Role>>, id: ExprId) -> bool {
+fn rectifies_accumulator(module: &Module, roles: &IndexVec<ExprId, Option<Role>>, id: ExprId) -> bool {
     module.expr(id).as_op_call().is_some_and(|(operator, call)| {
         op::get(operator).name == "nn.relu" && matches!(roles[call.args[0]], Some(Role::Layer(_) | Role::Bias(_)))
     })
@@ -261,36 +261,36 @@ fn rectifies_sums(module: &Module, roles: &IndexVec<ExprId, Option<Role>>, id: E
 fn bias(module: &Module, layers: &[Layer], roles: &IndexVec<ExprId, Option<Role>>, id: ExprId) -> Option<Bias> {
     let (operator, call) = module.expr(id).as_op_call()?;
     let def = op::get(operator);
-    let (sums, constant) = match (def.name, &call.args[..]) {
+    let (accumulator, constant) = match (def.name, &call.args[..]) {
         ("nn.bias_add", &[data, bias]) => (data, bias),
         ("add", &[a, b]) if module.expr(b).as_constant().is_some() => (a, b),
         ("add", &[a, b]) => (b, a),
         _ => return None,
     };
-    let layer = match &roles[sums] {
+    let layer = match &roles[accumulator] {
         Some(Role::Layer(layer)) => *layer,
         Some(Role::Bias(bias)) => bias.layer,
         _ => return None,
     };
     let constant = module.expr(constant).as_constant()?;
-    let (sum, result) = (module.ty(sums).as_tensor()?, module.ty(id).as_tensor()?);
+    let (sum, result) = (module.ty(accumulator).as_tensor()?, module.ty(id).as_tensor()?);
     let axis = layers[layer].channel_axis;
     if constant.dtype() != DType::F32 || sum.dims != result.dims {
         return None;
     }
     let shape = constant.shape().to_vec();
     let values = constant.as_slice::<f32>().to_vec();
-    let along = match def.name {
+    let channel_axis = match def.name {
         "nn.bias_add" => {
-            let given = Params::new(def, &call.attrs).int("axis");
-            (given.rem_euclid(sum.dims.len().max(1) as i64) as usize == axis).then_some(0)
+            let axis_attr = Params::new(def, &call.attrs).int("axis");
+            (axis_attr.rem_euclid(sum.dims.len().max(1) as i64) as usize == axis).then_some(0)
         }
         // Broadcasting aligns the trailing dimensions.
         _ if values.len() == 1 => Some(0),
         _ => (axis + shape.len()).checked_sub(sum.dims.len()),
     }?;
-    let elsewhere = shape.iter().enumerate().filter(|(i, _)| *i != along).all(|(_, &n)| n == 1);
-    (elsewhere && values.iter().all(|v| v.is_finite())).then_some(Bias { sums, layer, values, shape })
+    let is_broadcast = shape.iter().enumerate().filter(|(i, _)| *i != channel_axis).all(|(_, &n)| n == 1);
+    (is_broadcast && values.iter().all(|v| v.is_finite())).then_some(Bias { accumulator, layer, values, shape })
 }
 
 #[cfg(test)]
@@ -300,18 +300,18 @@ mod tests {
     use byoc_ir::text::{ParseOptions, parse};
 
     /// Parses a module and infers its types.
-    fn typed(text: &str) -> Module {
+    fn parse_typed(text: &str) -> Module {
         let parsed = parse(text, &ParseOptions::default());
         assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
         byoc_core::pass::infer_type(&parsed.module).unwrap()
     }
 
     fn call(module: &Module, name: &str, index: usize) -> ExprId {
-        let found = module
+        let expr = module
             .nodes
             .iter()
             .filter(|(_, node)| node.expr.as_op_call().is_some_and(|(operator, _)| op::get(operator).name == name));
-        found.map(|(id, _)| id).nth(index).unwrap()
+        expr.map(|(id, _)| id).nth(index).unwrap()
     }
 
     const WEIGHT: &str = "meta[relay.Constant][0]";
@@ -344,15 +344,15 @@ mod tests {
         );
         let roles = roles_of(&module);
         let (relu, pool) = (call(&module, "nn.relu", 0), call(&module, "nn.max_pool2d", 0));
-        let first = call(&module, "nn.conv2d", 0);
+        let first_layer = call(&module, "nn.conv2d", 0);
         assert_eq!(roles.of[pool], Some(Role::Passthrough));
         // The result of the second layer reaches no further layer, so its successors stay in float.
         assert_eq!(roles.of[call(&module, "add", 0)], None);
         assert_eq!(roles.of[call(&module, "nn.relu", 1)], None);
         // The accumulators, the activation and the pooling share the scale of the activation's result.
-        assert_eq!(roles.group(first), roles.group(pool));
-        assert_eq!(roles.ranged[&roles.group(first)], [relu]);
-        assert_eq!(roles.end(first), relu);
+        assert_eq!(roles.group(first_layer), roles.group(pool));
+        assert_eq!(roles.ranged[&roles.group(first_layer)], [relu]);
+        assert_eq!(roles.end(first_layer), relu);
     }
 
     #[test]
@@ -371,9 +371,9 @@ mod tests {
         assert_eq!(roles.of[sum], Some(Role::Add));
         assert_eq!(roles.group(sum), roles.group(relu));
         assert_eq!(roles.ranged[&roles.group(sum)], [relu]);
-        let first = call(&module, "nn.conv2d", 0);
-        assert_ne!(roles.group(first), roles.group(sum));
-        assert_eq!(roles.ranged[&roles.group(first)], [first]);
+        let first_layer = call(&module, "nn.conv2d", 0);
+        assert_ne!(roles.group(first_layer), roles.group(sum));
+        assert_eq!(roles.ranged[&roles.group(first_layer)], [first_layer]);
         let x = module.main().unwrap().params[0];
         assert_eq!(roles.ranged[&roles.group(x)], [x]);
     }
@@ -391,9 +391,9 @@ mod tests {
             &[4, 4, 3, 3],
         );
         let roles = roles_of(&module);
-        let (first, relu) = (call(&module, "nn.conv2d", 0), call(&module, "nn.relu", 0));
-        assert_eq!(roles.ranged[&roles.group(relu)], [first, relu]);
-        assert_eq!(roles.end(first), first);
+        let (first_layer, relu) = (call(&module, "nn.conv2d", 0), call(&module, "nn.relu", 0));
+        assert_eq!(roles.ranged[&roles.group(relu)], [first_layer, relu]);
+        assert_eq!(roles.end(first_layer), first_layer);
     }
 
     #[test]
@@ -436,7 +436,7 @@ mod tests {
             text += &format!("%{i} = nn.relu(%{});\n", i - 1);
         }
         text += "nn.relu(%99999)\n}";
-        let module = typed(&text);
+        let module = parse_typed(&text);
         let roles = roles_of(&module);
         assert!(roles.of.iter().all(|(_, role)| role.is_none()));
     }

@@ -31,30 +31,30 @@ impl Runs<'_> {
     ///
     /// # Errors
     /// If a model cannot be run, or `visit` fails.
-    pub fn each(
+    pub fn for_each(
         &self,
         models: &[&Module],
         mut visit: impl FnMut(Vec<Vec<Tensor>>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let (mut ready, mut sized) = (Vec::new(), 0);
-        let mut first = 0;
-        while first < self.count() {
-            let batch = self.batch.min(self.count() - first);
-            if batch != sized {
+        let (mut ready, mut sized_run) = (Vec::new(), 0);
+        let mut first_row = 0;
+        while first_row < self.count() {
+            let batch = self.batch.min(self.count() - first_row);
+            if batch != sized_run {
                 ready = models.iter().map(|module| self.executor(module, batch)).collect::<Result<Vec<_>, _>>()?;
-                sized = batch;
+                sized_run = batch;
             }
-            let inputs = self.samples.rows(first, batch);
+            let inputs = self.samples.rows(first_row, batch);
             let results: Result<Vec<_>, _> = ready.iter().map(|executor| executor.run(&inputs)).collect();
             visit(results?)?;
-            first += batch;
+            first_row += batch;
         }
         Ok(())
     }
 
     fn executor(&self, module: &Module, batch: usize) -> Result<Executor, Failure> {
         let module = with_shapes(module, &self.samples.shapes(batch))?;
-        let planned = plan(&module, &[], &[])?;
-        Ok(Executor::new(planned.program, planned.constants, Vec::new(), self.pool.clone())?)
+        let lowered_program = plan(&module, &[], &[])?;
+        Ok(Executor::new(lowered_program.program, lowered_program.constants, Vec::new(), self.pool.clone())?)
     }
 }

@@ -45,37 +45,37 @@ impl Scheme {
     /// # Errors
     /// E0430 if the syntax is invalid, or the scheme is symmetric uint8, which cannot represent negative values.
     pub fn parse(text: &str) -> Result<Scheme, Diagnostic> {
-        let bad = |why: String| {
-            Diagnostic::error(codes::plugins::NO_SCHEME, format!("scheme \"{text}\": {why}"))
+        let scheme_error = |reason: String| {
+            Diagnostic::error(codes::plugins::NO_SCHEME, format!("scheme \"{text}\": {reason}"))
                 .help("pass \"symmetric\" or \"asymmetric\", optionally followed by \"uint8\", \"per-tensor\" and \"power-of-two\", such as asymmetric,uint8")
         };
-        let mut words = text.split(',').map(str::trim);
-        let symmetric = match words.next() {
+        let mut parts = text.split(',').map(str::trim);
+        let symmetric = match parts.next() {
             Some("symmetric") => true,
             Some("asymmetric") => false,
             other => {
-                return Err(bad(format!(
+                return Err(scheme_error(format!(
                     "expected \"symmetric\" or \"asymmetric\" first, found \"{}\"",
                     other.unwrap_or("")
                 )));
             }
         };
         let mut scheme = Scheme { symmetric, ..Scheme::SYMMETRIC };
-        for word in words {
-            match word {
+        for part in parts {
+            match part {
                 "int8" => scheme.activation = DType::I8,
                 "uint8" => scheme.activation = DType::U8,
                 "per-channel" => scheme.per_channel = true,
                 "per-tensor" => scheme.per_channel = false,
                 "power-of-two" => scheme.power_of_two = true,
                 other => {
-                    return Err(bad(format!(
+                    return Err(scheme_error(format!(
                         "expected int8, uint8, per-channel, per-tensor or power-of-two, found \"{other}\""
                     )));
                 }
             }
         }
-        scheme.checked().map_err(bad)
+        scheme.validate().map_err(scheme_error)
     }
 
     /// Converts the scheme that a backend declares.
@@ -83,29 +83,30 @@ impl Scheme {
     /// # Errors
     /// E0430 if the weights are not int8, the accumulators not int32, or the activations neither int8 nor uint8, or if
     /// the scheme is symmetric uint8.
-    pub fn declared(backend: &str, declared: &Quantization) -> Result<Scheme, Diagnostic> {
-        let bad = |why: String| {
-            Diagnostic::error(codes::plugins::NO_SCHEME, format!("scheme declared by {backend}: {why}"))
+    pub fn declared(backend: &str, declaration: &Quantization) -> Result<Scheme, Diagnostic> {
+        let scheme_error = |reason: String| {
+            Diagnostic::error(codes::plugins::NO_SCHEME, format!("scheme declared by {backend}: {reason}"))
                 .help("set the scheme with --scheme")
         };
-        let or = |given: &str, default: &str| if given.is_empty() { default.to_owned() } else { given.to_owned() };
-        let (weight, accumulator) = (or(&declared.weight, "int8"), or(&declared.accumulator, "int32"));
+        let or_default = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
+        let (weight, accumulator_text) =
+            (or_default(&declaration.weight, "int8"), or_default(&declaration.accumulator, "int32"));
         if weight != "int8" {
-            return Err(bad(format!("expected int8 weights, found {weight}")));
+            return Err(scheme_error(format!("expected int8 weights, found {weight}")));
         }
-        if accumulator != "int32" {
-            return Err(bad(format!("expected int32 accumulators, found {accumulator}")));
+        if accumulator_text != "int32" {
+            return Err(scheme_error(format!("expected int32 accumulators, found {accumulator_text}")));
         }
-        let activation = match or(&declared.activation, "int8").as_str() {
+        let activation = match or_default(&declaration.activation, "int8").as_str() {
             "int8" => DType::I8,
             "uint8" => DType::U8,
-            other => return Err(bad(format!("expected int8 or uint8 activations, found {other}"))),
+            other => return Err(scheme_error(format!("expected int8 or uint8 activations, found {other}"))),
         };
-        let Quantization { symmetric, per_channel, power_of_two, .. } = *declared;
-        Scheme { activation, symmetric, per_channel, power_of_two }.checked().map_err(bad)
+        let Quantization { symmetric, per_channel, power_of_two, .. } = *declaration;
+        Scheme { activation, symmetric, per_channel, power_of_two }.validate().map_err(scheme_error)
     }
 
-    fn checked(self) -> Result<Scheme, String> {
+    fn validate(self) -> Result<Scheme, String> {
         match (self.activation, self.symmetric) {
             (DType::U8, true) => Err("symmetric uint8 cannot represent negative values".into()),
             _ => Ok(self),
@@ -126,56 +127,56 @@ impl Scheme {
     /// Returns the extent that [`steps`](Self::steps) divides: the distance from 0 to the farther bound of a symmetric
     /// range, or the width of an asymmetric range that is widened to contain 0.
     pub fn reach(&self, range: Range) -> f64 {
-        let (lo, hi) = (range.lo.min(0.0), range.hi.max(0.0));
-        if self.symmetric { hi.max(-lo) } else { hi - lo }
+        let (min, max) = (range.lo.min(0.0), range.hi.max(0.0));
+        if self.symmetric { max.max(-min) } else { max - min }
     }
 
     /// Returns the scale and zero point for a range. The range is widened to contain 0, because padding and activations
     /// require an exact 0. If both bounds are 0, the scale is 1.
     pub fn parameters(&self, range: Range) -> Parameters {
-        let lo = range.lo.min(0.0);
+        let min = range.lo.min(0.0);
         let scale = self.scale(self.reach(range) / self.steps());
         if self.symmetric {
             return Parameters { scale, zero_point: 0 };
         }
-        let (least, greatest) = self.limits();
-        let zero_point = (f64::from(least) - lo / f64::from(scale)).round();
-        Parameters { scale, zero_point: (zero_point as i32).clamp(least, greatest) }
+        let (min_scale, max) = self.limits();
+        let zero_point = (f64::from(min_scale) - min / f64::from(scale)).round();
+        Parameters { scale, zero_point: (zero_point as i32).clamp(min_scale, max) }
     }
 
     /// Returns the difference between `value` and the real value of its integer, after rounding and clipping.
     pub fn error(&self, parameters: Parameters, value: f64) -> f64 {
-        let (least, greatest) = self.limits();
+        let (min, max) = self.limits();
         let (scale, zero_point) = (f64::from(parameters.scale), f64::from(parameters.zero_point));
-        let integer = ((value / scale).round() + zero_point).clamp(f64::from(least), f64::from(greatest));
+        let integer = ((value / scale).round() + zero_point).clamp(f64::from(min), f64::from(max));
         value - scale * (integer - zero_point)
     }
 
-    /// Returns `wanted`, rounded up to a power of two if the scheme requires it; 1 if `wanted` is non-positive or
-    /// non-finite.
-    pub fn scale(&self, wanted: f64) -> f32 {
-        if wanted <= 0.0 || !wanted.is_finite() {
+    /// Returns `exact_scale`, rounded up to a power of two if the scheme requires it; 1 if `exact_scale` is
+    /// non-positive or non-finite.
+    pub fn scale(&self, exact_scale: f64) -> f32 {
+        if exact_scale <= 0.0 || !exact_scale.is_finite() {
             return 1.0;
         }
-        let wanted = wanted.max(MIN_SCALE);
-        let scale = if self.power_of_two { wanted.log2().ceil().exp2() } else { wanted };
+        let exact_scale = exact_scale.max(MIN_SCALE);
+        let scale = if self.power_of_two { exact_scale.log2().ceil().exp2() } else { exact_scale };
         scale.min(f64::from(f32::MAX)) as f32
     }
 }
 
-/// Returns the power of two with the smallest `error` among `covering` and its successive halves down to `least`; the
-/// greatest in case of a tie. The scale `covering` clips no value.
-pub fn best_power_of_two(covering: f32, least: f64, error: impl Fn(f32) -> f64) -> f32 {
-    let least = least.max(MIN_SCALE);
-    let mut best = (f64::INFINITY, covering);
-    let scales = (0..=MAX_HALVINGS).map(|halvings| covering * 0.5f32.powi(halvings));
-    for scale in scales.take_while(|scale| f64::from(*scale) >= least) {
+/// Returns the power of two with the smallest `error` among `max_scale` and its successive halves down to `min_scale`;
+/// the greatest in case of a tie. The scale `max_scale` clips no value.
+pub fn best_power_of_two(max_scale: f32, min_scale: f64, error: impl Fn(f32) -> f64) -> f32 {
+    let min_scale = min_scale.max(MIN_SCALE);
+    let mut best_scale = (f64::INFINITY, max_scale);
+    let scales = (0..=MAX_HALVINGS).map(|halvings| max_scale * 0.5f32.powi(halvings));
+    for scale in scales.take_while(|scale| f64::from(*scale) >= min_scale) {
         let error = error(scale);
-        if error < best.0 {
-            best = (error, scale);
+        if error < best_scale.0 {
+            best_scale = (error, scale);
         }
     }
-    best.1
+    best_scale.1
 }
 
 impl fmt::Display for Scheme {
@@ -212,8 +213,8 @@ mod tests {
         // A range above 0 is extended down to 0, a range below 0 up to 0.
         assert_eq!(s.parameters(range(3.0, 25.5)), Parameters { scale: 0.1, zero_point: -128 });
         assert_eq!(s.parameters(range(-25.5, -3.0)), Parameters { scale: 0.1, zero_point: 127 });
-        let unsigned = Scheme::parse("asymmetric,uint8").unwrap();
-        assert_eq!(unsigned.parameters(range(-5.1, 20.4)), Parameters { scale: 0.1, zero_point: 51 });
+        let unsigned_scheme = Scheme::parse("asymmetric,uint8").unwrap();
+        assert_eq!(unsigned_scheme.parameters(range(-5.1, 20.4)), Parameters { scale: 0.1, zero_point: 51 });
     }
 
     #[test]
@@ -264,16 +265,16 @@ mod tests {
 
     #[test]
     fn declared_schemes_are_checked() {
-        let declared =
+        let declaration =
             Quantization { activation: "int8".into(), symmetric: true, per_channel: true, ..Default::default() };
-        assert_eq!(Scheme::declared("x", &declared).unwrap(), Scheme::SYMMETRIC);
-        for wrong in [
-            Quantization { weight: "int4".into(), ..declared.clone() },
-            Quantization { accumulator: "int16".into(), ..declared.clone() },
-            Quantization { activation: "float8".into(), ..declared.clone() },
-            Quantization { activation: "uint8".into(), ..declared.clone() },
+        assert_eq!(Scheme::declared("x", &declaration).unwrap(), Scheme::SYMMETRIC);
+        for invalid in [
+            Quantization { weight: "int4".into(), ..declaration.clone() },
+            Quantization { accumulator: "int16".into(), ..declaration.clone() },
+            Quantization { activation: "float8".into(), ..declaration.clone() },
+            Quantization { activation: "uint8".into(), ..declaration.clone() },
         ] {
-            let error = Scheme::declared("x", &wrong).unwrap_err();
+            let error = Scheme::declared("x", &invalid).unwrap_err();
             assert!(error.message.contains("declared by x"), "{error}");
         }
     }

@@ -33,23 +33,23 @@ pub fn read(
     dims: &BTreeMap<String, usize>,
     source: &Source,
 ) -> Result<WeightInputs, Failure> {
-    let mut found = WeightInputs::default();
+    let mut weight_inputs = WeightInputs::default();
     // Most models have one input, and their weights are constants.
     if signature.inputs.len() < 2 || matches!(source, Source::Images(..)) {
-        return Ok(found);
+        return Ok(weight_inputs);
     }
     let options = LoadOptions { dims: dims.clone(), ..LoadOptions::default() };
     let module = frontend::load(path, &options)?.module;
     for (port, shape) in signature.inputs.iter().zip(weight_shapes(&module)) {
         let Some(shape) = shape else { continue };
-        if let Some(value) = value(source, &port.name, &shape, found.values.len())? {
-            found.values.insert(port.name.clone(), value);
+        if let Some(value) = value(source, &port.name, &shape, weight_inputs.values.len())? {
+            weight_inputs.values.insert(port.name.clone(), value);
         }
     }
-    if !found.values.is_empty() {
-        found.warnings.push(warning(source, &found.values));
+    if !weight_inputs.values.is_empty() {
+        weight_inputs.warnings.push(warning(source, &weight_inputs.values));
     }
-    Ok(found)
+    Ok(weight_inputs)
 }
 
 fn warning(source: &Source, values: &BTreeMap<String, Tensor>) -> Diagnostic {
@@ -70,12 +70,14 @@ fn warning(source: &Source, values: &BTreeMap<String, Tensor>) -> Diagnostic {
 /// parameters.
 fn weight_shapes(module: &Module) -> Vec<Option<Vec<usize>>> {
     let params = module.main().map(|main| main.params.to_vec()).unwrap_or_default();
-    let mut users: BTreeMap<ExprId, Vec<ExprId>> = params.iter().map(|&param| (param, Vec::new())).collect();
-    let live = module.live();
-    for (id, node) in module.nodes.iter().filter(|(id, node)| live[*id] && !matches!(node.expr, Expr::Function(_))) {
+    let mut users_by_param: BTreeMap<ExprId, Vec<ExprId>> = params.iter().map(|&param| (param, Vec::new())).collect();
+    let live_exprs = module.live();
+    for (id, node) in
+        module.nodes.iter().filter(|(id, node)| live_exprs[*id] && !matches!(node.expr, Expr::Function(_)))
+    {
         node.expr.for_each_operand(|operand| {
-            if let Some(users) = users.get_mut(&operand) {
-                users.push(id);
+            if let Some(users_by_param) = users_by_param.get_mut(&operand) {
+                users_by_param.push(id);
             }
         });
     }
@@ -87,23 +89,24 @@ fn weight_shapes(module: &Module) -> Vec<Option<Vec<usize>>> {
     };
     let shape = |param: &ExprId| {
         let ty = module.ty(*param).as_tensor().filter(|ty| ty.dtype == DType::F32)?;
-        let all = !users[param].is_empty() && users[param].iter().all(|user| is_weight(*param, user));
-        all.then(|| ty.shape().map(|shape| shape.to_vec())).flatten()
+        let is_weight_only =
+            !users_by_param[param].is_empty() && users_by_param[param].iter().all(|user| is_weight(*param, user));
+        is_weight_only.then(|| ty.shape().map(|shape| shape.to_vec())).flatten()
     };
     params.iter().map(shape).collect()
 }
 
 /// Returns the value of a weight: random, or the calibration entry with its name and shape.
-fn value(source: &Source, name: &str, shape: &[usize], number: usize) -> Result<Option<Tensor>, Failure> {
+fn value(source: &Source, name: &str, shape: &[usize], index: usize) -> Result<Option<Tensor>, Failure> {
     match source {
-        Source::Random(seed) => Ok(Some(random_weight(shape, seed.wrapping_add(1 + number as u64)))),
+        Source::Random(seed) => Ok(Some(random_weight(shape, seed.wrapping_add(1 + index as u64)))),
         Source::Images(..) => Ok(None),
         Source::Arrays(path) => {
             let mut file = io::npz::Npz::open(path)?;
-            let Some(at) = file.names().iter().position(|entry| entry == name) else { return Ok(None) };
-            let header = file.header(at)?;
-            let fits = header.dtype == DType::F32 && header.shape[..] == *shape;
-            Ok(if fits { Some(file.read(at)?) } else { None })
+            let Some(entry_index) = file.names().iter().position(|entry| entry == name) else { return Ok(None) };
+            let header = file.header(entry_index)?;
+            let is_float32 = header.dtype == DType::F32 && header.shape[..] == *shape;
+            Ok(if is_float32 { Some(file.read(entry_index)?) } else { None })
         }
     }
 }
@@ -122,9 +125,9 @@ fn random_weight(shape: &[usize], seed: u64) -> Tensor {
 impl WeightInputs {
     /// Returns the signature without the weight inputs.
     pub fn remaining(&self, signature: &Signature) -> Signature {
-        let mut remaining = signature.clone();
-        remaining.inputs.retain(|port| !self.values.contains_key(&port.name));
-        remaining
+        let mut other_inputs = signature.clone();
+        other_inputs.inputs.retain(|port| !self.values.contains_key(&port.name));
+        other_inputs
     }
 
     /// Replaces the weight parameters of `@main` by constants. `signature` declares the parameters.

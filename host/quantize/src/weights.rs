@@ -33,49 +33,54 @@ pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, sc
     // Maps a channel to the index of its scale.
     let scaled_by = |channel: usize| if scheme.per_channel { channel } else { 0 };
     let count = scaled_by(channels - 1) + 1;
-    let mut sharing = vec![Vec::with_capacity(values.len() / count); count];
+    let mut channel_groups = vec![Vec::with_capacity(values.len() / count); count];
     for (i, &value) in values.iter().enumerate() {
-        sharing[scaled_by(i / inner % channels)].push(value);
+        channel_groups[scaled_by(i / inner % channels)].push(value);
     }
-    let mut least = vec![0f64; count];
+    let mut min_scales = vec![0f64; count];
     for channel in 0..channels {
         let bias = bias.get(channel).or(bias.first()).map_or(0.0, |b| f64::from(b.abs()));
-        let least = &mut least[scaled_by(channel)];
-        *least = least.max(bias / (f64::from(input_scale) * MAX_BIAS));
+        let min_scales = &mut min_scales[scaled_by(channel)];
+        *min_scales = min_scales.max(bias / (f64::from(input_scale) * MAX_BIAS));
     }
-    let fitting: Vec<_> = sharing.iter().zip(&least).map(|(values, &least)| fit(values, least, scheme)).collect();
-    let smallest = fitting.iter().flatten().copied().reduce(f32::min).unwrap_or(1.0);
-    let of_zeros = |least: f64| scheme.scale(least.max(f64::from(smallest)));
-    let scales: Vec<f32> = fitting.iter().zip(&least).map(|(fit, &least)| fit.unwrap_or(of_zeros(least))).collect();
+    let fitted_scales: Vec<_> =
+        channel_groups.iter().zip(&min_scales).map(|(values, &min_scales)| fit(values, min_scales, scheme)).collect();
+    let min_fit = fitted_scales.iter().flatten().copied().reduce(f32::min).unwrap_or(1.0);
+    let scale_of_zeros = |min_scales: f64| scheme.scale(min_scales.max(f64::from(min_fit)));
+    let scales: Vec<f32> = fitted_scales
+        .iter()
+        .zip(&min_scales)
+        .map(|(fit, &min_scales)| fit.unwrap_or(scale_of_zeros(min_scales)))
+        .collect();
     let integers: Vec<i8> = values
         .iter()
         .enumerate()
-        .map(|(i, &value)| quantized(value, scales[scaled_by(i / inner % channels)]) as i8)
+        .map(|(i, &value)| quantize_value(value, scales[scaled_by(i / inner % channels)]) as i8)
         .collect();
     QuantizedWeight { values: Tensor::from_slice(shape, &integers), scales }
 }
 
-/// Returns the scale shared by `values`, at least `least`; `None` if all values are 0.
-fn fit(values: &[f32], least: f64, scheme: &Scheme) -> Option<f32> {
+/// Returns the scale shared by `values`, at least `min_scale`; `None` if all values are 0.
+fn fit(values: &[f32], min_scale: f64, scheme: &Scheme) -> Option<f32> {
     let largest = values.iter().fold(0f32, |largest, v| largest.max(v.abs()));
     if largest == 0.0 {
         return None;
     }
-    let covering = scheme.scale((f64::from(largest) / f64::from(MAX_QUANTIZED)).max(least));
+    let max_scale = scheme.scale((f64::from(largest) / f64::from(MAX_QUANTIZED)).max(min_scale));
     if !scheme.power_of_two {
-        return Some(covering);
+        return Some(max_scale);
     }
-    Some(best_power_of_two(covering, least, |scale| squared_error(values, scale)))
+    Some(best_power_of_two(max_scale, min_scale, |scale| squared_error(values, scale)))
 }
 
 /// Returns a weight as a number of steps of `scale`, rounded and clipped.
-fn quantized(value: f32, scale: f32) -> f32 {
+fn quantize_value(value: f32, scale: f32) -> f32 {
     (value / scale).round().clamp(-MAX_QUANTIZED, MAX_QUANTIZED)
 }
 
 /// Returns the sum of the squared errors of rounding and clipping weights at `scale`.
 fn squared_error(values: &[f32], scale: f32) -> f64 {
-    values.iter().map(|&v| f64::from(v - quantized(v, scale) * scale).powi(2)).sum()
+    values.iter().map(|&v| f64::from(v - quantize_value(v, scale) * scale).powi(2)).sum()
 }
 
 /// Returns the mean error of each output channel of a layer, which is the sum of `E[x] * (quantized - weight)` over the
@@ -87,7 +92,7 @@ fn squared_error(values: &[f32], scale: f32) -> f64 {
 pub fn mean_errors(
     layer: &Layer,
     weight: &Tensor,
-    quantized: &QuantizedWeight,
+    quantized_weight: &QuantizedWeight,
     inputs: &ChannelMeans,
 ) -> Option<Vec<f64>> {
     let shape = weight.shape();
@@ -96,9 +101,11 @@ pub fn mean_errors(
     let (per_group, of_input) = (shape[layer.weight_input_axis], inner(layer.weight_input_axis));
     let means = inputs.means(per_group * layer.groups)?;
     let mut errors = vec![0f64; outputs];
-    for (i, (&float, &integer)) in weight.as_slice::<f32>().iter().zip(quantized.values.as_slice::<i8>()).enumerate() {
+    for (i, (&float, &integer)) in
+        weight.as_slice::<f32>().iter().zip(quantized_weight.values.as_slice::<i8>()).enumerate()
+    {
         let (output, input) = (i / of_output % outputs, i / of_input % per_group);
-        let scale = f64::from(*quantized.scales.get(output).unwrap_or(&quantized.scales[0]));
+        let scale = f64::from(*quantized_weight.scales.get(output).unwrap_or(&quantized_weight.scales[0]));
         let group = output * layer.groups / outputs;
         errors[output] += means[group * per_group + input] * (scale * f64::from(integer) - f64::from(float));
     }
@@ -169,27 +176,27 @@ mod tests {
     #[test]
     fn power_of_two_has_the_smallest_squared_error() {
         let mut random = Random::new(3);
-        let mut draw = |n: usize, power: i32, deviation: f64| -> Vec<f32> {
+        let mut random_rows = |n: usize, power: i32, deviation: f64| -> Vec<f32> {
             (0..n).map(|_| (random.normal().powi(power) * deviation) as f32).collect()
         };
-        let (mut clipped, mut whole) = (0, 0);
+        let (mut clipped, mut unclipped) = (0, 0);
         for n in [9, 64, 1000] {
             // The cube of a normal distribution has heavy tails.
             for power in [1, 3] {
-                let rows: Vec<Vec<f32>> = (0..12).map(|i| draw(n, power, 0.01 * 1.2f64.powi(i))).collect();
+                let rows: Vec<Vec<f32>> = (0..12).map(|i| random_rows(n, power, 0.01 * 1.2f64.powi(i))).collect();
                 let weight = Tensor::from_slice(&[12, n], &rows.concat());
                 let scheme = Scheme { power_of_two: true, ..Scheme::SYMMETRIC };
                 let q = quantize(&weight, 0, &[], 1.0, &scheme);
                 for (row, &scale) in rows.iter().zip(&q.scales) {
                     assert_eq!(scale, best_by_search(row), "{n} {power}");
-                    let covers = row.iter().all(|v| v.abs() <= 127.0 * scale);
-                    *(if covers { &mut whole } else { &mut clipped }) += 1;
+                    let is_covered = row.iter().all(|v| v.abs() <= 127.0 * scale);
+                    *(if is_covered { &mut unclipped } else { &mut clipped }) += 1;
                 }
                 let per_tensor = quantize(&weight, 0, &[], 1.0, &Scheme { per_channel: false, ..scheme });
                 assert_eq!(per_tensor.scales, [best_by_search(&rows.concat())], "{n} {power}");
             }
         }
-        assert!(clipped > 5 && whole > 5, "{clipped} clipped, {whole} whole");
+        assert!(clipped > 5 && unclipped > 5, "{clipped} clipped, {unclipped} whole");
     }
 
     #[test]
@@ -202,18 +209,18 @@ mod tests {
         let scale = quantize(&weight, 0, &[1.0], 1.0, &scheme).scales[0];
         assert_eq!(scale, best_by_search(&values));
         let bias = 1.5 * scale * MAX_BIAS as f32;
-        let raised = quantize(&weight, 0, &[bias], 1.0, &scheme).scales[0];
-        assert_eq!(raised, 2.0 * scale);
-        assert!(f64::from(bias) / f64::from(raised) <= MAX_BIAS);
+        let raised_scale = quantize(&weight, 0, &[bias], 1.0, &scheme).scales[0];
+        assert_eq!(raised_scale, 2.0 * scale);
+        assert!(f64::from(bias) / f64::from(raised_scale) <= MAX_BIAS);
     }
 
     trait MapScale {
-        fn map_scale(&self, by: f32) -> Vec<f32>;
+        fn map_scale(&self, factor: f32) -> Vec<f32>;
     }
 
     impl MapScale for Vec<f32> {
-        fn map_scale(&self, by: f32) -> Vec<f32> {
-            self.iter().map(|s| s * by).collect()
+        fn map_scale(&self, factor: f32) -> Vec<f32> {
+            self.iter().map(|s| s * factor).collect()
         }
     }
 
@@ -221,8 +228,8 @@ mod tests {
     fn bias_keeps_its_shape_unless_scales_differ() {
         let bias = quantize_bias(&[1.0, -0.26], &[2, 1, 1], &[0.1, 0.5], 2);
         assert_eq!(bias, Tensor::from_slice(&[2, 1, 1], &[10i32, -1]));
-        let one = quantize_bias(&[1.0], &[], &[0.1, 0.5], 2);
-        assert_eq!(one, Tensor::from_slice(&[2, 1, 1], &[10i32, 2]));
+        let single_channel = quantize_bias(&[1.0], &[], &[0.1, 0.5], 2);
+        assert_eq!(single_channel, Tensor::from_slice(&[2, 1, 1], &[10i32, 2]));
         assert_eq!(quantize_bias(&[1.0], &[1], &[0.5], 2), Tensor::from_slice(&[1], &[2i32]));
     }
 }
