@@ -7,8 +7,8 @@ use std::path::PathBuf;
 fn main() -> Result<(), Failure> {
     let mut args = std::env::args_os().skip(1).map(PathBuf::from);
     let compiled = artifact::open(&args.next().expect("usage: run model.byoc [DIRECTORY]"))?.into_compiled();
-    let folders: Vec<PathBuf> = args.collect();
-    let session = if folders.is_empty() { Session::without_plugins(0)? } else { Session::new(&folders, 0)? };
+    let plugin_dirs: Vec<PathBuf> = args.collect();
+    let session = if plugin_dirs.is_empty() { Session::without_plugins(0)? } else { Session::new(&plugin_dirs, 0)? };
     let (model, warnings) = Model::load(&session, compiled, None)?;
     warnings.iter().for_each(|warning| eprintln!("{warning}"));
     let sizes = |shape: Option<tensor::Shape>| shape.expect("expected an artifact with known dimensions");

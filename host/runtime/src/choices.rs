@@ -61,8 +61,8 @@ impl Choices {
         fields.remove("backend_options");
         let mut values = compiled.as_object().cloned().unwrap_or_default();
         let base = Some(base_name(backend)).filter(|base| *base != backend);
-        let further = base.into_iter().chain([backend]).filter_map(|name| self.load_options.get(name)).flatten();
-        values.extend(further.map(|(option, value)| (option.clone(), json!(value))));
+        let load_options = base.into_iter().chain([backend]).filter_map(|name| self.load_options.get(name)).flatten();
+        values.extend(load_options.map(|(option, value)| (option.clone(), json!(value))));
         if !values.is_empty() {
             fields.insert("backend_options".into(), Value::Object(values));
         }
@@ -73,9 +73,9 @@ impl Choices {
     }
 
     /// Returns the choices for a backend as an object: `device`, and the options that a build chose.
-    pub fn of(&self, backend: &str, chosen: &BTreeMap<String, String>) -> Value {
+    pub fn of(&self, backend: &str, device_options: &BTreeMap<String, String>) -> Value {
         let mut options = json!({});
-        self.add_to(&mut options, backend, &json!(chosen));
+        self.add_to(&mut options, backend, &json!(device_options));
         options
     }
 }

@@ -75,19 +75,27 @@ impl Compiled {
     /// E0704 if the regions differ; the message names the first difference.
     pub fn check(&self) -> Result<(), Diagnostic> {
         if self.regions.len() != self.program.regions.len() {
-            let (made, wanted) = (self.regions.len(), self.program.regions.len());
-            return Err(contradiction(format!("expected {wanted} regions, as in the program, found {made}")));
+            let (actual, expected) = (self.regions.len(), self.program.regions.len());
+            return Err(contradiction(format!("expected {expected} regions, as in the program, found {actual}")));
         }
-        for (made, region) in self.regions.iter().zip(&self.program.regions) {
-            let Some(made) = made else { continue };
-            let names = [("name", &made.symbol, &region.symbol), ("backend", &made.backend, &region.backend)];
-            for (field, made, wanted) in names.into_iter().chain([("loader", &made.loader, &region.loader)]) {
-                if made != wanted {
+        for (compiled_region, region) in self.regions.iter().zip(&self.program.regions) {
+            let Some(compiled_region) = compiled_region else { continue };
+            let names = [
+                ("name", &compiled_region.symbol, &region.symbol),
+                ("backend", &compiled_region.backend, &region.backend),
+            ];
+            for (field, compiled_region, expected) in
+                names.into_iter().chain([("loader", &compiled_region.loader, &region.loader)])
+            {
+                if compiled_region != expected {
                     let symbol = &region.symbol;
-                    return Err(contradiction(format!("region {symbol}: expected {field} {wanted}, found {made}")));
+                    return Err(contradiction(format!(
+                        "region {symbol}: expected {field} {expected}, found {compiled_region}"
+                    )));
                 }
             }
-            made.check(|constant| self.constant_type(constant))
+            compiled_region
+                .check(|constant| self.constant_type(constant))
                 .and_then(|signature| signature.check_ports(&region.inputs, &region.outputs))
                 .map_err(|message| contradiction(format!("region {}: {message}", region.symbol)))?;
         }
@@ -133,31 +141,33 @@ impl Compiled {
     /// considered.
     pub fn only_in_blobs(&self) -> BTreeSet<u32> {
         let region = |index: u32| self.regions.get(index as usize).and_then(Option::as_ref);
-        let needed = needed_constants(&self.program, |index| region(index).is_some_and(|r| !r.has_fallback()));
-        let (mut held, mut read) = (BTreeSet::new(), BTreeSet::new());
+        let is_needed = needed_constants(&self.program, |index| region(index).is_some_and(|r| !r.has_fallback()));
+        let (mut held_constants, mut read_constants) = (BTreeSet::new(), BTreeSet::new());
         for region in self.regions.iter().flatten() {
-            for (&constant, packed) in region.constants.iter().zip(region.is_packed()) {
-                if packed { &mut held } else { &mut read }.insert(constant);
+            for (&constant, is_packed) in region.constants.iter().zip(region.is_packed()) {
+                if is_packed { &mut held_constants } else { &mut read_constants }.insert(constant);
             }
         }
-        held.retain(|constant| !read.contains(constant) && needed.get(*constant as usize) == Some(&false));
-        held
+        held_constants
+            .retain(|constant| !read_constants.contains(constant) && is_needed.get(*constant as usize) == Some(&false));
+        held_constants
     }
 
     /// Adds a program for fixed values of symbolic dimensions. Constants of both programs share memory.
     pub fn add_variant(&mut self, dims: BTreeMap<String, usize>, mut compiled: Compiled) {
         let digest = |tensor: &Tensor| (tensor.dtype(), tensor.shape().to_vec(), blake3::hash(tensor.bytes()));
-        let known: HashMap<_, &Tensor> = self.constants.iter().map(|tensor| (digest(tensor), tensor)).collect();
+        let tensors_by_digest: HashMap<_, &Tensor> =
+            self.constants.iter().map(|tensor| (digest(tensor), tensor)).collect();
         for constant in &mut compiled.constants {
-            if let Some(&same) = known.get(&digest(constant)) {
-                *constant = same.clone();
+            if let Some(&stored) = tensors_by_digest.get(&digest(constant)) {
+                *constant = stored.clone();
             }
         }
-        for (backend, shared) in &mut compiled.linked {
-            if let (Some(shared), Some(Some(main))) = (shared, self.linked.get(backend))
-                && digest(shared) == digest(main)
+        for (backend, data) in &mut compiled.linked {
+            if let (Some(data), Some(Some(main))) = (data, self.linked.get(backend))
+                && digest(data) == digest(main)
             {
-                *shared = main.clone();
+                *data = main.clone();
             }
         }
         self.variants.push(Variant { dims, compiled });
@@ -232,8 +242,10 @@ impl CompiledRegion {
     /// Checks the constants of the model, given by their types, against the constants with which the region was
     /// compiled, and returns the region's signature.
     fn check(&self, constant: impl Fn(u32) -> Option<TensorType>) -> Result<Signature, String> {
-        if let Some(number) = self.constants.iter().find(|&&number| constant(number).is_none()) {
-            return Err(format!("expected the index of a constant, found {number}"));
+        if let Some(missing_constant) =
+            self.constants.iter().find(|&&missing_constant| constant(missing_constant).is_none())
+        {
+            return Err(format!("expected the index of a constant, found {missing_constant}"));
         }
         let signature = self.signature()?;
         signature.check_constants(|i| constant(*self.constants.get(i)?))?;
@@ -259,16 +271,16 @@ impl CompiledRegion {
     /// Tests for each of [`CompiledRegion::constants`] whether the blob contains the constant. The loader receives no
     /// value for such a constant.
     pub fn is_packed(&self) -> Vec<bool> {
-        let mut packed = vec![false; self.constants.len()];
+        let mut packed_flags = vec![false; self.constants.len()];
         if !self.has_fallback() {
-            let listed = self.metadata(PACKED_CONSTANTS).and_then(Value::as_array).into_iter().flatten();
-            for index in listed.filter_map(Value::as_u64).filter_map(|index| usize::try_from(index).ok()) {
-                if let Some(flag) = packed.get_mut(index) {
+            let packed_indices = self.metadata(PACKED_CONSTANTS).and_then(Value::as_array).into_iter().flatten();
+            for index in packed_indices.filter_map(Value::as_u64).filter_map(|index| usize::try_from(index).ok()) {
+                if let Some(flag) = packed_flags.get_mut(index) {
                     *flag = true;
                 }
             }
         }
-        packed
+        packed_flags
     }
 
     /// Returns `options.region`, the region description that a loader receives in addition to the blob.

@@ -26,21 +26,21 @@ pub fn default_memory() {
 /// # Errors
 /// If the text is invalid; the message describes the expected format.
 pub fn parse_size(text: &str) -> Result<usize, String> {
-    let wanted = || format!("expected a number of bytes such as 2GiB, 512M or 1073741824, found \"{text}\"");
+    let size_error = || format!("expected a number of bytes such as 2GiB, 512M or 1073741824, found \"{text}\"");
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
+    let (amount_text, unit) = text.split_at(digits);
     let power = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 0,
         "k" | "kb" | "kib" => 1,
         "m" | "mb" | "mib" => 2,
         "g" | "gb" | "gib" => 3,
         "t" | "tb" | "tib" => 4,
-        _ => return Err(wanted()),
+        _ => return Err(size_error()),
     };
-    let number: f64 = number.parse().map_err(|_| wanted())?;
-    let bytes = number * 1024f64.powi(power);
-    if bytes >= 1.0 && bytes < usize::MAX as f64 { Ok(bytes as usize) } else { Err(wanted()) }
+    let amount_text: f64 = amount_text.parse().map_err(|_| size_error())?;
+    let bytes = amount_text * 1024f64.powi(power);
+    if bytes >= 1.0 && bytes < usize::MAX as f64 { Ok(bytes as usize) } else { Err(size_error()) }
 }
 
 /// Returns the number of bytes that this process can still allocate: the minimum over the system and the control groups
@@ -58,22 +58,22 @@ fn available(root: &Path) -> Option<usize> {
 /// (`hierarchy:controllers:path`): the minimum over the group and its ancestors. In a container, the path may be valid
 /// only on the host; the root of the hierarchy then holds the limits of the container.
 fn remaining_in_group(root: &Path, line: &str) -> Option<usize> {
-    let mut parts = line.splitn(3, ':');
-    let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+    let mut fields = line.splitn(3, ':');
+    let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
     let (mount, limit, usage) = match controllers {
         "" => ("sys/fs/cgroup", "memory.max", "memory.current"),
-        all if all.split(',').any(|name| name == "memory") => {
+        controller_list if controller_list.split(',').any(|name| name == "memory") => {
             ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
         }
         _ => return None,
     };
     let mount = root.join(mount);
-    let number = |file: PathBuf| std::fs::read_to_string(file).ok()?.trim().parse::<usize>().ok();
-    let own = mount.join(path.trim_start_matches('/'));
-    let groups = own.ancestors().take_while(|group| group.starts_with(&mount));
+    let limit_in = |file: PathBuf| std::fs::read_to_string(file).ok()?.trim().parse::<usize>().ok();
+    let group_dir = mount.join(path.trim_start_matches('/'));
+    let groups = group_dir.ancestors().take_while(|group| group.starts_with(&mount));
     // "max" does not parse as a number and sets no limit.
     groups
-        .filter_map(|group| Some(number(group.join(limit))?.saturating_sub(number(group.join(usage)).unwrap_or(0))))
+        .filter_map(|group| Some(limit_in(group.join(limit))?.saturating_sub(limit_in(group.join(usage)).unwrap_or(0))))
         .min()
 }
 
@@ -85,20 +85,20 @@ mod tests {
     fn parses_sizes() {
         let read = ["1", "512M", "2GiB", "1.5g", "64 kb", "1t"].map(|text| parse_size(text).unwrap());
         assert_eq!(read, [1, 512 << 20, 2 << 30, 3 << 29, 64 << 10, 1 << 40]);
-        for wrong in ["", "0", "-1", "GiB", "1x", "1e3", "nan", "99999999999999T", "1..2"] {
-            assert!(parse_size(wrong).is_err(), "{wrong}");
+        for invalid in ["", "0", "-1", "GiB", "1x", "1e3", "nan", "99999999999999T", "1..2"] {
+            assert!(parse_size(invalid).is_err(), "{invalid}");
         }
     }
 
     /// Calls `available` with the given files of `/proc` and `/sys`, in a temporary directory.
     fn available_with(files: &[(&str, &str)]) -> Option<usize> {
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {
-            let file = folder.path().join(name);
+            let file = dir.path().join(name);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, text).unwrap();
         }
-        available(folder.path())
+        available(dir.path())
     }
 
     #[test]
@@ -106,22 +106,23 @@ mod tests {
         let meminfo = ("proc/meminfo", "MemTotal:       8000 kB\nMemAvailable:   4000 kB\n");
         assert_eq!(available_with(&[]), None);
         assert_eq!(available_with(&[meminfo]), Some(4000 << 10));
-        let second = [
+        let second_hierarchy = [
             meminfo,
             ("proc/self/cgroup", "0::/a/b\n"),
             ("sys/fs/cgroup/a/memory.max", "1000000\n"),
             ("sys/fs/cgroup/a/memory.current", "300000\n"),
             ("sys/fs/cgroup/a/b/memory.max", "max\n"),
         ];
-        assert_eq!(available_with(&second), Some(700_000));
-        let first = [
+        assert_eq!(available_with(&second_hierarchy), Some(700_000));
+        let first_hierarchy = [
             meminfo,
             ("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/0123\n"),
             ("sys/fs/cgroup/memory/memory.limit_in_bytes", "2000000\n"),
             ("sys/fs/cgroup/memory/memory.usage_in_bytes", "500000\n"),
         ];
-        assert_eq!(available_with(&first), Some(1_500_000));
-        let unlimited = [meminfo, first[1], ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")];
+        assert_eq!(available_with(&first_hierarchy), Some(1_500_000));
+        let unlimited =
+            [meminfo, first_hierarchy[1], ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")];
         assert_eq!(available_with(&unlimited), Some(4000 << 10));
     }
 }

@@ -32,21 +32,23 @@ pub fn link(
     options: &Value,
     regions: Vec<LinkRegion<'_>>,
 ) -> Result<LinkedRegions, Box<Diagnostic>> {
-    let failed = |error: Error| Box::new(fault(&error));
+    let fault_of = |error: Error| Box::new(fault(&error));
     let symbols: Vec<String> = regions.iter().map(|region| region.symbol.clone()).collect();
     let request = LinkRequest { options: options.clone(), regions }.to_bytes();
-    let answer = codegen.query(LINK_KEY, &request).map_err(failed)?;
+    let response = codegen.query(LINK_KEY, &request).map_err(fault_of)?;
     drop(request);
-    let answer = answer.ok_or_else(|| {
-        failed(Error::new(format!(
+    let response = response.ok_or_else(|| {
+        fault_of(Error::new(format!(
             "expected a response to {LINK_KEY}, as regions have the metadata {LINK}, found none"
         )))
     })?;
-    let Linked { shared, blobs, notes } = Linked::parse(&answer).map_err(failed)?;
-    drop(answer);
+    let Linked { shared, blobs, notes } = Linked::parse(&response).map_err(fault_of)?;
+    drop(response);
     if let Some(symbol) = blobs.keys().find(|symbol| !symbols.contains(symbol)) {
-        let listed = symbols.join(", ");
-        return Err(failed(Error::new(format!("{LINK_KEY}: expected blobs for {listed}, found a blob for {symbol}"))));
+        let symbol_list = symbols.join(", ");
+        return Err(fault_of(Error::new(format!(
+            "{LINK_KEY}: expected blobs for {symbol_list}, found a blob for {symbol}"
+        ))));
     }
     let shared = shared.map(|bytes| Tensor::build(DType::U8, &[bytes.len()], |data| data.copy_from_slice(&bytes)));
     let shared = shared.transpose().map_err(|error| Box::new(Diagnostic::from(error)))?;

@@ -70,20 +70,21 @@ pub(crate) fn load_regions(
         warnings: Vec::new(),
         recompiled: BTreeSet::new(),
     };
-    for (backend, shared) in &compiled.linked {
-        let shared = shared.as_ref().map(|shared| constant_handle("", &Arc::new(shared.clone())));
-        loading.shared.insert(backend.clone(), shared);
+    for (backend, shared_data) in &compiled.linked {
+        let shared_data = shared_data.as_ref().map(|shared_data| constant_handle("", &Arc::new(shared_data.clone())));
+        loading.shared.insert(backend.clone(), shared_data);
         loading.relink(backend);
     }
     let mut regions: Vec<Option<Arc<dyn Region>>> = Vec::with_capacity(compiled.regions.len());
-    for (region, about) in compiled.regions.iter().zip(&compiled.program.regions) {
+    for (region, declaration) in compiled.regions.iter().zip(&compiled.program.regions) {
         regions.push(match region {
-            Some(region) => loading.region(region, about)?,
+            Some(region) => loading.region(region, declaration)?,
             None => None,
         });
     }
-    let loaded = regions.iter().zip(&compiled.regions).filter(|(loaded, _)| loaded.is_some());
-    let flags: Vec<bool> = loaded.map(|(_, region)| region.as_ref().is_some_and(|r| is_set(r, OWN_THREADS))).collect();
+    let loaded_regions = regions.iter().zip(&compiled.regions).filter(|(loaded_regions, _)| loaded_regions.is_some());
+    let flags: Vec<bool> =
+        loaded_regions.map(|(_, region)| region.as_ref().is_some_and(|r| is_set(r, OWN_THREADS))).collect();
     let own_threads = !flags.is_empty() && flags.iter().all(|flag| *flag);
     let Loading { spaces, warnings, .. } = loading;
     Ok(LoadedRegions { regions, spaces, own_threads, warnings })
@@ -91,15 +92,15 @@ pub(crate) fn load_regions(
 
 /// Returns the results that a program expects in the memory of an input, by region symbol.
 fn in_place_of(compiled: &Compiled) -> BTreeMap<&str, Vec<[u32; 2]>> {
-    let mut found: BTreeMap<&str, Vec<[u32; 2]>> = BTreeMap::new();
+    let mut pairs_by_symbol: BTreeMap<&str, Vec<[u32; 2]>> = BTreeMap::new();
     for instr in compiled.program.functions.iter().flat_map(|function| &function.code) {
         if let Instr::Region { region, in_place, .. } = instr
-            && let Some(about) = compiled.program.regions.get(*region as usize).filter(|_| !in_place.is_empty())
+            && let Some(declaration) = compiled.program.regions.get(*region as usize).filter(|_| !in_place.is_empty())
         {
-            found.entry(&about.symbol).or_default().extend(in_place);
+            pairs_by_symbol.entry(&declaration.symbol).or_default().extend(in_place);
         }
     }
-    found
+    pairs_by_symbol
 }
 
 fn is_set(region: &CompiledRegion, flag: &str) -> bool {
@@ -115,7 +116,7 @@ enum Compatible {
 
 /// Recompiled blob of a region, with its metadata.
 #[derive(Clone)]
-struct Made {
+struct LoadedBlob {
     blob: Vec<u8>,
     metadata: Map<String, Value>,
 }
@@ -133,7 +134,7 @@ struct Loading<'a> {
     /// Results that the program expects in the memory of an input, by region symbol.
     in_place: BTreeMap<&'a str, Vec<[u32; 2]>>,
     /// Regions that were recompiled together, by symbol.
-    made: BTreeMap<String, Result<Made, Diagnostic>>,
+    made: BTreeMap<String, Result<LoadedBlob, Diagnostic>>,
     warnings: Vec<Diagnostic>,
     /// Plugins whose regions were recompiled; each plugin is reported once.
     recompiled: BTreeSet<String>,
@@ -141,7 +142,11 @@ struct Loading<'a> {
 
 impl Loading<'_> {
     /// Loads a region; `None` if the host runs it.
-    fn region(&mut self, region: &CompiledRegion, about: &program::Region) -> Result<Option<Arc<dyn Region>>, Failure> {
+    fn region(
+        &mut self,
+        region: &CompiledRegion,
+        declaration: &program::Region,
+    ) -> Result<Option<Arc<dyn Region>>, Failure> {
         let session = self.session;
         session.cancellation().check(|| format!("before loading region {}", region.symbol))?;
         let Some(loader) = session.registry.loader(&region.loader, &region.plugin.name) else {
@@ -152,13 +157,13 @@ impl Loading<'_> {
             return Ok(None);
         };
         self.set_options(region)?;
-        let loaded = self.blob(region, loader.as_ref()).and_then(|made| {
-            let in_place = match made.as_ref().map(|made| made.metadata.get(IN_PLACE)) {
+        let loaded = self.blob(region, loader.as_ref()).and_then(|loaded_blob| {
+            let in_place = match loaded_blob.as_ref().map(|loaded_blob| loaded_blob.metadata.get(IN_PLACE)) {
                 None => region.in_place(),
                 Some(pairs) => pairs.map(in_place_pairs).unwrap_or_default(),
             };
-            let used = self.in_place.get(region.symbol.as_str()).map_or(&[][..], Vec::as_slice);
-            if let Some([output, input]) = used.iter().find(|pair| !in_place.contains(pair)) {
+            let allowed_pairs = self.in_place.get(region.symbol.as_str()).map_or(&[][..], Vec::as_slice);
+            if let Some([output, input]) = allowed_pairs.iter().find(|pair| !in_place.contains(pair)) {
                 let message = format!(
                     "region {}: expected output {output} in the memory of input {input}, found separate memory",
                     region.symbol
@@ -166,12 +171,12 @@ impl Loading<'_> {
                 return Err(fault(&Error::new(message).hint("compile the model again")));
             }
             let constants = self.loaded_constants(region);
-            if let Some(made) = &made {
-                self.options["region"]["metadata"] = Value::Object(made.metadata.clone());
+            if let Some(loaded_blob) = &loaded_blob {
+                self.options["region"]["metadata"] = Value::Object(loaded_blob.metadata.clone());
             }
             let request = LoadRequest {
                 symbol: &region.symbol,
-                blob: made.as_ref().map_or(&*region.blob, |made| &made.blob),
+                blob: loaded_blob.as_ref().map_or(&*region.blob, |loaded_blob| &loaded_blob.blob),
                 constants: &constants,
                 options: &self.options,
                 services: &session.services,
@@ -185,29 +190,29 @@ impl Loading<'_> {
                 return Ok(None);
             }
         };
-        let mut wrapped = PluginRegion::new(executable, &region.symbol, &region.plugin.name);
-        if about.space.is_some() {
-            wrapped = wrapped.with_device();
+        let mut region_object = PluginRegion::new(executable, &region.symbol, &region.plugin.name);
+        if declaration.space.is_some() {
+            region_object = region_object.with_device();
         }
-        let at_a_time = region.metadata(CONCURRENCY).and_then(Value::as_u64).map(|count| count.max(1));
-        let at_a_time = if is_set(region, ONE_AT_A_TIME) { Some(1) } else { at_a_time };
-        if let Some(count) = at_a_time.and_then(|count| usize::try_from(count).ok()) {
+        let max_concurrent = region.metadata(CONCURRENCY).and_then(Value::as_u64).map(|count| count.max(1));
+        let max_concurrent = if is_set(region, ONE_AT_A_TIME) { Some(1) } else { max_concurrent };
+        if let Some(count) = max_concurrent.and_then(|count| usize::try_from(count).ok()) {
             let device = session.choices.device(&region.backend);
-            wrapped = wrapped.with_slots(session.devices.slots(&region.loader, device, count));
+            region_object = region_object.with_slots(session.devices.slots(&region.loader, device, count));
         }
         if is_set(region, STATE) {
-            wrapped = wrapped.with_state();
+            region_object = region_object.with_state();
         }
-        self.space(region, about, loader.as_ref());
-        Ok(Some(Arc::new(wrapped)))
+        self.space(region, declaration, loader.as_ref());
+        Ok(Some(Arc::new(region_object)))
     }
 
     /// Sets the entry options for a region.
     fn set_options(&mut self, region: &CompiledRegion) -> Result<(), Failure> {
         let signature = region.signature().map_err(|reason| Failure::new(codes::artifacts::MALFORMED, reason))?;
         self.options["region"] = region.load_options(&signature);
-        let chosen = &self.compiled.options["backend_options"][&region.backend];
-        self.session.choices.add_to(&mut self.options, &region.backend, chosen);
+        let backend_options = &self.compiled.options["backend_options"][&region.backend];
+        self.session.choices.add_to(&mut self.options, &region.backend, backend_options);
         Ok(())
     }
 
@@ -220,8 +225,8 @@ impl Loading<'_> {
     /// where the blob holds them, and the shared data of linked regions.
     fn loaded_constants(&mut self, region: &CompiledRegion) -> Vec<Constant> {
         let mut constants = Vec::with_capacity(region.constants.len() + 1);
-        for (&index, packed) in region.constants.iter().zip(region.is_packed()) {
-            constants.push(if packed {
+        for (&index, is_packed) in region.constants.iter().zip(region.is_packed()) {
+            constants.push(if is_packed {
                 let dtype = self.compiled.program.constants[index as usize].ty.dtype;
                 bridge::without_elements(dtype_to_api(dtype))
             } else {
@@ -229,10 +234,10 @@ impl Loading<'_> {
             });
         }
         if is_set(region, LINK)
-            && let Some(Some(shared)) = self.shared.get(&region.backend)
+            && let Some(Some(shared_data)) = self.shared.get(&region.backend)
         {
             self.options["region"]["shared"] = constants.len().into();
-            constants.push(shared.clone());
+            constants.push(shared_data.clone());
         }
         constants
     }
@@ -256,9 +261,9 @@ impl Loading<'_> {
     }
 
     /// Requests the device memory for a region's tensors from the loader.
-    fn space(&mut self, region: &CompiledRegion, about: &program::Region, loader: &dyn Loader) {
+    fn space(&mut self, region: &CompiledRegion, declaration: &program::Region, loader: &dyn Loader) {
         let session = self.session;
-        let slot = about.space.and_then(|space| self.spaces.get_mut(space as usize));
+        let slot = declaration.space.and_then(|space| self.spaces.get_mut(space as usize));
         let Some(slot) = slot.filter(|slot| slot.is_none()) else { return };
         let device = session.choices.device(&region.backend);
         match session.devices.space((&region.loader, loader), &region.plugin.name, device, &session.metrics) {
@@ -274,8 +279,8 @@ impl Loading<'_> {
     fn relink(&mut self, backend: &str) {
         let regions = self.compiled.regions.iter().flatten();
         let regions: Vec<&CompiledRegion> = regions.filter(|r| r.backend == backend && is_set(r, LINK)).collect();
-        let mut wanted = false;
-        let mut again = Vec::new();
+        let mut has_mismatch = false;
+        let mut recompiled = Vec::new();
         for region in regions {
             let Some(loader) = self.session.registry.loader(&region.loader, &region.plugin.name) else { continue };
             // A failure here occurs again when the region is loaded, and is reported there.
@@ -283,42 +288,43 @@ impl Loading<'_> {
                 continue;
             }
             match compatible(loader.as_ref(), &self.options["region"]) {
-                Ok(Compatible::Yes) => again.push(region),
+                Ok(Compatible::Yes) => recompiled.push(region),
                 Ok(Compatible::Recompile) => {
-                    wanted = true;
-                    again.push(region);
+                    has_mismatch = true;
+                    recompiled.push(region);
                 }
                 Ok(Compatible::No) | Err(_) => {}
             }
         }
-        if !wanted {
+        if !has_mismatch {
             return;
         }
-        let made: Vec<(&CompiledRegion, Result<Made, Error>)> = again
+        let loaded_blob: Vec<(&CompiledRegion, Result<LoadedBlob, Error>)> = recompiled
             .into_iter()
             .map(|region| {
-                let made = self.set_options(region).map_err(|failure| Error::new(failure.to_string()));
-                (region, made.and_then(|()| self.recompile(region)))
+                let loaded_blob = self.set_options(region).map_err(|failure| Error::new(failure.to_string()));
+                (region, loaded_blob.and_then(|()| self.recompile(region)))
             })
             .collect();
-        let linked = self.link_again(backend, &made);
-        let mut blobs = match linked {
-            Ok(LinkedRegions { shared, blobs, .. }) => {
-                let shared = shared.map(|shared| constant_handle("", &Arc::new(shared)));
-                self.shared.insert(backend.to_owned(), shared);
+        let link_result = self.link_again(backend, &loaded_blob);
+        let mut blobs = match link_result {
+            Ok(LinkedRegions { shared: shared_data, blobs, .. }) => {
+                let shared_data = shared_data.map(|shared_data| constant_handle("", &Arc::new(shared_data)));
+                self.shared.insert(backend.to_owned(), shared_data);
                 Ok(blobs)
             }
             Err(diagnostic) => Err(diagnostic),
         };
-        for (region, made) in made {
-            let made = match (made, &mut blobs) {
+        for (region, loaded_blob) in loaded_blob {
+            let loaded_blob = match (loaded_blob, &mut blobs) {
                 (Err(error), _) => Err(fault(&error)),
                 (Ok(_), Err(diagnostic)) => Err((**diagnostic).clone()),
-                (Ok(made), Ok(blobs)) => {
-                    Ok(Made { blob: blobs.remove(&region.symbol).unwrap_or(made.blob), metadata: made.metadata })
-                }
+                (Ok(loaded_blob), Ok(blobs)) => Ok(LoadedBlob {
+                    blob: blobs.remove(&region.symbol).unwrap_or(loaded_blob.blob),
+                    metadata: loaded_blob.metadata,
+                }),
             };
-            self.made.insert(region.symbol.clone(), made);
+            self.made.insert(region.symbol.clone(), loaded_blob);
         }
     }
 
@@ -326,21 +332,22 @@ impl Loading<'_> {
     fn link_again(
         &self,
         backend: &str,
-        made: &[(&CompiledRegion, Result<Made, Error>)],
+        loaded_blob: &[(&CompiledRegion, Result<LoadedBlob, Error>)],
     ) -> Result<LinkedRegions, Box<Diagnostic>> {
-        let compiled = made.iter().filter_map(|(region, made)| Some((region, made.as_ref().ok()?)));
-        let regions = compiled.map(|(region, made)| LinkRegion {
+        let compiled =
+            loaded_blob.iter().filter_map(|(region, loaded_blob)| Some((region, loaded_blob.as_ref().ok()?)));
+        let regions = compiled.map(|(region, loaded_blob)| LinkRegion {
             symbol: region.symbol.clone(),
             loader: region.loader.clone(),
-            metadata: made.metadata.clone(),
-            blob: &made.blob,
+            metadata: loaded_blob.metadata.clone(),
+            blob: &loaded_blob.blob,
         });
         let regions: Vec<LinkRegion<'_>> = regions.collect();
         if regions.is_empty() {
             return Ok(LinkedRegions { shared: None, blobs: BTreeMap::new(), notes: Vec::new() });
         }
-        let found = self.session.registry.codegen(base_name(backend));
-        let (codegen, _) = found.map_err(|failure| Box::new(fault(&Error::new(failure.to_string()))))?;
+        let codegen_result = self.session.registry.codegen(base_name(backend));
+        let (codegen, _) = codegen_result.map_err(|failure| Box::new(fault(&Error::new(failure.to_string()))))?;
         let mut options = self.options.clone();
         if let Some(fields) = options.as_object_mut() {
             fields.remove("region");
@@ -349,9 +356,9 @@ impl Loading<'_> {
     }
 
     /// Returns a new blob if the loader requests recompilation.
-    fn blob(&mut self, region: &CompiledRegion, loader: &dyn Loader) -> Result<Option<Made>, Diagnostic> {
-        if let Some(made) = self.made.remove(&region.symbol) {
-            return made.map(Some);
+    fn blob(&mut self, region: &CompiledRegion, loader: &dyn Loader) -> Result<Option<LoadedBlob>, Diagnostic> {
+        if let Some(loaded_blob) = self.made.remove(&region.symbol) {
+            return loaded_blob.map(Some);
         }
         match compatible(loader, &self.options["region"]).map_err(|error| fault(&error))? {
             Compatible::Yes => Ok(None),
@@ -365,7 +372,7 @@ impl Loading<'_> {
     }
 
     /// Recompiles a region from its recorded graph.
-    fn recompile(&mut self, region: &CompiledRegion) -> Result<Made, Error> {
+    fn recompile(&mut self, region: &CompiledRegion) -> Result<LoadedBlob, Error> {
         let constants = self.compiled_constants(region)?;
         let (codegen, file) = self
             .session
@@ -377,24 +384,24 @@ impl Loading<'_> {
         let request = RegionToCompile { graph: &graph, constants: &constants, options: &self.options };
         let compiled = codegen.compile(&request)?;
         if *compiled.loader != *region.loader {
-            let (wanted, found) = (&region.loader, &compiled.loader);
+            let (expected, actual) = (&region.loader, &compiled.loader);
             return Err(Error::new(format!(
-                "expected a blob for loadbinary_{wanted}, found a blob for loadbinary_{found}"
+                "expected a blob for loadbinary_{expected}, found a blob for loadbinary_{actual}"
             ))
             .hint("compile the model again"));
         }
         let name = &region.plugin.name;
         if self.recompiled.insert(name.clone()) {
-            let now = file.plugin().map_or("", |plugin| &plugin.version);
+            let current_version = file.plugin().map_or("", |plugin| &plugin.version);
             let message = format!(
-                "the regions of {name} were compiled by version {}; version {now} recompiles them",
+                "the regions of {name} were compiled by version {}; version {current_version} recompiles them",
                 region.plugin.version
             );
             let warning = Diagnostic::warning(codes::plugins::RECOMPILED, message);
             self.warnings.push(warning.help("compile the model again to avoid recompilation at load time"));
         }
         let metadata = bridge::metadata(&compiled).into_iter().collect();
-        Ok(Made { blob: compiled.blob.into_vec(), metadata })
+        Ok(LoadedBlob { blob: compiled.blob.into_vec(), metadata })
     }
 }
 
@@ -405,8 +412,8 @@ fn compatible(loader: &dyn Loader, region: &Value) -> Result<Compatible, Error> 
         Some(b"recompile") => Compatible::Recompile,
         Some(b"no") => Compatible::No,
         Some(other) => {
-            let found = String::from_utf8_lossy(&other[..other.len().min(40)]).into_owned();
-            return Err(Error::new(format!("{COMPATIBLE}: expected yes, recompile or no, found {found:?}")));
+            let found_text = String::from_utf8_lossy(&other[..other.len().min(40)]).into_owned();
+            return Err(Error::new(format!("{COMPATIBLE}: expected yes, recompile or no, found {found_text:?}")));
         }
     })
 }

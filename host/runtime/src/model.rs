@@ -20,12 +20,13 @@ use std::sync::Arc;
 
 /// Returns the FLOPs per run in the given regions, and their share of the total, as counted at compile time. The host
 /// program of a region may need more or fewer FLOPs.
-fn offloaded(explain: &serde_json::Value, regions: &HashSet<&str>) -> (u64, f64) {
-    let flops = |of: &serde_json::Value| of["flops"].as_u64().unwrap_or(0);
+fn offloaded_flops(explain: &serde_json::Value, regions: &HashSet<&str>) -> (u64, f64) {
+    let flops = |value: &serde_json::Value| value["flops"].as_u64().unwrap_or(0);
     let rows = explain["regions"].as_array().into_iter().flatten();
-    let listed = rows.filter(|row| row["symbol"].as_str().is_some_and(|symbol| regions.contains(symbol)));
-    let (offloaded, total) = (listed.map(flops).fold(0, u64::saturating_add), flops(&explain["totals"]));
-    (offloaded, if total == 0 { 0.0 } else { offloaded as f64 / total as f64 })
+    let region_rows = rows.filter(|row| row["symbol"].as_str().is_some_and(|symbol| regions.contains(symbol)));
+    let (offloaded_flops, total_flops) =
+        (region_rows.map(flops).fold(0, u64::saturating_add), flops(&explain["totals"]));
+    (offloaded_flops, if total_flops == 0 { 0.0 } else { offloaded_flops as f64 / total_flops as f64 })
 }
 
 /// Loaded model, ready to run.
@@ -120,8 +121,9 @@ impl Model {
     /// otherwise of the program with symbolic dimensions.
     pub fn executor_for(&self, inputs: &[Tensor]) -> &Executor {
         let takes = |port: &Port, input: &Tensor| port.ty.shape().is_some_and(|shape| *shape == *input.shape());
-        let fits = |executor: &&Executor| executor.program().inputs.iter().zip(inputs).all(|(port, x)| takes(port, x));
-        self.variants.iter().find(fits).unwrap_or(&self.executor)
+        let accepts_inputs =
+            |executor: &&Executor| executor.program().inputs.iter().zip(inputs).all(|(port, x)| takes(port, x));
+        self.variants.iter().find(accepts_inputs).unwrap_or(&self.executor)
     }
 
     /// Runs the model. The inputs correspond to [`Model::inputs`], the results to [`Model::outputs`].
@@ -199,10 +201,10 @@ fn load(
     let variants = std::mem::take(&mut compiled.variants);
     let (mut model, mut warnings) = load_program(session, compiled, cache_dir, retention)?;
     for variant in variants {
-        let (variant, further) = load_program(session, variant.compiled, cache_dir, retention)?;
+        let (variant, variant_warnings) = load_program(session, variant.compiled, cache_dir, retention)?;
         model.variants.push(variant.executor);
         // Regions that no program can load are reported once.
-        warnings.extend(further.into_iter().filter(|warning| !warnings.contains(warning)).collect::<Vec<_>>());
+        warnings.extend(variant_warnings.into_iter().filter(|warning| !warnings.contains(warning)).collect::<Vec<_>>());
     }
     Ok((model, warnings))
 }
@@ -216,29 +218,36 @@ fn check_absent(
     if compiled.absent.is_empty() {
         return Ok(());
     }
-    let needed = needed_constants(&compiled.program, |region| regions[region as usize].is_some());
-    let missing: HashSet<u32> = compiled.absent.iter().copied().filter(|&index| needed[index as usize]).collect();
-    if missing.is_empty() {
+    let is_needed = needed_constants(&compiled.program, |region| regions[region as usize].is_some());
+    let missing_constants: HashSet<u32> =
+        compiled.absent.iter().copied().filter(|&index| is_needed[index as usize]).collect();
+    if missing_constants.is_empty() {
         return Ok(());
     }
     let reads_missing = |region: &Region| {
         let registers = &compiled.program.functions[region.fallback as usize].registers;
-        registers.iter().any(|register| matches!(register.place, Place::Constant(index) if missing.contains(&index)))
+        registers
+            .iter()
+            .any(|register| matches!(register.place, Place::Constant(index) if missing_constants.contains(&index)))
     };
     let mut on_host = compiled.program.regions.iter().zip(regions).filter(|(_, loaded)| loaded.is_none());
-    let found = on_host.find(|(region, _)| reads_missing(region)).map(|(region, _)| region);
-    let what = found.map_or_else(|| "a region".to_owned(), |region| format!("region {}", region.symbol));
-    let verb = if missing.len() == 1 { "is" } else { "are" };
-    let message =
-        format!("{what} cannot run on the host: {} of the constants {verb} stored only in blobs", missing.len());
+    let missing_region = on_host.find(|(region, _)| reads_missing(region)).map(|(region, _)| region);
+    let region_text =
+        missing_region.map_or_else(|| "a region".to_owned(), |region| format!("region {}", region.symbol));
+    let verb = if missing_constants.len() == 1 { "is" } else { "are" };
+    let message = format!(
+        "{region_text} cannot run on the host: {} of the constants {verb} stored only in blobs",
+        missing_constants.len()
+    );
     let mut error = Diagnostic::error(codes::artifacts::CONSTANTS_IN_BLOB, message);
-    if let Some(region) = found {
+    if let Some(region) = missing_region {
         error = error.note(format!(
             "{} stores them in its blobs and declared that the region needs no host fallback",
             region.backend
         ));
-        let about = warnings.iter().filter(|warning| warning.notes.iter().any(|note| note.contains(&*region.symbol)));
-        error.notes.extend(about.map(|warning| warning.message.clone()));
+        let related_warnings =
+            warnings.iter().filter(|warning| warning.notes.iter().any(|note| note.contains(&*region.symbol)));
+        error.notes.extend(related_warnings.map(|warning| warning.message.clone()));
     }
     Err(error.help("run the model with the plugin that compiled it, or compile the model again"))
 }
@@ -254,19 +263,19 @@ fn load_program(
     }
     let LoadedRegions { regions, spaces, own_threads, mut warnings } = load_regions(session, &compiled, cache_dir)?;
     let count = regions.iter().flatten().count();
-    let loaded = regions.iter().zip(&compiled.program.regions).filter(|(loaded, _)| loaded.is_some());
-    let loaded: HashSet<&str> = loaded.map(|(_, region)| &*region.symbol).collect();
-    let (offload_flops, offload_share) = offloaded(&compiled.explain, &loaded);
+    let region_pairs = regions.iter().zip(&compiled.program.regions).filter(|(region_pairs, _)| region_pairs.is_some());
+    let region_pairs: HashSet<&str> = region_pairs.map(|(_, region)| &*region.symbol).collect();
+    let (offload_flops, offload_share) = offloaded_flops(&compiled.explain, &region_pairs);
     check_absent(&compiled, &regions, &warnings)?;
     let (program, absent) = (compiled.program, compiled.absent);
     validate(&program)?;
-    let keeps = |region: u32| regions[region as usize].as_ref().is_some_and(|region| !region.may_be_lost());
-    let needed = needed_constants(&program, keeps);
-    let retain = |((number, constant), needed): ((u32, Tensor), bool)| {
-        let retained = needed || retention == ConstantRetention::UntilReady;
-        (retained && !absent.contains(&number)).then_some(constant)
+    let keeps_constants = |region: u32| regions[region as usize].as_ref().is_some_and(|region| !region.may_be_lost());
+    let is_needed = needed_constants(&program, keeps_constants);
+    let retain = |((index, constant), is_needed): ((u32, Tensor), bool)| {
+        let retained = is_needed || retention == ConstantRetention::UntilReady;
+        (retained && !absent.contains(&index)).then_some(constant)
     };
-    let constants = (0u32..).zip(compiled.constants).zip(needed).map(retain).collect();
+    let constants = (0u32..).zip(compiled.constants).zip(is_needed).map(retain).collect();
     memory::trim_heap();
     if retention == ConstantRetention::UntilLoaded {
         memory::release_code();

@@ -31,7 +31,7 @@ pub fn set(program: Program) {
 /// If the path of the process executable cannot be determined.
 pub fn words() -> Result<Vec<OsString>> {
     match PROGRAM.get() {
-        Some(program) if program.command.iter().all(|word| !word.is_empty()) => Ok(program.command.clone()),
+        Some(program) if program.command.iter().all(|argument| !argument.is_empty()) => Ok(program.command.clone()),
         Some(_) => Err(Error::other("the interpreter did not provide the path of its executable")),
         None => Ok(vec![std::env::current_exe()?.into()]),
     }
@@ -40,11 +40,11 @@ pub fn words() -> Result<Vec<OsString>> {
 /// Returns a command that starts this program, without arguments.
 ///
 /// # Errors
-/// Same as [`words`].
+/// Same as [`command_words`].
 pub fn command() -> Result<Command> {
-    let words = words()?;
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]);
+    let command_words = words()?;
+    let mut command = Command::new(&command_words[0]);
+    command.args(&command_words[1..]);
     Ok(command)
 }
 

@@ -46,8 +46,8 @@ impl Summary {
     pub fn to_line(&self) -> String {
         let Summary { name, ty, min, max, mean, first, len } = self;
         let first: Vec<String> = first.iter().map(|v| format!("{v:.6}")).collect();
-        let more = if *len > MAX_SHOWN_VALUES { ", ..." } else { "" };
+        let ellipsis = if *len > MAX_SHOWN_VALUES { ", ..." } else { "" };
         let name = escape::line(name);
-        format!("{name}: {ty}  min {min:.6}  max {max:.6}  mean {mean:.6}  [{}{more}]", first.join(", "))
+        format!("{name}: {ty}  min {min:.6}  max {max:.6}  mean {mean:.6}  [{}{ellipsis}]", first.join(", "))
     }
 }

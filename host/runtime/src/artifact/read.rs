@@ -45,15 +45,15 @@ pub fn open(path: &Path) -> Result<Artifact, Diagnostic> {
         diagnostic.message = format!("{}: {}", path.display(), diagnostic.message);
         diagnostic
     };
-    let cannot = |e: std::io::Error| at_path(Diagnostic::error(codes::artifacts::CANNOT_READ, e.to_string()));
-    let file = open_regular(path).map_err(cannot)?;
-    if file.metadata().map_err(cannot)?.len() == 0 {
+    let read_error = |e: std::io::Error| at_path(Diagnostic::error(codes::artifacts::CANNOT_READ, e.to_string()));
+    let file = open_regular(path).map_err(read_error)?;
+    if file.metadata().map_err(read_error)?.len() == 0 {
         // An empty file cannot be mapped.
         return Err(at_path(not_an_artifact()));
     }
     // The file must not be truncated while it is mapped. The writer never truncates it: it renames a new file over the
     // old file (see docs/artifact.md).
-    parse(Arc::new(MappedFile::of(&file).map_err(cannot)?)).map_err(at_path)
+    parse(Arc::new(MappedFile::of(&file).map_err(read_error)?)).map_err(at_path)
 }
 
 /// Shared range of a file. Dropping the range releases its pages.
@@ -85,8 +85,8 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
     };
     let manifest = manifest(get(MANIFEST)?)?;
     for entry in &manifest.entries {
-        let found = get(&entry.name)?;
-        if found.len() as u64 != entry.bytes || mapped::digest(found).to_hex().as_str() != entry.blake3 {
+        let contents = get(&entry.name)?;
+        if contents.len() as u64 != entry.bytes || mapped::digest(contents).to_hex().as_str() != entry.blake3 {
             return Err(Diagnostic::error(
                 codes::artifacts::DAMAGED,
                 format!("entry {}: the contents do not match the manifest", entry.name),
@@ -94,8 +94,8 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
         }
     }
     if manifest.entries.len() + 1 != entries.len() {
-        let (listed, found) = (manifest.entries.len(), entries.len() - 1);
-        return Err(malformed(format!("expected the {listed} entries that the manifest lists, found {found}")));
+        let (expected, actual) = (manifest.entries.len(), entries.len() - 1);
+        return Err(malformed(format!("expected the {expected} entries that the manifest lists, found {actual}")));
     }
     let weights = entries.get(WEIGHTS).ok_or_else(|| malformed(format!("missing entry {WEIGHTS}")))?;
     let program = program(PROGRAM, get)?;
@@ -105,9 +105,9 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
     let mut compiled = Compiled {
         constants: constants(&file, weights.clone(), &manifest.tensors, &program)?,
         program,
-        absent: absent(&manifest.tensors),
+        absent: absent_constants(&manifest.tensors),
         regions: regions(&manifest.regions, get)?,
-        linked: linked(&file, &entries, &manifest.linked)?,
+        linked: linked_data(&file, &entries, &manifest.linked)?,
         explain: manifest.explain.clone(),
         model_digest: manifest.model_digest.clone(),
         options: manifest.options.clone(),
@@ -119,9 +119,9 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
         let variant = Compiled {
             constants: constants(&file, weights.clone(), &record.tensors, &program)?,
             program,
-            absent: absent(&record.tensors),
+            absent: absent_constants(&record.tensors),
             regions: regions(&record.regions, get)?,
-            linked: linked(&file, &entries, &record.linked)?,
+            linked: linked_data(&file, &entries, &record.linked)?,
             explain: record.explain.clone(),
             model_digest: manifest.model_digest.clone(),
             options: record.options.clone(),
@@ -140,16 +140,16 @@ fn check_seal(bytes: &[u8]) -> Result<(), Diagnostic> {
     if !bytes.starts_with(b"PK") {
         return Err(not_an_artifact());
     }
-    let covered = bytes.len().checked_sub(DIGEST_DIGITS).ok_or_else(not_an_artifact)?;
-    let (covered, digest) = bytes.split_at(covered);
-    if !covered.ends_with(TRAILER) {
+    let digested_len = bytes.len().checked_sub(DIGEST_DIGITS).ok_or_else(not_an_artifact)?;
+    let (digested_len, digest) = bytes.split_at(digested_len);
+    if !digested_len.ends_with(TRAILER) {
         return Err(Diagnostic::error(
             codes::artifacts::DAMAGED,
             "expected an artifact, found a ZIP file without a digest",
         )
         .note("the file is not an artifact, or it is truncated"));
     }
-    if mapped::digest(covered).to_hex().as_bytes() != digest {
+    if mapped::digest(digested_len).to_hex().as_bytes() != digest {
         return Err(Diagnostic::error(codes::artifacts::DAMAGED, "the contents do not match the digest of the file")
             .help("copy the file again, or compile the model again"));
     }
@@ -158,12 +158,12 @@ fn check_seal(bytes: &[u8]) -> Result<(), Diagnostic> {
 
 /// Returns the range of each entry's bytes.
 fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>, Diagnostic> {
-    let bad = |e: zip::result::ZipError| malformed(format!("archive: {e}"));
-    let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(bad)?;
+    let archive_error = |e: zip::result::ZipError| malformed(format!("archive: {e}"));
+    let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(archive_error)?;
     let mut entries = BTreeMap::new();
     for i in 0..archive.len() {
-        let entry = archive.by_index_raw(i).map_err(bad)?;
-        let name = entry.name().map_err(bad)?.into_owned();
+        let entry = archive.by_index_raw(i).map_err(archive_error)?;
+        let name = entry.name().map_err(archive_error)?.into_owned();
         let start = entry.data_start().and_then(|start| usize::try_from(start).ok());
         let range = start.zip(usize::try_from(entry.compressed_size()).ok());
         let range = range.and_then(|(start, size)| Some(start..start.checked_add(size)?));
@@ -220,13 +220,13 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
     program: &Program,
 ) -> Result<Vec<Tensor>, Diagnostic> {
     let bytes = &(**file).as_ref()[weights.clone()];
-    let bad = |message: &str| malformed(format!("{WEIGHTS}: {message}"));
-    let (length, rest) =
-        bytes.split_first_chunk::<8>().ok_or_else(|| bad("the entry is too short for a header length"))?;
-    let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|&length| length <= rest.len());
-    let (header, data) = rest.split_at(length.ok_or_else(|| bad("the header is longer than the entry"))?);
-    let header: Value = serde_json::from_slice(header).map_err(|e| bad(&e.to_string()))?;
-    let base = weights.start + 8 + (rest.len() - data.len());
+    let weights_error = |message: &str| malformed(format!("{WEIGHTS}: {message}"));
+    let (length, tail) =
+        bytes.split_first_chunk::<8>().ok_or_else(|| weights_error("the entry is too short for a header length"))?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|&length| length <= tail.len());
+    let (header, data) = tail.split_at(length.ok_or_else(|| weights_error("the header is longer than the entry"))?);
+    let header: Value = serde_json::from_slice(header).map_err(|e| weights_error(&e.to_string()))?;
+    let base = weights.start + 8 + (tail.len() - data.len());
     if records.len() != program.constants.len() {
         return Err(malformed(format!(
             "expected {} constants, as in the program, found {} in the manifest",
@@ -240,15 +240,15 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
             tensors.push(Tensor::empty());
             continue;
         }
-        let wrong = || bad(&format!("tensor {} does not match its declaration in the program", port.name));
-        let shape = port.ty.shape().ok_or_else(wrong)?;
-        let entry = header.get(&record.name).ok_or_else(wrong)?;
+        let mismatch = || weights_error(&format!("tensor {} does not match its declaration in the program", port.name));
+        let shape = port.ty.shape().ok_or_else(mismatch)?;
+        let entry = header.get(&record.name).ok_or_else(mismatch)?;
         let dims: Vec<Value> = shape.iter().map(|&d| Value::from(d)).collect();
-        let declared = entry.get("dtype").and_then(Value::as_str) == Some(dtype_name(port.ty.dtype))
+        let is_declared = entry.get("dtype").and_then(Value::as_str) == Some(dtype_name(port.ty.dtype))
             && entry.get("shape").and_then(Value::as_array) == Some(&dims);
         let offset = |i: usize| entry.get("data_offsets")?.get(i)?.as_u64().and_then(|n| usize::try_from(n).ok());
         let range = offset(0).zip(offset(1)).filter(|&(start, end)| start <= end && end <= data.len());
-        let Some((start, end)) = range.filter(|_| declared) else { return Err(wrong()) };
+        let Some((start, end)) = range.filter(|_| is_declared) else { return Err(mismatch()) };
         let content = &data[start..end];
         if mapped::digest(content).to_hex().as_str() != record.blake3 {
             return Err(Diagnostic::error(
@@ -257,35 +257,35 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
             ));
         }
         if port.ty.dtype == DType::Bool && content.iter().any(|&byte| byte > 1) {
-            return Err(wrong());
+            return Err(mismatch());
         }
         let slice = FileRange(file.clone(), base + start..base + end);
-        tensors.push(Tensor::from_storage(port.ty.dtype, &shape, Arc::new(slice)).ok_or_else(wrong)?);
+        tensors.push(Tensor::from_storage(port.ty.dtype, &shape, Arc::new(slice)).ok_or_else(mismatch)?);
     }
     Ok(tensors)
 }
 
 /// Returns the indices of the constants that are stored only in blobs.
-fn absent(records: &[TensorRecord]) -> BTreeSet<u32> {
+fn absent_constants(records: &[TensorRecord]) -> BTreeSet<u32> {
     records.iter().zip(0u32..).filter(|(record, _)| record.in_blobs).map(|(_, index)| index).collect()
 }
 
 /// Returns the shared data of linked regions as views of the file.
-fn linked<T: AsRef<[u8]> + Send + Sync + 'static>(
+fn linked_data<T: AsRef<[u8]> + Send + Sync + 'static>(
     file: &Arc<T>,
     entries: &BTreeMap<String, Range<usize>>,
     records: &BTreeMap<String, Option<String>>,
 ) -> Result<BTreeMap<String, Option<Tensor>>, Diagnostic> {
-    let shared = |name: &String| {
+    let shared_data = |name: &String| {
         let range = entries.get(name).ok_or_else(|| malformed(format!("missing entry {name}")))?;
         let slice = Arc::new(FileRange(file.clone(), range.clone()));
         Tensor::from_storage(DType::U8, &[range.len()], slice)
             .ok_or_else(|| malformed(format!("entry {name} is too large")))
     };
-    let linked = |(backend, name): (&String, &Option<String>)| {
-        Ok::<_, Diagnostic>((backend.clone(), name.as_ref().map(shared).transpose()?))
+    let linked_data = |(backend, name): (&String, &Option<String>)| {
+        Ok::<_, Diagnostic>((backend.clone(), name.as_ref().map(shared_data).transpose()?))
     };
-    records.iter().map(linked).collect()
+    records.iter().map(linked_data).collect()
 }
 
 fn region<'a>(

@@ -22,14 +22,14 @@ const ZIP64_THRESHOLD: usize = 1 << 31;
 /// # Errors
 /// If the file cannot be written.
 pub fn write(path: &Path, compiled: &Compiled) -> Result<(), Diagnostic> {
-    let failed = |what: &dyn std::fmt::Display| {
-        let message = format!("cannot write {}: {what}", path.display());
+    let write_error = |cause: &dyn std::fmt::Display| {
+        let message = format!("cannot write {}: {cause}", path.display());
         Diagnostic::error(codes::artifacts::CANNOT_WRITE, message)
             .help("check that the directory exists and is writable")
     };
-    let mut pending = Pending::begin(path).map_err(|e| failed(&e))?;
-    write_to(pending.file(), compiled).map_err(|e| failed(&e))?;
-    pending.commit().map_err(|e| failed(&e))
+    let mut pending = Pending::begin(path).map_err(|e| write_error(&e))?;
+    write_to(pending.file(), compiled).map_err(|e| write_error(&e))?;
+    pending.commit().map_err(|e| write_error(&e))
 }
 
 /// Writes a built model to an empty file that is open for reading and writing.
@@ -75,28 +75,28 @@ impl<'a> Contents<'a> {
         let of_variants: Vec<Vec<TensorRecord>> =
             compiled.variants.iter().enumerate().map(|(i, variant)| weights.of_variant(i, &variant.compiled)).collect();
         entries.push((WEIGHTS.to_owned(), safetensors(&weights.tensors)?));
-        let mut shared = SharedData::default();
+        let mut shared_entries = SharedData::default();
         let regions = records(compiled, "", &mut entries);
-        let linked = shared.records(compiled, "", &mut entries);
+        let linked_files = shared_entries.records(compiled, "", &mut entries);
         let mut variants = Vec::with_capacity(compiled.variants.len());
         for ((i, variant), tensors) in compiled.variants.iter().enumerate().zip(of_variants) {
-            let (folder, compiled) = (format!("variants/{i}/"), &variant.compiled);
-            let program = format!("{folder}{PROGRAM}");
+            let (dir, compiled) = (format!("variants/{i}/"), &variant.compiled);
+            let program = format!("{dir}{PROGRAM}");
             entries.push((program.clone(), vec![serde_json::to_vec(&compiled.program)?.into()]));
             variants.push(VariantRecord {
                 dims: variant.dims.clone(),
                 program,
                 options: compiled.options.clone(),
                 explain: compiled.explain.clone(),
-                regions: records(compiled, &folder, &mut entries),
+                regions: records(compiled, &dir, &mut entries),
                 tensors,
-                linked: shared.records(compiled, &folder, &mut entries),
+                linked: shared_entries.records(compiled, &dir, &mut entries),
             });
         }
-        let described = entries.iter().map(|(name, parts)| Entry {
+        let entries_json = entries.iter().map(|(name, chunks)| Entry {
             name: name.clone(),
-            bytes: parts.iter().map(|part| part.len() as u64).sum(),
-            blake3: digest(parts.iter().map(|part| &part[..])),
+            bytes: chunks.iter().map(|part| part.len() as u64).sum(),
+            blake3: digest(chunks.iter().map(|part| &part[..])),
         });
         let manifest = Manifest {
             format: FORMAT,
@@ -106,9 +106,9 @@ impl<'a> Contents<'a> {
             explain: compiled.explain.clone(),
             regions,
             tensors,
-            entries: described.collect(),
+            entries: entries_json.collect(),
             variants,
-            linked,
+            linked: linked_files,
         };
         Ok(Contents { manifest: serde_json::to_vec(&manifest)?, entries })
     }
@@ -117,9 +117,9 @@ impl<'a> Contents<'a> {
         let mut archive = ZipWriter::new(std::io::BufWriter::with_capacity(1 << 20, file));
         archive.set_raw_comment([TRAILER, &[b'0'; DIGEST_DIGITS]].concat().into())?;
         let manifest = (MANIFEST, vec![Cow::from(&self.manifest[..])]);
-        let entries = self.entries.iter().map(|(name, parts)| (name.as_str(), parts));
-        for (name, parts) in std::iter::once((manifest.0, &manifest.1)).chain(entries) {
-            let size: usize = parts.iter().map(|part| part.len()).sum();
+        let entries = self.entries.iter().map(|(name, chunks)| (name.as_str(), chunks));
+        for (name, chunks) in std::iter::once((manifest.0, &manifest.1)).chain(entries) {
+            let size: usize = chunks.iter().map(|part| part.len()).sum();
             let options = SimpleFileOptions::default()
                 .compression_method(CompressionMethod::Stored)
                 .last_modified_time(DateTime::default())
@@ -127,7 +127,7 @@ impl<'a> Contents<'a> {
                 .with_alignment(ALIGN as u16)
                 .large_file(size >= ZIP64_THRESHOLD);
             archive.start_file(name, options)?;
-            for part in parts {
+            for part in chunks {
                 archive.write_all(part)?;
             }
         }
@@ -149,12 +149,12 @@ impl<'a> Weights<'a> {
     fn of_program(&mut self, compiled: &'a Compiled) -> Vec<TensorRecord> {
         let in_blobs = compiled.only_in_blobs();
         let names = compiled.program.constants.iter().map(|port| port.name.clone());
-        let numbered = names.zip(&compiled.constants).zip(0u32..);
-        let record = |((name, tensor), number): ((String, &'a Tensor), u32)| match in_blobs.contains(&number) {
+        let numbered_constants = names.zip(&compiled.constants).zip(0u32..);
+        let record = |((name, tensor), index): ((String, &'a Tensor), u32)| match in_blobs.contains(&index) {
             true => TensorRecord { name, blake3: String::new(), in_blobs: true },
             false => self.add(name, tensor),
         };
-        numbered.map(record).collect()
+        numbered_constants.map(record).collect()
     }
 
     fn add(&mut self, name: String, tensor: &'a Tensor) -> TensorRecord {
@@ -165,8 +165,8 @@ impl<'a> Weights<'a> {
     }
 
     /// Adds the tensors of a specialized program that are not in the archive yet.
-    fn of_variant(&mut self, number: usize, compiled: &'a Compiled) -> Vec<TensorRecord> {
-        let names = compiled.program.constants.iter().map(|port| format!("variants/{number}/{}", port.name));
+    fn of_variant(&mut self, index: usize, compiled: &'a Compiled) -> Vec<TensorRecord> {
+        let names = compiled.program.constants.iter().map(|port| format!("variants/{index}/{}", port.name));
         let in_blobs = compiled.only_in_blobs();
         let mut records = Vec::with_capacity(compiled.constants.len());
         for ((name, tensor), constant) in names.zip(&compiled.constants).zip(0u32..) {
@@ -176,7 +176,7 @@ impl<'a> Weights<'a> {
             }
             let blake3 = digest([tensor.bytes()]);
             match self.by_content.get(&(tensor.dtype(), tensor.shape(), blake3.clone())) {
-                Some(known) => records.push(TensorRecord { name: known.clone(), blake3, in_blobs: false }),
+                Some(stored_name) => records.push(TensorRecord { name: stored_name.clone(), blake3, in_blobs: false }),
                 None => records.push(self.add(name, tensor)),
             }
         }
@@ -192,47 +192,41 @@ struct SharedData {
 }
 
 impl SharedData {
-    /// Adds the entries of a program under the path prefix `folder`, and returns their names by backend.
+    /// Adds the entries of a program under the path prefix `dir`, and returns their names by backend.
     fn records<'a>(
         &mut self,
         compiled: &'a Compiled,
-        folder: &str,
+        dir: &str,
         entries: &mut Vec<(String, Vec<Cow<'a, [u8]>>)>,
     ) -> BTreeMap<String, Option<String>> {
-        let mut entry = |backend: &str, shared: &'a Tensor| {
-            let name = self.by_content.entry(digest([shared.bytes()])).or_insert_with(|| {
-                let name = format!("{folder}shared/{backend}");
-                entries.push((name.clone(), vec![Cow::from(shared.bytes())]));
+        let mut entry = |backend: &str, data: &'a Tensor| {
+            let name = self.by_content.entry(digest([data.bytes()])).or_insert_with(|| {
+                let name = format!("{dir}shared/{backend}");
+                entries.push((name.clone(), vec![Cow::from(data.bytes())]));
                 name
             });
             name.clone()
         };
-        let linked = compiled.linked.iter();
-        linked
-            .map(|(backend, shared)| (backend.clone(), shared.as_ref().map(|shared| entry(backend, shared))))
-            .collect()
+        let linked_data = compiled.linked.iter();
+        linked_data.map(|(backend, data)| (backend.clone(), data.as_ref().map(|data| entry(backend, data)))).collect()
     }
 }
 
-/// Adds the entries of a program's regions under the path prefix `folder`, and returns their records.
+/// Adds the entries of a program's regions under the path prefix `dir`, and returns their records.
 fn records<'a>(
     compiled: &'a Compiled,
-    folder: &str,
+    dir: &str,
     entries: &mut Vec<(String, Vec<Cow<'a, [u8]>>)>,
 ) -> Vec<Option<RegionRecord>> {
-    compiled.regions.iter().map(|region| region.as_ref().map(|region| record(region, folder, entries))).collect()
+    compiled.regions.iter().map(|region| region.as_ref().map(|region| record(region, dir, entries))).collect()
 }
 
 /// Adds the entries of a region and returns its record.
-fn record<'a>(
-    region: &'a CompiledRegion,
-    folder: &str,
-    entries: &mut Vec<(String, Vec<Cow<'a, [u8]>>)>,
-) -> RegionRecord {
-    let blob = format!("{folder}regions/{}/{}", region.symbol, region.loader);
+fn record<'a>(region: &'a CompiledRegion, dir: &str, entries: &mut Vec<(String, Vec<Cow<'a, [u8]>>)>) -> RegionRecord {
+    let blob = format!("{dir}regions/{}/{}", region.symbol, region.loader);
     entries.push((blob.clone(), vec![Cow::from(&region.blob[..])]));
     let source = region.source.as_ref().map(|source| {
-        let name = format!("{folder}regions/{}/source.{}", region.symbol, source.language);
+        let name = format!("{dir}regions/{}/source.{}", region.symbol, source.language);
         entries.push((name.clone(), vec![Cow::from(source.text.as_bytes())]));
         name
     });
@@ -259,17 +253,17 @@ fn record<'a>(
 /// format allows no gaps, so the padding between two tensors is a tensor of bytes, `pad.<i>`.
 fn safetensors<'a>(tensors: &[(String, &'a Tensor)]) -> Result<Vec<Cow<'a, [u8]>>, serde_json::Error> {
     let mut header = serde_json::Map::new();
-    let mut parts: Vec<Cow<'a, [u8]>> = vec![Cow::default()];
-    let mut at = 0usize;
+    let mut chunks: Vec<Cow<'a, [u8]>> = vec![Cow::default()];
+    let mut offset = 0usize;
     for (i, (name, tensor)) in tensors.iter().enumerate() {
         let mut add = |name: &str, dtype: &str, shape: &[usize], bytes: Cow<'a, [u8]>| {
-            let offsets = [at, at + bytes.len()];
-            at = offsets[1];
+            let offsets = [offset, offset + bytes.len()];
+            offset = offsets[1];
             header.insert(
                 name.to_owned(),
                 serde_json::json!({ "dtype": dtype, "shape": shape, "data_offsets": offsets }),
             );
-            parts.push(bytes);
+            chunks.push(bytes);
         };
         add(name, dtype_name(tensor.dtype()), tensor.shape(), Cow::from(tensor.bytes()));
         let pad = tensor.bytes().len().next_multiple_of(ALIGN) - tensor.bytes().len();
@@ -279,10 +273,10 @@ fn safetensors<'a>(tensors: &[(String, &'a Tensor)]) -> Result<Vec<Cow<'a, [u8]>
     }
     let mut text = serde_json::to_vec(&header)?;
     text.resize((8 + text.len()).next_multiple_of(ALIGN) - 8, b' ');
-    let mut first = (text.len() as u64).to_le_bytes().to_vec();
-    first.append(&mut text);
-    parts[0] = first.into();
-    Ok(parts)
+    let mut length_and_header = (text.len() as u64).to_le_bytes().to_vec();
+    length_and_header.append(&mut text);
+    chunks[0] = length_and_header.into();
+    Ok(chunks)
 }
 
 /// Returns the name of an element type in the safetensors format.
@@ -314,9 +308,9 @@ pub(super) fn dtype_name(dtype: DType) -> &'static str {
     }
 }
 
-fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
+fn digest<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut hasher = blake3::Hasher::new();
-    for part in parts {
+    for part in chunks {
         hasher.update(part);
     }
     hasher.finalize().to_hex().to_string()
@@ -325,10 +319,10 @@ fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
 /// Writes the digest of all preceding bytes at the end of the file.
 fn seal(file: &mut (impl Read + Write + Seek)) -> std::io::Result<()> {
     let end = file.seek(SeekFrom::End(0))?;
-    let covered = end.saturating_sub(DIGEST_DIGITS as u64);
+    let digested_len = end.saturating_sub(DIGEST_DIGITS as u64);
     file.seek(SeekFrom::Start(0))?;
     let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(Read::take(&mut *file, covered))?;
-    file.seek(SeekFrom::Start(covered))?;
+    hasher.update_reader(Read::take(&mut *file, digested_len))?;
+    file.seek(SeekFrom::Start(digested_len))?;
     file.write_all(hasher.finalize().to_hex().as_bytes())
 }

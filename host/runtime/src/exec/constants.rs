@@ -8,20 +8,20 @@
 use super::program::{Function, Instr, Place, Program};
 use byoc_ir::ir::TensorType;
 
-/// Returns, for each constant, whether a function that the host may have to run reads the constant. `loaded` returns
+/// Returns, for each constant, whether a function that the host may have to run reads the constant. `is_loaded` returns
 /// true for the index of a region that a backend has loaded and cannot lose.
-pub fn needed_constants(program: &Program, loaded: impl Fn(u32) -> bool) -> Vec<bool> {
-    let mut needed = vec![false; program.constants.len()];
-    let mut seen = vec![false; program.functions.len()];
+pub fn needed_constants(program: &Program, is_loaded: impl Fn(u32) -> bool) -> Vec<bool> {
+    let mut is_needed = vec![false; program.constants.len()];
+    let mut is_visited = vec![false; program.functions.len()];
     let mut todo = vec![program.entry];
     while let Some(index) = todo.pop() {
-        if std::mem::replace(&mut seen[index as usize], true) {
+        if std::mem::replace(&mut is_visited[index as usize], true) {
             continue;
         }
         let function = &program.functions[index as usize];
-        constants_of(function).for_each(|constant| needed[constant] = true);
+        constants_of(function).for_each(|constant| is_needed[constant] = true);
         todo.extend(function.code.iter().filter_map(|instr| match instr {
-            Instr::Region { region, .. } if loaded(*region) && is_sized(function, instr) => None,
+            Instr::Region { region, .. } if is_loaded(*region) && is_sized(function, instr) => None,
             Instr::Region { region, .. } => Some(program.regions[*region as usize].fallback),
             Instr::Call { function, .. } | Instr::TailCall { function, .. } | Instr::Closure { function, .. } => {
                 Some(*function)
@@ -29,7 +29,7 @@ pub fn needed_constants(program: &Program, loaded: impl Fn(u32) -> bool) -> Vec<
             _ => None,
         }));
     }
-    needed
+    is_needed
 }
 
 /// Returns the indices of the constants that a function reads.

@@ -59,8 +59,8 @@ pub(super) struct Footprint {
     pub writes: Vec<Range<usize>>,
 }
 
-fn overlap(one: &[Range<usize>], other: &[Range<usize>]) -> bool {
-    one.iter().any(|a| other.iter().any(|b| a.start < b.end && b.start < a.end))
+fn overlap(ranges: &[Range<usize>], other_ranges: &[Range<usize>]) -> bool {
+    ranges.iter().any(|a| other_ranges.iter().any(|b| a.start < b.end && b.start < a.end))
 }
 
 impl Footprint {
@@ -75,17 +75,17 @@ impl Footprint {
         if overlap(&self.writes, &range) || (writes && overlap(&self.reads, &range)) {
             return None;
         }
-        let to = if writes { &mut self.writes } else { &mut self.reads };
-        to.extend(range);
+        let target_ranges = if writes { &mut self.writes } else { &mut self.reads };
+        target_ranges.extend(range);
         Some(())
     }
 
     /// Returns true if one of two steps writes what the other accesses.
-    fn conflicts(&self, other: &Footprint) -> bool {
-        self.space == other.space
-            && (overlap(&self.writes, &other.writes)
-                || overlap(&self.writes, &other.reads)
-                || overlap(&self.reads, &other.writes))
+    fn conflicts(&self, other_ranges: &Footprint) -> bool {
+        self.space == other_ranges.space
+            && (overlap(&self.writes, &other_ranges.writes)
+                || overlap(&self.writes, &other_ranges.reads)
+                || overlap(&self.reads, &other_ranges.writes))
     }
 }
 
@@ -113,17 +113,17 @@ impl Unfinished {
     /// # Errors
     /// If a run fails; the error has the index of its region. After a cancellation the wait ends without an error.
     pub(super) fn wait(&mut self, step: Option<&Footprint>, cancel: &Cancel) -> Result<(), (Diagnostic, u32)> {
-        let concerns = |footprint: &Footprint| step.is_none_or(|step| footprint.conflicts(step));
-        let mut at = 0;
-        while let Some((event, footprint, region)) = self.0.get(at) {
-            if !concerns(footprint) {
-                at += 1;
+        let conflicts = |footprint: &Footprint| step.is_none_or(|step| footprint.conflicts(step));
+        let mut index = 0;
+        while let Some((event, footprint, region)) = self.0.get(index) {
+            if !conflicts(footprint) {
+                index += 1;
                 continue;
             }
-            let done = event.wait(POLL).map_err(|error| (fault(&error), *region));
-            if done.is_err() || matches!(done, Ok(true)) {
-                self.0.remove(at);
-                done?;
+            let is_done = event.wait(POLL).map_err(|error| (fault(&error), *region));
+            if is_done.is_err() || matches!(is_done, Ok(true)) {
+                self.0.remove(index);
+                is_done?;
             } else if cancel.is_set() {
                 return Ok(());
             }
@@ -135,14 +135,14 @@ impl Unfinished {
     /// time and may still write to memory.
     pub(super) fn abandon(&mut self) -> Vec<u32> {
         let end = Instant::now() + GRACE;
-        let mut lost = Vec::new();
+        let mut lost_regions = Vec::new();
         for (event, _, region) in self.0.drain(..) {
-            let left = end.saturating_duration_since(Instant::now());
-            if matches!(event.wait(left), Ok(false)) {
-                lost.push(region);
+            let remaining = end.saturating_duration_since(Instant::now());
+            if matches!(event.wait(remaining), Ok(false)) {
+                lost_regions.push(region);
             }
         }
-        lost
+        lost_regions
     }
 }
 

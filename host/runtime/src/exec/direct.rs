@@ -49,11 +49,13 @@ pub(super) fn are_writable(
         && results.iter().all(|result| {
             let Some(out) = outputs.get(result.output as usize) else { return false };
             let memory = range(out.data);
-            let fits =
-                regs[result.reg.index()].known().is_some_and(|known| (out.dtype, out.shape) == (known.0, &known.1[..]));
-            let mut others = outputs.iter().enumerate().filter(|(other, _)| *other != result.output as usize);
-            fits && (memory.start as usize).is_multiple_of(ALIGNMENT)
+            let has_declared_type = regs[result.reg.index()]
+                .known()
+                .is_some_and(|actual_type| (out.dtype, out.shape) == (actual_type.0, &actual_type.1[..]));
+            let mut other_outputs = outputs.iter().enumerate().filter(|(other, _)| *other != result.output as usize);
+            has_declared_type
+                && (memory.start as usize).is_multiple_of(ALIGNMENT)
                 && !inputs.iter().any(|input| overlap(&memory, &range(input.bytes())))
-                && !others.any(|(_, other)| overlap(&memory, &range(other.data)))
+                && !other_outputs.any(|(_, other)| overlap(&memory, &range(other.data)))
         })
 }

@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 /// Memory is reused between runs: from the second run on, a straight-line program with known dimensions allocates
 /// nothing but its outputs.
 pub struct Executor {
-    prepared: PreparedProgram,
+    prepared_program: PreparedProgram,
     /// Program without the backend whose device was lost.
     without_lost: OnceLock<Result<PreparedProgram, Diagnostic>>,
     on_caller: bool,
@@ -64,7 +64,7 @@ impl Executor {
         check_constants(&program, &constants)?;
         let cancel = Cancel::current().unwrap_or_default();
         Ok(Executor {
-            prepared: PreparedProgram::new(program, constants, regions, spaces, pool)?,
+            prepared_program: PreparedProgram::new(program, constants, regions, spaces, pool)?,
             without_lost: OnceLock::new(),
             on_caller: false,
             options: None,
@@ -75,7 +75,7 @@ impl Executor {
 
     /// Releases the constants that are read only by host programs of regions that are certain to run on their backends.
     pub fn release_constants(&mut self) {
-        self.prepared.release_constants();
+        self.prepared_program.release_constants();
     }
 
     /// Runs regions on the calling thread instead of on a thread of the pool. This is meant for backends with their own
@@ -169,21 +169,21 @@ impl Executor {
         cancel: &Cancel,
     ) -> Result<(), Diagnostic> {
         check_inputs(&self.program().inputs, inputs)?;
-        if self.prepared.lost().is_none() {
-            let result = self.run_prepared(&self.prepared, inputs, results, observer, cancel);
-            let lost = result.as_ref().is_err_and(|error| error.code == codes::runtime::DEVICE_LOST);
-            if !lost || self.prepared.lost().is_none() {
+        if self.prepared_program.loss_reason().is_none() {
+            let result = self.run_prepared(&self.prepared_program, inputs, results, observer, cancel);
+            let is_device_lost = result.as_ref().is_err_and(|error| error.code == codes::runtime::DEVICE_LOST);
+            if !is_device_lost || self.prepared_program.loss_reason().is_none() {
                 return result;
             }
         }
-        let backend = self.prepared.lost().unwrap_or_default();
-        let without = self.without_lost.get_or_init(|| self.prepared.without_backend(backend));
-        self.run_prepared(without.as_ref().map_err(Clone::clone)?, inputs, results, observer, cancel)
+        let backend = self.prepared_program.loss_reason().unwrap_or_default();
+        let fallback_program = self.without_lost.get_or_init(|| self.prepared_program.without_backend(backend));
+        self.run_prepared(fallback_program.as_ref().map_err(Clone::clone)?, inputs, results, observer, cancel)
     }
 
     fn run_prepared(
         &self,
-        prepared: &PreparedProgram,
+        prepared_program: &PreparedProgram,
         inputs: &[Tensor],
         results: &mut Results<'_, '_>,
         observer: Option<&dyn Observer>,
@@ -197,24 +197,24 @@ impl Executor {
         };
         let mut run = || {
             let _options = options.clone().map(BackendOptions::enter);
-            interpreter::run(prepared, inputs, results, observer, cancel, self.max_calls)
+            interpreter::run(prepared_program, inputs, results, observer, cancel, self.max_calls)
         };
-        match prepared.threading() {
+        match prepared_program.threading() {
             Threading::Inline => split::inline(run),
             Threading::Pool if self.on_caller => run(),
             Threading::Pool => self.pool().install(run),
             Threading::Unknown => {
-                let mut observed = || {
+                let mut observe = || {
                     // A thread that waits for other threads may execute this closure inside another run.
                     let outer = split::take_split();
                     let result = run();
-                    prepared.learn_threading(split::take_split(), result.is_ok());
+                    prepared_program.learn_threading(split::take_split(), result.is_ok());
                     if outer {
                         split::record_split();
                     }
                     result
                 };
-                if self.on_caller { observed() } else { self.pool().install(observed) }
+                if self.on_caller { observe() } else { self.pool().install(observe) }
             }
         }
     }
@@ -225,41 +225,41 @@ impl Executor {
     /// # Errors
     /// If a backend cannot reset the state.
     pub fn reset_state(&self) -> Result<(), Diagnostic> {
-        self.prepared.reset_state()
+        self.prepared_program.reset_state()
     }
 
     /// Releases the memory that is retained between runs: activations, and the plans for dimensions of earlier runs.
     /// The next run allocates it again.
     pub fn release_memory(&self) {
-        self.prepared.release_memory();
+        self.prepared_program.release_memory();
     }
 
     /// Orders named inputs for [`Executor::run`].
     ///
     /// # Errors
     /// If the model has no input of a given name, or an input is duplicated or missing.
-    pub fn bind(&self, named: impl IntoIterator<Item = (String, Tensor)>) -> Result<Vec<Tensor>, Diagnostic> {
-        order_inputs(&self.program().inputs, named)
+    pub fn bind(&self, named_inputs: impl IntoIterator<Item = (String, Tensor)>) -> Result<Vec<Tensor>, Diagnostic> {
+        order_inputs(&self.program().inputs, named_inputs)
     }
 
     /// Returns the prepared program.
     pub fn program(&self) -> &Program {
-        &self.prepared.program
+        &self.prepared_program.program
     }
 
     /// Returns the thread pool that runs host kernels.
     pub fn pool(&self) -> &Arc<Pool> {
-        &self.prepared.pool
+        &self.prepared_program.pool
     }
 
     /// Returns one line per region that its backend refused during preparation, with the reason.
     pub fn notes(&self) -> Vec<String> {
-        self.prepared.notes()
+        self.prepared_program.notes()
     }
 
     /// Returns static information about each step, indexed by function and instruction.
     pub fn steps(&self) -> &[Vec<StepInfo>] {
-        self.prepared.steps()
+        self.prepared_program.steps()
     }
 }
 
@@ -270,14 +270,15 @@ impl std::fmt::Debug for Executor {
 }
 
 fn check_constants(program: &Program, constants: &[Option<Tensor>]) -> Result<(), Diagnostic> {
-    let wrong = |message: String| Err(Diagnostic::error(codes::runtime::BAD_PROGRAM, message));
+    let program_error = |message: String| Err(Diagnostic::error(codes::runtime::BAD_PROGRAM, message));
     if program.constants.len() != constants.len() {
-        return wrong(format!("expected {} constants, found {}", program.constants.len(), constants.len()));
+        return program_error(format!("expected {} constants, found {}", program.constants.len(), constants.len()));
     }
-    let given = program.constants.iter().zip(constants).filter_map(|(port, tensor)| Some((port, tensor.as_ref()?)));
-    for (port, tensor) in given {
+    let given_constants =
+        program.constants.iter().zip(constants).filter_map(|(port, tensor)| Some((port, tensor.as_ref()?)));
+    for (port, tensor) in given_constants {
         if port.ty.dtype != tensor.dtype() || port.ty.shape().as_deref() != Some(tensor.shape()) {
-            return wrong(format!("constant \"{}\": expected {}, found {tensor:?}", port.name, show(port)));
+            return program_error(format!("constant \"{}\": expected {}, found {tensor:?}", port.name, show(port)));
         }
     }
     Ok(())

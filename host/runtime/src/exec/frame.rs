@@ -53,8 +53,8 @@ impl Arenas {
     /// Lays out the arenas of a function; returns `None` if their size overflows.
     pub(super) fn of(function: &Function, spaces: &[Option<Arc<DeviceSpace>>]) -> Option<Arenas> {
         let mut arenas = Arenas { host: function.arena, device: Vec::new(), bases: Vec::new() };
-        for (number, bytes) in function.device_arenas.iter().enumerate() {
-            let exists = spaces.get(number).is_some_and(Option::is_some);
+        for (index, bytes) in function.device_arenas.iter().enumerate() {
+            let exists = spaces.get(index).is_some_and(Option::is_some);
             arenas.device.push(if exists { *bytes } else { 0 });
             arenas.bases.push(if exists { None } else { Some(arenas.host.checked_next_multiple_of(64)?) });
             if let Some(Some(base)) = arenas.bases.last() {
@@ -232,29 +232,29 @@ impl<'a> Scope<'a> {
     }
 
     /// Copies a tensor of known size to a register of the same type.
-    pub(super) fn copy(&self, frame: &mut Frame, from: Reg, to: Reg) -> Result<(), Diagnostic> {
-        let bytes = self.reg(from).bytes;
+    pub(super) fn copy(&self, frame: &mut Frame, source: Reg, target: Reg) -> Result<(), Diagnostic> {
+        let bytes = self.reg(source).bytes;
         let Frame { arena, device, .. } = frame;
-        match (self.reg(from).slot, self.reg(to).slot) {
-            (Slot::Arena(from), Slot::Device { space, offset }) => {
-                let from = &arena.as_ref()[from..from + bytes];
-                device::buffer(device, space)?.copy_in(offset, from).map_err(|error| fault(&error))
+        match (self.reg(source).slot, self.reg(target).slot) {
+            (Slot::Arena(source_offset), Slot::Device { space, offset }) => {
+                let source_offset = &arena.as_ref()[source_offset..source_offset + bytes];
+                device::buffer(device, space)?.copy_in(offset, source_offset).map_err(|error| fault(&error))
             }
-            (Slot::Device { space, offset }, Slot::Arena(to)) => {
-                let to = &mut arena.as_mut()[to..to + bytes];
-                device::buffer(device, space)?.copy_out(offset, to).map_err(|error| fault(&error))
+            (Slot::Device { space, offset }, Slot::Arena(target_offset)) => {
+                let target_offset = &mut arena.as_mut()[target_offset..target_offset + bytes];
+                device::buffer(device, space)?.copy_out(offset, target_offset).map_err(|error| fault(&error))
             }
             _ => {
-                let value = self.read(frame, from)?;
-                self.write(frame, to, value)
+                let value = self.read(frame, source)?;
+                self.write(frame, target, value)
             }
         }
     }
 
-    /// Copies the bytes of an arena register to `to`.
-    pub(super) fn copy_arena(&self, frame: &Frame, reg: Reg, to: &mut [u8]) {
+    /// Copies the bytes of an arena register to `target`.
+    pub(super) fn copy_arena(&self, frame: &Frame, reg: Reg, target: &mut [u8]) {
         if let Slot::Arena(offset) = self.reg(reg).slot {
-            to.copy_from_slice(&frame.arena.as_ref()[offset..offset + to.len()]);
+            target.copy_from_slice(&frame.arena.as_ref()[offset..offset + target.len()]);
         }
     }
 
@@ -330,18 +330,18 @@ impl Operands {
     ) -> Option<Operands> {
         let mut arena_operands = Vec::new();
         let mut footprints: BTreeMap<u32, Footprint> = BTreeMap::new();
-        let mut elsewhere = false;
-        let sides = [(&inputs, false), (&outs, true)];
-        for (list, out) in sides {
-            for (at, reg) in list.iter().enumerate() {
+        let mut has_other_operands = false;
+        let operand_lists = [(&inputs, false), (&outs, true)];
+        for (list, out) in operand_lists {
+            for (index, reg) in list.iter().enumerate() {
                 let info = &regs[reg.index()];
-                if !out && in_place.iter().any(|[_, input]| *input as usize == at) {
+                if !out && in_place.iter().any(|[_, input]| *input as usize == index) {
                     // The access to the result covers the access to the input.
                     continue;
                 }
                 match info.slot {
                     Slot::Arena(offset) if info.bytes > 0 => {
-                        arena_operands.push(ArenaOperand { offset, bytes: info.bytes, at: at as u32, out });
+                        arena_operands.push(ArenaOperand { offset, bytes: info.bytes, at: index as u32, out });
                     }
                     Slot::Constant(_) if out => return None,
                     Slot::Device { space, offset } => {
@@ -350,7 +350,7 @@ impl Operands {
                     }
                     // Constants live as long as the program.
                     Slot::Constant(_) => {}
-                    Slot::Arena(_) | Slot::Value(_) => elsewhere = true,
+                    Slot::Arena(_) | Slot::Value(_) => has_other_operands = true,
                 }
             }
         }
@@ -368,12 +368,13 @@ impl Operands {
             }
         }
         let on_device = !footprints.is_empty();
-        let single = (footprints.len() == 1 && !elsewhere && arena_operands.is_empty()).then_some(footprints);
+        let single_footprint =
+            (footprints.len() == 1 && !has_other_operands && arena_operands.is_empty()).then_some(footprints);
         Some(Operands {
             inputs: inputs.into(),
             outs: outs.into(),
             arena_operands: arena_operands.into(),
-            footprint: single.and_then(|footprints| footprints.into_values().next()),
+            footprint: single_footprint.and_then(|footprints| footprints.into_values().next()),
             on_device,
             in_place: in_place.into(),
             direct: [].into(),
@@ -382,8 +383,8 @@ impl Operands {
 
     /// Sets the results that the step can write to caller-provided memory.
     pub(super) fn set_direct(&mut self, results: &[DirectResult]) {
-        let at = |result: &DirectResult| self.outs.iter().position(|&out| out == result.reg);
-        self.direct = results.iter().filter_map(|result| Some([at(result)? as u32, result.output])).collect();
+        let index = |result: &DirectResult| self.outs.iter().position(|&out| out == result.reg);
+        self.direct = results.iter().filter_map(|result| Some([index(result)? as u32, result.output])).collect();
     }
 }
 
@@ -392,7 +393,7 @@ impl Operands {
 pub(super) struct Scratch {
     inputs: Vec<TensorView<'static>>,
     outputs: Vec<TensorViewMut<'static>>,
-    fresh: Vec<Arc<AlignedBytes>>,
+    allocations: Vec<Arc<AlignedBytes>>,
     /// True if value buffers are retained for later steps and runs, because the results of the run are copied
     /// elsewhere.
     pub keep: bool,
@@ -412,11 +413,11 @@ pub(super) struct Views<'a> {
 impl Scratch {
     /// Returns a buffer for a value.
     fn memory(&mut self, bytes: usize) -> Result<Arc<AlignedBytes>, Diagnostic> {
-        let free = |memory: &mut Arc<AlignedBytes>| {
+        let is_free = |memory: &mut Arc<AlignedBytes>| {
             Arc::get_mut(memory).is_some_and(|memory| AsRef::<[u8]>::as_ref(memory).len() == bytes)
         };
-        match self.kept.iter_mut().position(free) {
-            Some(at) => Ok(self.kept.swap_remove(at)),
+        match self.kept.iter_mut().position(is_free) {
+            Some(index) => Ok(self.kept.swap_remove(index)),
             None => Ok(Arc::new(allocate(bytes)?)),
         }
     }
@@ -432,14 +433,14 @@ impl Scratch {
         caller: &mut [TensorViewMut<'_>],
         body: impl FnOnce(&mut Views<'_>) -> Result<(), Diagnostic>,
     ) -> Result<(), Diagnostic> {
-        let mut fresh = std::mem::take(&mut self.fresh);
-        fresh.clear();
+        let mut allocations = std::mem::take(&mut self.allocations);
+        allocations.clear();
         let direct: &[[u32; 2]] = if caller.is_empty() { &[] } else { &operands.direct };
-        let is_direct = |at: usize| direct.iter().any(|[out, _]| *out as usize == at);
-        for (at, &reg) in operands.outs.iter().enumerate() {
+        let is_direct = |index: usize| direct.iter().any(|[out, _]| *out as usize == index);
+        for (index, &reg) in operands.outs.iter().enumerate() {
             let info = scope.reg(reg);
-            if matches!(info.slot, Slot::Value(_)) && !is_direct(at) {
-                fresh.push(self.memory(info.bytes)?);
+            if matches!(info.slot, Slot::Value(_)) && !is_direct(index) {
+                allocations.push(self.memory(info.bytes)?);
             }
         }
         let mut views = Views {
@@ -449,14 +450,14 @@ impl Scratch {
         for &reg in &operands.inputs {
             views.inputs.push(input_view(scope, &frame.values, reg)?);
         }
-        let mut unused = fresh.iter_mut();
-        for (at, &reg) in operands.outs.iter().enumerate() {
+        let mut unused = allocations.iter_mut();
+        for (index, &reg) in operands.outs.iter().enumerate() {
             let info = scope.reg(reg);
             let (dtype, shape) = info
                 .known()
                 .ok_or_else(|| bad_program("expected an operand of known size, found unknown dimensions"))?;
             let data = match info.slot {
-                Slot::Value(_) if !is_direct(at) => {
+                Slot::Value(_) if !is_direct(index) => {
                     let memory = unused.next().expect("one buffer per value output");
                     Arc::get_mut(memory).expect("nothing else refers to the buffer").as_mut()
                 }
@@ -466,8 +467,8 @@ impl Scratch {
         }
         split_arena(frame.arena.as_mut(), &operands.arena_operands, &mut views);
         for (output, memory) in caller.iter_mut().enumerate() {
-            if let Some([at, _]) = direct.iter().find(|[_, wanted]| *wanted as usize == output) {
-                views.outputs[*at as usize].data = &mut *memory.data;
+            if let Some([index, _]) = direct.iter().find(|[_, operand_output]| *operand_output as usize == output) {
+                views.outputs[*index as usize].data = &mut *memory.data;
             }
         }
         let result = body(&mut views);
@@ -475,10 +476,10 @@ impl Scratch {
         self.inputs = recycle_views(inputs);
         self.outputs = recycle_outputs(outputs);
         result?;
-        let mut allocated = fresh.drain(..);
-        for (at, &reg) in operands.outs.iter().enumerate() {
+        let mut allocated = allocations.drain(..);
+        for (index, &reg) in operands.outs.iter().enumerate() {
             let info = scope.reg(reg);
-            if let (Slot::Value(i), Some((dtype, shape)), false) = (info.slot, info.known(), is_direct(at)) {
+            if let (Slot::Value(i), Some((dtype, shape)), false) = (info.slot, info.known(), is_direct(index)) {
                 let bytes = allocated.next().expect("one buffer per value output");
                 if self.keep && self.kept.len() < MAX_KEPT {
                     self.kept.push(bytes.clone());
@@ -488,7 +489,7 @@ impl Scratch {
             }
         }
         drop(allocated);
-        self.fresh = fresh;
+        self.allocations = allocations;
         Ok(())
     }
 }
@@ -518,22 +519,24 @@ fn input_view<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<Ten
 
 /// Splits the arena at the outputs, and sets the data of the arena operands' views to the slices.
 fn split_arena<'a>(arena: &'a mut [u8], arena_operands: &[ArenaOperand], views: &mut Views<'a>) {
-    let (mut rest, mut base) = (arena, 0);
+    let (mut remaining, mut base) = (arena, 0);
     let mut next = 0;
     while next < arena_operands.len() {
-        let out =
-            arena_operands[next..].iter().position(|operand| operand.out).map_or(arena_operands.len(), |at| next + at);
-        let end = arena_operands.get(out).map_or(base + rest.len(), |operand| operand.offset);
-        let (shared, tail) = std::mem::take(&mut rest).split_at_mut(end - base);
-        let shared: &'a [u8] = shared;
+        let out = arena_operands[next..]
+            .iter()
+            .position(|operand| operand.out)
+            .map_or(arena_operands.len(), |index| next + index);
+        let end = arena_operands.get(out).map_or(base + remaining.len(), |operand| operand.offset);
+        let (shared_part, tail) = std::mem::take(&mut remaining).split_at_mut(end - base);
+        let shared_part: &'a [u8] = shared_part;
         for input in &arena_operands[next..out] {
-            views.inputs[input.at as usize].data = &shared[input.offset - base..][..input.bytes];
+            views.inputs[input.at as usize].data = &shared_part[input.offset - base..][..input.bytes];
         }
-        (rest, base) = (tail, end);
+        (remaining, base) = (tail, end);
         if let Some(operand) = arena_operands.get(out) {
-            let (written, tail) = std::mem::take(&mut rest).split_at_mut(operand.bytes);
+            let (written, tail) = std::mem::take(&mut remaining).split_at_mut(operand.bytes);
             views.outputs[operand.at as usize].data = written;
-            (rest, base) = (tail, operand.offset + operand.bytes);
+            (remaining, base) = (tail, operand.offset + operand.bytes);
         }
         next = out + 1;
     }

@@ -13,32 +13,32 @@ use std::collections::{BTreeMap, HashMap};
 /// If a name is unknown, or an input is duplicated or missing.
 pub fn order_inputs(
     ports: &[Port],
-    named: impl IntoIterator<Item = (String, Tensor)>,
+    named_inputs: impl IntoIterator<Item = (String, Tensor)>,
 ) -> Result<Vec<Tensor>, Diagnostic> {
     let position: HashMap<&str, usize> = ports.iter().enumerate().map(|(i, port)| (port.name.as_str(), i)).collect();
     let mut bound: Vec<Option<Tensor>> = vec![None; ports.len()];
-    for (name, tensor) in named {
-        let Some(&at) = position.get(name.as_str()) else {
+    for (name, tensor) in named_inputs {
+        let Some(&index) = position.get(name.as_str()) else {
             let message = format!("the model has no input \"{name}\"");
             let mut diagnostic = inputs_note(Diagnostic::error(codes::runtime::UNKNOWN_INPUT, message), ports);
-            if let Some(near) = nearest(&name, ports.iter().map(|p| p.name.as_str())) {
-                diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+            if let Some(suggestion) = nearest(&name, ports.iter().map(|p| p.name.as_str())) {
+                diagnostic = diagnostic.help(format!("did you mean \"{suggestion}\"?"));
             }
             return Err(diagnostic);
         };
-        if bound[at].replace(tensor).is_some() {
+        if bound[index].replace(tensor).is_some() {
             let message = format!("duplicate value for input \"{name}\"");
             return Err(Diagnostic::error(codes::runtime::INPUT_COUNT, message));
         }
     }
-    let missing: Vec<String> = ports
+    let missing_inputs: Vec<String> = ports
         .iter()
         .zip(&bound)
         .filter(|(_, b)| b.is_none())
         .map(|(p, _)| format!("\"{}\" ({})", p.name, show(p)))
         .collect();
-    if !missing.is_empty() {
-        let message = format!("missing input {}", missing.join(", "));
+    if !missing_inputs.is_empty() {
+        let message = format!("missing input {}", missing_inputs.join(", "));
         let diagnostic = Diagnostic::error(codes::runtime::INPUT_COUNT, message);
         return Err(inputs_note(diagnostic, ports).help(EACH_ONCE));
     }
@@ -54,25 +54,27 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
         let message = format!("expected {} inputs, found {}", ports.len(), inputs.len());
         return Err(inputs_note(Diagnostic::error(codes::runtime::INPUT_COUNT, message), ports).help(EACH_ONCE));
     }
-    let mut named: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    let mut sizes_by_name: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
     for (port, tensor) in ports.iter().zip(inputs) {
         check_type(port, tensor.dtype(), tensor.shape())?;
         for (dim, &size) in port.ty.dims.iter().zip(tensor.shape()) {
             if let Some(name) = dim.name() {
-                let (first, of) = *named.entry(&**name).or_insert((size, &port.name));
-                if first != size {
-                    return Err(wrong_shape(port, tensor.dtype(), tensor.shape())
-                        .note(format!("{name} is {first} in input \"{of}\" and {size} in input \"{}\"", port.name)));
+                let (first_size, port_name) = *sizes_by_name.entry(&**name).or_insert((size, &port.name));
+                if first_size != size {
+                    return Err(wrong_shape(port, tensor.dtype(), tensor.shape()).note(format!(
+                        "{name} is {first_size} in input \"{port_name}\" and {size} in input \"{}\"",
+                        port.name
+                    )));
                 }
             }
         }
     }
     // A dimension that is an expression over named dimensions must equal the value of the expression.
-    let size = |name: &str| named.get(name).map(|(size, _)| *size);
+    let size = |name: &str| sizes_by_name.get(name).map(|(size, _)| *size);
     for (port, tensor) in ports.iter().zip(inputs) {
-        for (dim, &given) in port.ty.dims.iter().zip(tensor.shape()).filter(|(dim, _)| dim.name().is_none()) {
-            if let Some(wanted) = dim.with_sizes(size).fixed().filter(|wanted| *wanted != given) {
-                let message = format!("input \"{}\": expected dimension {dim} = {wanted}, found {given}", port.name);
+        for (dim, &actual) in port.ty.dims.iter().zip(tensor.shape()).filter(|(dim, _)| dim.name().is_none()) {
+            if let Some(expected) = dim.with_sizes(size).fixed().filter(|expected| *expected != actual) {
+                let message = format!("input \"{}\": expected dimension {dim} = {expected}, found {actual}", port.name);
                 return Err(Diagnostic::error(codes::runtime::INPUT_SHAPE, message));
             }
         }
@@ -119,12 +121,12 @@ pub(super) fn wrong_output(port: &Port, out: &TensorViewMut<'_>, dtype: DType, s
 /// If the element type or the dimensions are wrong.
 pub fn check_type(port: &Port, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
     if port.ty.dtype != dtype {
-        let wrong = Diagnostic { code: codes::runtime::INPUT_DTYPE, ..wrong_shape(port, dtype, shape) };
-        return Err(wrong.help(format!("convert the elements to {}", port.ty.dtype)));
+        let type_error = Diagnostic { code: codes::runtime::INPUT_DTYPE, ..wrong_shape(port, dtype, shape) };
+        return Err(type_error.help(format!("convert the elements to {}", port.ty.dtype)));
     }
-    let fits = port.ty.dims.len() == shape.len()
+    let is_compatible = port.ty.dims.len() == shape.len()
         && port.ty.dims.iter().zip(shape).all(|(dim, &size)| !matches!(dim, Dim::Fixed(n) if *n != size));
-    if fits { Ok(()) } else { Err(wrong_shape(port, dtype, shape).help(OTHER_SHAPE)) }
+    if is_compatible { Ok(()) } else { Err(wrong_shape(port, dtype, shape).help(OTHER_SHAPE)) }
 }
 
 /// Help texts for rejected inputs.

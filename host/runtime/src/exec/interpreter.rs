@@ -97,17 +97,19 @@ pub(super) fn run(
     interpreter.buffers.scratch.keep = matches!(results, Results::Into(_));
     interpreter.buffers.args.extend(inputs.iter().cloned().map(Value::Tensor));
     let result = interpreter.enter(exec.program.entry, &[]).and_then(|()| interpreter.run(results));
-    let lost = interpreter.unfinished.abandon();
+    let lost_regions = interpreter.unfinished.abandon();
     let Interpreter { stack, buffers, .. } = interpreter;
     for mut activation in stack {
-        if !lost.is_empty() {
+        if !lost_regions.is_empty() {
             // A device that has not finished may still write to its memory.
             std::mem::forget(std::mem::take(&mut activation.frame.device));
             continue;
         }
         exec.recycle_frame(activation.function, activation.frame);
     }
-    lost.into_iter().for_each(|region| exec.lose(region, "the device did not finish its work within the grace period"));
+    lost_regions
+        .into_iter()
+        .for_each(|region| exec.mark_lost(region, "the device did not finish its work within the grace period"));
     exec.recycle_buffers(buffers);
     result
 }
@@ -147,17 +149,17 @@ impl<'e> Interpreter<'e, '_> {
         }
         loop {
             let top = self.stack.last_mut().expect("an activation is running");
-            let at = top.next;
+            let instruction = top.next;
             top.next += 1;
             self.steps += 1;
             let flow = match self.observer {
-                None => self.step(at, results),
-                Some(observer) => self.step_observed(at, observer, results),
+                None => self.step(instruction, results),
+                Some(observer) => self.step_observed(instruction, observer, results),
             };
             // A cancelled step leaves its result undefined or fails, so the cancellation takes precedence over the
             // outcome.
             if self.cancel.is_set() {
-                return Err(self.cancellation_error(at));
+                return Err(self.cancellation_error(instruction));
             }
             let flow = flow?;
             if matches!(flow, Flow::Call(..) | Flow::TailCall(_)) {
@@ -182,18 +184,18 @@ impl<'e> Interpreter<'e, '_> {
 
     /// Returns the diagnostic for a cancelled run: the reason and the current step.
     #[cold]
-    fn cancellation_error(&self, at: usize) -> Diagnostic {
+    fn cancellation_error(&self, instruction: usize) -> Diagnostic {
         let program = &self.exec.program;
-        let place = self.stack.last().map(|top| {
+        let location = self.stack.last().map(|top| {
             let function = &program.functions[top.function as usize];
-            let operator = match function.code.get(at) {
+            let operator = match function.code.get(instruction) {
                 Some(Instr::Kernel(call) | Instr::Alias(call)) => format!(" ({})", call.op),
                 Some(Instr::Region { region, .. }) => format!(" ({})", program.regions[*region as usize].symbol),
                 _ => String::new(),
             };
-            format!(" at step {at} of {} in {}{operator}", function.code.len(), function.name)
+            format!(" at step {instruction} of {} in {}{operator}", function.code.len(), function.name)
         });
-        let progress = || format!("the run was{}, having executed {} steps", place.unwrap_or_default(), self.steps);
+        let progress = || format!("the run was{}, having executed {} steps", location.unwrap_or_default(), self.steps);
         self.cancel.check(progress).err().unwrap_or_else(|| bad_program("the run ended without a cancellation"))
     }
 
@@ -238,11 +240,11 @@ impl<'e> Interpreter<'e, '_> {
             pass_args(&mut self.buffers.args, &mut top.frame);
             return Ok(());
         }
-        self.drop_top();
+        self.pop_frame();
         self.enter(function, &[])
     }
 
-    fn drop_top(&mut self) {
+    fn pop_frame(&mut self) {
         if let Some(Activation { function, code, frame, .. }) = self.stack.pop() {
             self.arenas = self.arenas.saturating_sub(code.arenas.host);
             self.exec.recycle_frame(function, frame);
@@ -253,7 +255,7 @@ impl<'e> Interpreter<'e, '_> {
     fn finish(&mut self, values: &[Reg], results: &mut Results<'_, '_>) -> Result<(), Diagnostic> {
         let exec = self.exec;
         let outputs = &exec.program.outputs;
-        let wrong = |i: usize| {
+        let argument_error = |i: usize| {
             bad_program(&format!("output \"{}\": expected the declared type, found a different type", outputs[i].name))
         };
         let is_direct = self.is_direct;
@@ -263,9 +265,9 @@ impl<'e> Interpreter<'e, '_> {
             Results::Owned(tensors) => {
                 for (i, &reg) in values.iter().enumerate() {
                     let tensor = scope.read_tensor(&top.frame, reg)?;
-                    let fits = |port: &Port| port.ty.dtype == tensor.dtype() && admits(&port.ty, tensor.shape());
-                    if !outputs.get(i).is_some_and(fits) {
-                        return Err(wrong(i.min(outputs.len().saturating_sub(1))));
+                    let is_admitted = |port: &Port| port.ty.dtype == tensor.dtype() && admits(&port.ty, tensor.shape());
+                    if !outputs.get(i).is_some_and(is_admitted) {
+                        return Err(argument_error(i.min(outputs.len().saturating_sub(1))));
                     }
                     tensors.push(tensor);
                 }
@@ -279,21 +281,21 @@ impl<'e> Interpreter<'e, '_> {
                     {
                         continue;
                     }
-                    scope.read_into(&top.frame, reg, out).map_err(|found| match found {
+                    scope.read_into(&top.frame, reg, out).map_err(|error| match error {
                         Unread::Type(dtype, shape) => wrong_output(&outputs[i], out, dtype, &shape),
                         Unread::Failed(diagnostic) => diagnostic,
                     })?;
                 }
             }
         }
-        self.drop_top();
+        self.pop_frame();
         Ok(())
     }
 
     /// Returns from a function to its caller.
     fn leave(&mut self, values: &[Reg]) -> Result<(), Diagnostic> {
         self.read_args(values, &[])?;
-        self.drop_top();
+        self.pop_frame();
         let mut results = std::mem::take(&mut self.buffers.args);
         let constants = &self.exec.constants;
         let top = self.top();
@@ -346,32 +348,32 @@ impl<'e> Interpreter<'e, '_> {
         Ok(closure.function)
     }
 
-    fn step(&mut self, at: usize, results: &mut Results<'_, '_>) -> Result<Flow<'e>, Diagnostic> {
+    fn step(&mut self, instruction: usize, results: &mut Results<'_, '_>) -> Result<Flow<'e>, Diagnostic> {
         let (exec, cancel) = (self.exec, self.cancel);
         let top = self.stack.last_mut().expect("an activation is running");
         let code = top.code;
         let scope = Scope { regs: &code.regs, constants: &exec.constants };
         let buffers = &mut self.buffers;
         let caller = if self.is_direct { results.memory() } else { &mut [] };
-        let instr = match &code.steps[at] {
+        let instr = match &code.steps[instruction] {
             Step::Nop => return Ok(Flow::Next),
             Step::Kernel(step) => {
                 let frame = &mut top.frame;
                 // The kernel runs inline if this thread belongs to the pool.
-                let done = exec.pool.install(|| cancel.within(|| step::kernel(scope, frame, step, buffers, caller)));
-                done.map_err(|e| self.kernel_error(at, e))?;
+                let result = exec.pool.install(|| cancel.within(|| step::kernel(scope, frame, step, buffers, caller)));
+                result.map_err(|e| self.kernel_error(instruction, e))?;
                 return Ok(Flow::Next);
             }
             Step::Dynamic(step) => {
                 let frame = &mut top.frame;
-                let done = exec.pool.install(|| cancel.within(|| step::dynamic(scope, frame, step)));
-                done.map_err(|e| self.with_origins(at, e))?;
+                let result = exec.pool.install(|| cancel.within(|| step::dynamic(scope, frame, step)));
+                result.map_err(|e| self.with_origins(instruction, e))?;
                 return Ok(Flow::Next);
             }
             Step::Alias { from, out, shape, call } => {
                 let shape = shape.as_deref();
                 step::alias(scope, &mut top.frame, *from, *out, shape, call.as_deref())
-                    .map_err(|e| self.with_origins(at, e))?;
+                    .map_err(|e| self.with_origins(instruction, e))?;
                 return Ok(Flow::Next);
             }
             Step::Region(step) => return self.region(step, caller),
@@ -489,22 +491,22 @@ impl<'e> Interpreter<'e, '_> {
         let exec = self.exec;
         let footprint = step.fixed.as_ref().and_then(|(operands, _)| operands.footprint.as_ref());
         let space = footprint.and_then(|footprint| exec.spaces[footprint.space as usize].as_ref());
-        let may_go_on = space.is_some_and(|space| !space.memory.serves_one_run());
-        if !may_go_on && !self.unfinished.is_empty() {
+        let is_concurrent = space.is_some_and(|space| !space.memory.serves_one_run());
+        if !is_concurrent && !self.unfinished.is_empty() {
             self.wait(None)?;
         }
         let top = self.stack.last_mut().expect("an activation is running");
         let scope = Scope { regs: &top.code.regs, constants: &exec.constants };
-        let dependencies = match (may_go_on, footprint) {
+        let dependencies = match (is_concurrent, footprint) {
             (true, Some(footprint)) => Some(self.unfinished.dependencies(footprint)),
             _ => None,
         };
-        let ran = {
-            let _one = space.filter(|_| !may_go_on).map(|space| lock(&space.one_run));
+        let result = {
+            let _guard = space.filter(|_| !is_concurrent).map(|space| lock(&space.one_run));
             step::region(scope, &mut top.frame, step, &mut self.buffers, caller, dependencies.as_deref())
         };
         drop(dependencies);
-        match ran {
+        match result {
             Ok(Ran::Done) => Ok(Flow::Next),
             Ok(Ran::Started(event)) => {
                 self.unfinished.push(event, footprint.cloned().unwrap_or_default(), step.index);
@@ -530,24 +532,24 @@ impl<'e> Interpreter<'e, '_> {
 
     fn step_observed(
         &mut self,
-        at: usize,
+        instruction: usize,
         observer: &dyn Observer,
         results: &mut Results<'_, '_>,
     ) -> Result<Flow<'e>, Diagnostic> {
         let function = self.top().function as usize;
         let start = Instant::now();
-        let flow = self.step(at, results)?;
+        let flow = self.step(instruction, results)?;
         let duration = start.elapsed();
         let program = &self.exec.program;
-        let (read, written) = program.functions[function].code[at].operands();
-        let called = matches!(flow, Flow::Call(..));
-        let step = &self.exec.steps()[function][at];
+        let (read, written) = program.functions[function].code[instruction].operands();
+        let is_call = matches!(flow, Flow::Call(..));
+        let step = &self.exec.steps()[function][instruction];
         observer.step(&StepEvent {
             step,
             program,
             inputs: self.shapes(&read),
-            outputs: if called { Vec::new() } else { self.shapes(&written) },
-            on_host: called && step.backend.is_some(),
+            outputs: if is_call { Vec::new() } else { self.shapes(&written) },
+            on_host: is_call && step.backend.is_some(),
             start,
             duration,
         });
@@ -563,20 +565,22 @@ impl<'e> Interpreter<'e, '_> {
     }
 
     /// Converts the failure of a kernel into a diagnostic.
-    fn kernel_error(&self, at: usize, error: step::StepError) -> Diagnostic {
+    fn kernel_error(&self, instruction: usize, error: step::StepError) -> Diagnostic {
         match error {
             step::StepError::Kernel(message) => {
-                self.with_origins(at, Diagnostic::error(codes::runtime::KERNEL_FAILED, message))
+                self.with_origins(instruction, Diagnostic::error(codes::runtime::KERNEL_FAILED, message))
             }
             step::StepError::Other(diagnostic) => diagnostic,
         }
     }
 
     /// Prefixes a diagnostic with the operator, and adds the operator's origins in the model as notes.
-    fn with_origins(&self, at: usize, mut diagnostic: Diagnostic) -> Diagnostic {
+    fn with_origins(&self, instruction: usize, mut diagnostic: Diagnostic) -> Diagnostic {
         let program = &self.exec.program;
         let function = self.stack.last().map_or(0, |top| top.function);
-        if let Some(Instr::Kernel(call) | Instr::Alias(call)) = program.functions[function as usize].code.get(at) {
+        if let Some(Instr::Kernel(call) | Instr::Alias(call)) =
+            program.functions[function as usize].code.get(instruction)
+        {
             diagnostic.message = format!("{}: {}", call.op, diagnostic.message);
             for source in call.origins.iter().filter_map(|&i| program.sources.get(i as usize)) {
                 diagnostic = diagnostic.note(format!("model operator: {} ({})", source.name, source.op));

@@ -195,28 +195,33 @@ impl Loader<'_> {
     }
 
     fn kernel(&mut self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<Step, Diagnostic> {
-        let typed = self.infer_types(function, regs, call)?;
-        let sized =
-            call.inputs().all(|reg| regs[reg.index()].shape.is_some()) && typed.outs.iter().all(|t| t.len().is_some());
-        if !sized {
-            return Ok(Step::Dynamic(Box::new(typed.dynamic(call))));
+        let result_types = self.infer_types(function, regs, call)?;
+        let is_sized = call.inputs().all(|reg| regs[reg.index()].shape.is_some())
+            && result_types.outs.iter().all(|t| t.len().is_some());
+        if !is_sized {
+            return Ok(Step::Dynamic(Box::new(result_types.dynamic(call))));
         }
         let inputs: Vec<TensorType> = call.inputs().filter_map(|reg| regs[reg.index()].ty.clone()).collect();
         let constants: Vec<Option<&Tensor>> = call.inputs().map(|reg| self.constant(regs, reg)).collect();
-        let spec =
-            Spec { def: typed.def, attrs: &typed.attrs, inputs: &inputs, outputs: &typed.outs, constants: &constants };
-        let kernel = byoc_kernels::make(typed.op, &spec).ok_or_else(|| no_kernel(self.program, call))?;
+        let spec = Spec {
+            def: result_types.def,
+            attrs: &result_types.attrs,
+            inputs: &inputs,
+            outputs: &result_types.outs,
+            constants: &constants,
+        };
+        let kernel = byoc_kernels::make(result_types.op, &spec).ok_or_else(|| no_kernel(self.program, call))?;
         let mut workspace = kernel.workspace();
         let mut read: Vec<Reg> = call.inputs().collect();
         let in_place = match call.in_place {
             None => InPlace::No,
-            Some(at) => {
-                let reg = read.remove(at as usize);
-                if kernel.in_place() == Some(at as usize) {
+            Some(position) => {
+                let reg = read.remove(position as usize);
+                if kernel.in_place() == Some(position as usize) {
                     InPlace::Yes
                 } else {
                     workspace = workspace.next_multiple_of(64) + regs[reg.index()].bytes;
-                    InPlace::Save(at, reg)
+                    InPlace::Save(position, reg)
                 }
             }
         };
@@ -227,7 +232,7 @@ impl Loader<'_> {
     }
 
     fn alias(&mut self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<Step, Diagnostic> {
-        let typed = self.infer_types(function, regs, call)?;
+        let result_types = self.infer_types(function, regs, call)?;
         let (from, out) = match (call.inputs().next(), &call.outs[..]) {
             (Some(from), [out]) => (from, *out),
             _ => {
@@ -239,12 +244,12 @@ impl Loader<'_> {
         };
         let (source, target) = (&regs[from.index()], &regs[out.index()]);
         let in_arena = matches!(source.slot, Slot::Arena(_) | Slot::Device { .. });
-        let same_place = in_arena && source.slot == target.slot;
-        let shape = typed.outs.first().and_then(TensorType::shape);
-        if same_place && shape.is_some() && source.bytes == target.bytes {
+        let is_same_location = in_arena && source.slot == target.slot;
+        let shape = result_types.outs.first().and_then(TensorType::shape);
+        if is_same_location && shape.is_some() && source.bytes == target.bytes {
             return Ok(Step::Nop);
         }
-        let call = shape.is_none().then(|| Box::new(typed.dynamic(call)));
+        let call = shape.is_none().then(|| Box::new(result_types.dynamic(call)));
         Ok(Step::Alias { from, out, shape, call })
     }
 
@@ -256,50 +261,53 @@ impl Loader<'_> {
         in_place: &[[u32; 2]],
     ) -> Result<Step, Diagnostic> {
         let (inputs, outs) = (inputs.to_vec(), outs.to_vec());
-        let about = &self.program.regions[index as usize];
+        let declaration = &self.program.regions[index as usize];
         let mut region = self.regions.get(index as usize).cloned().flatten();
         let plans = self.plans.get(index as usize).cloned().flatten();
-        let mut fixed = None;
-        let sized = inputs.iter().chain(&outs).all(|reg| regs[reg.index()].shape.is_some());
+        let mut fixed_plan = None;
+        let is_sized = inputs.iter().chain(&outs).all(|reg| regs[reg.index()].shape.is_some());
         if let Some(plans) = &plans
-            && sized
+            && is_sized
         {
             let dims: Vec<&[usize]> = inputs.iter().filter_map(|reg| regs[reg.index()].shape.as_deref()).collect();
-            let wanted: Vec<&[usize]> = outs.iter().filter_map(|reg| regs[reg.index()].shape.as_deref()).collect();
+            let expected: Vec<&[usize]> = outs.iter().filter_map(|reg| regs[reg.index()].shape.as_deref()).collect();
             match plans.fixed(&dims) {
                 Ok(plan)
                     if plan.outputs.iter().all(|o| o.exact)
-                        && plan.outputs.iter().map(|o| &o.dims[..]).eq(wanted.iter().copied()) =>
+                        && plan.outputs.iter().map(|o| &o.dims[..]).eq(expected.iter().copied()) =>
                 {
                     self.workspace = self.workspace.max(plan.workspace);
                     let operands = Operands::with_in_place(regs, inputs.clone(), outs.clone(), in_place)
-                        .ok_or_else(|| bad_program(&format!("the operands of {} overlap", about.symbol)))?;
-                    fixed = Some((operands, plan));
+                        .ok_or_else(|| bad_program(&format!("the operands of {} overlap", declaration.symbol)))?;
+                    fixed_plan = Some((operands, plan));
                 }
                 Ok(plan) => {
-                    let shown = |OutputDims { dims, exact }: &OutputDims| match exact {
+                    let dims_text = |OutputDims { dims, exact }: &OutputDims| match exact {
                         true => format!("{dims:?}"),
                         false => format!("at most {dims:?}"),
                     };
-                    let prepared: Vec<String> = plan.outputs.iter().map(shown).collect();
-                    let wanted: Vec<String> = wanted.iter().map(|dims| format!("{dims:?}")).collect();
+                    let plan_dims: Vec<String> = plan.outputs.iter().map(dims_text).collect();
+                    let expected: Vec<String> = expected.iter().map(|dims| format!("{dims:?}")).collect();
                     let reason = format!(
                         "expected output dimensions {1}, found prepared dimensions {0}",
-                        prepared.join(" and "),
-                        wanted.join(" and ")
+                        plan_dims.join(" and "),
+                        expected.join(" and ")
                     );
-                    self.notes.push(refusal_note(about, &reason));
+                    self.notes.push(refusal_note(declaration, &reason));
                     region = None;
                 }
                 Err(error) => {
-                    self.notes.push(refusal_note(about, &error.to_string()));
+                    self.notes.push(refusal_note(declaration, &error.to_string()));
                     region = None;
                 }
             }
         }
-        let signature =
-            Signature { inputs: about.inputs.clone(), outputs: about.outputs.clone(), ..Signature::default() };
-        Ok(Step::Region(Box::new(RegionStep { index, region, signature, fixed, inputs, outs, plans })))
+        let signature = Signature {
+            inputs: declaration.inputs.clone(),
+            outputs: declaration.outputs.clone(),
+            ..Signature::default()
+        };
+        Ok(Step::Region(Box::new(RegionStep { index, region, signature, fixed: fixed_plan, inputs, outs, plans })))
     }
 
     fn constant(&self, regs: &[RegInfo], reg: Reg) -> Option<&Tensor> {
@@ -324,23 +332,23 @@ impl Loader<'_> {
                 Arg::Tuple(_) => None,
             })
             .collect();
-        let inferred = def.infer(&attrs, &args, &values).map_err(|d| type_error(&d))?;
-        let inferred = flatten(&inferred)
-            .ok_or_else(|| bad_program(&format!("expected {} to return tensors, found {inferred}", call.op)))?;
-        let fits = inferred.len() == call.outs.len()
-            && inferred.iter().zip(&call.outs).all(|(ty, out)| match &regs[out.index()].ty {
-                Some(declared) => {
-                    unify(&Type::Tensor(ty.clone().into()), &Type::Tensor(declared.clone().into())).is_some()
+        let result_types = def.infer(&attrs, &args, &values).map_err(|d| type_error(&d))?;
+        let result_types = flatten(&result_types)
+            .ok_or_else(|| bad_program(&format!("expected {} to return tensors, found {result_types}", call.op)))?;
+        let matches_declaration = result_types.len() == call.outs.len()
+            && result_types.iter().zip(&call.outs).all(|(ty, out)| match &regs[out.index()].ty {
+                Some(declared_type) => {
+                    unify(&Type::Tensor(ty.clone().into()), &Type::Tensor(declared_type.clone().into())).is_some()
                 }
                 None => false,
             });
-        if !fits {
+        if !matches_declaration {
             return Err(bad_program(&format!(
                 "{}: expected results of the inferred types, found different types",
                 call.op
             )));
         }
-        Ok(TypedCall { op, def, attrs, outs: inferred })
+        Ok(TypedCall { op, def, attrs, outs: result_types })
     }
 }
 
@@ -386,8 +394,8 @@ fn copy(regs: &[RegInfo], from: Reg, to: Reg) -> Step {
     Step::Copy { from, to, footprint }
 }
 
-fn refusal_note(region: &program::Region, why: &str) -> String {
-    format!("region {} runs on the host because {} refused it: {why}", region.symbol, region.backend)
+fn refusal_note(region: &program::Region, reason: &str) -> String {
+    format!("region {} runs on the host because {} refused it: {reason}", region.symbol, region.backend)
 }
 
 /// Converts a type error to an invalid program: types are inferred when a program is created, so an error at this point

@@ -18,7 +18,7 @@ struct Entry<V> {
     value: V,
     bytes: usize,
     /// Value of `clock` at the last access.
-    used: u64,
+    last_use: u64,
 }
 
 /// Cache key of objects that depend only on the dimensions of several tensors.
@@ -34,7 +34,7 @@ impl<K: Eq + Hash + Clone, V: Clone> LruCache<K, V> {
     pub fn get(&mut self, key: &K) -> Option<V> {
         let entry = self.entries.get_mut(key)?;
         self.clock += 1;
-        entry.used = self.clock;
+        entry.last_use = self.clock;
         Some(entry.value.clone())
     }
 
@@ -50,26 +50,26 @@ impl<K: Eq + Hash + Clone, V: Clone> LruCache<K, V> {
     #[must_use]
     pub fn insert(&mut self, key: K, value: V, bytes: usize) -> Vec<V> {
         self.clock += 1;
-        let entry = Entry { value, bytes, used: self.clock };
+        let entry = Entry { value, bytes, last_use: self.clock };
         self.bytes += bytes as u128;
-        let mut evicted = Vec::new();
-        if let Some(replaced) = self.entries.insert(key.clone(), entry) {
-            self.bytes -= replaced.bytes as u128;
-            evicted.push(replaced.value);
+        let mut evicted_entries = Vec::new();
+        if let Some(previous) = self.entries.insert(key.clone(), entry) {
+            self.bytes -= previous.bytes as u128;
+            evicted_entries.push(previous.value);
         }
         while self.entries.len() > self.max_entries || (self.bytes > self.max_bytes as u128 && self.entries.len() > 1) {
             // A linear search suffices: the number of entries is small, and creating an entry costs far more than the
             // search. No two entries have the same `used`, so the order of the map does not matter.
-            let Some(oldest) = self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone())
+            let Some(oldest) = self.entries.iter().min_by_key(|(_, entry)| entry.last_use).map(|(key, _)| key.clone())
             else {
                 break;
             };
             if let Some(entry) = self.entries.remove(&oldest) {
                 self.bytes -= entry.bytes as u128;
-                evicted.push(entry.value);
+                evicted_entries.push(entry.value);
             }
         }
-        evicted
+        evicted_entries
     }
 }
 
@@ -85,9 +85,9 @@ mod tests {
         assert_eq!(cache.get(&"a"), Some(1));
         assert_eq!(cache.insert("c", 3, 0), [2]);
         assert_eq!((cache.get(&"a"), cache.get(&"b"), cache.get(&"c")), (Some(1), None, Some(3)));
-        let mut removed = cache.clear();
-        removed.sort_unstable();
-        assert_eq!((removed, cache.get(&"a")), (vec![1, 3], None));
+        let mut removed_entries = cache.clear();
+        removed_entries.sort_unstable();
+        assert_eq!((removed_entries, cache.get(&"a")), (vec![1, 3], None));
     }
 
     #[test]

@@ -27,23 +27,23 @@ pub fn release_code() {
 /// and have no modified page. A dynamic linker that relocates code, or a debugger that sets a breakpoint, modifies
 /// pages.
 fn clean_code_mappings(smaps: &str) -> Vec<std::ops::Range<usize>> {
-    let mut found = Vec::new();
+    let mut mappings = Vec::new();
     let mut code = None;
     for line in smaps.lines() {
-        let mut words = line.split_ascii_whitespace();
-        let Some(first) = words.next() else { continue };
-        if let Some(key) = first.strip_suffix(':') {
-            if key == "Anonymous" && words.next() == Some("0") {
-                found.extend(code.take());
+        let mut fields = line.split_ascii_whitespace();
+        let Some(first_field) = fields.next() else { continue };
+        if let Some(key) = first_field.strip_suffix(':') {
+            if key == "Anonymous" && fields.next() == Some("0") {
+                mappings.extend(code.take());
             }
         } else {
             let address = |text| usize::from_str_radix(text, 16).ok();
-            let range = first.split_once('-').and_then(|(from, to)| Some(address(from)?..address(to)?));
-            let is_code = words.next() == Some("r-xp") && words.nth(3).is_some_and(|file| file.starts_with('/'));
+            let range = first_field.split_once('-').and_then(|(start, end)| Some(address(start)?..address(end)?));
+            let is_code = fields.next() == Some("r-xp") && fields.nth(3).is_some_and(|file| file.starts_with('/'));
             code = range.filter(|_| is_code);
         }
     }
-    found
+    mappings
 }
 
 #[cfg(test)]
@@ -53,8 +53,8 @@ mod tests {
     #[test]
     fn finds_clean_code() {
         let mapping = |range: &str, rights: &str, file: &str, anonymous: u32| {
-            let numbers = format!("Size:  8 kB\nRss:  8 kB\nAnonymous:  {anonymous} kB\nVmFlags: rd ex mr\n");
-            format!("{range} {rights} 00001000 08:01 1234    {file}\n{numbers}")
+            let usage_lines = format!("Size:  8 kB\nRss:  8 kB\nAnonymous:  {anonymous} kB\nVmFlags: rd ex mr\n");
+            format!("{range} {rights} 00001000 08:01 1234    {file}\n{usage_lines}")
         };
         let smaps = mapping("1000-3000", "r-xp", "/usr/bin/a b", 0)
             + &mapping("3000-4000", "rw-p", "/usr/bin/a b", 0)
@@ -68,10 +68,10 @@ mod tests {
     #[test]
     fn released_code_runs_again() {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-        let own = clean_code_mappings as *const () as usize;
+        let function_address = clean_code_mappings as *const () as usize;
         if cfg!(target_os = "linux") {
             assert!(
-                clean_code_mappings(&smaps).iter().any(|range| range.contains(&own)),
+                clean_code_mappings(&smaps).iter().any(|range| range.contains(&function_address)),
                 "expected a clean mapping that contains this test"
             );
         }

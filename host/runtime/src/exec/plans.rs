@@ -89,8 +89,8 @@ impl RegionPlans {
 
     /// Removes all plans of the model that no run uses. They are created again when they are needed.
     pub fn clear(&self) {
-        let removed = lock(&self.cache).clear();
-        drop(removed);
+        let removed_plans = lock(&self.cache).clear();
+        drop(removed_plans);
     }
 
     /// Returns the plan for the given input dimensions, from the cache or newly created; `None` if the backend refuses
@@ -100,21 +100,22 @@ impl RegionPlans {
         if let Some(cache) = lock(&self.cache).get(&key) {
             return cache;
         }
-        let prepared = self.owner.prepare(inputs).map_err(|error| error.to_string());
-        let plan = prepared.map(|prepared| Arc::new(Plan { prepared, owner: self.owner.clone() }));
-        let made = match plan.and_then(|plan| signature.check_prepared(&plan).map(|()| plan)) {
+        let prepare_result = self.owner.prepare(inputs).map_err(|error| error.to_string());
+        let plan =
+            prepare_result.map(|prepare_result| Arc::new(Plan { prepared: prepare_result, owner: self.owner.clone() }));
+        let plan_result = match plan.and_then(|plan| signature.check_prepared(&plan).map(|()| plan)) {
             Ok(plan) => Some(plan),
-            Err(why) => {
-                tracing::warn!("region {} runs on the host for inputs {inputs:?}: {why}", self.index);
+            Err(reason) => {
+                tracing::warn!("region {} runs on the host for inputs {inputs:?}: {reason}", self.index);
                 None
             }
         };
-        let bytes = made.as_ref().map_or(0, |plan| plan.bytes);
-        let evicted = lock(&self.cache).insert(key, made.clone(), bytes);
+        let bytes = plan_result.as_ref().map_or(0, |plan| plan.bytes);
+        let evicted_plans = lock(&self.cache).insert(key, plan_result.clone(), bytes);
         // The evicted plans are dropped only after the lock is released, because the drop of the last reference to a
         // plan calls the backend.
-        drop(evicted);
-        made
+        drop(evicted_plans);
+        plan_result
     }
 }
 
@@ -124,35 +125,35 @@ impl Owner {
         lock(&self.users).preparing += 1;
         // The lock is not held during the call: the backend may use the host's threads, and this thread may start
         // another run while it waits for those threads.
-        let prepared = self.region.prepare(inputs);
-        let mut users = lock(&self.users);
-        users.preparing -= 1;
-        if let Ok(prepared) = &prepared {
-            *users.counts.entry(prepared.plan).or_default() += 1;
+        let prepare_result = self.region.prepare(inputs);
+        let mut region_users = lock(&self.users);
+        region_users.preparing -= 1;
+        if let Ok(prepare_result) = &prepare_result {
+            *region_users.counts.entry(prepare_result.plan).or_default() += 1;
         }
-        self.release_unused(&mut users);
-        prepared
+        self.release_unused(&mut region_users);
+        prepare_result
     }
 
     /// Removes a user from a plan; a plan without users is released.
     fn remove_user(&self, plan: u64) {
-        let mut users = lock(&self.users);
-        if let Some(count) = users.counts.get_mut(&plan) {
+        let mut region_users = lock(&self.users);
+        if let Some(count) = region_users.counts.get_mut(&plan) {
             *count -= 1;
             if *count == 0 {
-                users.counts.remove(&plan);
-                users.unused.push(plan);
+                region_users.counts.remove(&plan);
+                region_users.unused.push(plan);
             }
         }
-        self.release_unused(&mut users);
+        self.release_unused(&mut region_users);
     }
 
-    fn release_unused(&self, users: &mut Users) {
-        if users.preparing > 0 {
+    fn release_unused(&self, region_users: &mut Users) {
+        if region_users.preparing > 0 {
             return;
         }
-        for plan in std::mem::take(&mut users.unused) {
-            if !users.counts.contains_key(&plan) {
+        for plan in std::mem::take(&mut region_users.unused) {
+            if !region_users.counts.contains_key(&plan) {
                 self.region.release(plan);
             }
         }

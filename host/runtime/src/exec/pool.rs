@@ -43,8 +43,8 @@ impl Pool {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         };
-        let cannot_start = |why: &dyn std::fmt::Display| {
-            Diagnostic::error(codes::runtime::NO_THREADS, format!("cannot start {threads} threads: {why}"))
+        let cannot_start = |reason: &dyn std::fmt::Display| {
+            Diagnostic::error(codes::runtime::NO_THREADS, format!("cannot start {threads} threads: {reason}"))
         };
         check_address_space(threads).map_err(|e| cannot_start(&e))?;
         let pool = rayon::ThreadPoolBuilder::new()
@@ -123,11 +123,11 @@ mod tests {
     fn runs_every_index_once_for_any_thread_count() {
         for threads in [1, 2, 5] {
             let pool = Pool::new(threads).unwrap();
-            let hits: Vec<AtomicUsize> = (0..1000).map(|_| AtomicUsize::new(0)).collect();
-            pool.parallel_for(hits.len(), &|i| {
-                hits[i].fetch_add(1, Ordering::Relaxed);
+            let hit_counts: Vec<AtomicUsize> = (0..1000).map(|_| AtomicUsize::new(0)).collect();
+            pool.parallel_for(hit_counts.len(), &|i| {
+                hit_counts[i].fetch_add(1, Ordering::Relaxed);
             });
-            assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 1));
+            assert!(hit_counts.iter().all(|h| h.load(Ordering::Relaxed) == 1));
         }
     }
 
@@ -149,8 +149,8 @@ mod tests {
     fn propagates_panic_of_body_and_survives() {
         let pool = Pool::new(2).unwrap();
         let body = || pool.parallel_for(10, &|i| assert!(i != 5, "five"));
-        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-        assert!(caught.is_err());
+        let panic_result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        assert!(panic_result.is_err());
         pool.parallel_for(2, &|_| assert!(NESTED.get()));
         assert!(!NESTED.get());
     }

@@ -23,7 +23,7 @@ pub(super) struct PreparedProgram {
     /// A released constant is replaced with an empty tensor; `code` returns an error for a function that reads one.
     pub constants: Vec<Tensor>,
     pub pool: Arc<Pool>,
-    released: Vec<bool>,
+    released_constants: Vec<bool>,
     /// Device memories, one per space of the program.
     pub spaces: DeviceSpaces,
     regions: Vec<Option<Arc<dyn Region>>>,
@@ -35,7 +35,7 @@ pub(super) struct PreparedProgram {
     free_buffers: Mutex<Vec<RunBuffers>>,
     infos: OnceLock<Vec<Vec<StepInfo>>>,
     /// Backend whose device was lost.
-    lost: OnceLock<String>,
+    loss_reason: OnceLock<String>,
     /// True if a run needs no thread of the pool; set at construction, or by the first run.
     inline: OnceLock<bool>,
 }
@@ -76,8 +76,8 @@ impl PreparedProgram {
         pool: Arc<Pool>,
     ) -> Result<PreparedProgram, Diagnostic> {
         let count = program.functions.len();
-        let prepared = PreparedProgram {
-            released: constants.iter().map(Option::is_none).collect(),
+        let prepared_program = PreparedProgram {
+            released_constants: constants.iter().map(Option::is_none).collect(),
             constants: constants.into_iter().map(|constant| constant.unwrap_or_else(placeholder)).collect(),
             plans: RegionPlans::of(&regions),
             regions,
@@ -87,28 +87,28 @@ impl PreparedProgram {
             free_frames: (0..count).map(|_| Mutex::default()).collect(),
             free_buffers: Mutex::default(),
             infos: OnceLock::new(),
-            lost: OnceLock::new(),
+            loss_reason: OnceLock::new(),
             inline: OnceLock::new(),
             program,
         };
-        if prepared.pool.threads() == 1 {
-            let _ = prepared.inline.set(true);
-        } else if !prepared.is_uniform() {
-            let _ = prepared.inline.set(false);
+        if prepared_program.pool.threads() == 1 {
+            let _ = prepared_program.inline.set(true);
+        } else if !prepared_program.is_uniform() {
+            let _ = prepared_program.inline.set(false);
         }
-        let mut seen = vec![false; count];
-        let mut todo = vec![prepared.program.entry];
+        let mut is_visited = vec![false; count];
+        let mut todo = vec![prepared_program.program.entry];
         while let Some(index) = todo.pop() {
-            if !std::mem::replace(&mut seen[index as usize], true) {
-                todo.extend(prepared.code(index)?.callees(&prepared.program));
+            if !std::mem::replace(&mut is_visited[index as usize], true) {
+                todo.extend(prepared_program.code(index)?.callees(&prepared_program.program));
             }
         }
-        Ok(prepared)
+        Ok(prepared_program)
     }
 
     /// Releases the constants that are read only by host programs of regions that are certain to run on their backends.
     pub fn release_constants(&mut self) {
-        let refused: Vec<u32> = self
+        let refused_regions: Vec<u32> = self
             .functions
             .iter()
             .filter_map(|code| code.get()?.as_ref().ok())
@@ -118,14 +118,14 @@ impl PreparedProgram {
                 _ => None,
             })
             .collect();
-        let loaded = |index: u32| {
+        let is_loaded = |index: u32| {
             let region = self.regions[index as usize].as_ref();
-            region.is_some_and(|region| !region.may_be_lost()) && !refused.contains(&index)
+            region.is_some_and(|region| !region.may_be_lost()) && !refused_regions.contains(&index)
         };
-        let needed = needed_constants(&self.program, loaded);
-        for (number, _) in needed.iter().enumerate().filter(|(_, needed)| !**needed) {
-            self.constants[number] = placeholder();
-            self.released[number] = true;
+        let is_needed = needed_constants(&self.program, is_loaded);
+        for (constant_index, _) in is_needed.iter().enumerate().filter(|(_, is_needed)| !**is_needed) {
+            self.constants[constant_index] = placeholder();
+            self.released_constants[constant_index] = true;
         }
     }
 
@@ -136,8 +136,8 @@ impl PreparedProgram {
 
     /// Returns one line per region that its backend refused during preparation, with the reason.
     pub fn notes(&self) -> Vec<String> {
-        let prepared = self.functions.iter().filter_map(|code| code.get()?.as_ref().ok());
-        let mut notes: Vec<String> = prepared.flat_map(|code| code.notes.iter().cloned()).collect();
+        let ready_functions = self.functions.iter().filter_map(|code| code.get()?.as_ref().ok());
+        let mut notes: Vec<String> = ready_functions.flat_map(|code| code.notes.iter().cloned()).collect();
         notes.sort();
         notes.dedup();
         notes
@@ -163,7 +163,7 @@ impl PreparedProgram {
     /// Checks that no constant that a function reads was released.
     fn check_present(&self, index: u32) -> Result<(), Diagnostic> {
         let function = &self.program.functions[index as usize];
-        if constants_of(function).all(|constant| !self.released[constant]) {
+        if constants_of(function).all(|constant| !self.released_constants[constant]) {
             return Ok(());
         }
         let message = format!("{} cannot run on the host: its constants were released", function.name);
@@ -190,27 +190,30 @@ impl PreparedProgram {
     /// # Errors
     /// If a constant is stored only in the backend's regions, or the host does not implement an operator.
     pub fn without_backend(&self, backend: &str) -> Result<PreparedProgram, Diagnostic> {
-        let constants = self.constants.iter().zip(&self.released);
-        let constants = constants.map(|(constant, released)| (!released).then(|| constant.clone())).collect();
-        let others = self.regions.iter().zip(&self.program.regions);
-        let regions = others.map(|(region, about)| region.clone().filter(|_| about.backend != backend)).collect();
+        let constants = self.constants.iter().zip(&self.released_constants);
+        let constants = constants.map(|(constant, is_released)| (!is_released).then(|| constant.clone())).collect();
+        let region_pairs = self.regions.iter().zip(&self.program.regions);
+        let regions = region_pairs
+            .map(|(region, declaration)| region.clone().filter(|_| declaration.backend != backend))
+            .collect();
         let spaces = self.spaces.iter().zip(&self.program.spaces);
-        let spaces = spaces.map(|(space, about)| space.clone().filter(|_| about.backend != backend)).collect();
+        let spaces =
+            spaces.map(|(space, declaration)| space.clone().filter(|_| declaration.backend != backend)).collect();
         PreparedProgram::new(self.program.clone(), constants, regions, spaces, self.pool.clone())
     }
 
     /// Retains the memory of a completed activation for reuse.
     pub fn recycle_frame(&self, index: u32, mut frame: Frame) {
         frame.values.fill(Value::Empty);
-        let mut free = lock(&self.free_frames[index as usize]);
-        if free.len() < MAX_FREE_FRAMES {
-            free.push(frame);
+        let mut free_frames = lock(&self.free_frames[index as usize]);
+        if free_frames.len() < MAX_FREE_FRAMES {
+            free_frames.push(frame);
         }
     }
 
     /// Returns true if all runs execute the same steps on the same dimensions.
     fn is_uniform(&self) -> bool {
-        let fixed = self.program.inputs.iter().all(|port| port.ty.shape().is_some());
+        let has_fixed_inputs = self.program.inputs.iter().all(|port| port.ty.shape().is_some());
         let Ok(code) = self.code(self.program.entry) else { return false };
         let uniform = |step: &Step| match step {
             Step::Nop | Step::Kernel(_) | Step::Alias { .. } | Step::Copy { .. } => true,
@@ -218,7 +221,7 @@ impl PreparedProgram {
             Step::Control(instr) => matches!(instr, Instr::Return { .. } | Instr::Free { .. } | Instr::Move { .. }),
             Step::Dynamic(_) => false,
         };
-        fixed && code.steps.iter().all(uniform)
+        has_fixed_inputs && code.steps.iter().all(uniform)
     }
 
     /// Returns the threads that a run needs.
@@ -240,28 +243,28 @@ impl PreparedProgram {
     /// Records that the device of a region is lost if the diagnostic says so.
     pub fn check_lost(&self, diagnostic: Diagnostic, region: u32) -> Diagnostic {
         if diagnostic.code == codes::runtime::DEVICE_LOST {
-            self.lose(region, &diagnostic.message);
+            self.mark_lost(region, &diagnostic.message);
         }
         diagnostic
     }
 
     /// Records that the device of a region is lost, and logs a warning once.
-    pub fn lose(&self, region: u32, reason: &str) {
+    pub fn mark_lost(&self, region: u32, reason: &str) {
         let backend = &self.program.regions[region as usize].backend;
-        if self.lost.set(backend.clone()).is_ok() {
+        if self.loss_reason.set(backend.clone()).is_ok() {
             tracing::warn!("the device of {backend} is lost, and its regions run on the host from now on: {reason}");
         }
     }
 
     /// Returns the backend whose device was lost, if any.
-    pub fn lost(&self) -> Option<&str> {
-        self.lost.get().map(String::as_str)
+    pub fn loss_reason(&self) -> Option<&str> {
+        self.loss_reason.get().map(String::as_str)
     }
 
     /// Returns working memory for a run, reused if possible.
     pub fn buffers(&self) -> RunBuffers {
-        let free = lock(&self.free_buffers).pop();
-        free.unwrap_or_else(|| RunBuffers {
+        let free_buffers = lock(&self.free_buffers).pop();
+        free_buffers.unwrap_or_else(|| RunBuffers {
             scratch: Scratch::default(),
             workspace: AlignedBytes::empty(),
             args: Vec::new(),

@@ -373,11 +373,11 @@ impl Instr {
             Instr::Call { args, outs, .. } => (args.clone(), outs.clone()),
             Instr::TailCall { args, .. } => (args.clone(), Vec::new()),
             Instr::Closure { captures, out, .. } => (captures.clone(), vec![*out]),
-            Instr::CallClosure { closure, args, outs } => (with(*closure, args), outs.clone()),
-            Instr::TailCallClosure { closure, args } => (with(*closure, args), Vec::new()),
+            Instr::CallClosure { closure, args, outs } => (prepend(*closure, args), outs.clone()),
+            Instr::TailCallClosure { closure, args } => (prepend(*closure, args), Vec::new()),
             Instr::RefNew { values, out } => (values.clone(), vec![*out]),
             Instr::RefRead { cell, outs } => (vec![*cell], outs.clone()),
-            Instr::RefWrite { cell, values } => (with(*cell, values), Vec::new()),
+            Instr::RefWrite { cell, values } => (prepend(*cell, values), Vec::new()),
             Instr::Construct { values, out, .. } => (values.clone(), vec![*out]),
             Instr::Test { value, .. } => (vec![*value], Vec::new()),
             Instr::Fields { value, outs } => (vec![*value], outs.clone()),
@@ -388,6 +388,6 @@ impl Instr {
     }
 }
 
-fn with(first: Reg, rest: &[Reg]) -> Vec<Reg> {
-    std::iter::once(first).chain(rest.iter().copied()).collect()
+fn prepend(head: Reg, tail: &[Reg]) -> Vec<Reg> {
+    std::iter::once(head).chain(tail.iter().copied()).collect()
 }

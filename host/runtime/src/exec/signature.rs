@@ -34,16 +34,16 @@ impl Signature {
         let outputs = outputs.collect::<Result<_, _>>()?;
         let mut constants = Vec::new();
         // A valid composite contains only operators, but a file may nest composites.
-        let mut open = vec![nodes];
-        while let Some(nodes) = open.pop() {
+        let mut worklist = vec![nodes];
+        while let Some(nodes) = worklist.pop() {
             for node in nodes {
                 if let Some(constant) = node.get("constant") {
-                    let number =
+                    let parse_index =
                         index(constant).ok_or_else(|| format!("expected the index of a constant, found {constant}"))?;
-                    constants.push((number, read_type(&node["outputs"][0])?));
+                    constants.push((parse_index, read_type(&node["outputs"][0])?));
                 }
                 if let Some(body) = node.get("body") {
-                    open.push(list(body, "nodes")?);
+                    worklist.push(list(body, "nodes")?);
                 }
             }
         }
@@ -62,14 +62,20 @@ impl Signature {
     /// # Errors
     /// If a tensor has a different type; the message names the first such tensor.
     pub fn check_ports(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Result<(), String> {
-        for (kind, recorded, claimed) in [("input", &self.inputs, inputs), ("output", &self.outputs, outputs)] {
-            check_count(kind, recorded.len(), claimed.len())?;
-            for (i, (recorded, claimed)) in recorded.iter().zip(claimed).enumerate() {
-                let same = |(a, b): (&Dim, &Dim)| a.fixed() == b.fixed();
-                let dims =
-                    recorded.dims.len() == claimed.dims.len() && recorded.dims.iter().zip(&claimed.dims).all(same);
-                if recorded.dtype != claimed.dtype || !dims {
-                    return Err(format!("{kind} {i}: expected {}, found {}", shown(recorded), shown(claimed)));
+        for (kind, recorded_types, claimed_types) in
+            [("input", &self.inputs, inputs), ("output", &self.outputs, outputs)]
+        {
+            check_count(kind, recorded_types.len(), claimed_types.len())?;
+            for (i, (recorded_type, claimed_type)) in recorded_types.iter().zip(claimed_types).enumerate() {
+                let is_same_dim = |(a, b): (&Dim, &Dim)| a.fixed() == b.fixed();
+                let dims = recorded_type.dims.len() == claimed_type.dims.len()
+                    && recorded_type.dims.iter().zip(&claimed_type.dims).all(is_same_dim);
+                if recorded_type.dtype != claimed_type.dtype || !dims {
+                    return Err(format!(
+                        "{kind} {i}: expected {}, found {}",
+                        type_text(recorded_type),
+                        type_text(claimed_type)
+                    ));
                 }
             }
         }
@@ -81,11 +87,14 @@ impl Signature {
     /// # Errors
     /// If a constant is missing or has a different type; the message names the first such constant.
     pub fn check_constants(&self, constant: impl Fn(usize) -> Option<TensorType>) -> Result<(), String> {
-        for (number, recorded) in &self.constants {
-            let found = constant(*number);
-            if found.as_ref() != Some(recorded) {
-                let found = found.as_ref().map_or_else(|| "nothing".to_owned(), shown);
-                return Err(format!("constant {number}: expected {}, found {found}", shown(recorded)));
+        for (parse_index, recorded_type) in &self.constants {
+            let actual_type = constant(*parse_index);
+            if actual_type.as_ref() != Some(recorded_type) {
+                let actual_type = actual_type.as_ref().map_or_else(|| "nothing".to_owned(), type_text);
+                return Err(format!(
+                    "constant {parse_index}: expected {}, found {actual_type}",
+                    type_text(recorded_type)
+                ));
             }
         }
         Ok(())
@@ -97,13 +106,13 @@ impl Signature {
     /// If a tensor does not have the type of its input; the message names the first such tensor.
     pub fn check_inputs<'s>(
         &self,
-        given: impl ExactSizeIterator<Item = (Option<DType>, &'s [usize])>,
+        inputs: impl ExactSizeIterator<Item = (Option<DType>, &'s [usize])>,
     ) -> Result<(), String> {
-        check_count("input", self.inputs.len(), given.len())?;
-        for (i, (wanted, (dtype, dims))) in self.inputs.iter().zip(given).enumerate() {
-            if dtype.is_some_and(|dtype| dtype != wanted.dtype) || !admits(wanted, dims) {
-                let found = shown(&TensorType::fixed(dtype.unwrap_or(wanted.dtype), dims));
-                return Err(format!("input {i}: expected {}, found {found}", shown(wanted)));
+        check_count("input", self.inputs.len(), inputs.len())?;
+        for (i, (expected, (dtype, dims))) in self.inputs.iter().zip(inputs).enumerate() {
+            if dtype.is_some_and(|dtype| dtype != expected.dtype) || !admits(expected, dims) {
+                let found = type_text(&TensorType::fixed(dtype.unwrap_or(expected.dtype), dims));
+                return Err(format!("input {i}: expected {}, found {found}", type_text(expected)));
             }
         }
         Ok(())
@@ -114,17 +123,18 @@ impl Signature {
     ///
     /// # Errors
     /// If an output contradicts the signature; the message names the first such output.
-    pub fn check_prepared(&self, prepared: &Prepared) -> Result<(), String> {
-        check_count("output", self.outputs.len(), prepared.outputs.len())?;
-        for (i, (wanted, OutputDims { dims, exact })) in self.outputs.iter().zip(&prepared.outputs).enumerate() {
-            let fits = |(wanted, found): (&Dim, &usize)| match wanted.fixed() {
-                Some(size) if *exact => size == *found,
+    pub fn check_prepared(&self, plan: &Prepared) -> Result<(), String> {
+        check_count("output", self.outputs.len(), plan.outputs.len())?;
+        for (i, (expected, OutputDims { dims, exact: is_exact })) in self.outputs.iter().zip(&plan.outputs).enumerate()
+        {
+            let is_compatible = |(expected, found): (&Dim, &usize)| match expected.fixed() {
+                Some(size) if *is_exact => size == *found,
                 Some(size) => size <= *found,
                 None => true,
             };
-            if wanted.dims.len() != dims.len() || !wanted.dims.iter().zip(dims).all(fits) {
-                let found = if *exact { format!("{dims:?}") } else { format!("at most {dims:?}") };
-                return Err(format!("prepared output {i}: expected {}, found {found}", shown(wanted)));
+            if expected.dims.len() != dims.len() || !expected.dims.iter().zip(dims).all(is_compatible) {
+                let found = if *is_exact { format!("{dims:?}") } else { format!("at most {dims:?}") };
+                return Err(format!("prepared output {i}: expected {}, found {found}", type_text(expected)));
             }
         }
         Ok(())
@@ -135,13 +145,17 @@ impl Signature {
     /// # Errors
     /// If an output exceeds its bound, or its rank or dimensions contradict the signature; the message names the first
     /// such output.
-    pub fn check_results(&self, prepared: &Prepared, found: &[impl AsRef<[usize]>]) -> Result<(), String> {
-        for (i, ((wanted, bound), found)) in self.outputs.iter().zip(&prepared.outputs).zip(found).enumerate() {
+    pub fn check_results(&self, plan: &Prepared, found: &[impl AsRef<[usize]>]) -> Result<(), String> {
+        for (i, ((expected, bound), found)) in self.outputs.iter().zip(&plan.outputs).zip(found).enumerate() {
             let found = found.as_ref();
-            let inside = bound.dims.len() == found.len() && bound.dims.iter().zip(found).all(|(most, n)| n <= most);
-            if !inside || !admits(wanted, found) {
+            let is_within_bound =
+                bound.dims.len() == found.len() && bound.dims.iter().zip(found).all(|(limit, n)| n <= limit);
+            if !is_within_bound || !admits(expected, found) {
                 let bound = &bound.dims;
-                return Err(format!("output {i}: expected {} and at most {bound:?}, found {found:?}", shown(wanted)));
+                return Err(format!(
+                    "output {i}: expected {} and at most {bound:?}, found {found:?}",
+                    type_text(expected)
+                ));
             }
         }
         Ok(())
@@ -160,7 +174,7 @@ fn check_count(kind: &str, expected: usize, found: usize) -> Result<(), String> 
     }
 }
 
-fn shown(ty: &TensorType) -> String {
+fn type_text(ty: &TensorType) -> String {
     Type::Tensor(ty.clone().into()).to_string()
 }
 
@@ -184,12 +198,12 @@ fn output_type<'v>(nodes: &'v [Value], value: &Value) -> Result<&'v Value, Strin
 }
 
 fn read_type(value: &Value) -> Result<TensorType, String> {
-    let wrong = || format!("expected a tensor type, found {value}");
-    let dtype = value["dtype"].as_str().and_then(DType::parse).ok_or_else(wrong)?;
-    let dims = value["dims"].as_array().ok_or_else(wrong)?.iter().map(|dim| match dim {
+    let invalid_type = || format!("expected a tensor type, found {value}");
+    let dtype = value["dtype"].as_str().and_then(DType::parse).ok_or_else(invalid_type)?;
+    let dims = value["dims"].as_array().ok_or_else(invalid_type)?.iter().map(|dim| match dim {
         Value::Null => Ok(Dim::Any),
         Value::String(text) => Ok(dim_or_symbol(text)),
-        size => index(size).map(Dim::Fixed).ok_or_else(wrong),
+        size => index(size).map(Dim::Fixed).ok_or_else(invalid_type),
     });
     let ty = TensorType { dtype, dims: dims.collect::<Result<_, _>>()? };
     if ty.is_addressable() { Ok(ty) } else { Err(format!("expected an addressable tensor size, found {value}")) }
@@ -223,8 +237,8 @@ mod tests {
         .unwrap()
     }
 
-    fn prepared(dims: &[usize], exact: bool) -> Prepared {
-        Prepared { outputs: vec![OutputDims { dims: Shape::from_slice(dims), exact }], ..Prepared::default() }
+    fn plan_with_dims(dims: &[usize], is_exact: bool) -> Prepared {
+        Prepared { outputs: vec![OutputDims { dims: Shape::from_slice(dims), exact: is_exact }], ..Prepared::default() }
     }
 
     #[test]
@@ -234,8 +248,8 @@ mod tests {
         let types = json!({"inputs": [{"dtype": "float32", "dims": ["n", 4]}],
                            "outputs": [{"dtype": "float32", "dims": [null, 2]}]});
         assert_eq!(signature.to_json(), types);
-        for broken in [json!({}), json!({"nodes": [], "inputs": [], "outputs": [[0, 0]]}), Value::Null] {
-            Signature::of_graph(&broken).unwrap_err();
+        for invalid in [json!({}), json!({"nodes": [], "inputs": [], "outputs": [[0, 0]]}), Value::Null] {
+            Signature::of_graph(&invalid).unwrap_err();
         }
     }
 
@@ -257,19 +271,19 @@ mod tests {
     #[test]
     fn checks_tensors_and_plans() {
         let signature = signature();
-        let given = |dtype, dims: &'static [usize]| signature.check_inputs([(Some(dtype), dims)].into_iter());
-        given(DType::F32, &[7, 4]).unwrap();
-        given(DType::I8, &[7, 4]).unwrap_err();
-        given(DType::F32, &[7, 5]).unwrap_err();
-        signature.check_prepared(&prepared(&[7, 2], true)).unwrap();
-        signature.check_prepared(&prepared(&[7, 3], true)).unwrap_err();
-        signature.check_prepared(&prepared(&[7, 3], false)).unwrap();
-        signature.check_prepared(&prepared(&[2], true)).unwrap_err();
+        let check = |dtype, dims: &'static [usize]| signature.check_inputs([(Some(dtype), dims)].into_iter());
+        check(DType::F32, &[7, 4]).unwrap();
+        check(DType::I8, &[7, 4]).unwrap_err();
+        check(DType::F32, &[7, 5]).unwrap_err();
+        signature.check_prepared(&plan_with_dims(&[7, 2], true)).unwrap();
+        signature.check_prepared(&plan_with_dims(&[7, 3], true)).unwrap_err();
+        signature.check_prepared(&plan_with_dims(&[7, 3], false)).unwrap();
+        signature.check_prepared(&plan_with_dims(&[2], true)).unwrap_err();
         signature.check_prepared(&Prepared::default()).unwrap_err();
-        let bound = prepared(&[7, 3], false);
+        let bound = plan_with_dims(&[7, 3], false);
         signature.check_results(&bound, &[[6usize, 2]]).unwrap();
-        for wrong in [&[8usize, 2][..], &[1, 3], &[2]] {
-            signature.check_results(&bound, &[wrong]).unwrap_err();
+        for invalid_type in [&[8usize, 2][..], &[1, 3], &[2]] {
+            signature.check_results(&bound, &[invalid_type]).unwrap_err();
         }
     }
 
@@ -278,8 +292,8 @@ mod tests {
         let signature = signature();
         let right = [TensorType::fixed(DType::Bool, &[]), TensorType::fixed(DType::I8, &[4])];
         signature.check_constants(|i| Some(right[i].clone())).unwrap();
-        let wrong = [right[0].clone(), TensorType::fixed(DType::I8, &[3])];
-        signature.check_constants(|i| Some(wrong[i].clone())).unwrap_err();
+        let invalid_type = [right[0].clone(), TensorType::fixed(DType::I8, &[3])];
+        signature.check_constants(|i| Some(invalid_type[i].clone())).unwrap_err();
         signature.check_constants(|i| right[..1].get(i).cloned()).unwrap_err();
     }
 }

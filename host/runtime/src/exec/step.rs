@@ -46,13 +46,13 @@ pub(super) fn kernel(
         0 => None,
         bytes => Some(memory::reserve(bytes).map_err(Diagnostic::from)?),
     };
-    let (workspace, saved) = match step.in_place {
+    let (workspace, saved_bytes) = match step.in_place {
         InPlace::Save(_, reg) => {
             let bytes = scope.reg(reg).bytes;
-            let (workspace, saved) = workspace.split_at_mut(step.kernel.workspace().next_multiple_of(64));
-            let saved = &mut saved[..bytes];
-            scope.copy_arena(frame, reg, saved);
-            (workspace, &*saved)
+            let (workspace, saved_bytes) = workspace.split_at_mut(step.kernel.workspace().next_multiple_of(64));
+            let saved_bytes = &mut saved_bytes[..bytes];
+            scope.copy_arena(frame, reg, saved_bytes);
+            (workspace, &*saved_bytes)
         }
         _ => (workspace, &[][..]),
     };
@@ -60,9 +60,9 @@ pub(super) fn kernel(
         let result = match step.in_place {
             InPlace::No => step.kernel.run(&views.inputs, &mut views.outputs, workspace),
             InPlace::Yes => step.kernel.run_in_place(&views.inputs, &mut views.outputs),
-            InPlace::Save(at, reg) => {
+            InPlace::Save(offset, reg) => {
                 let mut inputs = views.inputs.clone();
-                inputs.insert(at as usize, scope.view_of(reg, saved));
+                inputs.insert(offset as usize, scope.view_of(reg, saved_bytes));
                 step.kernel.run(&inputs, &mut views.outputs, workspace)
             }
         };
@@ -77,15 +77,15 @@ pub(super) fn kernel(
 
 /// Runs an operator on operands whose dimensions are known only at run time.
 pub(super) fn dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -> Result<(), Diagnostic> {
-    let sized = SizedOperands::new(scope, frame, step)?;
-    let kernel = sized.kernel(step)?;
+    let operands = SizedOperands::new(scope, frame, step)?;
+    let kernel = operands.kernel(step)?;
     let mut memory: Vec<(Shape, AlignedBytes)> = Vec::with_capacity(kernel.outs.len());
     for ty in &kernel.outs {
         let (shape, bytes) = size(ty)?;
         memory.push((shape, allocate(bytes)?));
     }
     let mut workspace = allocate(kernel.kernel.workspace())?;
-    let views: Vec<TensorView<'_>> = sized.inputs.iter().map(Tensor::view).collect();
+    let views: Vec<TensorView<'_>> = operands.inputs.iter().map(Tensor::view).collect();
     let mut outputs: Vec<TensorViewMut<'_>> = kernel
         .outs
         .iter()
@@ -115,11 +115,11 @@ impl SizedOperands {
         let mut inputs = Vec::new();
         let mut args = Vec::with_capacity(step.args.len());
         for arg in &step.args {
-            let first = inputs.len();
+            let first_output = inputs.len();
             for &reg in arg.regs() {
                 inputs.push(scope.read_tensor(frame, reg)?);
             }
-            let mut types = inputs[first..].iter().map(|t| Type::tensor(t.dtype(), t.shape()));
+            let mut types = inputs[first_output..].iter().map(|t| Type::tensor(t.dtype(), t.shape()));
             args.push(match arg {
                 Arg::One(_) => types.next_back().expect("one register"),
                 Arg::Tuple(_) => Type::tuple(types),
@@ -172,19 +172,19 @@ impl SizedOperands {
             Diagnostic::error(codes::runtime::NO_KERNEL, format!("the host has no implementation of {}", def.name))
         })?;
         let kernel = Arc::new(SizedKernel { kernel, outs });
-        let evicted = lock(&step.kernels).insert(key, kernel.clone(), 0);
-        drop(evicted);
+        let evicted_kernels = lock(&step.kernels).insert(key, kernel.clone(), 0);
+        drop(evicted_kernels);
         Ok(kernel)
     }
 }
 
 /// Returns the dimensions and the size in bytes of a tensor type; E0611 if a dimension is unknown.
 fn size(ty: &TensorType) -> Result<(Shape, usize), Diagnostic> {
-    let known = ty.shape().and_then(|shape| {
+    let fixed_type = ty.shape().and_then(|shape| {
         let bytes = byoc_ir::tensor::element_count(&shape)?.checked_mul(ty.dtype.size())?;
         Some((shape, bytes))
     });
-    known.ok_or_else(|| {
+    fixed_type.ok_or_else(|| {
         let ty = Type::Tensor(ty.clone().into());
         Diagnostic::error(codes::runtime::SIZE_UNKNOWN, format!("expected a result of known dimensions, found {ty}"))
     })
@@ -237,7 +237,7 @@ pub(super) fn region(
     if let Some((operands, plan)) = &step.fixed {
         let workspace = &mut buffers.workspace.as_mut()[..plan.workspace];
         let device = operands.on_device.then(|| device_operands(scope, frame, &operands.inputs, &operands.outs));
-        let mut started = None;
+        let mut start_time = None;
         buffers.scratch.with_views(scope, frame, operands, caller, |views| {
             let call = RegionCall {
                 inputs: &views.inputs,
@@ -250,12 +250,12 @@ pub(super) fn region(
                 device: device.as_ref(),
             };
             match dependencies {
-                Some(dependencies) => started = region.start(call, dependencies)?,
+                Some(dependencies) => start_time = region.start(call, dependencies)?,
                 None => region.run(call)?,
             }
             Ok(())
         })?;
-        return Ok(started.map_or(Ran::Done, Ran::Started));
+        return Ok(start_time.map_or(Ran::Done, Ran::Started));
     }
     dynamic_region(scope, frame, step, region.as_ref())
 }
@@ -270,11 +270,11 @@ fn dynamic_region(
     let inputs: Vec<Tensor> = step.inputs.iter().map(|&reg| scope.read_tensor(frame, reg)).collect::<Result<_, _>>()?;
     step.signature
         .check_inputs(inputs.iter().map(|t| (Some(t.dtype()), t.shape())))
-        .map_err(|what| bad_program(&format!("region call: {what}")))?;
+        .map_err(|message| bad_program(&format!("region call: {message}")))?;
     let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let plan = step.plans.as_ref().and_then(|plans| plans.get(&dims, &step.signature));
     let Some(plan) = plan else { return Ok(Ran::OnHost) };
-    let failed = |what: String| Diagnostic::error(codes::runtime::REGION_FAILED, what);
+    let region_error = |message: String| Diagnostic::error(codes::runtime::REGION_FAILED, message);
     let mut shapes: Vec<Shape> = plan.outputs.iter().map(|out| out.dims.clone()).collect();
     let mut memory = Vec::with_capacity(shapes.len());
     for (&reg, out) in step.outs.iter().zip(&plan.outputs) {
@@ -303,16 +303,16 @@ fn dynamic_region(
         in_place: &[],
         device: None,
     })?;
-    step.signature.check_results(&plan, &shapes).map_err(failed)?;
+    step.signature.check_results(&plan, &shapes).map_err(region_error)?;
     for (((&reg, out), (dtype, bytes)), shape) in step.outs.iter().zip(&plan.outputs).zip(memory).zip(shapes) {
         let tensor = if out.exact {
             Tensor::from_storage(dtype, &out.dims, Arc::new(bytes))
         } else {
-            let (_, used) = size(&TensorType::fixed(dtype, &shape))?;
-            bytes.as_ref().get(..used).and_then(|used| Tensor::from_bytes(dtype, &shape, used))
+            let (_, byte_count) = size(&TensorType::fixed(dtype, &shape))?;
+            bytes.as_ref().get(..byte_count).and_then(|byte_count| Tensor::from_bytes(dtype, &shape, byte_count))
         };
         let tensor = tensor.ok_or_else(|| {
-            failed(format!("expected at most the prepared dimensions {:?}, found {shape:?}", out.dims))
+            region_error(format!("expected at most the prepared dimensions {:?}, found {shape:?}", out.dims))
         })?;
         scope.write(frame, reg, Value::Tensor(tensor))?;
     }
@@ -338,15 +338,15 @@ pub(super) fn copy(
     [from, to]: [Reg; 2],
     spaces: &[Option<Arc<DeviceSpace>>],
 ) -> Result<(), Diagnostic> {
-    let counted = |space: u32, name: &str| {
+    let count_copy = |space: u32, name: &str| {
         if let Some(space) = &spaces[space as usize] {
             (space.count)(&format!("copy.{name}"), 1);
             (space.count)(&format!("copy.{name}_bytes"), scope.reg(from).bytes as u64);
         }
     };
     match (scope.reg(from).slot, scope.reg(to).slot) {
-        (_, Slot::Device { space, .. }) => counted(space, "to_device"),
-        (Slot::Device { space, .. }, _) => counted(space, "from_device"),
+        (_, Slot::Device { space, .. }) => count_copy(space, "to_device"),
+        (Slot::Device { space, .. }, _) => count_copy(space, "from_device"),
         // This machine lacks the device.
         _ => {}
     }

@@ -144,7 +144,7 @@ pub fn flops(function: &Function, call: &OpCall) -> u64 {
     let Some(id) = op::lookup(&call.op) else { return 0 };
     let (Some(args), Some(outs)) = (arg_types(function, call), types(function, &call.outs)) else { return 0 };
     let ret = match &outs[..] {
-        [one] => one.clone(),
+        [only] => only.clone(),
         _ => Type::tuple(outs),
     };
     let def = op::get(id);

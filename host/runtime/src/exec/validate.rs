@@ -77,19 +77,19 @@ fn check_arity(function: &Function, inputs: usize, outputs: usize) -> Result<(),
 fn check_types<'t>(
     role: &str,
     registers: impl Iterator<Item = Option<&'t TensorType>>,
-    wanted: &[TensorType],
+    expected: &[TensorType],
 ) -> Result<(), String> {
-    for (i, (register, wanted)) in registers.zip(wanted).enumerate() {
-        let fits = register.is_some_and(|ty| {
-            let mut dims = ty.dims.iter().zip(&wanted.dims);
-            ty.dtype == wanted.dtype
-                && ty.dims.len() == wanted.dims.len()
+    for (i, (register, expected)) in registers.zip(expected).enumerate() {
+        let is_compatible = register.is_some_and(|ty| {
+            let mut dims = ty.dims.iter().zip(&expected.dims);
+            ty.dtype == expected.dtype
+                && ty.dims.len() == expected.dims.len()
                 && dims.all(|(a, b)| a.fixed().zip(b.fixed()).is_none_or(|(a, b)| a == b))
         });
-        if !fits {
-            let shown = |ty: &TensorType| Type::Tensor(ty.clone().into()).to_string();
-            let found = register.map_or_else(|| "a handle".to_owned(), shown);
-            return Err(format!("{role} {i}: expected {}, found {found}", shown(wanted)));
+        if !is_compatible {
+            let type_text = |ty: &TensorType| Type::Tensor(ty.clone().into()).to_string();
+            let found = register.map_or_else(|| "a handle".to_owned(), type_text);
+            return Err(format!("{role} {i}: expected {}, found {found}", type_text(expected)));
         }
     }
     Ok(())
@@ -115,8 +115,8 @@ fn check_registers(program: &Program, function: &Function) -> Result<(), String>
         ));
     }
     if function.device_arenas.len() > program.spaces.len() {
-        let (wanted, found) = (program.spaces.len(), function.device_arenas.len());
-        return Err(format!("expected arenas in at most {wanted} device memories, found {found}"));
+        let (expected, found) = (program.spaces.len(), function.device_arenas.len());
+        return Err(format!("expected arenas in at most {expected} device memories, found {found}"));
     }
     let mut end = 0;
     let mut device_ends = vec![0; function.device_arenas.len()];
@@ -140,13 +140,13 @@ fn check_registers(program: &Program, function: &Function) -> Result<(), String>
                 let bytes = byte_size(ty).ok_or_else(|| {
                     format!("register {i}: expected known dimensions, found {}", Type::Tensor(ty.clone().into()))
                 })?;
-                let after = offset
+                let offset_end = offset
                     .checked_add(bytes)
                     .ok_or_else(|| format!("register {i}: the arena offset {offset} is too large"))?;
                 let end: &mut usize = device_ends
                     .get_mut(space as usize)
                     .ok_or_else(|| format!("register {i}: expected the index of a device arena, found {space}"))?;
-                *end = after.max(*end);
+                *end = offset_end.max(*end);
             }
             (Place::Arena(_) | Place::Device { .. }, _) => {
                 return Err(format!(
@@ -197,28 +197,28 @@ fn check_spaces(
         _ => None,
     };
     let mut spaces = read.iter().chain(written).filter_map(space);
-    let fits = match instr {
+    let is_compatible = match instr {
         Instr::Copy { from, to } => {
-            let sized = register(from).ty.as_ref().and_then(byte_size).is_some();
-            let same = register(from).ty == register(to).ty;
-            sized && same && space(from).is_some() != space(to).is_some()
+            let has_size = register(from).ty.as_ref().and_then(byte_size).is_some();
+            let is_same_type = register(from).ty == register(to).ty;
+            has_size && is_same_type && space(from).is_some() != space(to).is_some()
         }
         Instr::Region { region, .. } => {
-            let own = program.regions.get(*region as usize).and_then(|region| region.space);
-            spaces.all(|space| Some(space) == own)
+            let region_space = program.regions.get(*region as usize).and_then(|region| region.space);
+            spaces.all(|space| Some(space) == region_space)
         }
         // The result of a view has the location of its argument.
         Instr::Alias(call) => match (call.inputs().next(), call.outs.first()) {
             (Some(from), Some(to)) => {
-                let places = (register(&from).place, register(to).place);
-                let others = call.inputs().skip(1).all(|reg| space(&reg).is_none());
-                others && (places.0 == places.1 || (space(&from).is_none() && space(to).is_none()))
+                let locations = (register(&from).place, register(to).place);
+                let are_others_on_host = call.inputs().skip(1).all(|reg| space(&reg).is_none());
+                are_others_on_host && (locations.0 == locations.1 || (space(&from).is_none() && space(to).is_none()))
             }
             _ => spaces.next().is_none(),
         },
         _ => spaces.next().is_none(),
     };
-    match fits {
+    match is_compatible {
         true => Ok(()),
         false => Err("an operand is in memory that the instruction cannot access".to_owned()),
     }
@@ -227,38 +227,38 @@ fn check_spaces(
 /// Returns true if the result and the argument of each pair have the same location and size, and no register is in two
 /// pairs.
 fn is_in_place(function: &Function, inputs: &[Reg], outs: &[Reg], pairs: &[[u32; 2]]) -> bool {
-    pairs.iter().enumerate().all(|(at, &[out, input])| {
+    pairs.iter().enumerate().all(|(index, &[out, input])| {
         let (Some(out_reg), Some(input_reg)) = (outs.get(out as usize), inputs.get(input as usize)) else {
             return false;
         };
-        let [to, from] = [out_reg, input_reg].map(|reg| &function.registers[reg.index()]);
+        let [target_register, source_register] = [out_reg, input_reg].map(|reg| &function.registers[reg.index()]);
         let size = |register: &Register| register.ty.as_ref().and_then(byte_size);
-        pairs[..at].iter().all(|other| other[0] != out && other[1] != input)
-            && matches!(to.place, Place::Arena(_) | Place::Device { .. })
-            && to.place == from.place
-            && size(to).is_some_and(|bytes| bytes > 0)
-            && size(to) == size(from)
+        pairs[..index].iter().all(|other| other[0] != out && other[1] != input)
+            && matches!(target_register.place, Place::Arena(_) | Place::Device { .. })
+            && target_register.place == source_register.place
+            && size(target_register).is_some_and(|bytes| bytes > 0)
+            && size(target_register) == size(source_register)
     })
 }
 
-fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr) -> Result<(), String> {
+fn check_instr(program: &Program, function: &Function, instr_index: usize, instr: &Instr) -> Result<(), String> {
     let (read, written) = instr.operands();
-    let inside = |reg: &Reg| reg.index() < function.registers.len();
-    let freed: &[Reg] = match instr {
+    let is_register = |reg: &Reg| reg.index() < function.registers.len();
+    let released_registers: &[Reg] = match instr {
         Instr::Free { regs } => regs,
         _ => &[],
     };
-    if let Some(reg) = read.iter().chain(&written).chain(freed).find(|reg| !inside(reg)) {
+    if let Some(reg) = read.iter().chain(&written).chain(released_registers).find(|reg| !is_register(reg)) {
         return Err(format!("expected the index of one of {} registers, found {}", function.registers.len(), reg.0));
     }
-    let place = |reg: &Reg| function.registers[reg.index()].place;
-    if written.iter().chain(freed).any(|reg| matches!(place(reg), Place::Constant(_))) {
+    let location = |reg: &Reg| function.registers[reg.index()].place;
+    if written.iter().chain(released_registers).any(|reg| matches!(location(reg), Place::Constant(_))) {
         return Err("expected a writable register, found a constant".to_owned());
     }
     check_spaces(program, function, instr, &read, &written)?;
-    let forward = |to: u32| match to as usize > at && (to as usize) < function.code.len() {
+    let forward = |to: u32| match to as usize > instr_index && (to as usize) < function.code.len() {
         true => Ok(()),
-        false => Err(format!("expected a jump target in {}..{}, found {to}", at + 1, function.code.len())),
+        false => Err(format!("expected a jump target in {}..{}, found {to}", instr_index + 1, function.code.len())),
     };
     let callee = |index: u32, args: usize, outs: Option<usize>| match program.functions.get(index as usize) {
         None => Err(format!("expected the index of one of {} functions, found {index}", program.functions.len())),
@@ -277,8 +277,9 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
                 Some(i) => {
                     let (input, out) = (read[i as usize].index(), call.outs[0].index());
                     let size = |reg: usize| function.registers[reg].ty.as_ref().and_then(byte_size);
-                    let same = place(&read[i as usize]) == place(&call.outs[0]) && size(input) == size(out);
-                    if same && matches!(place(&call.outs[0]), Place::Arena(_)) {
+                    let is_same_type =
+                        location(&read[i as usize]) == location(&call.outs[0]) && size(input) == size(out);
+                    if is_same_type && matches!(location(&call.outs[0]), Place::Arena(_)) {
                         Ok(())
                     } else {
                         Err("expected the in-place input at the location of the result, found a different location or size".to_owned())
@@ -309,29 +310,29 @@ fn check_instr(program: &Program, function: &Function, at: usize, instr: &Instr)
             )),
             None => Err(format!("expected the index of one of {} regions, found {region}", program.regions.len())),
         },
-        Instr::Move { to, .. } if place(to) != Place::Value => {
-            Err(format!("move: expected a value as the destination, found {:?}", place(to)))
+        Instr::Move { to, .. } if location(to) != Place::Value => {
+            Err(format!("move: expected a value as the destination, found {:?}", location(to)))
         }
         Instr::Jump { to } => forward(*to),
         Instr::Branch { otherwise, .. } | Instr::Test { otherwise, .. } => forward(*otherwise),
-        Instr::Construct { out, .. } if place(out) != Place::Value => {
-            Err(format!("constructor: expected a value as the destination, found {:?}", place(out)))
+        Instr::Construct { out, .. } if location(out) != Place::Value => {
+            Err(format!("constructor: expected a value as the destination, found {:?}", location(out)))
         }
         Instr::Call { function, args, outs } => callee(*function, args.len(), Some(outs.len())),
         Instr::TailCall { function, args } => callee(*function, args.len(), None),
         Instr::Closure { function, captures, out } => match program.functions.get(*function as usize) {
-            Some(f) if f.params as usize >= captures.len() && place(out) == Place::Value => Ok(()),
+            Some(f) if f.params as usize >= captures.len() && location(out) == Place::Value => Ok(()),
             _ => Err(format!(
                 "closure: expected a function with at least {} parameters and a value as the destination, found \
                  function {function} and {:?}",
                 captures.len(),
-                place(out)
+                location(out)
             )),
         },
-        Instr::RefNew { out, .. } if place(out) != Place::Value => {
-            Err(format!("reference cell: expected a value as the destination, found {:?}", place(out)))
+        Instr::RefNew { out, .. } if location(out) != Place::Value => {
+            Err(format!("reference cell: expected a value as the destination, found {:?}", location(out)))
         }
-        Instr::Free { regs } if regs.iter().any(|reg| place(reg) != Place::Value) => {
+        Instr::Free { regs } if regs.iter().any(|reg| location(reg) != Place::Value) => {
             Err("free: expected values, found a register in an arena".to_owned())
         }
         Instr::Return { values } if values.len() != function.results as usize => {

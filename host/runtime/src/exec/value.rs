@@ -140,15 +140,15 @@ pub(super) struct Cells {
     live: Vec<Weak<Cell>>,
     /// Number of entries at which dead entries are removed: twice the number of live entries, so that the amortized
     /// cost is small.
-    sweep_at: usize,
+    sweep_threshold: usize,
 }
 
 impl Cells {
     pub(super) fn make(&mut self, values: Vec<Value>) -> Value {
         let cell = Arc::new(Cell::new(values));
-        if self.live.len() >= self.sweep_at {
+        if self.live.len() >= self.sweep_threshold {
             self.live.retain(|cell| cell.strong_count() > 0);
-            self.sweep_at = (2 * self.live.len()).max(64);
+            self.sweep_threshold = (2 * self.live.len()).max(64);
         }
         self.live.push(Arc::downgrade(&cell));
         Value::Cell(cell)
@@ -192,8 +192,8 @@ mod tests {
         let tensor = Arc::new(Closure { function: 0, captures: Vec::new() });
         let mut cells = Cells::default();
         let Value::Cell(cell) = cells.make(vec![Value::Closure(tensor.clone())]) else { unreachable!() };
-        let itself = Arc::new(Closure { function: 0, captures: vec![Value::Cell(cell.clone())] });
-        cell.replace(vec![Value::Closure(itself), Value::Closure(tensor.clone())]);
+        let cycle = Arc::new(Closure { function: 0, captures: vec![Value::Cell(cell.clone())] });
+        cell.replace(vec![Value::Closure(cycle), Value::Closure(tensor.clone())]);
         drop(cell);
         assert_eq!(Arc::strong_count(&tensor), 2);
         drop(cells);

@@ -28,15 +28,16 @@ pub fn type_to_json(ty: &TensorType) -> Value {
 /// # Errors
 /// If the value is not a tensor type.
 pub fn type_from_json(value: &Value) -> Result<TensorType, String> {
-    let wrong = || format!("expected a tensor type, found {value}");
-    let (first, rest) = value.as_array().and_then(|items| items.split_first()).ok_or_else(wrong)?;
-    let dtype = first.as_str().and_then(DType::parse).ok_or_else(wrong)?;
+    let type_error = || format!("expected a tensor type, found {value}");
+    let (first_item, remaining_items) =
+        value.as_array().and_then(|items| items.split_first()).ok_or_else(type_error)?;
+    let dtype = first_item.as_str().and_then(DType::parse).ok_or_else(type_error)?;
     let dim = |item: &Value| match item {
         Value::String(name) if name == "?" => Ok(Dim::Any),
         Value::String(name) if !name.is_empty() => Ok(dim_or_symbol(name)),
-        item => item.as_u64().and_then(|n| usize::try_from(n).ok()).map(Dim::Fixed).ok_or_else(wrong),
+        item => item.as_u64().and_then(|n| usize::try_from(n).ok()).map(Dim::Fixed).ok_or_else(type_error),
     };
-    let ty = TensorType { dtype, dims: rest.iter().map(dim).collect::<Result<_, _>>()? };
+    let ty = TensorType { dtype, dims: remaining_items.iter().map(dim).collect::<Result<_, _>>()? };
     if ty.is_addressable() { Ok(ty) } else { Err(format!("expected an addressable tensor size, found {value}")) }
 }
 
@@ -60,28 +61,29 @@ pub fn attr_to_json(value: &AttrValue) -> Value {
 /// # Errors
 /// If the value is not an attribute value.
 pub fn attr_from_json(value: &Value) -> Result<AttrValue, String> {
-    nested(value, MAX_DEPTH)
+    nested_value(value, MAX_DEPTH)
 }
 
-fn nested(value: &Value, depth: usize) -> Result<AttrValue, String> {
-    let wrong = || format!("expected an attribute value, found {value}");
+fn nested_value(value: &Value, depth: usize) -> Result<AttrValue, String> {
+    let type_error = || format!("expected an attribute value, found {value}");
     Ok(match value {
         Value::Null => AttrValue::None,
         Value::Bool(v) => AttrValue::Bool(*v),
         Value::Number(n) => match n.as_i64() {
             Some(v) => AttrValue::Int(v),
-            None => AttrValue::Float(n.as_f64().ok_or_else(wrong)?),
+            None => AttrValue::Float(n.as_f64().ok_or_else(type_error)?),
         },
         Value::String(v) => AttrValue::from(v.as_str()),
         Value::Array(items) if depth > 0 => {
-            let items: Vec<AttrValue> = items.iter().map(|item| nested(item, depth - 1)).collect::<Result<_, _>>()?;
+            let items: Vec<AttrValue> =
+                items.iter().map(|item| nested_value(item, depth - 1)).collect::<Result<_, _>>()?;
             AttrValue::List(items.into())
         }
         Value::Object(fields) if fields.len() == 1 => {
-            let text = fields.get("float").and_then(Value::as_str).ok_or_else(wrong)?;
-            AttrValue::Float(text.parse().map_err(|_| wrong())?)
+            let text = fields.get("float").and_then(Value::as_str).ok_or_else(type_error)?;
+            AttrValue::Float(text.parse().map_err(|_| type_error())?)
         }
-        _ => return Err(wrong()),
+        _ => return Err(type_error()),
     })
 }
 
@@ -168,10 +170,10 @@ mod tests {
         let floats = [0.1, -0.0, 1.0, f64::MIN_POSITIVE, 1e300, f64::INFINITY, f64::NAN, 0.1f32 as f64];
         for value in floats.map(AttrValue::Float) {
             let text = attr_to_json(&value).to_string();
-            let AttrValue::Float(back) = attr_from_json(&serde_json::from_str(&text).unwrap()).unwrap() else {
+            let AttrValue::Float(round_trip) = attr_from_json(&serde_json::from_str(&text).unwrap()).unwrap() else {
                 panic!("{text} is a float")
             };
-            assert_eq!(back.to_bits(), value.as_float().unwrap().to_bits(), "{text}");
+            assert_eq!(round_trip.to_bits(), value.as_float().unwrap().to_bits(), "{text}");
         }
         let list = AttrValue::List([AttrValue::Int(1), AttrValue::None, AttrValue::ints([2, 3])].into());
         assert_eq!(attr_from_json(&attr_to_json(&list)).unwrap(), list);

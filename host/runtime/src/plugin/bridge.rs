@@ -206,7 +206,7 @@ impl<'a> GraphBuilder<'a> {
                     continue;
                 }
                 stack.push((id, true));
-                let first = stack.len();
+                let first_operand = stack.len();
                 match self.composites.get(&id) {
                     Some(group) => stack.extend(group.inputs.iter().map(|&i| (i, false))),
                     // The body of a composite that is a function literal is converted at its call.
@@ -216,7 +216,7 @@ impl<'a> GraphBuilder<'a> {
                         }
                     }),
                 }
-                stack[first..].reverse();
+                stack[first_operand..].reverse();
             }
             let refs = self.values_of(output);
             self.graph.outputs.extend(refs);
@@ -245,8 +245,8 @@ impl<'a> GraphBuilder<'a> {
     fn push(&mut self, mut node: api::Node, id: ExprId) -> Vec<api::ValueRef> {
         node.sources = self.sources(id).iter().map(|s| s.as_str().into()).collect();
         let count = node.outputs.len() as u32;
-        let number = self.graph.push(node);
-        (0..count).map(|index| api::ValueRef { node: number, index }).collect()
+        let node_index = self.graph.push(node);
+        (0..count).map(|index| api::ValueRef { node: node_index, index }).collect()
     }
 
     fn node(&mut self, id: ExprId) -> Result<Vec<api::ValueRef>, Box<Diagnostic>> {
@@ -259,15 +259,15 @@ impl<'a> GraphBuilder<'a> {
         Ok(match module.expr(id) {
             Expr::Constant(tensor) => {
                 let ty = api::TensorType::new(dtype_to_api(tensor.dtype()), tensor.shape());
-                let number = self.constants.intern(tensor);
-                vec![api::ValueRef::of(self.graph.push_constant(number, ty))]
+                let constant_index = self.constants.intern(tensor);
+                vec![api::ValueRef::of(self.graph.push_constant(constant_index, ty))]
             }
             Expr::Tuple(fields) => fields.iter().flat_map(|&f| self.values_of(f)).collect(),
             Expr::Project { tuple, index } => {
                 // Fields of a tuple may be tuples: skip the tensors of the preceding fields.
                 let fields = module.ty(*tuple).as_tuple().unwrap_or_default();
-                let before = &fields[..(*index as usize).min(fields.len())];
-                let skip = before.iter().map(|f| flat_types(f).map_or(0, |t| t.len())).sum();
+                let previous_fields = &fields[..(*index as usize).min(fields.len())];
+                let skip = previous_fields.iter().map(|f| flat_types(f).map_or(0, |t| t.len())).sum();
                 let take = flat_types(module.ty(id))?.len();
                 self.values_of(*tuple).into_iter().skip(skip).take(take).collect()
             }
@@ -326,8 +326,8 @@ fn spatial_padding(params: &Params<'_>, rank: usize) -> ir::AttrValue {
         axes => axes,
     };
     let pads = params.padding(axes);
-    let (before, after) = (pads.iter().map(|pair| pair.0), pads.iter().map(|pair| pair.1));
-    ir::AttrValue::ints(before.chain(after))
+    let (pads_before, pads_after) = (pads.iter().map(|pair| pair.0), pads.iter().map(|pair| pair.1));
+    ir::AttrValue::ints(pads_before.chain(pads_after))
 }
 
 fn not_data_flow(construct: &str) -> Box<Diagnostic> {
@@ -341,11 +341,11 @@ fn not_data_flow(construct: &str) -> Box<Diagnostic> {
 /// If the type contains anything but tensors and tuples.
 pub fn flat_types(ty: &ir::Type) -> Result<Vec<&ir::TensorType>, Box<Diagnostic>> {
     let mut flat = Vec::new();
-    let mut open = vec![ty];
-    while let Some(ty) = open.pop() {
+    let mut stack = vec![ty];
+    while let Some(ty) = stack.pop() {
         match ty {
             ir::Type::Tensor(t) => flat.push(&**t),
-            ir::Type::Tuple(fields) => open.extend(fields.iter().rev()),
+            ir::Type::Tuple(fields) => stack.extend(fields.iter().rev()),
             other => return Err(not_data_flow(&format!("a value of type {other}"))),
         }
     }
@@ -388,12 +388,12 @@ pub fn dtype_to_api(dtype: tensor::DType) -> api::DType {
 /// # Errors
 /// If the host does not support the element type.
 pub fn dtype_from_api(dtype: api::DType) -> Result<tensor::DType, Box<Diagnostic>> {
-    tensor::DType::ALL.iter().copied().find(|&own| dtype_to_api(own) == dtype).ok_or_else(|| {
-        let known: Vec<&str> = tensor::DType::ALL.iter().map(|own| own.name()).collect();
+    tensor::DType::ALL.iter().copied().find(|&native_dtype| dtype_to_api(native_dtype) == dtype).ok_or_else(|| {
+        let known_names: Vec<&str> = tensor::DType::ALL.iter().map(|native_dtype| native_dtype.name()).collect();
         let message = format!("expected an element type that the host supports, found {dtype}");
         Box::new(
             Diagnostic::error(codes::plugins::BAD_GRAPH, message)
-                .note(format!("supported element types: {}", known.join(", "))),
+                .note(format!("supported element types: {}", known_names.join(", "))),
         )
     })
 }
@@ -487,13 +487,13 @@ fn inline_graph(
                     let handle = constants[*index as usize].clone();
                     let (dtype, shape) = (dtype_from_api(handle.dtype())?, handle.shape().to_vec());
                     let tensor = Tensor::from_storage(dtype, &shape, Arc::new(Handle(handle)));
-                    let wrong = || {
+                    let attribute_error = || {
                         Diagnostic::error(
                             codes::plugins::BAD_GRAPH,
                             format!("constant {index}: expected the size of {dtype}{shape:?}, found a different size"),
                         )
                     };
-                    *slot = Some(builder.constant(tensor.ok_or_else(wrong)?));
+                    *slot = Some(builder.constant(tensor.ok_or_else(attribute_error)?));
                 }
                 slot.iter().copied().collect()
             }
@@ -529,14 +529,14 @@ fn inline_graph(
 fn check_declared(
     builder: &Builder,
     value: ExprId,
-    declared: &api::TensorType,
+    declared_type: &api::TensorType,
     value_name: &str,
 ) -> Result<(), Box<Diagnostic>> {
-    let (found, declared) = (builder.module.ty(value), type_from_api(declared)?);
-    match unify(found, &declared) {
+    let (found, declared_type) = (builder.module.ty(value), type_from_api(declared_type)?);
+    match unify(found, &declared_type) {
         Some(_) => Ok(()),
         None => {
-            let message = format!("{value_name}: expected {found}, found {declared} in the graph");
+            let message = format!("{value_name}: expected {found}, found {declared_type} in the graph");
             Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)))
         }
     }
@@ -549,16 +549,16 @@ fn call(builder: &mut Builder, name: &str, args: &[ExprId], attrs: Attrs) -> Res
     match builder.op(name, args, attrs.clone()) {
         Ok(id) => Ok(id),
         Err(error) => {
-            let wanted = op::lookup(name).map_or(0, |operator| op::get(operator).inputs.len());
-            for tuples in 1..=wanted {
-                let fields = args.len().saturating_sub(wanted - tuples);
+            let input_count = op::lookup(name).map_or(0, |operator| op::get(operator).inputs.len());
+            for tuples in 1..=input_count {
+                let fields = args.len().saturating_sub(input_count - tuples);
                 if fields == 0 || !fields.is_multiple_of(tuples) {
                     continue;
                 }
-                let (grouped, rest) = args.split_at(fields);
+                let (grouped, remaining_args) = args.split_at(fields);
                 let grouped = grouped.chunks(fields / tuples).map(|fields| builder.tuple(fields));
                 let mut grouped = grouped.collect::<Result<Vec<ExprId>, _>>()?;
-                grouped.extend(rest);
+                grouped.extend(remaining_args);
                 if let Ok(id) = builder.op(name, &grouped, attrs.clone()) {
                     return Ok(id);
                 }
@@ -581,7 +581,7 @@ mod tests {
     use super::*;
 
     /// Returns the padding in the graph of one call.
-    fn exported(name: &str, shapes: &[&[usize]], attrs: &[(&str, ir::AttrValue)]) -> Vec<i64> {
+    fn export_attrs(name: &str, shapes: &[&[usize]], attrs: &[(&str, ir::AttrValue)]) -> Vec<i64> {
         let mut builder = Builder::default();
         let types = shapes.iter().map(|shape| ir::Type::tensor(tensor::DType::F32, shape));
         let args: Vec<ExprId> = types.enumerate().map(|(i, ty)| builder.var(format!("x{i}").as_str(), ty)).collect();
@@ -595,18 +595,19 @@ mod tests {
     #[test]
     fn padding_has_one_form() {
         let ints = |values: &[i64]| ir::AttrValue::from(values);
-        let conv =
-            |padding: ir::AttrValue| exported("nn.conv2d", &[&[1, 2, 9, 9], &[4, 2, 3, 3]], &[("padding", padding)]);
+        let conv = |padding: ir::AttrValue| {
+            export_attrs("nn.conv2d", &[&[1, 2, 9, 9], &[4, 2, 3, 3]], &[("padding", padding)])
+        };
         assert_eq!(conv(ir::AttrValue::Int(1)), [1, 1, 1, 1]);
         assert_eq!(conv(ints(&[1])), [1, 1, 1, 1]);
         assert_eq!(conv(ints(&[1, 2])), [1, 2, 1, 2]);
         assert_eq!(conv(ints(&[0, 1, 2, 3])), [0, 1, 2, 3]);
-        assert_eq!(exported("nn.conv2d", &[&[1, 2, 9, 9], &[4, 2, 3, 3]], &[]), [0; 4]);
-        let pool = |name: &str, shape: &[usize], attrs: &[(&str, ir::AttrValue)]| exported(name, &[shape], attrs);
+        assert_eq!(export_attrs("nn.conv2d", &[&[1, 2, 9, 9], &[4, 2, 3, 3]], &[]), [0; 4]);
+        let pool = |name: &str, shape: &[usize], attrs: &[(&str, ir::AttrValue)]| export_attrs(name, &[shape], attrs);
         let layout = ("layout", ir::AttrValue::from("NCHW8c"));
         let window = ("pool_size", ints(&[3, 3]));
-        let blocked = pool("nn.max_pool2d", &[1, 1, 9, 9, 8], &[layout, window, ("padding", ints(&[1]))]);
-        assert_eq!(blocked, [1; 4], "the inner part of a split axis is not a spatial axis");
+        let blocked_layout = pool("nn.max_pool2d", &[1, 1, 9, 9, 8], &[layout, window, ("padding", ints(&[1]))]);
+        assert_eq!(blocked_layout, [1; 4], "the inner part of a split axis is not a spatial axis");
         let line = [("pool_size", ints(&[3])), ("padding", ints(&[1])), ("layout", ir::AttrValue::from("NWC"))];
         assert_eq!(pool("nn.max_pool1d", &[1, 9, 2], &line), [1, 1]);
     }

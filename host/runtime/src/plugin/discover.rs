@@ -15,33 +15,33 @@ pub struct SearchDir {
 }
 
 /// Returns the directories that the caller names, without duplicates.
-pub fn given_dirs(given: &[PathBuf], reason: &'static str) -> Vec<SearchDir> {
+pub fn given_dirs(plugin_dirs: &[PathBuf], reason: &'static str) -> Vec<SearchDir> {
     let mut dirs = Vec::new();
-    given.iter().for_each(|path| add(&mut dirs, path.clone(), reason, false));
+    plugin_dirs.iter().for_each(|path| add(&mut dirs, path.clone(), reason, false));
     dirs
 }
 
 /// Adds a directory unless it is listed.
 fn add(dirs: &mut Vec<SearchDir>, path: PathBuf, reason: &'static str, prefixed_only: bool) {
-    let known = dirs.iter().any(|dir| same_dir(&dir.path, &path));
-    if !path.as_os_str().is_empty() && !known {
+    let is_known = dirs.iter().any(|dir| same_dir(&dir.path, &path));
+    if !path.as_os_str().is_empty() && !is_known {
         dirs.push(SearchDir { path, reason, prefixed_only });
     }
 }
 
-/// Returns the directories in order of precedence: `given`, `BYOC_PLUGIN_PATH`, `plugins/` beside the binary, the
+/// Returns the directories in order of precedence: `plugin_dirs`, `BYOC_PLUGIN_PATH`, `plugins/` beside the binary, the
 /// binary's own directory, the user's data directory. Contains no duplicates.
-pub fn search_dirs(given: &[PathBuf]) -> Vec<SearchDir> {
-    let mut dirs = given_dirs(given, "--plugin-dir");
+pub fn search_dirs(plugin_dirs: &[PathBuf]) -> Vec<SearchDir> {
+    let mut dirs = given_dirs(plugin_dirs, "--plugin-dir");
     let mut add = |path, reason, prefixed_only| add(&mut dirs, path, reason, prefixed_only);
     if let Some(path) = std::env::var_os("BYOC_PLUGIN_PATH") {
         for dir in std::env::split_paths(&path) {
             add(dir, "BYOC_PLUGIN_PATH", false);
         }
     }
-    if let Some(beside) = program::folder() {
-        add(beside.join("plugins"), "beside the binary", false);
-        add(beside, "the binary's directory", true);
+    if let Some(installed_dir) = program::folder() {
+        add(installed_dir.join("plugins"), "beside the binary", false);
+        add(installed_dir, "the binary's directory", true);
     }
     if let Some(data) = dirs::data_dir() {
         add(data.join("byoc").join("plugins"), "the user's data directory", false);

@@ -9,7 +9,7 @@ const GUARD: usize = 4096;
 pub struct GuardedBuffer {
     lines: Vec<CacheLine>,
     len: usize,
-    poison: u8,
+    guard_value: u8,
 }
 
 #[derive(Clone, Copy)]
@@ -26,7 +26,7 @@ impl GuardedBuffer {
         let mut lines = Vec::new();
         lines.try_reserve_exact(count).map_err(|_| OutOfMemory { bytes: Some(len), limit: None })?;
         lines.resize(count, CacheLine([poison; 64]));
-        let mut guarded = GuardedBuffer { lines, len, poison };
+        let mut guarded = GuardedBuffer { lines, len, guard_value: poison };
         guarded.bytes_mut().fill(fill);
         Ok(guarded)
     }
@@ -43,7 +43,7 @@ impl GuardedBuffer {
 
     /// Returns the bytes between the guards.
     pub fn bytes(&self) -> &[u8] {
-        &self.all()[GUARD..GUARD + self.len]
+        &self.buffer()[GUARD..GUARD + self.len]
     }
 
     /// Returns the bytes between the guards, for writing.
@@ -51,12 +51,12 @@ impl GuardedBuffer {
         let len = self.len;
         // SAFETY: `self.lines` owns `self.lines.len() * 64` initialized bytes: `CacheLine` is `[u8; 64]` without
         // padding. The exclusive borrow of `self` lasts as long as the slice.
-        let all =
+        let buffer =
             unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast::<u8>(), self.lines.len() * 64) };
-        &mut all[GUARD..GUARD + len]
+        &mut buffer[GUARD..GUARD + len]
     }
 
-    fn all(&self) -> &[u8] {
+    fn buffer(&self) -> &[u8] {
         // SAFETY: `self.lines` owns `self.lines.len() * 64` initialized bytes: `CacheLine` is `[u8; 64]` without
         // padding. The borrow of `self` lasts as long as the slice.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast::<u8>(), self.lines.len() * 64) }
@@ -64,27 +64,31 @@ impl GuardedBuffer {
 
     /// Describes writes to the guards: the number of changed bytes, and the distance of the nearest changed byte.
     pub fn damage(&self) -> Option<String> {
-        let all = self.all();
-        let (before, behind) = (&all[..GUARD], &all[GUARD + self.len..]);
-        let changed = |bytes: &[u8]| bytes.iter().filter(|&&b| b != self.poison).count();
-        if let Some(at) = behind.iter().position(|&b| b != self.poison) {
+        let buffer = self.buffer();
+        let (guard_before, guard_after) = (&buffer[..GUARD], &buffer[GUARD + self.len..]);
+        let count_changed = |bytes: &[u8]| bytes.iter().filter(|&&b| b != self.guard_value).count();
+        if let Some(index) = guard_after.iter().position(|&b| b != self.guard_value) {
             return Some(format!(
-                "{} bytes written after the end, the first at offset {at} past the end",
-                changed(behind)
+                "{} bytes written after the end, the first at offset {index} past the end",
+                count_changed(guard_after)
             ));
         }
-        let at = before.iter().rposition(|&b| b != self.poison)?;
-        Some(format!("{} bytes written before the start, the last at offset -{}", changed(before), GUARD - at))
+        let index_before = guard_before.iter().rposition(|&b| b != self.guard_value)?;
+        Some(format!(
+            "{} bytes written before the start, the last at offset -{}",
+            count_changed(guard_before),
+            GUARD - index_before
+        ))
     }
 }
 
 /// Describes the writes to the guards of the first buffer of a run with changed guards, with the name of the buffer.
 pub fn first_damage(outputs: &[GuardedBuffer], workspace: &GuardedBuffer, inputs: &[GuardedBuffer]) -> Option<String> {
-    let named = |role: &'static str, memory: &'_ [GuardedBuffer]| -> Option<String> {
+    let damage_of = |role: &'static str, memory: &'_ [GuardedBuffer]| -> Option<String> {
         memory.iter().enumerate().find_map(|(i, memory)| Some(format!("{role} {i}: {}", memory.damage()?)))
     };
     let of_the_workspace = || Some(format!("workspace: {}", workspace.damage()?));
-    named("output", outputs).or_else(of_the_workspace).or_else(|| named("input", inputs))
+    damage_of("output", outputs).or_else(of_the_workspace).or_else(|| damage_of("input", inputs))
 }
 
 #[cfg(test)]
@@ -98,14 +102,14 @@ mod tests {
         assert_eq!(memory.bytes().as_ptr() as usize % 64, 0);
         memory.bytes_mut().fill(0);
         assert_eq!(memory.damage(), None);
-        let at = memory.bytes_mut().as_mut_ptr();
+        let start = memory.bytes_mut().as_mut_ptr();
         // SAFETY: `memory` owns the guard after the buffer, which contains `at + 12`.
-        unsafe { at.add(12).write(1) };
+        unsafe { start.add(12).write(1) };
         assert!(memory.damage().unwrap().contains("the first at offset 2 past the end"));
         // SAFETY: `memory` owns the guards around the buffer, which contain `at + 12` and `at - 3`.
         unsafe {
-            at.add(12).write(0xff);
-            at.sub(3).write(1);
+            start.add(12).write(0xff);
+            start.sub(3).write(1);
         }
         assert!(memory.damage().unwrap().contains("the last at offset -3"));
         assert_eq!(GuardedBuffer::new(0, 0, 0).unwrap().damage(), None);

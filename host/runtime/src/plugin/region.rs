@@ -25,7 +25,7 @@ pub struct PluginRegion {
     /// Prefix of messages: plugin, entry and region.
     label: String,
     plugin: String,
-    checked: bool,
+    is_checked: bool,
     /// Slots that a run must acquire; empty for a region without a limit on concurrent runs.
     slots: Vec<Arc<RunSlots>>,
     /// True if runs change a state of the region.
@@ -42,11 +42,11 @@ const MAY_BE_LOST: &str = "region.may_be_lost";
 impl PluginRegion {
     /// Wraps the executable that a loader returned for the region `symbol` of `plugin`.
     pub fn new(executable: Box<dyn Executable>, symbol: &str, plugin: &str) -> PluginRegion {
-        let checked = std::env::var_os("BYOC_CHECK_REGIONS").is_some_and(|value| !value.is_empty() && value != "0");
+        let is_checked = std::env::var_os("BYOC_CHECK_REGIONS").is_some_and(|value| !value.is_empty() && value != "0");
         let label = format!("plugin {plugin}: run: region {symbol}");
         let may_be_lost = matches!(executable.query(MAY_BE_LOST, b"{}"), Ok(Some(answer)) if answer == b"true");
         let plugin = plugin.to_owned();
-        PluginRegion { executable, label, plugin, checked, slots: Vec::new(), stateful: false, may_be_lost }
+        PluginRegion { executable, label, plugin, is_checked, slots: Vec::new(), stateful: false, may_be_lost }
     }
 
     /// Declares that the region runs on a device with separate memory, which may be lost.
@@ -105,8 +105,8 @@ impl PluginRegion {
             in_place: &[],
             device: call.device,
         })?;
-        if let Some(damage) = first_damage(&outputs, &workspace, &inputs) {
-            return Err(contract_violation(format!("{label}: {damage}")));
+        if let Some(damage_text) = first_damage(&outputs, &workspace, &inputs) {
+            return Err(contract_violation(format!("{label}: {damage_text}")));
         }
         let is_in_place = |i: usize| call.in_place.iter().any(|[_, input]| *input as usize == i);
         let written = |(i, (memory, t)): (usize, (&GuardedBuffer, &TensorView<'_>))| {
@@ -130,16 +130,22 @@ fn contract_violation(message: String) -> Diagnostic {
 
 impl Region for PluginRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
-        let prepared = self.executable.prepare(inputs).map_err(|e| fault(&e))?;
-        let outputs = prepared.outputs.iter().map(|o| OutputDims { dims: Shape::from_slice(&o.dims), exact: o.exact });
+        let prepare_result = self.executable.prepare(inputs).map_err(|e| fault(&e))?;
+        let outputs =
+            prepare_result.outputs.iter().map(|o| OutputDims { dims: Shape::from_slice(&o.dims), exact: o.exact });
         // The workspace belongs to a run and not to the plan, but its size serves as an estimate if the plan declares
         // none.
-        let declared = prepared.attrs.iter().find(|attr| attr.key == "bytes").map(|attr| &attr.value);
-        let bytes = match declared {
+        let declared_bytes = prepare_result.attrs.iter().find(|attr| attr.key == "bytes").map(|attr| &attr.value);
+        let bytes = match declared_bytes {
             Some(AttrValue::Int(bytes)) => usize::try_from(*bytes).unwrap_or(0),
-            _ => prepared.workspace,
+            _ => prepare_result.workspace,
         };
-        Ok(Prepared { outputs: outputs.collect(), workspace: prepared.workspace, plan: prepared.plan, bytes })
+        Ok(Prepared {
+            outputs: outputs.collect(),
+            workspace: prepare_result.workspace,
+            plan: prepare_result.plan,
+            bytes,
+        })
     }
 
     fn may_be_lost(&self) -> bool {
@@ -170,15 +176,15 @@ impl Region for PluginRegion {
         tracing::debug!(target: "byoc::region", "{} begins", self.label);
         // An empty list allocates nothing.
         let _slots = self.acquire();
-        if self.checked { self.run_checked(call) } else { self.run_unchecked(call) }
+        if self.is_checked { self.run_checked(call) } else { self.run_unchecked(call) }
     }
 
     fn start(&self, call: RegionCall<'_, '_>, dependencies: &[&Event]) -> Result<Option<Event>, Diagnostic> {
         if !self.slots.is_empty() {
             return self.run(call).map(|()| None);
         }
-        let (ran, event) = device::submitting(&self.plugin, dependencies, || self.run(call));
-        ran?;
+        let (run_result, event) = device::submitting(&self.plugin, dependencies, || self.run(call));
+        run_result?;
         Ok(event)
     }
 }
@@ -198,12 +204,12 @@ impl PluginRegion {
             },
         ));
         // Outputs of exact dimensions have no buffer for their shapes.
-        let mut exact: SmallVec<[Shape; 4]> = SmallVec::new();
+        let mut exact_shapes: SmallVec<[Shape; 4]> = SmallVec::new();
         if call.shapes.is_empty() {
-            exact.extend(call.outputs.iter().map(|t| Shape::from_slice(t.shape)));
+            exact_shapes.extend(call.outputs.iter().map(|t| Shape::from_slice(t.shape)));
         }
         let mut outputs: SmallVec<[TensorMut<'_>; 4]> = SmallVec::new();
-        let targets = call.outputs.iter_mut().zip(call.shapes.iter_mut().chain(&mut exact));
+        let targets = call.outputs.iter_mut().zip(call.shapes.iter_mut().chain(&mut exact_shapes));
         outputs.extend(targets.enumerate().map(|(i, (t, shape))| match device.and_then(|d| d.outputs.get(i)) {
             Some(Some(slice)) => slice.buffer.tensor_mut(dtype_to_api(t.dtype), shape.as_mut_slice(), slice.offset),
             _ => TensorMut::new(dtype_to_api(t.dtype), shape.as_mut_slice(), t.data),
@@ -223,32 +229,34 @@ impl PluginRegion {
         let mut input_shapes: Vec<Shape> = call.inputs.iter().map(|t| Shape::from_slice(t.shape)).collect();
         let mut output_shapes: Vec<Shape> = call.outputs.iter().map(|t| Shape::from_slice(t.shape)).collect();
         // Shape of each input that no output has taken over yet.
-        let mut untaken: Vec<Option<&mut Shape>> = input_shapes.iter_mut().map(Some).collect();
+        let mut remaining_shapes: Vec<Option<&mut Shape>> = input_shapes.iter_mut().map(Some).collect();
         let mut inputs: Vec<Option<TensorRef<'_>>> = call.inputs.iter().map(|_| None).collect();
         let mut outputs: Vec<TensorMut<'_>> = Vec::with_capacity(call.outputs.len());
         for (i, (t, shape)) in call.outputs.iter_mut().zip(&mut output_shapes).enumerate() {
             let dtype = dtype_to_api(t.dtype);
             let pair = call.in_place.iter().find(|[output, _]| *output as usize == i).map(|[_, input]| *input as usize);
             let shape = shape.as_mut_slice();
-            outputs.push(match (&output_slices[i], pair.and_then(|input| Some((input, untaken[input].take()?)))) {
-                (Some(slice), taken) => {
-                    if let Some((input, input_shape)) = taken {
-                        let dtype = dtype_to_api(call.inputs[input].dtype);
-                        inputs[input] = Some(slice.buffer.tensor(dtype, input_shape, slice.offset));
+            outputs.push(
+                match (&output_slices[i], pair.and_then(|input| Some((input, remaining_shapes[input].take()?)))) {
+                    (Some(slice), previous_shape) => {
+                        if let Some((input, input_shape)) = previous_shape {
+                            let dtype = dtype_to_api(call.inputs[input].dtype);
+                            inputs[input] = Some(slice.buffer.tensor(dtype, input_shape, slice.offset));
+                        }
+                        slice.buffer.tensor_mut(dtype, shape, slice.offset)
                     }
-                    slice.buffer.tensor_mut(dtype, shape, slice.offset)
-                }
-                (None, None) => TensorMut::new(dtype, shape, t.data),
-                (None, Some((input, input_shape))) => {
-                    let of_input = InPlaceType {
-                        dtype: dtype_to_api(call.inputs[input].dtype),
-                        shape: input_shape.as_mut_slice(),
-                    };
-                    let (input_tensor, output) = in_place(of_input, InPlaceType { dtype, shape }, t.data);
-                    inputs[input] = Some(input_tensor);
-                    output
-                }
-            });
+                    (None, None) => TensorMut::new(dtype, shape, t.data),
+                    (None, Some((input, input_shape))) => {
+                        let of_input = InPlaceType {
+                            dtype: dtype_to_api(call.inputs[input].dtype),
+                            shape: input_shape.as_mut_slice(),
+                        };
+                        let (input_tensor, output) = in_place(of_input, InPlaceType { dtype, shape }, t.data);
+                        inputs[input] = Some(input_tensor);
+                        output
+                    }
+                },
+            );
         }
         let complete = inputs.into_iter().zip(call.inputs).zip(&input_slices).map(|((tensor, t), slice)| {
             tensor.unwrap_or_else(|| match slice {

@@ -140,8 +140,8 @@ impl Registry {
     }
 
     /// Returns a registry of the plugins in the search directories. No plugin is loaded yet.
-    pub fn discover(given: &[PathBuf], services: &Services) -> Registry {
-        Registry::of_dirs(search_dirs(given), services)
+    pub fn discover(plugin_dirs: &[PathBuf], services: &Services) -> Registry {
+        Registry::of_dirs(search_dirs(plugin_dirs), services)
     }
 
     /// Returns a registry of the plugins in exactly the given directories. No plugin is loaded yet.
@@ -162,16 +162,16 @@ impl Registry {
     fn files(&self) -> &[CandidateFile] {
         self.files.get_or_init(|| {
             let mut files = Vec::new();
-            for (number, dir) in self.dirs.iter().enumerate() {
-                let file = |path| CandidateFile { path, dir: number, found: OnceLock::new() };
+            for (index, dir) in self.dirs.iter().enumerate() {
+                let file = |path| CandidateFile { path, dir: index, found: OnceLock::new() };
                 match candidates(dir) {
                     Ok(paths) => files.extend(paths.into_iter().map(file)),
                     Err(error) => {
                         let reason = format!("cannot read the directory: {error}");
                         let code = host::code::UNREADABLE;
                         let status = Status::Rejected(Rejection { code, reason, hint: None, details: Vec::new() });
-                        let found = OnceLock::from(PluginFile::new(dir.path.clone(), status));
-                        files.push(CandidateFile { path: dir.path.clone(), dir: number, found });
+                        let plugin_file = OnceLock::from(PluginFile::new(dir.path.clone(), status));
+                        files.push(CandidateFile { path: dir.path.clone(), dir: index, found: plugin_file });
                     }
                 }
             }
@@ -203,12 +203,12 @@ impl Registry {
         if let Some(file) = names.get(lookup) {
             return Some(file);
         }
-        let named = [format!("libbyoc_{plugin}"), format!("libbyoc_{}", lookup.name())];
-        let likely = |path: &Path| {
+        let file_names = [format!("libbyoc_{plugin}"), format!("libbyoc_{}", lookup.name())];
+        let is_likely = |path: &Path| {
             let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-            named.iter().any(|name| name == stem) || host::contains_text(path, lookup.name())
+            file_names.iter().any(|name| name == stem) || host::contains_text(path, lookup.name())
         };
-        let (files, dirs) = (&likely as &dyn Fn(&Path) -> bool, 0..self.dirs.len().max(1));
+        let (files, dirs) = (&is_likely as &dyn Fn(&Path) -> bool, 0..self.dirs.len().max(1));
         for filter in [files, &|_| true] {
             for dir in dirs.clone() {
                 self.load(&mut names, dir, filter);
@@ -228,34 +228,34 @@ impl Registry {
         let files = self.files();
         let new =
             |file: &&(usize, &CandidateFile)| file.1.dir == dir && file.1.found.get().is_none() && filter(&file.1.path);
-        let numbered: Vec<(usize, &CandidateFile)> = files.iter().enumerate().collect();
-        let loaded: Vec<(usize, Result<LoadedPlugin, Rejection>)> =
-            numbered.iter().filter(new).map(|&(number, file)| (number, host::load(&file.path, services))).collect();
+        let numbered_files: Vec<(usize, &CandidateFile)> = files.iter().enumerate().collect();
+        let loaded_plugins: Vec<(usize, Result<LoadedPlugin, Rejection>)> =
+            numbered_files.iter().filter(new).map(|&(index, file)| (index, host::load(&file.path, services))).collect();
         let mut owners: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        for (number, plugin) in &loaded {
+        for (index, plugin) in &loaded_plugins {
             // Only code generators and loaders are selected by name; data objects are read under names that their
             // readers choose.
-            let named = |r: &&Registration| !matches!(r.object, RegisteredObject::Data(_));
-            for registration in plugin.iter().flat_map(|p| &p.registrations).filter(named) {
-                owners.entry(registration.name.clone()).or_default().push(*number);
+            let is_named = |r: &&Registration| !matches!(r.object, RegisteredObject::Data(_));
+            for registration in plugin.iter().flat_map(|p| &p.registrations).filter(is_named) {
+                owners.entry(registration.name.clone()).or_default().push(*index);
             }
         }
         let mut in_use = Vec::new();
-        for (number, plugin) in loaded {
+        for (index, plugin) in loaded_plugins {
             let status = match plugin {
                 Err(rejection) => Status::Rejected(rejection),
                 Ok(plugin) => {
                     let owner = |r: &Registration| Some((r.name.clone(), names.owner(&r.name)?));
-                    let earlier = plugin.registrations.iter().find_map(owner);
+                    let earlier_owner = plugin.registrations.iter().find_map(owner);
                     let duplicate = plugin.registrations.iter().find_map(|r| {
-                        let other = owners.get(&r.name)?.iter().find(|other| **other != number)?;
+                        let other = owners.get(&r.name)?.iter().find(|other| **other != index)?;
                         Some((r.name.clone(), *other))
                     });
-                    match (earlier, duplicate) {
-                        (Some((_, by)), _) if files[by].dir != dir => Status::Shadowed {
+                    match (earlier_owner, duplicate) {
+                        (Some((_, owner_index)), _) if files[owner_index].dir != dir => Status::Shadowed {
                             name: plugin.name.clone(),
                             version: plugin.version.clone(),
-                            by: files[by].path.clone(),
+                            by: files[owner_index].path.clone(),
                         },
                         (Some((name, other)), _) | (None, Some((name, other))) => Status::Rejected(Rejection {
                             code: "E0409",
@@ -267,13 +267,13 @@ impl Registry {
                     }
                 }
             };
-            let file = &files[number];
-            let found = file.found.get_or_init(|| PluginFile::new(file.path.clone(), status));
-            in_use.push((number, found));
+            let file = &files[index];
+            let plugin_file = file.found.get_or_init(|| PluginFile::new(file.path.clone(), status));
+            in_use.push((index, plugin_file));
         }
-        for (number, found) in in_use {
-            for registration in found.plugin().iter().flat_map(|p| &p.registrations) {
-                names.add(registration, number);
+        for (index, plugin_file) in in_use {
+            for registration in plugin_file.plugin().iter().flat_map(|p| &p.registrations) {
+                names.add(registration, index);
             }
         }
     }
@@ -290,21 +290,21 @@ impl Registry {
     /// E0401 if no plugin registers `name`. The notes list the directories searched and the files loaded or rejected;
     /// the help suggests the nearest name.
     pub fn codegen(&self, name: &str) -> Result<(Arc<dyn Codegen>, &PluginFile), Failure> {
-        let entry = self.find(Lookup::Codegen(name), name).and_then(|number| {
-            let found = self.files()[number].found.get()?;
-            Some((found.plugin()?.codegen(name)?, found))
+        let entry = self.find(Lookup::Codegen(name), name).and_then(|index| {
+            let plugin_file = self.files()[index].found.get()?;
+            Some((plugin_file.plugin()?.codegen(name)?, plugin_file))
         });
         entry.ok_or_else(|| {
-            let known = self.backends();
-            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            let backend_names = self.backends();
+            let backend_names: Vec<&str> = backend_names.iter().map(String::as_str).collect();
             let message = format!("no plugin registers the code generator \"{CODEGEN_PREFIX}{name}\"");
             let mut diagnostic = self.inventory(Diagnostic::error(codes::plugins::NO_CODEGEN, message));
-            diagnostic = match nearest(name, known.iter().copied()) {
-                Some(near) => diagnostic.help(format!("did you mean --backend {near}?")),
-                None if known.is_empty() => {
+            diagnostic = match nearest(name, backend_names.iter().copied()) {
+                Some(suggestion) => diagnostic.help(format!("did you mean --backend {suggestion}?")),
+                None if backend_names.is_empty() => {
                     diagnostic.help("copy the backend's shared library to one of these directories, or add another with --plugin-dir DIR")
                 }
-                None => diagnostic.help(format!("select one of the available backends: {}", known.join(", "))),
+                None => diagnostic.help(format!("select one of the available backends: {}", backend_names.join(", "))),
             };
             diagnostic.into()
         })
@@ -318,8 +318,8 @@ impl Registry {
     /// Returns the file of the plugin that registers `loadbinary_<key>`, for the same arguments as
     /// [`Registry::loader`].
     pub fn loader_file(&self, key: &str, plugin: &str) -> Option<&PluginFile> {
-        let number = self.find(Lookup::Loader(key), plugin)?;
-        self.files()[number].found.get()
+        let index = self.find(Lookup::Loader(key), plugin)?;
+        self.files()[index].found.get()
     }
 
     /// Adds notes on the directories searched and the files loaded and rejected.
@@ -328,16 +328,16 @@ impl Registry {
             let state = if dir.path.is_dir() { "" } else { ", does not exist" };
             diagnostic = diagnostic.note(format!("searched {} ({}{state})", dir.path.display(), dir.reason));
         }
-        for found in self.found() {
-            let path = found.path.display();
-            diagnostic = diagnostic.note(match &found.status {
+        for plugin_file in self.found() {
+            let path = plugin_file.path.display();
+            diagnostic = diagnostic.note(match &plugin_file.status {
                 Status::Loaded(plugin) => {
                     let names: Vec<&str> = plugin.registrations.iter().map(|r| r.name.as_str()).collect();
                     format!("loaded {path}: {} {} ({})", plugin.name, plugin.version, names.join(", "))
                 }
                 Status::Rejected(rejection) => format!("rejected {path}: {rejection}"),
-                Status::Shadowed { name, by, .. } => {
-                    format!("shadowed {path}: {} already registers {name}", by.display())
+                Status::Shadowed { name, by: owner_index, .. } => {
+                    format!("shadowed {path}: {} already registers {name}", owner_index.display())
                 }
             });
         }
@@ -350,8 +350,8 @@ impl Registry {
 
 /// Converts a rejection to a diagnostic about its file.
 pub fn rejection_diagnostic(path: &Path, rejection: &Rejection) -> Diagnostic {
-    let number = rejection.code.trim_start_matches('E').parse().unwrap_or(codes::plugins::UNREADABLE_PLUGIN.0);
-    let mut diagnostic = Diagnostic::error(Code(number), format!("{}: {}", path.display(), rejection.reason));
+    let index = rejection.code.trim_start_matches('E').parse().unwrap_or(codes::plugins::UNREADABLE_PLUGIN.0);
+    let mut diagnostic = Diagnostic::error(Code(index), format!("{}: {}", path.display(), rejection.reason));
     for detail in &rejection.details {
         diagnostic = diagnostic.note(detail.clone());
     }

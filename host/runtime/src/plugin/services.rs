@@ -23,7 +23,7 @@ use tracing::Level;
 #[derive(Debug, Default)]
 pub struct Metrics {
     counters: Mutex<BTreeMap<String, u64>>,
-    recorded: Mutex<Option<Vec<RecordedEvent>>>,
+    recorded_events: Mutex<Option<Vec<RecordedEvent>>>,
 }
 
 /// Event or counter update of a plugin, for the trace.
@@ -54,26 +54,26 @@ impl Metrics {
 
     /// Starts recording events and counts, for [`Metrics::take_recorded`].
     pub fn record(&self) {
-        *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+        *self.recorded_events.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
     }
 
     /// Stops recording and returns the recorded events, in order.
     pub fn take_recorded(&self) -> Vec<RecordedEvent> {
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+        self.recorded_events.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 
-    pub(super) fn add(&self, name: &str, amount: u64) {
+    pub(super) fn add(&self, name: &str, increment: u64) {
         let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         let counter = counters.entry(name.to_owned()).or_default();
-        *counter = counter.saturating_add(amount);
-        let total = *counter;
+        *counter = counter.saturating_add(increment);
+        let new_total = *counter;
         drop(counters);
-        self.record_event(name, || EventPayload::Count(total));
+        self.record_event(name, || EventPayload::Count(new_total));
     }
 
     fn record_event(&self, name: &str, payload: impl FnOnce() -> EventPayload) {
-        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(events) = &mut *recorded {
+        let mut recorded_events = self.recorded_events.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(events) = &mut *recorded_events {
             events.push(RecordedEvent { at: Instant::now(), name: name.to_owned(), payload: payload() });
         }
     }
@@ -104,9 +104,9 @@ impl HostServices for Host {
         tracing::info!(target: "byoc::plugin", event = name, %fields);
     }
 
-    fn counter(&self, name: &str, amount: u64) {
-        self.metrics.add(name, amount);
-        tracing::trace!(target: "byoc::plugin", counter = name, amount);
+    fn counter(&self, name: &str, increment: u64) {
+        self.metrics.add(name, increment);
+        tracing::trace!(target: "byoc::plugin", counter = name, increment);
     }
 
     fn log_level(&self) -> Option<Level> {
@@ -165,19 +165,19 @@ impl Reference {
             if values.contains_key(&id) {
                 continue;
             }
-            let of = |operand: ExprId| values.get(&operand).cloned().unwrap_or_default();
+            let values_of = |operand: ExprId| values.get(&operand).cloned().unwrap_or_default();
             let value = match self.module.expr(id) {
                 Expr::Constant(tensor) => vec![(**tensor).clone()],
-                Expr::Tuple(fields) => fields.iter().flat_map(|&f| of(f)).collect(),
-                Expr::Project { tuple, index } => of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
+                Expr::Tuple(fields) => fields.iter().flat_map(|&f| values_of(f)).collect(),
+                Expr::Project { tuple, index } => values_of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
                 expr => {
                     let Some((operator, call)) = expr.as_op_call() else { continue };
                     let args: Vec<Value> = call
                         .args
                         .iter()
                         .map(|&arg| match self.module.ty(arg) {
-                            Type::Tuple(_) => Value::Tuple(of(arg)),
-                            _ => of(arg).pop().map_or_else(|| Value::Tuple(Vec::new()), Value::Tensor),
+                            Type::Tuple(_) => Value::Tuple(values_of(arg)),
+                            _ => values_of(arg).pop().map_or_else(|| Value::Tuple(Vec::new()), Value::Tensor),
                         })
                         .collect();
                     op::evaluate(operator, &call.attrs, &args, MAX_VALUE_BYTES).map_err(Error::new)?
@@ -197,20 +197,21 @@ impl Executable for Reference {
         let mut sizes: HashMap<&str, usize> = HashMap::new();
         for (&param, dims) in main.params.iter().zip(inputs) {
             let ty = self.module.ty(param);
-            let named = ty.as_tensor().into_iter().flat_map(|t| t.dims.iter().zip(*dims));
-            sizes.extend(named.filter_map(|(dim, &size)| Some((&**dim.name()?, size))));
-            let fits = ty.as_tensor().is_some_and(|t| {
+            let named_dims = ty.as_tensor().into_iter().flat_map(|t| t.dims.iter().zip(*dims));
+            sizes.extend(named_dims.filter_map(|(dim, &size)| Some((&**dim.name()?, size))));
+            let is_compatible = ty.as_tensor().is_some_and(|t| {
                 t.dims.len() == dims.len() && t.dims.iter().zip(*dims).all(|(d, n)| d.fixed().is_none_or(|d| d == *n))
             });
-            if !fits {
+            if !is_compatible {
                 return Err(Error::new(format!("expected an input of type {ty}, found dimensions {dims:?}")));
             }
         }
-        let known = super::bridge::flat_types(self.module.ty(main.body)).map_err(|d| Error::new(d.to_string()))?;
+        let output_types =
+            super::bridge::flat_types(self.module.ty(main.body)).map_err(|d| Error::new(d.to_string()))?;
         // Named dimensions of the inputs determine the dimensions of the results.
         let size = |name: &str| sizes.get(name).copied();
         let shape = |ty: &&TensorType| ty.dims.iter().map(|dim| dim.with_sizes(size).fixed()).collect();
-        let shapes: Option<Vec<Vec<usize>>> = known.iter().map(shape).collect();
+        let shapes: Option<Vec<Vec<usize>>> = output_types.iter().map(shape).collect();
         match shapes {
             Some(shapes) => Ok(Prepared::exact(shapes)),
             None => {
@@ -220,25 +221,28 @@ impl Executable for Reference {
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
-        let wrong = |message: &str| Error::new(format!("reference run: {message}"));
+        let reference_error = |message: &str| Error::new(format!("reference run: {message}"));
         let params = self.module.main().map_or(&[][..], |main| &main.params);
         let mut inputs = Vec::with_capacity(call.inputs.len());
         for (&param, input) in params.iter().zip(call.inputs) {
-            let wanted = self.module.ty(param);
-            let dtype = dtype_from_api(input.dtype()).map_err(|diagnostic| wrong(&diagnostic.message))?;
-            if wanted.as_tensor().is_none_or(|ty| ty.dtype != dtype) {
-                return Err(wrong(&format!("expected an input of type {wanted}, found {dtype}")));
+            let param_type = self.module.ty(param);
+            let dtype = dtype_from_api(input.dtype()).map_err(|diagnostic| reference_error(&diagnostic.message))?;
+            if param_type.as_tensor().is_none_or(|ty| ty.dtype != dtype) {
+                return Err(reference_error(&format!("expected an input of type {param_type}, found {dtype}")));
             }
             let tensor = Tensor::from_bytes(dtype, input.shape(), input.bytes());
             inputs.push(tensor.ok_or_else(|| {
-                wrong(&format!("expected data of type {wanted}, found {} bytes", input.bytes().len()))
+                reference_error(&format!("expected data of type {param_type}, found {} bytes", input.bytes().len()))
             })?);
         }
         let results = self.evaluate(&inputs)?;
         for (output, result) in call.outputs.iter_mut().zip(results) {
             if output.dtype() != dtype_to_api(result.dtype()) || output.shape() != result.shape() {
-                let found = output.dtype();
-                return Err(wrong(&format!("expected an output {result:?}, found {found} {:?}", output.shape())));
+                let output_dtype = output.dtype();
+                return Err(reference_error(&format!(
+                    "expected an output {result:?}, found {output_dtype} {:?}",
+                    output.shape()
+                )));
             }
             let bytes = output.bytes_mut();
             bytes.copy_from_slice(result.bytes());
