@@ -97,18 +97,19 @@ impl App {
     /// See [`Served::infer`].
     pub async fn infer(
         &self,
-        served: &Served,
+        served_model: &Served,
         protocol: &str,
         request: InferRequest,
-        arrived: Instant,
+        arrival: Instant,
         deadline: Instant,
     ) -> Result<InferResponse> {
         let id = match request.id.as_str() {
             "" => format!("#{}", self.requests.fetch_add(1, Ordering::Relaxed)),
             id => id.chars().take(128).collect(),
         };
-        let result = served.infer(request, &self.regions, arrived, deadline).await;
-        let (model, version, microseconds) = (&*served.name, served.version, arrived.elapsed().as_micros() as u64);
+        let result = served_model.infer(request, &self.regions, arrival, deadline).await;
+        let (model, version, microseconds) =
+            (&*served_model.name, served_model.version, arrival.elapsed().as_micros() as u64);
         match &result {
             Ok(_) if self.log.logs_requests() => {
                 tracing::info!(target: "byoc::serve", request = id, protocol, model, version, status = 200, microseconds, "infer");
@@ -151,50 +152,50 @@ impl App {
         self.control(move |app| app.repository.unload(&name)).await
     }
 
-    async fn control(self: &Arc<Self>, work: impl FnOnce(&App) -> Result<()> + Send + 'static) -> Result<()> {
+    async fn control(self: &Arc<Self>, task: impl FnOnce(&App) -> Result<()> + Send + 'static) -> Result<()> {
         let Ok(_permit) = self.controls.try_acquire() else {
             return Err(ServeError::overloaded("too many concurrent loads and unloads of models; retry later"));
         };
         let app = self.clone();
-        match tokio::task::spawn_blocking(move || work(&app)).await {
+        match tokio::task::spawn_blocking(move || task(&app)).await {
             Ok(result) => result,
-            Err(_) => Err(panicked()),
+            Err(_) => Err(panic_error()),
         }
     }
 
-    /// Charges `more` bytes of a request, in addition to `size` earlier bytes, to the memory limit.
+    /// Charges `extra` bytes of a request, in addition to `size` earlier bytes, to the memory limit.
     ///
     /// # Errors
     /// If the request exceeds the request size limit, or the memory limit is exhausted.
-    pub fn charge(&self, size: usize, more: usize) -> Result<Charge> {
-        if size.saturating_add(more) > self.max_request {
-            return Err(too_large(self.max_request, size.saturating_add(more)));
+    pub fn charge(&self, size: usize, extra: usize) -> Result<Charge> {
+        if size.saturating_add(extra) > self.max_request {
+            return Err(too_large(self.max_request, size.saturating_add(extra)));
         }
-        Charge::new(more)
+        Charge::new(extra)
             .map_err(|error| ServeError::overloaded(format!("not enough memory for the request; retry later: {error}")))
     }
 }
 
 /// Returns the error for a request that exceeds the size limit.
-pub fn too_large(most: usize, found: usize) -> ServeError {
-    let message = format!("expected a request of at most {most} bytes (--max-request-size), found {found} or more");
+pub fn too_large(limit: usize, size: usize) -> ServeError {
+    let message = format!("expected a request of at most {limit} bytes (--max-request-size), found {size} or more");
     ServeError::new(Status::TooLarge, serving::BAD_REQUEST, message)
 }
 
-fn panicked() -> ServeError {
+fn panic_error() -> ServeError {
     let message = "the request panicked; this is a bug in byoc: please report it";
     ServeError::new(Status::Internal, byoc_ir::diag::codes::runtime::BAD_PROGRAM, message)
 }
 
-/// Runs `work` on `size` bytes of JSON: inline if the JSON is small, otherwise on a blocking thread.
+/// Runs `task` on `size` bytes of JSON: inline if the JSON is small, otherwise on a blocking thread.
 ///
 /// # Errors
-/// If `work` fails or panics.
-pub async fn json_work<T: Send + 'static>(size: usize, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+/// If `task` fails or panics.
+pub async fn json_work<T: Send + 'static>(size: usize, task: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     if size < LARGE_JSON {
-        return work();
+        return task();
     }
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(panicked()))
+    tokio::task::spawn_blocking(task).await.unwrap_or_else(|_| Err(panic_error()))
 }
 
 /// Request bytes, charged to the memory limit until dropped.

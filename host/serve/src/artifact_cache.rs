@@ -27,7 +27,7 @@ impl Slot {
     /// Returns the slot for a model; `None` for a model that is not cached.
     pub fn of(session: &Session, options: &CompileOptions, source: &Source) -> Option<Slot> {
         let Source::Path(path) = source else { return None };
-        let folder = session.cache_dir.as_ref()?.join(FOLDER);
+        let cache_dir = session.cache_dir.as_ref()?.join(FOLDER);
         if path.extension().is_none_or(|extension| extension != "onnx") {
             return None;
         }
@@ -51,7 +51,7 @@ impl Slot {
         let key = hasher.finalize().to_hex().to_string();
         let absolute = fs::canonicalize(path).ok()?;
         let origin = blake3::hash(absolute.as_os_str().as_encoded_bytes()).to_hex()[..16].to_owned();
-        Some(Slot { folder, origin, key })
+        Some(Slot { folder: cache_dir, origin, key })
     }
 
     fn file(&self) -> PathBuf {
@@ -78,17 +78,17 @@ impl Slot {
     /// Stores a compiled model, and removes all other cache files for the same path. A write failure only causes a
     /// recompilation at the next start.
     pub fn store(&self, compilation: &Compilation) {
-        let stored = fs::create_dir_all(&self.folder)
+        let store_result = fs::create_dir_all(&self.folder)
             .map_err(|error| error.to_string())
             .and_then(|()| compilation.save(self.file()).map_err(|error| error.to_string()));
-        if let Err(error) = stored {
+        if let Err(error) = store_result {
             tracing::warn!(target: "byoc::serve", folder = %self.folder.display(), "cannot cache the compiled model: {error}");
             return;
         }
-        let own = format!("{}-{}.byoc", self.origin, self.key);
+        let own_name = format!("{}-{}.byoc", self.origin, self.key);
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            let is_older = name.to_str().is_some_and(|name| name.starts_with(&self.origin) && name != own);
+            let is_older = name.to_str().is_some_and(|name| name.starts_with(&self.origin) && name != own_name);
             if is_older {
                 let _ = fs::remove_file(entry.path());
             }
@@ -102,19 +102,19 @@ fn program_stamp() -> Vec<u8> {
 }
 
 /// Returns the names, sizes and modification times of the plugins in a directory, sorted by name.
-fn plugin_stamps(folder: &Path) -> Vec<u8> {
-    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+fn plugin_stamps(dir: &Path) -> Vec<u8> {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|name| name == "so")).collect();
     files.sort();
     files.iter().flat_map(|path| stamp(path)).collect()
 }
 
 fn stamp(path: &Path) -> Vec<u8> {
-    let mut stamp = path.as_os_str().as_encoded_bytes().to_vec();
+    let mut bytes = path.as_os_str().as_encoded_bytes().to_vec();
     if let Ok(data) = fs::metadata(path) {
-        for number in [data.len() as i64, data.mtime(), data.mtime_nsec()] {
-            stamp.extend_from_slice(&number.to_le_bytes());
+        for value in [data.len() as i64, data.mtime(), data.mtime_nsec()] {
+            bytes.extend_from_slice(&value.to_le_bytes());
         }
     }
-    stamp
+    bytes
 }

@@ -205,25 +205,27 @@ impl Scheduler {
         };
         let policy = settings.policy(level);
         let timeout = match (policy.timeout, job.timeout) {
-            (Some(own), Some(asked)) if policy.allows_override => Some(own.min(asked)),
-            (Some(own), _) => Some(own),
-            (None, asked) => asked,
+            (Some(own_timeout), Some(requested_timeout)) if policy.allows_override => {
+                Some(own_timeout.min(requested_timeout))
+            }
+            (Some(own_timeout), _) => Some(own_timeout),
+            (None, requested_timeout) => requested_timeout,
         };
-        if let Some(done) = self.0.run_here(&mut job) {
-            return done;
+        if let Some(outcome) = self.0.run_here(&mut job) {
+            return outcome;
         }
         let id = {
             let mut queue = self.0.lock();
             if queue.closed {
                 return Err(ServeError::new(Status::Unavailable, serving::NOT_READY, "the model is being unloaded"));
             }
-            let waiting = queue.pending.iter().filter(|pending| pending.level == level).count();
-            if waiting >= policy.max_queue {
+            let waiting_count = queue.pending.iter().filter(|pending| pending.level == level).count();
+            if waiting_count >= policy.max_queue {
                 let message = format!(
                     "Exceeds maximum queue size: expected at most {} waiting requests, found {}; retry later, or raise \
                      --max-queue-size",
                     policy.max_queue,
-                    waiting + 1
+                    waiting_count + 1
                 );
                 return Err(ServeError::overloaded(message));
             }
@@ -254,13 +256,13 @@ impl Scheduler {
             }
             queue_deadline = None;
             let mut queue = self.0.lock();
-            if let Some(at) = queue.pending.iter().position(|pending| pending.id == id) {
+            if let Some(position) = queue.pending.iter().position(|pending| pending.id == id) {
                 if !policy.delays {
                     return Err(ServeError::overloaded(
                         "Request timeout expired: the request waited too long in the queue",
                     ));
                 }
-                if let Some(mut pending) = queue.pending.remove(at) {
+                if let Some(mut pending) = queue.pending.remove(position) {
                     pending.level = u64::MAX;
                     queue.insert(pending);
                 }
@@ -286,13 +288,13 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let mut queue = self.shared.lock();
         if let Some(batch) = queue.running.remove(&self.id) {
-            let mut waiting = batch.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            *waiting = waiting.saturating_sub(1);
-            if *waiting == 0 {
+            let mut waiting_rows = batch.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            *waiting_rows = waiting_rows.saturating_sub(1);
+            if *waiting_rows == 0 {
                 batch.cancel.set(true);
             }
-        } else if let Some(at) = queue.pending.iter().position(|pending| pending.id == self.id) {
-            queue.pending.remove(at);
+        } else if let Some(position) = queue.pending.iter().position(|pending| pending.id == self.id) {
+            queue.pending.remove(position);
         }
     }
 }
@@ -300,38 +302,39 @@ impl Drop for Guard<'_> {
 impl Queue {
     /// Inserts a request after all requests of the same level.
     fn insert(&mut self, pending: Pending) {
-        let after = self.pending.iter().rposition(|other| other.level <= pending.level).map_or(0, |at| at + 1);
-        self.pending.insert(after, pending);
+        let index = self.pending.iter().rposition(|other| other.level <= pending.level).map_or(0, |last| last + 1);
+        self.pending.insert(index, pending);
     }
 
     /// Returns the next action of an idle instance.
     fn next(&self, settings: &Settings, joins: bool, now: Instant) -> Next {
-        let Some(first) = self.pending.front() else { return Next::Idle };
-        if !joins || first.job.rows == 0 {
+        let Some(first_request) = self.pending.front() else { return Next::Idle };
+        if !joins || first_request.job.rows == 0 {
             return Next::Take(1);
         }
-        let (mut rows, mut taken, mut preferred, mut is_closed) = (first.job.rows, 1, None, false);
+        let (mut rows, mut count, mut preferred, mut is_closed) = (first_request.job.rows, 1, None, false);
         if settings.preferred.contains(&rows) {
             preferred = Some(1);
         }
         for other in self.pending.iter().skip(1) {
-            if other.job.rows == 0 || rows + other.job.rows > settings.max_batch || !fit(&first.job, &other.job) {
+            if other.job.rows == 0 || rows + other.job.rows > settings.max_batch || !fit(&first_request.job, &other.job)
+            {
                 is_closed = true;
                 break;
             }
             rows += other.job.rows;
-            taken += 1;
+            count += 1;
             if settings.preferred.contains(&rows) {
-                preferred = Some(taken);
+                preferred = Some(count);
             }
         }
-        if let Some(taken) = preferred {
-            return Next::Take(taken);
+        if let Some(count) = preferred {
+            return Next::Take(count);
         }
         let largest = settings.preferred.last().copied().unwrap_or(settings.max_batch);
-        let ready_at = first.arrived + settings.delay;
-        if is_closed || self.closed || rows >= largest || first.starts_at_once || ready_at <= now {
-            return Next::Take(taken);
+        let ready_at = first_request.arrived + settings.delay;
+        if is_closed || self.closed || rows >= largest || first_request.starts_at_once || ready_at <= now {
+            return Next::Take(count);
         }
         Next::Wait(ready_at)
     }
@@ -395,9 +398,10 @@ impl Shared {
             match queue.next(&self.settings, joins, Instant::now()) {
                 Next::Take(count) => {
                     let requests: Vec<Pending> = queue.pending.drain(..count).collect();
-                    let latest = requests.iter().map(|pending| pending.job.deadline).max();
-                    let left = latest.map(|latest| latest.saturating_duration_since(Instant::now()));
-                    let batch = Batch { cancel: self.cancel.part(left), waiting: Mutex::new(count) };
+                    let latest_deadline = requests.iter().map(|pending| pending.job.deadline).max();
+                    let remaining = latest_deadline
+                        .map(|latest_deadline| latest_deadline.saturating_duration_since(Instant::now()));
+                    let batch = Batch { cancel: self.cancel.part(remaining), waiting: Mutex::new(count) };
                     let batch = Arc::new(batch);
                     for pending in &requests {
                         queue.running.insert(pending.id, batch.clone());
@@ -412,9 +416,9 @@ impl Shared {
                         queue.running.remove(&id);
                     }
                 }
-                Next::Wait(until) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    queue = self.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+                Next::Wait(deadline) => {
+                    let remaining = deadline.saturating_duration_since(Instant::now());
+                    queue = self.changed.wait_timeout(queue, remaining).unwrap_or_else(PoisonError::into_inner).0;
                 }
                 Next::Idle if queue.closed => return,
                 Next::Idle => queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
@@ -425,10 +429,10 @@ impl Shared {
     /// Executes requests as one batch. If the batch fails, each request is executed separately, so that a failing
     /// request does not affect the others.
     fn execute(&self, mut requests: Vec<Pending>, cancel: &Cancel) {
-        let started = Instant::now();
+        let run_start = Instant::now();
         let rows = requests.iter().map(|pending| pending.job.rows).collect::<Vec<_>>();
         let mut memory = match &mut requests[..] {
-            [alone] => alone.job.memory.take(),
+            [single] => single.job.memory.take(),
             _ => None,
         };
         let outcome = {
@@ -438,12 +442,12 @@ impl Shared {
         match outcome {
             Ok((outputs, times)) => {
                 let mut start = 0;
-                let alone = requests.len() == 1;
+                let is_single = requests.len() == 1;
                 for pending in requests {
-                    let rows = (!alone).then_some((start, pending.job.rows));
+                    let rows = (!is_single).then_some((start, pending.job.rows));
                     start += pending.job.rows;
                     let outputs = outputs.iter().map(|part| Part { rows, ..part.clone() }).collect();
-                    let queue = started.saturating_duration_since(pending.arrived);
+                    let queue = run_start.saturating_duration_since(pending.arrived);
                     // The receiver is gone if the client has disconnected.
                     let _ = pending.reply.send(Ok(Done { outputs, queue, times }));
                 }
@@ -472,17 +476,17 @@ impl Shared {
         cancel: &Cancel,
     ) -> Result<(Vec<Part>, Times)> {
         let start = Instant::now();
-        let total: usize = rows.iter().sum();
+        let row_count: usize = rows.iter().sum();
         let inputs = match requests {
-            [one] => one.to_vec(),
-            several => (0..self.model.inputs().len())
+            [only] => only.to_vec(),
+            batched => (0..self.model.inputs().len())
                 .map(|input| {
-                    let parts: Vec<&Tensor> = several.iter().filter_map(|inputs| inputs.get(input)).collect();
-                    concatenate(&parts, total)
+                    let slices: Vec<&Tensor> = batched.iter().filter_map(|inputs| inputs.get(input)).collect();
+                    concatenate(&slices, row_count)
                 })
                 .collect::<Result<_>>()?,
         };
-        let assembled = Instant::now();
+        let assembly_end = Instant::now();
         let options = RunOptions { cancel: Some(cancel.clone()), ..RunOptions::default() };
         // A panic must not terminate the instance, or leave the client without a response.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -502,33 +506,34 @@ impl Shared {
         let outputs: Vec<Part> = match outcome {
             Ok(Ok(None)) => memory.take().map(OutputMemory::into_parts).unwrap_or_default(),
             Ok(tensors) => {
-                let whole = |tensor| Part { tensor, rows: None, is_in_place: false };
-                tensors?.unwrap_or_default().into_iter().map(whole).collect()
+                let whole_part = |tensor| Part { tensor, rows: None, is_in_place: false };
+                tensors?.unwrap_or_default().into_iter().map(whole_part).collect()
             }
             Err(_) => {
                 let message = "the run panicked; this is a bug in byoc: please report it";
                 return Err(ServeError::new(Status::Internal, runtime::BAD_PROGRAM, message));
             }
         };
-        let ran = Instant::now();
+        let run_end = Instant::now();
         if requests.len() > 1
-            && let Some(wrong) = outputs.iter().position(|output| output.tensor.shape().first() != Some(&total))
+            && let Some(wrong_output) =
+                outputs.iter().position(|output| output.tensor.shape().first() != Some(&row_count))
         {
             self.joins.store(false, Ordering::Relaxed);
-            let name = self.model.outputs().get(wrong).map(|port| port.name.clone()).unwrap_or_default();
+            let name = self.model.outputs().get(wrong_output).map(|port| port.name.clone()).unwrap_or_default();
             tracing::warn!(target: "byoc::serve", output = name, "the output has no batch dimension: requests are not batched");
             let message = format!(
-                "output '{name}': expected the first dimension {total} of the inputs, found shape {:?}",
-                outputs[wrong].shape()
+                "output '{name}': expected the first dimension {row_count} of the inputs, found shape {:?}",
+                outputs[wrong_output].shape()
             );
             return Err(ServeError::new(Status::Internal, serving::BAD_TENSOR, message));
         }
-        let times = Times { input: assembled - start, infer: ran - assembled, output: ran.elapsed() };
-        self.stats.executed(total.max(1) as u64, &times);
-        let took = u64::try_from(times.infer.as_micros()).unwrap_or(u64::MAX);
-        let before = self.recent.load(Ordering::Relaxed);
-        let faded = if before == u64::MAX { took } else { before - before / 8 };
-        self.recent.store(took.max(faded), Ordering::Relaxed);
+        let times = Times { input: assembly_end - start, infer: run_end - assembly_end, output: run_end.elapsed() };
+        self.stats.record_execution(row_count.max(1) as u64, &times);
+        let duration = u64::try_from(times.infer.as_micros()).unwrap_or(u64::MAX);
+        let previous_duration = self.recent.load(Ordering::Relaxed);
+        let decayed = if previous_duration == u64::MAX { duration } else { previous_duration - previous_duration / 8 };
+        self.recent.store(duration.max(decayed), Ordering::Relaxed);
         Ok((outputs, times))
     }
 }
@@ -561,27 +566,27 @@ impl RegionTimes {
 const HOST: &str = "host";
 
 /// Concatenates tensors along the first dimension.
-fn concatenate(parts: &[&Tensor], rows: usize) -> Result<Tensor> {
-    let Some(first) = parts.first() else {
+fn concatenate(tensors: &[&Tensor], rows: usize) -> Result<Tensor> {
+    let Some(first_part) = tensors.first() else {
         return Err(ServeError::new(
             Status::Internal,
             runtime::BAD_PROGRAM,
             "expected inputs to concatenate, found none",
         ));
     };
-    let mut shape = first.shape().to_vec();
+    let mut shape = first_part.shape().to_vec();
     if let Some(batch) = shape.first_mut() {
         *batch = rows;
     }
-    let joined = Tensor::build(first.dtype(), &shape, |bytes| {
-        let mut rest = bytes;
-        for part in parts {
-            let (here, further) = rest.split_at_mut(part.bytes().len().min(rest.len()));
-            here.copy_from_slice(&part.bytes()[..here.len()]);
-            rest = further;
+    let concatenated = Tensor::build(first_part.dtype(), &shape, |bytes| {
+        let mut remaining = bytes;
+        for part in tensors {
+            let (part_bytes, remaining_bytes) = remaining.split_at_mut(part.bytes().len().min(remaining.len()));
+            part_bytes.copy_from_slice(&part.bytes()[..part_bytes.len()]);
+            remaining = remaining_bytes;
         }
     });
-    joined.map_err(|error| ServeError::overloaded(format!("not enough memory for the batch: {error}")))
+    concatenated.map_err(|error| ServeError::overloaded(format!("not enough memory for the batch: {error}")))
 }
 
 #[cfg(test)]
@@ -647,9 +652,9 @@ mod tests {
         let mut idle = queue(&rows(1), now);
         idle.pending[0].starts_at_once = true;
         assert_eq!(idle.next(&wait, true, now), Next::Take(1));
-        let mut closed = queue(&rows(2), now);
-        closed.closed = true;
-        assert_eq!(closed.next(&wait, true, now), Next::Take(2));
+        let mut closed_queue = queue(&rows(2), now);
+        closed_queue.closed = true;
+        assert_eq!(closed_queue.next(&wait, true, now), Next::Take(2));
     }
 
     #[test]

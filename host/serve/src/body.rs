@@ -58,7 +58,7 @@ pub async fn read_body(
     app: &Arc<App>,
     headers: &HeaderMap,
     mut body: Body,
-    most: usize,
+    max_size: usize,
     header: usize,
 ) -> Result<Held> {
     const ALIGN: usize = 64;
@@ -74,8 +74,8 @@ pub async fn read_body(
         }
     };
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if let Some(length) = length.filter(|length| *length > most) {
-        return Err(too_large(most, length));
+    if let Some(length) = length.filter(|length| *length > max_size) {
+        return Err(too_large(max_size, length));
     }
     let mut buffer = BytesMut::with_capacity(length.unwrap_or(0).min(MAX_EXPECTED) + ALIGN);
     let data = (buffer.as_ptr() as usize).wrapping_add(header % ALIGN);
@@ -87,8 +87,8 @@ pub async fn read_body(
             frame.map_err(|error| ServeError::bad_request(format!("expected a complete body, found: {error}")))?;
         if let Ok(bytes) = frame.into_data() {
             let size = buffer.len() - pad;
-            if size + bytes.len() > most {
-                return Err(too_large(most, size + bytes.len()));
+            if size + bytes.len() > max_size {
+                return Err(too_large(max_size, size + bytes.len()));
             }
             charges.push(app.charge(size, bytes.len())?);
             buffer.extend_from_slice(&bytes);
@@ -97,27 +97,27 @@ pub async fn read_body(
     let bytes = buffer.freeze().slice(pad..);
     let Some(coding) = coding else { return Ok(Held { bytes, _charges: charges }) };
     let app = app.clone();
-    json_work(usize::MAX, move || decompress(&app, &bytes, coding, most)).await
+    json_work(usize::MAX, move || decompress(&app, &bytes, coding, max_size)).await
 }
 
-fn decompress(app: &App, bytes: &[u8], coding: Coding, most: usize) -> Result<Held> {
+fn decompress(app: &App, bytes: &[u8], coding: Coding, max_size: usize) -> Result<Held> {
     let mut reader: Box<dyn Read> = match coding {
         Coding::Gzip => Box::new(GzDecoder::new(bytes)),
         Coding::Deflate => Box::new(ZlibDecoder::new(bytes)),
     };
-    let (mut plain, mut charges, mut chunk) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
+    let (mut decompressed, mut charges, mut chunk) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
     loop {
         let count = reader.read(&mut chunk).map_err(|error| {
             ServeError::bad_request(format!("expected a body compressed with {}, found: {error}", coding.name()))
         })?;
         if count == 0 {
-            return Ok(Held { bytes: plain.into(), _charges: charges });
+            return Ok(Held { bytes: decompressed.into(), _charges: charges });
         }
-        if plain.len() + count > most {
-            return Err(too_large(most, plain.len() + count));
+        if decompressed.len() + count > max_size {
+            return Err(too_large(max_size, decompressed.len() + count));
         }
-        charges.push(app.charge(plain.len(), count)?);
-        plain.extend_from_slice(&chunk[..count]);
+        charges.push(app.charge(decompressed.len(), count)?);
+        decompressed.extend_from_slice(&chunk[..count]);
     }
 }
 
@@ -168,9 +168,9 @@ pub async fn infer_response(response: HttpResponse, compression: Option<Coding>)
             Body::from(json_work(size, compressed).await?)
         }
         None if size <= MAX_JOINED => {
-            let mut whole = header;
-            binary.iter().for_each(|bytes| whole.extend_from_slice(bytes));
-            Body::from(whole)
+            let mut message = header;
+            binary.iter().for_each(|bytes| message.extend_from_slice(bytes));
+            Body::from(message)
         }
         None => {
             let mut parts = VecDeque::from([Bytes::from(header)]);
@@ -192,17 +192,18 @@ pub async fn infer_response(response: HttpResponse, compression: Option<Coding>)
 }
 
 fn compress(parts: &[Bytes], coding: Coding) -> Result<Vec<u8>> {
-    let failed = |error: std::io::Error| ServeError::overloaded(format!("cannot compress the response: {error}"));
+    let compress_error =
+        |error: std::io::Error| ServeError::overloaded(format!("cannot compress the response: {error}"));
     match coding {
         Coding::Gzip => {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-            parts.iter().try_for_each(|part| encoder.write_all(part)).map_err(failed)?;
-            encoder.finish().map_err(failed)
+            parts.iter().try_for_each(|part| encoder.write_all(part)).map_err(compress_error)?;
+            encoder.finish().map_err(compress_error)
         }
         Coding::Deflate => {
             let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
-            parts.iter().try_for_each(|part| encoder.write_all(part)).map_err(failed)?;
-            encoder.finish().map_err(failed)
+            parts.iter().try_for_each(|part| encoder.write_all(part)).map_err(compress_error)?;
+            encoder.finish().map_err(compress_error)
         }
     }
 }

@@ -124,7 +124,7 @@ impl Scalar {
 /// If the datatype has no JSON representation, or an element is not a value of the datatype.
 pub fn encode(input: &str, datatype: Datatype, elements: &[Scalar]) -> Result<Vec<u8>> {
     let Some(name) = datatype.name() else { return Ok(Vec::new()) };
-    let wrong = |element: &Scalar| {
+    let element_error = |element: &Scalar| {
         ServeError::bad_request(format!("input '{input}': expected elements of datatype {name}, found {element}"))
     };
     let mut bytes = Vec::with_capacity(elements.len().saturating_mul(match datatype {
@@ -135,7 +135,7 @@ pub fn encode(input: &str, datatype: Datatype, elements: &[Scalar]) -> Result<Ve
         ($ty:ty, $read:ident) => {
             for element in elements {
                 let value = element.$read().and_then(|value| <$ty>::try_from(value).ok());
-                bytes.extend_from_slice(&value.ok_or_else(|| wrong(element))?.to_le_bytes());
+                bytes.extend_from_slice(&value.ok_or_else(|| element_error(element))?.to_le_bytes());
             }
         };
     }
@@ -146,7 +146,7 @@ pub fn encode(input: &str, datatype: Datatype, elements: &[Scalar]) -> Result<Ve
                     Scalar::Bool(value) => bytes.push(u8::from(*value)),
                     Scalar::Int(value @ (0 | 1)) => bytes.push(*value as u8),
                     Scalar::Uint(value @ (0 | 1)) => bytes.push(*value as u8),
-                    _ => return Err(wrong(element)),
+                    _ => return Err(element_error(element)),
                 }
             }
         }
@@ -161,18 +161,18 @@ pub fn encode(input: &str, datatype: Datatype, elements: &[Scalar]) -> Result<Ve
         Datatype::Fixed(DType::F64) => push!(f64, float),
         Datatype::Fixed(DType::F32) => {
             for element in elements {
-                let value = element.float().ok_or_else(|| wrong(element))?;
+                let value = element.float().ok_or_else(|| element_error(element))?;
                 // An out-of-range number would become infinite; only the token Infinity may produce an infinity.
                 if value.is_finite() && !(value as f32).is_finite() {
-                    return Err(wrong(element));
+                    return Err(element_error(element));
                 }
                 bytes.extend_from_slice(&(value as f32).to_le_bytes());
             }
         }
         Datatype::Bytes => {
             for element in elements {
-                let Scalar::Text(text) = element else { return Err(wrong(element)) };
-                let length = u32::try_from(text.len()).map_err(|_| wrong(element))?;
+                let Scalar::Text(text) = element else { return Err(element_error(element)) };
+                let length = u32::try_from(text.len()).map_err(|_| element_error(element))?;
                 bytes.extend_from_slice(&length.to_le_bytes());
                 bytes.extend_from_slice(text.as_bytes());
             }
@@ -190,15 +190,15 @@ pub fn encode(input: &str, datatype: Datatype, elements: &[Scalar]) -> Result<Ve
 ///
 /// # Errors
 /// If the datatype has no JSON representation.
-pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], to: &mut Vec<u8>) -> Result<()> {
+pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], out: &mut Vec<u8>) -> Result<()> {
     macro_rules! write_all {
         ($ty:ty) => {
             for (i, chunk) in bytes.chunks_exact(size_of::<$ty>()).enumerate() {
                 if i > 0 {
-                    to.push(b',');
+                    out.push(b',');
                 }
                 let value = <$ty>::from_le_bytes(chunk.try_into().unwrap_or_default());
-                number(&value, to);
+                number(&value, out);
             }
         };
     }
@@ -206,11 +206,11 @@ pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], to: &mut Vec<u
         ($ty:ty) => {
             for (i, chunk) in bytes.chunks_exact(size_of::<$ty>()).enumerate() {
                 if i > 0 {
-                    to.push(b',');
+                    out.push(b',');
                 }
                 let value = <$ty>::from_le_bytes(chunk.try_into().unwrap_or_default());
                 if value.is_finite() {
-                    number(&value, to);
+                    number(&value, out);
                 } else {
                     let token = if value.is_nan() {
                         "NaN"
@@ -219,19 +219,19 @@ pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], to: &mut Vec<u
                     } else {
                         "-Infinity"
                     };
-                    to.extend_from_slice(token.as_bytes());
+                    out.extend_from_slice(token.as_bytes());
                 }
             }
         };
     }
-    to.push(b'[');
+    out.push(b'[');
     match datatype {
         Datatype::Fixed(DType::Bool) => {
             for (i, byte) in bytes.iter().enumerate() {
                 if i > 0 {
-                    to.push(b',');
+                    out.push(b',');
                 }
-                to.extend_from_slice(if *byte == 0 { b"false" } else { b"true" });
+                out.extend_from_slice(if *byte == 0 { b"false" } else { b"true" });
             }
         }
         Datatype::Fixed(DType::U8) => write_all!(u8),
@@ -245,16 +245,16 @@ pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], to: &mut Vec<u
         Datatype::Fixed(DType::F32) => write_floats!(f32),
         Datatype::Fixed(DType::F64) => write_floats!(f64),
         Datatype::Bytes => {
-            let mut rest = bytes;
-            let mut first = true;
-            while let Some((length, tail)) = rest.split_first_chunk::<4>() {
+            let mut remaining = bytes;
+            let mut is_first = true;
+            while let Some((length, tail)) = remaining.split_first_chunk::<4>() {
                 let length = (u32::from_le_bytes(*length) as usize).min(tail.len());
                 let (text, tail) = tail.split_at(length);
-                if !std::mem::take(&mut first) {
-                    to.push(b',');
+                if !std::mem::take(&mut is_first) {
+                    out.push(b',');
                 }
-                number(&String::from_utf8_lossy(text), to);
-                rest = tail;
+                number(&String::from_utf8_lossy(text), out);
+                remaining = tail;
             }
         }
         Datatype::Fixed(_) => {
@@ -264,13 +264,13 @@ pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], to: &mut Vec<u
             )));
         }
     }
-    to.push(b']');
+    out.push(b']');
     Ok(())
 }
 
 /// Appends a value as JSON. Writing to memory does not fail.
-pub fn number(value: &impl serde::Serialize, to: &mut Vec<u8>) {
-    let _ = serde_json::to_writer(to, value);
+pub fn number(value: &impl serde::Serialize, out: &mut Vec<u8>) {
+    let _ = serde_json::to_writer(out, value);
 }
 
 #[cfg(test)]

@@ -51,9 +51,9 @@ struct Call {
 }
 
 async fn dispatch(State(app): State<Arc<App>>, request: Request) -> Response {
-    let arrived = Instant::now();
+    let arrival = Instant::now();
     let limit = app.timeout.min(timeout(request.headers()).unwrap_or(Duration::MAX));
-    let call = Call { app, arrived, deadline: arrived + limit };
+    let call = Call { app, arrived: arrival, deadline: arrival + limit };
     let path = request.uri().path().to_owned();
     let (service, method) = path.trim_start_matches('/').split_once('/').unwrap_or_default();
     match (service, method) {
@@ -105,14 +105,14 @@ fn refuse(message: &str) -> Response {
 fn timeout(headers: &hyper::HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let number: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    let amount: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
     Some(match unit {
-        "H" => Duration::from_secs(number * 3600),
-        "M" => Duration::from_secs(number * 60),
-        "S" => Duration::from_secs(number),
-        "m" => Duration::from_millis(number),
-        "u" => Duration::from_micros(number),
-        "n" => Duration::from_nanos(number),
+        "H" => Duration::from_secs(amount * 3600),
+        "M" => Duration::from_secs(amount * 60),
+        "S" => Duration::from_secs(amount),
+        "m" => Duration::from_millis(amount),
+        "u" => Duration::from_micros(amount),
+        "n" => Duration::from_nanos(amount),
         _ => return None,
     })
 }
@@ -131,8 +131,8 @@ where
     type Future = Pin<Box<dyn Future<Output = std::result::Result<tonic::Response<B>, tonic::Status>> + Send>>;
 
     fn call(&mut self, request: tonic::Request<A>) -> Self::Future {
-        let answer = (self.1.clone())(self.0.clone(), request.into_inner());
-        Box::pin(async move { Ok(tonic::Response::new(answer.await?)) })
+        let response = (self.1.clone())(self.0.clone(), request.into_inner());
+        Box::pin(async move { Ok(tonic::Response::new(response.await?)) })
     }
 }
 
@@ -144,24 +144,24 @@ where
     F: Fn(Call, A) -> R + Clone + Send + 'static,
 {
     let codec = ProstCodec::<B, A>::default();
-    let mut accepted = EnabledCompressionEncodings::default();
-    accepted.enable(CompressionEncoding::Gzip);
-    accepted.enable(CompressionEncoding::Deflate);
+    let mut encodings = EnabledCompressionEncodings::default();
+    encodings.enable(CompressionEncoding::Gzip);
+    encodings.enable(CompressionEncoding::Deflate);
     // Responses are not compressed: clients accept compression by default, and it takes longer than sending.
     let mut grpc = Grpc::new(codec)
-        .apply_compression_config(accepted, EnabledCompressionEncodings::default())
+        .apply_compression_config(encodings, EnabledCompressionEncodings::default())
         .apply_max_message_size_config(Some(call.app.max_request), Some(i32::MAX as usize));
     let app = call.app.clone();
-    let mut held = Vec::new();
+    let mut charges_held = Vec::new();
     if request.headers().get("grpc-encoding").is_some_and(|coding| coding != "identity") {
         // The decompressed size is known too late, so the maximum is charged.
         match app.charge(0, app.max_request) {
-            Ok(charge) => held.push(charge),
+            Ok(charge) => charges_held.push(charge),
             Err(error) => return tonic::Status::from(error).into_http(),
         }
     }
-    let charges = Arc::new(Mutex::new(held));
-    let most = app.max_request;
+    let charges = Arc::new(Mutex::new(charges_held));
+    let max_size = app.max_request;
     let request = request.map(|inner| Charged { inner, app, size: 0, charges: charges.clone() });
     let limit = tokio::time::Instant::from_std(call.deadline);
     let response = tokio::time::timeout_at(limit, grpc.unary(Method(call, method), request)).await;
@@ -169,7 +169,7 @@ where
     match response {
         // Replaces the codec's message for a request that exceeds the limit.
         Ok(response) if response.headers().get("grpc-status").is_some_and(|status| status == OUT_OF_RANGE) => {
-            tonic::Status::from(too_large(most, most)).into_http()
+            tonic::Status::from(too_large(max_size, max_size)).into_http()
         }
         Ok(response) => response.map(axum::body::Body::new),
         Err(_) => {
@@ -251,33 +251,33 @@ async fn server_metadata(call: Call, _: Empty) -> Result<ServerMetadataResponse>
 }
 
 async fn model_metadata(call: Call, request: ModelRequest) -> Result<ModelMetadataResponse> {
-    let served = call.app.find(&request.name, &request.version)?;
+    let model = call.app.find(&request.name, &request.version)?;
     let versions = if request.version.is_empty() {
         call.app.repository.ready_versions(&request.name)
     } else {
         vec![request.version]
     };
-    Ok(served.metadata(versions))
+    Ok(model.metadata(versions))
 }
 
 async fn model_config(call: Call, request: ModelRequest) -> Result<ModelConfigResponse> {
-    let served = call.app.find(&request.name, &request.version)?;
-    Ok(ModelConfigResponse { config: Some(served.config.clone()) })
+    let model = call.app.find(&request.name, &request.version)?;
+    Ok(ModelConfigResponse { config: Some(model.config.clone()) })
 }
 
 async fn model_statistics(call: Call, request: ModelRequest) -> Result<ModelStatisticsResponse> {
-    let served = match request.name.as_str() {
-        "" => call.app.repository.served(),
+    let model = match request.name.as_str() {
+        "" => call.app.repository.ready_models(),
         name => vec![call.app.find(name, &request.version)?],
     };
-    let model_stats = served.iter().map(|served| served.stats.message(&served.name, &served.version.to_string()));
+    let model_stats = model.iter().map(|model| model.stats.message(&model.name, &model.version.to_string()));
     Ok(ModelStatisticsResponse { model_stats: model_stats.collect() })
 }
 
 async fn model_infer(call: Call, request: ModelInferRequest) -> Result<ModelInferResponse> {
-    let served = call.app.find(&request.model_name, &request.model_version)?;
+    let model = call.app.find(&request.model_name, &request.model_version)?;
     let request = infer_request(request)?;
-    let response = call.app.infer(&served, "grpc", request, call.arrived, call.deadline).await?;
+    let response = call.app.infer(&model, "grpc", request, call.arrived, call.deadline).await?;
     Ok(infer_response(response))
 }
 
@@ -371,12 +371,12 @@ async fn log_settings(call: Call, request: LogSettings) -> Result<LogSettings> {
         .collect();
     let settings = change_log(&call.app, &fields)?;
     let settings = settings.as_object().into_iter().flatten().map(|(name, value)| {
-        let choice = match value {
+        let parameter_choice = match value {
             Value::Bool(value) => LogSettingChoice::Bool(*value),
             Value::Number(value) => LogSettingChoice::Uint(value.as_u64().unwrap_or_default() as u32),
             other => LogSettingChoice::Text(other.as_str().unwrap_or_default().to_owned()),
         };
-        (name.clone(), LogSetting { choice: Some(choice) })
+        (name.clone(), LogSetting { choice: Some(parameter_choice) })
     });
     Ok(LogSettings { settings: settings.collect() })
 }
@@ -398,9 +398,9 @@ fn params(parameters: BTreeMap<String, InferParameter>) -> Params {
 /// Converts an inference request. Raw data has one entry per input outside shared memory.
 fn infer_request(request: ModelInferRequest) -> Result<InferRequest> {
     let is_raw = !request.raw_input_contents.is_empty();
-    let given = request.raw_input_contents.len();
+    let content_count = request.raw_input_contents.len();
     let mut raw = request.raw_input_contents.into_iter();
-    let mut wanted = 0;
+    let mut input_index = 0;
     let mut inputs = Vec::with_capacity(request.inputs.len());
     for InferTensor { name, datatype, shape, parameters, contents } in request.inputs {
         let shared = take_shared(&mut params(parameters))?;
@@ -418,16 +418,16 @@ fn infer_request(request: ModelInferRequest) -> Result<InferRequest> {
                 return Err(ServeError::bad_request(message));
             }
             (None, None) if is_raw => {
-                wanted += 1;
+                input_index += 1;
                 InputData::Bytes(raw.next().unwrap_or_default())
             }
-            (None, contents) => InputData::Bytes(typed(&name, &datatype, contents.unwrap_or_default(), &shape)?),
+            (None, contents) => InputData::Bytes(typed_bytes(&name, &datatype, contents.unwrap_or_default(), &shape)?),
         };
         inputs.push(InputTensor { name, datatype, shape, data });
     }
-    if is_raw && wanted != given {
+    if is_raw && input_index != content_count {
         let message = format!(
-            "expected {wanted} entries of raw_input_contents, one for each input that is not in shared memory, found {given}"
+            "expected {input_index} entries of raw_input_contents, one for each input that is not in shared memory, found {content_count}"
         );
         return Err(ServeError::bad_request(message));
     }
@@ -445,7 +445,7 @@ fn infer_request(request: ModelInferRequest) -> Result<InferRequest> {
 }
 
 /// Encodes the typed contents of an input in the binary layout of the protocol.
-fn typed(input: &str, datatype: &str, contents: InferTensorContents, shape: &[i64]) -> Result<Bytes> {
+fn typed_bytes(input: &str, datatype: &str, contents: InferTensorContents, shape: &[i64]) -> Result<Bytes> {
     let Some(parsed) = Datatype::parse(datatype) else { return Err(unknown_datatype(input, datatype)) };
     let InferTensorContents {
         bool_contents,
@@ -457,7 +457,7 @@ fn typed(input: &str, datatype: &str, contents: InferTensorContents, shape: &[i6
         fp64_contents,
         bytes_contents,
     } = contents;
-    let filled = [
+    let typed_contents = [
         ("bool_contents", bool_contents.len()),
         ("int_contents", int_contents.len()),
         ("int64_contents", int64_contents.len()),
@@ -477,16 +477,17 @@ fn typed(input: &str, datatype: &str, contents: InferTensorContents, shape: &[i6
         "FP64" => "fp64_contents",
         "BYTES" => "bytes_contents",
         other => {
-            let found = filled.iter().find(|(_, count)| *count > 0).map_or("none", |(name, _)| *name);
-            let message = format!("input '{input}': expected raw_input_contents for datatype {other}, found {found}");
+            let field_name = typed_contents.iter().find(|(_, count)| *count > 0).map_or("none", |(name, _)| *name);
+            let message =
+                format!("input '{input}': expected raw_input_contents for datatype {other}, found {field_name}");
             return Err(ServeError::bad_request(message));
         }
     };
-    if let Some((wrong, _)) = filled.iter().find(|(name, count)| *name != field && *count > 0) {
-        let message = format!("input '{input}': expected {field} for datatype {datatype}, found {wrong}");
+    if let Some((wrong_field, _)) = typed_contents.iter().find(|(name, count)| *name != field && *count > 0) {
+        let message = format!("input '{input}': expected {field} for datatype {datatype}, found {wrong_field}");
         return Err(ServeError::bad_request(message));
     }
-    let count = filled.iter().find(|(name, _)| *name == field).map_or(0, |(_, count)| *count);
+    let count = typed_contents.iter().find(|(name, _)| *name == field).map_or(0, |(_, count)| *count);
     let expected = shape.iter().try_fold(1i64, |n, &d| n.checked_mul(d));
     if expected != i64::try_from(count).ok() {
         let message = format!("input '{input}': expected {field} with the elements of shape {shape:?}, found {count}");
@@ -540,11 +541,11 @@ fn contents(datatype: Datatype, bytes: &[u8]) -> Option<InferTensorContents> {
         Datatype::Fixed(DType::F32) => elements!(f32, fp32_contents),
         Datatype::Fixed(DType::F64) => elements!(f64, fp64_contents),
         Datatype::Bytes => {
-            let mut rest = bytes;
-            while let Some((length, tail)) = rest.split_first_chunk::<4>() {
+            let mut remaining = bytes;
+            while let Some((length, tail)) = remaining.split_first_chunk::<4>() {
                 let (text, tail) = tail.split_at_checked(u32::from_le_bytes(*length) as usize)?;
                 contents.bytes_contents.push(Bytes::copy_from_slice(text));
-                rest = tail;
+                remaining = tail;
             }
         }
         Datatype::Fixed(_) => return None,
@@ -555,7 +556,7 @@ fn contents(datatype: Datatype, bytes: &[u8]) -> Option<InferTensorContents> {
 /// Converts an inference response. Outputs are raw, because some clients read only raw outputs, unless the request
 /// selects typed contents for all outputs.
 fn infer_response(response: InferResponse) -> ModelInferResponse {
-    let typed: Option<Vec<InferTensorContents>> = response
+    let typed_responses: Option<Vec<InferTensorContents>> = response
         .outputs
         .iter()
         .map(|output| match &output.data {
@@ -563,8 +564,8 @@ fn infer_response(response: InferResponse) -> ModelInferResponse {
             _ => None,
         })
         .collect();
-    let is_typed = typed.is_some();
-    let mut typed = typed.into_iter().flatten();
+    let is_typed = typed_responses.is_some();
+    let mut typed_responses = typed_responses.into_iter().flatten();
     let mut raw = Vec::with_capacity(response.outputs.len());
     let outputs = response.outputs.into_iter().map(|output| {
         let mut parameters = BTreeMap::new();
@@ -575,11 +576,11 @@ fn infer_response(response: InferResponse) -> ModelInferResponse {
                 // An empty entry keeps raw contents aligned with the outputs.
                 raw.push(Bytes::new());
                 let text = ParameterChoice::Text(span.region);
-                let numbers = [("shared_memory_offset", span.offset), ("shared_memory_byte_size", span.byte_size)];
+                let span_numbers = [("shared_memory_offset", span.offset), ("shared_memory_byte_size", span.byte_size)];
                 parameters.insert("shared_memory_region".to_owned(), InferParameter { choice: Some(text) });
-                for (name, value) in numbers {
-                    let choice = Some(ParameterChoice::Int(i64::try_from(value).unwrap_or(i64::MAX)));
-                    parameters.insert(name.to_owned(), InferParameter { choice });
+                for (name, value) in span_numbers {
+                    let parameter_choice = Some(ParameterChoice::Int(i64::try_from(value).unwrap_or(i64::MAX)));
+                    parameters.insert(name.to_owned(), InferParameter { choice: parameter_choice });
                 }
             }
         }
@@ -588,7 +589,7 @@ fn infer_response(response: InferResponse) -> ModelInferResponse {
             datatype: output.datatype.name().unwrap_or_default().to_owned(),
             shape: output.shape,
             parameters,
-            contents: typed.next(),
+            contents: typed_responses.next(),
         }
     });
     let outputs = outputs.collect();

@@ -173,15 +173,15 @@ async fn handle(
     if !path.version.bytes().all(|byte| byte.is_ascii_digit()) {
         return error_response(StatusCode::NOT_FOUND, "Not Found", serving::BAD_REQUEST);
     }
-    let arrived = Instant::now();
+    let arrival = Instant::now();
     // The time limit includes the time to receive a request; loads and unloads have no time limit.
     let result = match endpoint {
-        Endpoint::Load | Endpoint::Unload => serve(endpoint, &app, path, request, arrived).await,
+        Endpoint::Load | Endpoint::Unload => serve(endpoint, &app, path, request, arrival).await,
         _ => {
-            let limit = tokio::time::Instant::from_std(arrived + app.timeout);
-            match tokio::time::timeout_at(limit, serve(endpoint, &app, path, request, arrived)).await {
+            let limit = tokio::time::Instant::from_std(arrival + app.timeout);
+            match tokio::time::timeout_at(limit, serve(endpoint, &app, path, request, arrival)).await {
                 Ok(result) => result,
-                Err(_) => Err(late(&app)),
+                Err(_) => Err(timeout_error(&app)),
             }
         }
     };
@@ -189,22 +189,22 @@ async fn handle(
 }
 
 /// Returns the error for a request that exceeded its time limit.
-fn late(app: &App) -> ServeError {
+fn timeout_error(app: &App) -> ServeError {
     let message = format!("the request was not received and served within {} s", app.timeout.as_secs_f64());
     ServeError::new(Status::DeadlineExceeded, byoc_ir::diag::codes::runtime::TIMED_OUT, message)
 }
 
 /// Reads and discards a body, so that the connection can be reused.
-async fn discard(app: &Arc<App>, request: Request, arrived: Instant) -> Result<()> {
-    let limit = tokio::time::Instant::from_std(arrived + app.timeout);
+async fn discard_body(app: &Arc<App>, request: Request, arrival: Instant) -> Result<()> {
+    let limit = tokio::time::Instant::from_std(arrival + app.timeout);
     let (parts, body) = request.into_parts();
     let read = read_body(app, &parts.headers, body, MAX_SMALL_BODY.min(app.max_request), 0);
-    tokio::time::timeout_at(limit, read).await.unwrap_or_else(|_| Err(late(app))).map(drop)
+    tokio::time::timeout_at(limit, read).await.unwrap_or_else(|_| Err(timeout_error(app))).map(drop)
 }
 
-async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request, arrived: Instant) -> Result<Response> {
+async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request, arrival: Instant) -> Result<Response> {
     match endpoint {
-        Endpoint::Infer => infer(app, &path, request, arrived).await,
+        Endpoint::Infer => infer(app, &path, request, arrival).await,
         Endpoint::Server => {
             let metadata = app.metadata();
             let fields = json!({"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions});
@@ -214,12 +214,12 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
         Endpoint::Ready => Ok(health(app, "ready", app.is_ready())),
         Endpoint::Models => Ok(json_response(&json!({"models": app.repository.names()}))),
         Endpoint::Model => {
-            let served = app.find(&path.model, &path.version)?;
+            let served_model = app.find(&path.model, &path.version)?;
             let versions = match path.version.as_str() {
                 "" => app.repository.ready_versions(&path.model),
                 version => vec![version.to_owned()],
             };
-            let metadata = served.metadata(versions);
+            let metadata = served_model.metadata(versions);
             let tensors = |tensors: &[crate::proto::TensorMetadata]| {
                 let tensor = |t: &crate::proto::TensorMetadata| json!({"name": t.name, "datatype": t.datatype, "shape": t.shape});
                 tensors.iter().map(tensor).collect::<Vec<_>>()
@@ -233,23 +233,23 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
             })))
         }
         Endpoint::ModelReady => {
-            let served = match app.find(&path.model, &path.version) {
-                Ok(served) => served,
+            let served_model = match app.find(&path.model, &path.version) {
+                Ok(served_model) => served_model,
                 Err(error) if app.repository.is_known(&path.model) => {
                     let fields = json!({"name": path.model, "ready": false, "error": error.to_string()});
                     return Ok(with_status(json_response(&fields), StatusCode::BAD_REQUEST));
                 }
                 Err(error) => return Err(error),
             };
-            Ok(json_response(&json!({"name": served.name, "ready": true})))
+            Ok(json_response(&json!({"name": served_model.name, "ready": true})))
         }
         Endpoint::Config => Ok(json_response(&config::to_json(&app.find(&path.model, &path.version)?.config))),
         Endpoint::Stats => {
-            let served = match path.model.as_str() {
-                "" => app.repository.served(),
+            let served_model = match path.model.as_str() {
+                "" => app.repository.ready_models(),
                 model => vec![app.find(model, &path.version)?],
             };
-            let stats = served.iter().map(|s| stats::to_json(&s.stats.message(&s.name, &s.version.to_string())));
+            let stats = served_model.iter().map(|s| stats::to_json(&s.stats.message(&s.name, &s.version.to_string())));
             Ok(json_response(&json!({"model_stats": stats.collect::<Vec<_>>()})))
         }
         Endpoint::Explain => explain(app, &path, &request),
@@ -273,18 +273,18 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
             Ok(json_response(&Value::Array(entries.collect())))
         }
         Endpoint::Load => {
-            let limit = tokio::time::Instant::from_std(arrived + app.timeout);
-            let received = tokio::time::timeout_at(limit, control_parameters(app, request)).await;
-            let parameters = received.unwrap_or_else(|_| Err(late(app)))?;
+            let limit = tokio::time::Instant::from_std(arrival + app.timeout);
+            let control_params = tokio::time::timeout_at(limit, control_parameters(app, request)).await;
+            let parameters = control_params.unwrap_or_else(|_| Err(timeout_error(app)))?;
             app.repository.check_repository(&path.repository)?;
             let overrides = json_work(usize::MAX, move || load_overrides(parameters)).await?;
             app.load(path.model.clone(), overrides).await?;
             Ok(json_response(&json!({"name": path.model, "load": true})))
         }
         Endpoint::Unload => {
-            let limit = tokio::time::Instant::from_std(arrived + app.timeout);
-            let received = tokio::time::timeout_at(limit, control_parameters(app, request)).await;
-            let parameters = received.unwrap_or_else(|_| Err(late(app)))?;
+            let limit = tokio::time::Instant::from_std(arrival + app.timeout);
+            let control_params = tokio::time::timeout_at(limit, control_parameters(app, request)).await;
+            let parameters = control_params.unwrap_or_else(|_| Err(timeout_error(app)))?;
             app.repository.check_repository(&path.repository)?;
             for (name, value) in parameters {
                 let value = match value {
@@ -317,20 +317,20 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
             Ok(json_response(&json!({})))
         }
         Endpoint::SharedUnregister => {
-            discard(app, request, arrived).await?;
+            discard_body(app, request, arrival).await?;
             app.regions.unregister(path.region.as_deref())?;
             Ok(json_response(&json!({})))
         }
         Endpoint::CudaShared => {
-            discard(app, request, arrived).await?;
+            discard_body(app, request, arrival).await?;
             Err(ServeError::not_served("CUDA shared memory is not supported; use system shared memory"))
         }
         Endpoint::Trace => {
-            discard(app, request, arrived).await?;
+            discard_body(app, request, arrival).await?;
             Err(ServeError::not_served("trace settings are not supported; use /v2/models/NAME/explain and /metrics"))
         }
         Endpoint::Generate => {
-            discard(app, request, arrived).await?;
+            discard_body(app, request, arrival).await?;
             app.find(&path.model, &path.version)?;
             Err(ServeError::not_served(
                 "generate is not supported: models do not accept or return text; send tensors to /infer",
@@ -361,8 +361,8 @@ fn health(app: &App, name: &str, is_well: bool) -> Response {
 }
 
 fn explain(app: &App, path: &Path, request: &Request) -> Result<Response> {
-    let served = app.find(&path.model, &path.version)?;
-    let explanation = served.model.explanation();
+    let model = app.find(&path.model, &path.version)?;
+    let explanation = model.model.explanation();
     let wants_page = request.uri().query() == Some("format=html")
         || request
             .headers()
@@ -372,24 +372,24 @@ fn explain(app: &App, path: &Path, request: &Request) -> Result<Response> {
     if !wants_page {
         return Ok(json_response(&json!(explanation)));
     }
-    let mut response = Response::new(Body::from(byoc::build::explain_page::page(&served.name, explanation)));
+    let mut response = Response::new(Body::from(byoc::build::explain_page::page(&model.name, explanation)));
     let format = "text/html; charset=utf-8";
     response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(format));
     Ok(response)
 }
 
-async fn infer(app: &Arc<App>, path: &Path, request: Request, arrived: Instant) -> Result<Response> {
+async fn infer(app: &Arc<App>, path: &Path, request: Request, arrival: Instant) -> Result<Response> {
     let (parts, body) = request.into_parts();
     let header = json_length(&parts.headers);
     let compression = accepted(&parts.headers);
     // The body is read before anything is checked: a connection with an unread body cannot be reused.
     let expected = header.as_ref().ok().copied().flatten().unwrap_or(0);
-    let held = read_body(app, &parts.headers, body, app.max_request, expected).await?;
+    let body_bytes = read_body(app, &parts.headers, body, app.max_request, expected).await?;
     let header = header?;
-    let served = app.find(&path.model, &path.version)?;
-    let bytes = held.bytes.clone();
+    let model = app.find(&path.model, &path.version)?;
+    let bytes = body_bytes.bytes.clone();
     let HttpRequest { mut request, binary_output } = match header {
-        Some(0) => HttpRequest { request: raw_request(&served, bytes)?, binary_output: true },
+        Some(0) => HttpRequest { request: raw_request(&model, bytes)?, binary_output: true },
         header => {
             let header = header.unwrap_or(bytes.len());
             if header > bytes.len() {
@@ -407,8 +407,8 @@ async fn infer(app: &Arc<App>, path: &Path, request: Request, arrived: Instant) 
     {
         id.clone_into(&mut request.id);
     }
-    let response = app.infer(&served, "http", request, arrived, arrived + app.timeout).await?;
-    drop(held);
+    let response = app.infer(&model, "http", request, arrival, arrival + app.timeout).await?;
+    drop(body_bytes);
     let size = response.outputs.iter().map(|output| match &output.data {
         crate::request::OutputData::Bytes(bytes) if !output.binary.unwrap_or(binary_output) => bytes.len(),
         _ => 0,
@@ -418,16 +418,16 @@ async fn infer(app: &Arc<App>, path: &Path, request: Request, arrived: Instant) 
 }
 
 /// Creates the request for a body that consists of the binary data of the model's only input.
-fn raw_request(served: &Served, bytes: Bytes) -> Result<InferRequest> {
-    let [spec] = &served.inputs[..] else {
+fn raw_request(model: &Served, bytes: Bytes) -> Result<InferRequest> {
+    let [spec] = &model.inputs[..] else {
         let message = format!(
             "expected a model with one input for a request without JSON, found {} inputs of '{}'",
-            served.inputs.len(),
-            served.name
+            model.inputs.len(),
+            model.name
         );
         return Err(ServeError::bad_request(message));
     };
-    let batch = usize::from(served.config.max_batch_size > 0);
+    let batch = usize::from(model.config.max_batch_size > 0);
     let inner = &spec.shape[batch..];
     let unknown = inner.iter().filter(|size| **size < 0).count();
     let size = spec.dtype.size();
@@ -453,8 +453,8 @@ fn raw_request(served: &Served, bytes: Bytes) -> Result<InferRequest> {
 
 fn json_length(headers: &HeaderMap) -> Result<Option<usize>> {
     let Some(value) = headers.get(JSON_LENGTH) else { return Ok(None) };
-    let number = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    number.and_then(|text| text.parse().ok()).map(Some).ok_or_else(|| {
+    let length = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    length.and_then(|text| text.parse().ok()).map(Some).ok_or_else(|| {
         ServeError::bad_request(format!("Inference-Header-Content-Length: expected a number of bytes, found {value:?}"))
     })
 }
@@ -462,11 +462,11 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>> {
 /// Reads the JSON body of a non-inference request; an empty body represents the default value.
 async fn small_body<T: Default + for<'a> Deserialize<'a>>(app: &Arc<App>, request: Request) -> Result<T> {
     let (parts, body) = request.into_parts();
-    let held = read_body(app, &parts.headers, body, MAX_SMALL_BODY.min(app.max_request), 0).await?;
-    if held.bytes.iter().all(u8::is_ascii_whitespace) {
+    let body_bytes = read_body(app, &parts.headers, body, MAX_SMALL_BODY.min(app.max_request), 0).await?;
+    if body_bytes.bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(T::default());
     }
-    serde_json::from_slice(&held.bytes)
+    serde_json::from_slice(&body_bytes.bytes)
         .map_err(|error| ServeError::bad_request(format!("failed to parse the request JSON buffer: {error}")))
 }
 
@@ -478,11 +478,11 @@ async fn control_parameters(app: &Arc<App>, request: Request) -> Result<BTreeMap
         parameters: BTreeMap<String, Value>,
     }
     let (parts, body) = request.into_parts();
-    let held = read_body(app, &parts.headers, body, app.max_request, 0).await?;
-    if held.bytes.iter().all(u8::is_ascii_whitespace) {
+    let body_bytes = read_body(app, &parts.headers, body, app.max_request, 0).await?;
+    if body_bytes.bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(BTreeMap::new());
     }
-    let fields: Fields = serde_json::from_slice(&held.bytes)
+    let fields: Fields = serde_json::from_slice(&body_bytes.bytes)
         .map_err(|error| ServeError::bad_request(format!("failed to parse the request JSON buffer: {error}")))?;
     Ok(fields.parameters)
 }
@@ -521,7 +521,7 @@ fn log_settings(app: &App) -> Value {
 }
 
 fn set_log(app: &App, fields: &BTreeMap<String, Value>) -> Result<()> {
-    let wrong = |name: &str, expected: &str, value: &Value| {
+    let setting_error = |name: &str, expected: &str, value: &Value| {
         ServeError::bad_request(format!("log setting '{name}': expected {expected}, found {value}"))
     };
     // All settings are checked before any setting is changed.
@@ -533,23 +533,23 @@ fn set_log(app: &App, fields: &BTreeMap<String, Value>) -> Result<()> {
                 "log_error" => &app.log.error,
                 "log_verbose_level" => {
                     let level = value.as_u64().and_then(|level| u32::try_from(level).ok());
-                    let level = level.ok_or_else(|| wrong(name, "an integer >= 0", value))?;
+                    let level = level.ok_or_else(|| setting_error(name, "an integer >= 0", value))?;
                     if is_set {
                         app.log.verbose.store(level, Ordering::Relaxed);
                     }
                     continue;
                 }
                 "log_file" if value == "" => continue,
-                "log_file" => return Err(wrong(name, "\"\" (standard error)", value)),
+                "log_file" => return Err(setting_error(name, "\"\" (standard error)", value)),
                 "log_format" if value == "ISO8601" => continue,
-                "log_format" => return Err(wrong(name, "\"ISO8601\"", value)),
+                "log_format" => return Err(setting_error(name, "\"ISO8601\"", value)),
                 _ => {
                     return Err(ServeError::bad_request(format!("expected a log setting, found the unknown '{name}'")));
                 }
             };
-            let on = value.as_bool().ok_or_else(|| wrong(name, "true or false", value))?;
+            let is_enabled = value.as_bool().ok_or_else(|| setting_error(name, "true or false", value))?;
             if is_set {
-                flag.store(on, Ordering::Relaxed);
+                flag.store(is_enabled, Ordering::Relaxed);
             }
         }
     }

@@ -115,8 +115,8 @@ impl JsonData {
         let lengths: Option<Vec<i64>> = self.lengths.iter().map(|length| Some((*length)? as i64)).collect();
         let Some(lengths) = lengths else { return false };
         // An empty array does not determine the dimensions of deeper levels.
-        let given = self.elements.is_empty() && shape.starts_with(&lengths);
-        lengths.len() == 1 || lengths == shape || given
+        let is_flat = self.elements.is_empty() && shape.starts_with(&lengths);
+        lengths.len() == 1 || lengths == shape || is_flat
     }
 }
 
@@ -197,8 +197,8 @@ impl<'de> Visitor<'de> for Collect<'_> {
             self.data.lengths.resize(self.depth + 1, None);
         }
         match self.data.lengths[self.depth].replace(length) {
-            Some(before) if before != length => Err(A::Error::custom(format!(
-                "expected arrays of equal length at each depth, found lengths {before} and {length}"
+            Some(previous_length) if previous_length != length => Err(A::Error::custom(format!(
+                "expected arrays of equal length at each depth, found lengths {previous_length} and {length}"
             ))),
             _ => Ok(()),
         }
@@ -207,34 +207,34 @@ impl<'de> Visitor<'de> for Collect<'_> {
 
 /// Quotes the tokens `NaN`, `Infinity` and `-Infinity`, which are not valid JSON, but are emitted by Python.
 fn quote_tokens(text: &[u8]) -> Cow<'_, [u8]> {
-    let mut quoted: Option<Vec<u8>> = None;
-    let (mut copied, mut at, mut in_string) = (0, 0, false);
-    while let Some(&byte) = text.get(at) {
+    let mut rewritten: Option<Vec<u8>> = None;
+    let (mut copied_len, mut offset, mut in_string) = (0, 0, false);
+    while let Some(&byte) = text.get(offset) {
         match byte {
-            b'\\' if in_string => at += 1,
+            b'\\' if in_string => offset += 1,
             b'"' => in_string = !in_string,
             b'N' | b'I' | b'-' if !in_string => {
                 let tokens: [&[u8]; 3] = [b"NaN", b"Infinity", b"-Infinity"];
-                if let Some(token) = tokens.into_iter().find(|token| text[at..].starts_with(token)) {
-                    let to = quoted.get_or_insert_default();
-                    to.extend_from_slice(&text[copied..at]);
-                    to.push(b'"');
-                    to.extend_from_slice(token);
-                    to.push(b'"');
-                    at += token.len();
-                    copied = at;
+                if let Some(token) = tokens.into_iter().find(|token| text[offset..].starts_with(token)) {
+                    let out = rewritten.get_or_insert_default();
+                    out.extend_from_slice(&text[copied_len..offset]);
+                    out.push(b'"');
+                    out.extend_from_slice(token);
+                    out.push(b'"');
+                    offset += token.len();
+                    copied_len = offset;
                     continue;
                 }
             }
             _ => {}
         }
-        at += 1;
+        offset += 1;
     }
-    match quoted {
+    match rewritten {
         None => Cow::Borrowed(text),
-        Some(mut quoted) => {
-            quoted.extend_from_slice(&text[copied..]);
-            Cow::Owned(quoted)
+        Some(mut rewritten) => {
+            rewritten.extend_from_slice(&text[copied_len..]);
+            Cow::Owned(rewritten)
         }
     }
 }
@@ -252,13 +252,13 @@ pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
     let mut params = json.parameters.0;
     let binary_output =
         params.remove("binary_data_output").map_or(Ok(false), |value| value.bool("binary_data_output"))?;
-    let mut at = header;
+    let mut offset = header;
     let mut inputs = Vec::with_capacity(json.inputs.len());
     for JsonInput { name, shape, datatype, parameters, data } in json.inputs {
         let mut params = parameters.0;
-        let shared = take_shared(&mut params)?;
+        let shared_span = take_shared(&mut params)?;
         let size = params.remove("binary_data_size").map(|size| size.count("binary_data_size")).transpose()?;
-        let data = match (data, size, shared) {
+        let data = match (data, size, shared_span) {
             (Some(data), None, None) => {
                 let Some(parsed) = Datatype::parse(&datatype) else {
                     return Err(unknown_datatype(&name, &datatype));
@@ -277,39 +277,39 @@ pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
                 InputData::Bytes(encode(&name, parsed, &data.elements)?.into())
             }
             (None, Some(size), None) => {
-                let end = usize::try_from(size).ok().and_then(|size| at.checked_add(size));
+                let end = usize::try_from(size).ok().and_then(|size| offset.checked_add(size));
                 let Some(end) = end.filter(|end| *end <= body.len()) else {
                     let message = format!(
                         "input '{name}': expected {size} bytes of binary data after the JSON, found {}",
-                        body.len() - at
+                        body.len() - offset
                     );
                     return Err(ServeError::bad_request(message));
                 };
-                let bytes = body.slice(at..end);
-                at = end;
+                let bytes = body.slice(offset..end);
+                offset = end;
                 InputData::Bytes(bytes)
             }
-            (None, None, Some(shared)) => InputData::Shared(shared),
-            (data, size, shared) => {
-                let found: Vec<&str> = [
+            (None, None, Some(shared_span)) => InputData::Shared(shared_span),
+            (data, size, shared_span) => {
+                let given_fields: Vec<&str> = [
                     data.map(|_| "'data'"),
                     size.map(|_| "'binary_data_size'"),
-                    shared.map(|_| "'shared_memory_region'"),
+                    shared_span.map(|_| "'shared_memory_region'"),
                 ]
                 .into_iter()
                 .flatten()
                 .collect();
-                let found = if found.is_empty() { "none".to_owned() } else { found.join(" and ") };
+                let given_fields = if given_fields.is_empty() { "none".to_owned() } else { given_fields.join(" and ") };
                 return Err(ServeError::bad_request(format!(
-                    "input '{name}': expected one of 'data', 'binary_data_size' and 'shared_memory_region', found {found}"
+                    "input '{name}': expected one of 'data', 'binary_data_size' and 'shared_memory_region', found {given_fields}"
                 )));
             }
         };
         inputs.push(InputTensor { name, datatype, shape, data });
     }
-    if at != body.len() {
+    if offset != body.len() {
         let message =
-            format!("expected {} bytes of binary data for all inputs, found {}", at - header, body.len() - header);
+            format!("expected {} bytes of binary data for all inputs, found {}", offset - header, body.len() - header);
         return Err(ServeError::bad_request(message));
     }
     let outputs = json.outputs.unwrap_or_default().into_iter();
@@ -320,8 +320,8 @@ pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
 
 /// Returns the error for an unknown datatype.
 pub fn unknown_datatype(input: &str, datatype: &str) -> ServeError {
-    let found: String = datatype.chars().take(40).collect();
-    ServeError::bad_tensor(format!("input '{input}': expected a datatype such as FP32, found {found:?}"))
+    let prefix: String = datatype.chars().take(40).collect();
+    ServeError::bad_tensor(format!("input '{input}': expected a datatype such as FP32, found {prefix:?}"))
 }
 
 /// HTTP response: JSON, followed by binary data.
@@ -376,11 +376,11 @@ pub fn write(response: &InferResponse, binary_output: bool) -> Result<HttpRespon
     Ok(HttpResponse { header: json, binary })
 }
 
-fn field(name: &str, value: &impl serde::Serialize, to: &mut Vec<u8>) {
-    number(&name, to);
-    to.push(b':');
-    number(value, to);
-    to.push(b',');
+fn field(name: &str, value: &impl serde::Serialize, out: &mut Vec<u8>) {
+    number(&name, out);
+    out.push(b':');
+    number(value, out);
+    out.push(b',');
 }
 
 #[cfg(test)]
@@ -428,9 +428,9 @@ mod tests {
 
     #[test]
     fn wrong_requests_are_errors() {
-        let deep = format!("{}{}", "[".repeat(1_000_000), "]".repeat(1_000_000));
+        let deep_json = format!("{}{}", "[".repeat(1_000_000), "]".repeat(1_000_000));
         let cases = [
-            (input("[1]", &deep), "at most 100"),
+            (input("[1]", &deep_json), "at most 100"),
             (input("[1]", &format!("{}1{}", "[".repeat(101), "]".repeat(101))), "at most 100"),
             (input("[9223372036854775807,4]", "[1]"), "too many"),
             (input("[99999999999999999999]", "[1]"), "invalid"),
@@ -457,8 +457,8 @@ mod tests {
         ];
         for (text, expected) in cases {
             let error = parsed(&text).unwrap_err();
-            let shown: String = text.chars().take(100).collect();
-            assert!(error.message.contains(expected), "{shown}: {error}");
+            let shortened: String = text.chars().take(100).collect();
+            assert!(error.message.contains(expected), "{shortened}: {error}");
         }
     }
 

@@ -45,18 +45,23 @@ pub async fn listen(flag: &str, address: &str) -> Result<Option<TcpListener>> {
     if address == "none" {
         return Ok(None);
     }
-    let wrong = |why: String| ServeError::new(Status::InvalidArgument, ADDRESS, format!("--{flag} {address}: {why}"));
+    let address_error =
+        |reason: String| ServeError::new(Status::InvalidArgument, ADDRESS, format!("--{flag} {address}: {reason}"));
     let addresses: Vec<SocketAddr> = match address.parse::<u16>() {
         Ok(port) => vec![SocketAddr::from(([127, 0, 0, 1], port))],
         Err(_) => address
             .to_socket_addrs()
-            .map_err(|error| wrong(format!("the value is not a port, a resolvable HOST:PORT or none: {error}")))?
+            .map_err(|error| {
+                address_error(format!("the value is not a port, a resolvable HOST:PORT or none: {error}"))
+            })?
             .collect(),
     };
     let listener = TcpListener::bind(&addresses[..]).await;
     listener.map(Some).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => wrong("expected a free port, found a port in use by another process".to_owned()),
-        _ => wrong(format!("cannot listen: {error}")),
+        io::ErrorKind::AddrInUse => {
+            address_error("expected a free port, found a port in use by another process".to_owned())
+        }
+        _ => address_error(format!("cannot listen: {error}")),
     })
 }
 
@@ -79,12 +84,12 @@ pub async fn serve(
         .max_header_list_size(64 << 10);
     let graceful = GracefulShutdown::new();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let accept_result = tokio::select! {
+            accept_result = listener.accept() => accept_result,
             // The only change of the value is the shutdown signal.
             _ = stop.changed() => break,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, _)) = accept_result else {
             // If the descriptors are exhausted, accepting again without a delay would be a busy loop.
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
@@ -95,13 +100,13 @@ pub async fn serve(
             continue;
         }
         let _ = stream.set_nodelay(true);
-        let counted = Counted(limits.clone());
+        let counter = Counted(limits.clone());
         // The stream is converted, because the connection's thread registers it with another runtime.
-        let (Ok(stream), Some(place)) = (stream.into_std(), threads.place()) else { continue };
+        let (Ok(stream), Some(slot)) = (stream.into_std(), threads.place()) else { continue };
         let service = TowerToHyperService::new(router.clone());
         let (builder, watcher, limits) = (builder.clone(), graceful.watcher(), limits.clone());
-        place.runtime.clone().spawn(async move {
-            let _held = (counted, place);
+        slot.runtime.clone().spawn(async move {
+            let _held = (counter, slot);
             let Ok(stream) = TcpStream::from_std(stream) else { return };
             let stream = Timed::new(stream, limits.idle, limits.stalled);
             let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
@@ -165,8 +170,8 @@ impl Timed {
                 Poll::Ready(written)
             }
             Poll::Pending => {
-                let since = *self.write_since.get_or_insert_with(Instant::now);
-                match self.check(context, since + self.stalled) {
+                let write_start = *self.write_since.get_or_insert_with(Instant::now);
+                match self.check(context, write_start + self.stalled) {
                     Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
                     _ => Poll::Pending,
                 }

@@ -56,11 +56,17 @@ pub struct VersionSource {
 ///
 /// # Errors
 /// If the model cannot be opened or compiled, or the configuration does not match the model.
-pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource, stats: Arc<Stats>) -> Result<Served> {
+pub fn load(
+    engine: &Engine,
+    name: &str,
+    file: &ConfigFile,
+    source: VersionSource,
+    stats: Arc<Stats>,
+) -> Result<Served> {
     let start = Instant::now();
-    let model = open(engine, &from)?;
+    let model = open(engine, &source)?;
     for warning in model.warnings_in(Interface::CommandLine) {
-        tracing::warn!(target: "byoc::serve", model = name, version = from.version, "{}: {}", warning.code, warning.message);
+        tracing::warn!(target: "byoc::serve", model = name, version = source.version, "{}: {}", warning.code, warning.message);
     }
     for field in &file.ignored {
         tracing::warn!(target: "byoc::serve", model = name, field, "the configuration field has no effect");
@@ -68,15 +74,15 @@ pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource,
     let (mut inputs, mut outputs) = (specs(model.inputs())?, specs(model.outputs())?);
     let mut config = complete(engine, name, file, &inputs, &outputs)?;
     let batched = config.max_batch_size > 0;
-    let given: Vec<_> = config
+    let declared: Vec<_> = config
         .input
         .iter()
         .map(|input| {
             (input.name.clone(), input.data_type, input.dims.clone(), input.reshape.as_ref().map(|r| r.shape.clone()))
         })
         .collect();
-    check_spec("input", &given, &mut inputs, batched)?;
-    let given: Vec<_> = config
+    check_spec("input", &declared, &mut inputs, batched)?;
+    let declared: Vec<_> = config
         .output
         .iter()
         .map(|output| {
@@ -88,12 +94,12 @@ pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource,
             )
         })
         .collect();
-    check_spec("output", &given, &mut outputs, batched)?;
+    check_spec("output", &declared, &mut outputs, batched)?;
     fill_tensors(&mut config, &inputs, &outputs);
-    read_labels(&config, from.folder.as_deref(), &mut outputs)?;
+    read_labels(&config, source.folder.as_deref(), &mut outputs)?;
     let mut settings = settings(engine, &config)?;
     for warm_up in &config.model_warmup {
-        run_warm_up(&model, &inputs, warm_up, batched, from.folder.as_deref())?;
+        run_warm_up(&model, &inputs, warm_up, batched, source.folder.as_deref())?;
     }
     if settings.joins && !keeps_items_apart(&model, &inputs) {
         tracing::warn!(
@@ -105,14 +111,14 @@ pub fn load(engine: &Engine, name: &str, file: &ConfigFile, from: VersionSource,
     // Frees the memory of the two-item run above, which the model would otherwise retain.
     model.release_memory();
     let scheduler = Scheduler::new(model.clone(), settings, stats.clone(), &engine.session.cancel)?;
-    stats.loaded(start.elapsed(), memory(&model));
-    Ok(Served { name: name.to_owned(), version: from.version, config, model, inputs, outputs, scheduler, stats })
+    stats.record_load(start.elapsed(), memory(&model));
+    Ok(Served { name: name.to_owned(), version: source.version, config, model, inputs, outputs, scheduler, stats })
 }
 
 /// Opens an artifact, or compiles a model that is not cached.
-fn open(engine: &Engine, from: &VersionSource) -> Result<Model> {
-    let (session, source) = (&engine.session, from.source.clone());
-    if from.file_name.ends_with(".byoc") {
+fn open(engine: &Engine, version_source: &VersionSource) -> Result<Model> {
+    let (session, source) = (&engine.session, version_source.source.clone());
+    if version_source.file_name.ends_with(".byoc") {
         return Ok(Compilation::open(source).and_then(|compilation| Model::of(session, compilation))?);
     }
     let slot = Slot::of(session, &engine.options, &source);
@@ -162,12 +168,12 @@ fn complete(engine: &Engine, name: &str, file: &ConfigFile, inputs: &[Spec], out
         return Err(ServeError::repository(message));
     }
     name.clone_into(&mut config.name);
-    for (field, value, known) in [
+    for (field, value, port_names) in [
         ("platform", &config.platform, &["", "onnxruntime_onnx", "byoc"][..]),
         ("backend", &config.backend, &["", "onnxruntime", "byoc"][..]),
     ] {
-        if !known.contains(&value.as_str()) {
-            let message = format!("{field}: expected 'byoc' or '{}', found '{value}'", known[1]);
+        if !port_names.contains(&value.as_str()) {
+            let message = format!("{field}: expected 'byoc' or '{}', found '{value}'", port_names[1]);
             return Err(ServeError::repository(message));
         }
     }
@@ -178,9 +184,9 @@ fn complete(engine: &Engine, name: &str, file: &ConfigFile, inputs: &[Spec], out
         config.platform = if config.backend == "onnxruntime" { "onnxruntime_onnx" } else { "byoc" }.to_owned();
     }
     let is_open = |spec: &&Spec| spec.shape.first().is_some_and(|size| *size < 0);
-    let fixed = inputs.iter().chain(outputs).find(|spec| !is_open(spec));
+    let fixed_port = inputs.iter().chain(outputs).find(|spec| !is_open(spec));
     let is_auto = !file.has_max_batch_size && config.input.is_empty() && config.output.is_empty();
-    if is_auto && fixed.is_none() && !inputs.is_empty() && engine.defaults.max_batch_size > 0 {
+    if is_auto && fixed_port.is_none() && !inputs.is_empty() && engine.defaults.max_batch_size > 0 {
         config.max_batch_size = i32::try_from(engine.defaults.max_batch_size).unwrap_or(i32::MAX);
         let batching = config.dynamic_batching.get_or_insert_with(|| ModelDynamicBatching {
             preferred_batch_size: engine.defaults.preferred_batch_size.iter().map(|&size| size as i32).collect(),
@@ -189,12 +195,12 @@ fn complete(engine: &Engine, name: &str, file: &ConfigFile, inputs: &[Spec], out
         });
         batching.preferred_batch_size.retain(|&size| size <= config.max_batch_size);
     }
-    if let (1.., Some(fixed)) = (config.max_batch_size, fixed) {
+    if let (1.., Some(fixed_port)) = (config.max_batch_size, fixed_port) {
         return Err(ServeError::repository(format!(
             "max_batch_size: expected 0, found {}: '{}' of the model has dims {} without an unknown first dimension",
             config.max_batch_size,
-            fixed.name,
-            dims(&fixed.shape)
+            fixed_port.name,
+            dims(&fixed_port.shape)
         )));
     }
     if config.max_batch_size > 0 && inputs.is_empty() {
@@ -244,23 +250,23 @@ fn fill_tensors(config: &mut ModelConfig, inputs: &[Spec], outputs: &[Spec]) {
     }
 }
 
-fn read_labels(config: &ModelConfig, folder: Option<&Path>, outputs: &mut [Spec]) -> Result<()> {
+fn read_labels(config: &ModelConfig, dir: Option<&Path>, outputs: &mut [Spec]) -> Result<()> {
     for output in config.output.iter().filter(|output| !output.label_filename.is_empty()) {
-        let wrong = |why: String| {
+        let label_error = |reason: String| {
             ServeError::repository(format!(
-                "label_filename: expected a label file in the model's directory, found {why}"
+                "label_filename: expected a label file in the model's directory, found {reason}"
             ))
         };
         let name = Path::new(&output.label_filename);
-        let Some(folder) = folder.filter(|_| name.components().count() == 1 && name.file_name().is_some()) else {
-            return Err(wrong(format!("'{}'", output.label_filename)));
+        let Some(dir) = dir.filter(|_| name.components().count() == 1 && name.file_name().is_some()) else {
+            return Err(label_error(format!("'{}'", output.label_filename)));
         };
-        let path = folder.join(name);
-        let size = std::fs::metadata(&path).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+        let path = dir.join(name);
+        let size = std::fs::metadata(&path).map_err(|error| label_error(format!("{}: {error}", path.display())))?;
         if !size.is_file() || size.len() > MAX_LABELS {
-            return Err(wrong(format!("{} of {} bytes", path.display(), size.len())));
+            return Err(label_error(format!("{} of {} bytes", path.display(), size.len())));
         }
-        let text = byoc::io::read_text(&path).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+        let text = byoc::io::read_text(&path).map_err(|error| label_error(format!("{}: {error}", path.display())))?;
         if let Some(spec) = outputs.iter_mut().find(|spec| spec.name == output.name) {
             spec.labels = text.lines().map(|line| line.trim().to_owned()).collect();
         }
@@ -282,9 +288,10 @@ fn settings(engine: &Engine, config: &ModelConfig) -> Result<Settings> {
     };
     let max_batch = config.max_batch_size.max(0) as usize;
     let batching = config.dynamic_batching.clone().unwrap_or_default();
-    let mut preferred: Vec<usize> = batching.preferred_batch_size.iter().map(|&size| size.max(1) as usize).collect();
-    preferred.sort_unstable();
-    if let Some(size) = preferred.last().filter(|size| **size > max_batch) {
+    let mut preferred_sizes: Vec<usize> =
+        batching.preferred_batch_size.iter().map(|&size| size.max(1) as usize).collect();
+    preferred_sizes.sort_unstable();
+    if let Some(size) = preferred_sizes.last().filter(|size| **size > max_batch) {
         let message = format!("preferred_batch_size: expected at most max_batch_size ({max_batch}), found {size}");
         return Err(ServeError::repository(message));
     }
@@ -297,42 +304,40 @@ fn settings(engine: &Engine, config: &ModelConfig) -> Result<Settings> {
     Ok(Settings {
         max_batch,
         joins: config.dynamic_batching.is_some() && max_batch > 1,
-        preferred,
+        preferred: preferred_sizes,
         delay: Duration::from_micros(batching.max_queue_delay_microseconds),
         levels: batching.priority_levels,
         default_level: batching.default_priority_level,
         policy: policy(batching.default_queue_policy.as_ref()),
-        policies: batching.priority_queue_policy.iter().map(|(level, own)| (*level, policy(Some(own)))).collect(),
+        policies: batching
+            .priority_queue_policy
+            .iter()
+            .map(|(level, queue_policy)| (*level, policy(Some(queue_policy))))
+            .collect(),
         instances,
     })
 }
 
-fn run_warm_up(
-    model: &Model,
-    inputs: &[Spec],
-    warm_up: &ModelWarmup,
-    batched: bool,
-    folder: Option<&Path>,
-) -> Result<()> {
-    let wrong = |why: &str| ServeError::repository(format!("model_warmup: {why}"));
+fn run_warm_up(model: &Model, inputs: &[Spec], warm_up: &ModelWarmup, batched: bool, dir: Option<&Path>) -> Result<()> {
+    let warm_up_error = |reason: &str| ServeError::repository(format!("model_warmup: {reason}"));
     let mut tensors = Vec::new();
     for spec in inputs {
         let mut shape: Vec<i64> = spec.shape.clone();
-        let given = warm_up.inputs.get(&spec.name);
-        if let Some(given) = given {
+        let warm_up_input = warm_up.inputs.get(&spec.name);
+        if let Some(warm_up_input) = warm_up_input {
             let batch = usize::from(batched);
-            if given.dims.len() + batch != shape.len() {
-                return Err(wrong(&format!(
+            if warm_up_input.dims.len() + batch != shape.len() {
+                return Err(warm_up_error(&format!(
                     "input '{}': expected dims {}, found {}",
                     spec.name,
                     dims(&shape),
-                    dims(&given.dims)
+                    dims(&warm_up_input.dims)
                 )));
             }
-            shape[batch..].copy_from_slice(&given.dims);
+            shape[batch..].copy_from_slice(&warm_up_input.dims);
         }
-        if batched && let Some(first) = shape.first_mut() {
-            *first = i64::from(warm_up.batch_size.max(1));
+        if batched && let Some(batch_dim) = shape.first_mut() {
+            *batch_dim = i64::from(warm_up.batch_size.max(1));
         }
         let shape: Vec<usize> = shape.iter().map(|&size| if size < 0 { 1 } else { size as usize }).collect();
         let batch = usize::from(batched).min(shape.len());
@@ -340,13 +345,14 @@ fn run_warm_up(
             None => Some(shape),
             Some(inner) => element_count(&shape).and_then(|count| resolve(inner, &shape[..batch], count)),
         };
-        let inner = inner
-            .ok_or_else(|| wrong(&format!("input '{}': cannot reshape the dims to those of the model", spec.name)))?;
-        let tensor = warm_up_tensor(spec, &inner, given, folder);
-        tensors.push(tensor.map_err(|why| wrong(&format!("input '{}': {why}", spec.name)))?);
+        let inner = inner.ok_or_else(|| {
+            warm_up_error(&format!("input '{}': cannot reshape the dims to those of the model", spec.name))
+        })?;
+        let tensor = warm_up_tensor(spec, &inner, warm_up_input, dir);
+        tensors.push(tensor.map_err(|reason| warm_up_error(&format!("input '{}': {reason}", spec.name)))?);
     }
     for _ in 0..warm_up.count.max(1) {
-        model.run(&tensors).map_err(|error| wrong(&error.to_string()))?;
+        model.run(&tensors).map_err(|error| warm_up_error(&error.to_string()))?;
     }
     Ok(())
 }
@@ -355,10 +361,11 @@ fn run_warm_up(
 fn warm_up_tensor(
     spec: &Spec,
     shape: &[usize],
-    given: Option<&WarmupInput>,
-    folder: Option<&Path>,
+    warm_up_input: Option<&WarmupInput>,
+    dir: Option<&Path>,
 ) -> std::result::Result<Tensor, String> {
-    let (random, file) = given.map_or((false, ""), |given| (given.random_data, given.input_data_file.as_str()));
+    let (random, file) = warm_up_input
+        .map_or((false, ""), |warm_up_input| (warm_up_input.random_data, warm_up_input.input_data_file.as_str()));
     if random && spec.dtype.is_float() {
         return random::try_tensor(spec.dtype, shape, 0).map_err(|error| error.to_string());
     }
@@ -367,13 +374,13 @@ fn warm_up_tensor(
     }
     let expected = byoc_ir::tensor::byte_count(spec.dtype, shape).ok_or("the shape exceeds the address space")?;
     let name = Path::new(file);
-    let Some(folder) = folder.filter(|_| name.components().count() == 1 && name.file_name().is_some()) else {
+    let Some(dir) = dir.filter(|_| name.components().count() == 1 && name.file_name().is_some()) else {
         return Err(format!("input_data_file: expected a file in the model's warmup directory, found '{file}'"));
     };
-    let path = folder.join("warmup").join(name);
-    let found = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    if !found.is_file() || found.len() != expected as u64 {
-        return Err(format!("{}: expected a file of {expected} bytes, found {}", path.display(), found.len()));
+    let path = dir.join("warmup").join(name);
+    let metadata = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    if !metadata.is_file() || metadata.len() != expected as u64 {
+        return Err(format!("{}: expected a file of {expected} bytes, found {}", path.display(), metadata.len()));
     }
     let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     Tensor::from_bytes(spec.dtype, shape, &bytes).ok_or_else(|| format!("{}: cannot create the input", path.display()))
@@ -401,17 +408,17 @@ fn keeps_items_apart(model: &Model, inputs: &[Spec]) -> bool {
     if inputs.iter().any(|spec| spec.reshape.is_some()) {
         return true;
     }
-    let joined: Option<Vec<Tensor>> = inputs.iter().zip(1..).map(|(spec, seed)| item(spec, 2, seed)).collect();
-    let Some(joined) = joined else { return true };
-    let Ok(together) = model.run_with(&joined, &options) else { return true };
-    let together = together.into_tensors();
+    let joined_inputs: Option<Vec<Tensor>> = inputs.iter().zip(1..).map(|(spec, seed)| item(spec, 2, seed)).collect();
+    let Some(joined_inputs) = joined_inputs else { return true };
+    let Ok(joined_outputs) = model.run_with(&joined_inputs, &options) else { return true };
+    let joined_outputs = joined_outputs.into_tensors();
     for row in 0..2 {
-        let alone: Option<Vec<Tensor>> = joined.iter().map(|tensor| rows_of(tensor, row)).collect();
-        let Some(alone) = alone else { return true };
-        let Ok(outputs) = model.run_with(&alone, &options) else { return true };
-        for (joined, alone) in together.iter().zip(outputs.into_tensors()) {
-            let Some(joined) = rows_of(joined, row) else { return false };
-            if joined.shape() != alone.shape() || !agree(&joined, &alone) {
+        let single_inputs: Option<Vec<Tensor>> = joined_inputs.iter().map(|tensor| rows_of(tensor, row)).collect();
+        let Some(single_inputs) = single_inputs else { return true };
+        let Ok(outputs) = model.run_with(&single_inputs, &options) else { return true };
+        for (joined_output, single_output) in joined_outputs.iter().zip(outputs.into_tensors()) {
+            let Some(joined_output) = rows_of(joined_output, row) else { return false };
+            if joined_output.shape() != single_output.shape() || !outputs_agree(&joined_output, &single_output) {
                 return false;
             }
         }
@@ -424,22 +431,22 @@ fn rows_of(tensor: &Tensor, row: usize) -> Option<Tensor> {
     let mut shape = tensor.shape().to_vec();
     let first = shape.first_mut().filter(|rows| **rows == 2)?;
     *first = 1;
-    let half = tensor.bytes().len() / 2;
-    Tensor::from_bytes(tensor.dtype(), &shape, &tensor.bytes()[row * half..(row + 1) * half])
+    let half_bytes = tensor.bytes().len() / 2;
+    Tensor::from_bytes(tensor.dtype(), &shape, &tensor.bytes()[row * half_bytes..(row + 1) * half_bytes])
 }
 
 /// Tests whether two results agree within the tolerance for a different summation order.
-fn agree(a: &Tensor, b: &Tensor) -> bool {
+fn outputs_agree(a: &Tensor, b: &Tensor) -> bool {
     if !a.dtype().is_float() {
         return a.bytes() == b.bytes();
     }
     let scale = b.view().f64s().filter(|value| value.is_finite()).fold(0.0, |max: f64, value| max.max(value.abs()));
-    let near = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-3 * scale + 1e-6;
-    a.view().f64s().zip(b.view().f64s()).all(|(a, b)| near(a, b))
+    let is_near = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-3 * scale + 1e-6;
+    a.view().f64s().zip(b.view().f64s()).all(|(a, b)| is_near(a, b))
 }
 
 /// Returns the error for a directory without a model file.
-pub fn no_file(folder: &Path, names: &[&str]) -> ServeError {
-    let message = format!("expected one of {} in {}, found none", names.join(", "), folder.display());
+pub fn no_file(dir: &Path, names: &[&str]) -> ServeError {
+    let message = format!("expected one of {} in {}, found none", names.join(", "), dir.display());
     ServeError::new(Status::InvalidArgument, byoc_ir::diag::codes::serving::REPOSITORY, message)
 }

@@ -38,8 +38,13 @@ pub struct LogControl {
 impl LogControl {
     /// Creates settings with the levels info, warning and error enabled.
     pub fn new(verbose: u32) -> LogControl {
-        let on = || AtomicBool::new(true);
-        LogControl { info: on(), warning: on(), error: on(), verbose: AtomicU32::new(verbose) }
+        let enabled_flag = || AtomicBool::new(true);
+        LogControl {
+            info: enabled_flag(),
+            warning: enabled_flag(),
+            error: enabled_flag(),
+            verbose: AtomicU32::new(verbose),
+        }
     }
 
     /// Returns true if requests are logged.
@@ -62,13 +67,14 @@ pub fn install(control: &Arc<LogControl>, format: LogFormat) {
     fn filter<S>(
         control: Arc<LogControl>,
     ) -> DynFilterFn<S, impl Fn(&tracing::Metadata<'_>, &tracing_subscriber::layer::Context<'_, S>) -> bool> {
-        let most = if control.verbose.load(Ordering::Relaxed) > 1 { LevelFilter::DEBUG } else { LevelFilter::INFO };
+        let max_level =
+            if control.verbose.load(Ordering::Relaxed) > 1 { LevelFilter::DEBUG } else { LevelFilter::INFO };
         let is_on = move |data: &tracing::Metadata<'_>, _: &tracing_subscriber::layer::Context<'_, S>| {
             // Libraries log only errors and warnings.
             let is_own = data.target().starts_with("byoc");
             control.is_on(*data.level()) && (is_own || *data.level() <= Level::WARN)
         };
-        dynamic_filter_fn(is_on).with_max_level_hint(most)
+        dynamic_filter_fn(is_on).with_max_level_hint(max_level)
     }
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     let registry = tracing_subscriber::registry();

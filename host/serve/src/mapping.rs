@@ -68,10 +68,11 @@ impl Mapping {
         let page = rustix::param::page_size() as u64;
         let skip = (offset % page) as usize;
         let size = size.checked_add(skip).ok_or(io::ErrorKind::OutOfMemory)?;
-        let at = libc::off_t::try_from(offset - skip as u64).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        let file_offset = libc::off_t::try_from(offset - skip as u64).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping at an address that the system chooses; `file` is open.
-        let address = unsafe { libc::mmap(std::ptr::null_mut(), size, access, flags, file.as_raw_fd(), at) };
+        let address =
+            unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, file.as_raw_fd(), file_offset) };
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -155,8 +156,8 @@ impl Drop for Span {
     fn drop(&mut self) {
         let mut borrowed = self.mapping.lock();
         let is_own = |other: &Borrowed| other.writes == self.writes && other.range == self.range;
-        if let Some(at) = borrowed.iter().position(is_own) {
-            borrowed.swap_remove(at);
+        if let Some(position) = borrowed.iter().position(is_own) {
+            borrowed.swap_remove(position);
         }
     }
 }
@@ -205,11 +206,11 @@ extern "C" fn on_sigbus(_signal: libc::c_int, info: *mut libc::siginfo_t, _conte
             continue;
         }
         entry.is_lost.store(true, Ordering::Release);
-        let (access, flags) =
+        let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
         // SAFETY: the range is the mapping of the entry, which exists as long as a thread accesses it.
-        let replaced = unsafe { libc::mmap(start as *mut libc::c_void, end - start, access, flags, -1, 0) };
-        if replaced != libc::MAP_FAILED {
+        let mapped_address = unsafe { libc::mmap(start as *mut libc::c_void, end - start, protection, flags, -1, 0) };
+        if mapped_address != libc::MAP_FAILED {
             return;
         }
     }
@@ -236,18 +237,18 @@ mod tests {
         let file = object(8192);
         file.write_all_at(&[7; 64], 4096 + 64).unwrap();
         let mapping = Arc::new(Mapping::new(&file, 4096, 4096).unwrap());
-        let first = mapping.read(64, 64).unwrap();
-        assert_eq!(first.as_ref(), [7; 64]);
-        let second = mapping.read(0, 128).unwrap();
+        let first_span = mapping.read(64, 64).unwrap();
+        assert_eq!(first_span.as_ref(), [7; 64]);
+        let second_span = mapping.read(0, 128).unwrap();
         assert!(mapping.write(64, 64).is_none() && mapping.write(0, 1).is_none());
-        drop((first, second));
+        drop((first_span, second_span));
         let mut written = mapping.write(64, 64).unwrap();
         written.as_mut().fill(9);
         assert!(mapping.read(0, 65).is_none() && mapping.read(0, 64).is_some() && mapping.write(127, 1).is_none());
         drop(written);
-        let mut found = [0; 64];
-        file.read_exact_at(&mut found, 4096 + 64).unwrap();
-        assert_eq!(found, [9; 64]);
+        let mut contents = [0; 64];
+        file.read_exact_at(&mut contents, 4096 + 64).unwrap();
+        assert_eq!(contents, [9; 64]);
         // Misaligned, empty, outside.
         assert!(mapping.read(4, 64).is_none() && mapping.read(0, 0).is_none() && mapping.read(4032, 65).is_none());
         assert!(mapping.read(usize::MAX, 64).is_none());

@@ -34,50 +34,51 @@ const HISTOGRAMS: [Distribution; 4] = [
 
 /// Returns the metrics in the Prometheus text format.
 pub fn text(app: &App) -> String {
-    let served: Vec<(Arc<Served>, Numbers, String)> = app
+    let models: Vec<(Arc<Served>, Numbers, String)> = app
         .repository
-        .served()
+        .ready_models()
         .into_iter()
-        .map(|served| {
-            let mut labels = format!("model=\"{}\",version=\"{}\"", escape(&served.name), served.version);
-            for (name, value) in &served.config.metric_tags {
+        .map(|model| {
+            let mut labels = format!("model=\"{}\",version=\"{}\"", escape(&model.name), model.version);
+            for (name, value) in &model.config.metric_tags {
                 let _ = write!(labels, ",{name}=\"{}\"", escape(value));
             }
-            let numbers = served.stats.numbers();
-            (served, numbers, labels)
+            let statistics = model.stats.numbers();
+            (model, statistics, labels)
         })
         .collect();
     let mut text = String::new();
     for (name, help, value) in COUNTERS {
         head(&mut text, name, help, "counter");
-        for (_, numbers, labels) in &served {
-            let _ = writeln!(text, "{name}{{{labels}}} {}", value(numbers));
+        for (_, statistics, labels) in &models {
+            let _ = writeln!(text, "{name}{{{labels}}} {}", value(statistics));
         }
     }
     head(&mut text, "nv_inference_request_failure", "Failed requests", "counter");
-    for (_, numbers, labels) in &served {
-        for ((_, reason), failed) in FailReason::ALL.iter().zip(numbers.failures) {
-            let _ = writeln!(text, "nv_inference_request_failure{{{labels},reason=\"{reason}\"}} {}", failed.count);
+    for (_, statistics, labels) in &models {
+        for ((_, reason), failure_count) in FailReason::ALL.iter().zip(statistics.failures) {
+            let _ =
+                writeln!(text, "nv_inference_request_failure{{{labels},reason=\"{reason}\"}} {}", failure_count.count);
         }
     }
     head(&mut text, "nv_inference_pending_request_count", "Requests in the queue", "gauge");
-    for (served, _, labels) in &served {
-        let _ = writeln!(text, "nv_inference_pending_request_count{{{labels}}} {}", served.scheduler.pending());
+    for (models, _, labels) in &models {
+        let _ = writeln!(text, "nv_inference_pending_request_count{{{labels}}} {}", models.scheduler.pending());
     }
     head(&mut text, "nv_model_load_duration_secs", "Duration of the last load", "gauge");
-    for (_, numbers, labels) in &served {
-        let _ = writeln!(text, "nv_model_load_duration_secs{{{labels}}} {}", numbers.load.as_secs_f64());
+    for (_, statistics, labels) in &models {
+        let _ = writeln!(text, "nv_model_load_duration_secs{{{labels}}} {}", statistics.load.as_secs_f64());
     }
     for (name, help, histogram) in HISTOGRAMS {
         head(&mut text, name, help, "histogram");
-        for (_, numbers, labels) in &served {
-            write_histogram(&mut text, name, labels, histogram(numbers));
+        for (_, statistics, labels) in &models {
+            write_histogram(&mut text, name, labels, histogram(statistics));
         }
     }
     let name = "byoc_region_duration_us";
     head(&mut text, name, "Region duration in observed executions", "histogram");
-    for (_, numbers, labels) in &served {
-        for (region, histogram) in &numbers.regions_us {
+    for (_, statistics, labels) in &models {
+        for (region, histogram) in &statistics.regions_us {
             write_histogram(&mut text, name, &format!("{labels},region=\"{}\"", escape(region)), histogram);
         }
     }
@@ -105,14 +106,14 @@ fn head(text: &mut String, name: &str, help: &str, kind: &str) {
 }
 
 fn write_histogram(text: &mut String, name: &str, labels: &str, histogram: &Histogram) {
-    let mut total = 0;
+    let mut cumulative_count = 0;
     for (bound, count) in histogram.bounds.iter().zip(&histogram.counts) {
-        total += count;
-        let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {total}");
+        cumulative_count += count;
+        let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {cumulative_count}");
     }
-    total += histogram.counts.last().copied().unwrap_or_default();
-    let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {total}");
-    let _ = writeln!(text, "{name}_sum{{{labels}}} {}\n{name}_count{{{labels}}} {total}", histogram.sum);
+    cumulative_count += histogram.counts.last().copied().unwrap_or_default();
+    let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {cumulative_count}");
+    let _ = writeln!(text, "{name}_sum{{{labels}}} {}\n{name}_count{{{labels}}} {cumulative_count}", histogram.sum);
 }
 
 /// Escapes a label value.

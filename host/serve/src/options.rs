@@ -127,7 +127,7 @@ pub struct Options {
     pub log_verbose: u32,
 }
 
-fn wrong(message: impl Into<String>) -> ServeError {
+fn invalid_option(message: impl Into<String>) -> ServeError {
     ServeError::new(Status::InvalidArgument, SERVE_OPTIONS, message)
 }
 
@@ -183,41 +183,45 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> std::result::Resu
     let Some(path) = &options.config else { return Ok(options) };
     let from_file = read_file(path)
         .map_err(|error| clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")))?;
-    let (program, rest) =
+    let (program, unquoted) =
         arguments.split_first().map_or((OsString::from("byoc serve"), &[][..]), |(p, r)| (p.clone(), r));
-    let all = std::iter::once(program).chain(from_file.into_iter().map(OsString::from)).chain(rest.iter().cloned());
-    Options::try_parse_from(all)
+    let all_arguments =
+        std::iter::once(program).chain(from_file.into_iter().map(OsString::from)).chain(unquoted.iter().cloned());
+    Options::try_parse_from(all_arguments)
 }
 
 /// Reads an options file as command-line arguments.
 fn read_file(path: &Path) -> Result<Vec<String>> {
-    let unreadable = |why: String| wrong(format!("--config {}: {why}", path.display()));
-    let size = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
+    let config_error = |reason: String| invalid_option(format!("--config {}: {reason}", path.display()));
+    let size = std::fs::metadata(path).map_err(|error| config_error(error.to_string()))?.len();
     if size > MAX_FILE {
-        return Err(unreadable(format!("expected at most {MAX_FILE} bytes, found {size}")));
+        return Err(config_error(format!("expected at most {MAX_FILE} bytes, found {size}")));
     }
-    let text = byoc::io::read_text(path).map_err(|error| unreadable(error.to_string()))?;
+    let text = byoc::io::read_text(path).map_err(|error| config_error(error.to_string()))?;
     let mut arguments = Vec::new();
-    for (number, line) in text.lines().enumerate() {
+    for (line_index, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let at = || format!("line {}", number + 1);
+        let line_place = || format!("line {}", line_index + 1);
         let (name, value) = line
             .split_once('=')
             .map(|(name, value)| (name.trim(), value.trim()))
-            .ok_or_else(|| unreadable(format!("{}: expected name = value, found {line:?}", at())))?;
-        let value = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value);
+            .ok_or_else(|| config_error(format!("{}: expected name = value, found {line:?}", line_place())))?;
+        let value = value.strip_prefix('"').and_then(|unquoted| unquoted.strip_suffix('"')).unwrap_or(value);
         match (name, value) {
             ("config", _) => {
-                return Err(unreadable(format!("{}: expected an option other than config, found config", at())));
+                return Err(config_error(format!(
+                    "{}: expected an option other than config, found config",
+                    line_place()
+                )));
             }
             ("model", value) => arguments.push(value.to_owned()),
             ("allow-control" | "allow-shared-memory", "true") => arguments.push(format!("--{name}")),
             ("allow-control" | "allow-shared-memory", "false") => {}
             ("allow-control" | "allow-shared-memory", other) => {
-                return Err(unreadable(format!("{}: expected true or false, found {other}", at())));
+                return Err(config_error(format!("{}: expected true or false, found {other}", line_place())));
             }
             (name, value) => arguments.push(format!("--{name}={value}")),
         }
@@ -231,15 +235,15 @@ impl Options {
     /// # Errors
     /// If a model has no file name.
     pub fn named_models(&self) -> Result<Vec<(String, PathBuf)>> {
-        let named = |text: &String| {
+        let named_text = |text: &String| {
             if let Some((name, path)) = text.split_once('=').filter(|(name, _)| !name.contains('/')) {
                 return Ok((name.to_owned(), PathBuf::from(path)));
             }
             let path = PathBuf::from(text);
             let name = path.file_stem().and_then(|name| name.to_str()).map(str::to_owned);
-            Ok((name.ok_or_else(|| wrong(format!("expected a model file, found {text:?}")))?, path))
+            Ok((name.ok_or_else(|| invalid_option(format!("expected a model file, found {text:?}")))?, path))
         };
-        self.models.iter().map(named).collect()
+        self.models.iter().map(named_text).collect()
     }
 
     /// Starts the threads and finds the backends.
@@ -250,7 +254,7 @@ impl Options {
         let names: Vec<&str> = self.backend.iter().map(|name| name.trim()).filter(|name| !name.is_empty()).collect();
         let is_host_only = names.contains(&"none");
         if is_host_only && names.len() > 1 {
-            return Err(wrong(format!("--backend: expected only 'none', found {}", names.join(","))));
+            return Err(invalid_option(format!("--backend: expected only 'none', found {}", names.join(","))));
         }
         let mut builder =
             Session::builder().threads(self.threads.map_or(0, usize::from)).allow_native(self.allow_native);
@@ -299,20 +303,20 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    fn with_file(text: &str, flags: &[&str]) -> std::result::Result<Options, String> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("serve.conf");
+    fn options_with_file(text: &str, flags: &[&str]) -> std::result::Result<Options, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("serve.conf");
         std::fs::write(&path, text).unwrap();
         let config = path.display().to_string();
-        let words = ["serve", "--config", &config].into_iter().chain(flags.iter().copied());
-        parse(words.map(OsString::from)).map_err(|error| error.to_string())
+        let arguments = ["serve", "--config", &config].into_iter().chain(flags.iter().copied());
+        parse(arguments.map(OsString::from)).map_err(|error| error.to_string())
     }
 
     #[test]
     fn file_has_the_names_of_the_flags() {
         let text = "# comment\nmodel = a.onnx\nmodel = n=b.byoc\nhttp = \"0.0.0.0:9000\"\nallow-control = true\n\
                     allow-shared-memory = false\ntimeout = 2.5\ndim = n=3\n";
-        let options = with_file(text, &["--timeout", "4", "c.onnx"]).unwrap();
+        let options = options_with_file(text, &["--timeout", "4", "c.onnx"]).unwrap();
         assert_eq!(options.models, ["a.onnx", "n=b.byoc", "c.onnx"]);
         assert_eq!(
             (options.http.as_str(), options.allow_control, options.allow_shared_memory),
@@ -326,7 +330,7 @@ mod tests {
             ("htpp = 1", "--htpp"),
             ("timeout = -1", "expected seconds"),
         ] {
-            let error = with_file(text, &[]).unwrap_err();
+            let error = options_with_file(text, &[]).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
         }
     }

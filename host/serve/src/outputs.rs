@@ -97,21 +97,21 @@ impl Part {
     /// Returns the dimensions.
     pub fn shape(&self) -> Vec<usize> {
         let mut shape = self.tensor.shape().to_vec();
-        if let (Some((_, rows)), Some(first)) = (self.rows, shape.first_mut()) {
-            *first = rows;
+        if let (Some((_, rows)), Some(first_dim)) = (self.rows, shape.first_mut()) {
+            *first_dim = rows;
         }
         shape
     }
 
     /// Returns the elements, without a copy.
     pub fn bytes(&self) -> Bytes {
-        let all = Bytes::from_owner(TensorBytes(self.tensor.clone()));
+        let all_bytes = Bytes::from_owner(TensorBytes(self.tensor.clone()));
         match (self.rows, self.tensor.shape().first()) {
-            (Some((start, rows)), Some(whole)) if *whole > 0 => {
-                let row = all.len() / whole;
-                all.slice(start * row..(start + rows) * row)
+            (Some((start, rows)), Some(total_rows)) if *total_rows > 0 => {
+                let row = all_bytes.len() / total_rows;
+                all_bytes.slice(start * row..(start + rows) * row)
             }
-            _ => all,
+            _ => all_bytes,
         }
     }
 }

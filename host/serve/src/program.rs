@@ -17,12 +17,12 @@ pub fn run_program(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             return if error.use_stderr() { 2 } else { 0 };
         }
     };
-    let served = Server::start(&options).and_then(|server| {
-        let waited = server.wait_for_signal();
+    let result = Server::start(&options).and_then(|server| {
+        let wait_result = server.wait_for_signal();
         server.stop();
-        waited
+        wait_result
     });
-    match served {
+    match result {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("error[{}]: {}", error.code, error.message);

@@ -73,22 +73,22 @@ impl Repository {
     ///
     /// # Errors
     /// If a name is invalid or duplicate, or the directory does not exist.
-    pub fn new(engine: Engine, models: &[(String, PathBuf)], folder: Option<PathBuf>) -> Result<Repository> {
-        let wrong = |message: String| ServeError::new(Status::InvalidArgument, serving::SERVE_OPTIONS, message);
+    pub fn new(engine: Engine, models: &[(String, PathBuf)], dir: Option<PathBuf>) -> Result<Repository> {
+        let option_error = |message: String| ServeError::new(Status::InvalidArgument, serving::SERVE_OPTIONS, message);
         let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
         for (name, path) in models {
-            check_name(name).map_err(|error| wrong(error.message))?;
+            check_name(name).map_err(|error| option_error(error.message))?;
             let entry = Entry { origin: Some(Origin::File(path.clone())), ..Entry::default() };
             if entries.insert(name.clone(), entry).is_some() {
                 let message =
                     format!("expected unique model names, found '{name}' twice; rename one model with NAME=FILE");
-                return Err(wrong(message));
+                return Err(option_error(message));
             }
         }
-        if let Some(folder) = folder.as_ref().filter(|folder| !folder.is_dir()) {
-            return Err(wrong(format!("--repository: expected a directory, found {}", folder.display())));
+        if let Some(dir) = dir.as_ref().filter(|dir| !dir.is_dir()) {
+            return Err(option_error(format!("--repository: expected a directory, found {}", dir.display())));
         }
-        Ok(Repository { engine, folder, entries: RwLock::new(entries), changing: Mutex::default() })
+        Ok(Repository { engine, folder: dir, entries: RwLock::new(entries), changing: Mutex::default() })
     }
 
     /// Returns the engine with the threads and backends of the models.
@@ -109,15 +109,15 @@ impl Repository {
 
     /// Adds new directories of the repository to the entries.
     fn scan(&self) {
-        let Some(folder) = &self.folder else { return };
-        let found = match std::fs::read_dir(folder) {
-            Ok(found) => found,
+        let Some(dir) = &self.folder else { return };
+        let available_versions = match std::fs::read_dir(dir) {
+            Ok(available_versions) => available_versions,
             Err(error) => {
-                tracing::error!(target: "byoc::serve", folder = %folder.display(), "cannot read the repository: {error}");
+                tracing::error!(target: "byoc::serve", dir = %dir.display(), "cannot read the repository: {error}");
                 return;
             }
         };
-        for path in found.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
+        for path in available_versions.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             if check_name(name).is_ok() && !name.starts_with('.') {
                 self.write(|entries| {
@@ -142,34 +142,35 @@ impl Repository {
     /// # Errors
     /// If the model or the version is unknown or not ready.
     pub fn find(&self, name: &str, version: &str) -> Result<Arc<Served>> {
-        let missing = |message: String| Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message));
+        let not_found = |message: String| Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message));
         self.read(|entries| {
             let Some(entry) = entries.get(name) else {
-                return missing(format!("Request for unknown model: '{}' is not found", clip(name)));
+                return not_found(format!("Request for unknown model: '{}' is not found", clip(name)));
             };
             if version.is_empty() {
                 let ready = entry.versions.values().rev().find_map(|state| match state {
-                    State::Ready(served) => Some(served.clone()),
+                    State::Ready(model) => Some(model.clone()),
                     _ => None,
                 });
                 return match ready {
-                    Some(served) => Ok(served),
-                    None => {
-                        missing(format!("Request for unknown model: '{name}' has no available versions{}", why(entry)))
-                    }
+                    Some(model) => Ok(model),
+                    None => not_found(format!(
+                        "Request for unknown model: '{name}' has no available versions{}",
+                        unavailable_reason(entry)
+                    )),
                 };
             }
-            let number = parse_version(version);
-            match number.and_then(|number| entry.versions.get(&number)) {
-                Some(State::Ready(served)) => Ok(served.clone()),
+            let version_number = parse_version(version);
+            match version_number.and_then(|version_number| entry.versions.get(&version_number)) {
+                Some(State::Ready(model)) => Ok(model.clone()),
                 Some(State::Loading) => Err(not_ready(name, version, "it is being loaded")),
                 Some(State::Unavailable(reason)) => Err(not_ready(name, version, reason)),
                 None => {
-                    let known: Vec<String> = entry.versions.keys().map(u64::to_string).collect();
-                    missing(format!(
+                    let known_versions: Vec<String> = entry.versions.keys().map(u64::to_string).collect();
+                    not_found(format!(
                         "Request for unknown model: '{name}' version {} is not found; it has version(s) [{}]",
                         clip(version),
-                        known.join(", ")
+                        known_versions.join(", ")
                     ))
                 }
             }
@@ -188,12 +189,12 @@ impl Repository {
     }
 
     /// Returns all ready versions of all models.
-    pub fn served(&self) -> Vec<Arc<Served>> {
+    pub fn ready_models(&self) -> Vec<Arc<Served>> {
         self.read(|entries| {
             let states = entries.values().flat_map(|entry| entry.versions.values());
             states
                 .filter_map(|state| match state {
-                    State::Ready(served) => Some(served.clone()),
+                    State::Ready(model) => Some(model.clone()),
                     _ => None,
                 })
                 .collect()
@@ -202,7 +203,7 @@ impl Repository {
 
     /// Returns the names of the models with a ready version.
     pub fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.served().iter().map(|served| served.name.clone()).collect();
+        let mut names: Vec<String> = self.ready_models().iter().map(|model| model.name.clone()).collect();
         names.dedup();
         names
     }
@@ -225,15 +226,15 @@ impl Repository {
     /// If the name differs, or the server has no repository directory.
     pub fn check_repository(&self, name: &str) -> Result<()> {
         let is_own =
-            |folder: &PathBuf| folder.as_os_str() == name || folder.file_name().is_some_and(|last| last == name);
+            |dir: &PathBuf| dir.as_os_str() == name || dir.file_name().is_some_and(|file_name| file_name == name);
         if name.is_empty() || self.folder.as_ref().is_some_and(is_own) {
             return Ok(());
         }
-        let own = match &self.folder {
-            Some(folder) => format!("repository named '{}'", folder.display()),
+        let index_name = match &self.folder {
+            Some(dir) => format!("repository named '{}'", dir.display()),
             None => "request without a repository, because the models are named on the command line".to_owned(),
         };
-        let message = format!("repository_name: expected a {own}, found '{}'", clip(name));
+        let message = format!("repository_name: expected a {index_name}, found '{}'", clip(name));
         Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message))
     }
 
@@ -280,7 +281,7 @@ impl Repository {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = self.load_versions(name, overrides);
         let (versions, failure) = match outcome {
-            Ok(loaded) => loaded,
+            Ok(loaded_versions) => loaded_versions,
             Err(error) => {
                 // A model without versions is listed as version 1 with its error.
                 self.write(|entries| {
@@ -298,20 +299,20 @@ impl Repository {
             }
         };
         // The old versions are dropped outside the lock, because their instances end with their last request.
-        let old = self.write(|entries| {
+        let old_versions = self.write(|entries| {
             let entry = entries.entry(name.to_owned()).or_default();
             if failure.is_some() && entry.has_ready() {
                 return versions;
             }
-            let mut old = std::mem::replace(&mut entry.versions, versions);
-            for (version, state) in &mut old {
+            let mut old_versions = std::mem::replace(&mut entry.versions, versions);
+            for (version, state) in &mut old_versions {
                 if matches!(state, State::Ready(_)) {
                     entry.versions.entry(*version).or_insert_with(|| State::Unavailable(UNLOADED.to_owned()));
                 }
             }
-            old
+            old_versions
         });
-        drop(old);
+        drop(old_versions);
         match failure {
             Some(failure) => Err(failure),
             None => {
@@ -340,7 +341,7 @@ impl Repository {
             (None, _) if !overrides.files.is_empty() => {
                 return Err(ServeError::repository("expected the parameter 'config' with files, found none"));
             }
-            (None, Some(Origin::Folder(folder))) => read_config(folder)?,
+            (None, Some(Origin::Folder(dir))) => read_config(dir)?,
             (None, _) => ConfigFile::default(),
         };
         let sources = sources(origin.as_ref(), &file, overrides)?;
@@ -359,7 +360,7 @@ impl Repository {
                 entry.stats.entry(version).or_default().clone()
             });
             let state = match load::load(&self.engine, name, &file, source, stats) {
-                Ok(served) => State::Ready(Arc::new(served)),
+                Ok(model) => State::Ready(Arc::new(model)),
                 Err(error) => {
                     let reason = error.to_string();
                     failure.get_or_insert(ServeError {
@@ -381,13 +382,13 @@ impl Repository {
     /// If the model is unknown.
     pub fn unload(&self, name: &str) -> Result<()> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.write(|entries| {
+        let old_versions = self.write(|entries| {
             let entry = entries.get_mut(name)?;
             let unloaded =
                 entry.versions.keys().map(|version| (*version, State::Unavailable(UNLOADED.to_owned()))).collect();
             Some(std::mem::replace(&mut entry.versions, unloaded))
         });
-        if old.is_none() {
+        if old_versions.is_none() {
             let message =
                 format!("failed to unload '{}': expected a known model, found none with this name", clip(name));
             return Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message));
@@ -403,7 +404,7 @@ impl Entry {
     }
 }
 
-fn why(entry: &Entry) -> String {
+fn unavailable_reason(entry: &Entry) -> String {
     let reason = entry.versions.values().rev().find_map(|state| match state {
         State::Unavailable(reason) => Some(reason),
         _ => None,
@@ -436,8 +437,8 @@ fn check_name(name: &str) -> Result<()> {
     Err(ServeError::bad_request(message))
 }
 
-fn read_config(folder: &Path) -> Result<ConfigFile> {
-    let path = folder.join("config.pbtxt");
+fn read_config(dir: &Path) -> Result<ConfigFile> {
+    let path = dir.join("config.pbtxt");
     let size = match std::fs::metadata(&path) {
         Ok(data) => data.len(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ConfigFile::default()),
@@ -463,54 +464,54 @@ fn sources(origin: Option<&Origin>, file: &ConfigFile, overrides: &Overrides) ->
     match origin {
         Some(Origin::File(path)) => {
             let file_name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            let folder = path.parent().map(Path::to_owned);
-            Ok(vec![VersionSource { version: 1, source: Source::Path(path.clone()), file_name, folder }])
+            let dir = path.parent().map(Path::to_owned);
+            Ok(vec![VersionSource { version: 1, source: Source::Path(path.clone()), file_name, folder: dir }])
         }
-        Some(Origin::Folder(folder)) => {
-            let mut found: Vec<u64> = std::fs::read_dir(folder)
-                .map_err(|error| ServeError::repository(format!("cannot read {}: {error}", folder.display())))?
+        Some(Origin::Folder(dir)) => {
+            let mut found_versions: Vec<u64> = std::fs::read_dir(dir)
+                .map_err(|error| ServeError::repository(format!("cannot read {}: {error}", dir.display())))?
                 .flatten()
                 .filter(|entry| entry.path().is_dir())
                 .filter_map(|entry| entry.file_name().to_str().and_then(parse_version))
                 .collect();
-            found.sort_unstable();
-            let versions = select(file, &found)?;
+            found_versions.sort_unstable();
+            let versions = select(file, &found_versions)?;
             if versions.is_empty() {
                 let message = format!(
                     "{}: expected a directory per version, such as 1, found {}",
-                    folder.display(),
-                    if found.is_empty() {
+                    dir.display(),
+                    if found_versions.is_empty() {
                         "none".to_owned()
                     } else {
-                        format!("{found:?}, none of which version_policy selects")
+                        format!("{found_versions:?}, none of which version_policy selects")
                     }
                 );
                 return Err(ServeError::repository(message));
             }
-            versions.into_iter().map(|version| stored_source(folder, version, file)).collect()
+            versions.into_iter().map(|version| stored_source(dir, version, file)).collect()
         }
         None => Ok(Vec::new()),
     }
 }
 
-fn select(file: &ConfigFile, found: &[u64]) -> Result<Vec<u64>> {
-    let choice = file.config.version_policy.as_ref().and_then(|policy| policy.choice.as_ref());
-    match choice {
-        Some(VersionPolicyChoice::All(_)) => Ok(found.to_vec()),
+fn select(file: &ConfigFile, available_versions: &[u64]) -> Result<Vec<u64>> {
+    let version_policy = file.config.version_policy.as_ref().and_then(|policy| policy.choice.as_ref());
+    match version_policy {
+        Some(VersionPolicyChoice::All(_)) => Ok(available_versions.to_vec()),
         Some(VersionPolicyChoice::Specific(specific)) => {
-            let wanted: Vec<u64> = specific.versions.iter().map(|&version| version as u64).collect();
-            match wanted.iter().find(|version| !found.contains(version)) {
-                Some(missing) => Err(ServeError::repository(format!(
-                    "version_policy.specific: expected versions of {found:?}, found {missing}"
+            let requested_versions: Vec<u64> = specific.versions.iter().map(|&version| version as u64).collect();
+            match requested_versions.iter().find(|version| !available_versions.contains(version)) {
+                Some(not_found) => Err(ServeError::repository(format!(
+                    "version_policy.specific: expected versions of {available_versions:?}, found {not_found}"
                 ))),
-                None => Ok(wanted),
+                None => Ok(requested_versions),
             }
         }
-        Some(VersionPolicyChoice::Latest(latest)) => {
-            let count = (latest.num_versions as usize).max(1);
-            Ok(found[found.len().saturating_sub(count)..].to_vec())
+        Some(VersionPolicyChoice::Latest(latest_versions)) => {
+            let count = (latest_versions.num_versions as usize).max(1);
+            Ok(available_versions[available_versions.len().saturating_sub(count)..].to_vec())
         }
-        None => Ok(found.last().copied().into_iter().collect()),
+        None => Ok(available_versions.last().copied().into_iter().collect()),
     }
 }
 
@@ -526,37 +527,38 @@ fn file_names(file: &ConfigFile) -> Result<Vec<&str>> {
     Ok(vec![name])
 }
 
-fn stored_source(folder: &Path, version: u64, file: &ConfigFile) -> Result<VersionSource> {
-    let within = folder.join(version.to_string());
+fn stored_source(dir: &Path, version: u64, file: &ConfigFile) -> Result<VersionSource> {
+    let version_dir = dir.join(version.to_string());
     let names = file_names(file)?;
-    let found = names.iter().find(|name| within.join(name).exists()).ok_or_else(|| load::no_file(&within, &names))?;
-    let mut path = within.join(found);
+    let available_versions =
+        names.iter().find(|name| version_dir.join(name).exists()).ok_or_else(|| load::no_file(&version_dir, &names))?;
+    let mut path = version_dir.join(available_versions);
     // A directory with this name contains a model and its external data.
     if path.is_dir() {
         path = path.join("model.onnx");
     }
     let file_name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    Ok(VersionSource { version, source: Source::Path(path), file_name, folder: Some(folder.to_owned()) })
+    Ok(VersionSource { version, source: Source::Path(path), file_name, folder: Some(dir.to_owned()) })
 }
 
 /// Returns the sources sent by a client.
 fn sent_sources(file: &ConfigFile, overrides: &Overrides) -> Result<Vec<VersionSource>> {
     let names = file_names(file)?;
-    let mut sent: BTreeMap<u64, (&str, &Bytes)> = BTreeMap::new();
+    let mut sent_files: BTreeMap<u64, (&str, &Bytes)> = BTreeMap::new();
     for (path, bytes) in &overrides.files {
         let (version, name) = path.split_once('/').unwrap_or_default();
         match parse_version(version) {
-            Some(version) if names.contains(&name) => sent.insert(version, (name, bytes)),
+            Some(version) if names.contains(&name) => sent_files.insert(version, (name, bytes)),
             _ => {
                 let message = format!("expected files file:VERSION/{}, found file:{}", names.join(" or "), clip(path));
                 return Err(ServeError::repository(message));
             }
         };
     }
-    let found: Vec<u64> = sent.keys().copied().collect();
-    let versions = select(file, &found)?;
+    let available_versions: Vec<u64> = sent_files.keys().copied().collect();
+    let versions = select(file, &available_versions)?;
     let source = |version: u64| {
-        let (name, bytes) = sent.get(&version)?;
+        let (name, bytes) = sent_files.get(&version)?;
         let source = Source::Bytes { bytes: (*bytes).clone(), folder: None };
         Some(VersionSource { version, source, file_name: (*name).to_owned(), folder: None })
     };

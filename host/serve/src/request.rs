@@ -54,14 +54,14 @@ impl Param {
     }
 
     fn wrong(&self, name: &str, expected: &str) -> ServeError {
-        let found = match self {
+        let value_text = match self {
             Param::Bool(value) => value.to_string(),
             Param::Int(value) => value.to_string(),
             Param::Uint(value) => value.to_string(),
             Param::Float(value) => value.to_string(),
             Param::Text(value) => format!("{:?}", value.chars().take(40).collect::<String>()),
         };
-        ServeError::bad_request(format!("parameter '{name}': expected {expected}, found {found}"))
+        ServeError::bad_request(format!("parameter '{name}': expected {expected}, found {value_text}"))
     }
 }
 
@@ -171,16 +171,16 @@ pub fn take_shared(params: &mut Params) -> Result<Option<SharedSpan>> {
 /// # Errors
 /// If a parameter has the wrong type or value, or parameters conflict.
 pub fn requested_output(name: String, mut params: Params) -> Result<RequestedOutput> {
-    let shared = take_shared(&mut params)?;
+    let shared_span = take_shared(&mut params)?;
     let binary = params.remove("binary_data").map(|value| value.bool("binary_data")).transpose()?;
     let classes = params.remove("classification").map_or(Ok(0), |value| value.count("classification"))?;
-    if shared.is_some() && (classes > 0 || binary == Some(true)) {
+    if shared_span.is_some() && (classes > 0 || binary == Some(true)) {
         let other = if classes > 0 { "classification" } else { "binary_data" };
         return Err(ServeError::bad_request(format!(
             "output '{name}': expected shared memory or '{other}', found both"
         )));
     }
-    Ok(RequestedOutput { name, classes, shared, binary })
+    Ok(RequestedOutput { name, classes, shared: shared_span, binary })
 }
 
 /// Checks a parameter of an unload request. The only known parameter has no effect, because no model depends on another

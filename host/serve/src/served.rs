@@ -72,7 +72,7 @@ impl Served {
         }
     }
 
-    /// Serves a request that arrived at `arrived`.
+    /// Serves a request that arrived at `arrival`.
     ///
     /// # Errors
     /// If the request does not match the model, exceeds a limit or its deadline, or its run fails.
@@ -80,11 +80,11 @@ impl Served {
         &self,
         request: InferRequest,
         regions: &Regions,
-        arrived: Instant,
+        arrival: Instant,
         deadline: Instant,
     ) -> Result<InferResponse> {
         // If the client disconnects, this future is dropped, and the request is counted as canceled.
-        let mut outcome = Outcome { stats: &self.stats, arrived, reason: FailReason::Canceled, done: false };
+        let mut outcome = Outcome { stats: &self.stats, arrived: arrival, reason: FailReason::Canceled, done: false };
         let id = request.id.clone();
         let result = self.infer_counted(request, regions, deadline, &mut outcome).await;
         if let Err(error) = &result {
@@ -127,27 +127,28 @@ impl Served {
                 _ => {}
             }
         }
-        let requested = self.check_outputs(outputs, regions)?;
+        let requested_outputs = self.check_outputs(outputs, regions)?;
         let in_place = self.take_inputs(inputs, regions, &mut job)?;
-        job.memory = self.output_memory(&requested)?;
+        job.memory = self.output_memory(&requested_outputs)?;
         let rows = job.rows;
-        let done = self.scheduler.run(job).await?;
+        let result = self.scheduler.run(job).await?;
         in_place.iter().try_for_each(|(region, span)| region.check_intact(span))?;
-        let outputs = requested.into_iter().map(|output| self.output(output, &done)).collect::<Result<Vec<_>>>()?;
+        let outputs =
+            requested_outputs.into_iter().map(|output| self.output(output, &result)).collect::<Result<Vec<_>>>()?;
         outcome.done = true;
-        self.stats.succeeded(rows.max(1) as u64, done.queue, &done.times, outcome.arrived.elapsed());
+        self.stats.record_success(rows.max(1) as u64, result.queue, &result.times, outcome.arrived.elapsed());
         Ok(InferResponse { model: self.name.clone(), version: self.version.to_string(), id, outputs })
     }
 
     /// Resolves the requested outputs. The request retains its shared-memory regions even if a client unregisters them.
     fn check_outputs(&self, outputs: Vec<RequestedOutput>, regions: &Regions) -> Result<Vec<Wanted>> {
         if outputs.is_empty() {
-            let all = |at| Wanted { at, output: RequestedOutput::default(), place: None };
-            return Ok((0..self.outputs.len()).map(all).collect());
+            let default_request = |index| Wanted { at: index, output: RequestedOutput::default(), place: None };
+            return Ok((0..self.outputs.len()).map(default_request).collect());
         }
-        let mut wanted: Vec<Wanted> = Vec::with_capacity(outputs.len());
+        let mut requested: Vec<Wanted> = Vec::with_capacity(outputs.len());
         for output in outputs {
-            let Some(at) = self.outputs.iter().position(|spec| spec.name == output.name) else {
+            let Some(index) = self.outputs.iter().position(|spec| spec.name == output.name) else {
                 let names: Vec<&str> = self.outputs.iter().map(|spec| spec.name.as_str()).collect();
                 let message = format!(
                     "unexpected inference output '{}' for model '{}': expected one of {names:?}",
@@ -156,14 +157,14 @@ impl Served {
                 );
                 return Err(ServeError::bad_tensor(message));
             };
-            if wanted.iter().any(|other| other.at == at) {
+            if requested.iter().any(|other| other.at == index) {
                 let message = format!("expected each output once, found '{}' twice", output.name);
                 return Err(ServeError::bad_tensor(message));
             }
-            let place = output.shared.as_ref().map(|span| regions.locate(span)).transpose()?;
-            wanted.push(Wanted { at, output, place });
+            let region_span = output.shared.as_ref().map(|span| regions.locate(span)).transpose()?;
+            requested.push(Wanted { at: index, output, place: region_span });
         }
-        Ok(wanted)
+        Ok(requested)
     }
 
     /// Returns memory for the outputs of a model of known dimensions, if the request has shared memory for one of them that
@@ -174,12 +175,12 @@ impl Served {
             let Some(shape) = port.ty.shape() else { return Ok(None) };
             outputs.push((port.ty.dtype, shape, None));
         }
-        for wanted in requested {
-            let (Some(span), Some((region, at))) = (&wanted.output.shared, &wanted.place) else { continue };
-            let Some((dtype, shape, memory)) = outputs.get_mut(wanted.at) else { continue };
+        for request in requested {
+            let (Some(span), Some((region, index))) = (&request.output.shared, &request.place) else { continue };
+            let Some((dtype, shape, memory)) = outputs.get_mut(request.at) else { continue };
             let size = byte_count(*dtype, shape).unwrap_or(usize::MAX);
             if is_in_place(*dtype, size) && size as u64 <= span.byte_size {
-                *memory = region.borrow_writable(*at, size);
+                *memory = region.borrow_writable(*index, size);
             }
         }
         if outputs.iter().all(|(.., memory)| memory.is_none()) {
@@ -201,8 +202,8 @@ impl Served {
         let mut rows = None;
         let mut tensors: Vec<Option<Tensor>> = vec![None; self.inputs.len()];
         for input in inputs {
-            let Some(at) = self.inputs.iter().position(|spec| spec.name == input.name) else { continue };
-            let spec = &self.inputs[at];
+            let Some(index) = self.inputs.iter().position(|spec| spec.name == input.name) else { continue };
+            let spec = &self.inputs[index];
             if input.datatype != spec.datatype() {
                 return Err(ServeError::bad_tensor(format!(
                     "inference input '{}' data-type is '{}', but model '{}' expects '{}'",
@@ -214,17 +215,17 @@ impl Served {
             }
             let shape = self.check_shape(spec, &input.shape)?;
             if batched {
-                let first = shape.first().copied().unwrap_or_default();
-                if *rows.get_or_insert(first) != first {
+                let row_count = shape.first().copied().unwrap_or_default();
+                if *rows.get_or_insert(row_count) != row_count {
                     return Err(ServeError::bad_tensor(format!(
-                        "input '{}' batch size does not match other inputs for '{}': expected {}, found {first}",
+                        "input '{}' batch size does not match other inputs for '{}': expected {}, found {row_count}",
                         spec.name,
                         self.name,
                         rows.unwrap_or_default()
                     )));
                 }
             }
-            tensors[at] = Some(self.tensor(spec, &shape, input.data, regions, &mut in_place)?);
+            tensors[index] = Some(self.tensor(spec, &shape, input.data, regions, &mut in_place)?);
         }
         job.rows = rows.unwrap_or(1);
         job.inputs = tensors.into_iter().flatten().collect();
@@ -238,33 +239,33 @@ impl Served {
                 return Err(ServeError::bad_tensor(message));
             }
         }
-        let missing: Vec<&str> = self.inputs.iter().map(|spec| spec.name.as_str()).collect();
-        let missing: Vec<&str> =
-            missing.into_iter().filter(|name| !inputs.iter().any(|input| input.name == *name)).collect();
+        let missing_names: Vec<&str> = self.inputs.iter().map(|spec| spec.name.as_str()).collect();
+        let missing_names: Vec<&str> =
+            missing_names.into_iter().filter(|name| !inputs.iter().any(|input| input.name == *name)).collect();
         let unknown = inputs.iter().find(|input| !self.inputs.iter().any(|spec| spec.name == input.name));
-        if missing.is_empty() && unknown.is_none() {
+        if missing_names.is_empty() && unknown.is_none() {
             return Ok(());
         }
-        let given: Vec<&str> = inputs.iter().take(64).map(|input| clip(&input.name)).collect();
+        let given_names: Vec<&str> = inputs.iter().take(64).map(|input| clip(&input.name)).collect();
         if let (Some(unknown), true) = (unknown, inputs.len() == self.inputs.len()) {
             return Err(ServeError::bad_tensor(format!(
                 "unexpected inference input '{}' for model '{}': missing required input(s) {}",
                 clip(&unknown.name),
                 self.name,
-                names(&missing)
+                names(&missing_names)
             )));
         }
-        let missing = if missing.is_empty() {
+        let missing_names = if missing_names.is_empty() {
             String::new()
         } else {
-            format!(", but missing required input(s) {}", names(&missing))
+            format!(", but missing required input(s) {}", names(&missing_names))
         };
         Err(ServeError::bad_tensor(format!(
-            "expected {} inputs but got {} inputs for model '{}'. Got input(s) {}{missing}.",
+            "expected {} inputs but got {} inputs for model '{}'. Got input(s) {}{missing_names}.",
             self.inputs.len(),
             inputs.len(),
             self.name,
-            names(&given)
+            names(&given_names)
         )))
     }
 
@@ -275,7 +276,7 @@ impl Served {
             && shape
                 .iter()
                 .zip(&spec.shape)
-                .all(|(&found, &expected)| found >= 0 && (expected < 0 || found == expected));
+                .all(|(&actual, &expected)| actual >= 0 && (expected < 0 || actual == expected));
         let sizes: Option<Vec<usize>> = shape.iter().map(|&size| usize::try_from(size).ok()).collect();
         let Some(sizes) = sizes.filter(|_| agrees) else {
             let note = if batched {
@@ -312,12 +313,12 @@ impl Served {
             let message = format!("input '{}': the size of shape {shape:?} exceeds the address space", spec.name);
             return Err(ServeError::bad_tensor(message));
         };
-        let check = |found: u64| {
-            if found == expected as u64 {
+        let check = |size: u64| {
+            if size == expected as u64 {
                 return Ok(());
             }
             Err(ServeError::bad_tensor(format!(
-                "input '{}' got unexpected byte size {found}, expected {expected}",
+                "input '{}' got unexpected byte size {size}, expected {expected}",
                 spec.name
             )))
         };
@@ -328,8 +329,8 @@ impl Served {
             }
             InputData::Shared(span) => {
                 check(span.byte_size)?;
-                let (region, at) = regions.locate(&span)?;
-                match is_in_place(spec.dtype, expected).then(|| region.borrow(at, expected)).flatten() {
+                let (region, index) = regions.locate(&span)?;
+                match is_in_place(spec.dtype, expected).then(|| region.borrow(index, expected)).flatten() {
                     Some(bytes) => {
                         in_place.push((region, span));
                         Arc::new(bytes)
@@ -339,9 +340,9 @@ impl Served {
             }
         };
         if spec.dtype == DType::Bool
-            && let Some(wrong) = (*storage).as_ref().iter().find(|byte| **byte > 1)
+            && let Some(invalid_byte) = (*storage).as_ref().iter().find(|byte| **byte > 1)
         {
-            let message = format!("input '{}': expected Booleans of 0 or 1, found a byte of {wrong}", spec.name);
+            let message = format!("input '{}': expected Booleans of 0 or 1, found a byte of {invalid_byte}", spec.name);
             return Err(ServeError::bad_tensor(message));
         }
         let tensor = Tensor::from_storage(spec.dtype, shape, storage)
@@ -355,9 +356,9 @@ impl Served {
     }
 
     fn output(&self, wanted: Wanted, done: &Done) -> Result<OutputTensor> {
-        let Wanted { at, output: requested, place } = wanted;
-        let spec = &self.outputs[at];
-        let Some(part) = done.outputs.get(at) else {
+        let Wanted { at: index, output: requested, place } = wanted;
+        let spec = &self.outputs[index];
+        let Some(part) = done.outputs.get(index) else {
             let message = format!("expected output '{}', found {} outputs", spec.name, done.outputs.len());
             return Err(ServeError::new(Status::Internal, serving::BAD_TENSOR, message));
         };
@@ -380,7 +381,7 @@ impl Served {
         let bytes = part.bytes();
         let data = match requested.shared.zip(place) {
             None => OutputData::Bytes(bytes),
-            Some((mut span, (region, at))) => {
+            Some((mut span, (region, index))) => {
                 let size = bytes.len() as u64;
                 if size > span.byte_size {
                     return Err(ServeError::new(
@@ -396,7 +397,7 @@ impl Served {
                 if part.is_in_place {
                     region.check_intact(&span)?;
                 } else {
-                    region.write(&span, at, &bytes)?;
+                    region.write(&span, index, &bytes)?;
                 }
                 span.byte_size = size;
                 OutputData::Shared(span)
@@ -415,12 +416,12 @@ impl Served {
         let values =
             Tensor::from_bytes(spec.dtype, &shape, &bytes).map(|tensor| tensor.view().to_f64s()).unwrap_or_default();
         let classes = values.len().checked_div(rows).unwrap_or_default();
-        let shown = usize::try_from(wanted).unwrap_or(usize::MAX).min(classes);
+        let class_count = usize::try_from(wanted).unwrap_or(usize::MAX).min(classes);
         let mut text = Vec::new();
         for row in values.chunks(classes.max(1)) {
             let mut order: Vec<usize> = (0..row.len()).collect();
             order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
-            for &class in &order[..shown.min(order.len())] {
+            for &class in &order[..class_count.min(order.len())] {
                 let mut entry = format!("{:.6}:{class}", row[class]);
                 if let Some(label) = spec.labels.get(class) {
                     entry.push(':');
@@ -430,8 +431,8 @@ impl Served {
                 text.extend_from_slice(entry.as_bytes());
             }
         }
-        let shown = shown as i64;
-        (if batched { vec![rows as i64, shown] } else { vec![shown] }, text.into())
+        let class_count = class_count as i64;
+        (if batched { vec![rows as i64, class_count] } else { vec![class_count] }, text.into())
     }
 }
 
@@ -453,18 +454,21 @@ struct Outcome<'a> {
 impl Drop for Outcome<'_> {
     fn drop(&mut self) {
         if !self.done {
-            self.stats.failed(self.reason, self.arrived.elapsed());
+            self.stats.record_failure(self.reason, self.arrived.elapsed());
         }
     }
 }
 
 /// Returns a shape with a batch dimension and one unknown dimension resolved.
 pub fn resolve(dims: &[i64], batch: &[usize], count: usize) -> Option<Vec<usize>> {
-    let known = dims.iter().filter(|&&size| size >= 0).map(|&size| size as usize).chain(batch.iter().copied());
-    let rest = known.into_iter().try_fold(1usize, usize::checked_mul).and_then(|known| count.checked_div(known));
+    let known_sizes = dims.iter().filter(|&&size| size >= 0).map(|&size| size as usize).chain(batch.iter().copied());
+    let inferred_size = known_sizes
+        .into_iter()
+        .try_fold(1usize, usize::checked_mul)
+        .and_then(|known_sizes| count.checked_div(known_sizes));
     let mut shape = batch.to_vec();
     for &size in dims {
-        shape.push(if size >= 0 { size as usize } else { rest? });
+        shape.push(if size >= 0 { size as usize } else { inferred_size? });
     }
     (element_count(&shape)? == count).then_some(shape)
 }
@@ -476,8 +480,8 @@ pub fn dims(shape: &[i64]) -> String {
 }
 
 fn names(names: &[&str]) -> String {
-    let quoted: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
-    format!("[{}]", quoted.join(","))
+    let quoted_names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+    format!("[{}]", quoted_names.join(","))
 }
 
 /// Truncates a name from a request for messages.
@@ -491,35 +495,36 @@ pub fn clip(name: &str) -> &str {
 /// If the model has no tensor with that name, or its type differs.
 pub fn check_spec(
     kind: &str,
-    given: &[(String, i32, Vec<i64>, Option<Vec<i64>>)],
+    given_names: &[(String, i32, Vec<i64>, Option<Vec<i64>>)],
     specs: &mut [Spec],
     batched: bool,
 ) -> Result<()> {
-    for (name, data_type, outer, reshape) in given {
+    for (name, data_type, outer, reshape) in given_names {
         let Some(spec) = specs.iter_mut().find(|spec| spec.name == *name) else {
-            let known: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
-            let message = format!("expected an {kind} of the model, found '{name}'; the model has {}", names(&known));
+            let known_sizes: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+            let message =
+                format!("expected an {kind} of the model, found '{name}'; the model has {}", names(&known_sizes));
             return Err(ServeError::repository(message));
         };
-        let number = Datatype::Fixed(spec.dtype).number();
-        if *data_type != 0 && *data_type != number {
+        let datatype_number = Datatype::Fixed(spec.dtype).number();
+        if *data_type != 0 && *data_type != datatype_number {
             return Err(ServeError::repository(format!(
                 "{kind} '{name}': expected data_type {} as in the model, found {}",
-                config_name(number),
+                config_name(datatype_number),
                 config_name(*data_type)
             )));
         }
         let batch = usize::from(batched);
         let inner = &spec.shape[batch.min(spec.shape.len())..];
-        let compared = reshape.as_ref().unwrap_or(outer);
-        let agrees = compared.len() == inner.len()
-            && compared.iter().zip(inner).all(|(given, model)| *model < 0 || given == model);
+        let outer_dims = reshape.as_ref().unwrap_or(outer);
+        let agrees = outer_dims.len() == inner.len()
+            && outer_dims.iter().zip(inner).all(|(given_names, model)| *model < 0 || given_names == model);
         if !agrees {
             let note = if batched { ", without the batch dimension, which max_batch_size > 0 adds" } else { "" };
             return Err(ServeError::repository(format!(
                 "{kind} '{name}': expected dims {} as in the model{note}, found {}",
                 dims(inner),
-                dims(compared)
+                dims(outer_dims)
             )));
         }
         let unknown = |dims: &[i64]| dims.iter().filter(|size| **size < 0).count();

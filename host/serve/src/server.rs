@@ -87,7 +87,7 @@ impl Server {
                     ServeError::new(Status::Internal, runtime::NO_THREADS, message)
                 },
             )?;
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stop_receiver) = watch::channel(false);
         let routers = [
             ("http", &options.http, http::router(app.clone())),
             ("grpc", &options.grpc, grpc::router(app.clone())),
@@ -95,14 +95,14 @@ impl Server {
         ];
         let mut listeners = Vec::new();
         let mut addresses = [None; 3];
-        for ((flag, address, router), at) in routers.into_iter().zip(&mut addresses) {
+        for ((flag, address, router), address_slot) in routers.into_iter().zip(&mut addresses) {
             if let Some(listener) = runtime.block_on(listen::listen(flag, address))? {
-                *at = listener.local_addr().ok();
+                *address_slot = listener.local_addr().ok();
                 listeners.push((listener, router));
             }
         }
         let serve = |(listener, router)| {
-            runtime.spawn(listen::serve(listener, router, connections.clone(), threads.clone(), stopped.clone()))
+            runtime.spawn(listen::serve(listener, router, connections.clone(), threads.clone(), stop_receiver.clone()))
         };
         let tasks = listeners.into_iter().map(serve).collect();
         let [http, grpc, metrics] = addresses;

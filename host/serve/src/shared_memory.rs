@@ -41,23 +41,23 @@ pub struct Region {
 /// Registered regions by name.
 #[derive(Debug)]
 pub struct Regions {
-    allowed: bool,
+    is_allowed: bool,
     regions: RwLock<BTreeMap<String, Arc<Region>>>,
 }
 
 impl Regions {
-    /// Creates an empty table. If `allowed` is false, every operation on it fails.
-    pub fn new(allowed: bool) -> Regions {
-        Regions { allowed, regions: RwLock::default() }
+    /// Creates an empty table. If `is_allowed` is false, every operation on it fails.
+    pub fn new(is_allowed: bool) -> Regions {
+        Regions { is_allowed, regions: RwLock::default() }
     }
 
     /// Returns true if shared memory is allowed.
     pub fn are_allowed(&self) -> bool {
-        self.allowed
+        self.is_allowed
     }
 
     fn check_allowed(&self) -> Result<()> {
-        if self.allowed {
+        if self.is_allowed {
             return Ok(());
         }
         Err(ServeError::not_served("shared memory is disabled; start the server with --allow-shared-memory"))
@@ -69,12 +69,12 @@ impl Regions {
     /// If the name is already registered, the object cannot be opened, or the region exceeds the object.
     pub fn register(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<()> {
         self.check_allowed()?;
-        let wrong = |message: String| Err(ServeError::new(Status::InvalidArgument, SHARED_MEMORY, message));
+        let invalid_request = |message: String| Err(ServeError::new(Status::InvalidArgument, SHARED_MEMORY, message));
         if name.is_empty() || key.trim_start_matches('/').is_empty() {
-            return wrong("expected a region name and an object key, found an empty string".into());
+            return invalid_request("expected a region name and an object key, found an empty string".into());
         }
         if key.trim_start_matches('/').contains('/') || key.contains('\0') {
-            return wrong(format!("expected a key without inner slashes or NUL, found {key:?}"));
+            return invalid_request(format!("expected a key without inner slashes or NUL, found {key:?}"));
         }
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
         if regions.contains_key(name) {
@@ -82,7 +82,7 @@ impl Regions {
             return Err(ServeError::new(Status::AlreadyExists, SHARED_MEMORY, message));
         }
         if regions.len() == MAX_REGIONS {
-            return wrong(format!("expected at most {MAX_REGIONS} shared-memory regions, found more"));
+            return invalid_request(format!("expected at most {MAX_REGIONS} shared-memory regions, found more"));
         }
         let path = format!("/{}", key.trim_start_matches('/'));
         let file = shm::open(path.as_str(), shm::OFlags::RDWR, Mode::empty()).map_err(|error| {
@@ -92,7 +92,7 @@ impl Regions {
         let file = File::from(file);
         let size = file.metadata().map(|data| data.len()).unwrap_or(0);
         if offset.checked_add(byte_size).is_none_or(|end| end > size) {
-            return wrong(format!(
+            return invalid_request(format!(
                 "failed to register shared memory region '{name}': expected offset {offset} + {byte_size} bytes inside \
                  the object '{key}', found an object of {size} bytes"
             ));
@@ -155,8 +155,8 @@ impl Regions {
             );
             return Err(ServeError::new(Status::InvalidArgument, SHARED_MEMORY, message));
         }
-        let at = region.offset + span.offset;
-        Ok((region, at))
+        let offset = region.offset + span.offset;
+        Ok((region, offset))
     }
 
     /// Reads a span into a 64-byte aligned buffer, so that a tensor needs no further copy.
@@ -165,7 +165,7 @@ impl Regions {
     /// As for [`Regions::locate`], or if the object was shrunk or memory is exhausted.
     pub fn read(&self, span: &SharedSpan) -> Result<Copied> {
         const ALIGN: usize = 64;
-        let (region, at) = self.locate(span)?;
+        let (region, offset) = self.locate(span)?;
         let no_memory = |error: String| ServeError::overloaded(format!("not enough memory for an input: {error}"));
         let size = usize::try_from(span.byte_size).map_err(|error| no_memory(error.to_string()))?;
         let charge = Charge::new(size).map_err(|error| no_memory(error.to_string()))?;
@@ -175,11 +175,11 @@ impl Regions {
         buffer.resize(start, 0);
         // The buffer is not zero-filled, because that would take as long as the copy.
         while buffer.len() < start + size {
-            let done = (buffer.len() - start) as u64;
-            match pread(&region.file, spare_capacity(&mut buffer), at + done) {
-                Ok(0) => return Err(shrunk(span, &region, &std::io::ErrorKind::UnexpectedEof.into())),
+            let copied_len = (buffer.len() - start) as u64;
+            match pread(&region.file, spare_capacity(&mut buffer), offset + copied_len) {
+                Ok(0) => return Err(shrunk_region(span, &region, &std::io::ErrorKind::UnexpectedEof.into())),
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(shrunk(span, &region, &error.into())),
+                Err(error) => return Err(shrunk_region(span, &region, &error.into())),
             }
         }
         buffer.truncate(start + size);
@@ -217,13 +217,13 @@ impl Region {
 
     /// Borrows the bytes at an offset of the object for a tensor that is read in place. `None` if the tensor has to be
     /// copied.
-    pub fn borrow(&self, at: u64, size: usize) -> Option<Span> {
-        self.mapping()?.read(usize::try_from(at - self.offset).ok()?, size)
+    pub fn borrow(&self, offset: u64, size: usize) -> Option<Span> {
+        self.mapping()?.read(usize::try_from(offset - self.offset).ok()?, size)
     }
 
     /// Same as [`Region::borrow`], for a tensor that is written.
-    pub fn borrow_writable(&self, at: u64, size: usize) -> Option<WritableSpan> {
-        self.mapping()?.write(usize::try_from(at - self.offset).ok()?, size)
+    pub fn borrow_writable(&self, offset: u64, size: usize) -> Option<WritableSpan> {
+        self.mapping()?.write(usize::try_from(offset - self.offset).ok()?, size)
     }
 
     /// Checks after a run that the tensors that it used in place existed until its end.
@@ -233,7 +233,7 @@ impl Region {
     pub fn check_intact(&self, span: &SharedSpan) -> Result<()> {
         match self.mapping.get() {
             Some(Some(mapping)) if mapping.is_lost() => {
-                Err(shrunk(span, self, &std::io::ErrorKind::UnexpectedEof.into()))
+                Err(shrunk_region(span, self, &std::io::ErrorKind::UnexpectedEof.into()))
             }
             _ => Ok(()),
         }
@@ -243,17 +243,17 @@ impl Region {
     ///
     /// # Errors
     /// If the object was shrunk, or the write fails.
-    pub fn write(&self, span: &SharedSpan, at: u64, bytes: &[u8]) -> Result<()> {
+    pub fn write(&self, span: &SharedSpan, offset: u64, bytes: &[u8]) -> Result<()> {
         // A write past the end would enlarge the object.
         let size = self.file.metadata().map(|data| data.len()).unwrap_or(0);
-        if at.checked_add(bytes.len() as u64).is_none_or(|end| end > size) {
-            return Err(shrunk(span, self, &std::io::ErrorKind::UnexpectedEof.into()));
+        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > size) {
+            return Err(shrunk_region(span, self, &std::io::ErrorKind::UnexpectedEof.into()));
         }
-        self.file.write_all_at(bytes, at).map_err(|error| shrunk(span, self, &error))
+        self.file.write_all_at(bytes, offset).map_err(|error| shrunk_region(span, self, &error))
     }
 }
 
-fn shrunk(span: &SharedSpan, region: &Region, error: &std::io::Error) -> ServeError {
+fn shrunk_region(span: &SharedSpan, region: &Region, error: &std::io::Error) -> ServeError {
     let size = region.file.metadata().map(|data| data.len()).unwrap_or(0);
     let message = format!(
         "shared memory region '{}': expected {} bytes at offset {} of the object '{}', found an object of {size} bytes: {error}",

@@ -149,8 +149,8 @@ impl Default for Numbers {
 impl Numbers {
     /// Returns the response statistics; each request has exactly one response.
     fn responses(&self) -> InferResponseStatistics {
-        let cancel = FailReason::ALL.iter().position(|known| known.0 == FailReason::Canceled);
-        let cancel = cancel.and_then(|at| self.failures.get(at)).copied().unwrap_or_default();
+        let cancel = FailReason::ALL.iter().position(|entry| entry.0 == FailReason::Canceled);
+        let cancel = cancel.and_then(|index| self.failures.get(index)).copied().unwrap_or_default();
         let fail = Total { count: self.fail.count - cancel.count, ns: self.fail.ns.saturating_sub(cancel.ns) };
         InferResponseStatistics {
             compute_infer: self.compute_infer.message(),
@@ -178,64 +178,64 @@ impl Stats {
     }
 
     /// Records a batch execution.
-    pub fn executed(&self, batch: u64, times: &Times) {
-        let mut numbers = self.lock();
-        numbers.execution_count += 1;
-        let totals = numbers.batches.entry(batch).or_default();
-        for (total, time) in totals.iter_mut().zip([times.input, times.infer, times.output]) {
-            total.add(1, time);
+    pub fn record_execution(&self, batch: u64, times: &Times) {
+        let mut counters = self.lock();
+        counters.execution_count += 1;
+        let sums = counters.batches.entry(batch).or_default();
+        for (sum, time) in sums.iter_mut().zip([times.input, times.infer, times.output]) {
+            sum.add(1, time);
         }
-        numbers.compute_us.add(micros(times.input + times.infer + times.output));
-        numbers.batch_sizes.add(batch);
+        counters.compute_us.add(micros(times.input + times.infer + times.output));
+        counters.batch_sizes.add(batch);
     }
 
     /// Records a successful request.
-    pub fn succeeded(&self, items: u64, queue: Duration, times: &Times, whole: Duration) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut numbers = self.lock();
-        numbers.last_inference_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        numbers.inference_count += items;
-        numbers.success.add(1, whole);
-        numbers.queue.add(1, queue);
-        numbers.compute_input.add(1, times.input);
-        numbers.compute_infer.add(1, times.infer);
-        numbers.compute_output.add(1, times.output);
-        numbers.request_us.add(micros(whole));
-        numbers.queue_us.add(micros(queue));
+    pub fn record_success(&self, items: u64, queue: Duration, times: &Times, duration: Duration) {
+        let timestamp = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut counters = self.lock();
+        counters.last_inference_ms = u64::try_from(timestamp.as_millis()).unwrap_or(u64::MAX);
+        counters.inference_count += items;
+        counters.success.add(1, duration);
+        counters.queue.add(1, queue);
+        counters.compute_input.add(1, times.input);
+        counters.compute_infer.add(1, times.infer);
+        counters.compute_output.add(1, times.output);
+        counters.request_us.add(micros(duration));
+        counters.queue_us.add(micros(queue));
     }
 
     /// Records a failed request.
-    pub fn failed(&self, reason: FailReason, whole: Duration) {
-        let mut numbers = self.lock();
-        numbers.fail.add(1, whole);
-        numbers.request_us.add(micros(whole));
-        if let Some(at) = FailReason::ALL.iter().position(|known| known.0 == reason) {
-            numbers.failures[at].add(1, whole);
+    pub fn record_failure(&self, reason: FailReason, duration: Duration) {
+        let mut counters = self.lock();
+        counters.fail.add(1, duration);
+        counters.request_us.add(micros(duration));
+        if let Some(index) = FailReason::ALL.iter().position(|entry| entry.0 == reason) {
+            counters.failures[index].add(1, duration);
         }
     }
 
     /// Records the duration of a region.
     pub fn region(&self, name: &str, time: Duration) {
-        let mut numbers = self.lock();
-        if !numbers.regions_us.contains_key(name) {
-            numbers.regions_us.insert(name.to_owned(), Histogram::new(&DURATION_BOUNDS));
+        let mut counters = self.lock();
+        if !counters.regions_us.contains_key(name) {
+            counters.regions_us.insert(name.to_owned(), Histogram::new(&DURATION_BOUNDS));
         }
-        if let Some(histogram) = numbers.regions_us.get_mut(name) {
+        if let Some(histogram) = counters.regions_us.get_mut(name) {
             histogram.add(micros(time));
         }
     }
 
     /// Records the duration of a load, and the memory of the model in bytes.
-    pub fn loaded(&self, time: Duration, memory: u64) {
-        let mut numbers = self.lock();
-        numbers.load = time;
-        numbers.memory = memory;
+    pub fn record_load(&self, time: Duration, memory: u64) {
+        let mut counters = self.lock();
+        counters.load = time;
+        counters.memory = memory;
     }
 
     /// Converts the statistics to the protocol message.
     pub fn message(&self, name: &str, version: &str) -> ModelStatistics {
-        let numbers = self.numbers();
-        let batches = numbers.batches.iter().map(|(size, [input, infer, output])| InferBatchStatistics {
+        let counters = self.numbers();
+        let batches = counters.batches.iter().map(|(size, [input, infer, output])| InferBatchStatistics {
             batch_size: *size,
             compute_input: input.message(),
             compute_infer: infer.message(),
@@ -244,22 +244,22 @@ impl Stats {
         ModelStatistics {
             name: name.to_owned(),
             version: version.to_owned(),
-            last_inference: numbers.last_inference_ms,
-            inference_count: numbers.inference_count,
-            execution_count: numbers.execution_count,
+            last_inference: counters.last_inference_ms,
+            inference_count: counters.inference_count,
+            execution_count: counters.execution_count,
             inference_stats: Some(InferStatistics {
-                success: numbers.success.message(),
-                fail: numbers.fail.message(),
-                queue: numbers.queue.message(),
-                compute_input: numbers.compute_input.message(),
-                compute_infer: numbers.compute_infer.message(),
-                compute_output: numbers.compute_output.message(),
+                success: counters.success.message(),
+                fail: counters.fail.message(),
+                queue: counters.queue.message(),
+                compute_input: counters.compute_input.message(),
+                compute_infer: counters.compute_infer.message(),
+                compute_output: counters.compute_output.message(),
                 cache_hit: Total::default().message(),
                 cache_miss: Total::default().message(),
             }),
             batch_stats: batches.collect(),
-            memory_usage: vec![MemoryUsage { kind: "CPU".to_owned(), id: 0, byte_size: numbers.memory }],
-            response_stats: BTreeMap::from([("0".to_owned(), numbers.responses())]),
+            memory_usage: vec![MemoryUsage { kind: "CPU".to_owned(), id: 0, byte_size: counters.memory }],
+            response_stats: BTreeMap::from([("0".to_owned(), counters.responses())]),
         }
     }
 }

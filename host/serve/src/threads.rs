@@ -78,7 +78,7 @@ impl Thread {
     fn start(index: usize, count: usize) -> Result<Thread> {
         /// Maximum total number of threads for blocking work, over all runtimes.
         const BLOCKING: usize = 16;
-        let failed = |error: std::io::Error| {
+        let start_error = |error: std::io::Error| {
             let message = format!("cannot start network thread {index}: {error}");
             ServeError::new(Status::Internal, NO_THREADS, message)
         };
@@ -87,16 +87,16 @@ impl Thread {
             .thread_name("serve-work")
             .enable_all()
             .build()
-            .map_err(failed)?;
+            .map_err(start_error)?;
         let handle = runtime.handle().clone();
-        let (stop, stopped) = oneshot::channel();
+        let (stop, stop_receiver) = oneshot::channel();
         let thread = std::thread::Builder::new().name(format!("serve-net-{index}"));
         let thread = thread
             .spawn(move || {
-                let _ = runtime.block_on(stopped);
+                let _ = runtime.block_on(stop_receiver);
                 runtime.shutdown_timeout(Duration::from_secs(1));
             })
-            .map_err(failed)?;
+            .map_err(start_error)?;
         Ok(Thread { runtime: handle, load: Arc::default(), stop, thread })
     }
 }

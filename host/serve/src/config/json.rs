@@ -49,7 +49,9 @@ pub fn to_json(config: &ModelConfig) -> Value {
     let version_policy = match config.version_policy.as_ref().and_then(|policy| policy.choice.as_ref()) {
         Some(VersionPolicyChoice::All(_)) => json!({"all": {}}),
         Some(VersionPolicyChoice::Specific(specific)) => json!({"specific": {"versions": specific.versions}}),
-        Some(VersionPolicyChoice::Latest(latest)) => json!({"latest": {"num_versions": latest.num_versions}}),
+        Some(VersionPolicyChoice::Latest(latest_versions)) => {
+            json!({"latest": {"num_versions": latest_versions.num_versions}})
+        }
         None => json!({"latest": {"num_versions": 1}}),
     };
     let mut fields = json!({
@@ -166,10 +168,10 @@ mod tests {
         let warm_up = &file.config.model_warmup[0];
         assert!(warm_up.batch_size == 2 && warm_up.inputs["x"].dims == [3, 5] && warm_up.inputs["x"].zero_data);
         assert_eq!(file.config.metric_tags["team"], "vision");
-        let again = parse_json(&to_json(&file.config).to_string()).unwrap();
+        let reparsed = parse_json(&to_json(&file.config).to_string()).unwrap();
         let policy = Some(ModelTransactionPolicy::default());
-        assert_eq!(again.config, ModelConfig { model_transaction_policy: policy, ..file.config });
-        assert!(again.ignored.is_empty());
+        assert_eq!(reparsed.config, ModelConfig { model_transaction_policy: policy, ..file.config });
+        assert!(reparsed.ignored.is_empty());
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub fn read(fields: &Fields) -> Result<ConfigFile> {
                 config.metric_tags.insert(metric_tag(key)?, text("metric_tags", value)?);
                 Ok(())
             })?,
-            name if REFUSED.contains(&name) => return Err(refused(name)),
+            name if REFUSED.contains(&name) => return Err(refused_field(name)),
             name if IGNORED.contains(&name) => file.ignored.push(name.to_owned()),
             _ => return Err(unknown("the model configuration", name)),
         }
@@ -103,19 +103,19 @@ pub fn read(fields: &Fields) -> Result<ConfigFile> {
 }
 
 fn version_policy(fields: &Fields) -> Result<ModelVersionPolicy> {
-    let mut choice = None;
+    let mut policy = None;
     for (name, value) in fields {
         let fields = message(name, value)?;
-        choice = Some(match name.as_str() {
+        policy = Some(match name.as_str() {
             "latest" => {
-                let mut latest = LatestVersions { num_versions: 1 };
+                let mut latest_versions = LatestVersions { num_versions: 1 };
                 for (name, value) in fields {
                     match name.as_str() {
-                        "num_versions" => latest.num_versions = at_least(name, value, 1)?,
+                        "num_versions" => latest_versions.num_versions = at_least(name, value, 1)?,
                         _ => return Err(unknown("version_policy.latest", name)),
                     }
                 }
-                VersionPolicyChoice::Latest(latest)
+                VersionPolicyChoice::Latest(latest_versions)
             }
             "all" => VersionPolicyChoice::All(Empty {}),
             "specific" => {
@@ -131,7 +131,7 @@ fn version_policy(fields: &Fields) -> Result<ModelVersionPolicy> {
             _ => return Err(unknown("version_policy", name)),
         });
     }
-    Ok(ModelVersionPolicy { choice })
+    Ok(ModelVersionPolicy { choice: policy })
 }
 
 fn input(fields: &Fields) -> Result<ModelInput> {
@@ -198,7 +198,7 @@ fn instances(fields: &Fields) -> Result<ModelInstanceGroup> {
                 }
             }
             "rate_limiter" | "passive" | "gpus" | "secondary_devices" | "host_policy" | "profile" => {
-                return Err(refused(&format!("instance_group.{name}")));
+                return Err(refused_field(&format!("instance_group.{name}")));
             }
             _ => return Err(unknown("instance_group", name)),
         }
@@ -221,7 +221,7 @@ fn batching(fields: &Fields) -> Result<ModelDynamicBatching> {
             "priority_queue_policy" => each_entry(name, value, |key, value| {
                 let level = key
                     .parse()
-                    .map_err(|_| wrong("priority_queue_policy", "a priority level", &Node::Text(key.clone())))?;
+                    .map_err(|_| type_error("priority_queue_policy", "a priority level", &Node::Text(key.clone())))?;
                 batching.priority_queue_policy.insert(level, queue_policy(message("priority_queue_policy", value)?)?);
                 Ok(())
             })?,
@@ -262,7 +262,7 @@ fn metric_tag(name: String) -> Result<String> {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && !["model", "version", "reason", "region", "le"].contains(&name.as_str());
     let expected = "a name of letters, digits and _ that is not a label of the server";
-    if is_name { Ok(name) } else { Err(wrong("metric_tags", expected, &Node::Text(name))) }
+    if is_name { Ok(name) } else { Err(type_error("metric_tags", expected, &Node::Text(name))) }
 }
 
 fn warm_up(fields: &Fields) -> Result<ModelWarmup> {
@@ -274,7 +274,7 @@ fn warm_up(fields: &Fields) -> Result<ModelWarmup> {
             "count" => {
                 let count: u32 = at_least(name, value, 0)?;
                 if count > MAX_WARM_UP_RUNS {
-                    return Err(wrong("model_warmup.count", &format!("at most {MAX_WARM_UP_RUNS}"), value));
+                    return Err(type_error("model_warmup.count", &format!("at most {MAX_WARM_UP_RUNS}"), value));
                 }
                 warm_up.count = count.max(1);
             }
@@ -312,28 +312,28 @@ fn is_unset(name: &str, value: &Node) -> bool {
 
 fn is_default(value: &Node) -> bool {
     match value {
-        Node::Word(word) => word == "false",
+        Node::Word(content) => content == "false",
         Node::Text(text) => text.is_empty(),
         Node::List(values) => values.is_empty(),
         Node::Message(_) => false,
     }
 }
 
-fn unknown(of: &str, field: &str) -> ServeError {
-    ServeError::repository(format!("expected a field of {of}, found the unknown field \"{field}\""))
+fn unknown(message: &str, field: &str) -> ServeError {
+    ServeError::repository(format!("expected a field of {message}, found the unknown field \"{field}\""))
 }
 
-fn refused(field: &str) -> ServeError {
+fn refused_field(field: &str) -> ServeError {
     ServeError::repository(format!("configuration: byoc serve does not support {field}"))
 }
 
 fn refuse_true(field: &str, value: bool) -> Result<()> {
-    if value { Err(refused(&format!("{field}: true"))) } else { Ok(()) }
+    if value { Err(refused_field(&format!("{field}: true"))) } else { Ok(()) }
 }
 
-fn wrong(field: &str, expected: &str, found: &Node) -> ServeError {
+fn type_error(field: &str, expected: &str, found: &Node) -> ServeError {
     let found = match found {
-        Node::Word(word) => word.clone(),
+        Node::Word(content) => content.clone(),
         Node::Text(text) => format!("{text:?}"),
         Node::List(_) => "a list".to_owned(),
         Node::Message(_) => "a message".to_owned(),
@@ -344,36 +344,36 @@ fn wrong(field: &str, expected: &str, found: &Node) -> ServeError {
 fn text(field: &str, value: &Node) -> Result<String> {
     match value {
         Node::Text(text) => Ok(text.clone()),
-        other => Err(wrong(field, "a quoted string", other)),
+        other => Err(type_error(field, "a quoted string", other)),
     }
 }
 
 fn message<'a>(field: &str, value: &'a Node) -> Result<&'a Fields> {
     match value {
         Node::Message(fields) => Ok(fields),
-        other => Err(wrong(field, "a message", other)),
+        other => Err(type_error(field, "a message", other)),
     }
 }
 
 /// Visits the values of a repeated field: the items of a list, or a single value.
-fn each(value: &Node, mut visit: impl FnMut(&Node) -> Result<()>) -> Result<()> {
+fn for_each(value: &Node, mut visit: impl FnMut(&Node) -> Result<()>) -> Result<()> {
     match value {
         Node::List(values) => values.iter().try_for_each(visit),
-        one => visit(one),
+        single => visit(single),
     }
 }
 
 /// Adds the values of a repeated field.
-fn push_each<T>(value: &Node, to: &mut Vec<T>, read: impl Fn(&Node) -> Result<T>) -> Result<()> {
-    each(value, |value| {
-        to.push(read(value)?);
+fn push_each<T>(value: &Node, target: &mut Vec<T>, read: impl Fn(&Node) -> Result<T>) -> Result<()> {
+    for_each(value, |value| {
+        target.push(read(value)?);
         Ok(())
     })
 }
 
 /// Visits the entries of a map: messages with `key` and `value` in the text format, or an object in JSON.
 fn each_entry(field: &str, value: &Node, mut visit: impl FnMut(String, &Node) -> Result<()>) -> Result<()> {
-    each(value, |entry| {
+    for_each(value, |entry| {
         let fields = message(field, entry)?;
         match &fields[..] {
             [(key, Node::Text(name) | Node::Word(name)), (value, node)] if key == "key" && value == "value" => {
@@ -387,22 +387,22 @@ fn each_entry(field: &str, value: &Node, mut visit: impl FnMut(String, &Node) ->
 /// Parses a word or, because JSON quotes 64-bit numbers, a string.
 fn parsed<T: FromStr>(field: &str, value: &Node, expected: &str) -> Result<T> {
     match value {
-        Node::Word(word) | Node::Text(word) => word.parse().map_err(|_| wrong(field, expected, value)),
-        other => Err(wrong(field, expected, other)),
+        Node::Word(text) | Node::Text(text) => text.parse().map_err(|_| type_error(field, expected, value)),
+        other => Err(type_error(field, expected, other)),
     }
 }
 
-fn at_least<T: FromStr + PartialOrd + std::fmt::Display>(field: &str, value: &Node, least: T) -> Result<T> {
-    let expected = format!("an integer >= {least}");
-    let number: T = parsed(field, value, &expected)?;
-    if number < least { Err(wrong(field, &expected, value)) } else { Ok(number) }
+fn at_least<T: FromStr + PartialOrd + std::fmt::Display>(field: &str, value: &Node, min: T) -> Result<T> {
+    let expected = format!("an integer >= {min}");
+    let parsed_value: T = parsed(field, value, &expected)?;
+    if parsed_value < min { Err(type_error(field, &expected, value)) } else { Ok(parsed_value) }
 }
 
-fn dims(field: &str, value: &Node, before: &[i64]) -> Result<Vec<i64>> {
-    let mut dims = before.to_vec();
+fn dims(field: &str, value: &Node, prefix: &[i64]) -> Result<Vec<i64>> {
+    let mut dims = prefix.to_vec();
     push_each(value, &mut dims, |value| at_least(field, value, -1))?;
     if dims.len() > MAX_RANK {
-        return Err(wrong(field, &format!("at most {} dimensions", MAX_RANK), value));
+        return Err(type_error(field, &format!("at most {} dimensions", MAX_RANK), value));
     }
     Ok(dims)
 }
@@ -410,16 +410,16 @@ fn dims(field: &str, value: &Node, before: &[i64]) -> Result<Vec<i64>> {
 fn data_type(value: &Node) -> Result<i32> {
     match value {
         Node::Word(name) | Node::Text(name) => {
-            datatype::config_number(name).ok_or_else(|| wrong("data_type", "a type such as TYPE_FP32", value))
+            datatype::config_number(name).ok_or_else(|| type_error("data_type", "a type such as TYPE_FP32", value))
         }
-        other => Err(wrong("data_type", "a type such as TYPE_FP32", other)),
+        other => Err(type_error("data_type", "a type such as TYPE_FP32", other)),
     }
 }
 
 fn enumeration(field: &str, value: &Node, names: &[&str]) -> Result<i32> {
-    let found = match value {
-        Node::Word(name) | Node::Text(name) => names.iter().position(|known| known == name),
+    let index = match value {
+        Node::Word(name) | Node::Text(name) => names.iter().position(|name_of_enum| name_of_enum == name),
         _ => None,
     };
-    found.map(|at| at as i32).ok_or_else(|| wrong(field, &names.join(" or "), value))
+    index.map(|position| position as i32).ok_or_else(|| type_error(field, &names.join(" or "), value))
 }

@@ -11,43 +11,43 @@ const MAX_DEPTH: usize = 32;
 /// # Errors
 /// If the text is malformed. The error message has the line number.
 pub fn parse(text: &str) -> Result<Fields> {
-    let mut parser = Parser { rest: text, whole: text };
+    let mut parser = Parser { remaining: text, text };
     parser.fields(None, 0)
 }
 
 struct Parser<'a> {
-    rest: &'a str,
-    whole: &'a str,
+    remaining: &'a str,
+    text: &'a str,
 }
 
 impl Parser<'_> {
     fn error(&self, expected: &str) -> ServeError {
-        let read = self.whole.len() - self.rest.len();
-        let line = self.whole.as_bytes()[..read].iter().filter(|byte| **byte == b'\n').count() + 1;
-        let found = match self.rest.chars().next() {
+        let read = self.text.len() - self.remaining.len();
+        let line = self.text.as_bytes()[..read].iter().filter(|byte| **byte == b'\n').count() + 1;
+        let byte = match self.remaining.chars().next() {
             Some(c) => format!("{:?}", c),
             None => "the end of the text".to_owned(),
         };
-        ServeError::repository(format!("line {line}: expected {expected}, found {found}"))
+        ServeError::repository(format!("line {line}: expected {expected}, found {byte}"))
     }
 
     /// Skips white space and comments, and returns the next byte.
     fn peek(&mut self) -> Option<u8> {
         loop {
-            self.rest = self.rest.trim_start();
-            match self.rest.strip_prefix('#') {
-                Some(comment) => self.rest = comment.find('\n').map_or("", |end| &comment[end..]),
-                None => return self.rest.bytes().next(),
+            self.remaining = self.remaining.trim_start();
+            match self.remaining.strip_prefix('#') {
+                Some(comment) => self.remaining = comment.find('\n').map_or("", |end| &comment[end..]),
+                None => return self.remaining.bytes().next(),
             }
         }
     }
 
-    fn take(&mut self, wanted: u8) -> bool {
-        let found = self.peek() == Some(wanted);
-        if found {
-            self.rest = &self.rest[1..];
+    fn take(&mut self, expected: u8) -> bool {
+        let is_match = self.peek() == Some(expected);
+        if is_match {
+            self.remaining = &self.remaining[1..];
         }
-        found
+        is_match
     }
 
     fn fields(&mut self, end: Option<u8>, depth: usize) -> Result<Fields> {
@@ -59,7 +59,7 @@ impl Parser<'_> {
             match (self.peek(), end) {
                 (None, None) => return Ok(fields),
                 (Some(byte), Some(end)) if byte == end => {
-                    self.rest = &self.rest[1..];
+                    self.remaining = &self.remaining[1..];
                     return Ok(fields);
                 }
                 _ => {}
@@ -80,13 +80,13 @@ impl Parser<'_> {
 
     fn value(&mut self, depth: usize) -> Result<Node> {
         match self.peek() {
-            Some(open @ (b'{' | b'<')) => {
-                self.rest = &self.rest[1..];
-                let close = if open == b'{' { b'}' } else { b'>' };
+            Some(opening @ (b'{' | b'<')) => {
+                self.remaining = &self.remaining[1..];
+                let close = if opening == b'{' { b'}' } else { b'>' };
                 Ok(Node::Message(self.fields(Some(close), depth + 1)?))
             }
             Some(b'[') => {
-                self.rest = &self.rest[1..];
+                self.remaining = &self.remaining[1..];
                 let mut values = Vec::new();
                 if self.take(b']') {
                     return Ok(Node::List(values));
@@ -107,7 +107,7 @@ impl Parser<'_> {
             Some(b'"' | b'\'') => {
                 let mut text = String::new();
                 while let Some(quote @ (b'"' | b'\'')) = self.peek() {
-                    self.quoted(char::from(quote), &mut text)?;
+                    self.read_quoted(char::from(quote), &mut text)?;
                 }
                 Ok(Node::Text(text))
             }
@@ -118,18 +118,18 @@ impl Parser<'_> {
     fn word(&mut self) -> Option<String> {
         self.peek();
         let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '+' | '.');
-        let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
-        let (word, rest) = self.rest.split_at(end);
-        self.rest = rest;
-        (!word.is_empty()).then(|| word.to_owned())
+        let end = self.remaining.find(|c| !is_part(c)).unwrap_or(self.remaining.len());
+        let (word_node, remaining) = self.remaining.split_at(end);
+        self.remaining = remaining;
+        (!word_node.is_empty()).then(|| word_node.to_owned())
     }
 
-    fn quoted(&mut self, quote: char, text: &mut String) -> Result<()> {
-        let mut chars = self.rest.char_indices().skip(1);
-        while let Some((at, c)) = chars.next() {
+    fn read_quoted(&mut self, quote: char, text: &mut String) -> Result<()> {
+        let mut chars = self.remaining.char_indices().skip(1);
+        while let Some((position, c)) = chars.next() {
             match c {
                 c if c == quote => {
-                    self.rest = &self.rest[at + 1..];
+                    self.remaining = &self.remaining[position + 1..];
                     return Ok(());
                 }
                 '\n' => break,
@@ -155,17 +155,19 @@ mod tests {
     fn parses_the_forms_of_the_format() {
         let text = "name: \"m\" # comment\nmax_batch_size: 8\ninput [ { name: 'x' dims: [ -1, 4 ] } ]\n\
                     input < name: \"y\" \"z\"; dims: 3 >, empty {} none: []";
-        let word = |w: &str| Node::Word(w.to_owned());
-        let quoted = |t: &str| Node::Text(t.to_owned());
+        let word_node = |w: &str| Node::Word(w.to_owned());
+        let text_node = |t: &str| Node::Text(t.to_owned());
         let field = |n: &str, v: Node| (n.to_owned(), v);
-        let first =
-            Node::Message(vec![field("name", quoted("x")), field("dims", Node::List(vec![word("-1"), word("4")]))]);
-        let second = Node::Message(vec![field("name", quoted("yz")), field("dims", word("3"))]);
+        let first_field = Node::Message(vec![
+            field("name", text_node("x")),
+            field("dims", Node::List(vec![word_node("-1"), word_node("4")])),
+        ]);
+        let second_field = Node::Message(vec![field("name", text_node("yz")), field("dims", word_node("3"))]);
         let expected = vec![
-            field("name", quoted("m")),
-            field("max_batch_size", word("8")),
-            field("input", Node::List(vec![first])),
-            field("input", second),
+            field("name", text_node("m")),
+            field("max_batch_size", word_node("8")),
+            field("input", Node::List(vec![first_field])),
+            field("input", second_field),
             field("empty", Node::Message(Fields::new())),
             field("none", Node::List(Vec::new())),
         ];

@@ -17,21 +17,21 @@ pub fn stats(server: &Running, model: &str) -> Value {
 
 /// Starts a server with one model and its configuration.
 fn configured(name: &str, config: &str, flags: &[&str]) -> Running {
-    let folder = tempfile::tempdir().unwrap();
-    crate::models::write(&folder.path().join(format!("{name}/1/model.relay")), name);
-    std::fs::write(folder.path().join(name).join("config.pbtxt"), config).unwrap();
-    serve_repository(folder, flags)
+    let dir = tempfile::tempdir().unwrap();
+    crate::models::write(&dir.path().join(format!("{name}/1/model.relay")), name);
+    std::fs::write(dir.path().join(name).join("config.pbtxt"), config).unwrap();
+    serve_repository(dir, flags)
 }
 
 /// Waits until a condition is true, for at most 10 s.
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn wait_until(description: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..2000 {
         if holds() {
             return;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("expected {what} within 10 s");
+    panic!("expected {description} within 10 s");
 }
 
 pub fn pending(server: &Running, model: &str) -> u64 {
@@ -62,11 +62,14 @@ fn requests_are_joined_and_their_results_split() {
             client.send("POST", "/v2/models/slow/infer", &[], request.to_string().as_bytes());
         }
         for (i, client) in clients.iter_mut().enumerate() {
-            let answer = client.receive().ok().json();
-            assert_eq!(answer["id"], format!("{i}"));
-            assert_eq!(answer["outputs"][0]["shape"], json!([i % 3 + 1, 4]));
-            let data = answer["outputs"][0]["data"].as_array().unwrap();
-            assert!(data.len() == (i % 3 + 1) * 4 && data.iter().all(|value| *value == (i + round) as f64), "{answer}");
+            let response = client.receive().ok().json();
+            assert_eq!(response["id"], format!("{i}"));
+            assert_eq!(response["outputs"][0]["shape"], json!([i % 3 + 1, 4]));
+            let data = response["outputs"][0]["data"].as_array().unwrap();
+            assert!(
+                data.len() == (i % 3 + 1) * 4 && data.iter().all(|value| *value == (i + round) as f64),
+                "{response}"
+            );
         }
     }
     let stats = stats(&server, "slow");
@@ -93,17 +96,17 @@ fn a_model_that_mixes_items_is_not_joined() {
 #[test]
 fn a_full_queue_is_unavailable_with_a_hint() {
     let server = serve(&["rounds"], &["--max-queue-size", "2"]);
-    let busy = occupy(&server);
-    until("the model to be busy", || {
+    let busy_client = occupy(&server);
+    wait_until("the model to be busy", || {
         stats(&server, "rounds")["execution_count"] == 0 && pending(&server, "rounds") == 0
     });
-    let mut waiting: Vec<Client> = Vec::new();
+    let mut waiting_clients: Vec<Client> = Vec::new();
     // The run may not have started when the first request arrives.
-    until("two requests in the queue", || {
+    wait_until("two requests in the queue", || {
         let mut client = server.client();
         client.send("POST", "/v2/models/rounds/infer", &[], quick().to_string().as_bytes());
         std::thread::sleep(Duration::from_millis(20));
-        waiting.push(client);
+        waiting_clients.push(client);
         pending(&server, "rounds") == 2
     });
     let reply = server.client().infer("rounds", &quick());
@@ -112,16 +115,16 @@ fn a_full_queue_is_unavailable_with_a_hint() {
     assert!(message.contains("Exceeds maximum queue size") && message.contains("--max-queue-size"), "{message}");
     // The status UNAVAILABLE (14) permits clients to retry.
     let inputs = vec![tensor("n", "INT64", &[]), tensor("x", "FP32", &[4])];
-    let wanted = request("rounds", inputs, vec![2i64.to_le_bytes().to_vec(), vec![0; 16]]);
-    let error = call::<_, ModelInferResponse>(server.grpc, "ModelInfer", &wanted).unwrap_err();
+    let batch_request = request("rounds", inputs, vec![2i64.to_le_bytes().to_vec(), vec![0; 16]]);
+    let error = call::<_, ModelInferResponse>(server.grpc, "ModelInfer", &batch_request).unwrap_err();
     assert!(error.code == 14 && error.message.contains("retry later, or raise --max-queue-size"), "{error:?}");
     // The run ends when its client disconnects, and the waiting requests are served.
-    drop(busy);
-    for mut client in waiting {
+    drop(busy_client);
+    for mut client in waiting_clients {
         let reply = client.receive();
         assert!([200, 503].contains(&reply.status), "{reply:?}");
     }
-    until("an empty queue", || pending(&server, "rounds") == 0);
+    wait_until("an empty queue", || pending(&server, "rounds") == 0);
     server.client().infer("rounds", &quick()).ok();
     let failures = String::from_utf8(server.client().get("/metrics").body).unwrap();
     assert!(failures.contains("reason=\"CANCELED\"} 1"), "{failures}");
@@ -130,19 +133,19 @@ fn a_full_queue_is_unavailable_with_a_hint() {
 #[test]
 fn a_client_that_leaves_gives_up_its_place() {
     let server = serve(&["rounds"], &[]);
-    let busy = occupy(&server);
+    let busy_client = occupy(&server);
     std::thread::sleep(Duration::from_millis(50));
-    let waiting: Vec<Client> = (0..3)
+    let waiting_clients: Vec<Client> = (0..3)
         .map(|_| {
             let mut client = server.client();
             client.send("POST", "/v2/models/rounds/infer", &[], quick().to_string().as_bytes());
             client
         })
         .collect();
-    until("three requests in the queue", || pending(&server, "rounds") == 3);
-    drop(waiting);
-    until("an empty queue", || pending(&server, "rounds") == 0);
-    drop(busy);
+    wait_until("three requests in the queue", || pending(&server, "rounds") == 3);
+    drop(waiting_clients);
+    wait_until("an empty queue", || pending(&server, "rounds") == 0);
+    drop(busy_client);
     server.client().infer("rounds", &quick()).ok();
     assert_eq!(stats(&server, "rounds")["inference_stats"]["success"]["count"], 1);
     assert_eq!(stats(&server, "rounds")["inference_stats"]["fail"]["count"], 4);
@@ -151,14 +154,14 @@ fn a_client_that_leaves_gives_up_its_place() {
 #[test]
 fn timeouts_of_the_queue_and_of_the_server() {
     let server = serve(&["rounds"], &["--timeout", "1"]);
-    let mut busy = occupy(&server);
+    let mut busy_client = occupy(&server);
     std::thread::sleep(Duration::from_millis(50));
     let mut request = quick();
     request["parameters"] = json!({"timeout": 50_000});
     let message = server.client().infer("rounds", &request).error(503);
     assert!(message.contains("Request timeout expired"), "{message}");
     // The run ends at the server's time limit.
-    let message = busy.receive().error(504);
+    let message = busy_client.receive().error(504);
     assert!(message.contains("deadline") || message.contains("time limit"), "{message}");
     server.client().infer("rounds", &quick()).ok();
 }
@@ -192,12 +195,12 @@ fn one_request_of_a_batch_cannot_fail_another() {
     let text = "def @loop(%i: int64, %x: Tensor[(n, 1), int64]) -> Tensor[(n, 1), int64] {\n\
                   if (%i < 5000i64) { @loop(add(%i, 1i64), negative(%x)) } else { %x }\n}\n\
                 def @main(%x: Tensor[(n, 1), int64]) -> Tensor[(n, 1), int64] { divide(100i64, @loop(0i64, %x)) }";
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("m/1");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m/1");
     std::fs::create_dir_all(&path).unwrap();
     let header = model("relu").lines().next().unwrap().to_owned();
     std::fs::write(path.join("model.relay"), format!("{header}\n{text}\n")).unwrap();
-    let server = serve_repository(folder, &[]);
+    let server = serve_repository(dir, &[]);
     // The first request starts immediately; the later requests wait and form one batch.
     let values = [5, 4, 0, 2];
     let mut clients: Vec<Client> = values.iter().map(|_| server.client()).collect();
@@ -221,16 +224,16 @@ fn joined_results_are_those_of_requests_alone() {
     let server = serve(&["softmax"], &["--max-batch-size", "8", "--max-queue-delay-microseconds", "2000"]);
     let request = |i: usize| {
         let rows = i % 3 + 1;
-        let values: Vec<f32> = (0..rows * 5).map(|at| ((i * 31 + at * 7) % 23) as f32 / 3.0 - 3.0).collect();
+        let values: Vec<f32> = (0..rows * 5).map(|index| ((i * 31 + index * 7) % 23) as f32 / 3.0 - 3.0).collect();
         json!({"inputs": [input("x", &[rows, 5], &values)]}).to_string()
     };
     let send = |client: &mut Client, i| client.send("POST", "/v2/models/softmax/infer", &[], request(i).as_bytes());
     let mut client = server.client();
-    let mut alone = |i| {
+    let mut run_alone = |i| {
         send(&mut client, i);
         client.receive().ok().body
     };
-    let expected: Vec<Vec<u8>> = (0..CLIENTS).map(&mut alone).collect();
+    let expected: Vec<Vec<u8>> = (0..CLIENTS).map(&mut run_alone).collect();
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.client()).collect();
     for _ in 0..20 {
         clients.iter_mut().enumerate().for_each(|(i, client)| send(client, i));

@@ -13,7 +13,7 @@ fn binary(shape: &[usize], size: usize) -> Value {
 }
 
 /// Splits a response into JSON and binary data.
-fn parts(reply: &crate::client::Reply) -> (Value, &[u8]) {
+fn split_reply(reply: &crate::client::Reply) -> (Value, &[u8]) {
     assert_eq!(reply.headers["content-type"], "application/octet-stream");
     let (json, data) = reply.body.split_at(reply.headers["inference-header-content-length"].parse().unwrap());
     (serde_json::from_slice(json).unwrap(), data)
@@ -31,7 +31,7 @@ fn an_output_chooses_its_form() {
     let request =
         json!({"inputs": [input("x", &[1, 4], &[-1.0, 2.0, -3.0, 4.0])], "parameters": {"binary_data_output": true}});
     let reply = client.infer("relu", &request).ok();
-    let (fields, data) = parts(&reply);
+    let (fields, data) = split_reply(&reply);
     assert_eq!(fields["outputs"][0]["parameters"]["binary_data_size"], 16);
     assert!(fields["outputs"][0].get("data").is_none());
     assert_eq!(floats(data), [0.0, 2.0, 0.0, 4.0]);
@@ -43,7 +43,7 @@ fn an_output_chooses_its_form() {
         "parameters": {"binary_data_output": true},
     });
     let reply = client.infer("sums", &request).ok();
-    let (fields, data) = parts(&reply);
+    let (fields, data) = split_reply(&reply);
     assert_eq!(fields["outputs"][0]["data"], json!([1.0, 4.0]));
     assert_eq!(floats(data), [3.0, 6.0]);
 }
@@ -52,13 +52,13 @@ fn an_output_chooses_its_form() {
 fn sizes_that_contradict_are_errors() {
     let server = serve(&["relu"], &["--max-request-size", "1MiB"]);
     let mut client = server.client();
-    for (size, given, expected) in [
+    for (size, declared_size, expected) in [
         (16, 12, "expected 16 bytes of binary data after the JSON, found 12"),
         (16, 20, "expected 16 bytes of binary data for all inputs, found 20"),
         (12, 12, "input 'x' got unexpected byte size 12, expected 16"),
         (usize::MAX, 16, "bytes of binary data after the JSON, found 16"),
     ] {
-        let message = client.infer_binary("relu", &binary(&[1, 4], size), &vec![0; given]).error(400);
+        let message = client.infer_binary("relu", &binary(&[1, 4], size), &vec![0; declared_size]).error(400);
         assert!(message.contains(expected), "{message}");
     }
     for length in ["-1", "x", "99999999999999999999", "1e3", ""] {
@@ -97,7 +97,7 @@ fn a_request_without_json_is_the_only_input() {
     let mut client = server.client();
     let header = [("Inference-Header-Content-Length", "0")];
     let reply = client.request("POST", "/v2/models/relu/infer", &header, &bytes(&[-1.0, 2.0, -3.0, 4.0])).ok();
-    let (fields, data) = parts(&reply);
+    let (fields, data) = split_reply(&reply);
     assert_eq!(fields["outputs"][0]["shape"], json!([1, 4]));
     assert_eq!(floats(data), [0.0, 2.0, 0.0, 4.0]);
     client.request("POST", "/v2/models/fixed/infer", &header, &[0; 12]).ok();
@@ -112,14 +112,14 @@ fn a_request_without_json_is_the_only_input() {
     }
 }
 
-fn compressed(coding: &str, plain: &[u8]) -> Vec<u8> {
+fn compressed(coding: &str, uncompressed: &[u8]) -> Vec<u8> {
     if coding == "gzip" {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-        encoder.write_all(plain).unwrap();
+        encoder.write_all(uncompressed).unwrap();
         encoder.finish().unwrap()
     } else {
         let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
-        encoder.write_all(plain).unwrap();
+        encoder.write_all(uncompressed).unwrap();
         encoder.finish().unwrap()
     }
 }
@@ -131,13 +131,14 @@ fn compression_of_requests_and_of_answers() {
     let mut json = binary(&[1, 4], 16);
     json["parameters"] = json!({"binary_data_output": true});
     let json = json.to_string();
-    let plain = [json.as_bytes(), &bytes(&[-1.0, 2.0, -3.0, 4.0])].concat();
+    let uncompressed = [json.as_bytes(), &bytes(&[-1.0, 2.0, -3.0, 4.0])].concat();
     // The header counts decompressed bytes.
     let length = json.len().to_string();
     for coding in ["gzip", "deflate"] {
         let headers =
             [("Inference-Header-Content-Length", &*length), ("Content-Encoding", coding), ("Accept-Encoding", coding)];
-        let mut reply = client.request("POST", "/v2/models/relu/infer", &headers, &compressed(coding, &plain)).ok();
+        let mut reply =
+            client.request("POST", "/v2/models/relu/infer", &headers, &compressed(coding, &uncompressed)).ok();
         assert_eq!(reply.headers["content-encoding"], coding);
         let mut body = Vec::new();
         if coding == "gzip" {
@@ -146,7 +147,7 @@ fn compression_of_requests_and_of_answers() {
             ZlibDecoder::new(&*reply.body).read_to_end(&mut body).unwrap();
         }
         reply.body = body;
-        assert_eq!(floats(parts(&reply).1), [0.0, 2.0, 0.0, 4.0]);
+        assert_eq!(floats(split_reply(&reply).1), [0.0, 2.0, 0.0, 4.0]);
         let message = client.request("POST", "/v2/models/relu/infer", &headers, b"nonsense").error(400);
         assert!(message.contains(&format!("expected a body compressed with {coding}")), "{message}");
         // A small compressed body that decompresses to a large body.
@@ -159,8 +160,8 @@ fn compression_of_requests_and_of_answers() {
     assert_eq!(reply.headers["accept-encoding"], "gzip, deflate");
     assert!(reply.error(501).contains("expected gzip or deflate, found \"br\""));
     // Clients that list several formats receive uncompressed responses, and metadata is never compressed.
-    let all = [("Accept-Encoding", "gzip, deflate, br"), ("Inference-Header-Content-Length", &length)];
-    let reply = client.request("POST", "/v2/models/relu/infer", &all, &plain).ok();
+    let all_headers = [("Accept-Encoding", "gzip, deflate, br"), ("Inference-Header-Content-Length", &length)];
+    let reply = client.request("POST", "/v2/models/relu/infer", &all_headers, &uncompressed).ok();
     assert!(!reply.headers.contains_key("content-encoding"));
     let reply = client.request("GET", "/v2/models/relu", &[("Accept-Encoding", "gzip")], b"").ok();
     assert!(!reply.headers.contains_key("content-encoding"));
@@ -175,8 +176,8 @@ fn large_tensors_in_one_connection() {
         let mut request = binary(&[rows, 4], rows * 16);
         request["parameters"] = json!({"binary_data_output": true});
         let reply = client.infer_binary("relu", &request, &bytes(&values)).ok();
-        let (fields, data) = parts(&reply);
+        let (fields, data) = split_reply(&reply);
         assert_eq!(fields["outputs"][0]["shape"], json!([rows, 4]));
-        assert!(floats(data).iter().zip(&values).all(|(found, value)| *found == value.max(0.0)));
+        assert!(floats(data).iter().zip(&values).all(|(actual, value)| *actual == value.max(0.0)));
     }
 }

@@ -201,11 +201,11 @@ impl GrpcClient {
     }
 
     /// Sends a request and drops it before the response arrives, which resets the stream.
-    pub fn abandon(&mut self, path: &str, body: Vec<u8>, after: Duration) {
+    pub fn abandon(&mut self, path: &str, body: Vec<u8>, delay: Duration) {
         let request = self.request(path, &[], body);
         let response = self.sender.send_request(request);
         self.runtime.block_on(async {
-            let _ = tokio::time::timeout(after, response).await;
+            let _ = tokio::time::timeout(delay, response).await;
             // The connection's task needs time to send the reset.
             tokio::time::sleep(Duration::from_millis(20)).await;
         });
@@ -238,14 +238,14 @@ impl GrpcClient {
 
 fn percent_decoded(text: &str) -> String {
     let mut bytes = text.bytes();
-    let mut decoded = Vec::new();
+    let mut decoded_text = Vec::new();
     while let Some(byte) = bytes.next() {
         if byte == b'%' {
             let digits = [bytes.next().unwrap(), bytes.next().unwrap()];
-            decoded.push(u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap());
+            decoded_text.push(u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap());
         } else {
-            decoded.push(byte);
+            decoded_text.push(byte);
         }
     }
-    String::from_utf8(decoded).unwrap()
+    String::from_utf8(decoded_text).unwrap()
 }

@@ -9,21 +9,21 @@ use std::sync::{Mutex, PoisonError};
 
 /// Published client: directory for its packages, package requirement, and test script.
 struct ClientPackages {
-    folder: &'static str,
+    dir_name: &'static str,
     packages: &'static str,
     script: &'static str,
 }
 
 const TRITON: ClientPackages =
-    ClientPackages { folder: "tritonclient", packages: "tritonclient[http,grpc]==2.73.0", script: "triton.py" };
+    ClientPackages { dir_name: "tritonclient", packages: "tritonclient[http,grpc]==2.73.0", script: "triton.py" };
 /// KServe client; its packages total 450 MB and take two minutes to download.
 const KSERVE: ClientPackages =
-    ClientPackages { folder: "kserve", packages: "kserve==0.21.0", script: "kserve_client.py" };
+    ClientPackages { dir_name: "kserve", packages: "kserve==0.21.0", script: "kserve_client.py" };
 
 impl ClientPackages {
     /// Installs the packages and returns their directory, which is reused by later test runs; `None` if the
     /// installation fails.
-    fn installed(&self) -> Option<PathBuf> {
+    fn install(&self) -> Option<PathBuf> {
         // Concurrent tests install the packages one after another.
         static INSTALLING: Mutex<()> = Mutex::new(());
         let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,25 +31,25 @@ impl ClientPackages {
         if !pip.is_ok_and(|output| output.status.success()) {
             return None;
         }
-        let folder = workspace().join("target/python").join(self.folder);
-        let ready = folder.join("ready");
-        if std::fs::read_to_string(&ready).is_ok_and(|installed| installed == self.packages) {
-            return Some(folder);
+        let dir = workspace().join("target/python").join(self.dir_name);
+        let ready = dir.join("ready");
+        if std::fs::read_to_string(&ready).is_ok_and(|package_dir| package_dir == self.packages) {
+            return Some(dir);
         }
         let mut install = Command::new("python3");
         install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", "--target"]);
-        let installed = install.arg(&folder).arg(self.packages).output().ok()?;
-        if !installed.status.success() {
-            let _ = writeln!(std::io::stderr(), "{}", String::from_utf8_lossy(&installed.stderr));
+        let package_dir = install.arg(&dir).arg(self.packages).output().ok()?;
+        if !package_dir.status.success() {
+            let _ = writeln!(std::io::stderr(), "{}", String::from_utf8_lossy(&package_dir.stderr));
             return None;
         }
         std::fs::write(ready, self.packages).unwrap();
-        Some(folder)
+        Some(dir)
     }
 
     /// Runs the client's script against a server. Returns the number of checks; `None` without packages.
     fn run(&self) -> Option<usize> {
-        let packages = self.installed()?;
+        let packages = self.install()?;
         let flags = ["--allow-control", "--allow-shared-memory"];
         let server = serve(&["relu", "sums", "rounds", "copy_INT8", "copy_FP16", "softmax"], &flags);
         let script = workspace().join("host/serve/tests/clients").join(self.script);
@@ -65,7 +65,7 @@ impl ClientPackages {
 
 /// Returns the package directory of tritonclient; prints a note and returns `None` if the packages cannot be installed.
 pub fn tritonclient_packages() -> Option<PathBuf> {
-    let packages = TRITON.installed();
+    let packages = TRITON.install();
     if packages.is_none() {
         let _ = writeln!(std::io::stderr(), "skipped: tests with tritonclient, which requires Python with pip");
     }

@@ -48,7 +48,7 @@ impl Page {
                 if section == "HTTP" && cells[0] != "object" {
                     page.http.push([cells[0].to_owned(), cells[1].to_owned(), cells[2].to_owned()]);
                 } else if let Ok(number) = cells[0].parse() {
-                    let cell = |at: usize| cells[at].trim_matches('`').to_owned();
+                    let cell = |cell_index: usize| cells[cell_index].trim_matches('`').to_owned();
                     let note = cells.get(4).map(|note| (*note).to_owned()).unwrap_or_default();
                     let field = Field { number, name: cell(1), ty: cell(2), state: cell(3), note };
                     page.messages.get_mut(&message).unwrap().push(field);
@@ -59,11 +59,11 @@ impl Page {
     }
 
     fn keys(&self, state: &str) -> BTreeSet<String> {
-        let of = |(message, fields): (&String, &Vec<Field>)| {
+        let rows_of = |(message, fields): (&String, &Vec<Field>)| {
             let fields = fields.iter().filter(|field| field.state == state);
             fields.map(|field| format!("{message}.{}", field.name)).collect::<Vec<_>>()
         };
-        self.messages.iter().flat_map(of).collect()
+        self.messages.iter().flat_map(rows_of).collect()
     }
 }
 
@@ -113,7 +113,7 @@ fn attribute(page: &Page, ty: &str, number: u32, is_choice: bool) -> String {
         ty if !page.messages.contains_key(ty) && ty != "ModelVersionPolicy.All" => "int32".to_owned(),
         _ => "message".to_owned(),
     };
-    let declared = if let Some(inner) = ty.strip_prefix("map<") {
+    let type_name = if let Some(inner) = ty.strip_prefix("map<") {
         let (key, value) = inner.trim_end_matches('>').split_once(", ").unwrap();
         format!("btree_map=\"{key},{}\"", element(value))
     } else if let Some(inner) = ty.strip_prefix("repeated ") {
@@ -123,18 +123,18 @@ fn attribute(page: &Page, ty: &str, number: u32, is_choice: bool) -> String {
     } else {
         element(ty)
     };
-    format!("prost({declared},tag=\"{number}\")")
+    format!("prost({type_name},tag=\"{number}\")")
 }
 
 fn compiled(message: &str) -> Option<Vec<(Option<&'static str>, String)>> {
-    let plain = |attribute: &str| attribute.replace([' ', '\n'], "");
-    if let Some((_, choice)) = CHOICE_OF.iter().find(|row| row.0 == message) {
-        let fields = CHOICES.iter().find(|row| row.0 == *choice).expect("expected a oneof type, found none").1;
-        return Some(fields.iter().map(|attribute| (None, plain(attribute))).collect());
+    let without_spaces = |attribute: &str| attribute.replace([' ', '\n'], "");
+    if let Some((_, choice_name)) = CHOICE_OF.iter().find(|row| row.0 == message) {
+        let fields = CHOICES.iter().find(|row| row.0 == *choice_name).expect("expected a oneof type, found none").1;
+        return Some(fields.iter().map(|attribute| (None, without_spaces(attribute))).collect());
     }
     let name = COMPILED_AS.iter().find(|row| row.0 == message).map_or(message, |row| row.1);
     let fields = MESSAGES.iter().find(|row| row.0 == name)?.1;
-    Some(fields.iter().map(|(name, attribute)| (Some(*name), plain(attribute))).collect())
+    Some(fields.iter().map(|(name, attribute)| (Some(*name), without_spaces(attribute))).collect())
 }
 
 #[test]
@@ -145,27 +145,28 @@ fn page_agrees_with_the_compiled_messages() {
         let compiled = compiled(message);
         let is_choice = CHOICE_OF.iter().any(|row| row.0 == message);
         for field in fields {
-            let at = format!("{message}.{}", field.name);
-            assert!(["served", "refused", "ignored"].contains(&field.state.as_str()), "{at}: {}", field.state);
+            let field_path = format!("{message}.{}", field.name);
+            assert!(["served", "refused", "ignored"].contains(&field.state.as_str()), "{field_path}: {}", field.state);
             let expected = attribute(&page, &field.ty, field.number, is_choice);
-            let found = compiled.iter().flatten().find(|(_, found)| *found == expected);
+            let matching = compiled.iter().flatten().find(|(_, matching)| *matching == expected);
             if field.state == "served" {
-                let (name, _) = found.unwrap_or_else(|| panic!("{at}: expected {expected}, found {compiled:?}"));
-                let own = if at == "MemoryUsage.type" { "kind" } else { field.name.as_str() };
-                assert!(name.is_none_or(|name| name == own), "{at}: {name:?}");
+                let (name, _) =
+                    matching.unwrap_or_else(|| panic!("{field_path}: expected {expected}, found {compiled:?}"));
+                let own_name = if field_path == "MemoryUsage.type" { "kind" } else { field.name.as_str() };
+                assert!(name.is_none_or(|name| name == own_name), "{field_path}: {name:?}");
             }
             // Outside configurations, only these features are unsupported, and no field is ignored.
             if !page.configuration.contains(message) && field.state != "served" {
                 let reasons = ["CUDA shared memory", "tracing", "streaming", "sequences"];
-                assert!(field.state == "refused" && reasons.iter().any(|r| field.note.starts_with(r)), "{at}");
+                assert!(field.state == "refused" && reasons.iter().any(|r| field.note.starts_with(r)), "{field_path}");
             }
         }
         // Each compiled field is documented in a table, or in the paragraph on KServe's versions.
         for (name, attribute) in compiled.iter().flatten() {
-            let tag = attribute.split("tag=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
-            let known = fields.iter().any(|field| field.number.to_string() == tag);
+            let tag = attribute.split("tag=\"").nth(1).and_then(|tail| tail.split('"').next()).unwrap();
+            let is_known_tag = fields.iter().any(|field| field.number.to_string() == tag);
             assert!(
-                known || message == "ModelMetadataResponse" && *name == Some("properties"),
+                is_known_tag || message == "ModelMetadataResponse" && *name == Some("properties"),
                 "{message} {attribute}"
             );
         }
@@ -248,63 +249,63 @@ const CONFIGURATION: &str = r#"
 /// Starts a server with models of every datatype, a model with every configuration field, and a model that does not
 /// load.
 fn server() -> Running {
-    let folder = tempfile::tempdir().unwrap();
-    let at = |path: &str| folder.path().join(path);
-    write(&at("relu/1/model.relay"), "relu");
+    let dir = tempfile::tempdir().unwrap();
+    let path_of = |path: &str| dir.path().join(path);
+    write(&path_of("relu/1/model.relay"), "relu");
     for (datatype, ..) in TYPES {
-        write(&at(&format!("copy_{datatype}/1/model.relay")), &format!("copy_{datatype}"));
+        write(&path_of(&format!("copy_{datatype}/1/model.relay")), &format!("copy_{datatype}"));
     }
-    write(&at("wide/1/model.relay"), "wide");
-    write(&at("shaped/1/net.relay"), "copy_FP32");
-    std::fs::write(at("shaped/config.pbtxt"), CONFIGURATION).unwrap();
-    std::fs::write(at("shaped/labels.txt"), "zero\none\n").unwrap();
-    std::fs::create_dir_all(at("shaped/warmup")).unwrap();
-    std::fs::write(at("shaped/warmup/x.bin"), [0; 8]).unwrap();
+    write(&path_of("wide/1/model.relay"), "wide");
+    write(&path_of("shaped/1/net.relay"), "copy_FP32");
+    std::fs::write(path_of("shaped/config.pbtxt"), CONFIGURATION).unwrap();
+    std::fs::write(path_of("shaped/labels.txt"), "zero\none\n").unwrap();
+    std::fs::create_dir_all(path_of("shaped/warmup")).unwrap();
+    std::fs::write(path_of("shaped/warmup/x.bin"), [0; 8]).unwrap();
     for (name, policy) in [("latest", "latest { num_versions: 2 }"), ("all", "all { }")] {
-        write(&at(&format!("{name}/1/model.relay")), "relu");
-        std::fs::write(at(&format!("{name}/config.pbtxt")), format!("version_policy {{ {policy} }}")).unwrap();
+        write(&path_of(&format!("{name}/1/model.relay")), "relu");
+        std::fs::write(path_of(&format!("{name}/config.pbtxt")), format!("version_policy {{ {policy} }}")).unwrap();
     }
-    std::fs::create_dir_all(at("bad/1")).unwrap();
-    std::fs::write(at("bad/1/model.onnx"), b"garbage").unwrap();
-    serve_repository(folder, &["--allow-control", "--allow-shared-memory"])
+    std::fs::create_dir_all(path_of("bad/1")).unwrap();
+    std::fs::write(path_of("bad/1/model.onnx"), b"garbage").unwrap();
+    serve_repository(dir, &["--allow-control", "--allow-shared-memory"])
 }
 
 /// Client that records the fields seen in responses, and the fields with an effect on responses.
 struct Recorder {
     page: Page,
     client: GrpcClient,
-    seen: BTreeSet<String>,
+    keys_seen: BTreeSet<String>,
 }
 
 impl Recorder {
-    fn answer(&mut self, method: &str, request: &impl Message) -> Result<Bytes, GrpcError> {
+    fn call(&mut self, method: &str, request: &impl Message) -> Result<Bytes, GrpcError> {
         let path = format!("/inference.GRPCInferenceService/{method}");
         self.client.call(&path, &[], frame(&request.encode_to_vec()))
     }
 
     /// Records the fields of a response.
-    fn see(&mut self, method: &str, request: &impl Message) {
-        let answer = self.answer(method, request).unwrap();
+    fn record(&mut self, method: &str, request: &impl Message) {
+        let response = self.call(method, request).unwrap();
         // Only KServe's version of these responses has fields.
         if !method.starts_with("RepositoryModel") {
-            walk(&self.page, &format!("{method}Response"), answer, &mut self.seen);
+            walk(&self.page, &format!("{method}Response"), response, &mut self.keys_seen);
         }
     }
 
     /// Records the field in which two requests differ, after checking that the responses differ.
-    fn differ(&mut self, field: &str, method: &str, one: &impl Message, other: &impl Message) {
-        let (one, other) = (self.answer(method, one), self.answer(method, other));
-        assert!(one != other, "{field}: expected an effect, found {one:?} twice");
-        self.seen.insert(field.to_owned());
+    fn assert_differ(&mut self, field: &str, method: &str, first: &impl Message, other: &impl Message) {
+        let (first, other) = (self.call(method, first), self.call(method, other));
+        assert!(first != other, "{field}: expected an effect, found {first:?} twice");
+        self.keys_seen.insert(field.to_owned());
     }
 }
 
-fn plain() -> ModelInferRequest {
+fn plain_request() -> ModelInferRequest {
     request("relu", vec![tensor("x", "FP32", &[1, 4])], vec![bytes(&[-1.0, 2.0, -3.0, 4.0])])
 }
 
-fn changed(change: impl Fn(&mut ModelInferRequest)) -> ModelInferRequest {
-    let mut request = plain();
+fn changed_request(change: impl Fn(&mut ModelInferRequest)) -> ModelInferRequest {
+    let mut request = plain_request();
     change(&mut request);
     request
 }
@@ -323,7 +324,7 @@ fn region(name: &str, size: i64) -> [(&'static str, ParameterChoice); 2] {
 fn every_served_field_is_written_or_has_an_effect() {
     let server = server();
     let client = GrpcClient::connect(server.grpc);
-    let mut calls = Recorder { page: Page::read(), client, seen: BTreeSet::new() };
+    let mut calls = Recorder { page: Page::read(), client, keys_seen: BTreeSet::new() };
     infer_fields(&mut calls);
     model_fields(&mut calls);
     repository_fields(&mut calls);
@@ -333,8 +334,8 @@ fn every_served_field_is_written_or_has_an_effect() {
         let (message, name) = key.rsplit_once('.').unwrap();
         calls.page.messages[message].iter().any(|field| field.name == name && field.note == "0")
     };
-    let missing: Vec<&String> = served.difference(&calls.seen).filter(|key| !always_zero(key)).collect();
-    let unexpected: Vec<&String> = calls.seen.difference(&served).collect();
+    let missing: Vec<&String> = served.difference(&calls.keys_seen).filter(|key| !always_zero(key)).collect();
+    let unexpected: Vec<&String> = calls.keys_seen.difference(&served).collect();
     // The message is present without a value: false is the default, and true is refused.
     let unexpected: Vec<_> = unexpected.into_iter().filter(|key| *key != "ModelTransactionPolicy.decoupled").collect();
     assert!(missing.is_empty() && unexpected.is_empty(), "missing {missing:?}, unexpected {unexpected:?}");
@@ -342,28 +343,31 @@ fn every_served_field_is_written_or_has_an_effect() {
 
 fn infer_fields(calls: &mut Recorder) {
     const INFER: &str = "ModelInfer";
-    let mut with_id = plain();
+    let mut with_id = plain_request();
     with_id.id = "7".into();
-    calls.see(INFER, &with_id);
-    calls.differ("ModelInferRequest.id", INFER, &plain(), &with_id);
-    let mut differ =
-        |field: &str, change: &dyn Fn(&mut ModelInferRequest)| calls.differ(field, INFER, &plain(), &changed(change));
-    differ("ModelInferRequest.model_name", &|r| r.model_name = "nope".into());
-    differ("ModelInferRequest.model_version", &|r| r.model_version = "9".into());
-    differ("ModelInferRequest.parameters", &|r| {
+    calls.record(INFER, &with_id);
+    calls.assert_differ("ModelInferRequest.id", INFER, &plain_request(), &with_id);
+    let mut check_difference = |field: &str, change: &dyn Fn(&mut ModelInferRequest)| {
+        calls.assert_differ(field, INFER, &plain_request(), &changed_request(change))
+    };
+    check_difference("ModelInferRequest.model_name", &|r| r.model_name = "nope".into());
+    check_difference("ModelInferRequest.model_version", &|r| r.model_version = "9".into());
+    check_difference("ModelInferRequest.parameters", &|r| {
         r.parameters.insert("sequence_id".into(), param(ParameterChoice::Int(1)));
     });
-    differ("ModelInferRequest.inputs", &|r| r.inputs.clear());
-    differ("ModelInferRequest.outputs", &|r| r.outputs.push(output("z", &[])));
-    differ("ModelInferRequest.raw_input_contents", &|r| r.raw_input_contents[0] = bytes(&[9.0; 4]).into());
-    differ("ModelInferRequest.InferInputTensor.name", &|r| r.inputs[0].name = "y".into());
-    differ("ModelInferRequest.InferInputTensor.datatype", &|r| r.inputs[0].datatype = "INT32".into());
-    differ("ModelInferRequest.InferInputTensor.shape", &|r| r.inputs[0].shape = vec![4]);
-    differ("ModelInferRequest.InferInputTensor.parameters", &|r| {
+    check_difference("ModelInferRequest.inputs", &|r| r.inputs.clear());
+    check_difference("ModelInferRequest.outputs", &|r| r.outputs.push(output("z", &[])));
+    check_difference("ModelInferRequest.raw_input_contents", &|r| r.raw_input_contents[0] = bytes(&[9.0; 4]).into());
+    check_difference("ModelInferRequest.InferInputTensor.name", &|r| r.inputs[0].name = "y".into());
+    check_difference("ModelInferRequest.InferInputTensor.datatype", &|r| r.inputs[0].datatype = "INT32".into());
+    check_difference("ModelInferRequest.InferInputTensor.shape", &|r| r.inputs[0].shape = vec![4]);
+    check_difference("ModelInferRequest.InferInputTensor.parameters", &|r| {
         r.inputs[0].parameters = output("", &region("none", 16)).parameters;
     });
-    differ("ModelInferRequest.InferRequestedOutputTensor.name", &|r| r.outputs = vec![output("output_1", &[])]);
-    differ("ModelInferRequest.InferRequestedOutputTensor.parameters", &|r| {
+    check_difference("ModelInferRequest.InferRequestedOutputTensor.name", &|r| {
+        r.outputs = vec![output("output_1", &[])]
+    });
+    check_difference("ModelInferRequest.InferRequestedOutputTensor.parameters", &|r| {
         r.outputs = vec![output("output_0", &[("classification", ParameterChoice::Int(1))])];
     });
     for (field, value) in [
@@ -372,86 +376,97 @@ fn infer_fields(calls: &mut Recorder) {
         ("string_param", ParameterChoice::Text("1".into())),
         ("double_param", ParameterChoice::Float(1.0)),
     ] {
-        differ(&format!("InferParameter.{field}"), &|r| {
+        check_difference(&format!("InferParameter.{field}"), &|r| {
             r.outputs = vec![output("output_0", &[("classification", value.clone())])];
         });
     }
-    let typed = [("binary_data", ParameterChoice::Bool(false))];
-    differ("InferParameter.bool_param", &|r| r.outputs = vec![output("output_0", &typed)]);
+    let parameters = [("binary_data", ParameterChoice::Bool(false))];
+    check_difference("InferParameter.bool_param", &|r| r.outputs = vec![output("output_0", &parameters)]);
     // Typed contents of every datatype, as inputs and outputs.
     for (datatype, ..) in TYPES.into_iter().filter(|row| !["FP16", "BF16"].contains(&row.0)) {
-        let contents = |second: i32| {
+        let contents = |second_element: i32| {
             let none = InferTensorContents::default();
             match datatype {
-                "BOOL" => InferTensorContents { bool_contents: vec![true, second == 1], ..none },
-                "INT8" | "INT16" | "INT32" => InferTensorContents { int_contents: vec![-5, second], ..none },
-                "INT64" => InferTensorContents { int64_contents: vec![i64::MIN, second.into()], ..none },
-                "UINT8" | "UINT16" | "UINT32" => InferTensorContents { uint_contents: vec![5, second as u32], ..none },
-                "UINT64" => InferTensorContents { uint64_contents: vec![u64::MAX, second as u64], ..none },
-                "FP32" => InferTensorContents { fp32_contents: vec![0.5, second as f32], ..none },
-                _ => InferTensorContents { fp64_contents: vec![0.5, second.into()], ..none },
+                "BOOL" => InferTensorContents { bool_contents: vec![true, second_element == 1], ..none },
+                "INT8" | "INT16" | "INT32" => InferTensorContents { int_contents: vec![-5, second_element], ..none },
+                "INT64" => InferTensorContents { int64_contents: vec![i64::MIN, second_element.into()], ..none },
+                "UINT8" | "UINT16" | "UINT32" => {
+                    InferTensorContents { uint_contents: vec![5, second_element as u32], ..none }
+                }
+                "UINT64" => InferTensorContents { uint64_contents: vec![u64::MAX, second_element as u64], ..none },
+                "FP32" => InferTensorContents { fp32_contents: vec![0.5, second_element as f32], ..none },
+                _ => InferTensorContents { fp64_contents: vec![0.5, second_element.into()], ..none },
             }
         };
-        let ask = |second: i32| {
-            let input = InferTensor { contents: Some(contents(second)), ..tensor("x", datatype, &[1, 2]) };
+        let request_with = |second_element: i32| {
+            let input = InferTensor { contents: Some(contents(second_element)), ..tensor("x", datatype, &[1, 2]) };
             let mut request = request(&format!("copy_{datatype}"), vec![input], vec![]);
-            request.outputs.push(output("output_0", &typed));
+            request.outputs.push(output("output_0", &parameters));
             request
         };
-        calls.differ("ModelInferRequest.InferInputTensor.contents", INFER, &ask(0), &ask(1));
-        calls.see(INFER, &ask(1));
-        let answer = ModelInferResponse::decode(calls.answer(INFER, &ask(1)).unwrap()).unwrap();
-        assert!(answer.raw_output_contents.is_empty(), "{datatype}");
+        calls.assert_differ("ModelInferRequest.InferInputTensor.contents", INFER, &request_with(0), &request_with(1));
+        calls.record(INFER, &request_with(1));
+        let response = ModelInferResponse::decode(calls.call(INFER, &request_with(1)).unwrap()).unwrap();
+        assert!(response.raw_output_contents.is_empty(), "{datatype}");
         // The model writes its input twice.
-        let mut twice = contents(1).encode_to_vec();
-        twice.extend(contents(1).encode_to_vec());
-        assert_eq!(answer.outputs[0].contents, Some(InferTensorContents::decode(&*twice).unwrap()), "{datatype}");
+        let mut concatenated = contents(1).encode_to_vec();
+        concatenated.extend(contents(1).encode_to_vec());
+        assert_eq!(
+            response.outputs[0].contents,
+            Some(InferTensorContents::decode(&*concatenated).unwrap()),
+            "{datatype}"
+        );
     }
     // Classification results are strings.
     let classes = [("classification", ParameterChoice::Int(2)), ("binary_data", ParameterChoice::Bool(false))];
-    calls.see(INFER, &changed(|r| r.outputs = vec![output("output_0", &classes)]));
+    calls.record(INFER, &changed_request(|r| r.outputs = vec![output("output_0", &classes)]));
     // Datatypes without typed contents stay raw.
-    let mut half = request("copy_FP16", vec![tensor("x", "FP16", &[1, 2])], vec![vec![0; 4]]);
-    half.outputs.push(output("output_0", &typed));
-    let answer = ModelInferResponse::decode(calls.answer(INFER, &half).unwrap()).unwrap();
-    assert_eq!((answer.raw_output_contents[0].len(), &answer.outputs[0].contents), (8, &None));
+    let mut half_request = request("copy_FP16", vec![tensor("x", "FP16", &[1, 2])], vec![vec![0; 4]]);
+    half_request.outputs.push(output("output_0", &parameters));
+    let response = ModelInferResponse::decode(calls.call(INFER, &half_request).unwrap()).unwrap();
+    assert_eq!((response.raw_output_contents[0].len(), &response.outputs[0].contents), (8, &None));
 }
 
 fn model_fields(calls: &mut Recorder) {
     for method in ["ServerLive", "ServerMetadata"] {
-        calls.see(method, &Empty {});
+        calls.record(method, &Empty {});
     }
     for method in ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"] {
-        let of = |name: &str, version: &str| ModelRequest { name: name.into(), version: version.into() };
+        let model_request = |name: &str, version: &str| ModelRequest { name: name.into(), version: version.into() };
         let message = format!("{method}Request");
-        calls.differ(&format!("{message}.name"), method, &of("relu", ""), &of("nope", ""));
-        calls.differ(&format!("{message}.version"), method, &of("relu", ""), &of("relu", "9"));
+        calls.assert_differ(&format!("{message}.name"), method, &model_request("relu", ""), &model_request("nope", ""));
+        calls.assert_differ(
+            &format!("{message}.version"),
+            method,
+            &model_request("relu", ""),
+            &model_request("relu", "9"),
+        );
         for model in ["relu", "shaped", "latest", "all", "wide"] {
-            calls.see(method, &of(model, ""));
+            calls.record(method, &model_request(model, ""));
         }
     }
     // The model that does not load is unloaded, so that the server is ready.
     let unload = RepositoryModelRequest { model_name: "bad".into(), ..RepositoryModelRequest::default() };
-    calls.see("RepositoryIndex", &RepositoryIndexRequest::default());
+    calls.record("RepositoryIndex", &RepositoryIndexRequest::default());
     let is_ready =
-        |calls: &mut Recorder| ReadyResponse::decode(calls.answer("ServerReady", &Empty {}).unwrap()).unwrap().ready;
+        |calls: &mut Recorder| ReadyResponse::decode(calls.call("ServerReady", &Empty {}).unwrap()).unwrap().ready;
     assert!(!is_ready(calls));
-    calls.see("RepositoryModelUnload", &unload);
+    calls.record("RepositoryModelUnload", &unload);
     assert!(is_ready(calls));
-    calls.see("ServerReady", &Empty {});
+    calls.record("ServerReady", &Empty {});
 }
 
 fn repository_fields(calls: &mut Recorder) {
     let index = |repository: &str, ready| RepositoryIndexRequest { repository_name: repository.into(), ready };
-    let (all, ready, other) = (index("", false), index("", true), index("other", false));
-    calls.differ("RepositoryIndexRequest.ready", "RepositoryIndex", &all, &ready);
-    calls.differ("RepositoryIndexRequest.repository_name", "RepositoryIndex", &all, &other);
-    let of = |repository: &str, model: &str| RepositoryModelRequest {
+    let (all_models, ready_models, other) = (index("", false), index("", true), index("other", false));
+    calls.assert_differ("RepositoryIndexRequest.ready", "RepositoryIndex", &all_models, &ready_models);
+    calls.assert_differ("RepositoryIndexRequest.repository_name", "RepositoryIndex", &all_models, &other);
+    let repository_request = |repository: &str, model: &str| RepositoryModelRequest {
         repository_name: repository.into(),
         model_name: model.into(),
         ..RepositoryModelRequest::default()
     };
-    let with = |request: &RepositoryModelRequest, name: &str, value: RepositoryParameterChoice| {
+    let with_parameter = |request: &RepositoryModelRequest, name: &str, value: RepositoryParameterChoice| {
         let mut request = request.clone();
         request.parameters.insert(name.into(), ModelRepositoryParameter { choice: Some(value) });
         request
@@ -459,86 +474,107 @@ fn repository_fields(calls: &mut Recorder) {
     use RepositoryParameterChoice::{Bool, Int, Text};
     for verb in ["Load", "Unload"] {
         let (method, message) = (format!("RepositoryModel{verb}"), format!("RepositoryModel{verb}Request"));
-        calls.differ(&format!("{message}.repository_name"), &method, &of("", "relu"), &of("other", "relu"));
-        calls.differ(&format!("{message}.model_name"), &method, &of("", "relu"), &of("", "nope"));
+        calls.assert_differ(
+            &format!("{message}.repository_name"),
+            &method,
+            &repository_request("", "relu"),
+            &repository_request("other", "relu"),
+        );
+        calls.assert_differ(
+            &format!("{message}.model_name"),
+            &method,
+            &repository_request("", "relu"),
+            &repository_request("", "nope"),
+        );
     }
-    let sent = with(&of("", "sent"), "config", Text("{}".into()));
+    let load_request = with_parameter(&repository_request("", "sent"), "config", Text("{}".into()));
     let session = byoc::Session::builder().threads(1).build().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let source = folder.path().join("relu.relay");
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("relu.relay");
     write(&source, "relu");
     let options = byoc::CompileOptions::new().open_unbound_dims();
     let artifact = byoc::Compilation::new(&session, source, &options).unwrap().to_bytes().unwrap();
     let file = RepositoryParameterChoice::Bytes(artifact.into());
-    let named = with(&sent, "file:1/model.byoc", file);
-    calls.answer("RepositoryModelLoad", &named).unwrap();
-    calls.differ("ModelRepositoryParameter.bytes_param", "RepositoryModelLoad", &named, &sent);
-    let wrong = with(&of("", "relu"), "config", Text("{\"max_batch_size\": -1}".into()));
-    calls.differ("RepositoryModelLoadRequest.parameters", "RepositoryModelLoad", &of("", "relu"), &wrong);
-    let right = with(&of("", "relu"), "config", Text("{\"max_batch_size\": 2}".into()));
-    calls.differ("ModelRepositoryParameter.string_param", "RepositoryModelLoad", &right, &wrong);
-    let depends = |value| with(&of("", "all"), "unload_dependents", value);
-    calls.differ(
+    let file_request = with_parameter(&load_request, "file:1/model.byoc", file);
+    calls.call("RepositoryModelLoad", &file_request).unwrap();
+    calls.assert_differ("ModelRepositoryParameter.bytes_param", "RepositoryModelLoad", &file_request, &load_request);
+    let invalid_request =
+        with_parameter(&repository_request("", "relu"), "config", Text("{\"max_batch_size\": -1}".into()));
+    calls.assert_differ(
+        "RepositoryModelLoadRequest.parameters",
+        "RepositoryModelLoad",
+        &repository_request("", "relu"),
+        &invalid_request,
+    );
+    let right = with_parameter(&repository_request("", "relu"), "config", Text("{\"max_batch_size\": 2}".into()));
+    calls.assert_differ("ModelRepositoryParameter.string_param", "RepositoryModelLoad", &right, &invalid_request);
+    let depends = |value| with_parameter(&repository_request("", "all"), "unload_dependents", value);
+    calls.assert_differ(
         "ModelRepositoryParameter.int64_param",
         "RepositoryModelUnload",
         &depends(Bool(true)),
         &depends(Int(1)),
     );
-    let unknown = with(&of("", "all"), "other", Bool(true));
-    calls.differ("ModelRepositoryParameter.bool_param", "RepositoryModelUnload", &depends(Bool(true)), &unknown);
-    calls.differ("RepositoryModelUnloadRequest.parameters", "RepositoryModelUnload", &of("", "all"), &unknown);
+    let unknown = with_parameter(&repository_request("", "all"), "other", Bool(true));
+    calls.assert_differ("ModelRepositoryParameter.bool_param", "RepositoryModelUnload", &depends(Bool(true)), &unknown);
+    calls.assert_differ(
+        "RepositoryModelUnloadRequest.parameters",
+        "RepositoryModelUnload",
+        &repository_request("", "all"),
+        &unknown,
+    );
 }
 
 fn memory_and_log_fields(calls: &mut Recorder) {
     let object = Object::new(4096);
-    let own = SharedMemoryRegion { name: "r".into(), key: object.key.clone(), offset: 8, byte_size: 64 };
-    calls.see("SystemSharedMemoryRegister", &own);
-    let another = |name: &str| SharedMemoryRegion { name: name.into(), ..own.clone() };
+    let own_name = SharedMemoryRegion { name: "r".into(), key: object.key.clone(), offset: 8, byte_size: 64 };
+    calls.record("SystemSharedMemoryRegister", &own_name);
+    let another = |name: &str| SharedMemoryRegion { name: name.into(), ..own_name.clone() };
     let register = "SystemSharedMemoryRegister";
-    let mut differ = |field: &str, one: &SharedMemoryRegion, other: &SharedMemoryRegion| {
-        calls.differ(&format!("SystemSharedMemoryRegisterRequest.{field}"), register, one, other);
+    let mut check_regions = |field: &str, first: &SharedMemoryRegion, other_region: &SharedMemoryRegion| {
+        calls.assert_differ(&format!("SystemSharedMemoryRegisterRequest.{field}"), register, first, other_region);
     };
-    differ("name", &own, &another("s"));
-    differ("key", &another("t"), &SharedMemoryRegion { key: "byoc_no_such_key".into(), ..another("u") });
-    differ("offset", &another("u"), &SharedMemoryRegion { offset: 9999, ..another("v") });
-    differ("byte_size", &another("v"), &SharedMemoryRegion { byte_size: 9999, ..another("w") });
-    let named = |name: &str| SharedMemoryRequest { name: name.into() };
-    calls.see("SystemSharedMemoryStatus", &named(""));
+    check_regions("name", &own_name, &another("s"));
+    check_regions("key", &another("t"), &SharedMemoryRegion { key: "byoc_no_such_key".into(), ..another("u") });
+    check_regions("offset", &another("u"), &SharedMemoryRegion { offset: 9999, ..another("v") });
+    check_regions("byte_size", &another("v"), &SharedMemoryRegion { byte_size: 9999, ..another("w") });
+    let named_request = |name: &str| SharedMemoryRequest { name: name.into() };
+    calls.record("SystemSharedMemoryStatus", &named_request(""));
     let status = "SystemSharedMemoryStatus";
-    calls.differ("SystemSharedMemoryStatusRequest.name", status, &named(""), &named("r"));
-    let with_output = changed(|r| r.outputs = vec![output("output_0", &region("r", 16))]);
-    calls.see("ModelInfer", &with_output);
+    calls.assert_differ("SystemSharedMemoryStatusRequest.name", status, &named_request(""), &named_request("r"));
+    let with_output = changed_request(|r| r.outputs = vec![output("output_0", &region("r", 16))]);
+    calls.record("ModelInfer", &with_output);
     assert_eq!(object.read(8, 4), [0.0, 2.0, 0.0, 4.0]);
-    let before = calls.answer(status, &named("s")).unwrap();
-    assert!(!before.is_empty());
-    calls.answer("SystemSharedMemoryUnregister", &named("s")).unwrap();
-    assert!(calls.answer(status, &named("s")).is_err() && calls.answer(status, &named("r")).is_ok());
-    calls.seen.insert("SystemSharedMemoryUnregisterRequest.name".into());
+    let response_before = calls.call(status, &named_request("s")).unwrap();
+    assert!(!response_before.is_empty());
+    calls.call("SystemSharedMemoryUnregister", &named_request("s")).unwrap();
+    assert!(calls.call(status, &named_request("s")).is_err() && calls.call(status, &named_request("r")).is_ok());
+    calls.keys_seen.insert("SystemSharedMemoryUnregisterRequest.name".into());
 
-    let setting = |name: &str, choice: LogSettingChoice| LogSettings {
-        settings: BTreeMap::from([(name.to_owned(), LogSetting { choice: Some(choice) })]),
+    let setting = |name: &str, choice_name: LogSettingChoice| LogSettings {
+        settings: BTreeMap::from([(name.to_owned(), LogSetting { choice: Some(choice_name) })]),
     };
     use LogSettingChoice::{Bool, Text, Uint};
     let log = "LogSettings";
-    calls.see(log, &LogSettings::default());
-    for (field, name, one, other) in [
+    calls.record(log, &LogSettings::default());
+    for (field, name, first, other) in [
         ("bool_param", "log_warning", Bool(false), Bool(true)),
         ("uint32_param", "log_verbose_level", Uint(1), Uint(0)),
         ("string_param", "log_file", Text(String::new()), Text("/x".into())),
     ] {
-        let (one, other) = (setting(name, one), setting(name, other));
-        calls.differ(&format!("LogSettingsRequest.SettingValue.{field}"), log, &one, &other);
+        let (first, other) = (setting(name, first), setting(name, other));
+        calls.assert_differ(&format!("LogSettingsRequest.SettingValue.{field}"), log, &first, &other);
     }
-    let wrong = setting("log_nothing", Bool(true));
-    calls.differ("LogSettingsRequest.settings", log, &LogSettings::default(), &wrong);
+    let invalid_request = setting("log_nothing", Bool(true));
+    calls.assert_differ("LogSettingsRequest.settings", log, &LogSettings::default(), &invalid_request);
 }
 
 #[test]
 fn refused_and_ignored_fields_of_configurations() {
     let page = Page::read();
-    let folder = tempfile::tempdir().unwrap();
-    write(&folder.path().join("m/1/model.relay"), "relu");
-    let server = serve_repository(folder, &["--allow-control"]);
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir.path().join("m/1/model.relay"), "relu");
+    let server = serve_repository(dir, &["--allow-control"]);
     let mut client = server.client();
     let mut load = |config: &Value| {
         let body = json!({"parameters": {"config": config.to_string()}});
@@ -584,51 +620,51 @@ fn fields_of_http_are_written_or_have_an_effect() {
     let mut client = server.client();
     let register = json!({"key": object.key, "offset": 0, "byte_size": 64});
     client.post("/v2/systemsharedmemory/region/r/register", &register).ok();
-    let mut seen: BTreeSet<(String, String)> = BTreeSet::new();
-    let mut see = |object: &str, value: &Value| {
-        seen.extend(value.as_object().unwrap().keys().map(|key| (object.to_owned(), key.clone())));
+    let mut fields_seen: BTreeSet<(String, String)> = BTreeSet::new();
+    let mut record = |object: &str, value: &Value| {
+        fields_seen.extend(value.as_object().unwrap().keys().map(|key| (object.to_owned(), key.clone())));
     };
     let input = json!({"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [-1, 2, -3, 4]});
-    let plain = json!({"inputs": [input]});
-    let shared = json!({"shared_memory_region": "r", "shared_memory_byte_size": 16});
-    let mut with_id = plain.clone();
+    let base_request = json!({"inputs": [input]});
+    let shared_input = json!({"shared_memory_region": "r", "shared_memory_byte_size": 16});
+    let mut with_id = base_request.clone();
     with_id["id"] = "7".into();
-    let mut in_region = plain.clone();
-    in_region["outputs"] = json!([{"name": "output_0", "parameters": shared}]);
-    for request in [&plain, &with_id, &in_region] {
-        let answer = client.infer("relu", request).ok().json();
-        see("response", &answer);
-        see("response output", &answer["outputs"][0]);
+    let mut in_region = base_request.clone();
+    in_region["outputs"] = json!([{"name": "output_0", "parameters": shared_input}]);
+    for request in [&base_request, &with_id, &in_region] {
+        let response = client.infer("relu", request).ok().json();
+        record("response", &response);
+        record("response output", &response["outputs"][0]);
     }
-    see("error", &client.infer("nope", &plain).json());
-    let mut differ = |object: &str, field: &str, change: &dyn Fn(&mut Value)| {
-        let mut other = plain.clone();
+    record("error", &client.infer("nope", &base_request).json());
+    let mut assert_differ = |object: &str, field: &str, change: &dyn Fn(&mut Value)| {
+        let mut other = base_request.clone();
         change(&mut other);
-        let answers = [&plain, &other].map(|request| client.infer("relu", request).body);
-        assert!(answers[0] != answers[1], "{object} {field}: {}", String::from_utf8_lossy(&answers[0]));
-        seen.insert((object.to_owned(), field.to_owned()));
+        let responses = [&base_request, &other].map(|request| client.infer("relu", request).body);
+        assert!(responses[0] != responses[1], "{object} {field}: {}", String::from_utf8_lossy(&responses[0]));
+        fields_seen.insert((object.to_owned(), field.to_owned()));
     };
-    differ("request", "id", &|r| r["id"] = "7".into());
-    differ("request", "parameters", &|r| r["parameters"] = json!({"binary_data_output": true}));
-    differ("request", "inputs", &|r| r["inputs"] = json!([]));
-    differ("request", "outputs", &|r| r["outputs"] = json!([{"name": "z"}]));
-    differ("request input", "name", &|r| r["inputs"][0]["name"] = "y".into());
-    differ("request input", "shape", &|r| r["inputs"][0]["shape"] = json!([4]));
-    differ("request input", "datatype", &|r| r["inputs"][0]["datatype"] = "INT8".into());
-    differ("request input", "data", &|r| r["inputs"][0]["data"][1] = 5.into());
-    differ("request input", "parameters", &|r| r["inputs"][0]["parameters"] = json!({"binary_data_size": 16}));
-    differ("request output", "name", &|r| r["outputs"] = json!([{"name": "z"}]));
-    differ("request output", "parameters", &|r| {
+    assert_differ("request", "id", &|r| r["id"] = "7".into());
+    assert_differ("request", "parameters", &|r| r["parameters"] = json!({"binary_data_output": true}));
+    assert_differ("request", "inputs", &|r| r["inputs"] = json!([]));
+    assert_differ("request", "outputs", &|r| r["outputs"] = json!([{"name": "z"}]));
+    assert_differ("request input", "name", &|r| r["inputs"][0]["name"] = "y".into());
+    assert_differ("request input", "shape", &|r| r["inputs"][0]["shape"] = json!([4]));
+    assert_differ("request input", "datatype", &|r| r["inputs"][0]["datatype"] = "INT8".into());
+    assert_differ("request input", "data", &|r| r["inputs"][0]["data"][1] = 5.into());
+    assert_differ("request input", "parameters", &|r| r["inputs"][0]["parameters"] = json!({"binary_data_size": 16}));
+    assert_differ("request output", "name", &|r| r["outputs"] = json!([{"name": "z"}]));
+    assert_differ("request output", "parameters", &|r| {
         r["outputs"] = json!([{"name": "output_0", "parameters": {"classification": 1}}]);
     });
     let rows = |state: &str| -> BTreeSet<(String, String)> {
         let rows = page.http.iter().filter(|row| row[2] == state);
         rows.map(|[object, field, _]| (object.clone(), field.clone())).collect()
     };
-    assert_eq!(seen, rows("served"));
+    assert_eq!(fields_seen, rows("served"));
     assert_eq!(rows("refused"), BTreeSet::from([("response".to_owned(), "parameters".to_owned())]));
     // A repository name in the path.
-    let name = server.folder.path().file_name().unwrap().to_str().unwrap();
+    let name = server.temp_dir.path().file_name().unwrap().to_str().unwrap();
     let index = client.post(&format!("/v2/repository/{name}/index"), &json!({})).ok().json();
     assert!(index.as_array().unwrap().len() > 5, "{index}");
     client.post(&format!("/v2/repository/{name}/models/relu/unload"), &json!({})).ok();

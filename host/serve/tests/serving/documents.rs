@@ -16,12 +16,14 @@ fn page() -> String {
 
 /// Returns the fenced code blocks in a language.
 fn blocks(text: &str, language: &str) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    let mut current: Option<(bool, String)> = None;
+    let mut code_blocks: Vec<String> = Vec::new();
+    let mut current_block: Option<(bool, String)> = None;
     for line in text.lines() {
-        match (&mut current, line.strip_prefix("```")) {
-            (None, Some(name)) => current = Some((name == language, String::new())),
-            (Some(_), Some(_)) => found.extend(current.take().filter(|(wanted, _)| *wanted).map(|(_, text)| text)),
+        match (&mut current_block, line.strip_prefix("```")) {
+            (None, Some(name)) => current_block = Some((name == language, String::new())),
+            (Some(_), Some(_)) => {
+                code_blocks.extend(current_block.take().filter(|(is_selected, _)| *is_selected).map(|(_, text)| text))
+            }
             (Some((_, text)), None) => {
                 text.push_str(line);
                 text.push('\n');
@@ -29,23 +31,23 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
             (None, None) => {}
         }
     }
-    found
+    code_blocks
 }
 
 /// Parses a command line that begins with `byoc serve`, up to a comment separated by two spaces.
 fn parse(line: &str) -> Options {
     let line = line.trim().split("  ").next().unwrap();
-    let words = line.split_whitespace().skip(1).map(OsString::from);
-    byoc_serve::parse(words).unwrap_or_else(|error| panic!("{line}: {error}"))
+    let args = line.split_whitespace().skip(1).map(OsString::from);
+    byoc_serve::parse(args).unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
 /// Starts a server with a model that has the example's name and an input `x` with 4 columns.
 fn server_of_digits() -> (tempfile::TempDir, Server) {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("digits.relay");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("digits.relay");
     write(&file, "relu");
     let server = Server::start(&options(&[&file.display().to_string()])).unwrap();
-    (folder, server)
+    (dir, server)
 }
 
 /// Runs the `curl` commands in a document (a path with optional POST data), and returns the JSON responses.
@@ -71,10 +73,10 @@ fn commands_of_the_page() {
     for line in lines {
         assert!(!parse(line).models.is_empty(), "{line}");
     }
-    let (_folder, server) = server_of_digits();
-    let answers = run_curl(&shell, &server);
-    assert_eq!(answers[0]["name"], "digits");
-    assert_eq!(answers[1]["outputs"][0]["data"], json!([1.0, 2.0, 3.0, 4.0]));
+    let (_dir, server) = server_of_digits();
+    let responses = run_curl(&shell, &server);
+    assert_eq!(responses[0]["name"], "digits");
+    assert_eq!(responses[1]["outputs"][0]["data"], json!([1.0, 2.0, 3.0, 4.0]));
     server.stop();
 }
 
@@ -90,7 +92,7 @@ fn examples_of_the_help() {
         count += 1;
     }
     assert_eq!(count, 3);
-    let (_folder, server) = server_of_digits();
+    let (_dir, server) = server_of_digits();
     assert_eq!(run_curl(examples, &server)[0]["outputs"][0]["data"], json!([1.0, 2.0, 3.0, 4.0]));
     server.stop();
 }
@@ -98,7 +100,7 @@ fn examples_of_the_help() {
 #[test]
 fn the_python_example_of_the_page() {
     let Some(packages) = crate::clients::tritonclient_packages() else { return };
-    let (_folder, server) = server_of_digits();
+    let (_dir, server) = server_of_digits();
     let script = blocks(&page(), "python").remove(0);
     let script = script.replace("127.0.0.1:8000", &server.http.unwrap().to_string());
     let output = Command::new("python3").arg("-c").arg(script).env("PYTHONPATH", packages).output().unwrap();
@@ -110,8 +112,8 @@ fn the_python_example_of_the_page() {
 #[test]
 fn the_configuration_file_of_the_page() {
     let file = blocks(&page(), "").into_iter().find(|block| block.starts_with("# serve.conf")).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("serve.conf");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("serve.conf");
     fs::write(&path, &file).unwrap();
     let command =
         file.lines().next().unwrap().split_once(": ").unwrap().1.replace("serve.conf", &path.display().to_string());
@@ -123,9 +125,9 @@ fn the_configuration_file_of_the_page() {
 #[test]
 fn the_repository_of_the_page() {
     let layout = blocks(&page(), "").into_iter().find(|block| block.starts_with("DIR/")).unwrap();
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     for line in layout.lines() {
-        let path = folder.path().join(line.split_whitespace().next().unwrap().strip_prefix("DIR/").unwrap());
+        let path = dir.path().join(line.split_whitespace().next().unwrap().strip_prefix("DIR/").unwrap());
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("onnx") => drop(fs::copy(workspace().join("tests/digits/digits.onnx"), &path).unwrap()),
@@ -133,22 +135,22 @@ fn the_repository_of_the_page() {
             _ => fs::write(&path, "version_policy { all { } } output { name: \"logits\" dims: 10 label_filename: \"labels.txt\" } max_batch_size: 2").unwrap(),
         }
     }
-    let cache = folder.path().join(".cache").display().to_string();
-    let server = serve_repository(folder, &["--cache-dir", &cache]);
+    let cache = dir.path().join(".cache").display().to_string();
+    let server = serve_repository(dir, &["--cache-dir", &cache]);
     assert_eq!(server.client().get("/v2/models/resnet").ok().json()["versions"], json!(["1", "2"]));
 }
 
 #[test]
 fn the_unit_file_of_the_page() {
-    let unit = blocks(&page(), "ini").remove(0);
+    let unit_file = blocks(&page(), "ini").remove(0);
     let value = |name: &str| {
-        let line = unit.lines().find(|line| line.starts_with(&format!("{name}="))).unwrap();
+        let line = unit_file.lines().find(|line| line.starts_with(&format!("{name}="))).unwrap();
         line.split_once('=').unwrap().1.to_owned()
     };
     let start = value("ExecStart");
     let (_, flags) = start.split_once(' ').unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("serve.conf");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("serve.conf");
     fs::write(&path, "model = a.onnx\n").unwrap();
     let flags = flags.replace("/etc/byoc/serve.conf", &path.display().to_string());
     let options = parse(&format!("byoc serve {flags}"));

@@ -110,9 +110,9 @@ fn configuration_is_completed_from_the_model() {
     assert_eq!(config["dynamic_batching"]["preferred_batch_size"], json!([4, 8]));
     assert_eq!(config["instance_group"][0]["count"], 2);
     assert_eq!(config["model_transaction_policy"]["decoupled"], false);
-    let fixed = client.get("/v2/models/fixed/config").ok().json();
-    assert_eq!((&fixed["max_batch_size"], &fixed["input"][0]["dims"]), (&json!(0), &json!([1, 3])));
-    assert!(fixed.get("dynamic_batching").is_none());
+    let fixed_config = client.get("/v2/models/fixed/config").ok().json();
+    assert_eq!((&fixed_config["max_batch_size"], &fixed_config["input"][0]["dims"]), (&json!(0), &json!([1, 3])));
+    assert!(fixed_config.get("dynamic_batching").is_none());
 }
 
 #[test]
@@ -123,8 +123,8 @@ fn statistics_count_requests_items_and_executions() {
         client.infer("relu", &json!({"inputs": [input("x", &[rows, 4], &vec![0.0; rows * 4])]})).ok();
     }
     client.infer("relu", &json!({"inputs": []})).error(400);
-    let all = client.get("/v2/models/stats").ok().json();
-    assert_eq!(all["model_stats"].as_array().unwrap().len(), 2);
+    let all_stats = client.get("/v2/models/stats").ok().json();
+    assert_eq!(all_stats["model_stats"].as_array().unwrap().len(), 2);
     for path in ["/v2/models/relu/stats", "/v2/models/relu/versions/1/stats"] {
         let stats = client.get(path).ok().json()["model_stats"][0].clone();
         assert_eq!((&stats["name"], &stats["version"]), (&json!("relu"), &json!("1")));
@@ -177,7 +177,7 @@ fn metrics_are_prometheus_text() {
             "byoc_batch_size_count{model=\"relu\",version=\"1\"} 1",
             "byoc_request_duration_us_count{model=\"relu\",version=\"1\"} 2",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+            assert!(text.lines().any(|actual| actual == line), "{line}\n{text}");
         }
         // Each sample has a name, labels in braces, and a number.
         for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -191,9 +191,9 @@ fn metrics_are_prometheus_text() {
 fn explanation_as_json_and_as_page() {
     let server = serve(&["relu"], &[]);
     let mut client = server.client();
-    let explained = client.get("/v2/models/relu/explain").ok().json();
-    assert_eq!(explained["nodes"][0]["op"], "nn.relu");
-    assert_eq!(explained["nodes"][0]["placement"]["kind"], "host");
+    let explanation = client.get("/v2/models/relu/explain").ok().json();
+    assert_eq!(explanation["nodes"][0]["op"], "nn.relu");
+    assert_eq!(explanation["nodes"][0]["placement"]["kind"], "host");
     for reply in [
         client.get("/v2/models/relu/explain?format=html").ok(),
         client.request("GET", "/v2/models/relu/versions/1/explain", &[("Accept", "text/html,*/*")], b"").ok(),
@@ -207,10 +207,10 @@ fn explanation_as_json_and_as_page() {
 fn log_settings_are_read_and_changed() {
     let server = serve(&["relu"], &[]);
     let mut client = server.client();
-    let before = client.get("/v2/logging").ok().json();
-    assert_eq!((&before["log_info"], &before["log_verbose_level"]), (&json!(true), &json!(0)));
-    let after = client.post("/v2/logging", &json!({"log_info": false, "log_verbose_level": 1})).ok().json();
-    assert_eq!((&after["log_info"], &after["log_verbose_level"]), (&json!(false), &json!(1)));
+    let settings_before = client.get("/v2/logging").ok().json();
+    assert_eq!((&settings_before["log_info"], &settings_before["log_verbose_level"]), (&json!(true), &json!(0)));
+    let settings_after = client.post("/v2/logging", &json!({"log_info": false, "log_verbose_level": 1})).ok().json();
+    assert_eq!((&settings_after["log_info"], &settings_after["log_verbose_level"]), (&json!(false), &json!(1)));
     for (setting, expected) in [
         (json!({"log_info": 3}), "'log_info': expected true or false, found 3"),
         (json!({"log_verbose_level": -1}), "expected an integer >= 0, found -1"),
@@ -228,12 +228,12 @@ fn log_settings_are_read_and_changed() {
 
 #[test]
 fn a_model_that_cannot_be_loaded_leaves_the_others() {
-    let folder = tempfile::tempdir().unwrap();
-    write(&folder.path().join("good/1/model.relay"), "relu");
-    std::fs::create_dir_all(folder.path().join("bad/1")).unwrap();
-    std::fs::write(folder.path().join("bad/1/model.onnx"), b"garbage").unwrap();
-    std::fs::create_dir_all(folder.path().join("empty")).unwrap();
-    let server = serve_repository(folder, &[]);
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir.path().join("good/1/model.relay"), "relu");
+    std::fs::create_dir_all(dir.path().join("bad/1")).unwrap();
+    std::fs::write(dir.path().join("bad/1/model.onnx"), b"garbage").unwrap();
+    std::fs::create_dir_all(dir.path().join("empty")).unwrap();
+    let server = serve_repository(dir, &[]);
     let mut client = server.client();
     client.infer("good", &json!({"inputs": [input("x", &[1, 4], &[0.0; 4])]})).ok();
     let reply = client.get("/v2/health/ready");
@@ -258,35 +258,31 @@ fn a_model_that_cannot_be_loaded_leaves_the_others() {
 #[test]
 fn regions_have_metrics_of_their_own() {
     let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
-    let folder = plugins.path().display().to_string();
+    let dir = plugins.path().display().to_string();
     let cache = tempfile::tempdir().unwrap();
     let cache = cache.path().display().to_string();
-    let server = serve(
-        &["softmax"],
-        &["--backend", "ccompiler", "--dim", "n=1", "--plugin-dir", &folder, "--cache-dir", &cache],
-    );
+    let server =
+        serve(&["softmax"], &["--backend", "ccompiler", "--dim", "n=1", "--plugin-dir", &dir, "--cache-dir", &cache]);
     let mut client = server.client();
-    let explained = client.get("/v2/models/softmax/explain").ok().json();
-    let region = explained["regions"][0]["symbol"].as_str().expect("expected a region symbol").to_owned();
-    let answer = client.infer("softmax", &json!({"inputs": [input("x", &[1, 5], &[1.0; 5])]})).ok().json();
-    assert!((answer["outputs"][0]["data"][0].as_f64().unwrap() - 0.2).abs() < 1e-6, "{answer}");
+    let explanation = client.get("/v2/models/softmax/explain").ok().json();
+    let region = explanation["regions"][0]["symbol"].as_str().expect("expected a region symbol").to_owned();
+    let response = client.infer("softmax", &json!({"inputs": [input("x", &[1, 5], &[1.0; 5])]})).ok().json();
+    assert!((response["outputs"][0]["data"][0].as_f64().unwrap() - 0.2).abs() < 1e-6, "{response}");
     let text = String::from_utf8(client.get("/metrics").ok().body).unwrap();
     let line = format!("byoc_region_duration_us_count{{model=\"softmax\",version=\"1\",region=\"{region}\"}} 1");
-    assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    assert!(text.lines().any(|actual| actual == line), "{line}\n{text}");
     // A symbolic dimension with separate programs for two sizes.
-    let server = serve(
-        &["softmax"],
-        &["--backend", "ccompiler", "--dim", "n=1,2", "--plugin-dir", &folder, "--cache-dir", &cache],
-    );
+    let server =
+        serve(&["softmax"], &["--backend", "ccompiler", "--dim", "n=1,2", "--plugin-dir", &dir, "--cache-dir", &cache]);
     let mut client = server.client();
     assert_eq!(client.get("/v2/models/softmax/config").ok().json()["max_batch_size"], 4);
     for rows in 1..=4 {
-        let answer =
+        let response =
             client.infer("softmax", &json!({"inputs": [input("x", &[rows, 5], &vec![1.0; rows * 5])]})).ok().json();
-        let data = answer["outputs"][0]["data"].as_array().unwrap();
+        let data = response["outputs"][0]["data"].as_array().unwrap();
         assert!(
             data.len() == rows * 5 && data.iter().all(|value| (value.as_f64().unwrap() - 0.2).abs() < 1e-6),
-            "{answer}"
+            "{response}"
         );
     }
 }

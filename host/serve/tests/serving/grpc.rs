@@ -34,14 +34,14 @@ fn infer(server: &Running, request: &ModelInferRequest) -> Result<ModelInferResp
 }
 
 #[track_caller]
-fn refused(server: &Running, request: &ModelInferRequest, code: u32, expected: &str) {
+fn assert_refused(server: &Running, request: &ModelInferRequest, code: u32, expected: &str) {
     let error = infer(server, request).unwrap_err();
     assert!(error.code == code && error.message.contains(expected), "expected {code} {expected}, found {error:?}");
     assert!(error.message.contains("(E0"), "{error:?}");
 }
 
-pub fn param(choice: ParameterChoice) -> InferParameter {
-    InferParameter { choice: Some(choice) }
+pub fn param(parameter_choice: ParameterChoice) -> InferParameter {
+    InferParameter { choice: Some(parameter_choice) }
 }
 
 #[test]
@@ -69,8 +69,9 @@ fn health_metadata_configuration_and_statistics() {
     let stats = &stats.model_stats[0];
     assert_eq!((stats.inference_count, stats.execution_count, stats.batch_stats[0].batch_size), (2, 1, 2));
     assert_eq!(stats.inference_stats.as_ref().unwrap().success.as_ref().unwrap().count, 1);
-    let all: ModelStatisticsResponse = call(server.grpc, "ModelStatistics", &ModelRequest::default()).unwrap();
-    assert_eq!(all.model_stats.len(), 2);
+    let all_statistics: ModelStatisticsResponse =
+        call(server.grpc, "ModelStatistics", &ModelRequest::default()).unwrap();
+    assert_eq!(all_statistics.model_stats.len(), 2);
     let index: RepositoryIndexResponse =
         call(server.grpc, "RepositoryIndex", &RepositoryIndexRequest::default()).unwrap();
     assert_eq!(index.models.iter().map(|model| &*model.state).collect::<Vec<_>>(), ["READY", "READY"]);
@@ -95,12 +96,12 @@ fn unknown_names_and_methods() {
             let request = ModelRequest { name: name.into(), version: version.into() };
             match call::<_, ReadyResponse>(server.grpc, method, &request) {
                 // A known model without this version is not ready.
-                Ok(answer) => assert!(method == "ModelReady" && name == "relu" && !answer.ready, "{method} {name}"),
+                Ok(response) => assert!(method == "ModelReady" && name == "relu" && !response.ready, "{method} {name}"),
                 Err(error) => assert_eq!(error.code, NOT_FOUND, "{method} {name} {version}: {error:?}"),
             }
         }
     }
-    refused(&server, &request("nope", vec![], vec![]), NOT_FOUND, "'nope' is not found");
+    assert_refused(&server, &request("nope", vec![], vec![]), NOT_FOUND, "'nope' is not found");
     for method in [
         "ModelStreamInfer",
         "CudaSharedMemoryStatus",
@@ -115,8 +116,8 @@ fn unknown_names_and_methods() {
     for path in ["/other.Service/Method", "/", "/inference.GRPCInferenceService", "/grpc.health.v1.Health/Watch"] {
         assert_eq!(call_with::<Empty>(server.grpc, path, &[], frame(&[])).unwrap_err().code, UNIMPLEMENTED, "{path}");
     }
-    let named = RepositoryIndexRequest { repository_name: "r".into(), ready: false };
-    assert_eq!(call::<_, Empty>(server.grpc, "RepositoryIndex", &named).unwrap_err().code, NOT_FOUND);
+    let named_repository = RepositoryIndexRequest { repository_name: "r".into(), ready: false };
+    assert_eq!(call::<_, Empty>(server.grpc, "RepositoryIndex", &named_repository).unwrap_err().code, NOT_FOUND);
     // Malformed message bytes.
     for body in [vec![], vec![0, 0, 0, 0, 9, 1], frame(&[0xff; 40]), vec![7; 3]] {
         let error =
@@ -133,10 +134,11 @@ fn raw_and_typed_contents_of_every_datatype() {
     for (datatype, _, size) in TYPES {
         let model = format!("copy_{datatype}");
         let raw: Vec<u8> = (0..2 * size).map(|i| if datatype == "BOOL" { i as u8 % 2 } else { i as u8 }).collect();
-        let answer = infer(&server, &request(&model, vec![tensor("x", datatype, &[1, 2])], vec![raw.clone()])).unwrap();
-        assert_eq!(answer.outputs[0].datatype, datatype);
-        assert_eq!((answer.outputs[0].shape.as_slice(), &answer.outputs[0].contents), (&[1, 4][..], &None));
-        assert_eq!(answer.raw_output_contents[0], [&raw[..], &raw[..]].concat(), "{datatype}");
+        let response =
+            infer(&server, &request(&model, vec![tensor("x", datatype, &[1, 2])], vec![raw.clone()])).unwrap();
+        assert_eq!(response.outputs[0].datatype, datatype);
+        assert_eq!((response.outputs[0].shape.as_slice(), &response.outputs[0].contents), (&[1, 4][..], &None));
+        assert_eq!(response.raw_output_contents[0], [&raw[..], &raw[..]].concat(), "{datatype}");
         let contents = InferTensorContents::default();
         let contents = match datatype {
             "BOOL" => InferTensorContents { bool_contents: vec![true, false], ..contents },
@@ -152,37 +154,37 @@ fn raw_and_typed_contents_of_every_datatype() {
             "FP32" => bytes(&[0.5, f32::INFINITY]),
             "FP64" => [0.5f64, f64::NAN].iter().flat_map(|value| value.to_le_bytes()).collect(),
             "UINT64" => [1, u64::MAX].iter().flat_map(|value| value.to_le_bytes()).collect(),
-            unsigned if unsigned.starts_with('U') => {
+            unsigned_type if unsigned_type.starts_with('U') => {
                 [1u64, 2].iter().flat_map(|v| v.to_le_bytes()[..size].to_vec()).collect()
             }
             _ => [-1i64, 2].iter().flat_map(|value| value.to_le_bytes()[..size].to_vec()).collect(),
         };
         let input = InferTensor { contents: Some(contents), ..tensor("x", datatype, &[1, 2]) };
-        let typed = request(&model, vec![input], vec![]);
+        let typed_request = request(&model, vec![input], vec![]);
         if ["FP16", "BF16"].contains(&datatype) {
-            refused(&server, &typed, INVALID, "expected raw_input_contents for datatype");
+            assert_refused(&server, &typed_request, INVALID, "expected raw_input_contents for datatype");
             continue;
         }
-        let answer = infer(&server, &typed).unwrap();
-        assert_eq!(answer.raw_output_contents[0], [&expected[..], &expected[..]].concat(), "{datatype}");
+        let response = infer(&server, &typed_request).unwrap();
+        assert_eq!(response.raw_output_contents[0], [&expected[..], &expected[..]].concat(), "{datatype}");
     }
     let contents = |contents| InferTensor { contents: Some(contents), ..tensor("x", "INT8", &[1, 2]) };
     let ints = |values: &[i32]| InferTensorContents { int_contents: values.to_vec(), ..InferTensorContents::default() };
-    refused(&server, &request("copy_INT8", vec![contents(ints(&[1, 128]))], vec![]), INVALID, "found 128");
-    refused(
+    assert_refused(&server, &request("copy_INT8", vec![contents(ints(&[1, 128]))], vec![]), INVALID, "found 128");
+    assert_refused(
         &server,
         &request("copy_INT8", vec![contents(ints(&[1]))], vec![]),
         INVALID,
         "with the elements of shape [1, 2], found 1",
     );
     let other = InferTensorContents { fp32_contents: vec![1.0, 2.0], ..InferTensorContents::default() };
-    refused(
+    assert_refused(
         &server,
         &request("copy_INT8", vec![contents(other)], vec![]),
         INVALID,
         "expected int_contents for datatype INT8, found fp32_contents",
     );
-    refused(
+    assert_refused(
         &server,
         &request("copy_INT8", vec![contents(ints(&[1, 2]))], vec![vec![1, 2]]),
         INVALID,
@@ -193,66 +195,81 @@ fn raw_and_typed_contents_of_every_datatype() {
         ..InferTensorContents::default()
     };
     let strings = InferTensor { contents: Some(strings), ..tensor("x", "BYTES", &[1, 2]) };
-    refused(&server, &request("copy_INT8", vec![strings], vec![]), INVALID, "data-type is 'BYTES'");
+    assert_refused(&server, &request("copy_INT8", vec![strings], vec![]), INVALID, "data-type is 'BYTES'");
 }
 
 #[test]
 fn wrong_requests() {
     let server = serve(&["relu", "sums"], &[]);
     let x = || vec![tensor("x", "FP32", &[1, 4])];
-    refused(&server, &request("relu", x(), vec![vec![0; 12]]), INVALID, "got unexpected byte size 12, expected 16");
-    refused(
+    assert_refused(
+        &server,
+        &request("relu", x(), vec![vec![0; 12]]),
+        INVALID,
+        "got unexpected byte size 12, expected 16",
+    );
+    assert_refused(
         &server,
         &request("relu", x(), vec![vec![0; 16], vec![]]),
         INVALID,
         "expected 1 entries of raw_input_contents",
     );
-    refused(&server, &request("sums", x(), vec![vec![0; 16]]), INVALID, "expected 3 inputs but got 1 inputs");
-    refused(&server, &request("relu", [x(), x()].concat(), vec![vec![0; 16]; 2]), INVALID, "'x' twice");
+    assert_refused(&server, &request("sums", x(), vec![vec![0; 16]]), INVALID, "expected 3 inputs but got 1 inputs");
+    assert_refused(&server, &request("relu", [x(), x()].concat(), vec![vec![0; 16]; 2]), INVALID, "'x' twice");
     for shape in [&[][..], &[4], &[-1, 4], &[1, -4], &[i64::MAX, 4], &[1, 4, 1], &[i64::MAX; 70]] {
-        let wrong = request("relu", vec![tensor("x", "FP32", shape)], vec![vec![0; 16]]);
-        let error = infer(&server, &wrong).unwrap_err();
+        let invalid_request = request("relu", vec![tensor("x", "FP32", shape)], vec![vec![0; 16]]);
+        let error = infer(&server, &invalid_request).unwrap_err();
         assert!(error.code == INVALID && error.message.len() < 2000, "{shape:?}: {error:?}");
     }
-    refused(
+    assert_refused(
         &server,
         &request("relu", vec![tensor("x", "FP33", &[1, 4])], vec![vec![0; 16]]),
         INVALID,
         "data-type is 'FP33'",
     );
     // A BYTES element whose length exceeds the data.
-    refused(
+    assert_refused(
         &server,
         &request("relu", vec![tensor("x", "BYTES", &[1])], vec![vec![255, 255, 255, 255]]),
         INVALID,
         "data-type is 'BYTES'",
     );
-    let with = |name: &str, choice: ParameterChoice| {
+    let with_parameter = |name: &str, parameter_choice: ParameterChoice| {
         let mut request = request("relu", x(), vec![vec![0; 16]]);
         request.id = "r1".into();
-        request.parameters.insert(name.into(), param(choice));
+        request.parameters.insert(name.into(), param(parameter_choice));
         request
     };
-    infer(&server, &with("priority", ParameterChoice::Uint(0))).unwrap();
-    infer(&server, &with("priority", ParameterChoice::Int(0))).unwrap();
-    infer(&server, &with("timeout", ParameterChoice::Int(10_000_000))).unwrap();
-    refused(
+    infer(&server, &with_parameter("priority", ParameterChoice::Uint(0))).unwrap();
+    infer(&server, &with_parameter("priority", ParameterChoice::Int(0))).unwrap();
+    infer(&server, &with_parameter("timeout", ParameterChoice::Int(10_000_000))).unwrap();
+    assert_refused(
         &server,
-        &with("timeout", ParameterChoice::Text("1".into())),
+        &with_parameter("timeout", ParameterChoice::Text("1".into())),
         INVALID,
         "[request id: r1] parameter 'timeout'",
     );
-    refused(&server, &with("sequence_id", ParameterChoice::Int(1)), UNIMPLEMENTED, "sequence_id");
-    refused(&server, &with("sequence_id", ParameterChoice::Text("s".into())), UNIMPLEMENTED, "sequence_id");
-    refused(&server, &with("triton_enable_empty_final_response", ParameterChoice::Bool(true)), INVALID, "'triton_'");
+    assert_refused(&server, &with_parameter("sequence_id", ParameterChoice::Int(1)), UNIMPLEMENTED, "sequence_id");
+    assert_refused(
+        &server,
+        &with_parameter("sequence_id", ParameterChoice::Text("s".into())),
+        UNIMPLEMENTED,
+        "sequence_id",
+    );
+    assert_refused(
+        &server,
+        &with_parameter("triton_enable_empty_final_response", ParameterChoice::Bool(true)),
+        INVALID,
+        "'triton_'",
+    );
     let mut unknown = request("relu", x(), vec![vec![0; 16]]);
     unknown.outputs.push(InferRequestedOutput { name: "z".into(), ..InferRequestedOutput::default() });
-    refused(&server, &unknown, INVALID, "unexpected inference output 'z'");
+    assert_refused(&server, &unknown, INVALID, "unexpected inference output 'z'");
     unknown.outputs[0].name = "output_0".into();
     unknown.outputs[0].parameters.insert("classification".into(), param(ParameterChoice::Int(1)));
-    let answer = infer(&server, &unknown).unwrap();
-    assert_eq!((answer.outputs[0].datatype.as_str(), &answer.outputs[0].shape[..]), ("BYTES", &[1, 1][..]));
-    assert_eq!(&answer.raw_output_contents[0][4..], b"0.000000:0");
+    let response = infer(&server, &unknown).unwrap();
+    assert_eq!((response.outputs[0].datatype.as_str(), &response.outputs[0].shape[..]), ("BYTES", &[1, 1][..]));
+    assert_eq!(&response.raw_output_contents[0][4..], b"0.000000:0");
 }
 
 #[test]
@@ -260,16 +277,18 @@ fn messages_of_12_mb_and_a_limit() {
     let server = serve(&["relu"], &["--max-batch-size", "65536", "--max-request-size", "16MiB"]);
     let values: Vec<f32> = (0..4 * 65536).map(|i| (i % 100) as f32 - 50.0).collect();
     let raw = bytes(&values);
-    let answer = infer(&server, &request("relu", vec![tensor("x", "FP32", &[65536, 4])], vec![raw])).unwrap();
-    assert!(floats(&answer.raw_output_contents[0]).iter().zip(&values).all(|(found, value)| *found == value.max(0.0)));
+    let response = infer(&server, &request("relu", vec![tensor("x", "FP32", &[65536, 4])], vec![raw])).unwrap();
+    assert!(
+        floats(&response.raw_output_contents[0]).iter().zip(&values).all(|(actual, value)| *actual == value.max(0.0))
+    );
     // A request of 12 MiB is received, but does not match the shape.
-    refused(
+    assert_refused(
         &server,
         &request("relu", vec![tensor("x", "FP32", &[1, 4])], vec![vec![0; 12 << 20]]),
         INVALID,
         "byte size 12582912",
     );
-    refused(
+    assert_refused(
         &server,
         &request("relu", vec![tensor("x", "FP32", &[1, 4])], vec![vec![0; 17 << 20]]),
         EXHAUSTED,
@@ -297,15 +316,16 @@ fn compressed_requests_and_deadlines() {
         let mut body = frame(&message);
         body[0] = 1;
         let headers = [("grpc-encoding", coding), ("grpc-accept-encoding", "identity, deflate, gzip")];
-        let answer: ModelInferResponse = call_with(server.grpc, path, &headers, body).unwrap();
-        assert_eq!(floats(&answer.raw_output_contents[0]), [0.0, 2.0, 0.0, 4.0]);
+        let response: ModelInferResponse = call_with(server.grpc, path, &headers, body).unwrap();
+        assert_eq!(floats(&response.raw_output_contents[0]), [0.0, 2.0, 0.0, 4.0]);
     }
     // A long run ends at the client's deadline, and the server continues to serve requests.
     let forever = i64::MAX.to_le_bytes().to_vec();
     let inputs = vec![tensor("n", "INT64", &[]), tensor("x", "FP32", &[4])];
-    let endless = request("rounds", inputs, vec![forever, vec![0; 16]]);
-    let error = call_with::<Empty>(server.grpc, path, &[("grpc-timeout", "200m")], frame(&endless.encode_to_vec()))
-        .unwrap_err();
+    let endless_request = request("rounds", inputs, vec![forever, vec![0; 16]]);
+    let error =
+        call_with::<Empty>(server.grpc, path, &[("grpc-timeout", "200m")], frame(&endless_request.encode_to_vec()))
+            .unwrap_err();
     assert_eq!(error.code, DEADLINE, "{error:?}");
     let inputs = vec![tensor("n", "INT64", &[]), tensor("x", "FP32", &[4])];
     let short = request("rounds", inputs, vec![3i64.to_le_bytes().to_vec(), vec![0; 16]]);
@@ -315,13 +335,13 @@ fn compressed_requests_and_deadlines() {
 #[test]
 fn log_settings() {
     let server = serve(&["relu"], &[]);
-    let before: LogSettings = call(server.grpc, "LogSettings", &LogSettings::default()).unwrap();
+    let settings_before: LogSettings = call(server.grpc, "LogSettings", &LogSettings::default()).unwrap();
     let level = |settings: &LogSettings| settings.settings["log_verbose_level"].choice.clone();
-    assert_eq!(level(&before), Some(LogSettingChoice::Uint(0)));
+    assert_eq!(level(&settings_before), Some(LogSettingChoice::Uint(0)));
     let mut change = LogSettings::default();
     change.settings.insert("log_verbose_level".into(), LogSetting { choice: Some(LogSettingChoice::Uint(1)) });
-    let after: LogSettings = call(server.grpc, "LogSettings", &change).unwrap();
-    assert_eq!(level(&after), Some(LogSettingChoice::Uint(1)));
+    let settings_after: LogSettings = call(server.grpc, "LogSettings", &change).unwrap();
+    assert_eq!(level(&settings_after), Some(LogSettingChoice::Uint(1)));
     change.settings.insert("log_info".into(), LogSetting { choice: None });
     assert_eq!(call::<_, Empty>(server.grpc, "LogSettings", &change).unwrap_err().code, INVALID);
 }

@@ -25,13 +25,13 @@ fn answers_have_the_fields_of_the_protocol() {
         ],
     });
     assert_eq!(String::from_utf8(reply.body).unwrap(), expected.to_string());
-    let one = client
+    let single = client
         .post("/v2/models/sums/versions/1/infer", &json!({"inputs": inputs, "outputs": [{"name": "output_1"}]}))
         .ok();
-    let one = one.json();
-    assert!(one.get("id").is_none());
-    assert_eq!(one["outputs"].as_array().unwrap().len(), 1);
-    assert_eq!(one["outputs"][0]["data"], json!([3.0, 8.0]));
+    let single = single.json();
+    assert!(single.get("id").is_none());
+    assert_eq!(single["outputs"].as_array().unwrap().len(), 1);
+    assert_eq!(single["outputs"][0]["data"], json!([3.0, 8.0]));
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn every_datatype_returns() {
             assert!(client.infer_binary(&model, &request, &[0; 4]).error(400).contains("has no JSON representation"));
             continue;
         }
-        let twice = [values.as_array().unwrap().clone(), values.as_array().unwrap().clone()].concat();
-        assert_eq!(reply.ok().json()["outputs"][0]["data"], Value::from(twice), "{datatype}");
+        let doubled_values = [values.as_array().unwrap().clone(), values.as_array().unwrap().clone()].concat();
+        assert_eq!(reply.ok().json()["outputs"][0]["data"], Value::from(doubled_values), "{datatype}");
     }
     // A byte other than 0 and 1 is not a Boolean.
     let request =
@@ -97,9 +97,9 @@ fn zero_elements_and_scalars() {
     let mut client = server.client();
     let reply = client.infer("relu", &json!({"inputs": [input("x", &[0, 4], &[])]})).ok().json();
     assert_eq!((&reply["outputs"][0]["shape"], &reply["outputs"][0]["data"]), (&json!([0, 4]), &json!([])));
-    let empty = json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [0, 4], "parameters": {"binary_data_size": 0}}],
+    let empty_request = json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [0, 4], "parameters": {"binary_data_size": 0}}],
                        "parameters": {"binary_data_output": true}});
-    let reply = client.infer_binary("relu", &empty, &[]).ok();
+    let reply = client.infer_binary("relu", &empty_request, &[]).ok();
     assert_eq!(reply.headers["inference-header-content-length"], reply.body.len().to_string());
     let reply =
         client.infer("scalar", &json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [], "data": [2]}]})).ok();
@@ -111,7 +111,7 @@ fn wrong_requests_get_a_status_a_code_and_a_reason() {
     let server = serve(&["relu", "sums", "picked", "fixed"], &[]);
     let mut client = server.client();
     let x = |shape: &[i64], count: usize| json!({"name": "x", "datatype": "FP32", "shape": shape, "data": vec![0.5; count]});
-    let typed = |datatype: &str| json!({"inputs": [{"name": "x", "datatype": datatype, "shape": [1, 4], "data": [1, 2, 3, 4]}]});
+    let typed_request = |datatype: &str| json!({"inputs": [{"name": "x", "datatype": datatype, "shape": [1, 4], "data": [1, 2, 3, 4]}]});
     let [a, b] = ["a", "b"].map(|name| input(name, &[1, 2], &[0.0; 2]));
     let cases: Vec<(&str, Value, &str)> = vec![
         (
@@ -133,9 +133,9 @@ fn wrong_requests_get_a_status_a_code_and_a_reason() {
         ("relu", json!({"inputs": [x(&[1, 4], 3)]}), "expected 4 elements for shape [1, 4]"),
         ("relu", json!({"inputs": [x(&[5, 4], 20)]}), "inference request batch-size must be <= 4 for 'relu', found 5"),
         ("relu", json!({"inputs": [x(&[i64::MAX, i64::MAX], 1)]}), "too many"),
-        ("relu", typed("FP64"), "inference input 'x' data-type is 'FP64', but model 'relu' expects 'FP32'"),
-        ("relu", typed("float32"), "expected a datatype such as FP32, found \"float32\""),
-        ("relu", typed("BYTES"), "expected elements of datatype BYTES, found 1"),
+        ("relu", typed_request("FP64"), "inference input 'x' data-type is 'FP64', but model 'relu' expects 'FP32'"),
+        ("relu", typed_request("float32"), "expected a datatype such as FP32, found \"float32\""),
+        ("relu", typed_request("BYTES"), "expected elements of datatype BYTES, found 1"),
         (
             "relu",
             json!({"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1, 4], "data": ["", "a", "\u{0}", "ü"]}]}),

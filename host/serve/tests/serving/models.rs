@@ -88,7 +88,7 @@ pub fn write(path: &Path, name: &str) {
 /// Running server with its model files.
 pub struct Running {
     server: Option<Server>,
-    pub folder: TempDir,
+    pub temp_dir: TempDir,
     pub http: SocketAddr,
     pub grpc: SocketAddr,
     pub metrics: Option<SocketAddr>,
@@ -100,7 +100,7 @@ impl Running {
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.temp_dir.path().join(name)
     }
 }
 
@@ -114,35 +114,35 @@ impl Drop for Running {
 
 /// Parses options, with test defaults: host kernels, free ports, and a short shutdown timeout.
 pub fn options(flags: &[&str]) -> Options {
-    let fixed = ["byoc serve", "--http", "0", "--grpc", "0", "--threads", "2", "--shutdown-timeout", "5"];
+    let fixed_args = ["byoc serve", "--http", "0", "--grpc", "0", "--threads", "2", "--shutdown-timeout", "5"];
     let host: &[&str] = if flags.contains(&"--backend") { &[] } else { &["--backend", "none"] };
-    byoc_serve::parse(fixed.iter().chain(host).chain(flags).map(OsString::from)).unwrap()
+    byoc_serve::parse(fixed_args.iter().chain(host).chain(flags).map(OsString::from)).unwrap()
 }
 
 /// Starts a server with test models.
 pub fn serve(models: &[&str], flags: &[&str]) -> Running {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let files: Vec<String> = models
         .iter()
         .map(|name| {
-            let path = folder.path().join(format!("{name}.relay"));
+            let path = dir.path().join(format!("{name}.relay"));
             write(&path, name);
             path.display().to_string()
         })
         .collect();
     let flags: Vec<&str> = flags.iter().copied().chain(files.iter().map(String::as_str)).collect();
-    start(folder, &flags)
+    start(dir, &flags)
 }
 
-/// Starts a server whose repository is `folder`.
-pub fn serve_repository(folder: TempDir, flags: &[&str]) -> Running {
-    let path = folder.path().display().to_string();
+/// Starts a server whose repository is `dir`.
+pub fn serve_repository(dir: TempDir, flags: &[&str]) -> Running {
+    let path = dir.path().display().to_string();
     let flags: Vec<&str> = flags.iter().copied().chain(["--repository", &path]).collect();
-    start(folder, &flags)
+    start(dir, &flags)
 }
 
-fn start(folder: TempDir, flags: &[&str]) -> Running {
+fn start(dir: TempDir, flags: &[&str]) -> Running {
     let server = Server::start(&options(flags)).unwrap();
     let (http, grpc, metrics) = (server.http.unwrap(), server.grpc.unwrap(), server.metrics);
-    Running { server: Some(server), folder, http, grpc, metrics }
+    Running { server: Some(server), temp_dir: dir, http, grpc, metrics }
 }

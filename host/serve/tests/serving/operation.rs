@@ -12,12 +12,12 @@ use std::time::Duration;
 
 #[test]
 fn starts_that_fail_say_why() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("relu.relay");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("relu.relay");
     write(&file, "relu");
     let file = file.display().to_string();
     let other = serve(&["relu"], &[]);
-    let taken = other.http.to_string();
+    let used_port = other.http.to_string();
     for (flags, code, expected) in [
         (vec![], "E0801", "expected models or --repository DIR, found neither"),
         (vec![&*file, &*file], "E0801", "found 'relu' twice"),
@@ -25,21 +25,21 @@ fn starts_that_fail_say_why() {
         (vec!["--repository", "/no/such/folder"], "E0801", "expected a directory, found /no/such/folder"),
         (vec!["--http", "none", "--grpc", "none", &*file], "E0801", "found none for both"),
         (vec!["--backend", "none,dnnl", &*file], "E0801", "expected only 'none'"),
-        (vec!["--http", &*taken, &*file], "E0802", "found a port in use by another process"),
+        (vec!["--http", &*used_port, &*file], "E0802", "found a port in use by another process"),
         (vec!["--grpc", "nowhere", &*file], "E0802", "the value is not a port, a resolvable HOST:PORT or none"),
     ] {
         let error = Server::start(&options(&flags)).err().expect("expected a startup error, found a running server");
         assert!(error.code.to_string() == code && error.message.contains(expected), "{flags:?}: {error}");
     }
     // A directory without models is served, because models may be added later.
-    let server = Server::start(&options(&["--repository", &folder.path().join("..").display().to_string()]));
+    let server = Server::start(&options(&["--repository", &dir.path().join("..").display().to_string()]));
     server.unwrap().stop();
 }
 
 #[test]
 fn sigterm_under_load_loses_no_request() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("slow.relay");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("slow.relay");
     write(&file, "slow");
     let mut process = Process::start(&[&file.display().to_string()]);
     ready(process.http);
@@ -60,8 +60,8 @@ fn sigterm_under_load_loses_no_request() {
 
 #[test]
 fn kill_and_restart() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("relu.relay");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("relu.relay");
     write(&file, "relu");
     let file = file.display().to_string();
     let process = Process::start(&[&file]);
@@ -100,7 +100,7 @@ fn clients_that_misbehave_do_not_disturb_others() {
     let server = serve(&["relu"], &["--timeout", "2", "--max-connections", "64"]);
     let request = json!({"inputs": [input("x", &[1, 4], &[1.0; 4])]}).to_string();
     // Connections that send no data, a partial header, a partial body, or garbage.
-    let mut held: Vec<TcpStream> = Vec::new();
+    let mut held_connections: Vec<TcpStream> = Vec::new();
     for start in [
         "",
         "POST /v2/models/relu/in",
@@ -109,10 +109,10 @@ fn clients_that_misbehave_do_not_disturb_others() {
         for _ in 0..5 {
             let mut stream = TcpStream::connect(server.http).unwrap();
             stream.write_all(start.as_bytes()).unwrap();
-            held.push(stream);
+            held_connections.push(stream);
         }
     }
-    for garbage in [
+    for garbage_bytes in [
         &b"\0\xff\x16\x03\x01"[..],
         b"GET\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\xff\xff\xff\xff",
@@ -120,26 +120,26 @@ fn clients_that_misbehave_do_not_disturb_others() {
     ] {
         let mut stream = TcpStream::connect(server.http).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let _ = stream.write_all(garbage);
+        let _ = stream.write_all(garbage_bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
     }
     let mut client = server.client();
     client.request("POST", "/v2/models/relu/infer", &[], request.as_bytes()).ok();
     // A request with a missing body receives an error at the time limit.
-    let mut last = Client(held.pop().unwrap());
-    last.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    assert!(last.receive().error(504).contains("within 2 s"));
+    let mut last_client = Client(held_connections.pop().unwrap());
+    last_client.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert!(last_client.receive().error(504).contains("within 2 s"));
     // Connections beyond the limit are closed, and existing connections remain usable.
-    let more: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(server.http).unwrap()).collect();
+    let more_connections: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(server.http).unwrap()).collect();
     client.request("POST", "/v2/models/relu/infer", &[], request.as_bytes()).ok();
-    drop(more);
-    drop(held);
+    drop(more_connections);
+    drop(held_connections);
     for _ in 0..2000 {
-        let mut again = Client::connect(server.http);
-        again.0.write_all(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-        if again.0.peek(&mut [0]).is_ok_and(|count| count > 0) {
-            again.receive().ok();
+        let mut new_client = Client::connect(server.http);
+        new_client.0.write_all(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        if new_client.0.peek(&mut [0]).is_ok_and(|count| count > 0) {
+            new_client.receive().ok();
             return;
         }
         std::thread::sleep(Duration::from_millis(5));

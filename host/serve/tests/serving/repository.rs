@@ -37,7 +37,7 @@ fn control_is_off_unless_allowed() {
 
 #[test]
 fn versions_follow_the_policy() {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     for (name, policy) in [
         ("latest", ""),
         ("two", "version_policy { latest { num_versions: 2 } }"),
@@ -45,17 +45,17 @@ fn versions_follow_the_policy() {
         ("one", "version_policy { specific { versions: [1] } }"),
     ] {
         for (version, value) in [("1", 1), ("2", 2), ("10", 10)] {
-            let path = folder.path().join(name).join(version);
+            let path = dir.path().join(name).join(version);
             std::fs::create_dir_all(&path).unwrap();
             std::fs::write(path.join("model.relay"), add(value)).unwrap();
         }
         // Directories whose names are not version numbers.
         for other in ["0", "03", "v4", "-5", "configs"] {
-            write(&folder.path().join(name).join(other).join("model.relay"), "relu");
+            write(&dir.path().join(name).join(other).join("model.relay"), "relu");
         }
-        std::fs::write(folder.path().join(name).join("config.pbtxt"), policy).unwrap();
+        std::fs::write(dir.path().join(name).join("config.pbtxt"), policy).unwrap();
     }
-    let server = serve_repository(folder, &["--allow-control"]);
+    let server = serve_repository(dir, &["--allow-control"]);
     let mut client = server.client();
     for (name, expected) in [
         ("latest", json!(["10"])),
@@ -67,8 +67,8 @@ fn versions_follow_the_policy() {
     }
     let request = json!({"inputs": [input("x", &[1, 4], &[0.0; 4])]});
     for (path, version, value) in [("all", "10", 10.0), ("all/versions/2", "2", 2.0), ("one", "1", 1.0)] {
-        let answer = client.post(&format!("/v2/models/{path}/infer"), &request).ok().json();
-        assert_eq!((&answer["model_version"], &answer["outputs"][0]["data"][0]), (&json!(version), &json!(value)));
+        let response = client.post(&format!("/v2/models/{path}/infer"), &request).ok().json();
+        assert_eq!((&response["model_version"], &response["outputs"][0]["data"][0]), (&json!(version), &json!(value)));
     }
     for version in ["3", "03", "0"] {
         client.get(&format!("/v2/models/all/versions/{version}")).error(404);
@@ -90,9 +90,9 @@ fn versions_follow_the_policy() {
 
 #[test]
 fn load_and_unload_in_both_dialects() {
-    let folder = tempfile::tempdir().unwrap();
-    write(&folder.path().join("m/1/model.relay"), "relu");
-    let server = serve_repository(folder, &["--allow-control"]);
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir.path().join("m/1/model.relay"), "relu");
+    let server = serve_repository(dir, &["--allow-control"]);
     let mut client = server.client();
     let unload = json!({"parameters": {"unload_dependents": false}});
     assert_eq!(
@@ -106,14 +106,14 @@ fn load_and_unload_in_both_dialects() {
     let index = client.post("/v2/repository/index", &json!({})).ok().json();
     assert_eq!(index, json!([{"name": "m", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}]));
     // KServe's client sends the name in the first field, Triton's in the second field.
-    for (first, second) in [("m", ""), ("", "m")] {
+    for (load_name, unload_name) in [("m", ""), ("", "m")] {
         let request = RepositoryModelRequest {
-            repository_name: first.into(),
-            model_name: second.into(),
+            repository_name: load_name.into(),
+            model_name: unload_name.into(),
             ..RepositoryModelRequest::default()
         };
-        let answer: RepositoryModelResponse = call(server.grpc, "RepositoryModelLoad", &request).unwrap();
-        assert_eq!((answer.model_name.as_str(), answer.done), ("m", true));
+        let response: RepositoryModelResponse = call(server.grpc, "RepositoryModelLoad", &request).unwrap();
+        assert_eq!((response.model_name.as_str(), response.done), ("m", true));
         client.get("/v2/models/m/ready").ok();
         call::<_, RepositoryModelResponse>(server.grpc, "RepositoryModelUnload", &request).unwrap();
     }
@@ -142,8 +142,8 @@ fn load_and_unload_in_both_dialects() {
 
 #[test]
 fn a_client_sends_a_model_and_its_configuration() {
-    let folder = tempfile::tempdir().unwrap();
-    let source = folder.path().join("relu.relay");
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("relu.relay");
     write(&source, "relu");
     let session = byoc::Session::builder().threads(1).build().unwrap();
     let options = byoc::CompileOptions::new().open_unbound_dims();
@@ -153,16 +153,16 @@ fn a_client_sends_a_model_and_its_configuration() {
     let config = json!({"max_batch_size": 16, "dynamic_batching": {"max_queue_delay_microseconds": "100"}}).to_string();
     let body = json!({"parameters": {"config": config, "file:7/model.byoc": STANDARD.encode(&artifact)}});
     client.post("/v2/repository/models/sent/load", &body).ok();
-    let answer = client.infer("sent", &json!({"inputs": [input("x", &[1, 4], &[-1.0; 4])]})).ok().json();
-    assert_eq!((&answer["model_version"], &answer["outputs"][0]["data"][0]), (&json!("7"), &json!(0.0)));
-    let served = client.get("/v2/models/sent/config").ok().json();
-    assert_eq!(served["max_batch_size"], 16);
+    let response = client.infer("sent", &json!({"inputs": [input("x", &[1, 4], &[-1.0; 4])]})).ok().json();
+    assert_eq!((&response["model_version"], &response["outputs"][0]["data"][0]), (&json!("7"), &json!(0.0)));
+    let served_config = client.get("/v2/models/sent/config").ok().json();
+    assert_eq!(served_config["max_batch_size"], 16);
     // The server accepts a configuration that it has returned.
     let mut request = RepositoryModelRequest { model_name: "again".into(), ..RepositoryModelRequest::default() };
-    let mut own = served;
-    own["name"] = json!("again");
-    let param = |choice| ModelRepositoryParameter { choice: Some(choice) };
-    request.parameters.insert("config".into(), param(RepositoryParameterChoice::Text(own.to_string())));
+    let mut own_config = served_config;
+    own_config["name"] = json!("again");
+    let param = |parameter_choice| ModelRepositoryParameter { choice: Some(parameter_choice) };
+    request.parameters.insert("config".into(), param(RepositoryParameterChoice::Text(own_config.to_string())));
     request.parameters.insert("file:1/model.byoc".into(), param(RepositoryParameterChoice::Bytes(artifact.into())));
     call::<_, RepositoryModelResponse>(server.grpc, "RepositoryModelLoad", &request).unwrap();
     client.get("/v2/models/again/ready").ok();
@@ -170,15 +170,17 @@ fn a_client_sends_a_model_and_its_configuration() {
 
 #[test]
 fn a_failed_reload_keeps_the_old_version() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("m/1/model.relay");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m/1/model.relay");
     write(&path, "relu");
-    let server = serve_repository(folder, &["--allow-control"]);
+    let server = serve_repository(dir, &["--allow-control"]);
     let mut client = server.client();
     let request = json!({"inputs": [input("x", &[1, 4], &[0.0; 4])]});
     let path = server.path("m/1/model.relay");
-    for wrong in ["garbage", "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(n, 4), float32]) { no_such_op(%x) }"] {
-        std::fs::write(&path, wrong).unwrap();
+    for invalid_model in
+        ["garbage", "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(n, 4), float32]) { no_such_op(%x) }"]
+    {
+        std::fs::write(&path, invalid_model).unwrap();
         let message = client.post("/v2/repository/models/m/load", &json!({})).error(400);
         assert!(message.starts_with("failed to load 'm' version 1"), "{message}");
         client.infer("m", &request).ok();
@@ -235,9 +237,9 @@ fn configurations_that_do_not_fit_are_load_errors() {
         ),
         ("relu", "sequence_batching { }", "does not support sequence_batching"),
     ];
-    let folder = tempfile::tempdir().unwrap();
-    write(&folder.path().join("m/1/model.relay"), "relu");
-    let server = serve_repository(folder, &["--allow-control"]);
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir.path().join("m/1/model.relay"), "relu");
+    let server = serve_repository(dir, &["--allow-control"]);
     let mut client = server.client();
     for (name, config, expected) in cases {
         write(&server.path("m/1/model.relay"), name);
@@ -249,9 +251,9 @@ fn configurations_that_do_not_fit_are_load_errors() {
 
 #[test]
 fn a_configuration_shapes_the_interface() {
-    let folder = tempfile::tempdir().unwrap();
-    write(&folder.path().join("m/1/net.relay"), "copy_FP32");
-    std::fs::write(folder.path().join("m/labels.txt"), "zero\none\ntwo\nthree\n").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir.path().join("m/1/net.relay"), "copy_FP32");
+    std::fs::write(dir.path().join("m/labels.txt"), "zero\none\ntwo\nthree\n").unwrap();
     let config = r#"
         backend: "onnxruntime"
         default_model_filename: "net.relay"
@@ -262,8 +264,8 @@ fn a_configuration_shapes_the_interface() {
         model_warmup { name: "w" batch_size: 2 count: 2 inputs { key: "x" value { data_type: TYPE_FP32 dims: [1, 2] zero_data: true } } }
         parameters { key: "intra_op_thread_count" value { string_value: "1" } }
     "#;
-    std::fs::write(folder.path().join("m/config.pbtxt"), config).unwrap();
-    let server = serve_repository(folder, &[]);
+    std::fs::write(dir.path().join("m/config.pbtxt"), config).unwrap();
+    let server = serve_repository(dir, &[]);
     let mut client = server.client();
     let metadata = client.get("/v2/models/m").ok().json();
     assert_eq!(
@@ -271,13 +273,13 @@ fn a_configuration_shapes_the_interface() {
         (&json!("onnxruntime_onnx"), &json!([-1, 1, 2]))
     );
     assert_eq!(metadata["outputs"][0]["shape"], json!([-1, 2, 2]));
-    let answer = client.infer("m", &json!({"inputs": [input("x", &[2, 1, 2], &[1.0, 2.0, 3.0, 4.0])]})).ok().json();
-    assert_eq!(answer["outputs"][0]["shape"], json!([2, 2, 2]));
-    assert_eq!(answer["outputs"][0]["data"], json!([1.0, 2.0, 1.0, 2.0, 3.0, 4.0, 3.0, 4.0]));
+    let response = client.infer("m", &json!({"inputs": [input("x", &[2, 1, 2], &[1.0, 2.0, 3.0, 4.0])]})).ok().json();
+    assert_eq!(response["outputs"][0]["shape"], json!([2, 2, 2]));
+    assert_eq!(response["outputs"][0]["data"], json!([1.0, 2.0, 1.0, 2.0, 3.0, 4.0, 3.0, 4.0]));
     let classes = json!({"inputs": [input("x", &[1, 1, 2], &[1.0, 2.0])], "outputs": [{"name": "output_0", "parameters": {"classification": 1}}]});
-    let answer = client.infer("m", &classes).ok().json();
+    let response = client.infer("m", &classes).ok().json();
     assert_eq!(
-        (&answer["outputs"][0]["shape"], &answer["outputs"][0]["data"]),
+        (&response["outputs"][0]["shape"], &response["outputs"][0]["data"]),
         (&json!([1, 1]), &json!(["2.000000:1:one"]))
     );
 }
@@ -285,22 +287,22 @@ fn a_configuration_shapes_the_interface() {
 #[test]
 fn a_reload_under_load_loses_no_request() {
     const RELOADS: u32 = 100;
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("m/1");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m/1");
     std::fs::create_dir_all(&path).unwrap();
     std::fs::write(path.join("model.relay"), add(0)).unwrap();
-    let server = serve_repository(folder, &["--allow-control"]);
-    let (ended, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let server = serve_repository(dir, &["--allow-control"]);
+    let (is_ended, served_config) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 let mut client = server.client();
                 let request = json!({"inputs": [input("x", &[1, 4], &[0.5; 4])]});
-                while !ended.load(Ordering::Relaxed) {
-                    let answer = client.infer("m", &request).ok().json();
-                    let value = answer["outputs"][0]["data"][0].as_f64().unwrap() - 0.5;
+                while !is_ended.load(Ordering::Relaxed) {
+                    let response = client.infer("m", &request).ok().json();
+                    let value = response["outputs"][0]["data"][0].as_f64().unwrap() - 0.5;
                     assert!(value >= 0.0 && value <= f64::from(RELOADS) && value.fract() == 0.0, "{value}");
-                    served.fetch_add(1, Ordering::Relaxed);
+                    served_config.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
@@ -308,12 +310,12 @@ fn a_reload_under_load_loses_no_request() {
         for value in 1..=RELOADS {
             std::fs::write(server.path("m/1/model.relay"), add(value)).unwrap();
             client.post("/v2/repository/models/m/load", &json!({})).ok();
-            let answer = client.infer("m", &json!({"inputs": [input("x", &[1, 4], &[0.0; 4])]})).ok().json();
-            assert_eq!(answer["outputs"][0]["data"][0], f64::from(value));
+            let response = client.infer("m", &json!({"inputs": [input("x", &[1, 4], &[0.0; 4])]})).ok().json();
+            assert_eq!(response["outputs"][0]["data"][0], f64::from(value));
         }
-        ended.store(true, Ordering::Relaxed);
+        is_ended.store(true, Ordering::Relaxed);
     });
-    assert!(served.load(Ordering::Relaxed) > 0);
+    assert!(served_config.load(Ordering::Relaxed) > 0);
 }
 
 #[test]

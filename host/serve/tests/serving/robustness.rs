@@ -1,6 +1,6 @@
 //! Tests with many, slow, silent and disconnected clients, and with shutdown under load.
 
-use crate::batching::{occupy, pending, quick, stats, until};
+use crate::batching::{occupy, pending, quick, stats, wait_until};
 use crate::client::{Client, GrpcClient, bytes, floats, frame, input};
 use crate::grpc::{request, tensor};
 use crate::models::{Running, serve, write};
@@ -24,9 +24,9 @@ const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
 /// Sends a request and checks the response.
 fn check(client: &mut Client, value: f32) {
-    let answer = client.infer("relu", &json!({"inputs": [input("x", &[1, 4], &[value, -value, value, 0.0])]})).ok();
+    let response = client.infer("relu", &json!({"inputs": [input("x", &[1, 4], &[value, -value, value, 0.0])]})).ok();
     let values = [value, -value, value, 0.0].map(|value| f64::from(value.max(0.0)));
-    assert_eq!(answer.json()["outputs"][0]["data"], json!(values));
+    assert_eq!(response.json()["outputs"][0]["data"], json!(values));
 }
 
 fn metric(client: &mut Client, name: &str) -> f64 {
@@ -42,13 +42,13 @@ fn connections(server: &Running) -> f64 {
 fn a_thousand_idle_connections() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("relu.relay");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("relu.relay");
     write(&file, "relu");
     let process = Process::start(&[&file.display().to_string()]);
     ready(process.http);
     let mut idle: Vec<Client> = Vec::new();
-    let mut silent: Vec<TcpStream> = Vec::new();
+    let mut silent_connections: Vec<TcpStream> = Vec::new();
     for i in 0..500 {
         // One connection after a request, and one connection with no data or a partial header.
         let mut client = Client::connect(process.http);
@@ -56,7 +56,7 @@ fn a_thousand_idle_connections() {
         idle.push(client);
         let mut stream = TcpStream::connect(process.http).unwrap();
         stream.write_all(if i % 2 == 0 { b"" } else { b"POST /v2/models/relu/inf" }).unwrap();
-        silent.push(stream);
+        silent_connections.push(stream);
     }
     let mut client = Client::connect(process.http);
     assert!(metric(&mut client, "byoc_connections") >= 1001.0);
@@ -67,8 +67,8 @@ fn a_thousand_idle_connections() {
     for (i, client) in idle.iter_mut().enumerate() {
         check(client, -(i as f32));
     }
-    drop((idle, silent));
-    until("the connections to be closed", || metric(&mut client, "byoc_connections") == 1.0);
+    drop((idle, silent_connections));
+    wait_until("the connections to be closed", || metric(&mut client, "byoc_connections") == 1.0);
 }
 
 /// Requests an output of 16 MB, which exceeds the socket buffers of an unread connection.
@@ -86,27 +86,27 @@ fn slow_readers_are_served_and_those_that_stall_are_closed() {
     let server = serve(&["wide", "relu"], &["--timeout", "2", "--idle-timeout", "2"]);
     let mut stalled = TcpStream::connect(server.http).unwrap();
     ask_wide(&mut stalled);
-    let mut slow = Client::connect(server.http);
-    ask_wide(&mut slow.0);
-    let mut received: Vec<u8> = Vec::new();
+    let mut slow_client = Client::connect(server.http);
+    ask_wide(&mut slow_client.0);
+    let mut received_bytes: Vec<u8> = Vec::new();
     let mut chunk = vec![0; 512 << 10];
     let mut other = server.client();
-    while received.len() < 16_000_000 {
-        let count = slow.0.read(&mut chunk).unwrap();
-        assert!(count > 0, "{}", received.len());
-        received.extend_from_slice(&chunk[..count]);
+    while received_bytes.len() < 16_000_000 {
+        let count = slow_client.0.read(&mut chunk).unwrap();
+        assert!(count > 0, "{}", received_bytes.len());
+        received_bytes.extend_from_slice(&chunk[..count]);
         std::thread::sleep(Duration::from_millis(10));
-        check(&mut other, received.len() as f32);
+        check(&mut other, received_bytes.len() as f32);
     }
-    let data = floats(&received[received.len() - 16_000_000..]);
-    assert!(data.chunks(1_000_000).zip(1..).all(|(row, value)| row.iter().all(|found| *found == value as f32)));
-    drop((slow, other));
-    until("the stalled connection to be closed", || connections(&server) == 1.0);
+    let data = floats(&received_bytes[received_bytes.len() - 16_000_000..]);
+    assert!(data.chunks(1_000_000).zip(1..).all(|(row, value)| row.iter().all(|actual| *actual == value as f32)));
+    drop((slow_client, other));
+    wait_until("the stalled connection to be closed", || connections(&server) == 1.0);
     // The stalled client received only part of the response.
     stalled.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let mut rest = Vec::new();
-    let _ = stalled.read_to_end(&mut rest);
-    assert!(rest.len() < 16_000_000, "{}", rest.len());
+    let mut remaining = Vec::new();
+    let _ = stalled.read_to_end(&mut remaining);
+    assert!(remaining.len() < 16_000_000, "{}", remaining.len());
 }
 
 #[test]
@@ -116,29 +116,29 @@ fn a_stream_that_is_not_read_is_closed() {
     let message = frame(&request("wide", inputs, vec![bytes(&[1.0, 2.0, 3.0, 4.0])]).encode_to_vec());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let address = server.grpc;
-    let ended = runtime.block_on(async {
+    let connection_result = runtime.block_on(async {
         let stream = tokio::net::TcpStream::connect(address).await.unwrap();
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.initial_stream_window_size(1000);
         let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
         let connection = tokio::spawn(connection);
-        let wanted =
+        let message_count =
             hyper::Request::post(format!("http://{address}{INFER}")).header("content-type", "application/grpc");
-        let response = sender.send_request(wanted.body(Full::new(Bytes::from(message))).unwrap()).await.unwrap();
+        let response = sender.send_request(message_count.body(Full::new(Bytes::from(message))).unwrap()).await.unwrap();
         assert_eq!(response.status(), 200);
         // The body is not read, so that the flow-control window is exhausted.
-        let ended = tokio::time::timeout(Duration::from_secs(20), connection).await;
+        let connection_result = tokio::time::timeout(Duration::from_secs(20), connection).await;
         assert!(response.into_body().collect().await.is_err());
-        ended
+        connection_result
     });
-    assert!(ended.is_ok(), "expected the server to close the connection, found it open");
-    until("the connection to be closed", || connections(&server) == 1.0);
+    assert!(connection_result.is_ok(), "expected the server to close the connection, found it open");
+    wait_until("the connection to be closed", || connections(&server) == 1.0);
 }
 
 #[test]
 fn half_open_connections_are_closed() {
     let server = serve(&["relu", "rounds"], &["--timeout", "1", "--idle-timeout", "1"]);
-    let mut held: Vec<TcpStream> = Vec::new();
+    let mut held_connections: Vec<TcpStream> = Vec::new();
     let starts: [&[u8]; 5] = [
         b"",
         b"GET /v2/health/li",
@@ -153,14 +153,14 @@ fn half_open_connections_are_closed() {
             // The client closes only its write half.
             stream.shutdown(Shutdown::Write).unwrap();
         }
-        held.push(stream);
+        held_connections.push(stream);
     }
     check(&mut server.client(), 3.0);
-    until("all held connections to be closed", || connections(&server) == 1.0);
-    for mut stream in held {
+    wait_until("all held connections to be closed", || connections(&server) == 1.0);
+    for mut stream in held_connections {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let ended = stream.read_to_end(&mut Vec::new());
-        let is_open = ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        let read_result = stream.read_to_end(&mut Vec::new());
+        let is_open = read_result.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
         assert!(!is_open, "expected a closed connection, found an open connection");
     }
     check(&mut server.client(), 4.0);
@@ -170,12 +170,13 @@ fn half_open_connections_are_closed() {
 fn a_grpc_client_that_leaves_gives_up_its_run() {
     let server = serve(&["rounds"], &[]);
     let inputs = || vec![tensor("n", "INT64", &[]), tensor("x", "FP32", &[4])];
-    let endless = request("rounds", inputs(), vec![i64::MAX.to_le_bytes().to_vec(), vec![0; 16]]).encode_to_vec();
+    let endless_request =
+        request("rounds", inputs(), vec![i64::MAX.to_le_bytes().to_vec(), vec![0; 16]]).encode_to_vec();
     let mut client = GrpcClient::connect(server.grpc);
-    client.abandon(INFER, frame(&endless), Duration::from_millis(200));
+    client.abandon(INFER, frame(&endless_request), Duration::from_millis(200));
     let short = request("rounds", inputs(), vec![3i64.to_le_bytes().to_vec(), vec![0; 16]]).encode_to_vec();
-    let answer = ModelInferResponse::decode(client.call(INFER, &[], frame(&short)).unwrap()).unwrap();
-    assert_eq!(floats(&answer.raw_output_contents[0]), [3.0; 4]);
+    let response = ModelInferResponse::decode(client.call(INFER, &[], frame(&short)).unwrap()).unwrap();
+    assert_eq!(floats(&response.raw_output_contents[0]), [3.0; 4]);
     let stats = stats(&server, "rounds");
     assert_eq!(
         (&stats["inference_stats"]["fail"]["count"], &stats["response_stats"]["0"]["cancel"]["count"]),
@@ -186,7 +187,7 @@ fn a_grpc_client_that_leaves_gives_up_its_run() {
 #[test]
 fn no_client_waits_past_its_deadline() {
     let server = serve(&["rounds"], &["--timeout", "2", "--max-queue-size", "8"]);
-    let busy = occupy(&server);
+    let busy_client = occupy(&server);
     std::thread::sleep(Duration::from_millis(50));
     // Some requests reach the server's time limit, some their own timeout, and some find the queue full.
     let mut clients: Vec<Client> = (0..24).map(|_| server.client()).collect();
@@ -199,10 +200,10 @@ fn no_client_waits_past_its_deadline() {
     }
     let inputs = vec![tensor("n", "INT64", &[]), tensor("x", "FP32", &[4])];
     let message = request("rounds", inputs, vec![3i64.to_le_bytes().to_vec(), vec![0; 16]]);
-    let late = GrpcClient::connect(server.grpc)
+    let late_client = GrpcClient::connect(server.grpc)
         .call(INFER, &[("grpc-timeout", "300m")], frame(&message.encode_to_vec()))
         .unwrap_err();
-    assert!([4, 14].contains(&late.code), "{late:?}");
+    assert!([4, 14].contains(&late_client.code), "{late_client:?}");
     let mut full = 0;
     for client in &mut clients {
         client.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -215,14 +216,14 @@ fn no_client_waits_past_its_deadline() {
         }
     }
     assert!(full > 0);
-    drop(busy);
-    until("an empty queue", || pending(&server, "rounds") == 0);
+    drop(busy_client);
+    wait_until("an empty queue", || pending(&server, "rounds") == 0);
 }
 
-/// Sends requests until `ended` is set, reconnecting after connection failures, and checks every response.
-fn load(address: SocketAddr, seed: usize, ended: &AtomicBool, answers: &AtomicUsize) {
+/// Sends requests until `is_ended` is set, reconnecting after connection failures, and checks every response.
+fn load(address: SocketAddr, seed: usize, is_ended: &AtomicBool, response_counts: &AtomicUsize) {
     let mut value = seed as f32;
-    while !ended.load(Ordering::Relaxed) {
+    while !is_ended.load(Ordering::Relaxed) {
         let Ok(stream) = TcpStream::connect(address) else {
             std::thread::sleep(Duration::from_millis(1));
             continue;
@@ -231,11 +232,11 @@ fn load(address: SocketAddr, seed: usize, ended: &AtomicBool, answers: &AtomicUs
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_nodelay(true).unwrap();
         let mut client = Client(stream);
-        while !ended.load(Ordering::Relaxed) {
+        while !is_ended.load(Ordering::Relaxed) {
             value = (value + 1.0) % 1000.0;
             let body = json!({"inputs": [input("x", &[1, 4], &[value, -value, 1.0, 0.5])]}).to_string();
-            let sent = client.try_send("POST", "/v2/models/relu/infer", &[], body.as_bytes());
-            let reply = match sent.and_then(|()| client.try_receive()) {
+            let send_result = client.try_send("POST", "/v2/models/relu/infer", &[], body.as_bytes());
+            let reply = match send_result.and_then(|()| client.try_receive()) {
                 Ok(reply) => reply,
                 Err(error) => {
                     assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "expected a response within 20 s");
@@ -248,7 +249,7 @@ fn load(address: SocketAddr, seed: usize, ended: &AtomicBool, answers: &AtomicUs
                 continue;
             }
             assert_eq!(reply.ok().json()["outputs"][0]["data"], json!([value, 0.0, 1.0, 0.5]));
-            answers.fetch_add(1, Ordering::Relaxed);
+            response_counts.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -256,44 +257,50 @@ fn load(address: SocketAddr, seed: usize, ended: &AtomicBool, answers: &AtomicUs
 #[test]
 fn kill_and_restart_under_load() {
     const CLIENTS: usize = 4;
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("relu.relay");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("relu.relay");
     write(&file, "relu");
     let file = file.display().to_string();
     let mut process = Process::start(&[&file]);
     ready(process.http);
     let address = process.http;
-    let ended = AtomicBool::new(false);
-    let answers: [AtomicUsize; CLIENTS] = Default::default();
+    let is_ended = AtomicBool::new(false);
+    let response_counts: [AtomicUsize; CLIENTS] = Default::default();
     std::thread::scope(|scope| {
-        for (seed, answers) in answers.iter().enumerate() {
-            let ended = &ended;
-            scope.spawn(move || load(address, seed, ended, answers));
+        for (seed, response_counts) in response_counts.iter().enumerate() {
+            let is_ended = &is_ended;
+            scope.spawn(move || load(address, seed, is_ended, response_counts));
         }
-        let served = || answers.iter().map(|answers| answers.load(Ordering::Relaxed)).collect::<Vec<_>>();
+        let counts = || {
+            response_counts.iter().map(|response_counts| response_counts.load(Ordering::Relaxed)).collect::<Vec<_>>()
+        };
         for round in 0..count(3, 20) {
-            let before = served();
-            until("responses to each client", || served().iter().zip(&before).all(|(now, before)| *now > before + 20));
+            let counts_before = counts();
+            wait_until("responses to each client", || {
+                counts().iter().zip(&counts_before).all(|(later, counts_before)| *later > counts_before + 20)
+            });
             let signal = if round % 2 == 0 { Signal::KILL } else { Signal::TERM };
             process.signal(signal);
             process.child.wait().unwrap();
             process = Process::start(&[&file, "--http", &address.to_string()]);
         }
-        let before = served();
-        until("responses to each client", || served().iter().zip(&before).all(|(now, before)| *now > before + 20));
-        ended.store(true, Ordering::Relaxed);
+        let counts_before = counts();
+        wait_until("responses to each client", || {
+            counts().iter().zip(&counts_before).all(|(later, counts_before)| *later > counts_before + 20)
+        });
+        is_ended.store(true, Ordering::Relaxed);
     });
 }
 
 #[test]
 fn sigterm_loses_no_call_in_progress() {
     const CLIENTS: usize = 4;
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("slow.relay");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("slow.relay");
     write(&file, "slow");
     let mut process = Process::start(&[&file.display().to_string(), "--max-batch-size", "0"]);
     ready(process.http);
-    let connected = Barrier::new(CLIENTS + 1);
+    let barrier = Barrier::new(CLIENTS + 1);
     let message: ModelInferRequest = request("slow", vec![tensor("x", "FP32", &[1, 4])], vec![bytes(&[3.0; 4])]);
     let message = message.encode_to_vec();
     std::thread::scope(|scope| {
@@ -301,23 +308,23 @@ fn sigterm_loses_no_call_in_progress() {
             .map(|_| {
                 scope.spawn(|| {
                     let mut client = GrpcClient::connect(process.grpc);
-                    connected.wait();
+                    barrier.wait();
                     client.call(INFER, &[], frame(&message)).unwrap()
                 })
             })
             .collect();
-        connected.wait();
+        barrier.wait();
         let mut client = Client::connect(process.http);
         let name = "nv_inference_pending_request_count{model=\"slow\",version=\"1\"}";
-        until("all calls to have arrived", || {
-            let finished = metric(&mut client, "nv_inference_exec_count{model=\"slow\",version=\"1\"}");
-            metric(&mut client, name) + finished >= CLIENTS as f64 - 1.0
+        wait_until("all calls to have arrived", || {
+            let finished_count = metric(&mut client, "nv_inference_exec_count{model=\"slow\",version=\"1\"}");
+            metric(&mut client, name) + finished_count >= CLIENTS as f64 - 1.0
         });
         drop(client);
         process.signal(Signal::TERM);
         for client in clients {
-            let answer = ModelInferResponse::decode(client.join().unwrap()).unwrap();
-            assert_eq!(floats(&answer.raw_output_contents[0]), [3.0; 4]);
+            let response = ModelInferResponse::decode(client.join().unwrap()).unwrap();
+            assert_eq!(floats(&response.raw_output_contents[0]), [3.0; 4]);
         }
     });
     assert!(process.child.wait().unwrap().success());

@@ -47,7 +47,7 @@ impl Drop for Object {
     }
 }
 
-fn shared(region: &str, offset: u64, byte_size: u64) -> Value {
+fn shared_span(region: &str, offset: u64, byte_size: u64) -> Value {
     json!({"shared_memory_region": region, "shared_memory_offset": offset, "shared_memory_byte_size": byte_size})
 }
 
@@ -69,7 +69,7 @@ fn is_off_unless_allowed() {
         ("POST", "/v2/systemsharedmemory/region/r/register", &*register.to_string()),
         ("POST", "/v2/systemsharedmemory/unregister", ""),
         ("POST", "/v2/systemsharedmemory/region/r/unregister", ""),
-        ("POST", "/v2/models/relu/infer", &*relu(shared("r", 0, 16), json!({})).to_string()),
+        ("POST", "/v2/models/relu/infer", &*relu(shared_span("r", 0, 16), json!({})).to_string()),
     ] {
         let message = client.request(method, path, &[], body.as_bytes()).error(501);
         assert!(message.contains("--allow-shared-memory"), "{path}: {message}");
@@ -90,18 +90,19 @@ fn inputs_and_outputs_in_a_region() {
     assert_eq!(client.get("/v2/systemsharedmemory/status").ok().json(), status);
     assert_eq!(client.get("/v2/systemsharedmemory/region/r/status").ok().json(), status);
     object.write(4, &[-1.0, 2.0, -3.0, 4.0]);
-    let answer = client.infer("relu", &relu(shared("r", 0, 16), shared("r", 32, 32))).ok().json();
-    let expected = json!({"name": "output_0", "datatype": "FP32", "shape": [1, 4], "parameters": shared("r", 32, 16)});
-    assert_eq!(answer["outputs"][0], expected);
+    let response = client.infer("relu", &relu(shared_span("r", 0, 16), shared_span("r", 32, 32))).ok().json();
+    let expected =
+        json!({"name": "output_0", "datatype": "FP32", "shape": [1, 4], "parameters": shared_span("r", 32, 16)});
+    assert_eq!(response["outputs"][0], expected);
     assert_eq!(object.read(36, 4), [0.0, 2.0, 0.0, 4.0]);
     for (input, output, status, expected) in [
-        (shared("q", 0, 16), json!({}), 404, "Unable to find shared memory region: 'q'"),
-        (shared("r", 0, 16), shared("q", 0, 16), 404, "Unable to find shared memory region: 'q'"),
-        (shared("r", 56, 16), json!({}), 400, "Invalid offset + byte size for shared memory region: 'r'"),
-        (shared("r", u64::MAX, 16), json!({}), 400, "Invalid offset + byte size"),
-        (shared("r", 0, 12), json!({}), 400, "got unexpected byte size 12, expected 16"),
-        (shared("r", 0, u64::MAX), json!({}), 400, "got unexpected byte size"),
-        (shared("r", 0, 16), shared("r", 0, 8), 500, "(8 bytes) should be at least 16 bytes"),
+        (shared_span("q", 0, 16), json!({}), 404, "Unable to find shared memory region: 'q'"),
+        (shared_span("r", 0, 16), shared_span("q", 0, 16), 404, "Unable to find shared memory region: 'q'"),
+        (shared_span("r", 56, 16), json!({}), 400, "Invalid offset + byte size for shared memory region: 'r'"),
+        (shared_span("r", u64::MAX, 16), json!({}), 400, "Invalid offset + byte size"),
+        (shared_span("r", 0, 12), json!({}), 400, "got unexpected byte size 12, expected 16"),
+        (shared_span("r", 0, u64::MAX), json!({}), 400, "got unexpected byte size"),
+        (shared_span("r", 0, 16), shared_span("r", 0, 8), 500, "(8 bytes) should be at least 16 bytes"),
         (json!({"shared_memory_region": "r"}), json!({}), 400, "found only some of the shared-memory parameters"),
         (
             json!({"shared_memory_region": 3, "shared_memory_byte_size": 16}),
@@ -114,16 +115,16 @@ fn inputs_and_outputs_in_a_region() {
         assert!(message.contains(expected), "{message}");
     }
     for other in [json!({"classification": 1}), json!({"binary_data": true})] {
-        let mut output = shared("r", 0, 16);
+        let mut output = shared_span("r", 0, 16);
         output.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
-        let message = client.infer("relu", &relu(shared("r", 0, 16), output)).error(400);
+        let message = client.infer("relu", &relu(shared_span("r", 0, 16), output)).error(400);
         assert!(message.contains("found both"), "{message}");
     }
     // After an object shrinks, requests that use it fail.
     object.file.set_len(10).unwrap();
-    let message = client.infer("relu", &relu(shared("r", 0, 16), json!({}))).error(400);
+    let message = client.infer("relu", &relu(shared_span("r", 0, 16), json!({}))).error(400);
     assert!(message.contains("found an object of 10 bytes"), "{message}");
-    let output = json!({"inputs": [crate::client::input("x", &[1, 4], &[0.0; 4])], "outputs": [{"name": "output_0", "parameters": shared("r", 0, 16)}]});
+    let output = json!({"inputs": [crate::client::input("x", &[1, 4], &[0.0; 4])], "outputs": [{"name": "output_0", "parameters": shared_span("r", 0, 16)}]});
     let message = client.infer("relu", &output).error(400);
     assert!(message.contains("found an object of 10 bytes"), "{message}");
     assert_eq!(object.file.metadata().unwrap().len(), 10);
@@ -138,7 +139,7 @@ fn wrong_regions_are_not_registered() {
     let server = serve(&["relu"], &["--allow-shared-memory"]);
     let mut client = server.client();
     let object = Object::new(64);
-    let place = |name: &str| format!("/v2/systemsharedmemory/region/{name}/register");
+    let path_of = |name: &str| format!("/v2/systemsharedmemory/region/{name}/register");
     for (key, offset, size, status, expected) in [
         ("no_such_object", 0, 1, 500, "Unable to open shared memory region"),
         ("a/b", 0, 1, 400, "expected a key without inner slashes"),
@@ -150,14 +151,14 @@ fn wrong_regions_are_not_registered() {
         (&object.key, u64::MAX, 2, 400, "found an object of 64 bytes"),
     ] {
         let body = json!({"key": key, "offset": offset, "byte_size": size});
-        let message = client.post(&place("r"), &body).error(status);
+        let message = client.post(&path_of("r"), &body).error(status);
         assert!(message.contains(expected), "{key} {offset} {size}: {message}");
     }
-    assert!(client.request("POST", &place("r"), &[], b"{\"key\": 3}").error(400).contains("parse"));
+    assert!(client.request("POST", &path_of("r"), &[], b"{\"key\": 3}").error(400).contains("parse"));
     let body = json!({"key": object.key, "offset": 0, "byte_size": 64});
-    client.post(&place("r"), &body).ok();
-    assert!(client.post(&place("r"), &body).error(400).contains("already in manager"));
-    client.post(&place("s"), &body).ok();
+    client.post(&path_of("r"), &body).ok();
+    assert!(client.post(&path_of("r"), &body).error(400).contains("already in manager"));
+    client.post(&path_of("s"), &body).ok();
     client.post("/v2/systemsharedmemory/unregister", &json!(null)).ok();
     assert_eq!(client.get("/v2/systemsharedmemory/status").ok().json(), json!([]));
 }
@@ -173,7 +174,7 @@ fn one_input_of_three_in_shared_memory_over_grpc() {
     let status: SharedMemoryStatusResponse =
         call(server.grpc, "SystemSharedMemoryStatus", &SharedMemoryRequest::default()).unwrap();
     assert_eq!(status.regions["r"], region);
-    let place = |offset: i64, size: i64| {
+    let span_of = |offset: i64, size: i64| {
         [
             ("shared_memory_region".to_owned(), param(ParameterChoice::Text("r".into()))),
             ("shared_memory_offset".to_owned(), param(ParameterChoice::Int(offset))),
@@ -181,21 +182,22 @@ fn one_input_of_three_in_shared_memory_over_grpc() {
         ]
     };
     let mut inputs = ["a", "b", "c"].map(|name| tensor(name, "FP32", &[1, 2])).to_vec();
-    inputs[1].parameters.extend(place(8, 8));
-    let mut wanted: ModelInferRequest = request("sums", inputs, vec![bytes(&[1.0, 2.0]), bytes(&[100.0, 200.0])]);
-    wanted.outputs = ["output_0", "output_1"]
+    inputs[1].parameters.extend(span_of(8, 8));
+    let mut infer_request: ModelInferRequest =
+        request("sums", inputs, vec![bytes(&[1.0, 2.0]), bytes(&[100.0, 200.0])]);
+    infer_request.outputs = ["output_0", "output_1"]
         .map(|name| InferRequestedOutput { name: name.into(), ..InferRequestedOutput::default() })
         .to_vec();
-    wanted.outputs[0].parameters.extend(place(64, 8));
-    let answer: ModelInferResponse = call(server.grpc, "ModelInfer", &wanted).unwrap();
+    infer_request.outputs[0].parameters.extend(span_of(64, 8));
+    let response: ModelInferResponse = call(server.grpc, "ModelInfer", &infer_request).unwrap();
     assert_eq!(object.read(64, 2), [111.0, 222.0]);
     // The output in shared memory has an empty entry in the raw contents.
-    assert_eq!(answer.raw_output_contents.len(), 2);
-    assert!(answer.raw_output_contents[0].is_empty());
-    assert_eq!(floats(&answer.raw_output_contents[1]), [10.0, 40.0]);
+    assert_eq!(response.raw_output_contents.len(), 2);
+    assert!(response.raw_output_contents[0].is_empty());
+    assert_eq!(floats(&response.raw_output_contents[1]), [10.0, 40.0]);
     let unregister = SharedMemoryRequest { name: "r".into() };
     call::<_, Empty>(server.grpc, "SystemSharedMemoryUnregister", &unregister).unwrap();
-    assert_eq!(call::<_, Empty>(server.grpc, "ModelInfer", &wanted).unwrap_err().code, 5);
+    assert_eq!(call::<_, Empty>(server.grpc, "ModelInfer", &infer_request).unwrap_err().code, 5);
     assert_eq!(call::<_, Empty>(server.grpc, "SystemSharedMemoryStatus", &unregister).unwrap_err().code, 5);
 }
 
@@ -207,15 +209,15 @@ fn a_region_that_is_unregistered_while_a_request_uses_it() {
     object.write(0, &[1.0, 2.0, 3.0, 4.0]);
     let register = json!({"key": object.key, "offset": 0, "byte_size": 64});
     client.post("/v2/systemsharedmemory/region/r/register", &register).ok();
-    let request = relu(shared("r", 0, 16), shared("r", 16, 16)).to_string();
-    let mut waiting: Vec<_> = (0..3).map(|_| server.client()).collect();
-    for client in &mut waiting {
+    let request = relu(shared_span("r", 0, 16), shared_span("r", 16, 16)).to_string();
+    let mut waiting_clients: Vec<_> = (0..3).map(|_| server.client()).collect();
+    for client in &mut waiting_clients {
         client.send("POST", "/v2/models/slow/infer", &[], request.as_bytes());
     }
     // The first response shows that the remaining requests have been read.
-    waiting[0].receive().ok();
+    waiting_clients[0].receive().ok();
     client.post("/v2/systemsharedmemory/region/r/unregister", &json!(null)).ok();
-    for client in &mut waiting[1..] {
+    for client in &mut waiting_clients[1..] {
         let reply = client.receive();
         // A request that the server had not yet processed when the region was unregistered fails with status 404.
         assert!([200, 404].contains(&reply.status), "{reply:?}");
@@ -243,27 +245,33 @@ fn large_tensors_are_used_in_place() {
     client.post("/v2/systemsharedmemory/region/r/register", &register).ok();
     let input: Vec<f32> = (0..32768).map(|i| (i % 7) as f32 - 3.0).collect();
     let expected: Vec<f32> = input.iter().map(|x| x.max(0.0)).collect();
-    let total: f32 = input.iter().sum();
+    let input_sum: f32 = input.iter().sum();
     // Side by side, misaligned, overlapping, and the output in the memory of the input.
-    for (from, to) in [(0, SIZE), (SIZE + 64, 64), (4, 2 * SIZE - 4), (0, 2 * SIZE - 4), (0, SIZE / 2), (SIZE, SIZE)] {
+    for (source, target) in
+        [(0, SIZE), (SIZE + 64, 64), (4, 2 * SIZE - 4), (0, 2 * SIZE - 4), (0, SIZE / 2), (SIZE, SIZE)]
+    {
         // The regions of one execution in 32 are timed, and results copied.
         for _ in 0..3 {
-            object.write(4096 + from, &input);
-            let answer = client.infer("image", &image(shared("r", from, SIZE), shared("r", to, SIZE))).ok().json();
-            assert_eq!(object.read(4096 + to, 32768), expected, "{from} {to}");
-            let sum = answer["outputs"][1]["data"][0].as_f64().unwrap();
-            assert!((sum - f64::from(total)).abs() < 1.0, "expected {total}, found {sum}");
-            assert_eq!(answer["outputs"][0]["parameters"], shared("r", to, SIZE));
+            object.write(4096 + source, &input);
+            let response = client
+                .infer("image", &image(shared_span("r", source, SIZE), shared_span("r", target, SIZE)))
+                .ok()
+                .json();
+            assert_eq!(object.read(4096 + target, 32768), expected, "{source} {target}");
+            let sum = response["outputs"][1]["data"][0].as_f64().unwrap();
+            assert!((sum - f64::from(input_sum)).abs() < 1.0, "expected {input_sum}, found {sum}");
+            assert_eq!(response["outputs"][0]["parameters"], shared_span("r", target, SIZE));
         }
     }
     // An object that shrinks fails the request, which uses it in place, and later ones; the server continues.
     object.file.set_len(4096 + SIZE).unwrap();
-    for (from, to) in [(0, SIZE), (SIZE, 0), (SIZE, 2 * SIZE)] {
-        let message = client.infer("image", &image(shared("r", from, SIZE), shared("r", to, SIZE))).error(400);
+    for (source, target) in [(0, SIZE), (SIZE, 0), (SIZE, 2 * SIZE)] {
+        let message =
+            client.infer("image", &image(shared_span("r", source, SIZE), shared_span("r", target, SIZE))).error(400);
         assert!(message.contains("found an object of"), "{message}");
     }
     client.post("/v2/systemsharedmemory/region/r/unregister", &json!(null)).ok();
     let register = json!({"key": object.key, "offset": 4096, "byte_size": SIZE});
     client.post("/v2/systemsharedmemory/region/r/register", &register).ok();
-    client.infer("image", &image(shared("r", 0, SIZE), json!({}))).ok();
+    client.infer("image", &image(shared_span("r", 0, SIZE), json!({}))).ok();
 }
