@@ -29,29 +29,29 @@ pub struct Comparison {
     pub difference: Option<String>,
 }
 
-/// Compares `got` with the recorded tensor `want`.
-pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Comparison {
-    let differ = |difference: String| Comparison {
+/// Compares `actual` with the recorded tensor `expected`.
+pub fn compare(actual: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Comparison {
+    let difference_of = |difference: String| Comparison {
         max_abs_err: f64::INFINITY,
         max_rel_err: f64::INFINITY,
         difference: Some(difference),
     };
-    if got.dtype() != want.dtype() {
-        return differ(format!("expected element type {1}, found {0}", got.dtype(), want.dtype()));
+    if actual.dtype() != expected.dtype() {
+        return difference_of(format!("expected element type {1}, found {0}", actual.dtype(), expected.dtype()));
     }
-    if got.shape() != want.shape() {
-        return differ(format!("expected shape {1:?}, found {0:?}", got.shape(), want.shape()));
+    if actual.shape() != expected.shape() {
+        return difference_of(format!("expected shape {1:?}, found {0:?}", actual.shape(), expected.shape()));
     }
-    if !got.dtype().is_float() && !got.dtype().is_small_float() {
-        return integers(got, want);
+    if !actual.dtype().is_float() && !actual.dtype().is_small_float() {
+        return integers(actual, expected);
     }
     // Floats of at most 8 bits are compared exactly, because one unit in the last place exceeds every tolerance.
-    let tolerance = if got.dtype().is_small_float() { Tolerance::MaxRelative(0.0) } else { tolerance };
-    let (a, b) = (got.view(), want.view());
+    let tolerance = if actual.dtype().is_small_float() { Tolerance::MaxRelative(0.0) } else { tolerance };
+    let (a, b) = (actual.view(), expected.view());
     let scale = b.f64s().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs()));
     let mut max_abs_err = 0.0f64;
-    let mut worst = None;
-    let mut excess = 0.0f64;
+    let mut worst_element = None;
+    let mut max_excess = 0.0f64;
     for (i, (a, b)) in a.f64s().zip(b.f64s()).enumerate() {
         let error = if a == b || (a.is_nan() && b.is_nan()) {
             0.0
@@ -61,35 +61,36 @@ pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Comparison 
             f64::INFINITY
         };
         max_abs_err = max_abs_err.max(error);
-        let allowed = match tolerance {
+        let bound = match tolerance {
             // For NaN and infinities, only an equal value is within the tolerance.
             Tolerance::AllClose { .. } if !b.is_finite() => 0.0,
             Tolerance::AllClose { rtol, atol } => atol + rtol * b.abs(),
             Tolerance::MaxRelative(limit) => limit * scale,
         };
-        if error > allowed && error - allowed >= excess {
-            excess = error - allowed;
-            worst = Some((i, a, b));
+        if error > bound && error - bound >= max_excess {
+            max_excess = error - bound;
+            worst_element = Some((i, a, b));
         }
     }
     let max_rel_err = if max_abs_err == 0.0 { 0.0 } else { max_abs_err / scale };
     let difference =
-        worst.map(|(i, a, b)| format!("element {i}: expected {b}, found {a} (max_rel_err {max_rel_err:.2e})"));
+        worst_element.map(|(i, a, b)| format!("element {i}: expected {b}, found {a} (max_rel_err {max_rel_err:.2e})"));
     Comparison { max_abs_err, max_rel_err, difference }
 }
 
-fn integers(got: &Tensor, want: &Tensor) -> Comparison {
-    let (a, b) = (got.view(), want.view());
+fn integers(actual: &Tensor, expected: &Tensor) -> Comparison {
+    let (a, b) = (actual.view(), expected.view());
     // Bytes are compared because different 64-bit integers may convert to the same binary64 value.
-    let size = got.dtype().size();
-    let first = got.bytes().chunks(size).zip(want.bytes().chunks(size)).position(|(x, y)| x != y);
+    let size = actual.dtype().size();
+    let first_difference = actual.bytes().chunks(size).zip(expected.bytes().chunks(size)).position(|(x, y)| x != y);
     let max_abs_err = a.f64s().zip(b.f64s()).fold(0.0f64, |m, (x, y)| m.max((x - y).abs()));
     let scale = b.f64s().fold(0.0f64, |m, v| m.max(v.abs()));
-    let at = |values: TensorView<'_>, i: usize| values.f64s().nth(i).unwrap_or(f64::NAN);
+    let value_at = |values: TensorView<'_>, i: usize| values.f64s().nth(i).unwrap_or(f64::NAN);
     Comparison {
         max_abs_err,
         max_rel_err: if max_abs_err == 0.0 { 0.0 } else { max_abs_err / scale },
-        difference: first.map(|i| format!("element {i}: expected {1}, found {0}", at(a, i), at(b, i))),
+        difference: first_difference
+            .map(|i| format!("element {i}: expected {1}, found {0}", value_at(a, i), value_at(b, i))),
     }
 }
 
@@ -102,25 +103,25 @@ mod tests {
         let nan = Tensor::from_slice(&[2], &[f32::NAN, 1.0]);
         let close = Tolerance::AllClose { rtol: 1e-3, atol: 1e-5 };
         assert_eq!(compare(&nan, &nan, close).difference, None);
-        let number = Tensor::from_slice(&[2], &[0.0f32, 1.0]);
-        assert!(compare(&number, &nan, close).difference.is_some());
-        assert!(compare(&nan, &number, Tolerance::MaxRelative(1.0)).difference.is_some());
+        let numbers_tensor = Tensor::from_slice(&[2], &[0.0f32, 1.0]);
+        assert!(compare(&numbers_tensor, &nan, close).difference.is_some());
+        assert!(compare(&nan, &numbers_tensor, Tolerance::MaxRelative(1.0)).difference.is_some());
     }
 
     #[test]
     fn max_relative_scales_by_the_largest_element() {
-        let want = Tensor::from_slice(&[2], &[1000.0f32, 0.0]);
-        let got = Tensor::from_slice(&[2], &[1000.0f32, 0.4]);
-        assert_eq!(compare(&got, &want, Tolerance::MaxRelative(5e-4)).difference, None);
-        assert!(compare(&got, &want, Tolerance::MaxRelative(3e-4)).difference.is_some());
-        assert!(compare(&got, &want, Tolerance::AllClose { rtol: 1e-3, atol: 1e-5 }).difference.is_some());
+        let expected = Tensor::from_slice(&[2], &[1000.0f32, 0.0]);
+        let actual = Tensor::from_slice(&[2], &[1000.0f32, 0.4]);
+        assert_eq!(compare(&actual, &expected, Tolerance::MaxRelative(5e-4)).difference, None);
+        assert!(compare(&actual, &expected, Tolerance::MaxRelative(3e-4)).difference.is_some());
+        assert!(compare(&actual, &expected, Tolerance::AllClose { rtol: 1e-3, atol: 1e-5 }).difference.is_some());
     }
 
     #[test]
     fn integers_are_exact() {
-        let want = Tensor::from_slice(&[1], &[i64::MAX]);
-        let got = Tensor::from_slice(&[1], &[i64::MAX - 1]);
-        assert!(compare(&got, &want, Tolerance::MaxRelative(1.0)).difference.is_some());
+        let expected = Tensor::from_slice(&[1], &[i64::MAX]);
+        let actual = Tensor::from_slice(&[1], &[i64::MAX - 1]);
+        assert!(compare(&actual, &expected, Tolerance::MaxRelative(1.0)).difference.is_some());
     }
 
     #[test]

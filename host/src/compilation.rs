@@ -172,22 +172,22 @@ impl Compilation {
         build.cache_dir.clone_from(&session.cache_dir);
         build.report(|| Stage::Read);
         let _scope = options.cancellation(session).enter();
-        let loaded = read(&source, &options.load)?;
-        let bound = loaded.bound.clone();
-        let mut built = build::build(session, loaded, &build, &mut |_| {})?;
-        let specialized: Vec<(String, Vec<usize>)> = options.specialized.clone().into_iter().collect();
-        for dims in build::combinations(&specialized)? {
-            let open = options.load.open.iter().filter(|name| !dims.contains_key(*name)).cloned().collect();
+        let model = read(&source, &options.load)?;
+        let bound = model.bound.clone();
+        let mut output = build::build(session, model, &build, &mut |_| {})?;
+        let specialized_dims: Vec<(String, Vec<usize>)> = options.specialized.clone().into_iter().collect();
+        for dims in build::combinations(&specialized_dims)? {
+            let open_dims = options.load.open.iter().filter(|name| !dims.contains_key(*name)).cloned().collect();
             let open_unbound = options.load.open_unbound;
-            let mut load = LoadOptions { dims: bound.clone(), open, open_unbound, ..LoadOptions::default() };
+            let mut load = LoadOptions { dims: bound.clone(), open: open_dims, open_unbound, ..LoadOptions::default() };
             load.dims.extend(dims.clone());
             let variant = build::build(session, read(&source, &load)?, &build, &mut |_| {})?;
-            built.compiled.add_variant(dims, variant.compiled);
+            output.compiled.add_variant(dims, variant.compiled);
         }
         Ok(Compilation {
-            compiled: Arc::new(built.compiled),
-            explanation: Arc::new(built.explanation),
-            warnings: Arc::new(built.warnings),
+            compiled: Arc::new(output.compiled),
+            explanation: Arc::new(output.explanation),
+            warnings: Arc::new(output.warnings),
             progress: build.progress,
         })
     }
@@ -253,10 +253,10 @@ impl Compilation {
     pub fn region_constant_bytes(&self) -> usize {
         let variants = self.compiled.variants.iter().map(|variant| &variant.compiled);
         let bytes = |compiled: &Compiled| {
-            let used: BTreeSet<u32> =
+            let used_constants: BTreeSet<u32> =
                 compiled.regions.iter().flatten().flat_map(|region| region.constants.iter().copied()).collect();
             let size = |index: u32| compiled.constants.get(index as usize).map_or(0, |tensor| tensor.bytes().len());
-            used.into_iter().map(size).sum::<usize>()
+            used_constants.into_iter().map(size).sum::<usize>()
         };
         std::iter::once(&*self.compiled).chain(variants).map(bytes).sum()
     }
@@ -272,6 +272,6 @@ impl Compilation {
 fn read(source: &Source, options: &LoadOptions) -> Result<Loaded, Failure> {
     match source {
         Source::Path(path) => frontend::load(path, options),
-        Source::Bytes { bytes, folder } => frontend::load_bytes(bytes.clone(), folder.as_deref(), options),
+        Source::Bytes { bytes, folder: dir } => frontend::load_bytes(bytes.clone(), dir.as_deref(), options),
     }
 }

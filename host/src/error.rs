@@ -48,8 +48,8 @@ pub struct ErrorInfo {
 impl ErrorInfo {
     fn of(diagnostics: Arc<(Diagnostic, Vec<Diagnostic>)>, interface: Interface) -> ErrorInfo {
         let Diagnostic { code, message, notes, help, .. } = diagnostics.0.in_interface(interface);
-        let others = diagnostics.1.iter().map(|other| other.in_interface(interface)).collect();
-        ErrorInfo { code, message, context: notes, help, others, diagnostics }
+        let other_diagnostics = diagnostics.1.iter().map(|other| other.in_interface(interface)).collect();
+        ErrorInfo { code, message, context: notes, help, others: other_diagnostics, diagnostics }
     }
 }
 
@@ -108,13 +108,13 @@ impl Error {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         let mut diagnostics = failure.diagnostics.into_iter();
-        let mut first =
+        let mut first_info =
             diagnostics.next().unwrap_or_else(|| Diagnostic::error(codes::runtime::BAD_PROGRAM, "unknown error"));
-        let line = |at: usize, text: &str| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
-        if let Some((source, label)) = failure.source.as_ref().zip(first.labels.first()) {
-            first.notes.insert(0, format!("at {}:{}", source.name, line(label.span.start as usize, &source.text)));
+        let line = |offset: usize, text: &str| text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1;
+        if let Some((source, label)) = failure.source.as_ref().zip(first_info.labels.first()) {
+            first_info.notes.insert(0, format!("at {}:{}", source.name, line(label.span.start as usize, &source.text)));
         }
-        Error::of(ErrorInfo::of(Arc::new((first, diagnostics.collect())), Interface::Rust))
+        Error::of(ErrorInfo::of(Arc::new((first_info, diagnostics.collect())), Interface::Rust))
     }
 }
 
@@ -126,7 +126,7 @@ impl From<Diagnostic> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ErrorInfo { code, message, context, help, others, .. } = self.info();
+        let ErrorInfo { code, message, context, help, others: other_diagnostics, .. } = self.info();
         write!(f, "{code}: {message}")?;
         for line in context {
             write!(f, "\n  note: {line}")?;
@@ -134,7 +134,7 @@ impl fmt::Display for Error {
         if let Some(help) = help {
             write!(f, "\n  help: {help}")?;
         }
-        others.iter().try_for_each(|other| write!(f, "\n{other}"))
+        other_diagnostics.iter().try_for_each(|other| write!(f, "\n{other}"))
     }
 }
 

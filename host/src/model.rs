@@ -112,8 +112,8 @@ impl Model {
         }
         let (explanation, mut plain_warnings) = (compilation.shared_explanation(), compilation.warnings().to_vec());
         let compiled = Arc::unwrap_or_clone(compilation.compiled);
-        let (loaded, further) = byoc_runtime::Model::load(session, compiled, session.cache_dir.as_deref())?;
-        plain_warnings.extend(further);
+        let (loaded, load_warnings) = byoc_runtime::Model::load(session, compiled, session.cache_dir.as_deref())?;
+        plain_warnings.extend(load_warnings);
         let warnings = plain_warnings.iter().map(|warning| warning.in_interface(Interface::Rust)).collect();
         let names = loaded.outputs().iter().map(|port| port.name.clone()).collect();
         let executors = Executors::new(session.pool.threads());
@@ -264,36 +264,36 @@ impl Model {
 
     /// Reorders the inputs to match the model, and copies borrowed inputs.
     fn bind(&self, inputs: Inputs<'_>) -> Result<SmallVec<[Tensor; 4]>, Error> {
-        let mut given = inputs.0;
-        if given.iter().all(|(name, _)| name.is_none()) {
-            return given.into_iter().map(|(_, input)| self.own(input)).collect();
+        let mut values = inputs.0;
+        if values.iter().all(|(name, _)| name.is_none()) {
+            return values.into_iter().map(|(_, input)| self.owned_tensor(input)).collect();
         }
         let ports = self.inputs();
-        let named = |port: &Port| given.iter().filter(|(name, _)| *name == Some(&port.name)).count() == 1;
-        if given.len() != ports.len() || !ports.iter().all(named) {
-            let names = given.iter().map(|(name, _)| (name.unwrap_or_default().to_owned(), Tensor::empty()));
+        let is_given_once = |port: &Port| values.iter().filter(|(name, _)| *name == Some(&port.name)).count() == 1;
+        if values.len() != ports.len() || !ports.iter().all(is_given_once) {
+            let names = values.iter().map(|(name, _)| (name.unwrap_or_default().to_owned(), Tensor::empty()));
             order_inputs(ports, names)?;
         }
         let mut bound = SmallVec::with_capacity(ports.len());
         for port in ports {
-            let at = given.iter().position(|(name, _)| *name == Some(&port.name)).unwrap_or_default();
-            bound.push(self.own(given.swap_remove(at).1)?);
+            let index = values.iter().position(|(name, _)| *name == Some(&port.name)).unwrap_or_default();
+            bound.push(self.owned_tensor(values.swap_remove(index).1)?);
         }
         Ok(bound)
     }
 
     /// Returns an input as a tensor; borrowed elements are copied to memory that later runs reuse.
-    fn own(&self, input: Input<'_>) -> Result<Tensor, Error> {
+    fn owned_tensor(&self, input: Input<'_>) -> Result<Tensor, Error> {
         let view = match input {
             Input::Tensor(tensor) => return Ok(tensor),
             Input::View(view) => view,
         };
         let TensorView { dtype, shape, data } = view;
-        let spare = self.spare(data.len()).and_then(|mut memory| {
+        let spare_memory = self.spare_memory(data.len()).and_then(|mut memory| {
             Arc::get_mut(&mut memory)?.as_mut().copy_from_slice(data);
             Some(memory)
         });
-        let memory = match spare {
+        let memory = match spare_memory {
             Some(memory) => memory,
             None => Arc::new(AlignedBytes::copy_of(data).map_err(Diagnostic::from)?),
         };
@@ -310,12 +310,12 @@ impl Model {
     }
 
     /// Removes and returns a free buffer of `bytes` bytes; `None` if there is none.
-    fn spare(&self, bytes: usize) -> Option<Arc<AlignedBytes>> {
+    fn spare_memory(&self, bytes: usize) -> Option<Arc<AlignedBytes>> {
         let mut staging = self.0.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits =
+        let is_reusable =
             |memory: &Arc<AlignedBytes>| memory.as_ref().as_ref().len() == bytes && Arc::strong_count(memory) == 1;
-        let at = staging.iter().position(fits)?;
-        Some(staging.swap_remove(at))
+        let index = staging.iter().position(is_reusable)?;
+        Some(staging.swap_remove(index))
     }
 }
 

@@ -49,9 +49,10 @@ impl Executors {
         let (result, token) = (state.clone(), cancel.clone());
         let job = Box::new(move || {
             // A run whose future was dropped while queued does not start.
-            let begun = token.check(|| "the run had not started".to_owned()).map_err(Error::from);
+            let start_check = token.check(|| "the run had not started".to_owned()).map_err(Error::from);
             // A panic must not end the thread: the future's waiter has to be woken, and more runs may be queued.
-            let outcome = begun.and_then(|()| catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panicked())));
+            let outcome =
+                start_check.and_then(|()| catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panic_error())));
             // The waker is called without the lock, as it may wait for a thread that polls.
             let state = std::mem::replace(&mut *lock(&result), State::Done(Some(outcome)));
             if let State::Running(Some(waker)) = state {
@@ -75,8 +76,8 @@ impl Executors {
     }
 
     fn spawn(&self) -> std::io::Result<()> {
-        let shared = self.shared.clone();
-        std::thread::Builder::new().name("byoc-async".into()).spawn(move || shared.work()).map(|_| ())
+        let queue = self.shared.clone();
+        std::thread::Builder::new().name("byoc-async".into()).spawn(move || queue.work()).map(|_| ())
     }
 }
 
@@ -106,7 +107,7 @@ impl Shared {
     }
 }
 
-fn panicked() -> Error {
+fn panic_error() -> Error {
     Diagnostic::error(codes::runtime::BAD_PROGRAM, "the run panicked")
         .note("this is a bug in byoc: please report it")
         .into()

@@ -37,23 +37,23 @@ impl Trace {
 
     /// Adds events that plugins recorded during a run. An event becomes an instant event with its fields, and a count
     /// becomes a point of a counter track.
-    pub fn add_plugin_events(&self, recorded: &[RecordedEvent]) {
+    pub fn add_plugin_events(&self, recorded_events: &[RecordedEvent]) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tracks = Tracks::default();
-        for event in recorded {
+        for event in recorded_events {
             let ts = event.at.saturating_duration_since(self.start).as_nanos() as f64 / 1e3;
             let event = match &event.payload {
                 EventPayload::Event(fields) if fields[Span::KEY].is_object() => {
-                    let (thread, first) = tracks.of(fields[Span::KEY]["track"].as_str().unwrap_or_default());
-                    events.extend(first);
+                    let (thread, first_event) = tracks.of(fields[Span::KEY]["track"].as_str().unwrap_or_default());
+                    events.extend(first_event);
                     span(&event.name, fields, ts, thread)
                 }
                 EventPayload::Event(fields) => json!({
                     "name": event.name, "cat": "plugin", "ph": "i", "s": "t", "ts": ts, "pid": 1, "tid": 1,
                     "args": fields,
                 }),
-                EventPayload::Count(total) => json!({
-                    "name": event.name, "cat": "plugin", "ph": "C", "ts": ts, "pid": 1, "args": {"total": total},
+                EventPayload::Count(new_total) => json!({
+                    "name": event.name, "cat": "plugin", "ph": "C", "ts": ts, "pid": 1, "args": {"total": new_total},
                 }),
             };
             events.push(event);
@@ -153,6 +153,6 @@ fn span(name: &str, fields: &Value, ts: f64, thread: usize) -> Value {
 }
 
 fn types(values: &[(DType, Shape)]) -> String {
-    let all: Vec<String> = values.iter().map(|(dtype, shape)| format!("{dtype}{:?}", shape.as_slice())).collect();
-    all.join(", ")
+    let arguments: Vec<String> = values.iter().map(|(dtype, shape)| format!("{dtype}{:?}", shape.as_slice())).collect();
+    arguments.join(", ")
 }

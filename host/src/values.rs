@@ -88,7 +88,7 @@ pub struct Outputs {
 impl Outputs {
     /// Returns the output with the given name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.tensors.get(self.names.iter().position(|known| known == name)?)
+        self.tensors.get(self.names.iter().position(|own_name| own_name == name)?)
     }
 
     /// Iterates over names and tensors, in the order of the model.

@@ -19,9 +19,9 @@ fn model() -> Compiled {
     let mut b = Builder::default();
     let f32s = Type::tensor(DType::F32, &[3]);
     let x = b.var("x", f32s.clone());
-    let inside = b.op("nn.relu", &[x], Attrs::none()).unwrap();
+    let inner = b.op("nn.relu", &[x], Attrs::none()).unwrap();
     let attrs = Attrs::new([("Compiler", "test".into()), ("global_symbol", "region_0".into())]);
-    let function = Function::new([x], inside, Type::Unknown, attrs);
+    let function = Function::new([x], inner, Type::Unknown, attrs);
     let region = b.push(Expr::Function(Box::new(function))).unwrap();
     b.module.globals.insert("region_0".into(), region);
     let y = b.var("y", f32s);
@@ -29,11 +29,11 @@ fn model() -> Compiled {
     let call = b.call(global, &[y]).unwrap();
     let c = b.constant(Tensor::from_slice(&[3], &[0.5f32, -1.5, f32::NAN]));
     let sum = b.op("add", &[call, c], Attrs::none()).unwrap();
-    let half = b.constant(Tensor::from_slice(&[2, 2], &[1u8, 2, 3, 4]));
+    let half_width = b.constant(Tensor::from_slice(&[2, 2], &[1u8, 2, 3, 4]));
     let flags = b.constant(Tensor::from_bools(&[1], &[true]));
-    let result = b.tuple(&[sum, half, flags]).unwrap();
+    let result = b.tuple(&[sum, half_width, flags]).unwrap();
     b.define("main", &[y], result).unwrap();
-    let planned = plan(&b.module, &[], &[]).unwrap();
+    let lowered_program = plan(&b.module, &[], &[]).unwrap();
     let ty = serde_json::json!({ "dtype": "float32", "dims": [3] });
     let region = CompiledRegion {
         symbol: "region_0".into(),
@@ -54,11 +54,11 @@ fn model() -> Compiled {
         }),
         library: None,
     };
-    let mut program = planned.program;
+    let mut program = lowered_program.program;
     program.regions[0].loader = region.loader.clone();
     Compiled {
         program,
-        constants: planned.constants,
+        constants: lowered_program.constants,
         absent: BTreeSet::new(),
         regions: vec![Some(region)],
         linked: BTreeMap::new(),
@@ -71,8 +71,8 @@ fn model() -> Compiled {
 }
 
 fn written(compiled: &Compiled) -> Vec<u8> {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.byoc");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.byoc");
     write(&path, compiled).unwrap();
     std::fs::read(path).unwrap()
 }
@@ -86,18 +86,18 @@ fn is_refusal(result: &Result<Artifact, Diagnostic>) -> bool {
 }
 
 /// Updates the digest at the end of an artifact, so parsing continues past the digest check.
-fn reseal(bytes: &mut [u8]) {
-    if let Some(covered) = bytes.len().checked_sub(DIGITS) {
-        let digest = blake3::hash(&bytes[..covered]).to_hex();
-        bytes[covered..].copy_from_slice(digest.as_bytes());
+fn rewrite_digest(bytes: &mut [u8]) {
+    if let Some(digested_len) = bytes.len().checked_sub(DIGITS) {
+        let digest = blake3::hash(&bytes[..digested_len]).to_hex();
+        bytes[digested_len..].copy_from_slice(digest.as_bytes());
     }
 }
 
 #[test]
 fn round_trip_does_not_copy_constants() {
     let compiled = model();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.byoc");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.byoc");
     write(&path, &compiled).unwrap();
     let artifact = open(&path).unwrap();
     assert_eq!(artifact.compiled.program, compiled.program);
@@ -146,11 +146,11 @@ fn entries_are_readable_by_other_tools() {
 #[test]
 fn rejects_every_flipped_byte() {
     let bytes = written(&model());
-    for at in 0..bytes.len() {
-        for flip in [0x01, 0x20, 0xff] {
-            let mut changed = bytes.clone();
-            changed[at] ^= flip;
-            assert!(is_refusal(&parsed(&changed)), "byte {at} of {} ^ {flip}", bytes.len());
+    for position in 0..bytes.len() {
+        for mask in [0x01, 0x20, 0xff] {
+            let mut copy = bytes.clone();
+            copy[position] ^= mask;
+            assert!(is_refusal(&parsed(&copy)), "byte {position} of {} ^ {mask}", bytes.len());
         }
     }
 }
@@ -175,31 +175,31 @@ fn mutations_never_panic_even_with_valid_digest() {
         (state >> 33) as usize % n
     };
     for i in 0..10_000 {
-        let mut changed = bytes.clone();
+        let mut copy = bytes.clone();
         for _ in 0..1 + random(4) {
             match random(4) {
-                0 => changed.truncate(random(changed.len()).max(1)),
+                0 => copy.truncate(random(copy.len()).max(1)),
                 1 => {
-                    let at = random(changed.len());
-                    changed.insert(at, random(256) as u8);
+                    let position = random(copy.len());
+                    copy.insert(position, random(256) as u8);
                 }
                 2 => {
-                    let at = random(changed.len());
-                    changed[at] = *[0, 0xff, b'9', b'"'].get(random(4)).unwrap();
+                    let position = random(copy.len());
+                    copy[position] = *[0, 0xff, b'9', b'"'].get(random(4)).unwrap();
                 }
                 _ => {
-                    let at = random(changed.len());
-                    changed[at] ^= 1 << random(8);
+                    let position = random(copy.len());
+                    copy[position] ^= 1 << random(8);
                 }
             }
         }
         if i % 2 == 0 {
-            assert!(is_refusal(&parsed(&changed)) || changed == bytes, "mutation {i}");
+            assert!(is_refusal(&parsed(&copy)) || copy == bytes, "mutation {i}");
         } else {
             // With a valid digest, a mutation may be harmless (in a timestamp or padding); otherwise it must be
             // rejected.
-            reseal(&mut changed);
-            let result = parsed(&changed);
+            rewrite_digest(&mut copy);
+            let result = parsed(&copy);
             assert!(result.is_ok() || is_refusal(&result), "mutation {i}");
         }
     }
@@ -217,37 +217,37 @@ fn mutated_programs_are_rejected_or_run_safely() {
         (state >> 33) as usize % n
     };
     let digits: Vec<usize> = text.bytes().enumerate().filter(|(_, c)| c.is_ascii_digit()).map(|(i, _)| i).collect();
-    let mut ran = 0;
+    let mut run_count = 0;
     for _ in 0..10_000 {
-        let mut changed = text.clone().into_bytes();
+        let mut copy = text.clone().into_bytes();
         for _ in 0..1 + random(3) {
-            let at = digits[random(digits.len())];
-            changed[at] = b'0' + random(10) as u8;
+            let position = digits[random(digits.len())];
+            copy[position] = b'0' + random(10) as u8;
         }
-        let Ok(program) = serde_json::from_slice(&changed) else { continue };
+        let Ok(program) = serde_json::from_slice(&copy) else { continue };
         if let Ok(executor) = Executor::new(program, compiled.constants.clone(), vec![None], pool.clone()) {
             // A run may fail or succeed, but must terminate.
-            ran += usize::from(executor.run(&input).is_ok());
+            run_count += usize::from(executor.run(&input).is_ok());
         }
     }
-    assert!(ran > 0, "expected some harmless mutations");
+    assert!(run_count > 0, "expected some harmless mutations");
 }
 
 #[test]
 fn distinguishes_other_format_version_from_damage() {
     let bytes = written(&model());
-    let at = bytes.windows(10).position(|w| w == b"\"format\":1").unwrap();
-    let mut changed = bytes.clone();
-    changed[at + 9] = b'2';
-    reseal(&mut changed);
-    let error = parsed(&changed).unwrap_err();
+    let position = bytes.windows(10).position(|w| w == b"\"format\":1").unwrap();
+    let mut copy = bytes.clone();
+    copy[position + 9] = b'2';
+    rewrite_digest(&mut copy);
+    let error = parsed(&copy).unwrap_err();
     assert_eq!(error.code, byoc_ir::diag::codes::artifacts::UNSUPPORTED_VERSION);
 }
 
 #[test]
 fn rejects_files_that_are_not_artifacts() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.byoc");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.byoc");
     assert_eq!(open(&path).unwrap_err().code, byoc_ir::diag::codes::artifacts::CANNOT_READ);
     for contents in [&b""[..], b"x", b"PK", b"not an artifact at all"] {
         std::fs::write(&path, contents).unwrap();
@@ -255,6 +255,6 @@ fn rejects_files_that_are_not_artifacts() {
         assert_eq!(error.code, byoc_ir::diag::codes::artifacts::NOT_AN_ARTIFACT);
         assert!(error.message.contains("model.byoc"));
     }
-    let missing = folder.path().join("no/such/folder/model.byoc");
-    assert_eq!(write(&missing, &model()).unwrap_err().code, byoc_ir::diag::codes::artifacts::CANNOT_WRITE);
+    let missing_path = dir.path().join("no/such/folder/model.byoc");
+    assert_eq!(write(&missing_path, &model()).unwrap_err().code, byoc_ir::diag::codes::artifacts::CANNOT_WRITE);
 }

@@ -49,8 +49,9 @@ fn run(operator: &str) -> Diagnostic {
     let x = builder.var("x", Type::tensor(DType::F32, &[2]));
     let y = builder.op(operator, &[x], Attrs::none()).unwrap();
     builder.define("main", &[x], y).unwrap();
-    let planned = plan(&builder.module, &[], &[]).unwrap();
-    let executor = Executor::new(planned.program, planned.constants, Vec::new(), Arc::new(Pool::new(1).unwrap()));
+    let lowered_program = plan(&builder.module, &[], &[]).unwrap();
+    let executor =
+        Executor::new(lowered_program.program, lowered_program.constants, Vec::new(), Arc::new(Pool::new(1).unwrap()));
     match executor {
         Ok(executor) => executor.run(&[Tensor::from_slice(&[2], &[1f32, 2.0])]).unwrap_err(),
         Err(diagnostic) => diagnostic,
@@ -85,11 +86,12 @@ fn reports_released_constants() {
     let constant = builder.constant(Tensor::from_slice(&[2], &[3f32, 4.0]));
     let y = builder.op("add", &[x, constant], Attrs::none()).unwrap();
     builder.define("main", &[x], y).unwrap();
-    let planned = plan(&builder.module, &[], &[]).unwrap();
-    assert_eq!(needed_constants(&planned.program, |_| true), [true]);
+    let lowered_program = plan(&builder.module, &[], &[]).unwrap();
+    assert_eq!(needed_constants(&lowered_program.program, |_| true), [true]);
     let pool = Arc::new(Pool::new(1).unwrap());
     let diagnostic =
-        Executor::with_partial_constants(planned.program, vec![None], Vec::new(), Vec::new(), pool).unwrap_err();
+        Executor::with_partial_constants(lowered_program.program, vec![None], Vec::new(), Vec::new(), pool)
+            .unwrap_err();
     assert_eq!(diagnostic.code, codes::runtime::CONSTANTS_GONE, "{diagnostic}");
     assert!(diagnostic.message.contains("main"), "{diagnostic}");
 }

@@ -55,8 +55,9 @@ fn module(text: &str) -> Module {
 
 /// Creates a host-only executor for a module.
 fn executor(module: &Module) -> Executor {
-    let planned = plan(module, &[], &[]).unwrap();
-    Executor::new(planned.program, planned.constants, Vec::new(), Arc::new(Pool::new(1).unwrap())).unwrap()
+    let lowered_program = plan(module, &[], &[]).unwrap();
+    Executor::new(lowered_program.program, lowered_program.constants, Vec::new(), Arc::new(Pool::new(1).unwrap()))
+        .unwrap()
 }
 
 fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic> {
@@ -196,8 +197,8 @@ fn rejects_type_parameters_at_run_time() {
   let %both = fn (%f: fn [A](A) -> A) { (%f(%n), %f(1f)) };
   %both(fn [A](%x: A) -> A { %x })
 }";
-    let said = "E0205: %f has type parameters, but the function is known only at run time";
-    assert!(refusal(text).starts_with(said), "{}", refusal(text));
+    let message = "E0205: %f has type parameters, but the function is known only at run time";
+    assert!(refusal(text).starts_with(message), "{}", refusal(text));
 }
 
 #[test]
@@ -284,22 +285,22 @@ def @main(%n: int32, %x: Tensor[(1, 2), float32]) -> Tensor[(?, 2), float32] { @
 #[test]
 fn runs_deeply_nested_tuple() {
     const LEVELS: usize = 100_000;
-    let (open, close, fields) = ("(".repeat(LEVELS), ",)".repeat(LEVELS), ".0".repeat(LEVELS));
-    let ty = format!("{open}Tensor[(2), float32]{close}");
+    let (opening, closing, fields) = ("(".repeat(LEVELS), ",)".repeat(LEVELS), ".0".repeat(LEVELS));
+    let ty = format!("{opening}Tensor[(2), float32]{closing}");
     let header = "#[version = \"0.0.5\"]\n";
     let programs = [
-        format!("{header}def @main(%x: Tensor[(2), float32], %c: bool) {{ {open}nn.relu(%x){close}{fields} }}"),
-        format!("{header}def @main(%x: Tensor[(2), float32], %c: bool) {{ {open}nn.relu(%x){close} }}"),
+        format!("{header}def @main(%x: Tensor[(2), float32], %c: bool) {{ {opening}nn.relu(%x){closing}{fields} }}"),
+        format!("{header}def @main(%x: Tensor[(2), float32], %c: bool) {{ {opening}nn.relu(%x){closing} }}"),
         format!(
             "{header}def @main(%x: Tensor[(2), float32], %c: bool) {{
-               %0 = if (%c) {{ {open}nn.relu(%x){close} }} else {{ {open}%x{close} }};
+               %0 = if (%c) {{ {opening}nn.relu(%x){closing} }} else {{ {opening}%x{closing} }};
                %0{fields}
              }}"
         ),
         format!(
             "{header}def @f(%t: {ty}) {{ nn.relu(%t{fields}) }}
              def @main(%x: Tensor[(2), float32], %c: bool) {{
-               let %cell = ref({open}%x{close});
+               let %cell = ref({opening}%x{closing});
                let %held = ref_read(%cell);
                @f(%held)
              }}"

@@ -10,7 +10,7 @@ use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Attrs, Dim, Expr, ExprId, Function, Id, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
-use common::{Random, executor, floats, naive, run};
+use common::{Random, executor, floats, run, run_reference};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -100,11 +100,11 @@ fn random_graph(seed: u64, size: usize) -> (Module, Vec<Tensor>) {
     };
     for _ in 0..size {
         // Picks mostly recent values, for chains of in-place steps, and sometimes old values, for long live ranges.
-        let pick = |random: &mut Random| match random.below(4) {
+        let choose_operator = |random: &mut Random| match random.below(4) {
             0 => values[random.below(values.len())],
             _ => values[values.len() - 1 - random.below(values.len().min(4))],
         };
-        let (x, y) = (pick(&mut random), pick(&mut random));
+        let (x, y) = (choose_operator(&mut random), choose_operator(&mut random));
         let value = match random.below(8) {
             0 => op(&mut b, "nn.relu", &[x]),
             1 | 2 => op(&mut b, "test.plus_one", &[x]),
@@ -115,17 +115,17 @@ fn random_graph(seed: u64, size: usize) -> (Module, Vec<Tensor>) {
             5 => flat(&mut b, x, shapes[random.below(3)]),
             6 => {
                 let (x, y) = (flat(&mut b, x, &[12, 2]), flat(&mut b, y, &[12, 2]));
-                let both = b.tuple(&[x, y]).unwrap();
-                let both = b.op("concatenate", &[both], Attrs::new([("axis", 1i64.into())])).unwrap();
+                let joined = b.tuple(&[x, y]).unwrap();
+                let joined = b.op("concatenate", &[joined], Attrs::new([("axis", 1i64.into())])).unwrap();
                 let attrs = Attrs::new([("indices_or_sections", 2i64.into()), ("axis", 0i64.into())]);
-                let parts = b.op("split", &[both], attrs).unwrap();
-                values.push(b.project(parts, 1).unwrap());
-                b.project(parts, 0).unwrap()
+                let halves = b.op("split", &[joined], attrs).unwrap();
+                values.push(b.project(halves, 1).unwrap());
+                b.project(halves, 0).unwrap()
             }
             _ => {
                 let pair = b.tuple(&[x, y]).unwrap();
-                let nested = b.tuple(&[pair, x]).unwrap();
-                let pair = b.project(nested, 0).unwrap();
+                let nested_tuple = b.tuple(&[pair, x]).unwrap();
+                let pair = b.project(nested_tuple, 0).unwrap();
                 b.project(pair, random.below(2) as u32).unwrap()
             }
         };
@@ -145,14 +145,15 @@ fn random_graphs_match_naive_evaluation() {
     let mut in_place = 0;
     for seed in 0..400 {
         let (module, inputs) = random_graph(seed, 5 + (seed as usize % 60));
-        let planned = plan(&module, &[], &[]).unwrap();
-        let code = &planned.program.functions[planned.program.entry as usize].code;
+        let lowered_program = plan(&module, &[], &[]).unwrap();
+        let code = &lowered_program.program.functions[lowered_program.program.entry as usize].code;
         in_place += code.iter().filter(|i| matches!(i, Instr::Kernel(call) if call.in_place.is_some())).count();
-        let executor = Executor::new(planned.program, planned.constants, Vec::new(), pool.clone()).unwrap();
-        let wanted = naive(&module, &inputs);
+        let executor =
+            Executor::new(lowered_program.program, lowered_program.constants, Vec::new(), pool.clone()).unwrap();
+        let expected = run_reference(&module, &inputs);
         // The second run reuses the memory of the first.
         for _ in 0..2 {
-            assert_eq!(executor.run(&inputs).unwrap(), wanted, "seed {seed}");
+            assert_eq!(executor.run(&inputs).unwrap(), expected, "seed {seed}");
         }
     }
     assert!(in_place > 100, "expected more than 100 in-place steps, found {in_place}");
@@ -167,12 +168,12 @@ fn chain_computes_in_place() {
         y = op(&mut b, "test.plus_one", &[y]);
     }
     b.define("main", &[x], y).unwrap();
-    let planned = plan(&b.module, &["y".to_owned()], &[]).unwrap();
-    let function = &planned.program.functions[0];
+    let lowered_program = plan(&b.module, &["y".to_owned()], &[]).unwrap();
+    let function = &lowered_program.program.functions[0];
     assert_eq!(function.arena, 4032, "expected 1000 floats padded to a cache line");
-    let places = function.registers.iter().map(|r| r.place);
-    assert_eq!(places.filter(|p| *p == Place::Value).count(), 2, "expected the input and the output as values");
-    assert_eq!(planned.program.outputs[0].name, "y");
+    let locations = function.registers.iter().map(|r| r.place);
+    assert_eq!(locations.filter(|p| *p == Place::Value).count(), 2, "expected the input and the output as values");
+    assert_eq!(lowered_program.program.outputs[0].name, "y");
 }
 
 #[test]
@@ -189,21 +190,21 @@ fn plans_and_runs_long_chain_without_recursion() {
 }
 
 /// Builds `fn (n, total) { if (n <= 0) { total } else { f(n - 1, total + n) } }` as a let-bound closure.
-fn loop_module(captured: bool) -> Module {
+fn loop_module(is_captured: bool) -> Module {
     let mut b = Builder::default();
     let i32s = Type::scalar(DType::I32);
     let n = b.var("n", i32s.clone());
     let step = b.var("step", i32s.clone());
-    let one = if captured { step } else { b.constant(Tensor::scalar(1i32)) };
+    let one = if is_captured { step } else { b.constant(Tensor::scalar(1i32)) };
     let zero = b.constant(Tensor::scalar(0i32));
     let func = Type::func(byoc_ir::ir::FuncType::new(vec![i32s.clone(); 2], i32s.clone()));
     let f = b.var("loop", func);
     let (i, total) = (b.var("i", i32s.clone()), b.var("total", i32s.clone()));
     let cond = op(&mut b, "less_equal", &[i, zero]);
-    let less = op(&mut b, "subtract", &[i, one]);
-    let more = op(&mut b, "add", &[total, one]);
-    let again = b.call(f, &[less, more]).unwrap();
-    let body = push(&mut b, Expr::If { cond, then: total, otherwise: again });
+    let decremented = op(&mut b, "subtract", &[i, one]);
+    let incremented = op(&mut b, "add", &[total, one]);
+    let next_call = b.call(f, &[decremented, incremented]).unwrap();
+    let body = push(&mut b, Expr::If { cond, then: total, otherwise: next_call });
     let literal = function(&mut b, &[i, total], body, i32s);
     let start = b.call(f, &[n, zero]).unwrap();
     let main = push(&mut b, Expr::Let { var: f, value: literal, body: start });
@@ -213,8 +214,8 @@ fn loop_module(captured: bool) -> Module {
 
 #[test]
 fn runs_tail_recursion_in_constant_memory() {
-    for captured in [false, true] {
-        let module = loop_module(captured);
+    for is_captured in [false, true] {
+        let module = loop_module(is_captured);
         let inputs = [Tensor::scalar(1_000_000i32), Tensor::scalar(1i32)];
         assert_eq!(run(&module, &inputs).unwrap(), [Tensor::scalar(1_000_000i32)]);
     }
@@ -228,18 +229,18 @@ fn limits_recursion_that_is_not_tail_recursive() {
     let n = b.var("n", i32s.clone());
     let (zero, one) = (b.constant(Tensor::scalar(0i32)), b.constant(Tensor::scalar(1i32)));
     let cond = op(&mut b, "less_equal", &[n, zero]);
-    let less = op(&mut b, "subtract", &[n, one]);
-    let itself = b.module.push_typed(
+    let decremented = op(&mut b, "subtract", &[n, one]);
+    let recursive_ref = b.module.push_typed(
         Expr::Global("sum".into()),
         Type::func(byoc_ir::ir::FuncType::new([i32s.clone()], i32s.clone())),
         byoc_ir::ir::Origins::none(),
     );
-    let below = b.call(itself, &[less]).unwrap();
-    let sum = op(&mut b, "add", &[n, below]);
+    let recursive_call = b.call(recursive_ref, &[decremented]).unwrap();
+    let sum = op(&mut b, "add", &[n, recursive_call]);
     let body = push(&mut b, Expr::If { cond, then: zero, otherwise: sum });
     b.define("sum", &[n], body).unwrap();
     let x = b.var("x", i32s);
-    let result = b.call(itself, &[x]).unwrap();
+    let result = b.call(recursive_ref, &[x]).unwrap();
     b.define("main", &[x], result).unwrap();
     let executor = executor(&b.module);
     assert_eq!(executor.run(&[Tensor::scalar(1000i32)]).unwrap(), [Tensor::scalar(500_500i32)]);
@@ -261,15 +262,15 @@ fn evaluates_shared_operand_once_before_branches() {
     let (zero, one, two) = (scalar(&mut b, 0.0), scalar(&mut b, 1.0), scalar(&mut b, 2.0));
     let cell = push(&mut b, Expr::RefNew(zero));
     let r = b.var("r", b.module.ty(cell).clone());
-    let before = push(&mut b, Expr::RefRead(r));
-    let after = op(&mut b, "add", &[before, one]);
-    let write = push(&mut b, Expr::RefWrite { reference: r, value: after });
-    let unit = b.var("_", Type::unit());
+    let value_before = push(&mut b, Expr::RefRead(r));
+    let value_after = op(&mut b, "add", &[value_before, one]);
+    let write = push(&mut b, Expr::RefWrite { reference: r, value: value_after });
+    let unit_var = b.var("_", Type::unit());
     let double = op(&mut b, "multiply", &[x, two]);
-    let shared = push(&mut b, Expr::Let { var: unit, value: write, body: double });
-    let then = op(&mut b, "add", &[shared, one]);
-    let otherwise = op(&mut b, "subtract", &[shared, one]);
-    let branch = push(&mut b, Expr::If { cond: c, then, otherwise });
+    let shared_let = push(&mut b, Expr::Let { var: unit_var, value: write, body: double });
+    let then_value = op(&mut b, "add", &[shared_let, one]);
+    let else_value = op(&mut b, "subtract", &[shared_let, one]);
+    let branch = push(&mut b, Expr::If { cond: c, then: then_value, otherwise: else_value });
     let y = b.var("y", Type::scalar(DType::F32));
     let count = push(&mut b, Expr::RefRead(r));
     let pair = b.tuple(&[y, count]).unwrap();
@@ -297,16 +298,16 @@ fn closures_capture_and_are_selected_at_run_time() {
     let w = b.var("w", f32.clone());
     let difference = op(&mut b, "subtract", &[w, k]);
     let subtract = function(&mut b, &[w], difference, f32.clone());
-    let named = b.var("add", b.module.ty(add).clone());
-    let chosen = push(&mut b, Expr::If { cond: c, then: named, otherwise: subtract });
+    let named_function = b.var("add", b.module.ty(add).clone());
+    let function_choice = push(&mut b, Expr::If { cond: c, then: named_function, otherwise: subtract });
     let (f, u) = (b.var("f", b.module.ty(add).clone()), b.var("u", f32.clone()));
-    let once = b.call(f, &[u]).unwrap();
-    let twice = b.call(f, &[once]).unwrap();
-    let apply = function(&mut b, &[f, u], twice, f32);
+    let applied_once = b.call(f, &[u]).unwrap();
+    let applied_twice = b.call(f, &[applied_once]).unwrap();
+    let apply = function(&mut b, &[f, u], applied_twice, f32);
     let applied = b.var("apply", b.module.ty(apply).clone());
-    let call = b.call(applied, &[chosen, x]).unwrap();
+    let call = b.call(applied, &[function_choice, x]).unwrap();
     let inner = push(&mut b, Expr::Let { var: applied, value: apply, body: call });
-    let body = push(&mut b, Expr::Let { var: named, value: add, body: inner });
+    let body = push(&mut b, Expr::Let { var: named_function, value: add, body: inner });
     b.define("main", &[c, x], body).unwrap();
     let executor = executor(&b.module);
     for (c, y) in [(true, 21.0f32), (false, -15.0)] {
@@ -325,15 +326,15 @@ fn nested_closure_calls_outer_closure() {
     let ty = Type::func(byoc_ir::ir::FuncType::new([f32.clone()], f32.clone()));
     let (f, g) = (b.var("f", ty.clone()), b.var("g", ty));
     let (n, m) = (b.var("n", f32.clone()), b.var("m", f32.clone()));
-    let less = op(&mut b, "subtract", &[m, one]);
-    let below = b.call(f, &[less]).unwrap();
-    let sum = op(&mut b, "add", &[below, k]);
+    let decremented = op(&mut b, "subtract", &[m, one]);
+    let recursive_call = b.call(f, &[decremented]).unwrap();
+    let sum = op(&mut b, "add", &[recursive_call, k]);
     let inner = function(&mut b, &[m], sum, f32.clone());
     let cond = op(&mut b, "less_equal", &[n, zero]);
     let call = b.call(g, &[n]).unwrap();
     let branch = push(&mut b, Expr::If { cond, then: zero, otherwise: call });
-    let with_g = push(&mut b, Expr::Let { var: g, value: inner, body: branch });
-    let outer = function(&mut b, &[n], with_g, f32);
+    let let_g = push(&mut b, Expr::Let { var: g, value: inner, body: branch });
+    let outer = function(&mut b, &[n], let_g, f32);
     let start = b.call(f, &[x]).unwrap();
     let body = push(&mut b, Expr::Let { var: f, value: outer, body: start });
     b.define("main", &[x, k], body).unwrap();
@@ -348,25 +349,25 @@ fn handles_deep_ifs_lets_and_tuples_without_recursion() {
     let one = scalar(&mut b, 1.0);
     let mut y = x;
     for _ in 0..10_000 {
-        let more = op(&mut b, "add", &[y, one]);
-        y = push(&mut b, Expr::If { cond: c, then: more, otherwise: y });
+        let incremented = op(&mut b, "add", &[y, one]);
+        y = push(&mut b, Expr::If { cond: c, then: incremented, otherwise: y });
     }
     // Each `if` is in a branch of the next, in addition to the sequence above.
-    let mut nested = y;
+    let mut nested_tuple = y;
     for _ in 0..10_000 {
-        nested = push(&mut b, Expr::If { cond: c, then: nested, otherwise: x });
+        nested_tuple = push(&mut b, Expr::If { cond: c, then: nested_tuple, otherwise: x });
     }
     let mut vars = vec![];
-    let mut last = nested;
+    let mut last_value = nested_tuple;
     for i in 0..100_000 {
         let var = b.var(format!("v{i}"), Type::scalar(DType::F32));
-        vars.push((var, last));
-        last = op(&mut b, "negative", &[var]);
+        vars.push((var, last_value));
+        last_value = op(&mut b, "negative", &[var]);
     }
     for (var, value) in vars.into_iter().rev() {
-        last = push(&mut b, Expr::Let { var, value, body: last });
+        last_value = push(&mut b, Expr::Let { var, value, body: last_value });
     }
-    b.define("main", &[c, x], last).unwrap();
+    b.define("main", &[c, x], last_value).unwrap();
     let executor = executor(&b.module);
     for (c, y) in [(true, 10_001.0f32), (false, 1.0)] {
         let results = executor.run(&[Tensor::from_bools(&[], &[c]), Tensor::scalar(1.0f32)]).unwrap();
@@ -382,8 +383,8 @@ fn runs_with_sizes_known_only_at_run_time() {
     let y = op(&mut b, "nn.relu", &[x]);
     let z = op(&mut b, "add", &[x, y]);
     let pair = b.tuple(&[z, y]).unwrap();
-    let both = b.op("concatenate", &[pair], Attrs::new([("axis", 0i64.into())])).unwrap();
-    let row = b.op("reshape", &[both], Attrs::new([("newshape", [1i64, -1].into())])).unwrap();
+    let joined = b.op("concatenate", &[pair], Attrs::new([("axis", 0i64.into())])).unwrap();
+    let row = b.op("reshape", &[joined], Attrs::new([("newshape", [1i64, -1].into())])).unwrap();
     b.define("main", &[x], row).unwrap();
     let executor = executor(&b.module);
     let mut random = Random(3);
@@ -391,7 +392,7 @@ fn runs_with_sizes_known_only_at_run_time() {
         let input = floats(&mut random, &[rows, 3]);
         let results = executor.run(std::slice::from_ref(&input)).unwrap();
         assert_eq!(results[0].shape(), [1, 6 * rows]);
-        assert_eq!(results, naive(&b.module, &[input]));
+        assert_eq!(results, run_reference(&b.module, &[input]));
     }
 }
 
@@ -399,12 +400,12 @@ fn runs_with_sizes_known_only_at_run_time() {
 fn concurrent_runs_are_independent() {
     let (module, inputs) = random_graph(77, 60);
     let executor = executor(&module);
-    let wanted = naive(&module, &inputs);
+    let expected = run_reference(&module, &inputs);
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..50 {
-                    assert_eq!(executor.run(&inputs).unwrap(), wanted);
+                    assert_eq!(executor.run(&inputs).unwrap(), expected);
                 }
             });
         }
@@ -445,18 +446,18 @@ impl Region for AddOne {
 fn region_module(dims: Type) -> Module {
     let mut b = Builder::default();
     let x = b.var("x", dims.clone());
-    let hundred = scalar(&mut b, 100.0);
-    let sum = op(&mut b, "add", &[x, hundred]);
+    let hundred_scalar = scalar(&mut b, 100.0);
+    let sum = op(&mut b, "add", &[x, hundred_scalar]);
     let attrs = Attrs::new([("Compiler", "test".into()), ("global_symbol", "region_0".into())]);
     let body = Function::new([x], sum, Type::Unknown, attrs);
     let region = push(&mut b, Expr::Function(Box::new(body)));
     b.module.globals.insert("region_0".into(), region);
     let y = b.var("y", dims);
-    let before = op(&mut b, "nn.relu", &[y]);
+    let value_before = op(&mut b, "nn.relu", &[y]);
     let global = push(&mut b, Expr::Global("region_0".into()));
-    let call = b.call(global, &[before]).unwrap();
-    let after = op(&mut b, "nn.relu", &[call]);
-    b.define("main", &[y], after).unwrap();
+    let call = b.call(global, &[value_before]).unwrap();
+    let value_after = op(&mut b, "nn.relu", &[call]);
+    b.define("main", &[y], value_after).unwrap();
     b.module
 }
 
@@ -464,18 +465,20 @@ fn region_module(dims: Type) -> Module {
 fn runs_regions_on_backend_or_host() {
     for dims in [f32s(&[3]), Type::tensor_of(DType::F32, [Dim::Any])] {
         let module = region_module(dims);
-        let planned = plan(&module, &[], &[]).unwrap();
-        let region = &planned.program.regions[0];
+        let lowered_program = plan(&module, &[], &[]).unwrap();
+        let region = &lowered_program.program.regions[0];
         assert_eq!((region.symbol.as_str(), region.backend.as_str()), ("region_0", "test"));
         let input = [Tensor::from_slice(&[3], &[-1.0f32, 0.0, 2.0])];
         for (takes, offset) in [(true, 1.0f32), (false, 100.0)] {
             let add_one = Arc::new(AddOne { calls: AtomicUsize::new(0), takes });
             let regions: Vec<Option<Arc<dyn Region>>> = vec![Some(add_one.clone())];
             let pool = Arc::new(Pool::new(2).unwrap());
-            let executor = Executor::new(planned.program.clone(), planned.constants.clone(), regions, pool).unwrap();
-            let wanted = [Tensor::from_slice(&[3], &[offset, offset, 2.0 + offset])];
-            assert_eq!(executor.run(&input).unwrap(), wanted);
-            assert_eq!(executor.run(&input).unwrap(), wanted);
+            let executor =
+                Executor::new(lowered_program.program.clone(), lowered_program.constants.clone(), regions, pool)
+                    .unwrap();
+            let expected = [Tensor::from_slice(&[3], &[offset, offset, 2.0 + offset])];
+            assert_eq!(executor.run(&input).unwrap(), expected);
+            assert_eq!(executor.run(&input).unwrap(), expected);
             assert_eq!(add_one.calls.load(Ordering::Relaxed), if takes { 2 } else { 0 });
         }
     }
@@ -499,8 +502,8 @@ fn reports_expected_and_found_inputs() {
     assert_eq!(error.code, codes::runtime::INPUT_COUNT);
     assert!(error.message.contains("\"mask\" (float32[n])"), "{error}");
     assert_eq!(bind(&["image", "image"]).code, codes::runtime::INPUT_COUNT);
-    let given = [("mask".to_owned(), zeros(&[2])), ("image".to_owned(), zeros(&[2, 3]))];
-    assert_eq!(executor.bind(given).unwrap()[0].shape(), [2, 3]);
+    let named_inputs = [("mask".to_owned(), zeros(&[2])), ("image".to_owned(), zeros(&[2, 3]))];
+    assert_eq!(executor.bind(named_inputs).unwrap()[0].shape(), [2, 3]);
 
     let error = executor.run(&[zeros(&[1, 3])]).unwrap_err();
     assert_eq!(error.code, codes::runtime::INPUT_COUNT);
@@ -521,8 +524,8 @@ fn flattens_tuples_of_inputs_and_outputs() {
     let inner = b.project(x, 1).unwrap();
     let result = b.tuple(&[inner, x]).unwrap();
     b.define("main", &[x], result).unwrap();
-    let planned = plan(&b.module, &[], &[]).unwrap();
-    let names: Vec<_> = planned.program.inputs.iter().map(|p| p.name.as_str()).collect();
+    let lowered_program = plan(&b.module, &[], &[]).unwrap();
+    let names: Vec<_> = lowered_program.program.inputs.iter().map(|p| p.name.as_str()).collect();
     assert_eq!(names, ["x.0", "x.1"]);
     let (one, two) = (Tensor::from_slice(&[1], &[1.0f32]), Tensor::from_slice(&[2], &[2.0f32, 3.0]));
     assert_eq!(run(&b.module, &[one.clone(), two.clone()]).unwrap(), [two.clone(), one, two]);
@@ -541,11 +544,11 @@ fn inlined_composite_is_part_of_caller() {
     let z = b.call(literal, &[y]).unwrap();
     let z = op(&mut b, "test.plus_one", &[z]);
     b.define("main", &[x], z).unwrap();
-    let planned = plan(&b.module, &[], &[]).unwrap();
-    assert_eq!(planned.program.functions.len(), 1);
-    assert_eq!(planned.program.functions[0].code.len(), 5);
+    let lowered_program = plan(&b.module, &[], &[]).unwrap();
+    assert_eq!(lowered_program.program.functions.len(), 1);
+    assert_eq!(lowered_program.program.functions[0].code.len(), 5);
     let input = floats(&mut Random(9), &[4]);
-    assert_eq!(run(&b.module, std::slice::from_ref(&input)).unwrap(), naive(&b.module, &[input]));
+    assert_eq!(run(&b.module, std::slice::from_ref(&input)).unwrap(), run_reference(&b.module, &[input]));
 }
 
 #[test]
@@ -555,10 +558,17 @@ fn returns_ids_of_constants() {
     let c = b.constant(Tensor::from_slice(&[2], &[1.0f32, 2.0]));
     let y = op(&mut b, "add", &[x, c]);
     b.define("main", &[x], y).unwrap();
-    let planned = plan(&b.module, &[], &[]).unwrap();
-    assert_eq!(planned.constant_of.iter().map(|(id, i)| (id.index(), *i)).collect::<Vec<_>>(), [(c.index(), 0)]);
+    let lowered_program = plan(&b.module, &[], &[]).unwrap();
+    assert_eq!(
+        lowered_program.constant_of.iter().map(|(id, i)| (id.index(), *i)).collect::<Vec<_>>(),
+        [(c.index(), 0)]
+    );
     let bytes = b.module.expr(c).as_constant().unwrap().bytes().as_ptr();
-    assert_eq!(planned.constants[0].bytes().as_ptr(), bytes, "expected the constant to be shared, found a copy");
+    assert_eq!(
+        lowered_program.constants[0].bytes().as_ptr(),
+        bytes,
+        "expected the constant to be shared, found a copy"
+    );
 }
 
 /// Compares a network block in blocked layouts with the same block in plain layouts, both with the fast kernels and
@@ -578,36 +588,38 @@ def @main(%x: Tensor[(2, 8, 9, 7), float32], %w: Tensor[(16, 8, 3, 3), float32],
 ";
     let parsed = byoc_ir::text::parse(text, &Default::default());
     assert_eq!(parsed.diagnostics, []);
-    let plain = byoc_core::pass::infer_type(&parsed.module).unwrap();
+    let typed_module = byoc_core::pass::infer_type(&parsed.module).unwrap();
     let mut random = Random(7);
     let shapes: [&[usize]; 5] = [&[2, 8, 9, 7], &[16, 8, 3, 3], &[8, 16, 1, 1], &[16], &[9, 7]];
     let inputs: Vec<Tensor> = shapes.iter().map(|shape| floats(&mut random, shape)).collect();
-    let wanted = naive(&plain, &inputs);
+    let expected = run_reference(&typed_module, &inputs);
     for (data, kernel) in [("NCHW8c", Some("OIHW8i8o")), ("NCHW4c", None), ("NHWC2c", Some("HWIO2o")), ("NCHW1c", None)]
     {
-        let wish = byoc_core::pass::DesiredLayout {
+        let desired_layout = byoc_core::pass::DesiredLayout {
             operator: "nn.conv2d".into(),
             data: data.into(),
             kernel: kernel.map(Into::into),
         };
         let mut warnings = Vec::new();
-        let blocked = byoc_core::pass::convert_layout(&plain, &[wish], &mut warnings).unwrap();
+        let blocked_module = byoc_core::pass::convert_layout(&typed_module, &[desired_layout], &mut warnings).unwrap();
         assert_eq!(warnings, [], "{data}");
-        assert_eq!(byoc_core::analysis::verify(&blocked), Ok(()), "{data}");
+        assert_eq!(byoc_core::analysis::verify(&blocked_module), Ok(()), "{data}");
         let calls = |layout: &str| {
-            let is_in = |expr: &Expr| {
+            let contains = |expr: &Expr| {
                 expr.as_op_call().is_some_and(|(_, call)| {
                     [call.attrs.str("data_layout"), call.attrs.str("layout")].contains(&Some(layout))
                 })
             };
-            blocked.nodes.iter().filter(|(_, node)| is_in(&node.expr)).count()
+            blocked_module.nodes.iter().filter(|(_, node)| contains(&node.expr)).count()
         };
         assert_eq!(calls(data), 8, "expected three convolutions and five poolings in {data}");
-        for (how, results) in [("fast", run(&blocked, &inputs).unwrap()), ("naive", naive(&blocked, &inputs))] {
-            for (result, wanted) in results.iter().zip(&wanted) {
-                assert_eq!(result.shape(), wanted.shape());
-                for (a, b) in result.as_slice::<f32>().iter().zip(wanted.as_slice::<f32>()) {
-                    assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{data}, {how}: {a} for {b}");
+        for (mode, results) in
+            [("fast", run(&blocked_module, &inputs).unwrap()), ("naive", run_reference(&blocked_module, &inputs))]
+        {
+            for (result, expected) in results.iter().zip(&expected) {
+                assert_eq!(result.shape(), expected.shape());
+                for (a, b) in result.as_slice::<f32>().iter().zip(expected.as_slice::<f32>()) {
+                    assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{data}, {mode}: {a} for {b}");
                 }
             }
         }
@@ -626,25 +638,25 @@ fn count_down() -> Executor {
 #[test]
 fn cancels_one_run_only() {
     let executor = count_down();
-    let (many, few) = ([Tensor::scalar(i64::MAX)], [Tensor::scalar(3i64)]);
+    let (large_inputs, small_inputs) = ([Tensor::scalar(i64::MAX)], [Tensor::scalar(3i64)]);
     let cancel = Cancel::default();
     std::thread::scope(|scope| {
-        let run = scope.spawn(|| executor.run_under(&many, None, &cancel).unwrap_err());
+        let run = scope.spawn(|| executor.run_under(&large_inputs, None, &cancel).unwrap_err());
         // Concurrent runs finish normally.
-        assert_eq!(executor.run(&few).unwrap(), [Tensor::scalar(0i64)]);
+        assert_eq!(executor.run(&small_inputs).unwrap(), [Tensor::scalar(0i64)]);
         cancel.set(true);
         let error = run.join().unwrap();
         assert_eq!(error.code, codes::runtime::CANCELLED, "{error}");
         // The step reached depends on the scheduler.
         assert!(error.notes[0].contains("the run was at step"), "{error}");
     });
-    assert_eq!(executor.run_under(&few, None, &cancel).unwrap_err().code, codes::runtime::CANCELLED);
-    let late = Cancel::default().part(Some(std::time::Duration::from_millis(50)));
-    assert_eq!(executor.run_under(&many, None, &late).unwrap_err().code, codes::runtime::TIMED_OUT);
-    assert_eq!(executor.run(&few).unwrap(), [Tensor::scalar(0i64)]);
+    assert_eq!(executor.run_under(&small_inputs, None, &cancel).unwrap_err().code, codes::runtime::CANCELLED);
+    let deadline_cancel = Cancel::default().part(Some(std::time::Duration::from_millis(50)));
+    assert_eq!(executor.run_under(&large_inputs, None, &deadline_cancel).unwrap_err().code, codes::runtime::TIMED_OUT);
+    assert_eq!(executor.run(&small_inputs).unwrap(), [Tensor::scalar(0i64)]);
     // An executor inherits the cancellation of the scope in which it is created.
     let executor = count_down().with_cancel(cancel);
-    assert_eq!(executor.run(&few).unwrap_err().code, codes::runtime::CANCELLED);
+    assert_eq!(executor.run(&small_inputs).unwrap_err().code, codes::runtime::CANCELLED);
 }
 
 #[test]

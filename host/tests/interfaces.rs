@@ -20,14 +20,14 @@ const CRATES: [&str; 9] = [
 /// Texts that name options of third-party programs, or of `byoc opt`, which has no library equivalent.
 const OTHERS: [&str; 5] = ["--version", "--layout", "-- --ignored", "--build-id", "--set-section-alignment"];
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+fn sources(dir: &Path, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let path = entry.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() && !["tests", "target", "benches", "samples"].contains(&&*name) {
-            sources(&path, found);
+            sources(&path, files);
         } else if path.extension().is_some_and(|extension| extension == "rs") && name != "wording.rs" {
-            found.push(path);
+            files.push(path);
         }
     }
 }
@@ -37,31 +37,31 @@ fn literals(text: &str) -> Vec<String> {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let code: String =
         text.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect();
-    let mut found = Vec::new();
-    let mut left = code.as_str();
-    while let Some(at) = left.find(['"', '\'']) {
-        let (before, rest) = left.split_at(at);
-        if let Some(after) = rest.strip_prefix("'\"'").or_else(|| rest.strip_prefix("'\\\"'")) {
+    let mut literals = Vec::new();
+    let mut remaining = code.as_str();
+    while let Some(position) = remaining.find(['"', '\'']) {
+        let (prefix, suffix) = remaining.split_at(position);
+        if let Some(tail) = suffix.strip_prefix("'\"'").or_else(|| suffix.strip_prefix("'\\\"'")) {
             // Character literal of a quotation mark.
-            left = after;
-        } else if let Some(after) = rest.strip_prefix('\'') {
-            left = after;
+            remaining = tail;
+        } else if let Some(tail) = suffix.strip_prefix('\'') {
+            remaining = tail;
         } else {
-            let hashes = before.len() - before.trim_end_matches('#').len();
-            let is_raw = before.trim_end_matches('#').ends_with('r');
-            let (literal, after) = if is_raw { raw(&rest[1..], hashes) } else { escaped(&rest[1..]) };
-            found.push(literal);
-            left = after;
+            let hashes = prefix.len() - prefix.trim_end_matches('#').len();
+            let is_raw = prefix.trim_end_matches('#').ends_with('r');
+            let (literal, tail) = if is_raw { raw(&suffix[1..], hashes) } else { escaped(&suffix[1..]) };
+            literals.push(literal);
+            remaining = tail;
         }
     }
-    found
+    literals
 }
 
 /// Splits text that begins inside a raw literal into the rest of the literal and the text after it.
 fn raw(text: &str, hashes: usize) -> (String, &str) {
     let end = format!("\"{}", "#".repeat(hashes));
-    let (literal, after) = text.split_once(&end).unwrap_or((text, ""));
-    (literal.to_owned(), after)
+    let (literal, tail) = text.split_once(&end).unwrap_or((text, ""));
+    (literal.to_owned(), tail)
 }
 
 /// Splits text that begins inside a literal into the rest of the literal and the text after it.
@@ -84,16 +84,16 @@ fn escaped(text: &str) -> (String, &str) {
 
 /// Returns true if a string names a command-line option.
 fn names_an_option(text: &str) -> bool {
-    let mut left = text;
-    while let Some(at) = left.find("--") {
-        let before = left[..at].chars().next_back();
-        let after = left[at + 2..].chars().next();
-        if before.is_none_or(|c| !c.is_alphanumeric() && c != '-' && c != '{')
-            && after.is_some_and(|c| c.is_ascii_lowercase())
+    let mut remaining = text;
+    while let Some(position) = remaining.find("--") {
+        let prefix = remaining[..position].chars().next_back();
+        let tail = remaining[position + 2..].chars().next();
+        if prefix.is_none_or(|c| !c.is_alphanumeric() && c != '-' && c != '{')
+            && tail.is_some_and(|c| c.is_ascii_lowercase())
         {
             return true;
         }
-        left = &left[at + 2..];
+        remaining = &remaining[position + 2..];
     }
     false
 }
@@ -105,24 +105,24 @@ fn every_option_in_a_message_has_a_name_in_each_interface() {
         sources(&workspace().join(part), &mut files);
     }
     assert!(files.len() > 200, "{}", files.len());
-    let (mut seen, mut left) = (0, Vec::new());
+    let (mut literal_count, mut remaining) = (0, Vec::new());
     for file in files {
         for literal in literals(&std::fs::read_to_string(&file).unwrap()) {
             let text = literal.replace("{name}", "NAME").replace("{near}", "NAME").replace("{}", "NAME");
             if !names_an_option(&text) || OTHERS.iter().any(|other| text.contains(other)) || text.starts_with("-Wl") {
                 continue;
             }
-            seen += 1;
+            literal_count += 1;
             // The library has no quantization function, so messages name the command.
-            let words = Interface::Python.words(&text).replace("`byoc compile --emit", "");
-            if names_an_option(&words) && !words.starts_with("arguments=") && !words.contains("arguments=[") {
-                left.push(format!("{}: {text}: {words}", file.display()));
+            let reworded = Interface::Python.words(&text).replace("`byoc compile --emit", "");
+            if names_an_option(&reworded) && !reworded.starts_with("arguments=") && !reworded.contains("arguments=[") {
+                remaining.push(format!("{}: {text}: {reworded}", file.display()));
             }
             assert_eq!(Interface::CommandLine.words(&text), text);
         }
     }
-    assert!(left.is_empty(), "no row of core/ir/src/diag/wording.rs matches:\n{}", left.join("\n"));
-    assert!(seen > 15, "{seen}");
+    assert!(remaining.is_empty(), "no row of core/ir/src/diag/wording.rs matches:\n{}", remaining.join("\n"));
+    assert!(literal_count > 15, "{literal_count}");
 }
 
 #[test]
@@ -136,13 +136,13 @@ fn errors_name_the_calls_of_the_interface() {
     assert!(help(unbound(), Interface::Python).contains("dims={\"batch\": N}"));
     assert!(help(unbound(), Interface::CommandLine).contains("--dim batch=N"));
     // A conversion to the C interface and back restores the original texts.
-    let back = unbound().in_interface(Interface::C).in_interface(Interface::Rust);
-    assert_eq!(back.to_string(), unbound().to_string());
+    let round_trip = unbound().in_interface(Interface::C).in_interface(Interface::Rust);
+    assert_eq!(round_trip.to_string(), unbound().to_string());
 
-    let missing =
+    let missing_options =
         Model::compile(&session, &digits, &CompileOptions::new().dim("batch", 1).backend("dnnl")).unwrap_err();
-    assert!(missing.help().unwrap().contains("SessionBuilder::plugin_dir(DIR)"), "{missing}");
-    for error in [unbound(), missing] {
+    assert!(missing_options.help().unwrap().contains("SessionBuilder::plugin_dir(DIR)"), "{missing_options}");
+    for error in [unbound(), missing_options] {
         assert!(!error.to_string().contains("--"), "{error}");
     }
 }

@@ -51,8 +51,8 @@ const ENDLESS: &str = "#[version = \"0.0.5\"]\n\
     def @main(%i: Tensor[(), int32]) { @spin(%i) }\n";
 
 fn compile(session: &Session, text: &str, options: &CompileOptions) -> Result<Model, Error> {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("model.relay");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.relay");
     std::fs::write(&file, text).unwrap();
     Model::compile(session, &file, options)
 }
@@ -115,10 +115,10 @@ fn inputs_by_order_and_by_name_shared_and_borrowed_are_equal() {
 fn an_output_that_is_an_input_survives_the_next_run() {
     let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { reshape(%x, newshape=[4]) }\n";
     let model = compile(&session(), text, &CompileOptions::new()).unwrap();
-    let first = model.run([TensorView::of(&[1, 4], &[1.0f32, 2.0, 3.0, 4.0])]).unwrap();
-    let second = model.run([TensorView::of(&[1, 4], &[5.0f32, 6.0, 7.0, 8.0])]).unwrap();
-    assert_eq!(first[0].as_slice::<f32>(), [1.0, 2.0, 3.0, 4.0]);
-    assert_eq!(second[0].as_slice::<f32>(), [5.0, 6.0, 7.0, 8.0]);
+    let first_outputs = model.run([TensorView::of(&[1, 4], &[1.0f32, 2.0, 3.0, 4.0])]).unwrap();
+    let second_outputs = model.run([TensorView::of(&[1, 4], &[5.0f32, 6.0, 7.0, 8.0])]).unwrap();
+    assert_eq!(first_outputs[0].as_slice::<f32>(), [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(second_outputs[0].as_slice::<f32>(), [5.0, 6.0, 7.0, 8.0]);
 }
 
 #[test]
@@ -137,16 +137,16 @@ fn digits_allocate_nothing_after_the_first_runs() {
         model.run_into([x.view()], &mut [out], &options).unwrap();
     };
     (0..3).for_each(|_| run());
-    let before = ALLOCATIONS.get();
+    let allocations_before = ALLOCATIONS.get();
     (0..100).for_each(|_| run());
-    assert_eq!(ALLOCATIONS.get() - before, 0, "expected no allocations in 100 runs");
+    assert_eq!(ALLOCATIONS.get() - allocations_before, 0, "expected no allocations in 100 runs");
     // Memory that was released is allocated once more.
     model.release_memory();
     run();
-    let released = ALLOCATIONS.get();
-    assert!(released > before, "expected allocations after the release");
+    let allocations_after = ALLOCATIONS.get();
+    assert!(allocations_after > allocations_before, "expected allocations after the release");
     (0..100).for_each(|_| run());
-    assert_eq!(ALLOCATIONS.get(), released, "expected no allocations in 100 further runs");
+    assert_eq!(ALLOCATIONS.get(), allocations_after, "expected no allocations in 100 further runs");
     assert_eq!(result, expected[0].as_slice::<f32>());
 }
 
@@ -174,8 +174,8 @@ fn results_are_written_to_aligned_memory_as_to_any_other() {
                 })
                 .collect();
             model.run_into([&x], &mut outputs, &RunOptions::default()).unwrap();
-            for (found, (name, tensor)) in outputs.iter().zip(expected.iter()) {
-                assert_eq!(*found.data, *tensor.bytes(), "output {name} at offset {offset}");
+            for (actual, (name, tensor)) in outputs.iter().zip(expected.iter()) {
+                assert_eq!(*actual.data, *tensor.bytes(), "output {name} at offset {offset}");
             }
         }
     }
@@ -187,12 +187,12 @@ fn memory_for_outputs_is_checked() {
     let x = Tensor::from_slice(&[1, 4], &[0.0f32; 4]);
     let options = RunOptions::default();
     let (mut short, mut ints) = ([0.0f32; 3], [0i32; 4]);
-    let wrong = [
+    let invalid_inputs = [
         model.run_into([&x], &mut [TensorViewMut::of(&[1, 3], &mut short)], &options),
         model.run_into([&x], &mut [TensorViewMut::of(&[1, 4], &mut ints)], &options),
         model.run_into([&x], &mut [], &options),
     ];
-    for error in wrong {
+    for error in invalid_inputs {
         let error = error.unwrap_err();
         assert!(matches!(error, Error::Input(_)) && error.code().to_string() == "E0621", "{error}");
     }
@@ -244,13 +244,13 @@ fn bytes_and_artifacts_give_the_same_results_as_the_file() {
     let file = Compilation::new(&session, digits(), &options).unwrap();
     let bytes = Compilation::new(&session, std::fs::read(digits()).unwrap(), &options).unwrap();
     assert_eq!(file.to_bytes().unwrap(), bytes.to_bytes().unwrap());
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("digits.byoc");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("digits.byoc");
     file.save(&path).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), file.to_bytes().unwrap());
-    let opened = Compilation::open(&path).unwrap();
-    assert_eq!(opened.explanation(), file.explanation());
-    assert!(!opened.explanation().nodes.is_empty());
+    let opened_compilation = Compilation::open(&path).unwrap();
+    assert_eq!(opened_compilation.explanation(), file.explanation());
+    assert!(!opened_compilation.explanation().nodes.is_empty());
     let shape = file.inputs()[0].ty.shape().unwrap();
     let x = random::tensor(DType::F32, &shape, 7);
     let expected = Model::of(&session, file).unwrap().run([&x]).unwrap();
@@ -261,8 +261,8 @@ fn bytes_and_artifacts_give_the_same_results_as_the_file() {
 
 #[test]
 fn artifacts_of_earlier_builds_explain_themselves() {
-    let folder = byoc_test_support::workspace().join("tests/compat");
-    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let dir = byoc_test_support::workspace().join("tests/compat");
+    let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let artifacts: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "byoc")).collect();
     assert!(!artifacts.is_empty());
     for path in artifacts {
@@ -273,12 +273,12 @@ fn artifacts_of_earlier_builds_explain_themselves() {
 
 #[test]
 fn a_session_searches_the_named_folders_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let named = Session::builder().plugin_dir(folder.path()).build().unwrap();
-    let dirs: Vec<_> = named.registry.dirs.iter().map(|dir| dir.path.as_path()).collect();
-    assert_eq!(dirs, [folder.path()]);
-    let searched = Session::builder().plugin_dir(folder.path()).search_default_dirs().build().unwrap();
-    assert!(searched.registry.dirs.len() > 1 && searched.registry.dirs[0].path == folder.path());
+    let temp_dir = tempfile::tempdir().unwrap();
+    let session_with_dir = Session::builder().plugin_dir(temp_dir.path()).build().unwrap();
+    let dirs: Vec<_> = session_with_dir.registry.dirs.iter().map(|dir| dir.path.as_path()).collect();
+    assert_eq!(dirs, [temp_dir.path()]);
+    let searched = Session::builder().plugin_dir(temp_dir.path()).search_default_dirs().build().unwrap();
+    assert!(searched.registry.dirs.len() > 1 && searched.registry.dirs[0].path == temp_dir.path());
 }
 
 #[test]
@@ -290,15 +290,15 @@ fn futures_end_with_the_result_and_cancel_when_they_are_dropped() {
     for future in futures {
         assert_eq!(block_on(future).unwrap()[0].as_slice::<f32>(), [0.0, 2.0, 0.0, 4.0]);
     }
-    let endless = compile(&session, ENDLESS, &CompileOptions::new()).unwrap();
-    let one = Tensor::scalar(1i32);
+    let endless_model = compile(&session, ENDLESS, &CompileOptions::new()).unwrap();
+    let start_value = Tensor::scalar(1i32);
     let options = RunOptions { cancel: Some(Cancel::default()), ..RunOptions::default() };
-    let future = endless.run_async([&one], &options).unwrap();
+    let future = endless_model.run_async([&start_value], &options).unwrap();
     drop(future);
     assert!(options.cancel.unwrap().is_set());
     // The only executor thread of this model is free again.
     let options = RunOptions { timeout: Some(Duration::from_millis(20)), ..RunOptions::default() };
-    let error = block_on(endless.run_async([&one], &options).unwrap()).unwrap_err();
+    let error = block_on(endless_model.run_async([&start_value], &options).unwrap()).unwrap_err();
     assert!(matches!(error, Error::TimedOut(_)), "{error}");
 }
 
@@ -328,46 +328,46 @@ fn a_cancelled_compilation_leaves_the_session() {
 /// thread.
 struct WaitingWaker {
     woken: Mutex<Sender<()>>,
-    polled: Mutex<Receiver<()>>,
+    poll_receiver: Mutex<Receiver<()>>,
     gave_up: AtomicBool,
 }
 
 impl Wake for WaitingWaker {
     fn wake(self: Arc<Self>) {
         self.woken.lock().unwrap().send(()).unwrap();
-        let polled = self.polled.lock().unwrap().recv_timeout(Duration::from_secs(10));
-        self.gave_up.store(polled.is_err(), SeqCst);
+        let poll_receiver = self.poll_receiver.lock().unwrap().recv_timeout(Duration::from_secs(10));
+        self.gave_up.store(poll_receiver.is_err(), SeqCst);
     }
 }
 
 #[test]
 fn wakers_may_wait_for_a_poll() {
-    let endless = compile(&session(), ENDLESS, &CompileOptions::new()).unwrap();
+    let endless_model = compile(&session(), ENDLESS, &CompileOptions::new()).unwrap();
     let (woken, wait) = channel();
-    let (polled, receive) = channel();
+    let (poll_receiver, receive) = channel();
     let (woken, receive) = (Mutex::new(woken), Mutex::new(receive));
-    let waiting = Arc::new(WaitingWaker { woken, polled: receive, gave_up: AtomicBool::new(false) });
-    let waker = Waker::from(waiting.clone());
+    let waiting_waker = Arc::new(WaitingWaker { woken, poll_receiver: receive, gave_up: AtomicBool::new(false) });
+    let waker = Waker::from(waiting_waker.clone());
     let options = RunOptions { timeout: Some(Duration::from_millis(50)), ..RunOptions::default() };
-    let one = Tensor::scalar(1i32);
-    let mut future = pin!(endless.run_async([&one], &options).unwrap());
+    let start_value = Tensor::scalar(1i32);
+    let mut future = pin!(endless_model.run_async([&start_value], &options).unwrap());
     let mut context = Context::from_waker(&waker);
     assert!(future.as_mut().poll(&mut context).is_pending());
     wait.recv_timeout(Duration::from_secs(30)).unwrap();
     let poll = future.as_mut().poll(&mut context);
     // A poll that waits for the waker returns once the waker times out.
-    assert!(!waiting.gave_up.load(SeqCst));
-    polled.send(()).unwrap();
+    assert!(!waiting_waker.gave_up.load(SeqCst));
+    poll_receiver.send(()).unwrap();
     assert!(matches!(poll, Poll::Ready(Err(Error::TimedOut(_)))));
 }
 
 #[test]
 fn another_thread_cancels_a_run() {
-    let endless = compile(&session(), ENDLESS, &CompileOptions::new()).unwrap();
+    let endless_model = compile(&session(), ENDLESS, &CompileOptions::new()).unwrap();
     let cancel = Cancel::default();
     let options = RunOptions { cancel: Some(cancel.clone()), ..RunOptions::default() };
     std::thread::scope(|scope| {
-        let run = scope.spawn(|| endless.run_with([Tensor::scalar(1i32)], &options));
+        let run = scope.spawn(|| endless_model.run_with([Tensor::scalar(1i32)], &options));
         std::thread::sleep(Duration::from_millis(20));
         cancel.set(true);
         assert!(matches!(run.join().unwrap().unwrap_err(), Error::Cancelled(_)));
@@ -396,16 +396,16 @@ fn one_model_runs_on_many_threads() {
 #[test]
 fn progress_reports_the_stages_in_order() {
     let stages = Arc::new(Mutex::new(Vec::new()));
-    let seen = stages.clone();
-    let options = CompileOptions::new().progress(move |stage| seen.lock().unwrap().push(stage.clone()));
+    let stages_seen = stages.clone();
+    let options = CompileOptions::new().progress(move |stage| stages_seen.lock().unwrap().push(stage.clone()));
     compile(&session(), RELU, &options).unwrap();
     assert_eq!(*stages.lock().unwrap(), [Stage::Read, Stage::Simplify, Stage::Partition, Stage::Plan, Stage::Load]);
 }
 
 #[test]
 fn one_call_runs_a_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("relu.relay");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("relu.relay");
     std::fs::write(&file, RELU).unwrap();
     let outputs = byoc::run(&file, [Tensor::from_slice(&[1, 4], &[-1.0f32, 2.0, -3.0, 4.0])]).unwrap();
     assert_eq!(outputs[0].as_slice::<f32>(), [0.0, 2.0, 0.0, 4.0]);
@@ -423,7 +423,7 @@ fn a_small_model_runs_on_the_calling_thread() {
         }
     }
     model.run([&x]).unwrap();
-    let seen = Seen(AtomicBool::new(false), std::thread::current().id());
-    model.run_observed([&x], &seen).unwrap();
-    assert!(seen.0.load(SeqCst), "expected the second run on a pool thread");
+    let stages_seen = Seen(AtomicBool::new(false), std::thread::current().id());
+    model.run_observed([&x], &stages_seen).unwrap();
+    assert!(stages_seen.0.load(SeqCst), "expected the second run on a pool thread");
 }

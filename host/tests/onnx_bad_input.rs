@@ -54,8 +54,8 @@ fn error(model: ModelProto) -> Diagnostic {
 }
 
 fn code_of_bytes(bytes: &[u8]) -> Code {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("m.onnx");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.onnx");
     std::fs::write(&path, bytes).unwrap();
     frontend::load(&path, &LoadOptions::default()).map(|_| ()).expect_err("expected an error").diagnostics[0].code
 }
@@ -64,12 +64,12 @@ fn code_of_bytes(bytes: &[u8]) -> Code {
 fn rejects_files_that_are_not_models() {
     assert_eq!(code_of_bytes(b""), frontends::UNREADABLE_MODEL);
     assert_eq!(code_of_bytes(b"version https://git-lfs.github.com/spec/v1"), frontends::UNREADABLE_MODEL);
-    let missing = frontend::load(Path::new("no/such.onnx"), &LoadOptions::default()).unwrap_err();
-    assert_eq!(missing.diagnostics[0].code, frontends::UNREADABLE_MODEL);
+    let missing_error = frontend::load(Path::new("no/such.onnx"), &LoadOptions::default()).unwrap_err();
+    assert_eq!(missing_error.diagnostics[0].code, frontends::UNREADABLE_MODEL);
     let other = frontend::load(&test_data("digits/labels.txt"), &LoadOptions::default()).unwrap_err();
     assert_eq!(other.diagnostics[0].code, frontends::UNKNOWN_MODEL_FORMAT);
-    let folder = frontend::load(&test_data("digits/samples"), &LoadOptions::default()).unwrap_err();
-    assert_eq!(folder.diagnostics[0].code, frontends::BAD_TEST_FOLDER);
+    let dir = frontend::load(&test_data("digits/samples"), &LoadOptions::default()).unwrap_err();
+    assert_eq!(dir.diagnostics[0].code, frontends::BAD_TEST_FOLDER);
 }
 
 #[test]
@@ -119,24 +119,24 @@ fn reports_unbound_dimension() {
 fn rejects_inconsistent_graphs() {
     assert_eq!(error(model(vec![node("Relu", &["nothing"], &["y"])], vec![])).code, frontends::BROKEN_MODEL);
     assert_eq!(error(model(vec![node("Relu", &["x"], &["z"])], vec![])).code, frontends::BROKEN_MODEL);
-    let twice = vec![node("Relu", &["x"], &["y"]), node("Relu", &["x"], &["y"])];
-    assert_eq!(error(model(twice, vec![])).code, frontends::BROKEN_MODEL);
+    let duplicate_nodes = vec![node("Relu", &["x"], &["y"]), node("Relu", &["x"], &["y"])];
+    assert_eq!(error(model(duplicate_nodes, vec![])).code, frontends::BROKEN_MODEL);
     assert_eq!(error(model(vec![node("Add", &["x"], &["y"])], vec![])).code, frontends::BAD_NODE);
-    let mut old = model(vec![node("Relu", &["x"], &["y"])], vec![]);
-    old.opset_import[0].version = 0;
-    assert_eq!(error(old).code, frontends::UNSUPPORTED_OPSET);
+    let mut old_model = model(vec![node("Relu", &["x"], &["y"])], vec![]);
+    old_model.opset_import[0].version = 0;
+    assert_eq!(error(old_model).code, frontends::UNSUPPORTED_OPSET);
 }
 
 #[test]
 fn rejects_tensors_of_wrong_size() {
     let sum = || vec![node("Add", &["x", "w"], &["y"])];
-    let honest = encode("w", &Tensor::from_slice(&[2], &[1f32, 2.0]));
-    assert!(convert_model(model(sum(), vec![honest.clone()]), &LoadOptions::default(), None).is_ok());
+    let valid_tensor = encode("w", &Tensor::from_slice(&[2], &[1f32, 2.0]));
+    assert!(convert_model(model(sum(), vec![valid_tensor.clone()]), &LoadOptions::default(), None).is_ok());
     for dims in [vec![3], vec![-2], vec![1 << 40, 1 << 40], vec![i64::MAX], vec![0]] {
-        let lie = TensorProto { dims, ..honest.clone() };
-        assert_eq!(error(model(sum(), vec![lie])).code, frontends::BAD_TENSOR);
+        let false_tensor = TensorProto { dims, ..valid_tensor.clone() };
+        assert_eq!(error(model(sum(), vec![false_tensor])).code, frontends::BAD_TENSOR);
     }
-    let strings = TensorProto { data_type: 8, ..honest };
+    let strings = TensorProto { data_type: 8, ..valid_tensor };
     assert_eq!(error(model(sum(), vec![strings])).code, frontends::BAD_TENSOR);
 }
 
@@ -162,16 +162,17 @@ fn rejects_values_that_are_not_constant() {
 #[test]
 fn does_not_fold_large_tensors() {
     // Folding would produce 2^38 bytes.
-    let big = encode("big", &Tensor::from_slice(&[2], &[1i64 << 18, 1 << 18]));
-    let fill = vec![node("ConstantOfShape", &["big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
-    let loaded = convert_model(model(fill, vec![big.clone()]), &LoadOptions::default(), None).unwrap();
-    let resident: usize =
-        loaded.module.nodes.iter().filter_map(|(_, n)| n.expr.as_constant()).map(|t| t.bytes().len()).sum();
-    assert!(resident < 1 << 20);
+    let big_tensor = encode("big", &Tensor::from_slice(&[2], &[1i64 << 18, 1 << 18]));
+    let fill_nodes = vec![node("ConstantOfShape", &["big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
+    let loaded_model =
+        convert_model(model(fill_nodes, vec![big_tensor.clone()]), &LoadOptions::default(), None).unwrap();
+    let resident_bytes: usize =
+        loaded_model.module.nodes.iter().filter_map(|(_, n)| n.expr.as_constant()).map(|t| t.bytes().len()).sum();
+    assert!(resident_bytes < 1 << 20);
 
-    let one = encode("one", &Tensor::from_slice(&[1, 1], &[1f32]));
+    let one_tensor = encode("one", &Tensor::from_slice(&[1, 1], &[1f32]));
     let expand = vec![node("Expand", &["one", "big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
-    assert!(convert_model(model(expand, vec![one, big]), &LoadOptions::default(), None).is_ok());
+    assert!(convert_model(model(expand, vec![one_tensor, big_tensor]), &LoadOptions::default(), None).is_ok());
 
     // Each node doubles the size of its predecessor, up to 2^40 elements.
     let mut nodes = vec![node("Concat", &["w", "w"], &["c0"])];
@@ -180,15 +181,15 @@ fn does_not_fold_large_tensors() {
     }
     nodes.push(node("ReduceSum", &["c40"], &["y"]));
     let w = encode("w", &Tensor::from_slice(&[2], &[1f32, 2.0]));
-    let loaded = convert_model(model(nodes, vec![w]), &LoadOptions::default(), None).unwrap();
-    let resident: usize =
-        loaded.module.nodes.iter().filter_map(|(_, n)| n.expr.as_constant()).map(|t| t.bytes().len()).sum();
-    assert!(resident <= 512 << 20, "{resident}");
+    let loaded_model = convert_model(model(nodes, vec![w]), &LoadOptions::default(), None).unwrap();
+    let resident_bytes: usize =
+        loaded_model.module.nodes.iter().filter_map(|(_, n)| n.expr.as_constant()).map(|t| t.bytes().len()).sum();
+    assert!(resident_bytes <= 512 << 20, "{resident_bytes}");
 }
 
 #[test]
 fn inlines_functions() {
-    let twice = FunctionProto {
+    let twice_function = FunctionProto {
         name: "Twice".into(),
         domain: "own".into(),
         input: vec!["a".into()],
@@ -196,25 +197,30 @@ fn inlines_functions() {
         node: vec![node("Add", &["a", "a"], &["t"]), node("Relu", &["t"], &["b"])],
         ..FunctionProto::default()
     };
-    let call = |from: &str, to: &str| NodeProto { domain: "own".into(), ..node("Twice", &[from], &[to]) };
-    let mut good = model(vec![call("x", "m"), call("m", "y")], vec![]);
-    good.functions.push(twice.clone());
-    let loaded = convert_model(good, &LoadOptions::default(), None).unwrap();
-    let got = support::run(&loaded.module, &[Tensor::from_slice(&[2], &[1f32, -1.0])]).unwrap();
-    assert_eq!(got[0].as_slice::<f32>(), [4.0, 0.0]);
+    let call = |input_name: &str, output_name: &str| NodeProto {
+        domain: "own".into(),
+        ..node("Twice", &[input_name], &[output_name])
+    };
+    let mut valid_model = model(vec![call("x", "m"), call("m", "y")], vec![]);
+    valid_model.functions.push(twice_function.clone());
+    let loaded_model = convert_model(valid_model, &LoadOptions::default(), None).unwrap();
+    let actual = support::run(&loaded_model.module, &[Tensor::from_slice(&[2], &[1f32, -1.0])]).unwrap();
+    assert_eq!(actual[0].as_slice::<f32>(), [4.0, 0.0]);
 
-    let mut endless = model(vec![call("x", "y")], vec![]);
-    endless.functions.push(FunctionProto { node: vec![call("a", "b")], ..twice.clone() });
-    assert_eq!(error(endless).code, frontends::BROKEN_MODEL);
+    let mut endless_model = model(vec![call("x", "y")], vec![]);
+    endless_model.functions.push(FunctionProto { node: vec![call("a", "b")], ..twice_function.clone() });
+    assert_eq!(error(endless_model).code, frontends::BROKEN_MODEL);
 
     // Twenty-three functions, each of which calls its predecessor twice.
     let mut bomb = model(vec![NodeProto { domain: "own".into(), ..node("F23", &["x"], &["y"]) }], vec![]);
-    bomb.functions.push(FunctionProto { name: "F0".into(), ..twice.clone() });
+    bomb.functions.push(FunctionProto { name: "F0".into(), ..twice_function.clone() });
     for i in 1..24 {
-        let inner =
-            |from: &str, to: &str| NodeProto { domain: "own".into(), ..node(&format!("F{}", i - 1), &[from], &[to]) };
+        let inner = |input_name: &str, output_name: &str| NodeProto {
+            domain: "own".into(),
+            ..node(&format!("F{}", i - 1), &[input_name], &[output_name])
+        };
         let node = vec![inner("a", "t"), inner("t", "b")];
-        bomb.functions.push(FunctionProto { name: format!("F{i}"), node, ..twice.clone() });
+        bomb.functions.push(FunctionProto { name: format!("F{i}"), node, ..twice_function.clone() });
     }
     assert_eq!(error(bomb).code, frontends::BROKEN_MODEL);
 }
@@ -222,10 +228,10 @@ fn inlines_functions() {
 #[test]
 fn restricts_external_data_to_folder_of_model() {
     let outer = tempfile::tempdir().unwrap();
-    let folder = outer.path().join("model");
-    std::fs::create_dir(&folder).unwrap();
+    let dir = outer.path().join("model");
+    std::fs::create_dir(&dir).unwrap();
     let data: Vec<u8> = [1f32, 2.0, 3.0].iter().flat_map(|v| v.to_le_bytes()).collect();
-    std::fs::write(folder.join("w.bin"), &data).unwrap();
+    std::fs::write(dir.join("w.bin"), &data).unwrap();
     std::fs::write(outer.path().join("secret.bin"), &data).unwrap();
     let load = |entries: &[(&str, &str)]| {
         let entry = |(k, v): &(&str, &str)| StringStringEntryProto { key: (*k).into(), value: (*v).into() };
@@ -238,13 +244,13 @@ fn restricts_external_data_to_folder_of_model() {
             ..TensorProto::default()
         };
         let bytes = model(vec![node("Add", &["x", "w"], &["y"])], vec![w]).encode_to_vec();
-        let path = folder.join("m.onnx");
+        let path = dir.join("m.onnx");
         std::fs::write(&path, bytes).unwrap();
         frontend::load(&path, &LoadOptions::default())
     };
-    let loaded = load(&[("location", "w.bin"), ("offset", "4"), ("length", "8")]).unwrap();
-    let got = support::run(&loaded.module, &[Tensor::from_slice(&[2], &[0f32, 0.0])]).unwrap();
-    assert_eq!(got[0].as_slice::<f32>(), [2.0, 3.0]);
+    let loaded_model = load(&[("location", "w.bin"), ("offset", "4"), ("length", "8")]).unwrap();
+    let actual = support::run(&loaded_model.module, &[Tensor::from_slice(&[2], &[0f32, 0.0])]).unwrap();
+    assert_eq!(actual[0].as_slice::<f32>(), [2.0, 3.0]);
     let absolute = outer.path().join("secret.bin").display().to_string();
     for entries in [
         &[("location", "../secret.bin"), ("length", "8")][..],
@@ -262,10 +268,10 @@ fn restricts_external_data_to_folder_of_model() {
 
     // Symlinks are resolved before the location of the data is checked.
     use std::os::unix::fs::symlink;
-    symlink("w.bin", folder.join("inside.bin")).unwrap();
+    symlink("w.bin", dir.join("inside.bin")).unwrap();
     load(&[("location", "inside.bin"), ("length", "8"), ("offset", "0")]).unwrap();
-    symlink("../secret.bin", folder.join("outside.bin")).unwrap();
-    symlink("..", folder.join("up")).unwrap();
+    symlink("../secret.bin", dir.join("outside.bin")).unwrap();
+    symlink("..", dir.join("up")).unwrap();
     for location in ["outside.bin", "up/secret.bin"] {
         let error = load(&[("location", location), ("length", "8")]).unwrap_err();
         assert_eq!(error.diagnostics[0].code, frontends::BAD_EXTERNAL_DATA, "{location}");
@@ -283,19 +289,19 @@ fn restricts_external_data_to_folder_of_model() {
 /// Returns a randomly mutated copy of a model's bytes.
 fn mutated(original: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = original.to_vec();
-    let place = |random: &mut Random, len: usize| (random.next_u64() % len.max(1) as u64) as usize;
+    let random_offset = |random: &mut Random, len: usize| (random.next_u64() % len.max(1) as u64) as usize;
     match random.next_u64() % 4 {
-        0 => bytes.truncate(place(random, original.len())),
+        0 => bytes.truncate(random_offset(random, original.len())),
         1 => {
-            let (from, to) = (place(random, original.len()), place(random, original.len()));
-            let part = bytes[from.min(to)..from.max(to).min(from.min(to) + 64)].to_vec();
-            let at = place(random, bytes.len());
-            bytes.splice(at..at, part);
+            let (source, target) = (random_offset(random, original.len()), random_offset(random, original.len()));
+            let part = bytes[source.min(target)..source.max(target).min(source.min(target) + 64)].to_vec();
+            let offset = random_offset(random, bytes.len());
+            bytes.splice(offset..offset, part);
         }
         _ => {
             for _ in 0..1 + random.next_u64() % 4 {
-                let at = place(random, bytes.len());
-                bytes[at] ^= 1 << (random.next_u64() % 8);
+                let offset = random_offset(random, bytes.len());
+                bytes[offset] ^= 1 << (random.next_u64() % 8);
             }
         }
     }
@@ -305,7 +311,7 @@ fn mutated(original: &[u8], random: &mut Random) -> Vec<u8> {
 #[test]
 fn ten_thousand_mutations_never_panic() {
     let mut random = Random::new(7);
-    let mut refused = 0;
+    let mut refused_count = 0;
     // In small files, most mutations affect structure rather than weights.
     for (name, rounds) in
         [("models/unet_small/model.onnx", 5000), ("models/gru/model.onnx", 2500), ("models/vit_small/model.onnx", 2500)]
@@ -315,23 +321,23 @@ fn ten_thousand_mutations_never_panic() {
         let graph = stripped.graph.as_mut().unwrap();
         if name.contains("vit") {
             graph.node.truncate(60);
-            let last = graph.node.last().unwrap().output[0].clone();
-            graph.output[0].name = last;
-            let used: Vec<String> = graph.node.iter().flat_map(|n| n.input.clone()).collect();
-            graph.initializer.retain(|t| used.contains(&t.name));
+            let last_output = graph.node.last().unwrap().output[0].clone();
+            graph.output[0].name = last_output;
+            let used_names: Vec<String> = graph.node.iter().flat_map(|n| n.input.clone()).collect();
+            graph.initializer.retain(|t| used_names.contains(&t.name));
         }
         let original = stripped.encode_to_vec();
         for _ in 0..rounds {
             let bytes = mutated(&original, &mut random);
             let Ok(model) = ModelProto::decode(Bytes::from(bytes)) else {
-                refused += 1;
+                refused_count += 1;
                 continue;
             };
             if let Err(errors) = convert_model(model, &LoadOptions::default(), None) {
-                refused += 1;
+                refused_count += 1;
                 assert!(errors.iter().all(|e| (500..600).contains(&e.code.0)), "{errors:?}");
             }
         }
     }
-    assert!(refused > 1000, "expected more than 1000 rejected mutations, found {refused}");
+    assert!(refused_count > 1000, "expected more than 1000 rejected mutations, found {refused_count}");
 }

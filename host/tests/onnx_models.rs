@@ -13,43 +13,43 @@ const MAX_REL_ERR: f64 = 5e-4;
 
 #[test]
 fn types_of_models_match_recorded_outputs() {
-    let folders = model_folders();
-    assert_eq!(folders.len(), 15);
-    for path in folders {
-        let folder = TestFolder::open(&path).unwrap();
-        let loaded = folder.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", folder.name));
-        let outputs = folder.sets[0].read_outputs(&loaded.signature.outputs).unwrap();
+    let dirs = model_folders();
+    assert_eq!(dirs.len(), 15);
+    for path in dirs {
+        let dir = TestFolder::open(&path).unwrap();
+        let loaded = dir.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", dir.name));
+        let outputs = dir.sets[0].read_outputs(&loaded.signature.outputs).unwrap();
         let main = loaded.module.main().unwrap();
         let types = match loaded.module.ty(main.body) {
             Type::Tuple(fields) => fields.to_vec(),
             other => vec![other.clone()],
         };
         let wanted: Vec<Type> = outputs.iter().map(|t| Type::tensor(t.dtype(), t.shape())).collect();
-        assert_eq!(types, wanted, "{}", folder.name);
-        assert!(loaded.warnings.is_empty(), "{}: {:?}", folder.name, loaded.warnings);
+        assert_eq!(types, wanted, "{}", dir.name);
+        assert!(loaded.warnings.is_empty(), "{}: {:?}", dir.name, loaded.warnings);
     }
 }
 
 #[test]
 fn models_match_pytorch() {
     for path in model_folders() {
-        let folder = TestFolder::open(&path).unwrap();
-        let loaded = folder.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", folder.name));
-        let inputs = folder.sets[0].read_inputs(&loaded.signature.inputs).unwrap();
-        let wanted = folder.sets[0].read_outputs(&loaded.signature.outputs).unwrap();
-        let got = run(&loaded.module, &inputs).unwrap_or_else(|e| panic!("{}: {e:?}", folder.name));
+        let dir = TestFolder::open(&path).unwrap();
+        let loaded = dir.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", dir.name));
+        let inputs = dir.sets[0].read_inputs(&loaded.signature.inputs).unwrap();
+        let wanted = dir.sets[0].read_outputs(&loaded.signature.outputs).unwrap();
+        let got = run(&loaded.module, &inputs).unwrap_or_else(|e| panic!("{}: {e:?}", dir.name));
         assert_eq!(got.len(), wanted.len());
         for (got, wanted) in got.iter().zip(&wanted) {
             let error = max_rel_err(got, wanted);
-            assert!(error <= MAX_REL_ERR, "{}: {error:e}", folder.name);
+            assert!(error <= MAX_REL_ERR, "{}: {error:e}", dir.name);
         }
     }
 }
 
 #[test]
 fn folds_shape_arithmetic() {
-    let folder = TestFolder::open(&test_data("models/swin_small")).unwrap();
-    let loaded = folder.load(&LoadOptions::default()).unwrap();
+    let dir = TestFolder::open(&test_data("models/swin_small")).unwrap();
+    let loaded = dir.load(&LoadOptions::default()).unwrap();
     let live = loaded.module.live();
     let calls = loaded.module.nodes.iter().filter(|(id, _)| live[*id]).filter_map(|(_, node)| node.expr.as_op_call());
     let names: Vec<&str> = calls.map(|(op, _)| byoc_ir::op::get(op).name).collect();
@@ -62,8 +62,8 @@ fn folds_shape_arithmetic() {
 #[test]
 fn every_operator_of_file_is_an_origin() {
     for path in model_folders() {
-        let folder = TestFolder::open(&path).unwrap();
-        let loaded = folder.load(&LoadOptions::default()).unwrap();
+        let dir = TestFolder::open(&path).unwrap();
+        let loaded = dir.load(&LoadOptions::default()).unwrap();
         let module = &loaded.module;
         let live = module.live();
         let mut seen = std::collections::BTreeSet::new();
@@ -72,13 +72,13 @@ fn every_operator_of_file_is_an_origin() {
             assert!(
                 !is_call || !module.origins.get(node.origin).is_empty(),
                 "{}: expected an origin for every call",
-                folder.name
+                dir.name
             );
             seen.extend(module.origins.get(node.origin).iter().copied());
         }
         let sources = module.origins.sources().iter();
         let missing: Vec<&str> = sources.filter(|(id, _)| !seen.contains(id)).map(|(_, s)| &*s.name).collect();
-        assert!(missing.is_empty(), "{}: {missing:?}", folder.name);
+        assert!(missing.is_empty(), "{}: {missing:?}", dir.name);
     }
 }
 
@@ -107,8 +107,8 @@ fn classifies_digits_like_pytorch() {
 /// the weights, folding would create separate constants for every step.
 #[test]
 fn slices_recurrent_weights_once() {
-    let folder = TestFolder::open(&test_data("operators/gru")).unwrap();
-    let loaded = folder.load(&LoadOptions::default()).unwrap();
+    let dir = TestFolder::open(&test_data("operators/gru")).unwrap();
+    let loaded = dir.load(&LoadOptions::default()).unwrap();
     let module = &loaded.module;
     let of = |shape: &[usize]| {
         module.nodes.iter().filter(|(id, _)| *module.ty(*id) == Type::tensor(DType::F32, shape)).count()

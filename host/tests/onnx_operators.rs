@@ -10,24 +10,24 @@ use support::{max_rel_err, run, test_data};
 fn operators_match_recorded_results() {
     let mut failed = Vec::new();
     let entries = std::fs::read_dir(test_data("operators")).unwrap().map(|e| e.unwrap().path());
-    let mut folders: Vec<_> = entries.filter(|p| p.is_dir()).collect();
-    folders.sort();
-    assert!(folders.len() >= 130, "expected at least 130 directories, found {}", folders.len());
-    for path in folders {
-        let folder = TestFolder::open(&path).unwrap();
+    let mut dirs: Vec<_> = entries.filter(|p| p.is_dir()).collect();
+    dirs.sort();
+    assert!(dirs.len() >= 130, "expected at least 130 directories, found {}", dirs.len());
+    for path in dirs {
+        let dir = TestFolder::open(&path).unwrap();
         let outcome = || -> Result<f64, String> {
             let loaded =
-                folder.load(&LoadOptions::default()).map_err(|e| byoc::runtime::error::Failure::from(e).to_string())?;
-            let inputs = folder.sets[0].read_inputs(&loaded.signature.inputs).map_err(|e| e.to_string())?;
-            let wanted = folder.sets[0].read_outputs(&loaded.signature.outputs).map_err(|e| e.to_string())?;
+                dir.load(&LoadOptions::default()).map_err(|e| byoc::runtime::error::Failure::from(e).to_string())?;
+            let inputs = dir.sets[0].read_inputs(&loaded.signature.inputs).map_err(|e| e.to_string())?;
+            let wanted = dir.sets[0].read_outputs(&loaded.signature.outputs).map_err(|e| e.to_string())?;
             let got = run(&loaded.module, &inputs)?;
-            assert_eq!(got.len(), wanted.len(), "{}", folder.name);
+            assert_eq!(got.len(), wanted.len(), "{}", dir.name);
             Ok(got.iter().zip(&wanted).map(|(g, w)| max_rel_err(g, w)).fold(0.0, f64::max))
         };
         match outcome() {
             Ok(error) if error <= 1e-5 => {}
-            Ok(error) => failed.push(format!("{}: {error:e}", folder.name)),
-            Err(why) => failed.push(format!("{}: {why}", folder.name)),
+            Ok(error) => failed.push(format!("{}: {error:e}", dir.name)),
+            Err(reason) => failed.push(format!("{}: {reason}", dir.name)),
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");

@@ -12,21 +12,21 @@ use std::collections::BTreeMap;
 use support::{max_rel_err, test_data};
 
 /// Builds the model with the dimensions in `dims` bound; the remaining dimensions stay symbolic.
-fn build(session: &Session, folder: &TestFolder, dims: &BTreeMap<String, usize>) -> Compiled {
+fn build(session: &Session, dir: &TestFolder, dims: &BTreeMap<String, usize>) -> Compiled {
     let open = ["batch", "sequence"].into_iter().filter(|name| !dims.contains_key(*name)).map(String::from).collect();
     let options = LoadOptions { dims: dims.clone(), open, ..LoadOptions::default() };
-    let loaded = frontend::load(&folder.model, &options).unwrap();
+    let loaded = frontend::load(&dir.model, &options).unwrap();
     build::build(session, loaded, &BuildOptions::default(), &mut |_| {}).unwrap().compiled
 }
 
 #[test]
 fn inputs_run_on_the_program_of_their_sizes() {
     let session = Session::without_plugins(2).unwrap();
-    let folder = TestFolder::open(&test_data("open/bert_open")).unwrap();
-    let mut compiled = build(&session, &folder, &BTreeMap::new());
+    let dir = TestFolder::open(&test_data("open/bert_open")).unwrap();
+    let mut compiled = build(&session, &dir, &BTreeMap::new());
     let values = [("batch".to_owned(), vec![1, 2]), ("sequence".to_owned(), vec![7, 16])];
     for dims in build::combinations(&values).unwrap() {
-        let variant = build(&session, &folder, &dims);
+        let variant = build(&session, &dir, &dims);
         compiled.add_variant(dims, variant);
     }
     let scratch = tempfile::tempdir().unwrap();
@@ -41,8 +41,8 @@ fn inputs_run_on_the_program_of_their_sizes() {
     assert_eq!(opened.variants.len(), 4);
     let (model, _) = Model::load(&session, opened, None).unwrap();
     let mut specialized = 0;
-    for set in &folder.sets {
-        let loaded = folder.load(&LoadOptions::default()).unwrap();
+    for set in &dir.sets {
+        let loaded = dir.load(&LoadOptions::default()).unwrap();
         let inputs = set.read_inputs(&loaded.signature.inputs).unwrap();
         let expected = set.read_outputs(&loaded.signature.outputs).unwrap();
         let found = model.run(&inputs).unwrap();
@@ -55,5 +55,5 @@ fn inputs_run_on_the_program_of_their_sizes() {
         assert_eq!(fixed, [1, 2].contains(&shape[0]) && [7, 16].contains(&shape[1]), "{shape:?}");
         specialized += usize::from(fixed);
     }
-    assert_eq!((specialized, folder.sets.len()), (2, 4));
+    assert_eq!((specialized, dir.sets.len()), (2, 4));
 }

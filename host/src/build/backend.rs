@@ -54,10 +54,10 @@ impl<'r> Backend<'r> {
             return Err(Failure::new(codes::plugins::NO_CODEGEN, format!("the plugin of {name} is not loaded")));
         };
         let description = codegen.describe().map_err(|e| fault(&e))?;
-        Ok(Backend::described(name, codegen, plugin, file, description))
+        Ok(Backend::describe(name, codegen, plugin, file, description))
     }
 
-    fn described(
+    fn describe(
         name: &str,
         codegen: Arc<dyn Codegen>,
         plugin: &'r LoadedPlugin,
@@ -74,62 +74,77 @@ impl<'r> Backend<'r> {
                 entry.name = format!("{prefix}{}", entry.name).into();
             }
         }
-        let asks = |what: &str| {
+        let query_error = |query: &str| {
             Diagnostic::warning(
                 codes::plugins::BAD_DESCRIPTION,
-                format!("plugin {name}, describe: unsupported request: {what}"),
+                format!("plugin {name}, describe: unsupported request: {query}"),
             )
         };
         for operator in &description.operators {
             if op::lookup(operator).is_none() {
-                let warning = asks(&format!("unknown operator \"{operator}\""));
+                let warning = query_error(&format!("unknown operator \"{operator}\""));
                 warnings.push(did_you_mean(warning, operator, op::names()));
             }
         }
         let mut layouts = Vec::new();
-        for (operator, wanted) in &description.layouts {
-            match desired_layout(operator, wanted) {
+        for (operator, desired) in &description.layouts {
+            match desired_layout(operator, desired) {
                 Ok(layout) => layouts.push(layout),
-                Err(why) => {
-                    let warning = asks(&format!("layouts {wanted:?} of {operator}: {}", why.message));
-                    warnings.push(Diagnostic { help: why.help, ..warning }.note("the operator keeps its layout"));
+                Err(reason) => {
+                    let warning = query_error(&format!("layouts {desired:?} of {operator}: {}", reason.message));
+                    warnings.push(Diagnostic { help: reason.help, ..warning }.note("the operator keeps its layout"));
                 }
             }
         }
         description.pre_passes.retain(|pass| {
-            let known = manager::find(pass).is_ok();
-            if !known {
-                let warning = asks(&format!("unknown pass \"{pass}\""));
+            let is_known_pass = manager::find(pass).is_ok();
+            if !is_known_pass {
+                let warning = query_error(&format!("unknown pass \"{pass}\""));
                 warnings.push(did_you_mean(warning, pass, manager::PASSES.iter().map(|p| p.name)));
             } else if pass == CONVERT_LAYOUT && layouts.is_empty() {
-                let warning = asks(&format!("pass \"{pass}\" without a supported layout"));
+                let warning = query_error(&format!("pass \"{pass}\" without a supported layout"));
                 warnings.push(warning.help("list the layouts by operator in \"layouts\" of the description"));
                 return false;
             }
-            known
+            is_known_pass
         });
-        let (name, chosen, choices) = (name.to_owned(), BTreeMap::new(), json!({}));
-        Backend { name, codegen, plugin, file, description, layouts, chosen, choices, table, warnings }
+        let (name, chosen_options, load_options) = (name.to_owned(), BTreeMap::new(), json!({}));
+        Backend {
+            name,
+            codegen,
+            plugin,
+            file,
+            description,
+            layouts,
+            chosen: chosen_options,
+            choices: load_options,
+            table,
+            warnings,
+        }
     }
 
     /// Returns the backend with the description that it returns for the user's options and the session's devices.
     ///
     /// # Errors
     /// E0406 if the backend fails, E0427 if the selected device does not exist.
-    pub fn configured(self, choices: &Choices) -> Result<Backend<'r>, Failure> {
-        let device = choices.device(&self.name);
+    pub fn configured(self, load_options: &Choices) -> Result<Backend<'r>, Failure> {
+        let device = load_options.device(&self.name);
         if !device.is_empty() {
             self.check_device(device)?;
         }
-        let choices = choices.of(&self.name, &self.chosen);
-        if choices == json!({}) {
+        let load_options = load_options.of(&self.name, &self.chosen);
+        if load_options == json!({}) {
             return Ok(self);
         }
-        let answer = self.codegen.query(DESCRIBE_KEY, choices.to_string().as_bytes()).map_err(|e| fault(&e))?;
-        let Some(answer) = answer else { return Ok(Backend { choices, ..self }) };
-        let description = Description::from_json_lossy(&String::from_utf8_lossy(&answer));
-        let Backend { name, codegen, plugin, file, chosen, .. } = self;
-        Ok(Backend { chosen, choices, ..Backend::described(&name, codegen, plugin, file, description) })
+        let response = self.codegen.query(DESCRIBE_KEY, load_options.to_string().as_bytes()).map_err(|e| fault(&e))?;
+        let Some(response) = response else { return Ok(Backend { choices: load_options, ..self }) };
+        let description = Description::from_json_lossy(&String::from_utf8_lossy(&response));
+        let Backend { name, codegen, plugin, file, chosen: chosen_options, .. } = self;
+        Ok(Backend {
+            chosen: chosen_options,
+            choices: load_options,
+            ..Backend::describe(&name, codegen, plugin, file, description)
+        })
     }
 
     /// Returns the devices that the backend lists, possibly none.
@@ -137,9 +152,9 @@ impl<'r> Backend<'r> {
     /// # Errors
     /// E0406 if the backend fails, or does not return a list of devices.
     pub fn devices(&self) -> Result<Vec<Device>, Failure> {
-        let answer = self.codegen.query(DEVICES_KEY, b"{}").map_err(|e| fault(&e))?;
-        let Some(answer) = answer else { return Ok(Vec::new()) };
-        serde_json::from_slice(&answer).map_err(|error| {
+        let response = self.codegen.query(DEVICES_KEY, b"{}").map_err(|e| fault(&e))?;
+        let Some(response) = response else { return Ok(Vec::new()) };
+        serde_json::from_slice(&response).map_err(|error| {
             let message = format!("plugin {}: {DEVICES_KEY}: invalid list of devices: {error}", self.plugin.name);
             Failure::new(codes::plugins::PLUGIN_FAULT, message)
         })
@@ -150,8 +165,8 @@ impl<'r> Backend<'r> {
     ///
     /// # Errors
     /// E0406 if the backend cannot list its devices.
-    pub fn instances(&self, choices: &Choices) -> Result<Vec<String>, Failure> {
-        if !self.description.per_device || !choices.device(&self.name).is_empty() {
+    pub fn instances(&self, load_options: &Choices) -> Result<Vec<String>, Failure> {
+        if !self.description.per_device || !load_options.device(&self.name).is_empty() {
             return Ok(vec![self.name.clone()]);
         }
         let devices = self.devices()?;
@@ -162,16 +177,17 @@ impl<'r> Backend<'r> {
     }
 
     fn check_device(&self, device: &str) -> Result<(), Failure> {
-        let known: Vec<String> = self.devices()?.into_iter().map(|device| device.id).collect();
-        if known.iter().any(|id| id == device) {
+        let known_ids: Vec<String> = self.devices()?.into_iter().map(|device| device.id).collect();
+        if known_ids.iter().any(|id| id == device) {
             return Ok(());
         }
         let message = format!("{} has no device \"{device}\"", base_name(&self.name));
-        let listed = if known.is_empty() { "the backend lists no devices".into() } else { known.join(", ") };
+        let device_list =
+            if known_ids.is_empty() { "the backend lists no devices".into() } else { known_ids.join(", ") };
         let name = base_name(&self.name);
         let help = format!("\"byoc plugins show {name}\" lists the devices with their properties");
         let error = Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message);
-        Err(error.note(format!("devices of the backend: {listed}")).help(help).into())
+        Err(error.note(format!("devices of the backend: {device_list}")).help(help).into())
     }
 }
 
@@ -189,25 +205,25 @@ impl Backend<'_> {
     /// # Errors
     /// E0427 if the backend has no such option, or the option does not accept the value.
     pub fn choose(&mut self, option: &str, value: &str) -> Result<(), Box<Diagnostic>> {
-        let (name, known) = (&self.name, &self.description.options);
-        let wrong = |message: String| Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message);
-        let Some(described) = known.get(option) else {
+        let (name, options) = (&self.name, &self.description.options);
+        let option_error = |message: String| Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message);
+        let Some(spec) = options.get(option) else {
             let error = did_you_mean(
-                wrong(format!("{name} has no option \"{option}\"")),
+                option_error(format!("{name} has no option \"{option}\"")),
                 option,
-                known.keys().map(String::as_str),
+                options.keys().map(String::as_str),
             );
-            let all: Vec<&str> = known.keys().map(String::as_str).collect();
-            let all = if all.is_empty() {
+            let option_names: Vec<&str> = options.keys().map(String::as_str).collect();
+            let option_names = if option_names.is_empty() {
                 "the backend has no options".to_owned()
             } else {
-                format!("options of the backend: {}", all.join(", "))
+                format!("options of the backend: {}", option_names.join(", "))
             };
-            return Err(Box::new(error.note(all)));
+            return Err(Box::new(error.note(option_names)));
         };
-        if !described.values.is_empty() && !described.values.iter().any(|known| known == value) {
-            let error = wrong(format!("{name}.{option}: unsupported value \"{value}\""));
-            return Err(Box::new(error.note(format!("supported values: {}", described.values.join(", ")))));
+        if !spec.values.is_empty() && !spec.values.iter().any(|options| options == value) {
+            let error = option_error(format!("{name}.{option}: unsupported value \"{value}\""));
+            return Err(Box::new(error.note(format!("supported values: {}", spec.values.join(", ")))));
         }
         self.chosen.insert(option.to_owned(), value.to_owned());
         Ok(())
@@ -220,21 +236,16 @@ impl Backend<'_> {
 /// E0401 if no plugin registers the backend, E0427 if it has no such run option, or the option does not accept the
 /// value.
 pub fn check_run_option(registry: &Registry, backend: &str, option: &str, value: &str) -> Result<(), Failure> {
-    let mut found = Backend::find(registry, backend)?;
-    found.choose(option, value)?;
-    if found.description.options.get(option).is_some_and(|described| described.run) {
+    let mut found_backend = Backend::find(registry, backend)?;
+    found_backend.choose(option, value)?;
+    if found_backend.description.options.get(option).is_some_and(|spec| spec.run) {
         return Ok(());
     }
-    let of_runs: Vec<&str> = found
-        .description
-        .options
-        .iter()
-        .filter(|(_, described)| described.run)
-        .map(|(name, _)| name.as_str())
-        .collect();
-    let listed = if of_runs.is_empty() { "none".to_owned() } else { of_runs.join(", ") };
+    let of_runs: Vec<&str> =
+        found_backend.description.options.iter().filter(|(_, spec)| spec.run).map(|(name, _)| name.as_str()).collect();
+    let device_list = if of_runs.is_empty() { "none".to_owned() } else { of_runs.join(", ") };
     let message = format!("{backend}.{option} is not a run option");
-    let error = Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message).note(format!("run options: {listed}"));
+    let error = Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message).note(format!("run options: {device_list}"));
     Err(error.help("set the option when the model is compiled").into())
 }
 
@@ -242,13 +253,13 @@ pub fn check_run_option(registry: &Registry, backend: &str, option: &str, value:
 pub const CONVERT_LAYOUT: &str = "convert_layout";
 
 /// Converts the layouts that a description requests for an operator (data, then kernel) to the layout pass's format.
-fn desired_layout(operator: &str, wanted: &[String]) -> Result<DesiredLayout, Box<Diagnostic>> {
-    let (data, kernel) = match wanted {
+fn desired_layout(operator: &str, layout_names: &[String]) -> Result<DesiredLayout, Box<Diagnostic>> {
+    let (data, kernel) = match layout_names {
         [data] => (data, None),
         [data, kernel] => (data, Some(kernel.as_str().into())),
         _ => {
             let message =
-                format!("expected a data layout and an optional kernel layout, found {} layouts", wanted.len());
+                format!("expected a data layout and an optional kernel layout, found {} layouts", layout_names.len());
             return Err(Box::new(Diagnostic::error(codes::plugins::BAD_DESCRIPTION, message)));
         }
     };
@@ -256,9 +267,9 @@ fn desired_layout(operator: &str, wanted: &[String]) -> Result<DesiredLayout, Bo
     check_layouts(std::slice::from_ref(&layout)).map(|()| layout)
 }
 
-fn did_you_mean<'a>(diagnostic: Diagnostic, wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Diagnostic {
-    match nearest(wanted, known) {
-        Some(near) => diagnostic.help(format!("did you mean \"{near}\"?")),
+fn did_you_mean<'a>(diagnostic: Diagnostic, value: &str, candidates: impl IntoIterator<Item = &'a str>) -> Diagnostic {
+    match nearest(value, candidates) {
+        Some(suggestion) => diagnostic.help(format!("did you mean \"{suggestion}\"?")),
         None => diagnostic,
     }
 }
@@ -272,20 +283,20 @@ fn description_warnings(name: &str, description: &Description) -> Vec<Diagnostic
     };
     let mut warning = Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, message);
     warning.notes.clone_from(&description.problems);
-    let nothing = *description == Description { problems: description.problems.clone(), ..Description::default() };
-    vec![if nothing { warning } else { warning.note("the other parts of the description are used") }]
+    let is_empty = *description == Description { problems: description.problems.clone(), ..Description::default() };
+    vec![if is_empty { warning } else { warning.note("the other parts of the description are used") }]
 }
 
 /// Returns the warning about an error in a pattern table, with plugin, entry and column.
 fn table_warning(name: &str, text: &str, diagnostic: Diagnostic) -> Diagnostic {
-    let at = diagnostic.labels.first().map_or(0, |l| (l.span.start as usize).min(text.len()));
-    let start = text[..at].rfind('\n').map_or(0, |n| n + 1);
+    let offset = diagnostic.labels.first().map_or(0, |l| (l.span.start as usize).min(text.len()));
+    let start = text[..offset].rfind('\n').map_or(0, |n| n + 1);
     let line = text[start..].lines().next().unwrap_or_default().trim_end();
-    let column = text[start..at].chars().count() + 1;
-    let number = text[..start].matches('\n').count() + 1;
+    let column = text[start..offset].chars().count() + 1;
+    let line_number = text[..start].matches('\n').count() + 1;
     let message = format!(
-        "plugin {name}, pattern table, entry \"{}\", line {number}, column {column}: {}",
-        entry_name(text, at),
+        "plugin {name}, pattern table, entry \"{}\", line {line_number}, column {column}: {}",
+        entry_name(text, offset),
         diagnostic.message
     );
     let mut warning = Diagnostic::warning(codes::plugins::BAD_PATTERN_TABLE, message);
@@ -299,9 +310,9 @@ fn table_warning(name: &str, text: &str, diagnostic: Diagnostic) -> Diagnostic {
 }
 
 /// Converts an error returned by a plugin entry to an operator refusal. The refusal code is that of the error, or
-/// `otherwise` if the error has no valid refusal code.
-pub fn refusal_of(error: &api::Error, otherwise: RefusalCode) -> Refusal {
-    let code = RefusalCode::parse(&error.code).unwrap_or(otherwise);
+/// `default_code` if the error has no valid refusal code.
+pub fn refusal_of(error: &api::Error, default_code: RefusalCode) -> Refusal {
+    let code = RefusalCode::parse(&error.code).unwrap_or(default_code);
     Refusal { code, detail: error.to_string(), hint: error.hint.to_string() }
 }
 
@@ -326,18 +337,19 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
         if let Some(estimate) = self.estimates.get(&(true, region.outputs.to_vec())) {
             return Some(estimate.clone());
         }
-        let inside: HashSet<ExprId> = region.composites.iter().flat_map(|composite| composite.nodes.clone()).collect();
+        let composite_nodes: HashSet<ExprId> =
+            region.composites.iter().flat_map(|composite| composite.nodes.clone()).collect();
         let roots = region.composites.iter().map(|composite| composite.root);
-        let is_operator = |id: &ExprId| module.expr(*id).as_op_call().is_some() && !inside.contains(id);
-        let parts = roots.chain(region.nodes.iter().copied().filter(is_operator));
+        let is_operator = |id: &ExprId| module.expr(*id).as_op_call().is_some() && !composite_nodes.contains(id);
+        let operators = roots.chain(region.nodes.iter().copied().filter(is_operator));
         let of_part = |id: ExprId| self.estimates.get(&(false, vec![id])).cloned();
-        parts.map(of_part).reduce(|sum, part| Some(sum?.plus(&part?))).flatten().filter(|sum| !sum.is_empty())
+        operators.map(of_part).reduce(|sum, part| Some(sum?.plus(&part?))).flatten().filter(|sum| !sum.is_empty())
     }
 
     /// Records the estimates contained in verdicts.
-    fn record_estimates(&mut self, question: Question<'_>, asked: &[Vec<ExprId>], verdicts: &[api::Verdict]) {
-        let of_region = matches!(question, Question::Regions);
-        for (outputs, verdict) in asked.iter().zip(verdicts) {
+    fn record_estimates(&mut self, query: Question<'_>, queries: &[Vec<ExprId>], verdicts: &[api::Verdict]) {
+        let of_region = matches!(query, Question::Regions);
+        for (outputs, verdict) in queries.iter().zip(verdicts) {
             if let Some(estimate) = verdict.estimate() {
                 self.estimates.insert((of_region, outputs.clone()), estimate);
             }
@@ -345,29 +357,24 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
     }
 
     /// Returns the refusal implied by the description, if any, without a request to the backend.
-    fn refusal_from_description(
-        &self,
-        module: &Module,
-        question: Question<'_>,
-        candidate: &Candidate,
-    ) -> Option<Refusal> {
+    fn refusal_from_description(&self, module: &Module, query: Question<'_>, candidate: &Candidate) -> Option<Refusal> {
         let description = &self.backend.description;
         if !description.dynamic_dims {
-            let dynamic = candidate.nodes.iter().find(|&&id| has_unknown_dims(module, id));
-            if let Some(&id) = dynamic {
+            let dynamic_node = candidate.nodes.iter().find(|&&id| has_unknown_dims(module, id));
+            if let Some(&id) = dynamic_node {
                 let detail = format!("expected dimensions known at compile time, found {}", module.ty(id));
                 let hint = "bind the dimensions with --dim NAME=N".to_owned();
                 return Some(Refusal { hint, ..Refusal::new(RefusalCode::DynamicDim, detail) });
             }
         }
-        if let Question::Regions = question {
+        if let Question::Regions = query {
             let operators = candidate.nodes.iter().filter(|&&id| module.expr(id).as_call().is_some()).count();
             let flops = candidate.nodes.iter().map(|&id| flops(module, id)).fold(0, u64::saturating_add);
             let cost = &description.cost;
             // The minimum number of FLOPs does not apply to a region with unknown dimensions, because its FLOPs are
             // unknown.
-            let open = candidate.nodes.iter().any(|&id| has_unknown_dims(module, id));
-            if operators < cost.min_region_operators as usize || (flops < cost.min_region_flops && !open) {
+            let is_open_shape = candidate.nodes.iter().any(|&id| has_unknown_dims(module, id));
+            if operators < cost.min_region_operators as usize || (flops < cost.min_region_flops && !is_open_shape) {
                 let detail = format!(
                     "{}: expected a region of at least {} operators and {} FLOPs, found {operators} operators and \
                      {flops} FLOPs",
@@ -382,10 +389,10 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
     fn candidate(
         &self,
         module: &Module,
-        question: Question<'_>,
+        query: Question<'_>,
         candidate: &Candidate,
     ) -> Result<api::Candidate, Box<Diagnostic>> {
-        let (kind, name, check) = match question {
+        let (kind, name, check) = match query {
             Question::Pattern(entry) => {
                 (api::CandidateKind::Pattern, entry.name.to_string(), entry.check.as_deref().unwrap_or_default())
             }
@@ -418,15 +425,15 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
 }
 
 impl Judge for PluginJudge<'_, '_> {
-    fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
+    fn judge(&mut self, module: &Module, query: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
         let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(candidates.len());
-        let (mut asked, mut results) = (Vec::new(), Vec::new());
+        let (mut queries, mut results) = (Vec::new(), Vec::new());
         for candidate in candidates {
-            let verdict = match self.refusal_from_description(module, question, candidate) {
+            let verdict = match self.refusal_from_description(module, query, candidate) {
                 Some(refusal) => Some(Verdict::Refused(refusal)),
-                None => match self.candidate(module, question, candidate) {
+                None => match self.candidate(module, query, candidate) {
                     Ok(asked_for) => {
-                        asked.push(asked_for);
+                        queries.push(asked_for);
                         results.push(candidate.outputs.clone());
                         None
                     }
@@ -438,20 +445,21 @@ impl Judge for PluginJudge<'_, '_> {
             };
             verdicts.push(verdict);
         }
-        let answers = if asked.is_empty() { Ok(Vec::new()) } else { self.backend.codegen.judge_batch(&asked) };
-        let mut answers = match answers {
-            Ok(answers) => {
-                self.record_estimates(question, &results, &answers);
-                answers.into_iter().map(verdict_from_api).collect::<Vec<_>>().into_iter()
+        let batch_result = if queries.is_empty() { Ok(Vec::new()) } else { self.backend.codegen.judge_batch(&queries) };
+        let mut batch_result = match batch_result {
+            Ok(batch_result) => {
+                self.record_estimates(query, &results, &batch_result);
+                batch_result.into_iter().map(verdict_from_api).collect::<Vec<_>>().into_iter()
             }
             Err(error) => {
                 let refusal = refusal_of(&error, RefusalCode::Unavailable);
                 self.faults.push(error);
-                vec![Verdict::Refused(refusal); asked.len()].into_iter()
+                vec![Verdict::Refused(refusal); queries.len()].into_iter()
             }
         };
-        let missing = || Verdict::Refused(Refusal::new(RefusalCode::Unavailable, "the backend returned no verdict"));
-        verdicts.into_iter().map(|v| v.unwrap_or_else(|| answers.next().unwrap_or_else(missing))).collect()
+        let missing_verdict =
+            || Verdict::Refused(Refusal::new(RefusalCode::Unavailable, "the backend returned no verdict"));
+        verdicts.into_iter().map(|v| v.unwrap_or_else(|| batch_result.next().unwrap_or_else(missing_verdict))).collect()
     }
 }
 
@@ -493,10 +501,10 @@ mod tests {
     /// Backends and host share the refusal codes of the boundary; host-only codes follow the shared codes.
     #[test]
     fn refusal_codes_of_backends_are_those_of_the_boundary() {
-        let boundary: Vec<&str> = api::RefusalCode::ALL.iter().map(|code| code.as_str()).collect();
-        let own: Vec<String> = RefusalCode::ALL.iter().map(RefusalCode::to_string).collect();
-        assert_eq!(own[..boundary.len()], boundary);
-        assert!(own[boundary.len()..].iter().all(|code| !boundary.contains(&code.as_str())));
-        assert!(boundary.iter().all(|code| RefusalCode::parse(code).is_some()));
+        let api_codes: Vec<&str> = api::RefusalCode::ALL.iter().map(|code| code.as_str()).collect();
+        let own_codes: Vec<String> = RefusalCode::ALL.iter().map(RefusalCode::to_string).collect();
+        assert_eq!(own_codes[..api_codes.len()], api_codes);
+        assert!(own_codes[api_codes.len()..].iter().all(|code| !api_codes.contains(&code.as_str())));
+        assert!(api_codes.iter().all(|code| RefusalCode::parse(code).is_some()));
     }
 }

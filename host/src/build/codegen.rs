@@ -36,15 +36,15 @@ impl From<Diagnostic> for CompileError {
 pub struct RegionCompiler<'a> {
     module: &'a Module,
     /// Indices of the program's constants, by the address of their bytes.
-    numbers: HashMap<*const u8, u32>,
+    indices: HashMap<*const u8, u32>,
     options: Value,
 }
 
 impl<'a> RegionCompiler<'a> {
     /// Creates a compiler for the regions of `module`; `constants` are the constants of the planned program.
     pub fn new(module: Verified<'a>, constants: &[Tensor], options: Value) -> RegionCompiler<'a> {
-        let numbers = constants.iter().enumerate().map(|(i, t)| (t.bytes().as_ptr(), i as u32)).collect();
-        RegionCompiler { module: module.module(), numbers, options }
+        let indices = constants.iter().enumerate().map(|(i, t)| (t.bytes().as_ptr(), i as u32)).collect();
+        RegionCompiler { module: module.module(), indices, options }
     }
 
     /// Compiles the region `symbol`, and appends constants that the program does not contain yet to `constants`.
@@ -77,13 +77,13 @@ impl<'a> RegionCompiler<'a> {
         if !compiled.symbols.iter().any(|s| s.as_str() == symbol) {
             let names: Vec<&str> = compiled.symbols.iter().map(|s| s.as_str()).collect();
             let message = format!("{} compiled {symbol} to a library that does not define it", backend.name);
-            let promises = if names.is_empty() { "nothing".into() } else { names.join(", ") };
+            let promise_text = if names.is_empty() { "nothing".into() } else { names.join(", ") };
             let diagnostic = Diagnostic::error(codes::plugins::MISSING_SYMBOL, message);
-            return Err(compile_error(diagnostic.note(format!("the library defines {promises}"))));
+            return Err(compile_error(diagnostic.note(format!("the library defines {promise_text}"))));
         }
         check_size(backend, symbol, compiled.blob.len()).map_err(compile_error)?;
-        let numbers = table.tensors.iter().map(|tensor| {
-            *self.numbers.entry(tensor.bytes().as_ptr()).or_insert_with(|| {
+        let indices = table.tensors.iter().map(|tensor| {
+            *self.indices.entry(tensor.bytes().as_ptr()).or_insert_with(|| {
                 constants.push((**tensor).clone());
                 (constants.len() - 1) as u32
             })
@@ -114,7 +114,7 @@ impl<'a> RegionCompiler<'a> {
             blob: compiled.blob.as_slice().into(),
             symbols: compiled.symbols.iter().map(|s| s.to_string()).collect(),
             source,
-            constants: numbers.collect(),
+            constants: indices.collect(),
             cpu_features: features.unwrap_or_default(),
             notes: compiled.notes.iter().map(|n| n.to_string()).collect(),
             metadata,
@@ -142,29 +142,29 @@ impl<'a> RegionCompiler<'a> {
         backend: &Backend<'_>,
         regions: &mut [Option<CompiledRegion>],
     ) -> Result<Option<Option<Tensor>>, Diagnostic> {
-        let mut linked: Vec<&mut CompiledRegion> =
+        let mut linked_regions: Vec<&mut CompiledRegion> =
             regions.iter_mut().flatten().filter(|region| takes_part(region, &backend.name)).collect();
-        if linked.is_empty() {
+        if linked_regions.is_empty() {
             return Ok(None);
         }
-        let parts = linked.iter().map(|region| LinkRegion {
+        let link_regions = linked_regions.iter().map(|region| LinkRegion {
             symbol: region.symbol.clone(),
             loader: region.loader.clone(),
             metadata: region.metadata.iter().cloned().collect(),
             blob: &region.blob,
         });
-        let answer = linking::link(backend.codegen.as_ref(), &self.options_of(backend), parts.collect());
-        let LinkedRegions { shared, blobs, notes } = answer.map_err(|diagnostic| *diagnostic)?;
+        let answer = linking::link(backend.codegen.as_ref(), &self.options_of(backend), link_regions.collect());
+        let LinkedRegions { shared: shared_data, blobs, notes } = answer.map_err(|diagnostic| *diagnostic)?;
         for (symbol, blob) in &blobs {
             check_size(backend, symbol, blob.len())?;
         }
-        linked[0].notes.extend(notes);
-        for region in linked {
+        linked_regions[0].notes.extend(notes);
+        for region in linked_regions {
             if let Some(blob) = blobs.get(&region.symbol) {
                 region.blob = blob.as_slice().into();
             }
         }
-        Ok(Some(shared))
+        Ok(Some(shared_data))
     }
 }
 
@@ -188,12 +188,12 @@ fn ask_for_program(
     metadata: &mut Vec<(String, Value)>,
 ) {
     let data = Request::write(region.graph, region.constants, region.options);
-    let answer = match backend.codegen.query(program::KEY, &data) {
+    let response = match backend.codegen.query(program::KEY, &data) {
         Ok(None) => return,
         Ok(Some(answer)) => Answer::read(&answer).map_err(|error| (error.to_string(), String::new())),
         Err(error) => Err((error.message.to_string(), error.hint.to_string())),
     };
-    let (reason, hint) = match answer {
+    let (reason, hint) = match response {
         Ok(Answer::Program(program)) => {
             metadata.push((PROGRAM_WORKSPACE.into(), program.workspace.into()));
             metadata.push((PROGRAM_STATUS.into(), program.status.into()));

@@ -20,10 +20,10 @@ pub struct Operators {
 impl Operators {
     /// Reads the operators of a module that no pass has changed yet: passes combine the operators of a constant.
     pub fn of(module: &Module) -> Operators {
-        let live = module.live();
-        let calls = module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some());
+        let live_exprs = module.live();
+        let calls = module.nodes.iter().filter(|(id, node)| live_exprs[*id] && node.expr.as_op_call().is_some());
         let computing = calls.filter_map(|(_, node)| module.origins.get(node.origin).last().copied()).collect();
-        Operators { computing, edges: edges(module, &live) }
+        Operators { computing, edges: edges(module, &live_exprs) }
     }
 }
 
@@ -34,9 +34,9 @@ pub fn copies(program: &Program) -> Vec<CopyRow> {
     for function in &program.functions {
         let register = |reg: Reg| &function.registers[reg.index()];
         for instr in &function.code {
-            let Instr::Copy { from, to } = instr else { continue };
-            let bytes = register(*from).ty.as_ref().and_then(|ty| Some(ty.len()? * ty.dtype.size())).unwrap_or(0);
-            match (register(*from).place, register(*to).place) {
+            let Instr::Copy { from: source, to } = instr else { continue };
+            let bytes = register(*source).ty.as_ref().and_then(|ty| Some(ty.len()? * ty.dtype.size())).unwrap_or(0);
+            match (register(*source).place, register(*to).place) {
                 (_, Place::Device { space, .. }) => {
                     rows[space as usize].to_device += 1;
                     rows[space as usize].to_device_bytes += bytes;
@@ -53,42 +53,42 @@ pub fn copies(program: &Program) -> Vec<CopyRow> {
 }
 
 /// Explains the placement of each operator of the model. `module` is the simplified module, `operators` those of
-/// the module as read, `report` the partitioning report, and `failed` the regions, by symbol,
+/// the module as read, `report` the partitioning report, and `failures` the regions, by symbol,
 /// that fell back to the host at code generation; `estimates` returns the backend's estimate of a region.
 pub fn explain(
     module: &Module,
     operators: &Operators,
     report: &Report,
-    failed: &BTreeMap<String, Refusal>,
+    failures: &BTreeMap<String, Refusal>,
     estimates: &dyn Fn(&RegionReport) -> Option<Estimate>,
 ) -> Explanation {
     let Operators { computing, edges } = operators;
-    let live = module.live();
-    let carriers = exprs_by_source(module, &live);
+    let live_exprs = module.live();
+    let exprs = exprs_by_source(module, &live_exprs);
     let mut by_expr: BTreeMap<ExprId, usize> = BTreeMap::new();
     for (index, operator) in report.operators.iter().enumerate() {
         by_expr.insert(operator.expr, index);
     }
     let region_of =
-        |index: Option<usize>| index.map(|i| &report.regions[i]).filter(|r| !failed.contains_key(&*r.symbol));
+        |index: Option<usize>| index.map(|i| &report.regions[i]).filter(|r| !failures.contains_key(&*r.symbol));
     let mut flops_of: Vec<u64> = vec![0; module.origins.sources().len()];
-    let mut total = 0;
+    let mut flops_sum = 0;
     for operator in &report.operators {
         let cost = flops(module, operator.expr);
-        total = cost.saturating_add(total);
+        flops_sum = cost.saturating_add(flops_sum);
         // The FLOPs of an expression with several origins are attributed to the first of its computing origins, which
         // avoids counting them twice.
         let origins = module.origins.get(module.nodes[operator.expr].origin);
-        if let Some(first) = origins.iter().find(|s| computing.contains(s)) {
-            flops_of[first.index()] = cost.saturating_add(flops_of[first.index()]);
+        if let Some(first_origin) = origins.iter().find(|s| computing.contains(s)) {
+            flops_of[first_origin.index()] = cost.saturating_add(flops_of[first_origin.index()]);
         }
     }
     let mut explanation = Explanation::default();
     for (source, info) in module.origins.sources().iter() {
         let mut placements: Vec<(u64, Placement)> = Vec::new();
         let mut refusals: BTreeSet<RefusalRow> = BTreeSet::new();
-        let placed: &[ExprId] = if computing.contains(&source) { &carriers[source] } else { &[] };
-        for expr in placed {
+        let placed_exprs: &[ExprId] = if computing.contains(&source) { &exprs[source] } else { &[] };
+        for expr in placed_exprs {
             let Some(operator) = by_expr.get(expr).map(|&i| &report.operators[i]) else { continue };
             let region = region_of(operator.region);
             let placement = match region {
@@ -105,41 +105,42 @@ pub fn explain(
                 refusals.insert(row(backend, refusal));
             }
             if let Some(index) = operator.region
-                && let Some(refusal) = failed.get(&*report.regions[index].symbol)
+                && let Some(refusal) = failures.get(&*report.regions[index].symbol)
             {
                 refusals.insert(row(&report.regions[index].backend, refusal));
             }
         }
-        let parts = merge_placements(placements);
-        let placement =
-            main_part(&parts).cloned().unwrap_or_else(|| folded(module, &live, computing, source, &carriers[source]));
+        let merged = merge_placements(placements);
+        let placement = main_part(&merged)
+            .cloned()
+            .unwrap_or_else(|| folded(module, &live_exprs, computing, source, &exprs[source]));
         // Refusals of a backend that executes a part of the operator are listed only if some part runs on the host.
-        let on_host = parts.iter().any(|(_, part)| part.kind == PlacementKind::Host);
-        let takes = |backend: &String| parts.iter().any(|(_, part)| part.backend.as_ref() == Some(backend));
+        let on_host = merged.iter().any(|(_, part)| part.kind == PlacementKind::Host);
+        let takes = |backend: &String| merged.iter().any(|(_, part)| part.backend.as_ref() == Some(backend));
         refusals.retain(|r| placement.kind != PlacementKind::Folded && (on_host || !takes(&r.backend)));
-        let parts = if parts.len() > 1 { parts.into_iter().map(|(_, part)| part).collect() } else { Vec::new() };
+        let merged = if merged.len() > 1 { merged.into_iter().map(|(_, part)| part).collect() } else { Vec::new() };
         explanation.nodes.push(NodeRow {
             id: source.index(),
             op: info.op.to_string(),
             source: info.name.to_string(),
             flops: flops_of[source.index()],
             placement,
-            parts,
+            parts: merged,
             refusals: refusals.into_iter().collect(),
             inputs: edges.get(source.index()).into_iter().flatten().copied().collect(),
         });
     }
     for region in &report.regions {
-        if failed.contains_key(&*region.symbol) {
+        if failures.contains_key(&*region.symbol) {
             continue;
         }
-        let is_here = |placement: &Placement| placement.region.as_deref() == Some(&*region.symbol);
-        let here = |n: &&NodeRow| is_here(&n.placement) || n.parts.iter().any(is_here);
+        let is_placed_here = |placement: &Placement| placement.region.as_deref() == Some(&*region.symbol);
+        let nodes_here = |n: &&NodeRow| is_placed_here(&n.placement) || n.parts.iter().any(is_placed_here);
         let types = |ids: &[ExprId]| ids.iter().map(|&id| module.ty(id).to_string()).collect();
         explanation.regions.push(RegionRow {
             symbol: region.symbol.to_string(),
             backend: region.backend.to_string(),
-            nodes: explanation.nodes.iter().filter(here).map(|n| n.id).collect(),
+            nodes: explanation.nodes.iter().filter(nodes_here).map(|n| n.id).collect(),
             flops: region.nodes.iter().map(|&id| flops(module, id)).fold(0, u64::saturating_add),
             inputs: types(&region.inputs),
             outputs: types(&region.outputs),
@@ -147,31 +148,31 @@ pub fn explain(
         });
     }
     let is_open = |id: ExprId| matches!(module.ty(id), Type::Tensor(ty) if ty.shape().is_none());
-    let open_dims = module.nodes.ids().any(|id| live[id] && is_open(id));
-    explanation.totals = Totals { open_dims, ..totals(&explanation, total) };
+    let open_dims = module.nodes.ids().any(|id| live_exprs[id] && is_open(id));
+    explanation.totals = Totals { open_dims, ..totals(&explanation, flops_sum) };
     explanation
 }
 
 /// Sums the FLOPs of an operator by placement, in the order of the first expression of each placement.
 fn merge_placements(placements: Vec<(u64, Placement)>) -> Vec<(u64, Placement)> {
-    let mut parts: Vec<(u64, Placement)> = Vec::new();
+    let mut merged: Vec<(u64, Placement)> = Vec::new();
     let mut index: BTreeMap<Option<String>, usize> = BTreeMap::new();
     for (cost, placement) in placements {
-        let at = *index.entry(placement.region.clone()).or_insert(parts.len());
-        match parts.get_mut(at) {
+        let position = *index.entry(placement.region.clone()).or_insert(merged.len());
+        match merged.get_mut(position) {
             Some((sum, _)) => *sum = cost.saturating_add(*sum),
-            None => parts.push((cost, placement)),
+            None => merged.push((cost, placement)),
         }
     }
-    parts
+    merged
 }
 
 /// Returns the region with the most FLOPs, or the host if there is no region.
-fn main_part(parts: &[(u64, Placement)]) -> Option<&Placement> {
-    let most = |(i, (cost, placement)): &(usize, &(u64, Placement))| {
+fn main_part(placements: &[(u64, Placement)]) -> Option<&Placement> {
+    let by_cost = |(i, (cost, placement)): &(usize, &(u64, Placement))| {
         (placement.kind == PlacementKind::Region, *cost, usize::MAX - i)
     };
-    parts.iter().enumerate().max_by_key(most).map(|(_, (_, placement))| placement)
+    placements.iter().enumerate().max_by_key(by_cost).map(|(_, (_, placement))| placement)
 }
 
 fn totals(explanation: &Explanation, flops: u64) -> Totals {
@@ -200,76 +201,77 @@ fn row(backend: &str, refusal: &Refusal) -> RefusalRow {
 }
 
 /// Returns the live expressions that originate from each model operator.
-fn exprs_by_source(module: &Module, live: &IndexVec<ExprId, bool>) -> IndexVec<SourceId, Vec<ExprId>> {
-    let mut carriers = IndexVec::filled(Vec::new(), module.origins.sources().len());
-    for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
+fn exprs_by_source(module: &Module, live_exprs: &IndexVec<ExprId, bool>) -> IndexVec<SourceId, Vec<ExprId>> {
+    let mut exprs = IndexVec::filled(Vec::new(), module.origins.sources().len());
+    for (id, node) in module.nodes.iter().filter(|(id, _)| live_exprs[*id]) {
         for &source in module.origins.get(node.origin) {
-            carriers[source].push(id);
+            exprs[source].push(id);
         }
     }
-    carriers
+    exprs
 }
 
 /// Returns the placement of an operator that no longer computes anything: folded into the consumers of its result, or
 /// removed.
 fn folded(
     module: &Module,
-    live: &IndexVec<ExprId, bool>,
+    live_exprs: &IndexVec<ExprId, bool>,
     computing: &BTreeSet<SourceId>,
     source: SourceId,
-    carriers: &[ExprId],
+    exprs: &[ExprId],
 ) -> Placement {
     let name = |s: SourceId| &module.origins.sources()[s].name;
-    let holder = carriers.iter().find_map(|&id| {
+    let attribute_holder = exprs.iter().find_map(|&id| {
         module.expr(id).as_op_call()?;
         module.origins.get(module.nodes[id].origin).iter().copied().find(|s| *s != source && computing.contains(s))
     });
-    if let Some(holder) = holder {
-        let into = Some(format!("an attribute of {}", name(holder)));
-        return Placement { kind: PlacementKind::Folded, into, ..Placement::default() };
+    if let Some(attribute_holder) = attribute_holder {
+        let target = Some(format!("an attribute of {}", name(attribute_holder)));
+        return Placement { kind: PlacementKind::Folded, into: target, ..Placement::default() };
     }
     let mut readers: BTreeSet<SourceId> = BTreeSet::new();
     let mut is_result = false;
-    if !carriers.is_empty() {
-        let left: BTreeSet<ExprId> = carriers.iter().copied().collect();
-        for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
-            let mut reads = false;
-            node.expr.for_each_operand(|operand| reads |= left.contains(&operand));
-            if reads && !left.contains(&id) {
+    if !exprs.is_empty() {
+        let remaining: BTreeSet<ExprId> = exprs.iter().copied().collect();
+        for (id, node) in module.nodes.iter().filter(|(id, _)| live_exprs[*id]) {
+            let mut is_read = false;
+            node.expr.for_each_operand(|operand| is_read |= remaining.contains(&operand));
+            if is_read && !remaining.contains(&id) {
                 readers.extend(module.origins.get(node.origin).iter().filter(|&&s| s != source));
                 is_result |= matches!(node.expr, Expr::Function(_) | Expr::Tuple(_));
             }
         }
     }
-    let into = match (readers.first(), carriers.is_empty(), is_result) {
+    let target = match (readers.first(), exprs.is_empty(), is_result) {
         (Some(&reader), _, _) => {
-            let more = if readers.len() > 1 { format!(" and {} more", readers.len() - 1) } else { String::new() };
-            format!("a constant of {}{more}", name(reader))
+            let more_readers =
+                if readers.len() > 1 { format!(" and {} more", readers.len() - 1) } else { String::new() };
+            format!("a constant of {}{more_readers}", name(reader))
         }
         (None, false, true) => "the constant result".to_owned(),
         (None, false, false) => "a constant".to_owned(),
         (None, true, _) => "nothing, as a no-op or because its result is unused".to_owned(),
     };
-    Placement { kind: PlacementKind::Folded, into: Some(into), ..Placement::default() }
+    Placement { kind: PlacementKind::Folded, into: Some(target), ..Placement::default() }
 }
 
 /// Returns the predecessors of each operator of the model. Tuples, projections and `let` move no data, so an edge leads
 /// from the operator that computes a value to the operator that reads it, through any number of them. Operators that
 /// the frontend folded lead to the operator that they were folded into.
-fn edges(module: &Module, live: &IndexVec<ExprId, bool>) -> Vec<BTreeSet<usize>> {
-    let forwarded = Forwarded::new(module, live);
+fn edges(module: &Module, live_exprs: &IndexVec<ExprId, bool>) -> Vec<BTreeSet<usize>> {
+    let forwarding = Forwarded::new(module, live_exprs);
     let mut edges = vec![BTreeSet::new(); module.origins.sources().len()];
-    for (_, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
+    for (_, node) in module.nodes.iter().filter(|(id, _)| live_exprs[*id]) {
         let Some((reader, folded)) = module.origins.get(node.origin).split_last() else { continue };
-        let mut insert = |from: &SourceId| {
-            if from < reader {
-                edges[reader.index()].insert(from.index());
+        let mut insert = |source: &SourceId| {
+            if source < reader {
+                edges[reader.index()].insert(source.index());
             }
         };
         folded.iter().for_each(&mut insert);
         let mut operands = Vec::new();
         node.expr.for_each_operand(|operand| operands.push(operand));
-        for producer in forwarded.producers(operands) {
+        for producer in forwarding.producers(operands) {
             module.origins.get(module.nodes[producer].origin).last().into_iter().for_each(&mut insert);
         }
     }
@@ -286,32 +288,32 @@ struct Forwarded<'m> {
 }
 
 impl<'m> Forwarded<'m> {
-    fn new(module: &'m Module, live: &IndexVec<ExprId, bool>) -> Forwarded<'m> {
-        let lets = module.nodes.iter().filter(|(id, _)| live[*id]).filter_map(|(_, node)| match node.expr {
+    fn new(module: &'m Module, live_exprs: &IndexVec<ExprId, bool>) -> Forwarded<'m> {
+        let lets = module.nodes.iter().filter(|(id, _)| live_exprs[*id]).filter_map(|(_, node)| match node.expr {
             Expr::Let { var, value, .. } => Some((var, value)),
             _ => None,
         });
         let bound: BTreeMap<ExprId, ExprId> = lets.collect();
-        let mut forwarded = Forwarded { module, value: IndexVec::with_capacity(module.nodes.len()), bound };
+        let mut forwarding = Forwarded { module, value: IndexVec::with_capacity(module.nodes.len()), bound };
         // Operands have smaller ids, so their values are already known.
         for id in module.nodes.ids() {
             let value = match module.expr(id) {
-                _ if !live[id] || !forwarded.is_without_origin(id) => id,
+                _ if !live_exprs[id] || !forwarding.is_without_origin(id) => id,
                 Expr::Project { tuple, index } => {
-                    let tuple = forwarded.of(*tuple);
+                    let tuple = forwarding.of(*tuple);
                     match module.expr(tuple) {
-                        Expr::Tuple(fields) if forwarded.is_without_origin(tuple) => {
-                            fields.get(*index as usize).map_or(tuple, |&field| forwarded.of(field))
+                        Expr::Tuple(fields) if forwarding.is_without_origin(tuple) => {
+                            fields.get(*index as usize).map_or(tuple, |&field| forwarding.of(field))
                         }
                         _ => tuple,
                     }
                 }
-                Expr::Let { body, .. } => forwarded.of(*body),
+                Expr::Let { body, .. } => forwarding.of(*body),
                 _ => id,
             };
-            forwarded.value.push(value);
+            forwarding.value.push(value);
         }
-        forwarded
+        forwarding
     }
 
     fn is_without_origin(&self, id: ExprId) -> bool {
@@ -326,16 +328,16 @@ impl<'m> Forwarded<'m> {
 
     /// Returns the expressions that compute `operands`; a tuple without an origin is replaced with its fields.
     fn producers(&self, mut operands: Vec<ExprId>) -> BTreeSet<ExprId> {
-        let mut seen = BTreeSet::new();
+        let mut names_seen = BTreeSet::new();
         while let Some(operand) = operands.pop() {
             let producer = self.of(operand);
-            if seen.insert(producer)
+            if names_seen.insert(producer)
                 && self.is_without_origin(producer)
                 && let Expr::Tuple(fields) = self.module.expr(producer)
             {
                 operands.extend(fields.iter());
             }
         }
-        seen
+        names_seen
     }
 }

@@ -17,9 +17,9 @@ const MAX_NAME_CHARS: usize = 26;
 
 /// Renders an explanation as an HTML page.
 pub fn page(title: &str, explanation: &Explanation) -> String {
-    let places = layout(&explanation.nodes);
-    let width = places.iter().map(|p| p.0).max().unwrap_or(0) + BOX.0 + 2 * GAP.0;
-    let height = places.iter().map(|p| p.1).max().unwrap_or(0) + BOX.1 + GAP.1;
+    let positions = layout(&explanation.nodes);
+    let width = positions.iter().map(|p| p.0).max().unwrap_or(0) + BOX.0 + 2 * GAP.0;
+    let height = positions.iter().map(|p| p.1).max().unwrap_or(0) + BOX.1 + GAP.1;
     let mut page = String::new();
     let title = escape_html(title);
     let totals = &explanation.totals;
@@ -48,14 +48,14 @@ pub fn page(title: &str, explanation: &Explanation) -> String {
     let _ = writeln!(page, "<svg width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">");
     for node in &explanation.nodes {
         for &input in &node.inputs {
-            if let (Some(&from), Some(&to)) = (places.get(input), places.get(node.id)) {
-                let _ = writeln!(page, "<path d=\"{}\"/>", edge(from, to));
+            if let (Some(&source_position), Some(&target_position)) = (positions.get(input), positions.get(node.id)) {
+                let _ = writeln!(page, "<path d=\"{}\"/>", edge(source_position, target_position));
             }
         }
     }
     for node in &explanation.nodes {
-        if let Some(&(x, y)) = places.get(node.id) {
-            draw(&mut page, explanation, node, x, y);
+        if let Some(&(x, y)) = positions.get(node.id) {
+            draw_node(&mut page, explanation, node, x, y);
         }
     }
     page.push_str("</svg>\n</body></html>\n");
@@ -71,17 +71,17 @@ fn edge((x0, y0): (usize, usize), (x1, y1): (usize, usize)) -> String {
         return format!("M{x0} {y0}C{} {y0} {} {y1} {x1} {y1}", x0 + 2 * GAP.0, x1 + 2 * GAP.0);
     }
     let (x0, y0, x1) = (x0 + BOX.0 / 2, y0 + BOX.1, x1 + BOX.0 / 2);
-    let middle = (y0 + y1) / 2;
-    format!("M{x0} {y0}C{x0} {middle} {x1} {middle} {x1} {y1}")
+    let middle_y = (y0 + y1) / 2;
+    format!("M{x0} {y0}C{x0} {middle_y} {x1} {middle_y} {x1} {y1}")
 }
 
-fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, y: usize) {
+fn draw_node(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, y: usize) {
     let region = node.placement.region.as_ref().and_then(|s| explanation.regions.iter().position(|r| r.symbol == *s));
     let fill = region.map_or_else(String::new, |i| format!(" style=\"fill:{}\"", color(i)));
     let mut hover = format!("{} {}\n", node.op, node.source);
     hover += &match (&node.placement.region, &node.placement.into) {
         (Some(symbol), _) => format!("region {symbol}"),
-        (None, Some(into)) => format!("folded into {into}"),
+        (None, Some(target)) => format!("folded into {target}"),
         _ => node.placement.kind.name().to_owned(),
     };
     for refusal in &node.refusals {
@@ -90,7 +90,7 @@ fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, 
     // Exporters write names as paths that differ at the end, so long names are truncated at the front.
     let length = node.source.chars().count();
     let name = match length.checked_sub(MAX_NAME_CHARS) {
-        Some(more @ 1..) => format!("…{}", node.source.chars().skip(more + 1).collect::<String>()),
+        Some(max_chars @ 1..) => format!("…{}", node.source.chars().skip(max_chars + 1).collect::<String>()),
         _ => node.source.clone(),
     };
     let _ = writeln!(
@@ -110,14 +110,14 @@ fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, 
 fn layout(nodes: &[NodeRow]) -> Vec<(usize, usize)> {
     let mut layer = vec![0usize; nodes.len()];
     for node in nodes {
-        let above = node.inputs.iter().filter(|&&i| i < node.id).map(|&i| layer[i] + 1).max().unwrap_or(0);
-        layer[node.id] = above;
+        let layer_above = node.inputs.iter().filter(|&&i| i < node.id).map(|&i| layer[i] + 1).max().unwrap_or(0);
+        layer[node.id] = layer_above;
     }
     let mut first_reader = vec![usize::MAX; nodes.len()];
     for node in nodes {
         for &input in &node.inputs {
-            if let Some(first) = first_reader.get_mut(input) {
-                *first = layer[node.id].min(*first);
+            if let Some(first_reader_slot) = first_reader.get_mut(input) {
+                *first_reader_slot = layer[node.id].min(*first_reader_slot);
             }
         }
     }
@@ -125,21 +125,21 @@ fn layout(nodes: &[NodeRow]) -> Vec<(usize, usize)> {
         layer[node.id] = first_reader[node.id].saturating_sub(1);
     }
     let layers = layer.iter().max().map_or(0, |m| m + 1);
-    let mut members: Vec<Vec<usize>> = vec![Vec::new(); layers];
+    let mut nodes_by_layer: Vec<Vec<usize>> = vec![Vec::new(); layers];
     for (id, &l) in layer.iter().enumerate() {
-        members[l].push(id);
+        nodes_by_layer[l].push(id);
     }
-    let mut places = vec![(0, 0); nodes.len()];
+    let mut positions = vec![(0, 0); nodes.len()];
     let mut y = GAP.1;
-    for members in members {
-        for line in members.chunks(COLUMNS) {
+    for nodes_by_layer in nodes_by_layer {
+        for line in nodes_by_layer.chunks(COLUMNS) {
             for (column, &id) in line.iter().enumerate() {
-                places[id] = (GAP.0 + column * (BOX.0 + GAP.0), y);
+                positions[id] = (GAP.0 + column * (BOX.0 + GAP.0), y);
             }
             y += BOX.1 + GAP.1;
         }
     }
-    places
+    positions
 }
 
 /// Returns the color of a region. Successive hues are a golden angle apart, so neighbors differ.
@@ -148,15 +148,20 @@ fn color(region: usize) -> String {
 }
 
 /// Formats a count with a noun, as in `1 region` and `2 regions`.
-fn plural(n: usize, thing: &str) -> String {
-    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+fn plural(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Escapes text for HTML. Names come from models, so characters that control a terminal or the text direction are
 /// escaped as well.
 fn escape_html(text: &str) -> String {
-    let shown = escape::lines(text);
-    shown.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;").replace('\'', "&#39;")
+    let escaped_text = escape::lines(text);
+    escaped_text
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('\'', "&#39;")
 }
 
 const STYLE: &str = "body{font:14px system-ui,sans-serif;margin:24px;color:#1b1f24;background:#fff}\
@@ -190,10 +195,10 @@ mod tests {
             inputs: inputs.to_vec(),
         };
         let nodes = vec![row(0, &[]), row(1, &[0]), row(2, &[0, 1])];
-        let places = layout(&nodes);
-        assert!(places[0].1 < places[1].1 && places[1].1 < places[2].1);
-        let shown = page("m", &Explanation { nodes, ..Explanation::default() });
-        assert!(shown.contains("&lt;n0&gt;") && shown.contains("UnsupportedOp: &quot;x&quot;"));
-        assert!(!shown.contains("<n0>"));
+        let positions = layout(&nodes);
+        assert!(positions[0].1 < positions[1].1 && positions[1].1 < positions[2].1);
+        let escaped_text = page("m", &Explanation { nodes, ..Explanation::default() });
+        assert!(escaped_text.contains("&lt;n0&gt;") && escaped_text.contains("UnsupportedOp: &quot;x&quot;"));
+        assert!(!escaped_text.contains("<n0>"));
     }
 }

@@ -21,12 +21,12 @@ pub struct Explanation {
 impl Explanation {
     /// Returns the explanation with refusals that name the options or functions of `interface`.
     pub fn in_interface(&self, interface: Interface) -> Explanation {
-        let mut changed = self.clone();
-        for refusal in changed.nodes.iter_mut().flat_map(|node| &mut node.refusals) {
+        let mut copy = self.clone();
+        for refusal in copy.nodes.iter_mut().flat_map(|node| &mut node.refusals) {
             refusal.detail = interface.words(&refusal.detail).into_owned();
             refusal.hint = interface.words(&refusal.hint).into_owned();
         }
-        changed
+        copy
     }
 }
 

@@ -28,9 +28,9 @@ pub fn graph_json(module: &Module) -> Result<Value, Failure> {
     for &param in &main.params {
         let Expr::Var(var) = module.expr(param) else { continue };
         let types = flat_types(module.ty(param))?;
-        let several = types.len() > 1;
+        let is_tuple = types.len() > 1;
         let entries = types.iter().enumerate().map(|(i, ty)| {
-            let name = if several { format!("{}_{i}", var.name) } else { var.name.to_string() };
+            let name = if is_tuple { format!("{}_{i}", var.name) } else { var.name.to_string() };
             graph.input(&name, ty)
         });
         values.insert(param, entries.collect());
@@ -41,19 +41,19 @@ pub fn graph_json(module: &Module) -> Result<Value, Failure> {
         if values.contains_key(&id) {
             continue;
         }
-        let of = |operand: &ExprId| values.get(operand).cloned().unwrap_or_default();
+        let operands_of = |operand: &ExprId| values.get(operand).cloned().unwrap_or_default();
         let entries = match module.expr(id) {
             Expr::Constant(tensor) => {
                 let entry = graph.input(&format!("p{constants}"), &TensorType::fixed(tensor.dtype(), tensor.shape()));
                 constants += 1;
                 vec![entry]
             }
-            Expr::Tuple(fields) => fields.iter().flat_map(of).collect(),
+            Expr::Tuple(fields) => fields.iter().flat_map(operands_of).collect(),
             Expr::Project { tuple, index } => {
                 let fields = module.ty(*tuple).as_tuple().unwrap_or_default();
-                let before = &fields[..(*index as usize).min(fields.len())];
-                let skip = before.iter().map(|f| flat_types(f).map_or(0, |t| t.len())).sum();
-                of(tuple).into_iter().skip(skip).take(flat_types(module.ty(id))?.len()).collect()
+                let previous_fields = &fields[..(*index as usize).min(fields.len())];
+                let skip = previous_fields.iter().map(|f| flat_types(f).map_or(0, |t| t.len())).sum();
+                operands_of(tuple).into_iter().skip(skip).take(flat_types(module.ty(id))?.len()).collect()
             }
             Expr::Call(call) => {
                 let function = match call.callee {
@@ -68,7 +68,7 @@ pub fn graph_json(module: &Module) -> Result<Value, Failure> {
                         _ => return Err(not_representable("a call of a closure")),
                     },
                 };
-                let inputs: Vec<[usize; 3]> = call.args.iter().flat_map(of).collect();
+                let inputs: Vec<[usize; 3]> = call.args.iter().flat_map(operands_of).collect();
                 graph.call(&function, inputs, &flat_types(module.ty(id))?)
             }
             Expr::Global(_) | Expr::Function(_) | Expr::Constructor(_) => continue,
@@ -84,10 +84,13 @@ pub fn graph_json(module: &Module) -> Result<Value, Failure> {
     Ok(graph.finish(&heads))
 }
 
-fn not_representable(construct: &str) -> Failure {
-    Diagnostic::error(codes::passes::NOT_DATA_FLOW, format!("the graph executor's JSON cannot represent {construct}"))
-        .help("print the module as Relay text with --emit partitioned")
-        .into()
+fn not_representable(construct_name: &str) -> Failure {
+    Diagnostic::error(
+        codes::passes::NOT_DATA_FLOW,
+        format!("the graph executor's JSON cannot represent {construct_name}"),
+    )
+    .help("print the module as Relay text with --emit partitioned")
+    .into()
 }
 
 /// Graph executor JSON under construction, as separate lists.
@@ -117,7 +120,7 @@ impl Entries {
     }
 
     fn node(&mut self, node: Value, outputs: &[&TensorType]) -> Vec<[usize; 3]> {
-        let number = self.nodes.len();
+        let node_index = self.nodes.len();
         self.nodes.push(node);
         self.row_ptr.push(self.shapes.len());
         for ty in outputs {
@@ -125,7 +128,7 @@ impl Entries {
             self.shapes.push(ty.dims.iter().map(|d| d.fixed().map_or(json!(-1), |n| json!(n))).collect());
             self.dtypes.push(json!(ty.dtype.name()));
         }
-        (0..outputs.len()).map(|index| [number, index, 0]).collect()
+        (0..outputs.len()).map(|index| [node_index, index, 0]).collect()
     }
 
     fn finish(mut self, heads: &[[usize; 3]]) -> Value {
@@ -151,7 +154,7 @@ impl Entries {
 /// # Errors
 /// If a region is not pure data flow.
 pub fn region_json(module: &Module) -> Result<Vec<Value>, Failure> {
-    let mut all = Vec::new();
+    let mut all_values = Vec::new();
     for (name, &id) in &module.globals {
         let Some(function) = module.expr(id).as_function() else { continue };
         if function.attrs.get("Compiler").is_none() {
@@ -159,9 +162,9 @@ pub fn region_json(module: &Module) -> Result<Vec<Value>, Failure> {
         }
         let symbol = function.attrs.str("global_symbol").unwrap_or(name);
         let mut constants = ConstantTable::default();
-        all.push(runtime_graph(&function_graph(module, symbol, function, &mut constants)?));
+        all_values.push(runtime_graph(&function_graph(module, symbol, function, &mut constants)?));
     }
-    Ok(all)
+    Ok(all_values)
 }
 
 /// Converts a region's graph to a JSON runtime graph, with one kernel node per operator or composite. The attributes of
@@ -213,13 +216,13 @@ fn runtime_graph(graph: &Graph) -> Value {
     json!({"symbol": graph.symbol.as_str(), "nodes": nodes, "arg_nodes": arg_nodes, "heads": heads, "node_row_ptr": row_ptr})
 }
 
-fn add_attrs(into: &mut Map<String, Value>, attrs: &[byoc_plugin_api::Attr]) {
+fn add_attrs(target: &mut Map<String, Value>, attrs: &[byoc_plugin_api::Attr]) {
     for attr in attrs {
         let items: Vec<String> = match &attr.value {
             AttrValue::List(items) => items.iter().map(text).collect(),
             other => vec![text(other)],
         };
-        into.insert(attr.key.to_string(), json!([items]));
+        target.insert(attr.key.to_string(), json!([items]));
     }
 }
 

@@ -90,12 +90,12 @@ pub struct BuildOutput {
 /// or the build is cancelled.
 pub fn build(
     session: &Session,
-    loaded: Loaded,
+    model: Loaded,
     options: &BuildOptions,
     print_line: &mut dyn FnMut(&str),
 ) -> Result<BuildOutput, Failure> {
     let _scope = session.cancellation().enter();
-    let mut warnings = loaded.warnings;
+    let mut warnings = model.warnings;
     let mut backends = backends(session, &options.backends)?;
     choose(&mut backends, &options.backend_options)?;
     let backends =
@@ -104,10 +104,10 @@ pub fn build(
         warnings.extend(backend.warnings.iter().cloned());
     }
 
-    let operators = Operators::of(&loaded.module);
+    let operators = Operators::of(&model.module);
     let mut passes = PassLog { print_after: options.print_after.as_deref(), print_line, timings: Vec::new() };
     options.report(|| Stage::Simplify);
-    let simplified = simplify(loaded.module, &backends, &mut passes, &mut warnings)?;
+    let simplified = simplify(model.module, &backends, &mut passes, &mut warnings)?;
     options.report(|| Stage::Partition);
     let Partition { module: partitioned, report, estimates } =
         partition(&simplified, &backends, &mut passes, &mut warnings)?;
@@ -117,7 +117,7 @@ pub fn build(
     passes.record("verify", start);
 
     options.report(|| Stage::Plan);
-    let outputs: Vec<String> = loaded.signature.outputs.iter().map(|p| p.name.clone()).collect();
+    let outputs: Vec<String> = model.signature.outputs.iter().map(|p| p.name.clone()).collect();
     // Only operators that no backend accepted remain outside regions. Among these operators, the host fuses
     // convolutions and matrix products with the requantization that follows them.
     let steps = vec![Step::pass("fuse_requantize")?];
@@ -131,8 +131,8 @@ pub fn build(
     let start = Instant::now();
     let (mut program, mut constants) = (lowered_program.program, lowered_program.constants);
     // Variables have names that are valid in Relay text, but users know the inputs by their names in the model file.
-    if program.inputs.len() == loaded.signature.inputs.len() {
-        for (port, info) in program.inputs.iter_mut().zip(&loaded.signature.inputs) {
+    if program.inputs.len() == model.signature.inputs.len() {
+        for (port, info) in program.inputs.iter_mut().zip(&model.signature.inputs) {
             port.name.clone_from(&info.name);
         }
     }
@@ -142,7 +142,7 @@ pub fn build(
         code_options["program"] = "c".into();
     }
     let mut compiler = RegionCompiler::new(verified, &constants, code_options);
-    let mut failed: BTreeMap<String, Refusal> = BTreeMap::new();
+    let mut failures: BTreeMap<String, Refusal> = BTreeMap::new();
     let mut regions = Vec::with_capacity(program.regions.len());
     let count = program.regions.len();
     for (index, region) in program.regions.iter_mut().enumerate() {
@@ -161,24 +161,28 @@ pub fn build(
             }
             Err(compile_error) => {
                 let CompileError { diagnostic, refusal } = *compile_error;
-                failed.insert(region.symbol.clone(), refusal);
+                failures.insert(region.symbol.clone(), refusal);
                 let message = format!("region {} could not be compiled and runs on the host", region.symbol);
                 warnings.push(not_compiled(diagnostic.note(message)));
                 regions.push(None);
             }
         }
     }
-    let in_place: plan::InPlace = regions.iter().flatten().map(|made| (made.symbol.clone(), made.in_place())).collect();
+    let in_place: plan::InPlace = regions
+        .iter()
+        .flatten()
+        .map(|region_output| (region_output.symbol.clone(), region_output.in_place()))
+        .collect();
     if in_place.values().any(|pairs| !pairs.is_empty()) {
         // The second plan has the same regions, constants and instructions as the first plan.
-        let planned = plan::plan_in_place(&lowered, &outputs, &device_backends, &in_place)?;
-        program.functions = planned.program.functions;
+        let lowering = plan::plan_in_place(&lowered, &outputs, &device_backends, &in_place)?;
+        program.functions = lowering.program.functions;
     }
-    let mut linked = BTreeMap::new();
+    let mut linked_data = BTreeMap::new();
     // A region that becomes part of a C program is not loaded.
     for backend in backends.iter().filter(|_| !options.program) {
         match compiler.link(backend, &mut regions) {
-            Ok(Some(shared)) => drop(linked.insert(backend.name.clone(), shared)),
+            Ok(Some(shared_data)) => drop(linked_data.insert(backend.name.clone(), shared_data)),
             Ok(None) => {}
             Err(diagnostic) => {
                 let refusal = CompileError::from(diagnostic.clone()).refusal;
@@ -186,7 +190,7 @@ pub fn build(
                 warnings.push(not_compiled(diagnostic.note(message)));
                 for (region, compiled) in program.regions.iter_mut().zip(&mut regions) {
                     if let Some(unlinked) = compiled.take_if(|compiled| takes_part(compiled, &backend.name)) {
-                        failed.insert(unlinked.symbol, refusal.clone());
+                        failures.insert(unlinked.symbol, refusal.clone());
                         region.loader.clear();
                     }
                 }
@@ -209,7 +213,7 @@ pub fn build(
     }
 
     let estimate = |region: &RegionReport| estimates.get(&region.symbol).cloned();
-    let mut explanation = explain(&simplified, &operators, &report, &failed, &estimate);
+    let mut explanation = explain(&simplified, &operators, &report, &failures, &estimate);
     explanation.copies = copies(&program);
     let reasons = refusal_summary(&explanation);
     // A model may already contain regions, on which no backend returns a verdict.
@@ -228,14 +232,14 @@ pub fn build(
         constants,
         absent: BTreeSet::new(),
         regions,
-        linked,
+        linked: linked_data,
         explain: serde_json::to_value(&explanation).unwrap_or_default(),
-        model_digest: loaded.digest,
-        options: compiled_options(&backends, &loaded.bound),
+        model_digest: model.digest,
+        options: compiled_options(&backends, &model.bound),
         from_file: false,
         variants: Vec::new(),
     };
-    Ok(BuildOutput { compiled, simplified, partitioned, explanation, signature: loaded.signature, warnings })
+    Ok(BuildOutput { compiled, simplified, partitioned, explanation, signature: model.signature, warnings })
 }
 
 /// Returns the warning about regions that run on the host because their backend failed.
@@ -250,15 +254,15 @@ fn not_compiled(diagnostic: Diagnostic) -> Diagnostic {
 
 /// Returns the failure for a module that does not pass verification.
 fn not_verified(mut faults: Vec<Diagnostic>) -> Failure {
-    if let Some(first) = faults.first_mut() {
-        first.notes.push("this is a bug in byoc, found before code generation: please report it".into());
+    if let Some(first_fault) = faults.first_mut() {
+        first_fault.notes.push("this is a bug in byoc, found before code generation: please report it".into());
     }
     Failure::from(faults)
 }
 
-/// Returns an error if the build is cancelled; `at` describes the progress.
-fn check_cancelled(session: &Session, at: impl FnOnce() -> String) -> Result<(), Diagnostic> {
-    session.cancellation().check(at).map_err(as_cancelled_build)
+/// Returns an error if the build is cancelled; `position` describes the progress.
+fn check_cancelled(session: &Session, position: impl FnOnce() -> String) -> Result<(), Diagnostic> {
+    session.cancellation().check(position).map_err(as_cancelled_build)
 }
 
 /// Converts the diagnostic of a cancellation to that of a cancelled build.
@@ -272,43 +276,43 @@ fn as_cancelled_build(diagnostic: Diagnostic) -> Diagnostic {
 
 /// Returns the selected backends with their descriptions.
 fn backends<'s>(session: &'s Session, names: &[String]) -> Result<Vec<Backend<'s>>, Failure> {
-    let mut wanted: Vec<String> = Vec::new();
+    let mut requested_names: Vec<String> = Vec::new();
     for name in names {
-        let all = match name.as_str() {
+        let expanded_names = match name.as_str() {
             "auto" => session.registry.backends(),
             name => vec![name.to_owned()],
         };
-        all.into_iter().for_each(|name| {
-            if !wanted.contains(&name) {
-                wanted.push(name);
+        expanded_names.into_iter().for_each(|name| {
+            if !requested_names.contains(&name) {
+                requested_names.push(name);
             }
         });
     }
-    let mut found = Vec::with_capacity(wanted.len());
-    for name in &wanted {
+    let mut selected = Vec::with_capacity(requested_names.len());
+    for name in &requested_names {
         let backend = Backend::find(&session.registry, name)?;
         match &backend.instances(&session.choices)?[..] {
-            [alone] if alone == name => found.push(backend),
+            [single_name] if single_name == name => selected.push(backend),
             instances => {
-                for instance in instances.iter().filter(|instance| !wanted.contains(instance)) {
-                    found.push(Backend::find(&session.registry, instance)?);
+                for instance in instances.iter().filter(|instance| !requested_names.contains(instance)) {
+                    selected.push(Backend::find(&session.registry, instance)?);
                 }
             }
         }
     }
-    Ok(found)
+    Ok(selected)
 }
 
 /// Sets the user's backend options.
-fn choose(backends: &mut [Backend<'_>], chosen: &[(String, String, String)]) -> Result<(), Failure> {
-    for (name, option, value) in chosen {
+fn choose(backends: &mut [Backend<'_>], chosen_options: &[(String, String, String)]) -> Result<(), Failure> {
+    for (name, option, value) in chosen_options {
         let names: Vec<String> = backends.iter().map(|backend| backend.name.clone()).collect();
         let is_named = |backend: &Backend<'_>| backend.name == *name || base_name(&backend.name) == name;
         if !backends.iter().any(is_named) {
             let message = format!("option \"{option}\": expected a backend of this build, found {name}");
-            let listed = if names.is_empty() { "none, as --backend is missing".into() } else { names.join(", ") };
+            let backend_list = if names.is_empty() { "none, as --backend is missing".into() } else { names.join(", ") };
             return Err(Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message)
-                .note(format!("backends of this build: {listed}"))
+                .note(format!("backends of this build: {backend_list}"))
                 .help(format!("select the backend with --backend {name}"))
                 .into());
         }
@@ -323,10 +327,10 @@ fn choose(backends: &mut [Backend<'_>], chosen: &[(String, String, String)]) -> 
 fn compiled_options(backends: &[Backend<'_>], dims: &BTreeMap<String, usize>) -> Value {
     let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
     let mut options = json!({"backends": names, "dims": dims});
-    let chosen: BTreeMap<&str, _> =
+    let chosen_options: BTreeMap<&str, _> =
         backends.iter().filter(|b| !b.chosen.is_empty()).map(|b| (b.name.as_str(), &b.chosen)).collect();
-    if !chosen.is_empty() {
-        options["backend_options"] = json!(chosen);
+    if !chosen_options.is_empty() {
+        options["backend_options"] = json!(chosen_options);
     }
     options
 }
@@ -347,18 +351,19 @@ impl PassLog<'_> {
         options: &PassOptions,
         warnings: &mut Vec<Diagnostic>,
     ) -> Result<Module, Failure> {
-        let wanted = self.print_after;
-        let mut after = |pass: &str, module: &Module| {
-            if wanted.is_some_and(|p| p == "all" || p == pass) {
+        let requested_names = self.print_after;
+        let mut print_module = |pass: &str, module: &Module| {
+            if requested_names.is_some_and(|p| p == "all" || p == pass) {
                 (self.print_line)(&format!("// after {pass}\n{}", print(module, &PrintOptions::default()).text));
             }
         };
-        let mut run = RunOptions { verify_each: cfg!(debug_assertions), step_limit: None, after: Some(&mut after) };
-        let ran = manager::run_steps(module, steps, options, &mut run)
+        let mut run =
+            RunOptions { verify_each: cfg!(debug_assertions), step_limit: None, after: Some(&mut print_module) };
+        let output = manager::run_steps(module, steps, options, &mut run)
             .map_err(|e| Failure::from(e.diagnostics.into_iter().map(as_cancelled_build).collect::<Vec<_>>()))?;
-        warnings.extend(ran.warnings);
-        self.timings.extend(ran.timings.iter().map(|Timing { pass, time }| (*pass, *time)));
-        Ok(ran.module)
+        warnings.extend(output.warnings);
+        self.timings.extend(output.timings.iter().map(|Timing { pass, time }| (*pass, *time)));
+        Ok(output.module)
     }
 
     /// Records the time of a non-pass stage.
@@ -377,8 +382,8 @@ fn simplify(
     // The first backend that requests a layout for an operator determines the layout.
     let mut pass_options = PassOptions::default();
     for layout in backends.iter().flat_map(|backend| &backend.layouts) {
-        let same = |other: &DesiredLayout| other.operator == layout.operator;
-        if !pass_options.layouts.iter().any(same) {
+        let same_operator = |other: &DesiredLayout| other.operator == layout.operator;
+        if !pass_options.layouts.iter().any(same_operator) {
             pass_options.layouts.push(layout.clone());
         }
     }
@@ -435,8 +440,8 @@ fn partition(
         warnings.extend(judge.faults.iter().map(|error| Diagnostic { severity: Severity::Warning, ..fault(error) }));
     }
     let estimate = |region: &RegionReport| {
-        let by = backends.iter().position(|backend| *backend.name == *region.backend)?;
-        Some((region.symbol.clone(), judges[by].estimate(module, region)?))
+        let backend_index = backends.iter().position(|backend| *backend.name == *region.backend)?;
+        Some((region.symbol.clone(), judges[backend_index].estimate(module, region)?))
     };
     let estimates = report.regions.iter().filter_map(estimate).collect();
     Ok(Partition { module: partitioned, report, estimates })

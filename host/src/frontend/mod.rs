@@ -33,12 +33,12 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
 ///
 /// # Errors
 /// Same as [`load`].
-pub fn load_bytes(bytes: bytes::Bytes, folder: Option<&Path>, options: &LoadOptions) -> Result<Loaded, Failure> {
+pub fn load_bytes(bytes: bytes::Bytes, dir: Option<&Path>, options: &LoadOptions) -> Result<Loaded, Failure> {
     #[cfg(feature = "onnx")]
-    return Ok(onnx::load_bytes(bytes, folder, options)?);
+    return Ok(onnx::load_bytes(bytes, dir, options)?);
     #[cfg(not(feature = "onnx"))]
     {
-        let (_, _, _) = (bytes, folder, options);
+        let (_, _, _) = (bytes, dir, options);
         Err(unknown_format(Path::new("the model in memory")).into())
     }
 }
@@ -55,7 +55,7 @@ pub fn signature(path: &Path) -> Result<Signature, Failure> {
     match extension(path) {
         #[cfg(feature = "onnx")]
         "onnx" => Ok(onnx::signature(path)?),
-        "relay" => relay::load(path, &LoadOptions::default()).map(|loaded| loaded.signature),
+        "relay" => relay::load(path, &LoadOptions::default()).map(|model| model.signature),
         _ => Err(unknown_format(path).into()),
     }
 }
@@ -68,14 +68,14 @@ fn unknown_format(path: &Path) -> Diagnostic {
     if !path.exists() && cfg!(feature = "onnx") {
         return unreadable(path, "the file does not exist");
     }
-    let found = match path.extension() {
+    let extension_text = match path.extension() {
         _ if path.is_dir() => "a directory".to_owned(),
         Some(extension) => format!("the extension .{}", extension.to_string_lossy()),
         None => "no extension".to_owned(),
     };
     Diagnostic::error(
         codes::frontends::UNKNOWN_MODEL_FORMAT,
-        format!("{}: expected a model in a supported format, found {found}", path.display()),
+        format!("{}: expected a model in a supported format, found {extension_text}", path.display()),
     )
     .note(if cfg!(feature = "onnx") {
         "supported formats: .onnx files, .relay files, and directories with a model.onnx and test_data_set_N directories"

@@ -81,14 +81,14 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
 /// # Errors
 /// If a file cannot be written.
 pub fn write(path: &Path, module: &Module) -> Result<(), Diagnostic> {
-    let printed = print(module, &PrintOptions::default());
-    let text = printed.text.as_bytes();
-    if printed.constants.is_empty() {
+    let module_text = print(module, &PrintOptions::default());
+    let text = module_text.text.as_bytes();
+    if module_text.constants.is_empty() {
         return io::write_together(&[(path, text)]);
     }
-    let named = printed.constants.iter().enumerate().map(|(i, tensor)| (i.to_string(), &**tensor));
+    let named_constants = module_text.constants.iter().enumerate().map(|(i, tensor)| (i.to_string(), &**tensor));
     let [weights, _] = weights_files(path);
-    let bytes = io::weights::serialize(named).map_err(|e| io::cannot_write(&weights, &e))?;
+    let bytes = io::weights::serialize(named_constants).map_err(|e| io::cannot_write(&weights, &e))?;
     io::write_together(&[(&weights, &bytes), (path, text)])
 }
 
@@ -100,7 +100,7 @@ struct ParsedText {
 
 fn parse_file(path: &Path) -> Result<ParsedText, Failure> {
     let source = io::read_text(path).map_err(|e| unreadable(path, e))?;
-    let (constants, missing) = match weights_files(path).into_iter().find(|file| file.exists()) {
+    let (constants, missing_file) = match weights_files(path).into_iter().find(|file| file.exists()) {
         Some(file) => (read_constants(&file)?, None),
         None => (Vec::new(), Some(weights_files(path))),
     };
@@ -108,14 +108,14 @@ fn parse_file(path: &Path) -> Result<ParsedText, Failure> {
     if !parsed.diagnostics.is_empty() {
         let mut diagnostics = parsed.diagnostics;
         let has_unreadable_constants = diagnostics.iter().any(|d| d.code == codes::text::BAD_METADATA);
-        if let Some(files) = missing.filter(|_| has_unreadable_constants) {
-            let looked: Vec<String> = files.iter().map(|f| f.display().to_string()).collect();
+        if let Some(files) = missing_file.filter(|_| has_unreadable_constants) {
+            let searched_files: Vec<String> = files.iter().map(|f| f.display().to_string()).collect();
             diagnostics.push(
                 Diagnostic::error(
                     codes::frontends::MISSING_WEIGHTS,
                     format!("{}: missing weights file", path.display()),
                 )
-                .note(format!("looked for {}", looked.join(" and "))),
+                .note(format!("looked for {}", searched_files.join(" and "))),
             );
         }
         return Err(Failure::from(diagnostics).in_source(&path.display().to_string(), &source));
@@ -126,9 +126,9 @@ fn parse_file(path: &Path) -> Result<ParsedText, Failure> {
 
 /// Returns the candidate weights files for a text file, the default first.
 fn weights_files(path: &Path) -> [PathBuf; 2] {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".safetensors");
-    [PathBuf::from(beside), path.with_extension("safetensors")]
+    let mut weights_path = path.as_os_str().to_owned();
+    weights_path.push(".safetensors");
+    [PathBuf::from(weights_path), path.with_extension("safetensors")]
 }
 
 /// Reads the tensors named 0, 1, and so on.
@@ -151,7 +151,8 @@ fn read_constants(file: &Path) -> Result<Vec<Arc<Tensor>>, Diagnostic> {
 
 /// Names each operator call after its position in the text.
 fn name_origins(module: &mut Module, source: &str, spans: &Spans) {
-    let lines: Vec<usize> = std::iter::once(0).chain(source.match_indices('\n').map(|(at, _)| at + 1)).collect();
+    let lines: Vec<usize> =
+        std::iter::once(0).chain(source.match_indices('\n').map(|(offset, _)| offset + 1)).collect();
     let calls: Vec<_> = module
         .nodes
         .iter()
@@ -165,7 +166,7 @@ fn name_origins(module: &mut Module, source: &str, spans: &Spans) {
         .collect();
     for (id, op) in calls {
         let start = spans.get(id).map_or(0, |span| span.start as usize);
-        let line = lines.partition_point(|&first| first <= start);
+        let line = lines.partition_point(|&line_start| line_start <= start);
         let column = start - lines[line - 1] + 1;
         let name = format!("{line}:{column}").as_str().into();
         module.nodes[id].origin = module.origins.add_source(Source { name, op: op::get(op).name.into() });
@@ -175,7 +176,7 @@ fn name_origins(module: &mut Module, source: &str, spans: &Spans) {
 /// Binds all occurrences of named dimensions, to the values in `options.dims` and to the input shapes in
 /// `options.input_shapes`.
 fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, usize>, Vec<Diagnostic>> {
-    let bad = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
+    let binding_error = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
     let mut names: Vec<String> = Vec::new();
     for ty in annotations(module) {
         visit_dims(ty, &mut |dim| {
@@ -190,9 +191,9 @@ fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, u
     let mut errors = Vec::new();
     let mut bound = options.dims.clone();
     for name in options.dims.keys().chain(&options.open).filter(|name| !names.contains(name)) {
-        let mut error = bad(format!("the module has no named dimension \"{name}\""));
-        if let Some(near) = nearest(name, names.iter().map(String::as_str)) {
-            error = error.help(format!("did you mean \"{near}\"?"));
+        let mut error = binding_error(format!("the module has no named dimension \"{name}\""));
+        if let Some(suggestion) = nearest(name, names.iter().map(String::as_str)) {
+            error = error.help(format!("did you mean \"{suggestion}\"?"));
         }
         errors.push(error);
     }
@@ -203,22 +204,22 @@ fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, u
             _ => None,
         });
         let Some(annotation) = param.into_iter().next() else {
-            errors.push(bad(format!("@main has no parameter %{name}")));
+            errors.push(binding_error(format!("@main has no parameter %{name}")));
             continue;
         };
         let Some(tensor) = annotation.as_tensor() else { continue };
-        let fits = tensor.dims.len() == shape.len()
+        let is_compatible = tensor.dims.len() == shape.len()
             && tensor.dims.iter().zip(shape).all(|(dim, &size)| match dim {
                 Dim::Fixed(n) => *n == size,
                 Dim::Any => true,
-                open => match open.name() {
+                unbound => match unbound.name() {
                     Some(name) => *bound.entry(name.to_string()).or_insert(size) == size,
                     // An expression over dimensions is checked at run time.
                     None => true,
                 },
             });
-        if !fits {
-            errors.push(bad(format!("input \"{name}\": expected {annotation}, found {shape:?}")));
+        if !is_compatible {
+            errors.push(binding_error(format!("input \"{name}\": expected {annotation}, found {shape:?}")));
         }
     }
     bound.retain(|name, _| !options.open.contains(name));
@@ -285,25 +286,25 @@ fn signature(module: &Module) -> Result<Signature, Diagnostic> {
         if let Expr::Var(var) = module.expr(param) {
             let ty = module.ty(param);
             let name = |i| if ty.as_tuple().is_some() { format!("{}.{i}", var.name) } else { var.name.to_string() };
-            for (i, leaf) in leaves(ty).into_iter().enumerate() {
+            for (i, leaf) in tensor_types(ty).into_iter().enumerate() {
                 inputs.push(port(name(i), leaf)?);
             }
         }
     }
-    let named = leaves(module.ty(main.body)).into_iter().enumerate();
-    let outputs = named.map(|(i, ty)| port(format!("output_{i}"), ty)).collect::<Result<_, _>>()?;
+    let named_constants = tensor_types(module.ty(main.body)).into_iter().enumerate();
+    let outputs = named_constants.map(|(i, ty)| port(format!("output_{i}"), ty)).collect::<Result<_, _>>()?;
     Ok(Signature { inputs, outputs })
 }
 
 /// Returns the leaves of a type from left to right, with nested tuples flattened.
-fn leaves(ty: &Type) -> Vec<&Type> {
-    let mut leaves = Vec::new();
+fn tensor_types(ty: &Type) -> Vec<&Type> {
+    let mut tensor_types = Vec::new();
     ty.walk(&mut |part, _| {
         let is_tuple = matches!(part, Type::Tuple(_));
         if !is_tuple {
-            leaves.push(part);
+            tensor_types.push(part);
         }
         is_tuple
     });
-    leaves
+    tensor_types
 }

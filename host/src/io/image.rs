@@ -34,17 +34,17 @@ struct Layout {
 /// # Errors
 /// If the file is not an image, or `shape` is not the shape of a single image.
 pub fn load(path: &Path, dtype: DType, shape: &[usize], normalization: &Normalization) -> Result<Tensor, Diagnostic> {
-    let bad_input = |why: String| {
-        Diagnostic::error(codes::frontends::BAD_BINDING, why)
+    let bad_input = |reason: String| {
+        Diagnostic::error(codes::frontends::BAD_BINDING, reason)
             .note("image shapes: (1, C, H, W), (1, H, W, C), (C, H, W), (H, W, C) and (H, W), with C one of 1, 3, 4")
     };
     let layout = layout(shape).ok_or_else(|| bad_input(format!("expected the shape of an image, found {shape:?}")))?;
-    let per_channel = |what: &str, given: &[f64], otherwise: f64| match given.len() {
-        0 => Ok(vec![otherwise; layout.channels]),
-        1 => Ok(vec![given[0]; layout.channels]),
-        n if n == layout.channels => Ok(given.to_vec()),
+    let per_channel = |name: &str, values: &[f64], default: f64| match values.len() {
+        0 => Ok(vec![default; layout.channels]),
+        1 => Ok(vec![values[0]; layout.channels]),
+        n if n == layout.channels => Ok(values.to_vec()),
         n => Err(bad_input(format!(
-            "{what}: expected 1 value or {} values, one per channel, found {n}",
+            "{name}: expected 1 value or {} values, one per channel, found {n}",
             layout.channels
         ))),
     };
@@ -56,12 +56,12 @@ pub fn load(path: &Path, dtype: DType, shape: &[usize], normalization: &Normaliz
     let tensor = Tensor::build(dtype, shape, |bytes| {
         with_dtype!(dtype, T => {
             let out = bytemuck::cast_slice_mut::<u8, T>(bytes);
-            for (at, &value) in pixels.iter().enumerate() {
-                let (pixel, channel) = (at / layout.channels, at % layout.channels);
+            for (index, &value) in pixels.iter().enumerate() {
+                let (pixel, channel) = (index / layout.channels, index % layout.channels);
                 let value = f64::from(value);
                 let value = if normalized { (value / 255.0 - mean[channel]) / std[channel] } else { value };
-                let to = if layout.channels_last { at } else { channel * layout.height * layout.width + pixel };
-                out[to] = T::from_f64(value);
+                let target = if layout.channels_last { index } else { channel * layout.height * layout.width + pixel };
+                out[target] = T::from_f64(value);
             }
         });
     });
@@ -71,7 +71,7 @@ pub fn load(path: &Path, dtype: DType, shape: &[usize], normalization: &Normaliz
 fn layout(shape: &[usize]) -> Option<Layout> {
     let is_channels = |c: usize| matches!(c, 1 | 3 | 4);
     let shape = match shape {
-        [1, rest @ ..] if rest.len() == 3 => rest,
+        [1, trailing @ ..] if trailing.len() == 3 => trailing,
         other => other,
     };
     let layout = |channels, height, width, channels_last| Layout { channels, height, width, channels_last };
@@ -97,13 +97,17 @@ fn read_scaled(path: &Path, layout: Layout) -> Result<Vec<u8>, Diagnostic> {
     let picture: DynamicImage = reader.decode().map_err(|e| bad_file(path, e))?;
     let size = |n: usize| u32::try_from(n).map_err(|_| bad_file(path, format!("cannot scale an axis to {n} pixels")));
     let (width, height) = (size(layout.width)?, size(layout.height)?);
-    let keep = (picture.width(), picture.height()) == (width, height);
+    let has_target_size = (picture.width(), picture.height()) == (width, height);
     // The resize is separable, one axis at a time; the intermediate result holds four float32 values per pixel.
     let pixels = |height: usize, bytes: usize| layout.width.saturating_mul(height).saturating_mul(bytes);
     let _reservation = memory::reserve(pixels(picture.height() as usize, 16).saturating_add(pixels(layout.height, 8)))?;
     macro_rules! scaled {
         ($pixels:expr) => {
-            if keep { $pixels.into_raw() } else { resize(&$pixels, width, height, FilterType::Triangle).into_raw() }
+            if has_target_size {
+                $pixels.into_raw()
+            } else {
+                resize(&$pixels, width, height, FilterType::Triangle).into_raw()
+            }
         };
     }
     Ok(match layout.channels {
@@ -117,8 +121,8 @@ fn read_scaled(path: &Path, layout: Layout) -> Result<Vec<u8>, Diagnostic> {
 mod tests {
     use super::*;
 
-    fn picture(folder: &Path) -> std::path::PathBuf {
-        let path = folder.join("p.png");
+    fn picture(dir: &Path) -> std::path::PathBuf {
+        let path = dir.join("p.png");
         let pixels = image::RgbImage::from_raw(2, 1, vec![255, 0, 51, 0, 255, 102]).unwrap();
         pixels.save(&path).unwrap();
         path
@@ -126,35 +130,35 @@ mod tests {
 
     #[test]
     fn places_channels_by_layout() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = picture(folder.path());
-        let plain = Normalization::default();
-        let first = load(&path, DType::F32, &[1, 3, 1, 2], &plain).unwrap();
-        assert_eq!(first.as_slice::<f32>(), [1.0, 0.0, 0.0, 1.0, 0.2, 0.4]);
+        let dir = tempfile::tempdir().unwrap();
+        let path = picture(dir.path());
+        let default_normalization = Normalization::default();
+        let first_image = load(&path, DType::F32, &[1, 3, 1, 2], &default_normalization).unwrap();
+        assert_eq!(first_image.as_slice::<f32>(), [1.0, 0.0, 0.0, 1.0, 0.2, 0.4]);
         // The shape has two rows because one row of two pixels could also be read as one channel of 3 x 2.
-        let last = load(&path, DType::F32, &[1, 2, 2, 3], &plain).unwrap();
-        assert_eq!(last.as_slice::<f32>(), [[1.0, 0.0, 0.2, 0.0, 1.0, 0.4]; 2].as_flattened());
-        let bytes = load(&path, DType::U8, &[3, 1, 2], &plain).unwrap();
+        let channels_last_image = load(&path, DType::F32, &[1, 2, 2, 3], &default_normalization).unwrap();
+        assert_eq!(channels_last_image.as_slice::<f32>(), [[1.0, 0.0, 0.2, 0.0, 1.0, 0.4]; 2].as_flattened());
+        let bytes = load(&path, DType::U8, &[3, 1, 2], &default_normalization).unwrap();
         assert_eq!(bytes.as_slice::<u8>(), [255, 0, 0, 255, 51, 102]);
     }
 
     #[test]
     fn mean_and_deviation_are_per_channel() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = picture(folder.path());
+        let dir = tempfile::tempdir().unwrap();
+        let path = picture(dir.path());
         let n = Normalization { mean: vec![0.5, 0.0, 0.2], std: vec![0.5, 1.0, 2.0] };
         let out = load(&path, DType::F64, &[3, 1, 2], &n).unwrap();
-        for (got, wanted) in out.as_slice::<f64>().iter().zip([1.0, -1.0, 0.0, 1.0, 0.0, 0.1]) {
-            assert!((got - wanted).abs() < 1e-12, "{got} {wanted}");
+        for (actual, expected) in out.as_slice::<f64>().iter().zip([1.0, -1.0, 0.0, 1.0, 0.0, 0.1]) {
+            assert!((actual - expected).abs() < 1e-12, "{actual} {expected}");
         }
-        let wrong = Normalization { mean: vec![0.5, 0.5], std: vec![] };
-        assert!(load(&path, DType::F32, &[3, 1, 2], &wrong).is_err());
+        let invalid = Normalization { mean: vec![0.5, 0.5], std: vec![] };
+        assert!(load(&path, DType::F32, &[3, 1, 2], &invalid).is_err());
     }
 
     #[test]
     fn rejects_other_shapes_and_files() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = picture(folder.path());
+        let dir = tempfile::tempdir().unwrap();
+        let path = picture(dir.path());
         assert!(load(&path, DType::F32, &[2, 3, 1, 2], &Normalization::default()).is_err());
         std::fs::write(&path, "no picture").unwrap();
         let error = load(&path, DType::F32, &[1, 3, 1, 2], &Normalization::default()).unwrap_err();

@@ -31,8 +31,8 @@ pub fn read_tensor(path: &Path, entry: Option<&str>) -> Result<Tensor, Diagnosti
         #[cfg(feature = "onnx")]
         Some("pb") => pb::read(path),
         _ => {
-            let found = path.extension().map_or_else(|| "none".to_owned(), |e| format!(".{}", e.to_string_lossy()));
-            Err(bad_file(path, format!("expected the extension .npy, .npz or .pb, found {found}")))
+            let extension = path.extension().map_or_else(|| "none".to_owned(), |e| format!(".{}", e.to_string_lossy()));
+            Err(bad_file(path, format!("expected the extension .npy, .npz or .pb, found {extension}")))
         }
     }
 }

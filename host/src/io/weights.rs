@@ -109,25 +109,25 @@ mod tests {
 
     #[test]
     fn round_trips_every_element_type() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("w.safetensors");
-        let all: Vec<Tensor> =
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("w.safetensors");
+        let tensors: Vec<Tensor> =
             DType::COMPUTED.iter().map(|&d| byoc_ir::tensor::random::tensor(d, &[2, 3], 1)).collect();
-        write(&path, all.iter().enumerate().map(|(i, t)| (i.to_string(), t))).unwrap();
+        write(&path, tensors.iter().enumerate().map(|(i, t)| (i.to_string(), t))).unwrap();
         let read = read(&path).unwrap();
-        for (i, tensor) in all.iter().enumerate() {
+        for (i, tensor) in tensors.iter().enumerate() {
             assert_eq!(&read[&i.to_string()], tensor);
         }
     }
 
     #[test]
     fn rejects_damaged_files() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("w.safetensors");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("w.safetensors");
         write(&path, [("0".to_owned(), &Tensor::from_slice(&[2], &[1f32, 2.0]))]).unwrap();
-        let good = std::fs::read(&path).unwrap();
-        for length in 0..good.len() {
-            std::fs::write(&path, &good[..length]).unwrap();
+        let valid_bytes = std::fs::read(&path).unwrap();
+        for length in 0..valid_bytes.len() {
+            std::fs::write(&path, &valid_bytes[..length]).unwrap();
             assert!(read(&path).is_err(), "expected an error for {length} bytes");
         }
     }

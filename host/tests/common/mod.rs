@@ -34,8 +34,9 @@ pub fn floats(random: &mut Random, shape: &[usize]) -> Tensor {
 
 /// Creates a host-only executor for a module.
 pub fn executor(module: &Module) -> Executor {
-    let planned = plan(module, &[], &[]).unwrap();
-    Executor::new(planned.program, planned.constants, Vec::new(), Arc::new(Pool::new(2).unwrap())).unwrap()
+    let lowered_program = plan(module, &[], &[]).unwrap();
+    Executor::new(lowered_program.program, lowered_program.constants, Vec::new(), Arc::new(Pool::new(2).unwrap()))
+        .unwrap()
 }
 
 /// Plans and runs a module only on the host.
@@ -45,7 +46,7 @@ pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic
 
 /// Evaluates a data-flow module expression by expression, with the naive reference of each operator. Function literals
 /// are evaluated at their calls, as if inlined.
-pub fn naive(module: &Module, inputs: &[Tensor]) -> Vec<Tensor> {
+pub fn run_reference(module: &Module, inputs: &[Tensor]) -> Vec<Tensor> {
     let main = module.main().unwrap();
     let mut values: IndexVec<ExprId, Option<Vec<Tensor>>> = IndexVec::filled(None, module.nodes.len());
     let mut alias: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
@@ -76,12 +77,12 @@ pub fn naive(module: &Module, inputs: &[Tensor]) -> Vec<Tensor> {
             Expr::Tuple(fields) => fields.iter().flat_map(|&f| get(values, alias, module, f)).collect(),
             Expr::Project { tuple, index } => {
                 let fields = module.ty(*tuple).as_tuple().unwrap();
-                let leaves = |ty: &byoc_ir::ir::Type| ty.as_tuple().map_or(1, |fields| fields.len());
-                let skip: usize = fields[..*index as usize].iter().map(leaves).sum();
+                let leaf_count = |ty: &byoc_ir::ir::Type| ty.as_tuple().map_or(1, |fields| fields.len());
+                let skip: usize = fields[..*index as usize].iter().map(leaf_count).sum();
                 get(values, alias, module, *tuple)
                     .into_iter()
                     .skip(skip)
-                    .take(leaves(&fields[*index as usize]))
+                    .take(leaf_count(&fields[*index as usize]))
                     .collect()
             }
             Expr::Call(call) => match call.callee {

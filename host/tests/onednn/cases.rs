@@ -30,7 +30,7 @@ pub struct Case {
 impl Case {
     /// Creates a case with an empty module.
     pub fn new(name: &str, seed: u64) -> Case {
-        let salt: u64 = name.bytes().fold(7, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        let name_hash: u64 = name.bytes().fold(7, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
         Case {
             name: name.to_owned(),
             seed,
@@ -39,7 +39,7 @@ impl Case {
             builder: Builder::default(),
             params: Vec::new(),
             body: None,
-            random: Random::new(salt ^ (seed << 20)),
+            random: Random::new(name_hash ^ (seed << 20)),
         }
     }
 
@@ -52,19 +52,19 @@ impl Case {
         builder.module
     }
 
-    /// Draws an integer between `from` and `to`, inclusive.
-    pub fn int(&mut self, from: usize, to: usize) -> usize {
-        from + (self.random.next_u64() % (to - from + 1) as u64) as usize
+    /// Draws an integer between `min` and `max`, inclusive.
+    pub fn int(&mut self, min: usize, max: usize) -> usize {
+        min + (self.random.next_u64() % (max - min + 1) as u64) as usize
     }
 
-    /// Returns true with probability 1 / `one_in`.
-    pub fn chance(&mut self, one_in: usize) -> bool {
-        self.int(1, one_in) == 1
+    /// Returns true with probability 1 / `n`.
+    pub fn chance(&mut self, n: usize) -> bool {
+        self.int(1, n) == 1
     }
 
-    /// Draws an element of `from`.
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.int(0, from.len() - 1)]
+    /// Draws an element of `items`.
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.int(0, items.len() - 1)]
     }
 
     /// Draws a number in [0, 1).
@@ -167,8 +167,8 @@ impl Case {
                 self.with_scalar("multiply", product, 0.5)
             }
             1 => {
-                let half = self.with_scalar("multiply", x, 0.5);
-                self.op("multiply", &[gate, half], &[])
+                let half_x = self.with_scalar("multiply", x, 0.5);
+                self.op("multiply", &[gate, half_x], &[])
             }
             _ => {
                 let gate = self.with_scalar("multiply", gate, 0.5);
@@ -184,13 +184,13 @@ impl Case {
             let square = self.op("multiply", &[x, x], &[]);
             self.op("multiply", &[square, x], &[])
         };
-        let scaled = self.with_scalar("multiply", cube, 0.044_715);
-        let sum = self.op("add", &[x, scaled], &[]);
+        let scaled_cube = self.with_scalar("multiply", cube, 0.044_715);
+        let sum = self.op("add", &[x, scaled_cube], &[]);
         let inner = self.with_scalar("multiply", sum, 0.797_884_6);
         let tanh = self.op("tanh", &[inner], &[]);
         let gate = self.with_scalar("add", tanh, 1.0);
-        let half = self.with_scalar("multiply", x, 0.5);
-        self.op("multiply", &[half, gate], &[])
+        let half_x = self.with_scalar("multiply", x, 0.5);
+        self.op("multiply", &[half_x, gate], &[])
     }
 
     /// Adds a bias along `axis`, in one of Relay's two representations, or none.
@@ -203,9 +203,9 @@ impl Case {
                 self.op("nn.bias_add", &[x, bias], &[("axis", (axis as i64).into())])
             }
             _ => {
-                let mut along = vec![1; shape.len() - axis];
-                along[0] = shape[axis];
-                let bias = self.constant(&along);
+                let mut broadcast_shape = vec![1; shape.len() - axis];
+                broadcast_shape[0] = shape[axis];
+                let bias = self.constant(&broadcast_shape);
                 let args = if self.chance(2) { [x, bias] } else { [bias, x] };
                 self.op("add", &args, &[])
             }
@@ -233,29 +233,32 @@ pub fn ints_attr(values: &[usize]) -> AttrValue {
     AttrValue::ints(values.iter().map(|&v| v as i64))
 }
 
-fn convolution(c: &mut Case, axes: usize, groups: usize, per_group: usize, transposed: bool) {
-    let most = [24, 12, 7][axes - 1];
+fn convolution(c: &mut Case, axes: usize, groups: usize, per_group: usize, is_transposed: bool) {
+    let max_extent = [24, 12, 7][axes - 1];
     let mut data = vec![c.int(1, 2), groups * per_group];
     let mut kernel = Vec::new();
     let (mut strides, mut dilation, mut padding) = (Vec::new(), Vec::new(), vec![0; 2 * axes]);
     for i in 0..axes {
         kernel.push(c.pick(&[1, 1, 2, 3, 3, 5]));
         strides.push(c.pick(&[1, 1, 2, 3]));
-        dilation.push(if transposed { 1 } else { c.pick(&[1, 1, 1, 2]) });
-        let reach = (kernel[i] - 1) * dilation[i] + 1;
-        let most_padding = if transposed { kernel[i] - 1 } else { reach - 1 };
+        dilation.push(if is_transposed { 1 } else { c.pick(&[1, 1, 1, 2]) });
+        let kernel_extent = (kernel[i] - 1) * dilation[i] + 1;
+        let most_padding = if is_transposed { kernel[i] - 1 } else { kernel_extent - 1 };
         padding[i] = c.int(0, most_padding);
         padding[axes + i] = if c.chance(2) { padding[i] } else { c.int(0, most_padding) };
-        let least = (reach + usize::from(transposed)).saturating_sub(padding[i] + padding[axes + i]).max(1);
-        let least = if transposed { 2 } else { least };
-        data.push(c.int(least, least + most));
+        let min_extent =
+            (kernel_extent + usize::from(is_transposed)).saturating_sub(padding[i] + padding[axes + i]).max(1);
+        let min_extent = if is_transposed { 2 } else { min_extent };
+        data.push(c.int(min_extent, min_extent + max_extent));
     }
     let out = c.pick(&[1, 2, 4, 5, 8, 16]);
     let x = c.input(&data);
-    let shape: Vec<usize> =
-        if transposed { [data[1], out] } else { [out * groups, per_group] }.into_iter().chain(kernel.clone()).collect();
+    let shape: Vec<usize> = if is_transposed { [data[1], out] } else { [out * groups, per_group] }
+        .into_iter()
+        .chain(kernel.clone())
+        .collect();
     let w = if c.chance(10) { c.input(&shape) } else { c.constant(&shape) };
-    let name = format!("nn.conv{axes}d{}", if transposed { "_transpose" } else { "" });
+    let name = format!("nn.conv{axes}d{}", if is_transposed { "_transpose" } else { "" });
     let attrs = [
         ("strides", ints_attr(&strides)),
         ("padding", ints_attr(&padding)),
@@ -269,10 +272,10 @@ fn convolution(c: &mut Case, axes: usize, groups: usize, per_group: usize, trans
     c.set_result(y);
 }
 
-fn grouped(c: &mut Case, axes: usize, transposed: bool) {
+fn grouped(c: &mut Case, axes: usize, is_transposed: bool) {
     let groups = c.pick(&[1, 1, 1, 2, 3]);
     let per_group = c.pick(&[1, 2, 3, 4, 8, 16]);
-    convolution(c, axes, groups, per_group, transposed);
+    convolution(c, axes, groups, per_group, is_transposed);
 }
 
 pub fn convolution_1d(c: &mut Case) {
@@ -292,24 +295,24 @@ pub fn three_by_three(c: &mut Case) {
     let mut x = c.input(&[images, channels, height, width]);
     if c.chance(3) {
         // Slices the data from a tensor with more channels, which makes the data strided.
-        let all = c.input(&[images, channels + 8, height, width]);
-        let more = c.op("tanh", &[all], &[]);
+        let full_input = c.input(&[images, channels + 8, height, width]);
+        let activated = c.op("tanh", &[full_input], &[]);
         let begin = c.int(0, 8);
         let attrs = [
             ("begin", ints_attr(&[0, begin, 0, 0])),
             ("end", ints_attr(&[images, begin + channels, height, width])),
             ("strides", ints_attr(&[1, 1, 1, 1])),
         ];
-        let some = c.op("strided_slice", &[more], &attrs);
-        x = c.op("add", &[x, some], &[]);
+        let channel_slice = c.op("strided_slice", &[activated], &attrs);
+        x = c.op("add", &[x, channel_slice], &[]);
         if c.chance(2) {
-            x = some;
+            x = channel_slice;
         }
     }
-    let rows_first = c.chance(3);
-    let shape = if rows_first { [3, 3, channels, filters] } else { [filters, channels, 3, 3] };
+    let has_rows_first = c.chance(3);
+    let shape = if has_rows_first { [3, 3, channels, filters] } else { [filters, channels, 3, 3] };
     let mut w = c.constant(&shape);
-    if rows_first {
+    if has_rows_first {
         w = c.op("transpose", &[w], &[("axes", ints_attr(&[3, 2, 0, 1]))]);
     }
     let attrs =
@@ -354,9 +357,9 @@ pub fn dense(c: &mut Case) {
 pub fn batch_matmul(c: &mut Case) {
     let (batch, m, k, n) = (c.int(1, 4), c.int(1, 12), c.int(1, 12), c.int(1, 12));
     let (ta, tb) = (c.chance(3), c.chance(2));
-    let one = c.chance(6);
+    let is_single_row = c.chance(6);
     let a = c.input(&if ta { [batch, k, m] } else { [batch, m, k] });
-    let b_shape = [if one { 1 } else { batch }, if tb { n } else { k }, if tb { k } else { n }];
+    let b_shape = [if is_single_row { 1 } else { batch }, if tb { n } else { k }, if tb { k } else { n }];
     let b = if c.chance(3) { c.constant(&b_shape) } else { c.input(&b_shape) };
     let attrs = [("transpose_a", ta.into()), ("transpose_b", tb.into())];
     let mut y = c.op("nn.batch_matmul", &[a, b], &attrs);
@@ -449,8 +452,8 @@ pub fn batch_norm(c: &mut Case) {
         ("center", c.chance(2).into()),
         ("scale", c.chance(2).into()),
     ];
-    let all = c.op("nn.batch_norm", &[x, gamma, beta, mean, variance], &attrs);
-    let y = c.builder.project(all, 0).expect("expected the result");
+    let batch_norm_results = c.op("nn.batch_norm", &[x, gamma, beta, mean, variance], &attrs);
+    let y = c.builder.project(batch_norm_results, 0).expect("expected the result");
     let y = c.activation(y);
     c.set_result(y);
 }
@@ -475,8 +478,8 @@ pub fn elementwise(c: &mut Case) {
             }
             5 => {
                 let name = c.pick(&["subtract", "add", "multiply"]);
-                let number = c.scalar(1.5);
-                c.op(name, &[number, x], &[])
+                let constant_value = c.scalar(1.5);
+                c.op(name, &[constant_value, x], &[])
             }
             _ => c.activation(x),
         };
@@ -489,8 +492,8 @@ pub fn binary(c: &mut Case) {
     let x = c.input(&shape);
     let mut other = shape.clone();
     if c.chance(2) {
-        let gone = c.int(0, other.len());
-        other.drain(..gone);
+        let removed_axis = c.int(0, other.len());
+        other.drain(..removed_axis);
         for size in &mut other {
             if c.chance(2) {
                 *size = 1;
@@ -505,8 +508,8 @@ pub fn binary(c: &mut Case) {
     } else {
         y
     };
-    let swapped = c.chance(3) && name != "divide";
-    let z = c.op(name, &if swapped { [y, x] } else { [x, y] }, &[]);
+    let is_swapped = c.chance(3) && name != "divide";
+    let z = c.op(name, &if is_swapped { [y, x] } else { [x, y] }, &[]);
     let z = c.activation(z);
     c.set_result(z);
 }
@@ -515,8 +518,8 @@ pub fn binary(c: &mut Case) {
 pub fn diamonds(c: &mut Case) {
     let shape = any_shape(c, 2..=5);
     let x = c.input(&shape);
-    let mut last = c.activation(x);
-    let mut values = vec![last];
+    let mut last_value = c.activation(x);
+    let mut values = vec![last_value];
     for _ in 0..c.int(2, 5) {
         let other = if c.chance(2) {
             c.pick(&values)
@@ -525,12 +528,12 @@ pub fn diamonds(c: &mut Case) {
             if c.chance(2) { c.input(&other) } else { c.constant(&other) }
         };
         let name = c.pick(&["add", "add", "multiply", "maximum", "minimum", "subtract"]);
-        let args = if c.chance(3) { [other, last] } else { [last, other] };
+        let args = if c.chance(3) { [other, last_value] } else { [last_value, other] };
         let y = c.op(name, &args, &[]);
-        last = if c.chance(4) { c.activation(y) } else { y };
-        values.push(last);
+        last_value = if c.chance(4) { c.activation(y) } else { y };
+        values.push(last_value);
     }
-    c.set_result(last);
+    c.set_result(last_value);
 }
 
 pub fn reductions(c: &mut Case) {
@@ -542,21 +545,21 @@ pub fn reductions(c: &mut Case) {
         axes.push(-1);
     }
     let name = c.pick(&["mean", "sum", "max", "min", "mean"]);
-    let keep = c.chance(2);
-    let y = c.op(name, &[x], &[("axis", AttrValue::ints(axes)), ("keepdims", keep.into())]);
+    let keep_dims = c.chance(2);
+    let y = c.op(name, &[x], &[("axis", AttrValue::ints(axes)), ("keepdims", keep_dims.into())]);
     c.set_result(y);
 }
 
 pub fn joins_and_views(c: &mut Case) {
     let mut shape = any_shape(c, 2..=4);
     let axis = c.int(0, shape.len() - 1);
-    let mut parts = Vec::new();
+    let mut pieces = Vec::new();
     for _ in 0..c.int(2, 4) {
         shape[axis] = c.int(1, 9);
         let part = c.input(&shape);
-        parts.push(if c.chance(2) { c.op("tanh", &[part], &[]) } else { part });
+        pieces.push(if c.chance(2) { c.op("tanh", &[part], &[]) } else { part });
     }
-    let tuple = c.builder.tuple(&parts).expect("expected a tuple");
+    let tuple = c.builder.tuple(&pieces).expect("expected a tuple");
     let mut x = c.op("concatenate", &[tuple], &[("axis", (axis as i64).into())]);
     for _ in 0..c.int(1, 4) {
         let shape = c.shape(x);
@@ -570,41 +573,42 @@ pub fn joins_and_views(c: &mut Case) {
                 c.op("transpose", &[x], &[("axes", ints_attr(&axes))])
             }
             1 => {
-                let at = c.int(0, shape.len() - 1);
-                let mut to = shape.clone();
-                if to.len() > 1 && c.chance(2) {
-                    let at = at.min(to.len() - 2);
-                    let next = to.remove(at + 1);
-                    to[at] *= next;
-                } else if to[at].is_multiple_of(2) {
-                    to[at] /= 2;
-                    to.insert(at, 2);
+                let split_axis = c.int(0, shape.len() - 1);
+                let mut target_shape = shape.clone();
+                if target_shape.len() > 1 && c.chance(2) {
+                    let split_axis = split_axis.min(target_shape.len() - 2);
+                    let next = target_shape.remove(split_axis + 1);
+                    target_shape[split_axis] *= next;
+                } else if target_shape[split_axis].is_multiple_of(2) {
+                    target_shape[split_axis] /= 2;
+                    target_shape.insert(split_axis, 2);
                 }
-                c.op("reshape", &[x], &[("newshape", ints_attr(&to))])
+                c.op("reshape", &[x], &[("newshape", ints_attr(&target_shape))])
             }
             2 => {
-                let at = c.int(0, shape.len() - 1);
-                let begin = c.int(0, shape[at] - 1);
-                let end = c.int(begin + 1, shape[at]);
+                let split_axis = c.int(0, shape.len() - 1);
+                let begin = c.int(0, shape[split_axis] - 1);
+                let end = c.int(begin + 1, shape[split_axis]);
                 let stride = c.int(1, 2);
                 let attrs = [
                     ("begin", ints_attr(&[begin])),
                     ("end", ints_attr(&[end])),
                     ("strides", ints_attr(&[stride])),
-                    ("axes", ints_attr(&[at])),
+                    ("axes", ints_attr(&[split_axis])),
                 ];
                 c.op("strided_slice", &[x], &attrs)
             }
             3 => {
-                let at = c.int(0, shape.len() - 1);
-                if shape[at] < 2 {
-                    c.op("expand_dims", &[x], &[("axis", (at as i64).into())])
+                let split_axis = c.int(0, shape.len() - 1);
+                if shape[split_axis] < 2 {
+                    c.op("expand_dims", &[x], &[("axis", (split_axis as i64).into())])
                 } else {
-                    let cut = c.int(1, shape[at] - 1);
-                    let attrs = [("indices_or_sections", ints_attr(&[cut])), ("axis", (at as i64).into())];
-                    let both = c.op("split", &[x], &attrs);
-                    let side = c.int(0, 1) as u32;
-                    c.builder.project(both, side).expect("expected a part")
+                    let split_index = c.int(1, shape[split_axis] - 1);
+                    let attrs =
+                        [("indices_or_sections", ints_attr(&[split_index])), ("axis", (split_axis as i64).into())];
+                    let split_tuple = c.op("split", &[x], &attrs);
+                    let split_side = c.int(0, 1) as u32;
+                    c.builder.project(split_tuple, split_side).expect("expected a part")
                 }
             }
             _ => c.activation(x),
@@ -637,13 +641,13 @@ pub fn attention(c: &mut Case) {
     let (batch, length, heads, width) = (c.int(1, 3), c.int(1, 9), c.int(1, 4), c.int(1, 8));
     let model = heads * width;
     let x = c.input(&[batch, length, model]);
-    let head = |c: &mut Case, axes: [usize; 4], last: [usize; 2]| {
+    let head = |c: &mut Case, axes: [usize; 4], last_value: [usize; 2]| {
         let w = c.constant(&[model, model]);
         let y = c.op("nn.dense", &[x, w], &[]);
         let y = c.bias(y, 2);
         let y = c.op("reshape", &[y], &[("newshape", ints_attr(&[batch, length, heads, width]))]);
         let y = c.op("transpose", &[y], &[("axes", ints_attr(&axes))]);
-        c.op("reshape", &[y], &[("newshape", ints_attr(&[batch * heads, last[0], last[1]]))])
+        c.op("reshape", &[y], &[("newshape", ints_attr(&[batch * heads, last_value[0], last_value[1]]))])
     };
     let q = head(c, [0, 2, 1, 3], [length, width]);
     let q = if c.chance(2) { c.with_scalar("multiply", q, 0.7) } else { q };
@@ -668,33 +672,33 @@ pub fn attention(c: &mut Case) {
 
 /// LSTM steps as unrolled by frontends, with the gates in arbitrary order, and with or without an initial state.
 pub fn lstm(c: &mut Case) {
-    let (batch, hidden, width, steps) = (c.int(1, 3), c.int(1, 40), c.int(1, 8), c.int(1, 4));
-    let (w, r) = (c.constant(&[4 * hidden, width]), c.constant(&[4 * hidden, hidden]));
+    let (batch, hidden_size, width, steps) = (c.int(1, 3), c.int(1, 40), c.int(1, 8), c.int(1, 4));
+    let (w, r) = (c.constant(&[4 * hidden_size, width]), c.constant(&[4 * hidden_size, hidden_size]));
     let mut order = [0u32, 1, 2, 3];
     for i in 0..4 {
         order.swap(i, c.int(i, 3));
     }
     let mut state = match c.chance(2) {
-        true => Some((c.input(&[batch, hidden]), c.input(&[batch, hidden]))),
+        true => Some((c.input(&[batch, hidden_size]), c.input(&[batch, hidden_size]))),
         false => None,
     };
     let mut hiddens = Vec::new();
     for _ in 0..steps {
         let x = c.input(&[batch, width]);
-        let mut sums = c.op("nn.dense", &[x, w], &[]);
-        sums = c.bias(sums, 1);
+        let mut preactivation = c.op("nn.dense", &[x, w], &[]);
+        preactivation = c.bias(preactivation, 1);
         if let Some((h, _)) = state {
             let product = c.op("nn.dense", &[h, r], &[]);
-            sums = c.op("add", &[sums, product], &[]);
+            preactivation = c.op("add", &[preactivation, product], &[]);
         }
-        let parts = c.op("split", &[sums], &[("indices_or_sections", 4.into()), ("axis", 1.into())]);
-        let gates = order.map(|i| c.builder.project(parts, i).expect("expected a part"));
+        let pieces = c.op("split", &[preactivation], &[("indices_or_sections", 4.into()), ("axis", 1.into())]);
+        let gates = order.map(|i| c.builder.project(pieces, i).expect("expected a part"));
         let [i, f, o] = [gates[0], gates[1], gates[2]].map(|gate| c.op("sigmoid", &[gate], &[]));
         let g = c.op("tanh", &[gates[3]], &[]);
         let mut cell = c.op("multiply", &[i, g], &[]);
-        if let Some((_, old)) = state {
-            let kept = c.op("multiply", &[f, old], &[]);
-            cell = c.op("add", &[kept, cell], &[]);
+        if let Some((_, previous)) = state {
+            let kept_state = c.op("multiply", &[f, previous], &[]);
+            cell = c.op("add", &[kept_state, cell], &[]);
         }
         let curve = c.op("tanh", &[cell], &[]);
         let h = c.op("multiply", &[o, curve], &[]);
@@ -704,66 +708,74 @@ pub fn lstm(c: &mut Case) {
     // The last cell state is sometimes an output as well.
     hiddens.extend(state.map(|(_, cell)| cell).filter(|_| c.chance(2)));
     let tuple = c.builder.tuple(&hiddens).expect("expected a tuple");
-    let all = c.op("stack", &[tuple], &[("axis", 0.into())]);
-    c.set_result(all);
+    let batch_norm = c.op("stack", &[tuple], &[("axis", 0.into())]);
+    c.set_result(batch_norm);
 }
 
 /// GRU steps as unrolled by frontends, with the reset gate after or before the recurrent matrix product, with or
 /// without an initial state, and with or without biases.
 pub fn gru(c: &mut Case) {
-    let (batch, hidden, width, steps) = (c.int(1, 3), c.int(1, 40), c.int(1, 8), c.int(1, 4));
-    let (behind, biased) = (c.chance(2), c.chance(2));
-    let (w, r) = (c.constant(&[3 * hidden, width]), c.constant(&[3 * hidden, hidden]));
-    let bias = c.constant(&[3 * hidden]);
-    let mut state = if c.chance(2) { Some(c.input(&[batch, hidden])) } else { None };
-    let part = |c: &mut Case, x: ExprId, from: usize, to: usize| {
-        let attrs = [("begin", ints_attr(&[from])), ("end", ints_attr(&[to])), ("axes", ints_attr(&[1]))];
+    let (batch, hidden_size, width, steps) = (c.int(1, 3), c.int(1, 40), c.int(1, 8), c.int(1, 4));
+    let (linear_before_reset, has_bias) = (c.chance(2), c.chance(2));
+    let (w, r) = (c.constant(&[3 * hidden_size, width]), c.constant(&[3 * hidden_size, hidden_size]));
+    let bias = c.constant(&[3 * hidden_size]);
+    let mut state = if c.chance(2) { Some(c.input(&[batch, hidden_size])) } else { None };
+    let part = |c: &mut Case, x: ExprId, begin: usize, target_shape: usize| {
+        let attrs = [("begin", ints_attr(&[begin])), ("end", ints_attr(&[target_shape])), ("axes", ints_attr(&[1]))];
         c.op("strided_slice", &[x], &attrs)
     };
-    let parts = |c: &mut Case, x: ExprId, count: usize| -> Vec<ExprId> {
-        let all = c.op("split", &[x], &[("indices_or_sections", (count as i64).into()), ("axis", 1.into())]);
-        (0..count).map(|i| c.builder.project(all, i as u32).expect("expected a part")).collect()
+    let pieces = |c: &mut Case, x: ExprId, count: usize| -> Vec<ExprId> {
+        let batch_norm = c.op("split", &[x], &[("indices_or_sections", (count as i64).into()), ("axis", 1.into())]);
+        (0..count).map(|i| c.builder.project(batch_norm, i as u32).expect("expected a part")).collect()
     };
     let mut hiddens = Vec::new();
     for _ in 0..steps {
         let x = c.input(&[batch, width]);
-        let projected = c.op("nn.dense", &[x, w], &[]);
-        let (update, inner) = if behind {
+        let projection = c.op("nn.dense", &[x, w], &[]);
+        let (update, inner) = if linear_before_reset {
             let product = match state {
-                Some(old) => {
-                    let all = c.op("nn.dense", &[old, r], &[]);
-                    Some(if biased { c.op("nn.bias_add", &[all, bias], &[("axis", 1.into())]) } else { all })
+                Some(previous) => {
+                    let batch_norm = c.op("nn.dense", &[previous, r], &[]);
+                    Some(if has_bias {
+                        c.op("nn.bias_add", &[batch_norm, bias], &[("axis", 1.into())])
+                    } else {
+                        batch_norm
+                    })
                 }
-                None if biased => Some(c.op("reshape", &[bias], &[("newshape", ints_attr(&[1, 3 * hidden]))])),
+                None if has_bias => Some(c.op("reshape", &[bias], &[("newshape", ints_attr(&[1, 3 * hidden_size]))])),
                 None => None,
             };
-            let x = parts(c, projected, 3);
-            match product.map(|product| parts(c, product, 3)) {
+            let x = pieces(c, projection, 3);
+            match product.map(|product| pieces(c, product, 3)) {
                 None => (x[0], x[2]),
                 Some(h) => {
                     let reset = c.op("add", &[x[1], h[1]], &[]);
                     let reset = c.op("sigmoid", &[reset], &[]);
-                    let kept = if c.chance(2) { [reset, h[2]] } else { [h[2], reset] };
-                    let kept = c.op("multiply", &kept, &[]);
-                    (c.op("add", &[x[0], h[0]], &[]), c.op("add", &[x[2], kept], &[]))
+                    let kept_state = if c.chance(2) { [reset, h[2]] } else { [h[2], reset] };
+                    let kept_state = c.op("multiply", &kept_state, &[]);
+                    (c.op("add", &[x[0], h[0]], &[]), c.op("add", &[x[2], kept_state], &[]))
                 }
             }
         } else {
-            let (gates, candidate) = (part(c, projected, 0, 2 * hidden), part(c, projected, 2 * hidden, 3 * hidden));
+            let (gates, candidate) =
+                (part(c, projection, 0, 2 * hidden_size), part(c, projection, 2 * hidden_size, 3 * hidden_size));
             match state {
-                None => (part(c, gates, 0, hidden), candidate),
-                Some(old) => {
+                None => (part(c, gates, 0, hidden_size), candidate),
+                Some(previous) => {
                     // The recurrent weights of all gates are one constant, whose slices must be treated as weights.
-                    let first =
-                        c.op("strided_slice", &[r], &[("begin", ints_attr(&[0])), ("end", ints_attr(&[2 * hidden]))]);
-                    let attrs = [("begin", ints_attr(&[2 * hidden])), ("end", ints_attr(&[3 * hidden]))];
+                    let first = c.op(
+                        "strided_slice",
+                        &[r],
+                        &[("begin", ints_attr(&[0])), ("end", ints_attr(&[2 * hidden_size]))],
+                    );
+                    let attrs = [("begin", ints_attr(&[2 * hidden_size])), ("end", ints_attr(&[3 * hidden_size]))];
                     let second = c.op("strided_slice", &[r], &attrs);
-                    let product = c.op("nn.dense", &[old, first], &[]);
-                    let sums = c.op("add", &[gates, product], &[]);
-                    let gates = c.op("sigmoid", &[sums], &[]);
-                    let gates = parts(c, gates, 2);
-                    let kept = c.op("multiply", &[gates[1], old], &[]);
-                    let product = c.op("nn.dense", &[kept, second], &[]);
+                    let product = c.op("nn.dense", &[previous, first], &[]);
+                    let preactivation = c.op("add", &[gates, product], &[]);
+                    let gates = c.op("sigmoid", &[preactivation], &[]);
+                    let gates = pieces(c, gates, 2);
+                    let kept_state = c.op("multiply", &[gates[1], previous], &[]);
+                    let product = c.op("nn.dense", &[kept_state, second], &[]);
                     let candidate = c.op("add", &[candidate, product], &[]);
                     let candidate = c.op("tanh", &[candidate], &[]);
                     state = Some(blend_states(c, gates[0], candidate, state));
@@ -778,25 +790,25 @@ pub fn gru(c: &mut Case) {
         hiddens.extend(state);
     }
     let tuple = c.builder.tuple(&hiddens).expect("expected a tuple");
-    let all = c.op("stack", &[tuple], &[("axis", 0.into())]);
-    c.set_result(all);
+    let batch_norm = c.op("stack", &[tuple], &[("axis", 0.into())]);
+    c.set_result(batch_norm);
 }
 
 /// Adds `(1 - z) n + z h`, sometimes in the form `n + z (h - n)`.
-fn blend_states(c: &mut Case, update: ExprId, candidate: ExprId, old: Option<ExprId>) -> ExprId {
-    if let Some(old) = old.filter(|_| c.chance(2)) {
-        let difference = c.op("subtract", &[old, candidate], &[]);
-        let scaled = c.op("multiply", &[difference, update], &[]);
-        return c.op("add", &[scaled, candidate], &[]);
+fn blend_states(c: &mut Case, update: ExprId, candidate: ExprId, previous: Option<ExprId>) -> ExprId {
+    if let Some(previous) = previous.filter(|_| c.chance(2)) {
+        let state_difference = c.op("subtract", &[previous, candidate], &[]);
+        let scaled_cube = c.op("multiply", &[state_difference, update], &[]);
+        return c.op("add", &[scaled_cube, candidate], &[]);
     }
-    let one = c.scalar(1.0);
-    let rest = c.op("subtract", &[one, update], &[]);
-    let new = c.op("multiply", &[rest, candidate], &[]);
-    match old {
+    let is_single_row = c.scalar(1.0);
+    let complement = c.op("subtract", &[is_single_row, update], &[]);
+    let new = c.op("multiply", &[complement, candidate], &[]);
+    match previous {
         None => new,
-        Some(old) => {
-            let kept = c.op("multiply", &[update, old], &[]);
-            if c.chance(2) { c.op("add", &[new, kept], &[]) } else { c.op("add", &[kept, new], &[]) }
+        Some(previous) => {
+            let kept_state = c.op("multiply", &[update, previous], &[]);
+            if c.chance(2) { c.op("add", &[new, kept_state], &[]) } else { c.op("add", &[kept_state, new], &[]) }
         }
     }
 }
@@ -804,27 +816,28 @@ fn blend_states(c: &mut Case, update: ExprId, candidate: ExprId, old: Option<Exp
 /// Channel shuffles: the channels of two branches are interleaved and split again.
 pub fn channel_shuffle(c: &mut Case) {
     let (batch, groups, channels, size) = (c.int(1, 2), c.int(2, 3), c.int(1, 10), c.int(1, 5));
-    let parts: Vec<ExprId> = (0..groups)
+    let pieces: Vec<ExprId> = (0..groups)
         .map(|_| {
             let x = c.input(&[batch, channels, size, size]);
             let w = c.constant(&[channels, channels, 1, 1]);
             if c.chance(3) { x } else { c.op("nn.conv2d", &[x, w], &[]) }
         })
         .collect();
-    let tuple = c.builder.tuple(&parts).expect("expected a tuple");
+    let tuple = c.builder.tuple(&pieces).expect("expected a tuple");
     let x = c.op("concatenate", &[tuple], &[("axis", 1.into())]);
     let x = c.op("reshape", &[x], &[("newshape", ints_attr(&[batch, groups, channels, size, size]))]);
     let x = c.op("transpose", &[x], &[("axes", ints_attr(&[0, 2, 1, 3, 4]))]);
-    let all = groups * channels;
-    let mut x = c.op("reshape", &[x], &[("newshape", ints_attr(&[batch, all, size, size]))]);
-    if all > 1 && c.chance(2) {
-        let cut = c.int(1, all - 1);
-        let both = c.op("split", &[x], &[("indices_or_sections", ints_attr(&[cut])), ("axis", 1.into())]);
-        let side = c.int(0, 1);
-        x = c.builder.project(both, side as u32).expect("expected a part");
+    let batch_norm = groups * channels;
+    let mut x = c.op("reshape", &[x], &[("newshape", ints_attr(&[batch, batch_norm, size, size]))]);
+    if batch_norm > 1 && c.chance(2) {
+        let split_index = c.int(1, batch_norm - 1);
+        let split_tuple =
+            c.op("split", &[x], &[("indices_or_sections", ints_attr(&[split_index])), ("axis", 1.into())]);
+        let split_side = c.int(0, 1);
+        x = c.builder.project(split_tuple, split_side as u32).expect("expected a part");
     }
-    let left = c.shape(x)[1];
-    let w = c.constant(&[3, left, 1, 1]);
+    let channel_count = c.shape(x)[1];
+    let w = c.constant(&[3, channel_count, 1, 1]);
     let y = c.op("nn.conv2d", &[x, w], &[]);
     c.set_result(y);
 }
@@ -881,29 +894,29 @@ pub fn masked_rows(case: &mut Case) {
     let x = case.input(&[batch, rows, columns]);
     let mask: Vec<f32> = (0..batch * rows)
         .flat_map(|row| {
-            let all = row == 0 || case.chance(3);
-            (0..columns).map(|_| if all || case.chance(4) { f32::NEG_INFINITY } else { 0.0 }).collect::<Vec<_>>()
+            let batch_norm = row == 0 || case.chance(3);
+            (0..columns).map(|_| if batch_norm || case.chance(4) { f32::NEG_INFINITY } else { 0.0 }).collect::<Vec<_>>()
         })
         .collect();
     let mask = case.builder.constant(Tensor::from_slice(&[batch, rows, columns], &mask));
     let masked = case.op("add", &[x, mask], &[]);
-    let soft = case.op("nn.softmax", &[masked], &[("axis", (-1).into())]);
-    let nan = case.op("isnan", &[soft], &[]);
-    let number = case.pick(&[0.0, -1.5]);
-    let number = case.scalar(number);
-    let mut result = case.op("where", &[nan, number, soft], &[]);
+    let softmax = case.op("nn.softmax", &[masked], &[("axis", (-1).into())]);
+    let nan = case.op("isnan", &[softmax], &[]);
+    let constant_value = case.pick(&[0.0, -1.5]);
+    let constant_value = case.scalar(constant_value);
+    let mut result = case.op("where", &[nan, constant_value, softmax], &[]);
     if case.chance(2) {
         let values = case.input(&[batch, 5, columns]);
         result = case.op("nn.batch_matmul", &[result, values], &[("transpose_b", true.into())]);
     }
     if case.chance(3) {
         // A second consumer reads the unguarded softmax.
-        let turned = case.op("transpose", &[soft], &[("axes", ints_attr(&[0, 2, 1]))]);
-        let nan = case.op("isnan", &[turned], &[]);
-        let number = case.scalar(2.0);
-        let guarded = case.op("where", &[nan, number, turned], &[]);
-        let both = case.builder.tuple(&[result, guarded]).expect("expected a tuple");
-        return case.set_result(both);
+        let transposed = case.op("transpose", &[softmax], &[("axes", ints_attr(&[0, 2, 1]))]);
+        let nan = case.op("isnan", &[transposed], &[]);
+        let constant_value = case.scalar(2.0);
+        let guarded = case.op("where", &[nan, constant_value, transposed], &[]);
+        let split_tuple = case.builder.tuple(&[result, guarded]).expect("expected a tuple");
+        return case.set_result(split_tuple);
     }
     case.set_result(result);
 }

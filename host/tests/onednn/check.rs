@@ -18,7 +18,7 @@ pub struct Bench {
     session: Session,
     codegen: Arc<dyn Codegen>,
     loader: Arc<dyn Loader>,
-    _folder: tempfile::TempDir,
+    _temp_dir: tempfile::TempDir,
 }
 
 /// 64 bytes of tensor memory, with the tensor alignment of the host.
@@ -30,11 +30,11 @@ impl Bench {
     /// Loads the backend; `None` if oneDNN is not installed.
     pub fn new() -> Option<Bench> {
         byoc_test_support::onednn()?;
-        let folder = byoc_test_support::plugin_dir(&["dnnl"]);
-        let session = Session::new(&[folder.path().to_owned()], 2).unwrap_or_else(|_| panic!("cannot start a session"));
+        let dir = byoc_test_support::plugin_dir(&["dnnl"]);
+        let session = Session::new(&[dir.path().to_owned()], 2).unwrap_or_else(|_| panic!("cannot start a session"));
         let codegen = session.registry.codegen("dnnl").unwrap_or_else(|_| panic!("cannot find the backend")).0;
         let loader = session.registry.loader("dnnl_json", "dnnl").expect("expected the loader");
-        Some(Bench { session, codegen, loader, _folder: folder })
+        Some(Bench { session, codegen, loader, _temp_dir: dir })
     }
 
     /// Builds the graph of a module and returns it if the backend supports it, otherwise the refusal.
@@ -75,44 +75,44 @@ impl Bench {
         let case_tolerance = *tolerance;
         let (module, inputs) = (case.module(), inputs.clone());
         let text = byoc_ir::text::print(&module, &byoc_ir::text::PrintOptions::default()).text;
-        let what = format!("{name}, seed {seed}:\n{text}");
+        let context = format!("{name}, seed {seed}:\n{text}");
         let (graph, constants) = self.graph(&module)?;
         let executable = self.load(&graph, &constants);
-        let expected = support::run(&module, &inputs).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let expected = support::run(&module, &inputs).unwrap_or_else(|error| panic!("{context}: {error}"));
         // The second run detects state that the first run left behind.
         let dtypes: Vec<DType> = expected.iter().map(Tensor::dtype).collect();
         for _ in 0..2 {
-            compare_within(&what, case_tolerance, &run_as(&*executable, &inputs, &dtypes), &expected);
+            compare_within(&context, case_tolerance, &run_as(&*executable, &inputs, &dtypes), &expected);
         }
         Ok(())
     }
 }
 
 /// Calls [`compare_within`] with a tolerance for the rounding error of sums.
-pub fn compare(what: &str, got: &[Tensor], expected: &[Tensor]) {
-    compare_within(what, 2e-5, got, expected);
+pub fn compare(context: &str, actual: &[Tensor], expected: &[Tensor]) {
+    compare_within(context, 2e-5, actual, expected);
 }
 
 /// Compares each output relative to its largest element, because small elements contain the rounding errors of large
 /// elements.
-pub fn compare_within(what: &str, tolerance: f64, got: &[Tensor], expected: &[Tensor]) {
-    assert_eq!(got.len(), expected.len(), "{what}");
-    for (k, (got, expected)) in got.iter().zip(expected).enumerate() {
-        assert_eq!(got.shape(), expected.shape(), "{what}, output {k}");
+pub fn compare_within(context: &str, tolerance: f64, actual: &[Tensor], expected: &[Tensor]) {
+    assert_eq!(actual.len(), expected.len(), "{context}");
+    for (k, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        assert_eq!(actual.shape(), expected.shape(), "{context}, output {k}");
         if tolerance == 0.0 {
-            let at = got.bytes().iter().zip(expected.bytes()).position(|(a, b)| a != b);
-            let at = at.map(|byte| byte / got.dtype().size());
-            let value = |t: &Tensor| at.map(|at| t.view().to_f64s()[at]);
-            let (a, b) = (value(got), value(expected));
-            assert!(at.is_none(), "{what}, output {k}, element {at:?}: expected {b:?}, found {a:?}");
+            let position = actual.bytes().iter().zip(expected.bytes()).position(|(a, b)| a != b);
+            let position = position.map(|byte| byte / actual.dtype().size());
+            let value = |t: &Tensor| position.map(|position| t.view().to_f64s()[position]);
+            let (a, b) = (value(actual), value(expected));
+            assert!(position.is_none(), "{context}, output {k}, element {position:?}: expected {b:?}, found {a:?}");
         }
-        let (a, b) = (got.view().to_f64s(), expected.view().to_f64s());
-        let largest = b.iter().fold(1e-20f64, |most, v| most.max(v.abs()));
+        let (a, b) = (actual.view().to_f64s(), expected.view().to_f64s());
+        let largest = b.iter().fold(1e-20f64, |max_abs, v| max_abs.max(v.abs()));
         for (i, (a, b)) in a.iter().zip(&b).enumerate() {
             let error = (a - b).abs() / largest;
             assert!(
                 error <= tolerance || (a.is_nan() && b.is_nan()),
-                "{what}, output {k}, element {i}: expected {b}, found {a}"
+                "{context}, output {k}, element {i}: expected {b}, found {a}"
             );
         }
     }
@@ -126,14 +126,14 @@ pub fn run(executable: &dyn Executable, inputs: &[Tensor]) -> Vec<Tensor> {
 /// Runs an executable whose outputs have the element types `dtypes`.
 pub fn run_as(executable: &dyn Executable, inputs: &[Tensor], dtypes: &[DType]) -> Vec<Tensor> {
     let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
-    let prepared = executable.prepare(&dims).unwrap_or_else(|error| panic!("{error}"));
+    let plan = executable.prepare(&dims).unwrap_or_else(|error| panic!("{error}"));
     let refs: Vec<TensorRef<'_>> =
         inputs.iter().map(|t| TensorRef::new(dtype_to_api(t.dtype()), t.shape(), t.bytes())).collect();
-    let mut shapes: Vec<Vec<usize>> = prepared.outputs.iter().map(|o| o.dims.to_vec()).collect();
+    let mut shapes: Vec<Vec<usize>> = plan.outputs.iter().map(|o| o.dims.to_vec()).collect();
     // The memory is filled with NaN, which exposes reads of uninitialized elements.
     let mut memory: Vec<Vec<Line>> =
         shapes.iter().map(|shape| vec![Line([0xff; 64]); (shape.iter().product::<usize>() * 4).div_ceil(64)]).collect();
-    let mut workspace = vec![Line([0xff; 64]); prepared.workspace.div_ceil(64)];
+    let mut workspace = vec![Line([0xff; 64]); plan.workspace.div_ceil(64)];
     let bytes = |lines: &mut [Line], len: usize| {
         // SAFETY: `lines` borrows plain bytes without padding exclusively, and every caller below allocated at least
         // `len` of them.
@@ -148,8 +148,8 @@ pub fn run_as(executable: &dyn Executable, inputs: &[Tensor], dtypes: &[DType]) 
             TensorMut::new(dtype_to_api(*dtype), shape, bytes(lines, len))
         })
         .collect();
-    let workspace = bytes(&mut workspace, prepared.workspace);
-    let call = Call { inputs: &refs, outputs: &mut outputs, workspace, plan: prepared.plan };
+    let workspace = bytes(&mut workspace, plan.workspace);
+    let call = Call { inputs: &refs, outputs: &mut outputs, workspace, plan: plan.plan };
     executable.run(call).unwrap_or_else(|error| panic!("{error}"));
     drop(outputs);
     shapes

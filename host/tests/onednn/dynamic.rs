@@ -16,43 +16,44 @@ fn layer(batch: Dim, length: Dim) -> Module {
     let scalar = |b: &mut Builder, v: f32| b.constant(Tensor::scalar(v));
     let (w1, b1) = (constant(&mut b, &[40, 24], 1), constant(&mut b, &[40], 2));
     let (w2, gamma, beta) = (constant(&mut b, &[24, 40], 3), constant(&mut b, &[24], 4), constant(&mut b, &[24], 5));
-    let plain = |b: &mut Builder, name: &str, args: &[_]| b.op(name, args, Attrs::none()).unwrap();
-    let h = plain(&mut b, "nn.dense", &[x, w1]);
-    let h = plain(&mut b, "add", &[b1, h]);
+    let unary = |b: &mut Builder, name: &str, args: &[_]| b.op(name, args, Attrs::none()).unwrap();
+    let h = unary(&mut b, "nn.dense", &[x, w1]);
+    let h = unary(&mut b, "add", &[b1, h]);
     let root = scalar(&mut b, std::f32::consts::SQRT_2);
-    let d = plain(&mut b, "divide", &[h, root]);
-    let e = plain(&mut b, "erf", &[d]);
-    let one = scalar(&mut b, 1.0);
-    let e = plain(&mut b, "add", &[e, one]);
-    let m = plain(&mut b, "multiply", &[h, e]);
-    let half = scalar(&mut b, 0.5);
-    let m = plain(&mut b, "multiply", &[m, half]);
-    let y = plain(&mut b, "nn.dense", &[m, w2]);
-    let y = plain(&mut b, "add", &[y, x]);
+    let d = unary(&mut b, "divide", &[h, root]);
+    let e = unary(&mut b, "erf", &[d]);
+    let one_value = scalar(&mut b, 1.0);
+    let e = unary(&mut b, "add", &[e, one_value]);
+    let m = unary(&mut b, "multiply", &[h, e]);
+    let half_value = scalar(&mut b, 0.5);
+    let m = unary(&mut b, "multiply", &[m, half_value]);
+    let y = unary(&mut b, "nn.dense", &[m, w2]);
+    let y = unary(&mut b, "add", &[y, x]);
     let y = b.op("nn.layer_norm", &[y, gamma, beta], Attrs::new([("epsilon", AttrValue::Float(1e-5))])).unwrap();
     b.define("main", &[x], y).unwrap();
     b.module
 }
 
-fn open() -> Module {
+fn open_module() -> Module {
     layer(Dim::symbol("batch"), Dim::symbol("length"))
 }
 
 #[test]
 fn runs_region_with_every_batch_and_length() {
     let Some(bench) = Bench::new() else { return };
-    let (graph, constants) = bench.graph(&open()).unwrap();
+    let (graph, constants) = bench.graph(&open_module()).unwrap();
     let executable = bench.load(&graph, &constants);
     for (batch, length) in [(1, 7), (3, 128), (8, 33), (1, 7), (5, 1)] {
         let input = random::tensor(DType::F32, &[batch, length, 24], 9);
-        let fixed = layer(Dim::Fixed(batch), Dim::Fixed(length));
-        let expected = support::run(&fixed, std::slice::from_ref(&input)).unwrap();
+        let fixed_layer = layer(Dim::Fixed(batch), Dim::Fixed(length));
+        let expected = support::run(&fixed_layer, std::slice::from_ref(&input)).unwrap();
         compare(&format!("({batch}, {length})"), &run(&*executable, &[input]), &expected);
     }
-    let wrong = executable.prepare(&[&[2, 3, 25]]).expect_err("expected an error for a different width");
+    let prepare_error = executable.prepare(&[&[2, 3, 25]]).expect_err("expected an error for a different width");
     assert!(
-        wrong.message.contains("input 0: expected") && wrong.message.contains("found dimensions [2, 3, 25]"),
-        "{wrong}"
+        prepare_error.message.contains("input 0: expected")
+            && prepare_error.message.contains("found dimensions [2, 3, 25]"),
+        "{prepare_error}"
     );
 }
 

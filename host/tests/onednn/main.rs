@@ -13,17 +13,22 @@ use check::Bench;
 
 /// Runs `count` random cases of a family. At most a tenth of the cases may be refused; all supported cases must be
 /// correct.
-fn family(name: &str, count: u64, make: fn(&mut cases::Case)) {
+fn run_family(name: &str, count: u64, make: fn(&mut cases::Case)) {
     let Some(bench) = Bench::new() else { return };
-    let mut refused = Vec::new();
+    let mut refusals = Vec::new();
     for seed in 0..count {
         let mut case = cases::Case::new(name, seed);
         make(&mut case);
         if let Err(reason) = bench.check(case) {
-            refused.push(format!("seed {seed}: {reason}"));
+            refusals.push(format!("seed {seed}: {reason}"));
         }
     }
-    assert!(refused.len() as u64 * 10 <= count, "{name}: {} of {count} refused\n{}", refused.len(), refused.join("\n"));
+    assert!(
+        refusals.len() as u64 * 10 <= count,
+        "{name}: {} of {count} refused\n{}",
+        refusals.len(),
+        refusals.join("\n")
+    );
 }
 
 macro_rules! families {
@@ -31,7 +36,7 @@ macro_rules! families {
         #[test]
         fn $name() {
             if $of::is_supported() {
-                family(stringify!($name), $count, $of::$name);
+                run_family(stringify!($name), $count, $of::$name);
             }
         }
     )*};

@@ -31,8 +31,8 @@ fn byte_type(c: &mut Case) -> DType {
 
 /// Draws a zero point of type `dtype`, most often 0.
 fn zero_point(c: &mut Case, dtype: DType) -> i32 {
-    let low = if dtype == DType::I8 { -128 } else { 0 };
-    if c.chance(2) { 0 } else { low + c.int(0, 255) as i32 }
+    let min_value = if dtype == DType::I8 { -128 } else { 0 };
+    if c.chance(2) { 0 } else { min_value + c.int(0, 255) as i32 }
 }
 
 fn scalar(c: &mut Case, value: f32) -> ExprId {
@@ -43,20 +43,20 @@ fn integer(c: &mut Case, value: i32) -> ExprId {
     c.builder.constant(Tensor::scalar(value))
 }
 
-/// Draws a scale near `about`, sometimes a power of two.
-fn scale(c: &mut Case, about: f64) -> f32 {
-    let value = about * (0.3 + 2.0 * c.uniform());
+/// Draws a scale near `magnitude`, sometimes a power of two.
+fn scale(c: &mut Case, magnitude: f64) -> f32 {
+    let value = magnitude * (0.3 + 2.0 * c.uniform());
     if c.chance(6) { 2f64.powi(value.log2().round() as i32) as f32 } else { value as f32 }
 }
 
-/// Draws scales near `about`: a single per-tensor scale, or per-channel scales.
-fn scales(c: &mut Case, about: f64, places: usize) -> ExprId {
+/// Draws scales near `magnitude`: a single per-tensor scale, or per-channel scales.
+fn scales(c: &mut Case, magnitude: f64, channels: usize) -> ExprId {
     if c.chance(3) {
-        let one = scale(c, about);
-        return scalar(c, one);
+        let single_scale = scale(c, magnitude);
+        return scalar(c, single_scale);
     }
-    let values: Vec<f32> = (0..places).map(|_| scale(c, about)).collect();
-    c.builder.constant(Tensor::from_slice(&[places], &values))
+    let values: Vec<f32> = (0..channels).map(|_| scale(c, magnitude)).collect();
+    c.builder.constant(Tensor::from_slice(&[channels], &values))
 }
 
 fn str_attr(text: &str) -> AttrValue {
@@ -67,17 +67,17 @@ fn dtype_attr(dtype: DType) -> AttrValue {
     str_attr(dtype.name())
 }
 
-/// Adds a per-channel requantization, along `axis`, of integers of magnitude `about`.
-fn requantize(c: &mut Case, x: ExprId, about: f64, axis: usize, zero_in: i32, to: DType) -> ExprId {
-    let places = c.shape(x)[axis];
+/// Adds a per-channel requantization, along `axis`, of integers of magnitude `magnitude`.
+fn requantize(c: &mut Case, x: ExprId, magnitude: f64, axis: usize, input_zero: i32, output_dtype: DType) -> ExprId {
+    let channels = c.shape(x)[axis];
     let out = scale(c, 0.05);
     // The scales range from rounding every value to 0 to saturating every value.
-    let reach = c.pick(&[1.0, 40.0, 60.0, 60.0, 120.0, 3e4]);
-    let from = scales(c, f64::from(out) * reach / about, places);
-    let (zero_in, out) = (integer(c, zero_in), scalar(c, out));
-    let zero_out = zero_point(c, to);
-    let zero_out = integer(c, zero_out);
-    let mut attrs = vec![("axis", AttrValue::Int(axis as i64)), ("out_dtype", dtype_attr(to))];
+    let output_range = c.pick(&[1.0, 40.0, 60.0, 60.0, 120.0, 3e4]);
+    let input_scales = scales(c, f64::from(out) * output_range / magnitude, channels);
+    let (input_zero, out) = (integer(c, input_zero), scalar(c, out));
+    let output_zero = zero_point(c, output_dtype);
+    let output_zero = integer(c, output_zero);
+    let mut attrs = vec![("axis", AttrValue::Int(axis as i64)), ("out_dtype", dtype_attr(output_dtype))];
     match c.pick(&["", "", "UPWARD", "TONEAREST", "TOEVEN"]) {
         "" => {}
         rounding => attrs.push(("rounding", str_attr(rounding))),
@@ -86,7 +86,7 @@ fn requantize(c: &mut Case, x: ExprId, about: f64, axis: usize, zero_in: i32, to
         "" => {}
         compute => attrs.push(("compute_dtype", str_attr(compute))),
     }
-    c.op("qnn.requantize", &[x, from, zero_in, out, zero_out], &attrs)
+    c.op("qnn.requantize", &[x, input_scales, input_zero, out, output_zero], &attrs)
 }
 
 /// Adds a ReLU, a clip, or nothing.
@@ -94,30 +94,34 @@ fn bounds(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     match c.int(0, 3) {
         0 => c.op("nn.relu", &[x], &[]),
         1 => {
-            let low = if dtype == DType::U8 { c.int(0, 60) as i64 } else { c.int(0, 100) as i64 - 120 };
-            let high = c.int(60, 140) as i64;
-            c.op("clip", &[x], &[("a_min", AttrValue::Float(low as f64)), ("a_max", AttrValue::Float(high as f64))])
+            let zero_offset = if dtype == DType::U8 { c.int(0, 60) as i64 } else { c.int(0, 100) as i64 - 120 };
+            let upper = c.int(60, 140) as i64;
+            c.op(
+                "clip",
+                &[x],
+                &[("a_min", AttrValue::Float(zero_offset as f64)), ("a_max", AttrValue::Float(upper as f64))],
+            )
         }
         _ => x,
     }
 }
 
 /// Adds a quantized addition of an input of the same shape, followed by [`bounds`].
-fn residual(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
+fn add_residual(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     let shape = c.shape(x);
     let other = bytes(c, dtype, &shape);
     let other = c.input_of(other);
     let (own_scale, out_scale) = (scale(c, 0.05), scale(c, 0.08));
-    let same = c.chance(4);
-    let other_scale = if same { out_scale } else { scale(c, 0.05) };
+    let has_same_scale = c.chance(4);
+    let other_scale = if has_same_scale { out_scale } else { scale(c, 0.05) };
     let out_zero = zero_point(c, dtype);
-    let (own_zero, other_zero) = (zero_point(c, dtype), if same { out_zero } else { zero_point(c, dtype) });
-    let own = [scalar(c, own_scale), integer(c, own_zero)];
-    let beside = [scalar(c, other_scale), integer(c, other_zero)];
+    let (own_zero, other_zero) = (zero_point(c, dtype), if has_same_scale { out_zero } else { zero_point(c, dtype) });
+    let own_params = [scalar(c, own_scale), integer(c, own_zero)];
+    let other_params = [scalar(c, other_scale), integer(c, other_zero)];
     let out = [scalar(c, out_scale), integer(c, out_zero)];
     let args = match c.chance(2) {
-        true => [x, other, own[0], own[1], beside[0], beside[1], out[0], out[1]],
-        false => [other, x, beside[0], beside[1], own[0], own[1], out[0], out[1]],
+        true => [x, other, own_params[0], own_params[1], other_params[0], other_params[1], out[0], out[1]],
+        false => [other, x, other_params[0], other_params[1], own_params[0], own_params[1], out[0], out[1]],
     };
     let sum = c.op("qnn.add", &args, &[]);
     bounds(c, sum, dtype)
@@ -125,41 +129,42 @@ fn residual(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
 
 /// Adds the post-ops of an accumulation: a bias, a requantization, [`bounds`], a residual, and sometimes a
 /// dequantization.
-fn post_ops(c: &mut Case, sums: ExprId, terms: usize, axis: usize) -> ExprId {
-    let places = c.shape(sums)[axis];
-    let mut x = sums;
+fn post_ops(c: &mut Case, accumulator: ExprId, terms: usize, axis: usize) -> ExprId {
+    let channels = c.shape(accumulator)[axis];
+    let mut x = accumulator;
     if !c.chance(4) {
-        let wraps = c.chance(10);
-        let most = if wraps { 1 << 31 } else { 20_000 };
-        let values: Vec<i32> = (0..places).map(|_| (c.int(0, 2 * most - 1) as i64 - most as i64) as i32).collect();
+        let has_wraparound = c.chance(10);
+        let max_sum = if has_wraparound { 1 << 31 } else { 20_000 };
+        let values: Vec<i32> =
+            (0..channels).map(|_| (c.int(0, 2 * max_sum - 1) as i64 - max_sum as i64) as i32).collect();
         if c.chance(3) {
             let rank = c.shape(x).len();
             let mut shape = vec![1; rank - axis];
-            shape[0] = places;
+            shape[0] = channels;
             let bias = c.builder.constant(Tensor::from_slice(&shape, &values));
             x = c.op("add", &[x, bias], &[]);
         } else {
-            let bias = c.builder.constant(Tensor::from_slice(&[places], &values));
+            let bias = c.builder.constant(Tensor::from_slice(&[channels], &values));
             x = c.op("nn.bias_add", &[x, bias], &[("axis", AttrValue::Int(axis as i64))]);
         }
     }
-    let about = (terms as f64).sqrt() * 5500.0;
+    let magnitude = (terms as f64).sqrt() * 5500.0;
     if c.chance(8) {
-        let from = scales(c, 1e-3, places);
+        let input_scales = scales(c, 1e-3, channels);
         let zero = integer(c, 0);
-        return c.op("qnn.dequantize", &[x, from, zero], &[("axis", AttrValue::Int(axis as i64))]);
+        return c.op("qnn.dequantize", &[x, input_scales, zero], &[("axis", AttrValue::Int(axis as i64))]);
     }
-    let to = if c.chance(12) { DType::I32 } else { byte_type(c) };
-    let zero_in = if c.chance(12) { c.int(0, 60) as i32 - 30 } else { 0 };
-    x = requantize(c, x, about, axis, zero_in, to);
-    x = bounds(c, x, if to == DType::I32 { DType::I8 } else { to });
-    if to != DType::I32 && c.chance(3) {
-        x = residual(c, x, to);
+    let output_dtype = if c.chance(12) { DType::I32 } else { byte_type(c) };
+    let input_zero = if c.chance(12) { c.int(0, 60) as i32 - 30 } else { 0 };
+    x = requantize(c, x, magnitude, axis, input_zero, output_dtype);
+    x = bounds(c, x, if output_dtype == DType::I32 { DType::I8 } else { output_dtype });
+    if output_dtype != DType::I32 && c.chance(3) {
+        x = add_residual(c, x, output_dtype);
     }
-    if to != DType::I32 && c.chance(6) {
-        let (from, zero) = (scales(c, 0.05, places), zero_point(c, to));
+    if output_dtype != DType::I32 && c.chance(6) {
+        let (input_scales, zero) = (scales(c, 0.05, channels), zero_point(c, output_dtype));
         let zero = integer(c, zero);
-        x = c.op("qnn.dequantize", &[x, from, zero], &[("axis", AttrValue::Int(axis as i64))]);
+        x = c.op("qnn.dequantize", &[x, input_scales, zero], &[("axis", AttrValue::Int(axis as i64))]);
     }
     x
 }
@@ -177,34 +182,34 @@ struct Sizes {
 }
 
 /// Adds a convolution of `x`, or of a new input if `x` is `None`.
-fn convolve(c: &mut Case, x: Option<ExprId>, sizes: &Sizes, last: bool) -> (ExprId, usize, usize) {
+fn convolve(c: &mut Case, x: Option<ExprId>, sizes: &Sizes, channels_last: bool) -> (ExprId, usize, usize) {
     let Sizes { groups, per_group, out_per_group } = *sizes;
-    let own = x.map(|x| c.shape(x));
-    let mut data = own.clone().unwrap_or(vec![c.int(1, 2), groups * per_group, 0, 0]);
+    let own_params = x.map(|x| c.shape(x));
+    let mut data = own_params.clone().unwrap_or(vec![c.int(1, 2), groups * per_group, 0, 0]);
     let (mut kernel, mut strides, mut dilation, mut padding) = (vec![], vec![], vec![], vec![0; 4]);
     for i in 0..2 {
-        let size = if own.is_some() { data[2 + i] } else { usize::MAX };
+        let size = if own_params.is_some() { data[2 + i] } else { usize::MAX };
         kernel.push(c.pick(&[1, 1, 2, 3, 3, 5]).min(size));
         strides.push(c.pick(&[1, 1, 2, 3]));
-        dilation.push(if own.is_some() { 1 } else { c.pick(&[1, 1, 1, 2]) });
-        let reach = (kernel[i] - 1) * dilation[i] + 1;
-        padding[i] = c.int(0, reach - 1);
-        padding[2 + i] = if c.chance(2) { padding[i] } else { c.int(0, reach - 1) };
-        let least = reach.saturating_sub(padding[i] + padding[2 + i]).max(1);
-        if own.is_none() {
+        dilation.push(if own_params.is_some() { 1 } else { c.pick(&[1, 1, 1, 2]) });
+        let output_range = (kernel[i] - 1) * dilation[i] + 1;
+        padding[i] = c.int(0, output_range - 1);
+        padding[2 + i] = if c.chance(2) { padding[i] } else { c.int(0, output_range - 1) };
+        let least = output_range.saturating_sub(padding[i] + padding[2 + i]).max(1);
+        if own_params.is_none() {
             data[2 + i] = c.int(least, least + 9);
         }
     }
     let x = x.unwrap_or_else(|| {
         let dtype = byte_type(c);
-        let shape = if last { vec![data[0], data[2], data[3], data[1]] } else { data.clone() };
+        let shape = if channels_last { vec![data[0], data[2], data[3], data[1]] } else { data.clone() };
         let value = bytes(c, dtype, &shape);
         c.input_of(value)
     });
     let dtype = c.builder.module.ty(x).as_tensor().expect("expected a tensor").dtype;
-    let [zero, kernel_zero, from, kernel_scale] = parameters(c, dtype);
+    let [zero, kernel_zero, input_scales, kernel_scale] = parameters(c, dtype);
     let channels = groups * out_per_group;
-    let shape = match last {
+    let shape = match channels_last {
         true => vec![kernel[0], kernel[1], per_group, channels],
         false => vec![channels, per_group, kernel[0], kernel[1]],
     };
@@ -218,12 +223,12 @@ fn convolve(c: &mut Case, x: Option<ExprId>, sizes: &Sizes, last: bool) -> (Expr
         ("channels", AttrValue::Int(channels as i64)),
         ("kernel_size", ints_attr(&kernel)),
     ];
-    if last {
+    if channels_last {
         attrs.push(("data_layout", str_attr("NHWC")));
         attrs.push(("kernel_layout", str_attr("HWIO")));
     }
-    let sums = c.op("qnn.conv2d", &[x, weight, zero, kernel_zero, from, kernel_scale], &attrs);
-    (sums, per_group * kernel[0] * kernel[1], if last { 3 } else { 1 })
+    let accumulator = c.op("qnn.conv2d", &[x, weight, zero, kernel_zero, input_scales, kernel_scale], &attrs);
+    (accumulator, per_group * kernel[0] * kernel[1], if channels_last { 3 } else { 1 })
 }
 
 pub fn quantized_convolution(c: &mut Case) {
@@ -231,38 +236,38 @@ pub fn quantized_convolution(c: &mut Case) {
     let groups = c.pick(&[1, 1, 1, 2, 3]);
     let sizes =
         Sizes { groups, per_group: c.pick(&[1, 2, 3, 4, 8, 16, 33]), out_per_group: c.pick(&[1, 2, 4, 5, 8, 16, 40]) };
-    let last = groups == 1 && c.chance(4);
-    let (sums, terms, axis) = convolve(c, None, &sizes, last);
-    let result = post_ops(c, sums, terms, axis);
+    let channels_last = groups == 1 && c.chance(4);
+    let (accumulator, terms, axis) = convolve(c, None, &sizes, channels_last);
+    let result = post_ops(c, accumulator, terms, axis);
     c.set_result(result);
 }
 
 pub fn quantized_depthwise(c: &mut Case) {
     c.tolerance = 0.0;
     let sizes = Sizes { groups: c.pick(&[2, 3, 8, 16, 17, 32]), per_group: 1, out_per_group: c.pick(&[1, 1, 1, 2]) };
-    let (sums, terms, axis) = convolve(c, None, &sizes, false);
-    let result = post_ops(c, sums, terms, axis);
+    let (accumulator, terms, axis) = convolve(c, None, &sizes, false);
+    let result = post_ops(c, accumulator, terms, axis);
     c.set_result(result);
 }
 
-fn product(c: &mut Case, x: ExprId, units: usize, weight: Tensor) -> ExprId {
+fn product(c: &mut Case, x: ExprId, unit_count: usize, weight: Tensor) -> ExprId {
     let dtype = c.builder.module.ty(x).as_tensor().expect("expected a tensor").dtype;
-    let [zero, kernel_zero, from, kernel_scale] = parameters(c, dtype);
+    let [zero, kernel_zero, input_scales, kernel_scale] = parameters(c, dtype);
     let weight = c.builder.constant(weight);
-    let attrs = [("units", AttrValue::Int(units as i64))];
-    c.op("qnn.dense", &[x, weight, zero, kernel_zero, from, kernel_scale], &attrs)
+    let attrs = [("units", AttrValue::Int(unit_count as i64))];
+    c.op("qnn.dense", &[x, weight, zero, kernel_zero, input_scales, kernel_scale], &attrs)
 }
 
 pub fn quantized_dense(c: &mut Case) {
     c.tolerance = 0.0;
-    let (rows, terms, units) =
+    let (rows, terms, unit_count) =
         (c.pick(&[1, 1, 2, 5, 17]), c.pick(&[1, 3, 7, 16, 64, 100]), c.pick(&[1, 2, 10, 16, 33, 64, 130]));
     let dtype = byte_type(c);
     let data = bytes(c, dtype, &[rows, terms]);
     let x = c.input_of(data);
-    let weight = bytes(c, DType::I8, &[units, terms]);
-    let sums = product(c, x, units, weight);
-    let result = post_ops(c, sums, terms, 1);
+    let weight = bytes(c, DType::I8, &[unit_count, terms]);
+    let accumulator = product(c, x, unit_count, weight);
+    let result = post_ops(c, accumulator, terms, 1);
     c.set_result(result);
 }
 
@@ -271,32 +276,33 @@ pub fn quantized_large_accumulators(c: &mut Case) {
     c.tolerance = 0.0;
     let dtype = byte_type(c);
     // All data and weights are near one bound, which makes the accumulators large.
-    let near = |c: &mut Case, dtype: DType, shape: &[usize]| {
+    let near_limit = |c: &mut Case, dtype: DType, shape: &[usize]| {
         let len: usize = shape.iter().product();
         let top = if dtype == DType::U8 { 255 } else { 127 };
         let values: Vec<u8> = (0..len).map(|_| (top - c.int(0, 6) as i32) as u8).collect();
         Tensor::from_bytes(dtype, shape, &values).expect("expected one element per byte")
     };
     if c.chance(2) {
-        let (terms, units) = (c.int(1100, 2100), c.pick(&[1, 7, 16, 40]));
-        let (data, weight) = (near(c, dtype, &[3, terms]), near(c, DType::I8, &[units, terms]));
+        let (terms, unit_count) = (c.int(1100, 2100), c.pick(&[1, 7, 16, 40]));
+        let (data, weight) = (near_limit(c, dtype, &[3, terms]), near_limit(c, DType::I8, &[unit_count, terms]));
         let x = c.input_of(data);
-        let sums = product(c, x, units, weight);
-        c.set_result(sums);
+        let accumulator = product(c, x, unit_count, weight);
+        c.set_result(accumulator);
         return;
     }
     let (channels, out, size) = (c.int(120, 260), c.pick(&[4, 8, 16, 24]), c.int(3, 6));
-    let (data, weight) = (near(c, dtype, &[1, channels, size, size]), near(c, DType::I8, &[out, channels, 3, 3]));
+    let (data, weight) =
+        (near_limit(c, dtype, &[1, channels, size, size]), near_limit(c, DType::I8, &[out, channels, 3, 3]));
     let x = c.input_of(data);
     let weight = c.builder.constant(weight);
-    let [zero, kernel_zero, from, kernel_scale] = parameters(c, dtype);
+    let [zero, kernel_zero, input_scales, kernel_scale] = parameters(c, dtype);
     let attrs = [
         ("padding", ints_attr(&[1, 1])),
         ("channels", AttrValue::Int(out as i64)),
         ("kernel_size", ints_attr(&[3, 3])),
     ];
-    let sums = c.op("qnn.conv2d", &[x, weight, zero, kernel_zero, from, kernel_scale], &attrs);
-    c.set_result(sums);
+    let accumulator = c.op("qnn.conv2d", &[x, weight, zero, kernel_zero, input_scales, kernel_scale], &attrs);
+    c.set_result(accumulator);
 }
 
 /// Chains without convolutions or matrix products: quantization, requantization, additions, and dequantization.
@@ -312,37 +318,37 @@ pub fn quantized_elementwise(c: &mut Case) {
     } else {
         let mut values: Vec<f32> = (0..len).map(|_| (c.uniform() * 40.0 - 20.0) as f32).collect();
         // Special values: ties, infinities, NaN, -0 and a value that saturates.
-        let special = [0.5, -0.5, 2.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e30];
+        let special_values = [0.5, -0.5, 2.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e30];
         if c.chance(2) {
-            let at = c.int(0, len - 1);
-            values[at] = c.pick(&special);
+            let position = c.int(0, len - 1);
+            values[position] = c.pick(&special_values);
         }
         let value = c.input_of(Tensor::from_slice(&shape, &values));
-        let (to, zero) = (if c.chance(3) { 1.0 } else { scale(c, 0.1) }, zero_point(c, dtype));
-        let (to, zero) = (scalar(c, to), integer(c, zero));
+        let (output_dtype, zero) = (if c.chance(3) { 1.0 } else { scale(c, 0.1) }, zero_point(c, dtype));
+        let (output_dtype, zero) = (scalar(c, output_dtype), integer(c, zero));
         let mut attrs = vec![("out_dtype", dtype_attr(dtype))];
         if c.chance(2) {
             attrs.push(("rounding", str_attr("TOEVEN")));
         }
-        c.op("qnn.quantize", &[value, to, zero], &attrs)
+        c.op("qnn.quantize", &[value, output_dtype, zero], &attrs)
     };
-    let mut own = dtype;
+    let mut own_params = dtype;
     for _ in 0..c.int(1, 3) {
         x = match c.int(0, 2) {
-            0 => residual(c, x, own),
+            0 => add_residual(c, x, own_params),
             1 => {
-                let (axis, zero) = (c.int(0, rank - 1), zero_point(c, own));
-                own = byte_type(c);
-                requantize(c, x, 100.0, axis, zero, own)
+                let (axis, zero) = (c.int(0, rank - 1), zero_point(c, own_params));
+                own_params = byte_type(c);
+                requantize(c, x, 100.0, axis, zero, own_params)
             }
-            _ => bounds(c, x, own),
+            _ => bounds(c, x, own_params),
         };
     }
     if c.chance(2) {
         let axis = c.int(0, rank - 1);
-        let (from, zero) = (scales(c, 0.05, shape[axis]), zero_point(c, own));
+        let (input_scales, zero) = (scales(c, 0.05, shape[axis]), zero_point(c, own_params));
         let zero = integer(c, zero);
-        x = c.op("qnn.dequantize", &[x, from, zero], &[("axis", AttrValue::Int(axis as i64))]);
+        x = c.op("qnn.dequantize", &[x, input_scales, zero], &[("axis", AttrValue::Int(axis as i64))]);
     }
     c.set_result(x);
 }
@@ -351,9 +357,9 @@ pub fn quantized_elementwise(c: &mut Case) {
 pub fn quantized_blocks(c: &mut Case) {
     c.tolerance = 0.0;
     let first = Sizes { groups: 1, per_group: c.pick(&[1, 3, 8]), out_per_group: c.pick(&[4, 8, 16]) };
-    let (sums, terms, _) = convolve(c, None, &first, false);
+    let (accumulator, terms, _) = convolve(c, None, &first, false);
     let dtype = byte_type(c);
-    let x = requantize(c, sums, (terms as f64).sqrt() * 5500.0, 1, 0, dtype);
+    let x = requantize(c, accumulator, (terms as f64).sqrt() * 5500.0, 1, 0, dtype);
     let mut x = bounds(c, x, dtype);
     let shape = c.shape(x);
     if shape[2] > 1 && shape[3] > 1 && c.chance(2) {
@@ -366,14 +372,14 @@ pub fn quantized_blocks(c: &mut Case) {
         true => Sizes { groups: channels, per_group: 1, out_per_group: 1 },
         false => Sizes { groups: 1, per_group: channels, out_per_group: c.pick(&[4, 8, 12]) },
     };
-    let (sums, terms, _) = convolve(c, Some(x), &sizes, false);
-    let x = requantize(c, sums, (terms as f64).sqrt() * 5500.0, 1, 0, dtype);
-    let x = residual(c, x, dtype);
+    let (accumulator, terms, _) = convolve(c, Some(x), &sizes, false);
+    let x = requantize(c, accumulator, (terms as f64).sqrt() * 5500.0, 1, 0, dtype);
+    let x = add_residual(c, x, dtype);
     let x = c.op("nn.batch_flatten", &[x], &[]);
     let terms = c.shape(x)[1];
     let weight = bytes(c, DType::I8, &[6, terms]);
-    let sums = product(c, x, 6, weight);
-    let result = post_ops(c, sums, terms, 1);
+    let accumulator = product(c, x, 6, weight);
+    let result = post_ops(c, accumulator, terms, 1);
     c.set_result(result);
 }
 
@@ -393,19 +399,20 @@ pub fn quantized_pools_and_joins(c: &mut Case) {
             values.push(c.input_of(value));
         }
         let out = scale(c, 0.07);
-        let (mut from, mut zeros) = (vec![], vec![]);
+        let (mut input_scales, mut zeros) = (vec![], vec![]);
         let out_zero = zero_point(c, dtype);
         for _ in &values {
-            let same = c.chance(3);
-            let (own, zero) = if same { (out, out_zero) } else { (scale(c, 0.06), zero_point(c, dtype)) };
-            from.push(scalar(c, own));
+            let has_same_scale = c.chance(3);
+            let (own_params, zero) =
+                if has_same_scale { (out, out_zero) } else { (scale(c, 0.06), zero_point(c, dtype)) };
+            input_scales.push(scalar(c, own_params));
             zeros.push(integer(c, zero));
         }
         let tuple = |c: &mut Case, fields: &[ExprId]| c.builder.tuple(fields).expect("expected a tuple");
-        let (data, from, zeros) = (tuple(c, &values), tuple(c, &from), tuple(c, &zeros));
+        let (data, input_scales, zeros) = (tuple(c, &values), tuple(c, &input_scales), tuple(c, &zeros));
         let (out, out_zero) = (scalar(c, out), integer(c, out_zero));
         let attrs = [("axis", AttrValue::Int(axis as i64))];
-        x = c.op("qnn.concatenate", &[data, from, zeros, out, out_zero], &attrs);
+        x = c.op("qnn.concatenate", &[data, input_scales, zeros, out, out_zero], &attrs);
     }
     let shape = c.shape(x);
     if c.chance(4) {
@@ -414,8 +421,8 @@ pub fn quantized_pools_and_joins(c: &mut Case) {
     }
     let (mut kernel, mut strides, mut padding) = (vec![], vec![], vec![0; 4]);
     for i in 0..2 {
-        let whole = c.chance(4);
-        kernel.push(if whole { shape[2 + i] } else { c.int(1, shape[2 + i].min(4)) });
+        let is_whole = c.chance(4);
+        kernel.push(if is_whole { shape[2 + i] } else { c.int(1, shape[2 + i].min(4)) });
         strides.push(c.pick(&[1, 1, 2, 3]));
         padding[i] = c.int(0, kernel[i] - 1);
         padding[2 + i] = c.int(0, kernel[i] - 1);
@@ -426,9 +433,9 @@ pub fn quantized_pools_and_joins(c: &mut Case) {
         c.op("nn.max_pool2d", &[x], &attrs)
     } else {
         attrs.push(("count_include_pad", AttrValue::Bool(c.chance(2))));
-        let (from, to) = (scale(c, 0.05), scale(c, 0.04));
+        let (input_scales, output_dtype) = (scale(c, 0.05), scale(c, 0.04));
         let zeros = [zero_point(c, dtype), zero_point(c, dtype)];
-        let args = [x, scalar(c, from), integer(c, zeros[0]), scalar(c, to), integer(c, zeros[1])];
+        let args = [x, scalar(c, input_scales), integer(c, zeros[0]), scalar(c, output_dtype), integer(c, zeros[1])];
         c.op("qnn.avg_pool2d", &args, &attrs)
     };
     let x = bounds(c, x, dtype);
@@ -436,34 +443,34 @@ pub fn quantized_pools_and_joins(c: &mut Case) {
 }
 
 /// Draws a factor or an addend: a scalar, or per-channel values along `axis`.
-fn scalar_or_per_channel(c: &mut Case, x: ExprId, axis: usize, about: f64) -> ExprId {
+fn scalar_or_per_channel(c: &mut Case, x: ExprId, axis: usize, magnitude: f64) -> ExprId {
     let shape = c.shape(x);
     if c.chance(2) {
-        let one = scale(c, about);
-        return scalar(c, one);
+        let single_scale = scale(c, magnitude);
+        return scalar(c, single_scale);
     }
-    let values: Vec<f32> = (0..shape[axis]).map(|_| scale(c, about)).collect();
-    let mut along = vec![1; shape.len() - axis];
-    along[0] = shape[axis];
-    c.builder.constant(Tensor::from_slice(&along, &values))
+    let values: Vec<f32> = (0..shape[axis]).map(|_| scale(c, magnitude)).collect();
+    let mut broadcast_shape = vec![1; shape.len() - axis];
+    broadcast_shape[0] = shape[axis];
+    c.builder.constant(Tensor::from_slice(&broadcast_shape, &values))
 }
 
 /// Post-ops written out in floating point, with a truncating conversion at the end.
 pub fn quantized_float_post_ops(c: &mut Case) {
     c.tolerance = 0.0;
-    let (sums, terms, axis) = if c.chance(3) {
-        let (rows, terms, units) = (c.int(1, 5), c.int(1, 80), c.pick(&[1, 10, 64]));
+    let (accumulator, terms, axis) = if c.chance(3) {
+        let (rows, terms, unit_count) = (c.int(1, 5), c.int(1, 80), c.pick(&[1, 10, 64]));
         let dtype = byte_type(c);
         let data = bytes(c, dtype, &[rows, terms]);
         let x = c.input_of(data);
-        let weight = bytes(c, DType::I8, &[units, terms]);
-        (product(c, x, units, weight), terms, 1)
+        let weight = bytes(c, DType::I8, &[unit_count, terms]);
+        (product(c, x, unit_count, weight), terms, 1)
     } else {
         let sizes = Sizes { groups: c.pick(&[1, 1, 2]), per_group: c.int(1, 9), out_per_group: c.int(1, 20) };
         convolve(c, None, &sizes, false)
     };
     let real = [("dtype", str_attr("float32"))];
-    let mut x = c.op("cast", &[sums], &real);
+    let mut x = c.op("cast", &[accumulator], &real);
     if c.chance(2) {
         let bias = scalar_or_per_channel(c, x, axis, 900.0);
         let args = if c.chance(2) { [x, bias] } else { [bias, x] };
@@ -493,7 +500,7 @@ pub fn quantized_float_post_ops(c: &mut Case) {
         let zero = scalar(c, zero);
         x = c.op("add", &[x, zero], &[]);
     }
-    let to = byte_type(c);
-    let x = c.op("cast", &[x], &[("dtype", dtype_attr(to))]);
+    let output_dtype = byte_type(c);
+    let x = c.op("cast", &[x], &[("dtype", dtype_attr(output_dtype))]);
     c.set_result(x);
 }

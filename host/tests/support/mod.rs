@@ -18,9 +18,9 @@ pub fn test_data(name: &str) -> PathBuf {
 /// Returns the directories of the test models, sorted.
 pub fn model_folders() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(test_data("models")).expect("expected a readable directory of test models");
-    let mut folders: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
-    folders.sort();
-    folders
+    let mut dirs: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
+    dirs.sort();
+    dirs
 }
 
 /// Computes the outputs of `@main`, with tuples flattened.

@@ -10,7 +10,7 @@ pub(super) struct Arena {
     alignment: usize,
     size: usize,
     /// Sizes of free blocks, by offset.
-    free: BTreeMap<usize, usize>,
+    free_blocks: BTreeMap<usize, usize>,
     /// Free blocks as (size, offset).
     by_size: BTreeSet<(usize, usize)>,
 }
@@ -24,7 +24,7 @@ impl Default for Arena {
 impl Arena {
     /// Creates an arena whose offsets are multiples of `alignment`.
     pub(super) fn aligned(alignment: usize) -> Arena {
-        Arena { alignment, size: 0, free: BTreeMap::new(), by_size: BTreeSet::new() }
+        Arena { alignment, size: 0, free_blocks: BTreeMap::new(), by_size: BTreeSet::new() }
     }
 
     /// Returns the total size in bytes.
@@ -44,7 +44,7 @@ impl Arena {
             return Some(offset);
         }
         // The arena grows; a free block at its end is extended.
-        let offset = match self.free.last_key_value() {
+        let offset = match self.free_blocks.last_key_value() {
             Some((&offset, &size)) if offset + size == self.size => {
                 self.remove(offset, size);
                 offset
@@ -58,13 +58,13 @@ impl Arena {
     /// Frees the block that [`Arena::allocate`] returned for `bytes`.
     pub(super) fn free(&mut self, mut offset: usize, bytes: usize) {
         let mut size = bytes.next_multiple_of(self.alignment);
-        if let Some((&before, &length)) = self.free.range(..offset).next_back()
-            && before + length == offset
+        if let Some((&previous_offset, &length)) = self.free_blocks.range(..offset).next_back()
+            && previous_offset + length == offset
         {
-            self.remove(before, length);
-            (offset, size) = (before, size + length);
+            self.remove(previous_offset, length);
+            (offset, size) = (previous_offset, size + length);
         }
-        if let Some(&length) = self.free.get(&(offset + size)) {
+        if let Some(&length) = self.free_blocks.get(&(offset + size)) {
             self.remove(offset + size, length);
             size += length;
         }
@@ -72,12 +72,12 @@ impl Arena {
     }
 
     fn insert(&mut self, offset: usize, size: usize) {
-        self.free.insert(offset, size);
+        self.free_blocks.insert(offset, size);
         self.by_size.insert((size, offset));
     }
 
     fn remove(&mut self, offset: usize, size: usize) {
-        self.free.remove(&offset);
+        self.free_blocks.remove(&offset);
         self.by_size.remove(&(size, offset));
     }
 }

@@ -20,42 +20,46 @@ pub(super) fn assign(mut function: Function, regions: &[Region]) -> Function {
     let uses = Uses::of(&function, |instr| space_of(instr).filter(|_| is_placed(&function.registers, instr)));
     let registers = std::mem::take(&mut function.registers);
     let mut placement = Placement { registers, twins: BTreeMap::new(), copies: Vec::new() };
-    let (old, mut code, mut moved) = (std::mem::take(&mut function.code), Vec::new(), Vec::new());
+    let (old_code, mut code, mut new_positions) = (std::mem::take(&mut function.code), Vec::new(), Vec::new());
     let mut aliases: BTreeMap<Reg, OpCall> = BTreeMap::new();
     let mut jumps: Vec<(u32, usize)> = Vec::new();
-    for (at, instr) in old.into_iter().enumerate() {
+    for (position, instr) in old_code.into_iter().enumerate() {
         let space = space_of(&instr).filter(|_| is_placed(&placement.registers, &instr));
         let read = uses.host_operands(&instr, space);
-        let stays = matches!(instr, Instr::Kernel(_) | Instr::Alias(_) | Instr::Region { .. } | Instr::Free { .. });
-        let is_target = jumps.iter().any(|(to, _)| *to as usize == at);
+        let is_unmoved =
+            matches!(instr, Instr::Kernel(_) | Instr::Alias(_) | Instr::Region { .. } | Instr::Free { .. });
+        let is_target = jumps.iter().any(|(target, _)| *target as usize == position);
         // Copies are deferred until the host reads the tensor, so the device can continue in the meantime, but never
         // past a jump.
-        placement.flush(&mut code, |to| !stays || is_target || read.contains(&to));
-        moved.push(code.len() as u32);
+        placement.flush(&mut code, |target| !is_unmoved || is_target || read.contains(&target));
+        new_positions.push(code.len() as u32);
         // Twins created after a jump to this instruction do not exist here.
-        if let Some(first) = jumps.iter().filter(|(to, _)| *to as usize == at).map(|(_, from)| *from).min() {
-            placement.twins.retain(|_, (_, made)| *made < first);
-            jumps.retain(|(to, _)| *to as usize != at);
+        if let Some(first_input) =
+            jumps.iter().filter(|(target, _)| *target as usize == position).map(|(_, source)| *source).min()
+        {
+            placement.twins.retain(|_, (_, emitted)| *emitted < first_input);
+            jumps.retain(|(target, _)| *target as usize != position);
         }
         match instr {
             Instr::Region { region, inputs, outs, .. } if space.is_some() => {
-                let mut made = Made { code: &mut code, at, space: space.expect("the guard tests `space`") };
-                let inputs = inputs.iter().map(|reg| placement.input(*reg, &aliases, &mut made)).collect();
-                let twins: Vec<Reg> = outs.iter().map(|reg| placement.twin(*reg, &made)).collect();
+                let mut emitted =
+                    Emission { code: &mut code, at: position, space: space.expect("the guard tests `space`") };
+                let inputs = inputs.iter().map(|reg| placement.input(*reg, &aliases, &mut emitted)).collect();
+                let twins: Vec<Reg> = outs.iter().map(|reg| placement.new_register(*reg, &emitted)).collect();
                 code.push(Instr::Region { region, inputs, outs: twins.clone(), in_place: Vec::new() });
-                let copied = outs.iter().zip(twins).filter(|(out, _)| uses.read[out.index()]);
-                placement.copies.extend(copied.map(|(&to, from)| [from, to]));
+                let copied_outputs = outs.iter().zip(twins).filter(|(out, _)| uses.read[out.index()]);
+                placement.copies.extend(copied_outputs.map(|(&target, source)| [source, target]));
             }
             Instr::Alias(call) if is_view(&placement.registers, &call) => {
-                let (from, out) = (call.inputs().next().expect("a view has an argument"), call.outs[0]);
-                match uses.home[from.index()] {
+                let (source, out) = (call.inputs().next().expect("a view has an argument"), call.outs[0]);
+                match uses.home[source.index()] {
                     // A view of a device tensor is on the same device.
                     Some(space) => {
-                        let mut made = Made { code: &mut code, at, space };
+                        let mut emitted = Emission { code: &mut code, at: position, space };
                         aliases.insert(out, call);
-                        let twin = placement.input(out, &aliases, &mut made);
+                        let copy_reg = placement.input(out, &aliases, &mut emitted);
                         if uses.read[out.index()] {
-                            placement.copies.push([twin, out]);
+                            placement.copies.push([copy_reg, out]);
                         }
                     }
                     None => {
@@ -64,16 +68,21 @@ pub(super) fn assign(mut function: Function, regions: &[Region]) -> Function {
                     }
                 }
             }
-            Instr::Jump { to } | Instr::Branch { otherwise: to, .. } | Instr::Test { otherwise: to, .. } => {
-                jumps.push((to, at));
+            Instr::Jump { to: target }
+            | Instr::Branch { otherwise: target, .. }
+            | Instr::Test { otherwise: target, .. } => {
+                jumps.push((target, position));
                 code.push(instr);
             }
             instr => code.push(instr),
         }
     }
     for instr in &mut code {
-        if let Instr::Jump { to } | Instr::Branch { otherwise: to, .. } | Instr::Test { otherwise: to, .. } = instr {
-            *to = moved[*to as usize];
+        if let Instr::Jump { to: target }
+        | Instr::Branch { otherwise: target, .. }
+        | Instr::Test { otherwise: target, .. } = instr
+        {
+            *target = new_positions[*target as usize];
         }
     }
     (function.registers, function.code) = (placement.registers, code);
@@ -104,13 +113,13 @@ impl Uses {
         let mut read = vec![false; function.registers.len()];
         for instr in &function.code {
             let (inputs, outs) = instr.operands();
-            let (space, others) = match instr {
+            let (space, host_inputs) = match instr {
                 Instr::Alias(call) if is_view(&function.registers, call) => (home[inputs[0].index()], &inputs[1..]),
                 _ => (space_of(instr), &inputs[..]),
             };
             outs.iter().for_each(|reg| home[reg.index()] = space);
             let is_view = matches!(instr, Instr::Alias(_));
-            for reg in others {
+            for reg in host_inputs {
                 read[reg.index()] |= is_view || space.is_none() || home[reg.index()] != space;
             }
         }
@@ -122,9 +131,9 @@ impl Uses {
     /// Returns the registers that an instruction reads from host memory.
     fn host_operands(&self, instr: &Instr, space: Option<u32>) -> Vec<Reg> {
         let (mut read, _) = instr.operands();
-        let first = read.first().copied();
+        let first_input = read.first().copied();
         read.retain(|reg| match instr {
-            Instr::Alias(_) => Some(*reg) != first || self.home[reg.index()].is_none(),
+            Instr::Alias(_) => Some(*reg) != first_input || self.home[reg.index()].is_none(),
             _ => space.is_none() || self.home[reg.index()] != space,
         });
         read
@@ -137,12 +146,12 @@ fn is_view(registers: &[Register], call: &OpCall) -> bool {
         let ty = registers[reg.index()].ty.as_ref()?;
         ty.len()?.checked_mul(ty.dtype.size())
     };
-    let (Some(from), [out]) = (call.inputs().next(), &call.outs[..]) else { return false };
-    bytes(from).is_some() && bytes(from) == bytes(*out)
+    let (Some(source), [out]) = (call.inputs().next(), &call.outs[..]) else { return false };
+    bytes(source).is_some() && bytes(source) == bytes(*out)
 }
 
 /// Position of new instructions, and the device that they serve.
-struct Made<'a> {
+struct Emission<'a> {
     code: &'a mut Vec<Instr>,
     /// Index of the current instruction in the original code.
     at: usize,
@@ -159,51 +168,51 @@ struct Placement {
 }
 
 impl Placement {
-    /// Emits the deferred copies whose host register satisfies `now`.
-    fn flush(&mut self, code: &mut Vec<Instr>, now: impl Fn(Reg) -> bool) {
-        self.copies.retain(|&[from, to]| {
-            let made = now(to);
-            if made {
-                code.push(Instr::Copy { from, to });
+    /// Emits the deferred copies whose host register satisfies `is_due`.
+    fn flush(&mut self, code: &mut Vec<Instr>, is_due: impl Fn(Reg) -> bool) {
+        self.copies.retain(|&[source, target]| {
+            let emitted = is_due(target);
+            if emitted {
+                code.push(Instr::Copy { from: source, to: target });
             }
-            !made
+            !emitted
         });
     }
 
-    fn twin(&mut self, reg: Reg, made: &Made<'_>) -> Reg {
-        let twin = Reg(self.registers.len() as u32);
+    fn new_register(&mut self, reg: Reg, emitted: &Emission<'_>) -> Reg {
+        let copy_reg = Reg(self.registers.len() as u32);
         let ty = self.registers[reg.index()].ty.clone();
-        self.registers.push(Register { ty, place: Place::Device { space: made.space, offset: 0 } });
-        self.twins.insert((reg, made.space), (twin, made.at));
-        twin
+        self.registers.push(Register { ty, place: Place::Device { space: emitted.space, offset: 0 } });
+        self.twins.insert((reg, emitted.space), (copy_reg, emitted.at));
+        copy_reg
     }
 
     /// Returns the register from which a region reads an input: a twin, created by a copy or as a view of the viewed
     /// tensor's twin. Constants stay on the host.
-    fn input(&mut self, reg: Reg, aliases: &BTreeMap<Reg, OpCall>, made: &mut Made<'_>) -> Reg {
+    fn input(&mut self, reg: Reg, aliases: &BTreeMap<Reg, OpCall>, emitted: &mut Emission<'_>) -> Reg {
         if matches!(self.registers[reg.index()].place, Place::Constant(_)) {
             return reg;
         }
         // Chain of views from the input to a register that has a twin, or to the host tensor.
-        let (mut chain, mut from) = (Vec::new(), reg);
-        while !self.twins.contains_key(&(from, made.space)) {
-            let Some(call) = aliases.get(&from) else { break };
+        let (mut chain, mut source) = (Vec::new(), reg);
+        while !self.twins.contains_key(&(source, emitted.space)) {
+            let Some(call) = aliases.get(&source) else { break };
             chain.push(call);
-            from = call.inputs().next().expect("a view has an argument");
+            source = call.inputs().next().expect("a view has an argument");
         }
-        let Some(&(mut twin, _)) = self.twins.get(&(from, made.space)) else {
+        let Some(&(mut copy_reg, _)) = self.twins.get(&(source, emitted.space)) else {
             // No register of the chain is on the device, so the host view is copied.
-            let twin = self.twin(reg, made);
-            made.code.push(Instr::Copy { from: reg, to: twin });
-            return twin;
+            let copy_reg = self.new_register(reg, emitted);
+            emitted.code.push(Instr::Copy { from: reg, to: copy_reg });
+            return copy_reg;
         };
         for call in chain.into_iter().rev() {
-            let out = self.twin(call.outs[0], made);
+            let out = self.new_register(call.outs[0], emitted);
             let mut call = OpCall { outs: vec![out], in_place: None, ..call.clone() };
-            call.args[0] = Arg::One(twin);
-            made.code.push(Instr::Alias(call));
-            twin = out;
+            call.args[0] = Arg::One(copy_reg);
+            emitted.code.push(Instr::Alias(call));
+            copy_reg = out;
         }
-        twin
+        copy_reg
     }
 }

@@ -123,15 +123,15 @@ impl<'a, 'm> Emitter<'a, 'm> {
         for &param in params {
             emitter.allocate_registers(param)?;
         }
-        let own = emitter.registers.len();
-        let about = literal.and_then(|literal| unit.literals.get(&literal));
-        for &capture in about.iter().flat_map(|about| &about.captures) {
+        let first_own_register = emitter.registers.len();
+        let literal_captures = literal.and_then(|literal| unit.literals.get(&literal));
+        for &capture in literal_captures.iter().flat_map(|literal_captures| &literal_captures.captures) {
             emitter.allocate_registers(capture)?;
         }
         let count = emitter.registers.len();
-        emitter.captured = (own..count).map(|i| Reg(i as u32)).collect();
+        emitter.captured = (first_own_register..count).map(|i| Reg(i as u32)).collect();
         if let Some(literal) = literal
-            && about.is_some_and(|about| about.self_as_value)
+            && literal_captures.is_some_and(|literal_captures| literal_captures.self_as_value)
         {
             let captures = emitter.captured.clone();
             emitter.self_closure = Some(emitter.closure(emitter.context.literals[&literal], captures));
@@ -152,14 +152,14 @@ impl<'a, 'm> Emitter<'a, 'm> {
                         tasks.push(Task::Join { jumps: vec![self.code.len()], id, sym });
                         self.code.push(Instr::Jump { to: 0 });
                     }
-                    let here = self.code.len() as u32;
+                    let code_position = self.code.len() as u32;
                     if let Instr::Branch { otherwise, .. } = &mut self.code[branch] {
-                        *otherwise = here;
+                        *otherwise = code_position;
                     }
                     tasks.push(Task::Scope(cursor));
                 }
-                Task::Join { jumps, id, sym } => {
-                    for jump in jumps {
+                Task::Join { jumps: exit_jumps, id, sym } => {
+                    for jump in exit_jumps {
                         self.code[jump] = Instr::Jump { to: self.code.len() as u32 };
                     }
                     self.context.syms.set(id, sym);
@@ -170,12 +170,12 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(())
     }
 
-    fn cursor(&self, scope: ScopeId, root: ExprId, to: Target) -> Cursor {
-        let tail = match to {
+    fn cursor(&self, scope: ScopeId, root: ExprId, target: Target) -> Cursor {
+        let tail = match target {
             Target::Return => self.tail(&self.unit.scopes[scope as usize].items, root),
             Target::Regs(_) => None,
         };
-        Cursor { scope, next: 0, root, to, tail }
+        Cursor { scope, next: 0, root, to: target, tail }
     }
 
     /// Returns the index of the item in tail position: a call or branch that produces the result and is not followed by
@@ -185,8 +185,8 @@ impl<'a, 'm> Emitter<'a, 'm> {
         while let Some(other) = self.forwarded_expr(result) {
             result = other;
         }
-        let at = items.iter().rposition(|&id| id == result || !self.is_silent(id))?;
-        let takes_over = match self.context.module.expr(items[at]) {
+        let position = items.iter().rposition(|&id| id == result || !self.is_silent(id))?;
+        let is_tail_position = match self.context.module.expr(items[position]) {
             Expr::If { .. } | Expr::Match(_) => true,
             Expr::Call(call) => match call.callee {
                 Callee::Expr(callee) if matches!(self.context.module.expr(callee), Expr::Constructor(_)) => false,
@@ -195,7 +195,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             },
             _ => false,
         };
-        (items[at] == result && takes_over).then_some(at)
+        (items[position] == result && is_tail_position).then_some(position)
     }
 
     /// Returns the expression whose value `id` forwards without emitting code, if any.
@@ -224,40 +224,47 @@ impl<'a, 'm> Emitter<'a, 'm> {
     /// Emits a scope until it ends or a branch interrupts it.
     fn scope(&mut self, tasks: &mut Vec<Task>, cursor: Cursor) -> Result<(), Diagnostic> {
         let unit = self.unit;
-        let Cursor { scope, next, root, to, tail } = cursor;
+        let Cursor { scope, next, root, to: destination, tail } = cursor;
         let items = &unit.scopes[scope as usize].items;
-        for (at, &id) in items.iter().enumerate().skip(next) {
-            let is_tail = tail == Some(at);
+        for (position, &id) in items.iter().enumerate().skip(next) {
+            let is_tail = tail == Some(position);
             match self.context.module.expr(id) {
                 Expr::If { cond, then, otherwise } => {
                     let cond = self.reg(*cond)?;
-                    let (first, second) = unit.branches[&id];
+                    let (then_scope, else_scope) = unit.branches[&id];
                     let branch = self.code.len();
                     self.code.push(Instr::Branch { cond, otherwise: 0 });
                     let (target, join) = if is_tail {
                         (Target::Return, None)
                     } else {
-                        tasks.push(Task::Scope(Cursor { scope, next: at + 1, root, to, tail }));
+                        tasks.push(Task::Scope(Cursor { scope, next: position + 1, root, to: destination, tail }));
                         // Both branches write the registers of the value, so they are allocated before the branches are
                         // emitted.
                         let sym = self.allocate_registers(id)?;
                         (Target::Regs(self.flatten(sym)?), Some((id, sym)))
                     };
-                    let cursor = self.cursor(second, *otherwise, target.clone());
+                    let cursor = self.cursor(else_scope, *otherwise, target.clone());
                     tasks.push(Task::Otherwise { branch, cursor, join });
-                    tasks.push(Task::Scope(self.cursor(first, *then, target)));
+                    tasks.push(Task::Scope(self.cursor(then_scope, *then, target)));
                     return Ok(());
                 }
                 Expr::Match(_) => {
                     let (to_clauses, join) = if is_tail {
                         (Target::Return, None)
                     } else {
-                        tasks.push(Task::Scope(Cursor { scope, next: at + 1, root, to, tail }));
+                        tasks.push(Task::Scope(Cursor { scope, next: position + 1, root, to: destination, tail }));
                         let sym = self.allocate_registers(id)?;
                         (Target::Regs(self.flatten(sym)?), Some(sym))
                     };
-                    let (failed, jumps) = (Vec::new(), Vec::new());
-                    tasks.push(Task::Clause(Clauses { id, next: 0, failed, jumps, to: to_clauses, join }));
+                    let (failed_tests, exit_jumps) = (Vec::new(), Vec::new());
+                    tasks.push(Task::Clause(Clauses {
+                        id,
+                        next: 0,
+                        failed: failed_tests,
+                        jumps: exit_jumps,
+                        to: to_clauses,
+                        join,
+                    }));
                     return Ok(());
                 }
                 Expr::Call(call) => {
@@ -270,10 +277,15 @@ impl<'a, 'm> Emitter<'a, 'm> {
             }
         }
         let values = self.values(root)?;
-        match to {
+        match destination {
             Target::Return => self.code.push(Instr::Return { values }),
             Target::Regs(regs) => {
-                self.code.extend(values.into_iter().zip(regs).map(|(from, to)| Instr::Move { from, to }));
+                self.code.extend(
+                    values
+                        .into_iter()
+                        .zip(regs)
+                        .map(|(source_reg, destination)| Instr::Move { from: source_reg, to: destination }),
+                );
             }
         }
         Ok(())
@@ -326,8 +338,8 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 let cell = self.reg(*reference)?;
                 let values = self.values(*value)?;
                 self.code.push(Instr::RefWrite { cell, values });
-                let unit = self.tuple(Vec::new());
-                self.context.syms.set(id, unit);
+                let unit_tuple = self.tuple(Vec::new());
+                self.context.syms.set(id, unit_tuple);
             }
             // These expressions emit no code here, since their values are looked up at their uses.
             Expr::Var(_)
@@ -351,10 +363,10 @@ impl<'a, 'm> Emitter<'a, 'm> {
             state.jumps.push(self.code.len());
             self.code.push(Instr::Jump { to: 0 });
         }
-        let here = self.code.len() as u32;
+        let code_position = self.code.len() as u32;
         for test in state.failed.drain(..) {
             if let Instr::Test { otherwise, .. } = &mut self.code[test] {
-                *otherwise = here;
+                *otherwise = code_position;
             }
         }
         let Some(clause) = m.clauses.get(state.next) else {
@@ -380,16 +392,20 @@ impl<'a, 'm> Emitter<'a, 'm> {
     /// Emits the tests of a pattern and binds its variables. Returns the tests that can fail.
     fn tests(&mut self, pattern: &'m ClausePattern, data: Sym, ty: Type) -> Result<Vec<usize>, Diagnostic> {
         let mut tests = Vec::new();
-        let mut work = vec![(pattern, data, ty)];
-        while let Some((pattern, sym, ty)) = work.pop() {
+        let mut worklist = vec![(pattern, data, ty)];
+        while let Some((pattern, sym, ty)) = worklist.pop() {
             match (pattern, sym, &ty) {
                 (ClausePattern::Any, ..) => {}
                 (ClausePattern::Var(var), ..) => self.context.syms.set(*var, sym),
-                (ClausePattern::Tuple(fields), Sym::Tuple { first, len }, Type::Tuple(types))
+                (ClausePattern::Tuple(fields), Sym::Tuple { first: first_field, len }, Type::Tuple(types))
                     if len as usize == fields.len() && len as usize == types.len() =>
                 {
-                    for at in (0..fields.len()).rev() {
-                        work.push((&fields[at], self.fields[first as usize + at], types[at].clone()));
+                    for position in (0..fields.len()).rev() {
+                        worklist.push((
+                            &fields[position],
+                            self.fields[first_field as usize + position],
+                            types[position].clone(),
+                        ));
                     }
                 }
                 (ClausePattern::Constructor { name, fields }, Sym::Reg(value), Type::Adt(adt)) => {
@@ -402,16 +418,17 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     if fields.iter().all(|field| *field == ClausePattern::Any) {
                         continue;
                     }
-                    let held = &def.constructors[tag as usize].fields;
-                    let held: Vec<Type> = held.iter().map(|ty| substitute(ty, &def.params, &adt.args)).collect();
+                    let field_types = &def.constructors[tag as usize].fields;
+                    let field_types: Vec<Type> =
+                        field_types.iter().map(|ty| substitute(ty, &def.params, &adt.args)).collect();
                     let mut outs = Vec::new();
-                    for (field, ty) in fields.iter().zip(held) {
+                    for (field, ty) in fields.iter().zip(field_types) {
                         let sym = self.registers_for(&ty)?;
                         outs.extend(self.flatten(sym)?);
-                        work.push((field, sym, ty));
+                        worklist.push((field, sym, ty));
                     }
-                    let pushed = work.len() - fields.len();
-                    work[pushed..].reverse();
+                    let previous_len = worklist.len() - fields.len();
+                    worklist[previous_len..].reverse();
                     self.code.push(Instr::Fields { value, outs });
                 }
                 _ => {
@@ -514,19 +531,19 @@ impl<'a, 'm> Emitter<'a, 'm> {
 
     /// Returns the value of an expression that has been emitted or needs no code.
     fn sym(&mut self, id: ExprId) -> Result<Sym, Diagnostic> {
-        let mut at = id;
+        let mut position = id;
         let sym = loop {
-            if let Some(sym) = self.context.syms.get(at) {
+            if let Some(sym) = self.context.syms.get(position) {
                 break sym;
             }
-            if let Some(other) = self.forwarded_expr(at) {
-                at = other;
+            if let Some(other) = self.forwarded_expr(position) {
+                position = other;
                 continue;
             }
-            break match self.context.module.expr(at) {
+            break match self.context.module.expr(position) {
                 Expr::Constant(tensor) => {
-                    let index = self.context.constant(at, tensor);
-                    let ty = self.context.module.ty(at).as_tensor().cloned();
+                    let index = self.context.constant(position, tensor);
+                    let ty = self.context.module.ty(position).as_tensor().cloned();
                     let next = Reg(self.registers.len() as u32);
                     let reg = *self.constants.entry(index).or_insert(next);
                     if reg == next {
@@ -534,12 +551,14 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     }
                     Sym::Reg(reg)
                 }
-                Expr::Global(_) => Sym::Global(at),
-                Expr::Function(_) if self.literal == Some(at) => {
-                    Sym::Literal { literal: at, closure: self.self_closure }
+                Expr::Global(_) => Sym::Global(position),
+                Expr::Function(_) if self.literal == Some(position) => {
+                    Sym::Literal { literal: position, closure: self.self_closure }
                 }
                 Expr::Var(var) => return Err(not_lowerable(format!("unbound variable %{}", var.name))),
-                _ => return Err(not_lowerable(format!("expression {} is used before it has a value", at.index()))),
+                _ => {
+                    return Err(not_lowerable(format!("expression {} is used before it has a value", position.index())));
+                }
             };
         };
         self.context.syms.set(id, sym);
@@ -566,8 +585,8 @@ impl<'a, 'm> Emitter<'a, 'm> {
         while let Some(sym) = stack.pop() {
             match sym {
                 Sym::Reg(reg) => regs.push(reg),
-                Sym::Tuple { first, len } => {
-                    stack.extend(self.fields[first as usize..(first + len) as usize].iter().rev());
+                Sym::Tuple { first: first_field, len } => {
+                    stack.extend(self.fields[first_field as usize..(first_field + len) as usize].iter().rev());
                 }
                 Sym::Literal { closure: Some(closure), .. } => regs.push(closure),
                 Sym::Literal { closure: None, .. } => {
@@ -604,13 +623,13 @@ impl<'a, 'm> Emitter<'a, 'm> {
     fn registers_for(&mut self, ty: &Type) -> Result<Sym, Diagnostic> {
         let mut ty = ty;
         // Stack of the enclosing tuple types: the remaining fields, and the values of the finished fields.
-        let mut open: Vec<(&[Type], Vec<Sym>)> = Vec::new();
+        let mut pending_tuples: Vec<(&[Type], Vec<Sym>)> = Vec::new();
         let limit = self.registers.len() + MAX_LEAVES;
         Ok('all: loop {
-            let mut done = match ty {
+            let mut finished_sym = match ty {
                 Type::Tuple(fields) if fields.is_empty() => self.tuple(Vec::new()),
                 Type::Tuple(fields) => {
-                    open.push((&fields[1..], Vec::with_capacity(fields.len())));
+                    pending_tuples.push((&fields[1..], Vec::with_capacity(fields.len())));
                     ty = &fields[0];
                     continue;
                 }
@@ -633,22 +652,22 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 return Err(too_wide());
             }
             loop {
-                let Some((rest, mut fields)) = open.pop() else { break 'all done };
-                fields.push(done);
-                if let Some((next, rest)) = rest.split_first() {
-                    open.push((rest, fields));
+                let Some((remaining, mut fields)) = pending_tuples.pop() else { break 'all finished_sym };
+                fields.push(finished_sym);
+                if let Some((next, remaining)) = remaining.split_first() {
+                    pending_tuples.push((remaining, fields));
                     ty = next;
                     break;
                 }
-                done = self.tuple(fields);
+                finished_sym = self.tuple(fields);
             }
         })
     }
 
     fn tuple(&mut self, fields: Vec<Sym>) -> Sym {
-        let first = self.fields.len() as u32;
+        let first_field = self.fields.len() as u32;
         self.fields.extend(fields);
-        Sym::Tuple { first, len: self.fields.len() as u32 - first }
+        Sym::Tuple { first: first_field, len: self.fields.len() as u32 - first_field }
     }
 
     fn handle(&mut self) -> Reg {
@@ -678,18 +697,18 @@ impl<'a, 'm> Emitter<'a, 'm> {
 
 /// Returns the leaf types of a type.
 pub(super) fn leaves(ty: &Type) -> Result<Vec<&Type>, Diagnostic> {
-    let mut leaves = Vec::new();
+    let mut tensor_types = Vec::new();
     let mut stack = vec![ty];
     while let Some(ty) = stack.pop() {
         match ty {
             Type::Tuple(fields) => stack.extend(fields.iter().rev()),
-            other => leaves.push(other),
+            other => tensor_types.push(other),
         }
-        if leaves.len() > MAX_LEAVES || stack.len() > MAX_LEAVES {
+        if tensor_types.len() > MAX_LEAVES || stack.len() > MAX_LEAVES {
             return Err(too_wide());
         }
     }
-    Ok(leaves)
+    Ok(tensor_types)
 }
 
 /// Formats a pattern for a message; variables are printed as `_`.

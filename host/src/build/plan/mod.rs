@@ -153,7 +153,7 @@ impl Syms {
 
 impl<'m> Context<'m> {
     fn new(module: &'m Module, device_backends: &'m [&'m str], in_place: &'m InPlace) -> Context<'m> {
-        let nothing = Sym::Tuple { first: 0, len: 0 };
+        let empty_tuple = Sym::Tuple { first: 0, len: 0 };
         Context {
             module,
             functions: Vec::new(),
@@ -168,13 +168,13 @@ impl<'m> Context<'m> {
             constants: Vec::new(),
             constant_of: BTreeMap::new(),
             constant_at: HashMap::new(),
-            syms: Syms { stamp: 0, values: IndexVec::filled((0, nothing), module.nodes.len()) },
+            syms: Syms { stamp: 0, values: IndexVec::filled((0, empty_tuple), module.nodes.len()) },
         }
     }
 
     fn lower_global(&mut self, analyzer: &mut Analyzer<'m>, name: &Name, index: u32) -> Result<(), Diagnostic> {
         let module = self.module;
-        let named = |mut error: Diagnostic| {
+        let in_function = |mut error: Diagnostic| {
             error.message = format!("@{name}: {}", error.message);
             error
         };
@@ -185,13 +185,13 @@ impl<'m> Context<'m> {
             self.literals.insert(literal, self.functions.len() as u32);
             self.functions.push(None);
         }
-        let draft = Emitter::function(self, &unit, None, &function.params, function.body, 0).map_err(named)?;
+        let draft = Emitter::function(self, &unit, None, &function.params, function.body, 0).map_err(in_function)?;
         self.functions[index as usize] = Some(self.finish(name.to_string(), draft));
         for (i, &literal) in unit.literal_order.iter().enumerate() {
             let Expr::Function(inner) = module.expr(literal) else { continue };
             let scope = unit.literals[&literal].scope;
             let draft =
-                Emitter::function(self, &unit, Some(literal), &inner.params, inner.body, scope).map_err(named)?;
+                Emitter::function(self, &unit, Some(literal), &inner.params, inner.body, scope).map_err(in_function)?;
             self.functions[self.literals[&literal] as usize] = Some(self.finish(format!("{name}.{i}"), draft));
         }
         if let Some(&region) = self.region_of.get(name) {
@@ -260,8 +260,8 @@ impl<'m> Context<'m> {
         if !self.device_backends.contains(&backend) {
             return None;
         }
-        let known = self.spaces.iter().position(|space| space.backend == backend);
-        Some(known.unwrap_or_else(|| {
+        let space_index = self.spaces.iter().position(|space| space.backend == backend);
+        Some(space_index.unwrap_or_else(|| {
             self.spaces.push(Space { backend: backend.to_owned() });
             self.spaces.len() - 1
         }) as u32)
@@ -315,10 +315,10 @@ impl<'m> Context<'m> {
 }
 
 /// Returns the leaf types of a type, all of which must be tensors.
-fn tensors(ty: &Type, place: &str) -> Result<Vec<TensorType>, Diagnostic> {
+fn tensors(ty: &Type, location: &str) -> Result<Vec<TensorType>, Diagnostic> {
     let tensor = |leaf: &&Type| match leaf {
         Type::Tensor(tensor) => Ok((**tensor).clone()),
-        other => Err(not_lowerable(format!("{place}: expected tensors, found {other}"))),
+        other => Err(not_lowerable(format!("{location}: expected tensors, found {other}"))),
     };
     leaves(ty)?.iter().map(tensor).collect()
 }

@@ -22,7 +22,7 @@ struct Facts {
     unit: u32,
     uses: u32,
     /// Number of uses as the callee of a call.
-    called: u32,
+    call_count: u32,
     scope: Option<ScopeId>,
     /// True if the expression already has its position in the evaluation order.
     ordered: bool,
@@ -110,12 +110,12 @@ impl<'m> Analyzer<'m> {
         for &param in params {
             self.used_in(param, 0, &unit.scopes);
         }
-        self.place(body, &order, &mut unit);
+        self.place_scopes(body, &order, &mut unit);
         for &id in &order {
             let scope = self.scope(id);
             unit.scopes[scope as usize].items.push(id);
         }
-        self.capture(body, &order, &mut unit);
+        self.capture_values(body, &order, &mut unit);
         unit
     }
 
@@ -139,7 +139,7 @@ impl<'m> Analyzer<'m> {
             if let Expr::Call(call) = expr
                 && let Callee::Expr(callee) = call.callee
             {
-                self.facts(callee).called += 1;
+                self.facts(callee).call_count += 1;
             }
             expr.for_each_operand(|operand| {
                 let facts = self.facts(operand);
@@ -153,8 +153,8 @@ impl<'m> Analyzer<'m> {
 
     /// Returns true if a literal is called once and has no other use.
     fn is_inlined(&mut self, id: ExprId) -> bool {
-        let Facts { uses, called, .. } = *self.facts(id);
-        matches!(self.module.expr(id), Expr::Function(_)) && uses == 1 && called == 1
+        let Facts { uses, call_count, .. } = *self.facts(id);
+        matches!(self.module.expr(id), Expr::Function(_)) && uses == 1 && call_count == 1
     }
 
     /// Returns the expressions to evaluate, in textual order. Constants and globals are excluded, since they are
@@ -163,9 +163,9 @@ impl<'m> Analyzer<'m> {
         let module = self.module;
         let mut order = Vec::new();
         let mut stack = vec![(body, false)];
-        while let Some((id, leave)) = stack.pop() {
+        while let Some((id, is_leaving)) = stack.pop() {
             let expr = module.expr(id);
-            if leave {
+            if is_leaving {
                 order.push(id);
                 continue;
             }
@@ -174,7 +174,7 @@ impl<'m> Analyzer<'m> {
                 continue;
             }
             stack.push((id, true));
-            let first = stack.len();
+            let first_operand = stack.len();
             match expr {
                 Expr::Call(call) => {
                     let callee = match call.callee {
@@ -199,33 +199,35 @@ impl<'m> Analyzer<'m> {
                 }
                 _ => expr.for_each_operand(|operand| stack.push((operand, false))),
             }
-            stack[first..].reverse();
+            stack[first_operand..].reverse();
         }
         order
     }
 
     /// Assigns a scope to each expression, users before operands.
-    fn place(&mut self, body: ExprId, order: &[ExprId], unit: &mut Unit) {
+    fn place_scopes(&mut self, body: ExprId, order: &[ExprId], unit: &mut Unit) {
         let module = self.module;
         self.used_in(body, 0, &unit.scopes);
         for &id in order.iter().rev() {
             let scope = self.scope(id);
             match module.expr(id) {
-                Expr::If { cond, then, otherwise } => {
+                Expr::If { cond, then: then_branch, otherwise: else_branch } => {
                     let function = unit.scopes[scope as usize].function;
-                    let branches =
-                        (open(&mut unit.scopes, scope, Some(function)), open(&mut unit.scopes, scope, Some(function)));
+                    let branches = (
+                        open_scope(&mut unit.scopes, scope, Some(function)),
+                        open_scope(&mut unit.scopes, scope, Some(function)),
+                    );
                     unit.branches.insert(id, branches);
                     self.used_in(*cond, scope, &unit.scopes);
-                    self.used_in(*then, branches.0, &unit.scopes);
-                    self.used_in(*otherwise, branches.1, &unit.scopes);
+                    self.used_in(*then_branch, branches.0, &unit.scopes);
+                    self.used_in(*else_branch, branches.1, &unit.scopes);
                 }
                 Expr::Match(m) => {
                     let function = unit.scopes[scope as usize].function;
                     self.used_in(m.data, scope, &unit.scopes);
                     let mut clauses = Vec::with_capacity(m.clauses.len());
                     for clause in &m.clauses {
-                        let inner = open(&mut unit.scopes, scope, Some(function));
+                        let inner = open_scope(&mut unit.scopes, scope, Some(function));
                         clause.pattern.for_each_var(&mut |var| self.used_in(var, inner, &unit.scopes));
                         self.used_in(clause.body, inner, &unit.scopes);
                         clauses.push(inner);
@@ -236,7 +238,7 @@ impl<'m> Analyzer<'m> {
                     let inner = if self.is_inlined(id) {
                         scope
                     } else {
-                        let inner = open(&mut unit.scopes, scope, None);
+                        let inner = open_scope(&mut unit.scopes, scope, None);
                         let literal =
                             Literal { scope: inner, captures: Vec::new(), as_value: false, self_as_value: false };
                         unit.literals.insert(id, literal);
@@ -256,26 +258,30 @@ impl<'m> Analyzer<'m> {
     fn used_in(&mut self, id: ExprId, scope: ScopeId, scopes: &[Scope]) {
         let facts = self.facts(id);
         facts.scope = Some(match facts.scope {
-            Some(before) => common_ancestor(scopes, before, scope),
+            Some(earlier_scope) => common_ancestor(scopes, earlier_scope, scope),
             None => scope,
         });
     }
 
     /// Finds the values that each literal captures, and the closures that are used as values.
-    fn capture(&mut self, body: ExprId, order: &[ExprId], unit: &mut Unit) {
+    fn capture_values(&mut self, body: ExprId, order: &[ExprId], unit: &mut Unit) {
         let literal_of: HashMap<ScopeId, ExprId> =
             unit.literals.iter().map(|(&id, literal)| (literal.scope, id)).collect();
         if literal_of.is_empty() {
             return;
         }
-        let mut captured = std::collections::HashSet::new();
+        let mut captured_ids = std::collections::HashSet::new();
         let mut uses: Vec<(ExprId, ScopeId, bool)> = vec![(body, 0, false)];
         for &id in order {
             let scope = self.scope(id);
             match self.module.expr(id) {
-                Expr::If { cond, then, otherwise } => {
-                    let (first, second) = unit.branches[&id];
-                    uses.extend([(*cond, scope, false), (*then, first, false), (*otherwise, second, false)]);
+                Expr::If { cond, then: then_branch, otherwise: else_branch } => {
+                    let (first_operand, else_scope) = unit.branches[&id];
+                    uses.extend([
+                        (*cond, scope, false),
+                        (*then_branch, first_operand, false),
+                        (*else_branch, else_scope, false),
+                    ]);
                 }
                 Expr::Match(m) => {
                     uses.push((m.data, scope, false));
@@ -289,9 +295,9 @@ impl<'m> Analyzer<'m> {
                 Expr::Let { value, body, .. } => {
                     // A `let` only names its value, so a use of the variable is a use of the value. A value from an
                     // enclosing function counts as used by this function.
-                    let anywhere = self.module.expr(*value).is_closed_leaf();
+                    let is_closed = self.module.expr(*value).is_closed_leaf();
                     let function = unit.scopes[scope as usize].function;
-                    if !anywhere && unit.scopes[self.scope(*value) as usize].function != function {
+                    if !is_closed && unit.scopes[self.scope(*value) as usize].function != function {
                         uses.push((*value, scope, false));
                     }
                     uses.push((*body, scope, false));
@@ -307,26 +313,26 @@ impl<'m> Analyzer<'m> {
                 expr => expr.for_each_operand(|operand| uses.push((operand, scope, false))),
             }
         }
-        for (id, scope, called) in uses {
+        for (id, scope, call_count) in uses {
             if self.module.expr(id).is_closed_leaf() {
                 continue;
             }
             let value = unit.resolve(id);
             let home = unit.scopes[self.scope(id) as usize].function;
-            let mut at = unit.scopes[scope as usize].function;
+            let mut scope_id = unit.scopes[scope as usize].function;
             if let Some(literal) = unit.literals.get_mut(&value) {
-                match (at == literal.scope, at == home) {
-                    (true, _) if called => continue,
+                match (scope_id == literal.scope, scope_id == home) {
+                    (true, _) if call_count => continue,
                     (true, _) => {
                         literal.self_as_value = true;
                         continue;
                     }
-                    (false, true) if called => {}
+                    (false, true) if call_count => {}
                     _ => literal.as_value = true,
                 }
             }
-            while at != home {
-                let function = literal_of[&at];
+            while scope_id != home {
+                let function = literal_of[&scope_id];
                 if function == value {
                     // A function nested in the body uses the literal itself, so the body creates a closure of it.
                     if let Some(literal) = unit.literals.get_mut(&value) {
@@ -334,26 +340,30 @@ impl<'m> Analyzer<'m> {
                     }
                     break;
                 }
-                if !captured.insert((function, id)) {
+                if !captured_ids.insert((function, id)) {
                     break;
                 }
                 if let Some(literal) = unit.literals.get_mut(&function) {
                     literal.captures.push(id);
                 }
-                let parent = unit.scopes[at as usize].parent;
-                at = unit.scopes[parent as usize].function;
+                let parent = unit.scopes[scope_id as usize].parent;
+                scope_id = unit.scopes[parent as usize].function;
             }
         }
     }
 }
 
-fn open(scopes: &mut Vec<Scope>, parent: ScopeId, function: Option<ScopeId>) -> ScopeId {
+fn open_scope(scopes: &mut Vec<Scope>, parent: ScopeId, function: Option<ScopeId>) -> ScopeId {
     let id = scopes.len() as ScopeId;
     // Skew-binary skip pointers (Myers, "An applicative random-access stack", 1983).
-    let up = &scopes[parent as usize];
-    let skip = &scopes[up.skip as usize];
-    let skip = if up.depth - skip.depth == skip.depth - scopes[skip.skip as usize].depth { skip.skip } else { parent };
-    let depth = up.depth + 1;
+    let parent_scope = &scopes[parent as usize];
+    let skip = &scopes[parent_scope.skip as usize];
+    let skip = if parent_scope.depth - skip.depth == skip.depth - scopes[skip.skip as usize].depth {
+        skip.skip
+    } else {
+        parent
+    };
+    let depth = parent_scope.depth + 1;
     scopes.push(Scope { parent, skip, depth, function: function.unwrap_or(id), items: Vec::new() });
     id
 }
@@ -362,9 +372,9 @@ fn open(scopes: &mut Vec<Scope>, parent: ScopeId, function: Option<ScopeId>) -> 
 fn common_ancestor(scopes: &[Scope], mut a: ScopeId, mut b: ScopeId) -> ScopeId {
     let depth = |id: ScopeId| scopes[id as usize].depth;
     while depth(a) != depth(b) {
-        let (deep, shallow) = if depth(a) > depth(b) { (&mut a, b) } else { (&mut b, a) };
-        let scope = &scopes[*deep as usize];
-        *deep = if depth(scope.skip) >= depth(shallow) { scope.skip } else { scope.parent };
+        let (deeper, shallower) = if depth(a) > depth(b) { (&mut a, b) } else { (&mut b, a) };
+        let scope = &scopes[*deeper as usize];
+        *deeper = if depth(scope.skip) >= depth(shallower) { scope.skip } else { scope.parent };
     }
     while a != b {
         let (x, y) = (&scopes[a as usize], &scopes[b as usize]);
@@ -383,7 +393,7 @@ mod tests {
         let mut state = 1u32;
         for i in 1..500u32 {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            open(&mut scopes, (state >> 8) % i, Some(0));
+            open_scope(&mut scopes, (state >> 8) % i, Some(0));
         }
         let path = |mut id: ScopeId| {
             let mut path = vec![id];
@@ -395,9 +405,9 @@ mod tests {
         };
         for a in (0..500).step_by(7) {
             for b in (0..500).step_by(3) {
-                let (up, other) = (path(a), path(b));
-                let wanted = *up.iter().find(|id| other.contains(id)).unwrap();
-                assert_eq!(common_ancestor(&scopes, a, b), wanted);
+                let (path_up, other) = (path(a), path(b));
+                let expected = *path_up.iter().find(|id| other.contains(id)).unwrap();
+                assert_eq!(common_ancestor(&scopes, a, b), expected);
             }
         }
     }

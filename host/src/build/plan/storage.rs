@@ -15,16 +15,16 @@ use byoc_runtime::exec::program::{Function, Instr, OpCall, Place, Reg};
 /// Register classes, which consist of a register and its views and share their bytes. The index of the first register
 /// identifies the class.
 struct Classes {
-    of: Vec<u32>,
+    class_of: Vec<u32>,
     /// True if a class has to be a reference-counted value.
     value: Vec<bool>,
     /// Last instruction that reads each class.
-    last: Vec<usize>,
+    last_use: Vec<usize>,
 }
 
 impl Classes {
     fn of(&self, reg: Reg) -> usize {
-        self.of[reg.index()] as usize
+        self.class_of[reg.index()] as usize
     }
 }
 
@@ -35,8 +35,8 @@ type InPlaceOf<'a> = dyn Fn(u32) -> &'a [[u32; 2]] + 'a;
 /// Assigns a storage location to every register of a function.
 pub(super) fn assign(mut function: Function, in_place: &InPlaceOf<'_>) -> Function {
     let classes = classify(&function);
-    place(&mut function, &classes, in_place);
-    free(&mut function);
+    place_registers(&mut function, &classes, in_place);
+    insert_frees(&mut function);
     function
 }
 
@@ -53,10 +53,10 @@ fn is_sized(function: &Function, mut operands: impl Iterator<Item = Reg>) -> boo
 
 fn classify(function: &Function) -> Classes {
     let count = function.registers.len();
-    let mut of: Vec<u32> = (0..count as u32).collect();
+    let mut class_of: Vec<u32> = (0..count as u32).collect();
     // A class is a value unless a step that computes into caller-provided memory writes it.
     let mut value = vec![true; count];
-    let mut last = vec![0; count];
+    let mut last_use = vec![0; count];
     for instr in &function.code {
         match instr {
             Instr::Kernel(call) if is_sized(function, call.inputs().chain(call.outs.iter().copied())) => {
@@ -65,14 +65,15 @@ fn classify(function: &Function) -> Classes {
             Instr::Region { inputs, outs, .. } if is_sized(function, inputs.iter().chain(outs).copied()) => {
                 outs.iter().for_each(|out| value[out.index()] = false);
             }
-            Instr::Copy { to, .. } => value[to.index()] = false,
+            Instr::Copy { to: target, .. } => value[target.index()] = false,
             Instr::Alias(call) => {
-                if let (Some(from), Some(out)) = (call.inputs().next(), call.outs.first()) {
-                    let same = bytes(function, from).is_some() && bytes(function, from) == bytes(function, *out);
-                    if same {
-                        of[out.index()] = of[from.index()];
+                if let (Some(source), Some(out)) = (call.inputs().next(), call.outs.first()) {
+                    let is_same_size =
+                        bytes(function, source).is_some() && bytes(function, source) == bytes(function, *out);
+                    if is_same_size {
+                        class_of[out.index()] = class_of[source.index()];
                     } else {
-                        value[of[from.index()] as usize] = true;
+                        value[class_of[source.index()] as usize] = true;
                     }
                 }
             }
@@ -80,31 +81,31 @@ fn classify(function: &Function) -> Classes {
         }
     }
     for (i, register) in function.registers.iter().enumerate() {
-        let fixed = matches!(register.place, Place::Arena(_) | Place::Constant(_));
-        if fixed || i < function.params as usize {
-            value[of[i] as usize] = true;
+        let is_fixed = matches!(register.place, Place::Arena(_) | Place::Constant(_));
+        if is_fixed || i < function.params as usize {
+            value[class_of[i] as usize] = true;
         }
     }
-    for (at, instr) in function.code.iter().enumerate() {
+    for (position, instr) in function.code.iter().enumerate() {
         let (read, written) = instr.operands();
         // A step with unknown dimensions, or a step that retains the tensor, needs its operand as a value.
-        let keeps = match instr {
+        let is_kept_alive = match instr {
             Instr::Kernel(call) => !is_sized(function, call.inputs().chain(call.outs.iter().copied())),
             Instr::Region { .. } => !is_sized(function, read.iter().chain(&written).copied()),
             Instr::Alias(_) | Instr::Branch { .. } | Instr::Copy { .. } => false,
             _ => true,
         };
         for reg in read {
-            let class = of[reg.index()] as usize;
-            value[class] |= keeps;
-            last[class] = at;
+            let class = class_of[reg.index()] as usize;
+            value[class] |= is_kept_alive;
+            last_use[class] = position;
         }
         for reg in written {
-            let class = of[reg.index()] as usize;
-            last[class] = last[class].max(at);
+            let class = class_of[reg.index()] as usize;
+            last_use[class] = last_use[class].max(position);
         }
     }
-    Classes { of, value, last }
+    Classes { class_of, value, last_use }
 }
 
 /// Block of a class in the arena during its live range.
@@ -116,43 +117,43 @@ struct Block {
     space: Option<u32>,
 }
 
-fn place(function: &mut Function, classes: &Classes, in_place_of: &InPlaceOf<'_>) {
+fn place_registers(function: &mut Function, classes: &Classes, in_place_of: &InPlaceOf<'_>) {
     let count = function.registers.len();
     let mut blocks: Vec<Option<Block>> = vec![None; count];
     let mut arena = Arena::default();
     let mut devices: Vec<Arena> = Vec::new();
     let mut code = std::mem::take(&mut function.code);
-    for (at, instr) in code.iter_mut().enumerate() {
+    for (position, instr) in code.iter_mut().enumerate() {
         let (read, written) = instr.operands();
         // Classes whose blocks are reused by outputs of this instruction.
         let mut reused: Vec<usize> = Vec::new();
         if let Instr::Kernel(call) = instr
-            && let Some(input) = in_place(function, classes, &blocks, call, at)
+            && let Some(input) = in_place(function, classes, &blocks, call, position)
         {
-            let from = classes.of(call.inputs().nth(input).expect("the index of an input of the kernel"));
+            let source = classes.of(call.inputs().nth(input).expect("the index of an input of the kernel"));
             call.in_place = Some(input as u32);
-            blocks[classes.of(call.outs[0])] = blocks[from];
-            reused.push(from);
+            blocks[classes.of(call.outs[0])] = blocks[source];
+            reused.push(source);
         }
         if let Instr::Region { region, inputs, outs, in_place } = instr {
             for &[out, input] in in_place_of(*region) {
                 let pair = outs.get(out as usize).copied().zip(inputs.get(input as usize).copied());
-                let Some((to, from)) = pair else { continue };
-                if dies_into(function, classes, &blocks, (from, to), inputs, at) {
-                    blocks[classes.of(to)] = blocks[classes.of(from)];
+                let Some((target, source)) = pair else { continue };
+                if ends_in(function, classes, &blocks, (source, target), inputs, position) {
+                    blocks[classes.of(target)] = blocks[classes.of(source)];
                     in_place.push([out, input]);
-                    reused.push(classes.of(from));
+                    reused.push(classes.of(source));
                 }
             }
         }
         let mut dying: Vec<usize> = Vec::new();
         for &reg in &written {
             let class = classes.of(reg);
-            let place = function.registers[reg.index()].place;
-            if classes.value[class] || matches!(place, Place::Constant(_)) {
+            let location = function.registers[reg.index()].place;
+            if classes.value[class] || matches!(location, Place::Constant(_)) {
                 continue;
             }
-            let space = device_of(place);
+            let space = device_of(location);
             if blocks[class].is_none() {
                 let bytes = bytes(function, reg).unwrap_or(0);
                 let arena = arena_of(space, &mut arena, &mut devices);
@@ -170,7 +171,7 @@ fn place(function: &mut Function, classes: &Classes, in_place_of: &InPlaceOf<'_>
             dying.push(class);
         }
         dying.extend(read.iter().map(|&reg| classes.of(reg)));
-        dying.retain(|&class| classes.last[class] == at && !reused.contains(&class) && !classes.value[class]);
+        dying.retain(|&class| classes.last_use[class] == position && !reused.contains(&class) && !classes.value[class]);
         dying.sort_unstable();
         dying.dedup();
         for class in dying {
@@ -187,8 +188,8 @@ fn place(function: &mut Function, classes: &Classes, in_place_of: &InPlaceOf<'_>
 }
 
 /// Returns the device of a storage location; `None` for the host.
-fn device_of(place: Place) -> Option<u32> {
-    match place {
+fn device_of(location: Place) -> Option<u32> {
+    match location {
         Place::Device { space, .. } => Some(space),
         _ => None,
     }
@@ -208,7 +209,7 @@ fn in_place(
     classes: &Classes,
     blocks: &[Option<Block>],
     call: &OpCall,
-    at: usize,
+    position: usize,
 ) -> Option<usize> {
     let out = *call.outs.first()?;
     let size = bytes(function, out).filter(|&bytes| bytes > 0)?;
@@ -217,15 +218,15 @@ fn in_place(
     }
     let inputs: Vec<Reg> = call.inputs().collect();
     // In-place reuse requires that the input dies here, is in the arena, has the output's size, and is read only once.
-    let fits = |input: usize| {
+    let is_reusable = |input: usize| {
         let class = classes.of(inputs[input]);
-        classes.last[class] == at
+        classes.last_use[class] == position
             && !classes.value[class]
             && blocks[class].is_some_and(|block| block.bytes == size)
             && bytes(function, inputs[input]) == Some(size)
             && inputs.iter().filter(|&&other| classes.of(other) == class).count() == 1
     };
-    if !(0..inputs.len()).any(fits) {
+    if !(0..inputs.len()).any(is_reusable) {
         return None;
     }
     let op = op::lookup(&call.op)?;
@@ -242,53 +243,53 @@ fn in_place(
         constants: &constants,
     };
     let input = byoc_kernels::make(op, &spec)?.in_place()?;
-    (input < inputs.len() && fits(input)).then_some(input)
+    (input < inputs.len() && is_reusable(input)).then_some(input)
 }
 
 /// Returns true if a region result can reuse the block of an argument: the argument dies here, is read once, and is in
 /// the same arena with the same size, and the result has no block yet.
-fn dies_into(
+fn ends_in(
     function: &Function,
     classes: &Classes,
     blocks: &[Option<Block>],
     (from, to): (Reg, Reg),
     inputs: &[Reg],
-    at: usize,
+    position: usize,
 ) -> bool {
     let (class, result) = (classes.of(from), classes.of(to));
-    let place = |reg: Reg| function.registers[reg.index()].place;
+    let location = |reg: Reg| function.registers[reg.index()].place;
     let size = bytes(function, to).filter(|&bytes| bytes > 0);
     size.is_some()
         && !classes.value[class]
         && !classes.value[result]
         && blocks[result].is_none()
-        && classes.last[class] == at
+        && classes.last_use[class] == position
         && class != result
-        && blocks[class].is_some_and(|block| Some(block.bytes) == size && block.space == device_of(place(to)))
+        && blocks[class].is_some_and(|block| Some(block.bytes) == size && block.space == device_of(location(to)))
         && bytes(function, from) == size
         && inputs.iter().filter(|&&other| classes.of(other) == class).count() == 1
 }
 
 /// Frees values after their last use, unless the function ends there.
-fn free(function: &mut Function) {
-    let mut last = vec![None; function.registers.len()];
-    let mut made = vec![false; function.registers.len()];
-    for (at, instr) in function.code.iter().enumerate() {
+fn insert_frees(function: &mut Function) {
+    let mut last_use = vec![None; function.registers.len()];
+    let mut is_defined = vec![false; function.registers.len()];
+    for (position, instr) in function.code.iter().enumerate() {
         let (read, written) = instr.operands();
         for reg in read.iter().chain(&written) {
-            last[reg.index()] = Some(at);
+            last_use[reg.index()] = Some(position);
         }
         for reg in written {
-            made[reg.index()] = true;
+            is_defined[reg.index()] = true;
         }
     }
-    let mut freed: Vec<Vec<Reg>> = vec![Vec::new(); function.code.len()];
+    let mut freed_registers: Vec<Vec<Reg>> = vec![Vec::new(); function.code.len()];
     let mut any = false;
     for (i, register) in function.registers.iter().enumerate() {
-        let Some(at) = last[i] else { continue };
-        let ends = |at: usize| {
+        let Some(position) = last_use[i] else { continue };
+        let ends = |position: usize| {
             matches!(
-                function.code.get(at),
+                function.code.get(position),
                 None | Some(
                     Instr::Return { .. }
                         | Instr::TailCall { .. }
@@ -297,26 +298,34 @@ fn free(function: &mut Function) {
                 )
             )
         };
-        if made[i] && register.place == Place::Value && register.ty.is_some() && !ends(at) && !ends(at + 1) {
-            freed[at].push(Reg(i as u32));
+        if is_defined[i]
+            && register.place == Place::Value
+            && register.ty.is_some()
+            && !ends(position)
+            && !ends(position + 1)
+        {
+            freed_registers[position].push(Reg(i as u32));
             any = true;
         }
     }
     if !any {
         return;
     }
-    let mut moved = Vec::with_capacity(function.code.len());
-    let mut code = Vec::with_capacity(function.code.len() + freed.len());
-    for (instr, regs) in std::mem::take(&mut function.code).into_iter().zip(freed) {
-        moved.push(code.len() as u32);
+    let mut new_positions = Vec::with_capacity(function.code.len());
+    let mut code = Vec::with_capacity(function.code.len() + freed_registers.len());
+    for (instr, regs) in std::mem::take(&mut function.code).into_iter().zip(freed_registers) {
+        new_positions.push(code.len() as u32);
         code.push(instr);
         if !regs.is_empty() {
             code.push(Instr::Free { regs });
         }
     }
     for instr in &mut code {
-        if let Instr::Jump { to } | Instr::Branch { otherwise: to, .. } | Instr::Test { otherwise: to, .. } = instr {
-            *to = moved[*to as usize];
+        if let Instr::Jump { to: target }
+        | Instr::Branch { otherwise: target, .. }
+        | Instr::Test { otherwise: target, .. } = instr
+        {
+            *target = new_positions[*target as usize];
         }
     }
     function.code = code;
