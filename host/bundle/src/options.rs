@@ -112,7 +112,7 @@ fn parse_threads(text: &str) -> Result<usize, String> {
 mod tests {
     use super::*;
 
-    fn parsed(args: &[&str]) -> Result<Command, String> {
+    fn parse_args(args: &[&str]) -> Result<Command, String> {
         parse(args.iter().map(OsString::from))
     }
 
@@ -128,9 +128,9 @@ mod tests {
         };
         let args =
             ["--input", "x=a=b.npy", "--input=y=-", "--output=out.npz", "--json", "--threads", "2", "--max-memory=1M"];
-        assert_eq!(parsed(&args), Ok(Command::Run(Box::new(expected))));
-        assert_eq!(parsed(&["--describe", "-h"]), Ok(Command::Help));
-        assert_eq!(parsed(&["--version"]), Ok(Command::Version));
+        assert_eq!(parse_args(&args), Ok(Command::Run(Box::new(expected))));
+        assert_eq!(parse_args(&["--describe", "-h"]), Ok(Command::Help));
+        assert_eq!(parse_args(&["--version"]), Ok(Command::Version));
     }
 
     #[test]
@@ -142,8 +142,8 @@ mod tests {
             (&["--input", "x"], "--input: expected NAME=VALUE, found x"),
             (&["--threads=0"], "--threads: expected a number from 1 to 1024, found 0"),
         ] {
-            assert_eq!(parsed(args).unwrap_err(), message);
+            assert_eq!(parse_args(args).unwrap_err(), message);
         }
-        assert!(parsed(&["--max-memory=much"]).unwrap_err().starts_with("--max-memory: expected"));
+        assert!(parse_args(&["--max-memory=much"]).unwrap_err().starts_with("--max-memory: expected"));
     }
 }

@@ -56,14 +56,14 @@ pub struct Required {
 ///
 /// # Errors
 /// E0709 if a plugin is missing, reports that it cannot be part of a bundle, or returns an invalid response.
-pub fn required<'a>(
+pub fn required_files<'a>(
     session: &Session,
     regions: impl IntoIterator<Item = &'a CompiledRegion>,
 ) -> Result<Required, Diagnostic> {
     let mut required = Required::default();
     let mut queries: BTreeSet<(&Path, &str)> = BTreeSet::new();
     for region in regions {
-        let missing = || {
+        let missing_plugin = || {
             let (key, plugin) = (&region.loader, &region.plugin);
             let message = format!("region {}: no plugin registers the loader \"loadbinary_{key}\"", region.symbol);
             let origin = format!("compiled by plugin {} {}", plugin.name, plugin.version);
@@ -72,16 +72,17 @@ pub fn required<'a>(
                 .inventory(refusal(message).note(origin))
                 .help("pass the plugin's directory with --plugin-dir")
         };
-        let file = session.registry.loader_file(&region.loader, &region.plugin.name).ok_or_else(missing)?;
-        let plugin = file.plugin().ok_or_else(missing)?;
-        let loader: Arc<dyn Loader> = plugin.loader(&region.loader).ok_or_else(missing)?;
+        let file = session.registry.loader_file(&region.loader, &region.plugin.name).ok_or_else(missing_plugin)?;
+        let plugin = file.plugin().ok_or_else(missing_plugin)?;
+        let loader: Arc<dyn Loader> = plugin.loader(&region.loader).ok_or_else(missing_plugin)?;
         // A plugin may have several loaders, each with its own files.
         if queries.insert((file.path.as_path(), region.loader.as_str())) {
             let files = files(loader.as_ref(), &file.path, &plugin.name)?;
             match required.plugins.iter_mut().find(|plugin| plugin.path == file.path) {
-                Some(known) => {
-                    let new: Vec<RequiredFile> = files.into_iter().filter(|file| !known.files.contains(file)).collect();
-                    known.files.extend(new);
+                Some(known_plugin) => {
+                    let new: Vec<RequiredFile> =
+                        files.into_iter().filter(|file| !known_plugin.files.contains(file)).collect();
+                    known_plugin.files.extend(new);
                 }
                 None => {
                     let (name, version) = (plugin.name.clone(), plugin.version.clone());

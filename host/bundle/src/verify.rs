@@ -25,11 +25,11 @@ impl Bundle {
     pub fn open(root: &Path) -> Result<Bundle, Diagnostic> {
         let list = root.join(contents::CHECKSUMS);
         let text = read_text(&list).map_err(|error| not_a_bundle(format!("{}: {error}", list.display())))?;
-        let files = contents::parse_checksums(&text).map_err(|reason| damaged(contents::CHECKSUMS, reason))?;
+        let files = contents::parse_checksums(&text).map_err(|reason| damage_error(contents::CHECKSUMS, reason))?;
         for (path, digest) in &files {
-            let bytes = map_file(&root.join(path)).map_err(|error| damaged(path, error))?;
+            let bytes = map_file(&root.join(path)).map_err(|error| damage_error(path, error))?;
             if mapped::digest(&bytes) != *digest {
-                return Err(damaged(path, "the contents do not match the digest"));
+                return Err(damage_error(path, "the contents do not match the digest"));
             }
         }
         let paths: BTreeSet<String> = files.into_iter().map(|(path, _)| path).collect();
@@ -37,7 +37,7 @@ impl Bundle {
         for entry in std::fs::read_dir(root.join(contents::PLUGINS)).into_iter().flatten().flatten() {
             let path = format!("{}/{}", contents::PLUGINS, entry.file_name().to_string_lossy());
             if !paths.contains(&path) {
-                return Err(damaged(&path, "expected an entry in the digest list, found none"));
+                return Err(damage_error(&path, "expected an entry in the digest list, found none"));
             }
         }
         let bundle = Bundle { root: root.to_owned(), description: description(root)?, files: paths };
@@ -56,23 +56,23 @@ impl Bundle {
         if self.files.contains(path) {
             return Ok(self.root.join(path));
         }
-        Err(damaged(contents::CHECKSUMS, format!("expected a digest for {path}, found none")))
+        Err(damage_error(contents::CHECKSUMS, format!("expected a digest for {path}, found none")))
     }
 }
 
 fn description(root: &Path) -> Result<Description, Diagnostic> {
     let file = root.join(contents::DESCRIPTION);
     let text = read_text(&file).map_err(|error| not_a_bundle(format!("{}: {error}", file.display())))?;
-    let value: Value = serde_json::from_str(&text).map_err(|error| damaged(contents::DESCRIPTION, error))?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| damage_error(contents::DESCRIPTION, error))?;
     let format = value["format"].as_u64();
     if format != Some(u64::from(FORMAT)) {
         let found = format.map_or_else(|| "none".to_owned(), |format| format.to_string());
         return Err(not_a_bundle(format!("expected a bundle of format {FORMAT}, found {found}")));
     }
-    serde_json::from_value(value).map_err(|error| damaged(contents::DESCRIPTION, error))
+    serde_json::from_value(value).map_err(|error| damage_error(contents::DESCRIPTION, error))
 }
 
-fn damaged(path: &str, reason: impl std::fmt::Display) -> Diagnostic {
+fn damage_error(path: &str, reason: impl std::fmt::Display) -> Diagnostic {
     Diagnostic::error(codes::artifacts::DAMAGED_BUNDLE, format!("{path}: {reason}"))
         .help("copy the bundle again, or recreate it with \"byoc bundle\"")
 }
@@ -102,9 +102,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         bundle(dir, DESCRIPTION);
-        let opened = Bundle::open(dir).unwrap();
-        assert_eq!(opened.file("model.byoc").unwrap(), dir.join("model.byoc"));
-        assert_eq!(opened.file("run").unwrap_err().code, codes::artifacts::DAMAGED_BUNDLE);
+        let reopened = Bundle::open(dir).unwrap();
+        assert_eq!(reopened.file("model.byoc").unwrap(), dir.join("model.byoc"));
+        assert_eq!(reopened.file("run").unwrap_err().code, codes::artifacts::DAMAGED_BUNDLE);
         for name in ["bundle.json", "model.byoc", "checksums.b3"] {
             let path = dir.join(name);
             let bytes = std::fs::read(&path).unwrap();

@@ -3,7 +3,7 @@
 
 use crate::contents::{self, Description, FORMAT, Library, Plugin};
 use crate::elf::{self, Elf};
-use crate::required::{Required, RequiredPlugin, mapped_libraries, refusal, required};
+use crate::required::{Required, RequiredPlugin, mapped_libraries, refusal, required_files};
 use crate::system::{Packages, Search};
 use byoc_files::directory::PendingDirectory;
 use byoc_files::{cannot_write, open_regular};
@@ -59,21 +59,21 @@ pub fn write(request: &Request<'_>) -> Result<Report, Failure> {
     let pending = PendingDirectory::begin(output, |dir| dir.join(contents::DESCRIPTION).is_file())?;
     let runner_elf = program(runner)?;
     let compiled = artifact::open(artifact)?.into_compiled();
-    let required = required(session, compiled.all_regions())?;
+    let requirements = required_files(session, compiled.all_regions())?;
     let cpu_features: BTreeSet<String> =
         compiled.all_regions().flat_map(|region| region.cpu_features.clone()).collect();
     let mut staging = Staging { root: pending.path().to_owned(), files: BTreeMap::new() };
     staging.copy(artifact, contents::MODEL, 0o644)?;
     staging.copy(runner, contents::RUNNER, 0o755)?;
-    let regions = staging.regions(&compiled, &required)?;
-    let plugins = staging.plugins(&required)?;
+    let regions = staging.regions(&compiled, &requirements)?;
+    let plugins = staging.plugins(&requirements)?;
     let libraries_before = mapped_libraries();
     check_loading(session, compiled, &staging.root, &regions)?;
     let loaded_libraries: Vec<PathBuf> = mapped_libraries().difference(&libraries_before).cloned().collect();
     let interpreter = runner_elf.interpreter.clone().unwrap_or_default();
-    let library_files = staging.libraries(&interpreter, &required, &regions)?;
-    check_opened(&loaded_libraries, &required, &library_files, &staging.root)?;
-    let libraries = staging.licenses(request, &library_files, &required)?;
+    let library_files = staging.libraries(&interpreter, &requirements, &regions)?;
+    check_opened(&loaded_libraries, &requirements, &library_files, &staging.root)?;
+    let libraries = staging.licenses(request, &library_files, &requirements)?;
     let loader = format!("{}/{}", contents::LIBRARIES, file_name(Path::new(&interpreter)));
     staging.create_loader_dir(&interpreter)?;
     staging.add(contents::START, start_script(&loader).as_bytes(), 0o755)?;
@@ -125,11 +125,12 @@ fn check_loading(
         region.library = file.as_ref().map(|file| root.join(file));
     }
     let (_model, warnings) = Model::load(session, compiled, None)?;
-    let Some(first) = warnings.first() else { return Ok(()) };
-    let mut refusal = refusal(format!("the artifact does not run unchanged on this machine: {}", first.message));
+    let Some(first_warning) = warnings.first() else { return Ok(()) };
+    let mut refusal =
+        refusal(format!("the artifact does not run unchanged on this machine: {}", first_warning.message));
     refusal.notes = warnings.iter().flat_map(|warning| warning.notes.clone()).collect();
     refusal.notes.extend(warnings.iter().skip(1).map(|warning| warning.message.clone()));
-    let help = first.help.clone();
+    let help = first_warning.help.clone();
     refusal.help =
         Some(help.unwrap_or_else(|| "recompile the model on this machine, and bundle the new artifact".into()));
     Err(refusal.into())
@@ -138,14 +139,14 @@ fn check_loading(
 /// Checks that plugins opened only libraries that are part of the bundle or no longer exist.
 fn check_opened(
     loaded_libraries: &[PathBuf],
-    required: &Required,
+    requirements: &Required,
     libraries: &BTreeMap<String, PathBuf>,
     root: &Path,
 ) -> Result<(), Diagnostic> {
     let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
     let library_paths: BTreeSet<PathBuf> = libraries
         .values()
-        .chain(required.plugins.iter().flat_map(|p| p.files.iter().map(|file| &file.path).chain([&p.path])))
+        .chain(requirements.plugins.iter().flat_map(|p| p.files.iter().map(|file| &file.path).chain([&p.path])))
         .filter_map(|path| path.canonicalize().ok())
         .collect();
     let is_known = |path: &PathBuf| library_paths.contains(path) || path.starts_with(&root) || !path.exists();
@@ -207,15 +208,15 @@ impl Staging {
             std::fs::create_dir_all(target.parent().unwrap_or(&self.root))?;
             write_contents(&mut OpenOptions::new().write(true).create_new(true).mode(mode).open(&target)?)
         };
-        let written = write().map_err(|error| cannot_write(&target, &error))?;
-        self.files.insert(path.to_owned(), written);
+        let digest_and_size = write().map_err(|error| cannot_write(&target, &error))?;
+        self.files.insert(path.to_owned(), digest_and_size);
         Ok(())
     }
 
     /// Adds the regions that are shared libraries; returns a path per region, `None` for a region of a different kind.
-    fn regions(&mut self, compiled: &Compiled, required: &Required) -> Result<Vec<Option<String>>, Diagnostic> {
-        let mut paths = Vec::with_capacity(required.regions.len());
-        for (index, (region, library)) in compiled.all_regions().zip(&required.regions).enumerate() {
+    fn regions(&mut self, compiled: &Compiled, requirements: &Required) -> Result<Vec<Option<String>>, Diagnostic> {
+        let mut paths = Vec::with_capacity(requirements.regions.len());
+        for (index, (region, library)) in compiled.all_regions().zip(&requirements.regions).enumerate() {
             let Some(library) = library else {
                 paths.push(None);
                 continue;
@@ -230,9 +231,9 @@ impl Staging {
     }
 
     /// Adds the plugins and their files; returns their descriptions.
-    fn plugins(&mut self, required: &Required) -> Result<Vec<Plugin>, Diagnostic> {
+    fn plugins(&mut self, requirements: &Required) -> Result<Vec<Plugin>, Diagnostic> {
         let mut plugins = Vec::new();
-        for RequiredPlugin { name, version, path, files } in &required.plugins {
+        for RequiredPlugin { name, version, path, files } in &requirements.plugins {
             let file = self.beside_plugins(path, file_name(path))?;
             let files: Result<_, _> = files.iter().map(|file| self.beside_plugins(&file.path, &file.name)).collect();
             plugins.push(Plugin { name: name.clone(), version: version.clone(), file, files: files? });
@@ -260,7 +261,7 @@ impl Staging {
     fn libraries(
         &mut self,
         interpreter: &str,
-        required: &Required,
+        requirements: &Required,
         regions: &[Option<String>],
     ) -> Result<BTreeMap<String, PathBuf>, Diagnostic> {
         let search = Search::of_system();
@@ -268,7 +269,7 @@ impl Staging {
         let mut pending: Vec<PathBuf> = vec![self.root.join(contents::RUNNER)];
         // Search paths may be relative to the location of a file (`$ORIGIN`), so the original files are read.
         pending.extend(
-            required.plugins.iter().flat_map(|p| p.files.iter().map(|file| &file.path).chain([&p.path])).cloned(),
+            requirements.plugins.iter().flat_map(|p| p.files.iter().map(|file| &file.path).chain([&p.path])).cloned(),
         );
         pending.extend(regions.iter().flatten().map(|path| self.root.join(path)));
         libraries.insert(file_name(Path::new(interpreter)).to_owned(), PathBuf::from(interpreter));
@@ -320,9 +321,9 @@ impl Staging {
         &mut self,
         request: &Request<'_>,
         library_files: &BTreeMap<String, PathBuf>,
-        required: &Required,
+        requirements: &Required,
     ) -> Result<Vec<Library>, Diagnostic> {
-        let mut written: BTreeSet<String> = BTreeSet::new();
+        let mut digest_and_size: BTreeSet<String> = BTreeSet::new();
         if let Some(dir) = request.licenses {
             let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
             let mut files: Vec<PathBuf> = entries.filter(|path| open_regular(path).is_ok()).collect();
@@ -330,11 +331,11 @@ impl Staging {
             for file in files {
                 let name = file_name(&file).to_owned();
                 self.copy(&file, &format!("{}/{name}", contents::LICENSES), 0o644)?;
-                written.insert(name);
+                digest_and_size.insert(name);
             }
         }
         for (name, text) in OWN_LICENSES {
-            if written.insert(name.to_owned()) {
+            if digest_and_size.insert(name.to_owned()) {
                 self.add(&format!("{}/{name}", contents::LICENSES), text, 0o644)?;
             }
         }
@@ -345,14 +346,14 @@ impl Staging {
             if let Some(package) = packages.package(path) {
                 let copyright = format!("{}.copyright", package.name);
                 let path = format!("{}/{copyright}", contents::LICENSES);
-                if written.insert(copyright) {
+                if digest_and_size.insert(copyright) {
                     self.copy(&package.copyright, &path, 0o644)?;
                 }
                 license = Some(path);
             }
             libraries.push(Library { file: format!("{}/{name}", contents::LIBRARIES), license });
         }
-        for file in required.plugins.iter().flat_map(|plugin| &plugin.files) {
+        for file in requirements.plugins.iter().flat_map(|plugin| &plugin.files) {
             let path = format!("{}/{}", contents::PLUGINS, file.name);
             let is_known = libraries.iter().any(|library| library.file == path);
             if !is_known && matches!(elf::read(&file.path), Ok(Some(_))) {
