@@ -236,7 +236,7 @@ impl Slots {
     /// # Safety
     /// `views` meet the requirements of `byoc.h`, and their memory stays valid until the result is dropped.
     pub unsafe fn borrow(&self, views: &[View]) -> Result<Borrowed<'_>, Error> {
-        let mut borrowed = Borrowed { slots: self, used: SmallVec::new(), tensors: SmallVec::new() };
+        let mut borrowed_tensors = Borrowed { slots: self, used: SmallVec::new(), tensors: SmallVec::new() };
         for (index, view) in views.iter().enumerate() {
             // SAFETY: the caller guarantees that the views meet the requirements of `byoc.h`.
             let (dtype, dims, data) = unsafe { view.dense(Operand::Input(index))? };
@@ -246,14 +246,14 @@ impl Slots {
             let slot = self.lock().pop().unwrap_or_default();
             slot.data.store(data, Release);
             slot.bytes.store(bytes, Release);
-            borrowed.used.push(slot.clone());
+            borrowed_tensors.used.push(slot.clone());
             let tensor = Tensor::from_storage(dtype, &dims, slot);
             let Some(tensor) = tensor else {
                 return Err(Error::argument(format!("input {index}: not enough memory for aligned elements")));
             };
-            borrowed.tensors.push(tensor);
+            borrowed_tensors.tensors.push(tensor);
         }
-        Ok(borrowed)
+        Ok(borrowed_tensors)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Slot>>> {
