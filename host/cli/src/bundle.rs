@@ -55,8 +55,8 @@ pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
 
 /// Returns the path of the runner: the value of `--runner`, or [`RUNNER`] in the directory of this executable.
 fn runner(args: &BundleArgs) -> Result<PathBuf, Failure> {
-    if let Some(named) = &args.runner {
-        return Ok(named.clone());
+    if let Some(runner_path) = &args.runner {
+        return Ok(runner_path.clone());
     }
     let installed_runner = program::folder().map(|dir| dir.join(RUNNER));
     installed_runner.filter(|path| path.is_file()).ok_or_else(|| {

@@ -65,9 +65,9 @@ fn report_packed_constants(compiled: &Compiled) {
     if constants.is_empty() {
         return;
     }
-    let gives_up = |region: &&CompiledRegion| !region.has_fallback();
+    let lacks_fallback = |region: &&CompiledRegion| !region.has_fallback();
     let backends: BTreeSet<&str> =
-        compiled.regions.iter().flatten().filter(gives_up).map(|region| &*region.backend).collect();
+        compiled.regions.iter().flatten().filter(lacks_fallback).map(|region| &*region.backend).collect();
     let backends: Vec<&str> = backends.into_iter().collect();
     let (count, bytes) = only_in_blobs(compiled, &constants);
     let constants = render::plural(count, "constant");

@@ -72,8 +72,8 @@ mod tests {
 
     #[test]
     fn every_code_has_a_page() {
-        let missing: Vec<_> = codes::all().filter(|(c, _)| !PAGES.iter().any(|(n, _)| *n == c.0)).collect();
-        assert!(missing.is_empty(), "expected a page for every code, found none for {missing:?}");
+        let undocumented: Vec<_> = codes::all().filter(|(c, _)| !PAGES.iter().any(|(n, _)| *n == c.0)).collect();
+        assert!(undocumented.is_empty(), "expected a page for every code, found none for {undocumented:?}");
         for (code, title) in codes::all() {
             let page = PAGES.iter().find(|(n, _)| *n == code.0).map(|(_, page)| *page).unwrap_or_default();
             assert_eq!(page.lines().next(), Some(&*format!("# {code}: {title}")));

@@ -71,16 +71,16 @@ pub(crate) fn print(explanation: &Explanation, full: bool) {
     let rows = explanation.nodes.iter().map(|node| {
         let location = match &locations(node)[..] {
             [only] => only.clone(),
-            [first_place, second] => format!("{first_place}, {second}"),
+            [first_place, second_place] => format!("{first_place}, {second_place}"),
             // The host is always listed, as it is the most important placement for the user; the others are only
             // counted.
-            [first_place, rest @ ..] if rest.iter().any(|location| location == "host") => {
-                format!("{first_place}, host and {} more", rest.len() - 1)
+            [first_place, other_places @ ..] if other_places.iter().any(|location| location == "host") => {
+                format!("{first_place}, host and {} more", other_places.len() - 1)
             }
-            [first_place, rest @ ..] => format!("{first_place} and {} more", rest.len()),
+            [first_place, other_places @ ..] => format!("{first_place} and {} more", other_places.len()),
             [] => String::new(),
         };
-        vec![node.op.clone(), node.source.clone(), count(node.flops), location, reasons.numbers(node)]
+        vec![node.op.clone(), node.source.clone(), count(node.flops), location, reasons.reason_numbers(node)]
     });
     table::print_lines(&header, &rows.collect::<Vec<_>>(), &[0, 1, 3]);
     if !reasons.by_number.is_empty() {
@@ -139,9 +139,9 @@ fn print_operator_types(explanation: &Explanation) {
 
 /// Formats an estimate, as in `1.5 ms, 3 launches, 4096 bytes`.
 fn estimate_text(estimate: &Estimate) -> String {
-    let mut parts = Vec::new();
+    let mut suffixes = Vec::new();
     if let Some(nanoseconds) = estimate.nanoseconds {
-        parts.push(match nanoseconds {
+        suffixes.push(match nanoseconds {
             0..1_000 => format!("{nanoseconds} ns"),
             1_000..1_000_000 => format!("{:.1} us", nanoseconds as f64 / 1e3),
             1_000_000..1_000_000_000 => format!("{:.1} ms", nanoseconds as f64 / 1e6),
@@ -149,11 +149,11 @@ fn estimate_text(estimate: &Estimate) -> String {
         });
     }
     if let Some(launches) = estimate.launches {
-        parts.push(format!("{launches} launch{}", if launches == 1 { "" } else { "es" }));
+        suffixes.push(format!("{launches} launch{}", if launches == 1 { "" } else { "es" }));
     }
-    parts.extend(estimate.bytes.map(|bytes| format!("{} bytes", count(bytes))));
-    parts.extend(estimate.further.iter().map(|(name, value)| format!("{name} {value}")));
-    parts.join(", ")
+    suffixes.extend(estimate.bytes.map(|bytes| format!("{} bytes", count(bytes))));
+    suffixes.extend(estimate.further.iter().map(|(name, value)| format!("{name} {value}")));
+    suffixes.join(", ")
 }
 
 fn print_regions(explanation: &Explanation, full: bool) {
@@ -212,7 +212,7 @@ impl<'a> Reasons<'a> {
     }
 
     /// Formats the numbers of an operator's reasons, as in `[1] [3]`.
-    fn numbers(&self, node: &NodeRow) -> String {
+    fn reason_numbers(&self, node: &NodeRow) -> String {
         let mut indices: Vec<usize> = node.refusals.iter().filter_map(|r| self.number_of.get(r).copied()).collect();
         indices.sort_unstable();
         let indices: Vec<String> = indices.iter().map(|n| format!("[{n}]")).collect();

@@ -37,15 +37,15 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
     project(&build_output, &options, &Recorded::default())?;
     let signature = build_output.signature.clone();
     let cache_dir = ready::build_options(&build).cache_dir;
-    let exported_output = byoc::build::BuildOutput { compiled: build_output.compiled.clone(), ..build_output };
-    let (model, warnings) = Model::load(&session, exported_output.compiled.clone(), cache_dir.as_deref())?;
+    let output_copy = byoc::build::BuildOutput { compiled: build_output.compiled.clone(), ..build_output };
+    let (model, warnings) = Model::load(&session, output_copy.compiled.clone(), cache_dir.as_deref())?;
     warnings.iter().for_each(render::diagnostic);
     let inputs = sources.resolve(&model, Some(0))?;
     let outputs = match recorded_outputs(args, &signature)? {
         Some(outputs) => outputs,
         None => model.run(&inputs)?,
     };
-    let project = project(&exported_output, &options, &Recorded { inputs, outputs })?;
+    let project = project(&output_copy, &options, &Recorded { inputs, outputs })?;
     write(&args.c, &project, &previous)?;
     println!(
         "{}: {} files, {} bytes of constants, {} bytes of arena, {} multiply-adds",

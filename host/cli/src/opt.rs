@@ -117,8 +117,8 @@ fn read_patterns(path: &Path) -> Result<Vec<byoc_core::pattern::Entry>, Failure>
     let text = byoc::io::read_text(path).map_err(|e| {
         Diagnostic::error(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {e}", path.display()))
     })?;
-    let parsed = parse_table(&text, Checks::Refused);
-    let has_errors = parsed.has_errors();
+    let patterns = parse_table(&text, Checks::Refused);
+    let has_errors = patterns.has_errors();
     let in_entry = |diagnostic: Diagnostic| {
         let start = diagnostic.labels.first().map_or(0, |label| label.span.start as usize);
         match entry_name(&text, start) {
@@ -126,11 +126,11 @@ fn read_patterns(path: &Path) -> Result<Vec<byoc_core::pattern::Entry>, Failure>
             name => diagnostic.note(format!("in entry {name}")),
         }
     };
-    let diagnostics: Vec<Diagnostic> = parsed.diagnostics.into_iter().map(in_entry).collect();
+    let diagnostics: Vec<Diagnostic> = patterns.diagnostics.into_iter().map(in_entry).collect();
     let failure = Failure::from(diagnostics).in_source(&path.display().to_string(), &text);
     if has_errors {
         return Err(failure);
     }
     render::failure(&failure);
-    Ok(parsed.entries)
+    Ok(patterns.entries)
 }

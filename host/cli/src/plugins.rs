@@ -82,7 +82,7 @@ fn show(name: &str, plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Re
 
 /// Prints a pattern table. Each line with a diagnostic is followed by the diagnostic and its remedy.
 fn print_table(table: &str) {
-    let parsed = parse_table(table, Checks::Allowed);
+    let table_result = parse_table(table, Checks::Allowed);
     let mut start = 0;
     for line in table.lines() {
         let line_range = start..=start + line.len();
@@ -91,7 +91,7 @@ fn print_table(table: &str) {
             continue;
         }
         println!("  {line}");
-        for diagnostic in &parsed.diagnostics {
+        for diagnostic in &table_result.diagnostics {
             let offset = diagnostic.labels.first().map_or(0, |label| label.span.start as usize);
             if !line_range.contains(&offset) {
                 continue;

@@ -112,13 +112,13 @@ fn worker_error(file: &Path, fault: &Fault) -> Failure {
     if fault.kind == Kind::Crash && fault.exit_code == Some(1) {
         let registry =
             Session::without_plugins(1).map(|s| byoc::runtime::plugin::registry::Registry::of_file(file, &s.services));
-        let refused = registry.ok().and_then(|r| match &r.found().next()?.status {
+        let load_error = registry.ok().and_then(|r| match &r.found().next()?.status {
             byoc::runtime::plugin::registry::Status::Rejected(rejection) => {
                 Some(byoc::runtime::plugin::registry::rejection_diagnostic(file, rejection))
             }
             _ => None,
         });
-        if let Some(diagnostic) = refused {
+        if let Some(diagnostic) = load_error {
             return diagnostic.into();
         }
     }

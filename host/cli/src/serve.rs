@@ -22,8 +22,8 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
 
 /// Returns the path of the server executable.
 fn server() -> Result<PathBuf, Failure> {
-    let installed = program::folder().map(|dir| dir.join(PROGRAM));
-    installed.filter(|path| path.is_file()).ok_or_else(|| {
+    let installed_server = program::folder().map(|dir| dir.join(PROGRAM));
+    installed_server.filter(|path| path.is_file()).ok_or_else(|| {
         let message = format!("expected the executable {PROGRAM} in the directory of byoc, found none");
         let help = "build the server with \"cargo build --package byoc-serve\"";
         Diagnostic::error(codes::serving::SERVE_OPTIONS, message).help(help).into()

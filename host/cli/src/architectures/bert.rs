@@ -45,8 +45,8 @@ pub fn build(net: Net, config: &Config) -> ModelProto {
     // Additive attention mask: 0 for a token to attend to, a large negative number for a masked token.
     let mask = bert.net.node("Cast", &["attention_mask"], &[("to", Attr::Int(9))]);
     let visible = bert.constant("mask.seen", &Tensor::scalar(0f32));
-    let hidden = bert.constant("mask.hidden", &Tensor::scalar(-10_000f32));
-    let bias = bert.net.node("Where", &[&mask, &visible, &hidden], &[]);
+    let masked_value = bert.constant("mask.hidden", &Tensor::scalar(-10_000f32));
+    let bias = bert.net.node("Where", &[&mask, &visible, &masked_value], &[]);
     let axes = bert.constant("mask.axes", &Tensor::from_slice(&[2], &[1i64, 2]));
     let bias = bert.net.node("Unsqueeze", &[&bias, &axes], &[]);
 
@@ -69,7 +69,7 @@ impl Bert<'_> {
     }
 
     fn normal(&mut self, name: &str, shape: &[usize], deviation: f64) -> String {
-        let tensor = self.net.normal(shape, deviation);
+        let tensor = self.net.random_normal(shape, deviation);
         self.constant(name, &tensor)
     }
 

@@ -108,7 +108,7 @@ impl Net {
     }
 
     /// Draws normally distributed weights.
-    pub fn normal(&mut self, shape: &[usize], deviation: f64) -> Tensor {
+    pub fn random_normal(&mut self, shape: &[usize], deviation: f64) -> Tensor {
         let values: Vec<f32> = (0..shape.iter().product()).map(|_| (self.random.normal() * deviation) as f32).collect();
         Tensor::from_slice(shape, &values)
     }
@@ -150,7 +150,7 @@ impl Net {
         let Window { kernel, stride, pad } = window;
         let channels = x.sample.shape()[1] / groups;
         let fan_in = (channels * kernel * kernel) as f64;
-        let weight = self.normal(&[out, channels, kernel, kernel], (2.0 / fan_in).sqrt());
+        let weight = self.random_normal(&[out, channels, kernel, kernel], (2.0 / fan_in).sqrt());
         let (pad, stride_i, groups_i) = (pad as i64, stride as i64, groups as i64);
         let attrs = Attrs::new([
             ("strides", AttrValue::from([stride_i, stride_i])),
@@ -191,7 +191,7 @@ impl Net {
         let mean = vector(mean.iter().map(|&v| round_coarsely(v)).collect());
         let variance = vector(variance.iter().map(|&v| round_coarsely(v.max(typical * 1e-2))).collect());
         let gamma = vector(vec![1.0; out]);
-        let beta = self.normal(&[out], 0.1);
+        let beta = self.random_normal(&[out], 0.1);
         let mut inputs = vec![conv];
         for (part, tensor) in [("gamma", &gamma), ("beta", &beta), ("mean", &mean), ("var", &variance)] {
             inputs.push(self.weight(&format!("{}.{part}", product.name), tensor));
@@ -220,7 +220,7 @@ impl Net {
     /// Adds a dense layer with a bias, scaled like [`Net::conv_fitted`].
     pub fn dense(&mut self, x: &Value, out: usize) -> Value {
         let width = x.sample.shape()[1];
-        let weight = self.normal(&[out, width], (1.0 / width as f64).sqrt());
+        let weight = self.random_normal(&[out, width], (1.0 / width as f64).sqrt());
         let product = call("nn.dense", Attrs::none(), &[&x.sample, &weight]);
         let (mean, variance) = channel_statistics(&product);
         let (weight, bias) = fit_weights(&weight, &mean, &variance);

@@ -15,9 +15,9 @@ fn artifact_is_reproducible() {
     let copy = path("elsewhere/model.onnx");
     std::fs::copy(&model, &copy).unwrap();
     let cache = path("cache");
-    let build = |model: &str, output: &str, extra: &[&str]| {
+    let build = |model: &str, output: &str, extra_args: &[&str]| {
         let args = ["compile", model, "-o", output, "--backend", "ccompiler", "--plugin-dir", &dir];
-        byoc(args.iter().chain(extra)).ok();
+        byoc(args.iter().chain(extra_args)).ok();
         std::fs::read(output).unwrap()
     };
     let first_output = build(&model, &path("a.byoc"), &["--cache-dir", &cache, "--threads", "1"]);

@@ -37,13 +37,13 @@ impl Bundled {
 }
 
 /// Compiles a model for the given backends and bundles the artifact.
-fn create_bundle(model: &str, backends: &[&str], extra: &[&str]) -> Bundled {
+fn create_bundle(model: &str, backends: &[&str], extra_args: &[&str]) -> Bundled {
     let temp_dir = temporary_folder();
     let plugins = (!backends.is_empty()).then(|| plugin_dir(backends));
     let mut bundle = Bundled { temp_dir, plugins, stdout: String::new() };
     let artifact = bundle.artifact();
     let mut args: Vec<String> = ["compile", model, "-o", &artifact, "--no-cache"].map(String::from).to_vec();
-    args.extend(extra.iter().map(|arg| (*arg).to_owned()));
+    args.extend(extra_args.iter().map(|arg| (*arg).to_owned()));
     if let Some(dir) = &bundle.plugins {
         args.extend(
             ["--backend", &backends.join(","), "--plugin-dir", &dir.path().display().to_string()].map(String::from),

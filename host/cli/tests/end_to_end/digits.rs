@@ -5,8 +5,8 @@ use std::path::Path;
 
 const RIGHT: usize = 357;
 
-/// Classifies all test images with the options `extra`, and returns the number of correct results.
-fn count_correct(extra: &[&str]) -> usize {
+/// Classifies all test images with the options `extra_args`, and returns the number of correct results.
+fn count_correct(extra_args: &[&str]) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let (images, labels) = test_set();
     let file = dir.path().join("images.npy");
@@ -15,7 +15,7 @@ fn count_correct(extra: &[&str]) -> usize {
     let (model, input) = (data_text("digits/digits.onnx"), format!("image={}", file.display()));
     let output_text = output.display().to_string();
     let args = ["run", &model, "--input", &input, "--output", &output_text];
-    byoc(args.iter().chain(extra)).ok();
+    byoc(args.iter().chain(extra_args)).ok();
     let logits = byoc::io::npz::read_entry(Path::new(&output), Some("logits")).unwrap();
     let classes = logits.shape()[1];
     logits
@@ -53,8 +53,8 @@ fn runs_on_host() {
 fn runs_on_backend() {
     let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
     let dir = plugins.path().display().to_string();
-    let extra = ["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache", "--require-offload=0.9"];
-    assert_eq!(count_correct(&extra), RIGHT);
+    let extra_args = ["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache", "--require-offload=0.9"];
+    assert_eq!(count_correct(&extra_args), RIGHT);
 }
 
 #[test]

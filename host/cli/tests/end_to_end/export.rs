@@ -27,25 +27,25 @@ struct Exported {
     metadata: Value,
 }
 
-fn export(model: &str, extra: &[&str]) -> Exported {
+fn export(model: &str, extra_args: &[&str]) -> Exported {
     let temp_dir = tempfile::tempdir().unwrap();
     let dir = temp_dir.path().join("c");
     let text = dir.display().to_string();
-    byoc(["export", model, "--c", &text].iter().chain(extra)).ok();
+    byoc(["export", model, "--c", &text].iter().chain(extra_args)).ok();
     Exported { _temp_dir: Some(temp_dir), ..Exported::open(&text) }
 }
 
-fn digits(extra: &[&str]) -> Exported {
-    export(&data_text("digits/digits.onnx"), &[&["--dim", "batch=1"], extra].concat())
+fn digits(extra_args: &[&str]) -> Exported {
+    export(&data_text("digits/digits.onnx"), &[&["--dim", "batch=1"], extra_args].concat())
 }
 
 /// Quantizes the digits model to int8; returns the directory and the path of the model in it.
-fn quantized_digits(extra: &[&str]) -> (TempDir, String) {
+fn quantized_digits(extra_args: &[&str]) -> (TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("int8.relay").display().to_string();
     let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
     let args = ["quantize", &model, "--dim", "batch=1", "--calibrate", &calibration, "-o", &file];
-    byoc(args.iter().chain(extra)).ok();
+    byoc(args.iter().chain(extra_args)).ok();
     (dir, file)
 }
 
@@ -76,19 +76,19 @@ impl Exported {
         files.iter().filter_map(Value::as_str).filter(|file| file.ends_with(".c")).map(str::to_owned).collect()
     }
 
-    /// Compiles the project with the additional files `extra`; returns the path of the executable.
+    /// Compiles the project with the additional files `extra_args`; returns the path of the executable.
     #[track_caller]
-    fn compile(&self, compiler: &str, flags: &[&str], extra: &[&str]) -> PathBuf {
-        let (program, mut command) = self.compilation(compiler, flags, extra);
+    fn compile(&self, compiler: &str, flags: &[&str], extra_args: &[&str]) -> PathBuf {
+        let (program, mut command) = self.compilation(compiler, flags, extra_args);
         output(&mut command);
         program
     }
 
     /// Returns the path of the executable and the command that compiles it.
-    fn compilation(&self, compiler: &str, flags: &[&str], extra: &[&str]) -> (PathBuf, Command) {
+    fn compilation(&self, compiler: &str, flags: &[&str], extra_args: &[&str]) -> (PathBuf, Command) {
         let program = self.dir.join(format!("{compiler}.out"));
         let mut command = Command::new(compiler);
-        command.current_dir(&self.dir).args(STRICT).args(flags).args(self.sources()).args(extra);
+        command.current_dir(&self.dir).args(STRICT).args(flags).args(self.sources()).args(extra_args);
         command.arg("-o").arg(&program).arg("-lm");
         (program, command)
     }
@@ -111,8 +111,8 @@ impl Exported {
 
     /// Compiles and runs the checking program, which fails if an output differs from the recorded output.
     #[track_caller]
-    fn check(&self, compiler: &str, flags: &[&str], extra: &[&str]) -> String {
-        output(&mut isolated_command(self.compile(compiler, flags, extra)))
+    fn check(&self, compiler: &str, flags: &[&str], extra_args: &[&str]) -> String {
+        output(&mut isolated_command(self.compile(compiler, flags, extra_args)))
     }
 
     fn arena(&self) -> u64 {
@@ -121,15 +121,15 @@ impl Exported {
 }
 
 /// Checks that the arena is at most 1.1 times the lower bound that a script derives from the shapes.
-fn check_floor(model: &str, extra: &[&str], exported: &Exported) {
+fn check_floor(model: &str, extra_args: &[&str], project: &Exported) {
     if !exists("python3") {
         eprintln!("skipped: the memory lower bound of {model}, which requires python3");
         return;
     }
-    let graph = byoc(["compile", model, "--emit", "graph-json"].iter().chain(extra)).ok().out;
-    let file = exported.dir.join("graph.json");
+    let graph = byoc(["compile", model, "--emit", "graph-json"].iter().chain(extra_args)).ok().out;
+    let file = project.dir.join("graph.json");
     std::fs::write(&file, graph).unwrap();
-    let arena = exported.arena().to_string();
+    let arena = project.arena().to_string();
     eprint!("{model}: {}", output(Command::new("python3").arg(data("export/ram_floor.py")).arg(file).arg(arena)));
 }
 
@@ -198,7 +198,7 @@ fn exports_are_reproducible_and_replace_earlier_ones() {
 
 #[test]
 fn two_prefixes_link_into_one_program() {
-    let (first_project, second) = (digits(&["--prefix", "first"]), digits(&["--prefix", "second"]));
+    let (first_project, second_project) = (digits(&["--prefix", "first"]), digits(&["--prefix", "second"]));
     let main = "#include \"first.h\"\n#include \"second.h\"\n#include <string.h>\n\
         static first a, b;\nstatic second c;\n\
         int main(void) {\n    static float x[64], y[3][10];\n    x[5] = 1.0f;\n    first_inputs in;\n    in.image = x;\n    \
@@ -209,12 +209,13 @@ fn two_prefixes_link_into_one_program() {
         out0.logits = 0;\n    if (first_run(&a, &in, &out0) != -1)\n        return 4;\n    \
         return memcmp(y[0], y[1], sizeof y[0]) != 0 || memcmp(y[0], y[2], sizeof y[0]) != 0;\n}\n";
     std::fs::write(first_project.dir.join("main.c"), main).unwrap();
-    let other_files: Vec<String> = second.sources().into_iter().filter(|file| file != "main.c").collect();
-    let other_files: Vec<String> = other_files.iter().map(|file| second.dir.join(file).display().to_string()).collect();
-    let include = format!("-I{}", second.dir.display());
-    let mut extra: Vec<&str> = other_files.iter().map(String::as_str).collect();
-    extra.push(&include);
-    first_project.check("cc", SANITIZE, &extra);
+    let other_files: Vec<String> = second_project.sources().into_iter().filter(|file| file != "main.c").collect();
+    let other_files: Vec<String> =
+        other_files.iter().map(|file| second_project.dir.join(file).display().to_string()).collect();
+    let include = format!("-I{}", second_project.dir.display());
+    let mut extra_args: Vec<&str> = other_files.iter().map(String::as_str).collect();
+    extra_args.push(&include);
+    first_project.check("cc", SANITIZE, &extra_args);
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use crate::{byoc, models};
 
-fn verify(extra: &[&str]) {
+fn verify(extra_args: &[&str]) {
     let mut args: Vec<String> = vec!["verify".into(), "--json".into(), "--max-rel-err".into(), "5e-4".into()];
-    args.extend(extra.iter().map(|s| (*s).to_owned()));
+    args.extend(extra_args.iter().map(|s| (*s).to_owned()));
     args.extend(models().iter().map(|m| m.display().to_string()));
     let output = byoc(&args).ok();
     let rows = output.json();
@@ -24,17 +24,17 @@ fn verify_on_backend() {
 }
 
 /// Verifies models with symbolic dimensions: each is compiled once and must be correct for all recorded dimensions.
-pub fn verify_open(extra: &[&str]) {
+pub fn verify_open(extra_args: &[&str]) {
     for (model, open_dims) in
         [("bert", &["batch", "sequence"][..]), ("gpt2", &["batch", "sequence"]), ("vit", &["batch"])]
     {
-        verify_one(&format!("{model}_open"), open_dims, "1e-5", extra);
+        verify_one(&format!("{model}_open"), open_dims, "1e-5", extra_args);
     }
 }
 
 /// Verifies models with loops, data-dependent dimensions, sampling grids and Einstein sums: detectors, image warping
 /// and windowed attention.
-pub fn verify_new(extra: &[&str]) {
+pub fn verify_new(extra_args: &[&str]) {
     let plane: &[&str] = &["height", "width"];
     let batches: &[&str] = &["batch", "height", "width"];
     let models = [
@@ -44,14 +44,14 @@ pub fn verify_new(extra: &[&str]) {
         ("warp_small", batches),
     ];
     for (model, open_dims) in models {
-        verify_one(model, open_dims, "5e-4", extra);
+        verify_one(model, open_dims, "5e-4", extra_args);
     }
 }
 
-fn verify_one(model: &str, open_dims: &[&str], tolerance: &str, extra: &[&str]) {
+fn verify_one(model: &str, open_dims: &[&str], tolerance: &str, extra_args: &[&str]) {
     let mut args: Vec<String> = ["verify", "--json", "--max-rel-err", tolerance].map(String::from).to_vec();
     args.extend(open_dims.iter().flat_map(|name| ["--dim".to_owned(), format!("{name}=?")]));
-    args.extend(extra.iter().map(|s| (*s).to_owned()));
+    args.extend(extra_args.iter().map(|s| (*s).to_owned()));
     args.push(crate::data_text(&format!("open/{model}")));
     let output = byoc(&args).ok();
     assert_eq!(output.json().last().unwrap()["summary"]["pass"], 1, "{}", output.out);

@@ -115,18 +115,18 @@ fn guide_commands_work() {
     std::os::unix::fs::symlink(workspace().join("tests"), dir.path().join("tests")).unwrap();
     let binary = Path::new(env!("CARGO_BIN_EXE_byoc")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
-    let walked = |block: &str| {
+    let run_walkthrough = |block: &str| {
         let mut command = Command::new("sh");
         command.current_dir(dir.path()).args(["-e", "-c", block]);
         command.env("PATH", &path).env("CARGO_NET_OFFLINE", "true").env("CARGO_TARGET_DIR", shared_target());
         to_command_output(command.env_remove("BYOC_PLUGIN_PATH").output().unwrap()).ok()
     };
-    walked(new);
+    run_walkthrough(new);
     // The lock file makes the registry unnecessary, and the shared build directory saves the minutes of a first build.
     copy(&workspace().join("Cargo.lock"), &dir.path().join("mine/Cargo.lock"));
-    walked(build);
+    run_walkthrough(build);
     std::os::unix::fs::symlink(shared_target(), dir.path().join("mine/target")).unwrap();
-    let text = walked(&later_blocks.join("\n")).out;
+    let text = run_walkthrough(&later_blocks.join("\n")).out;
     for part in ["no problems found", "tvmgen_default_mine_main_0", "FLOPs on backends", "y = max(x, 0)"] {
         assert!(text.contains(part), "expected {part} in\n{text}");
     }

@@ -287,10 +287,10 @@ fn programs_are_cached() {
     };
     let first_output = run();
     let [binary] = &binaries()[..] else { panic!("expected one program, found {:?}", binaries()) };
-    let written = std::fs::metadata(binary).unwrap().len();
+    let cache_entry = std::fs::metadata(binary).unwrap().len();
     assert_eq!(run().out, first_output.out);
     let mut bytes = std::fs::read(binary).unwrap();
-    bytes[written as usize / 2] ^= 1;
+    bytes[cache_entry as usize / 2] ^= 1;
     std::fs::write(binary, &bytes).unwrap();
     let second_output = run().stderr_contains(&["is corrupted and is compiled again"]);
     assert_eq!(second_output.out, first_output.out);

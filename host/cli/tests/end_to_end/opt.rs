@@ -71,8 +71,8 @@ def @tvmgen_m_t_main_0(%p: Tensor[(4), float32], %q: Tensor[(4), float32], globa
     // A target without operators supports the composites prefixed with its name.
     let four = ["--pass", FOUR, "--patterns", "patterns.txt", "--annotate", "t=", "--module-name", "m"];
     files.opt(&[&four[..], &["--expect", "expected.relay"]].concat()).ok();
-    let printed = files.opt(&four).ok();
-    assert!(printed.out.contains("def @tvmgen_m_t_main_0"), "{}", printed.out);
+    let output = files.opt(&four).ok();
+    assert!(output.out.contains("def @tvmgen_m_t_main_0"), "{}", output.out);
     let other = files.opt(&[&four[..], &["--annotate", "u=exp", "--expect", "expected.relay"]].concat());
     assert!(other.out.contains("+  @tvmgen_m_u_main_"), "expected a diff, found:\n{}", other.out);
     other.fails_with("E0350");

@@ -80,13 +80,13 @@ impl Fixture {
         let random =
             |(seed, shape): (usize, &&[usize])| Arc::new(byoc::io::random::tensor(DType::I8, shape, seed as u64));
         let constants: Vec<Arc<Tensor>> = constants.iter().enumerate().map(random).collect();
-        let parsed = byoc_ir::text::parse(
+        let reports = byoc_ir::text::parse(
             &format!("#[version = \"0.0.5\"]\n{text}"),
             &byoc_ir::text::ParseOptions { constants: &constants },
         );
-        assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
+        assert!(reports.diagnostics.is_empty(), "{:?}", reports.diagnostics);
         let path = self.path(name);
-        byoc::frontend::relay::write(Path::new(&path), &parsed.module).unwrap();
+        byoc::frontend::relay::write(Path::new(&path), &reports.module).unwrap();
         path
     }
 }

@@ -215,12 +215,12 @@ fn dash_writes_only_result_to_standard_output() {
         assert!(out.starts_with(begin), "{command}");
         let file = writers.path(command);
         writers.write(command, &file).ok();
-        let written = std::fs::read(&file).unwrap();
+        let write_status = std::fs::read(&file).unwrap();
         match *command {
             "trace" | "bench" => {
                 serde_json::from_slice::<serde_json::Value>(&out).unwrap();
             }
-            _ => assert!(out == written, "{command}: a file and standard output differ"),
+            _ => assert!(out == write_status, "{command}: a file and standard output differ"),
         }
         let stderr = match *command {
             "artifact" => "wrote standard output",

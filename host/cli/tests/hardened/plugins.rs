@@ -21,21 +21,21 @@ struct Fixture {
 }
 
 static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| {
-    let folder = temporary_folder();
-    let plugins = folder.path().join("plugins");
+    let temp_dir = temporary_folder();
+    let plugins = temp_dir.path().join("plugins");
     std::fs::create_dir(&plugins).unwrap();
-    let built = Command::new("cc")
+    let compilation = Command::new("cc")
         .current_dir(workspace())
         .args(["-O0", "-shared", "-fPIC", "-w", "-I", "plugin-api/include", "tests/hardened/faulty.c", "-o"])
         .arg(plugins.join("libbyoc_elementwise.so"))
         .args(["-lm", "-lpthread"])
         .output()
         .expect("cannot start the compiler that Rust links with");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let model = folder.path().join("model.relay");
+    assert!(compilation.status.success(), "{}", String::from_utf8_lossy(&compilation.stderr));
+    let model = temp_dir.path().join("model.relay");
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(3, 3), float32]) { add(nn.relu(%x), %x) }\n";
     std::fs::write(&model, program).unwrap();
-    Fixture { temp_dir: folder, plugins, model }
+    Fixture { temp_dir, plugins, model }
 });
 
 /// Exit status, standard output and standard error of a process.

@@ -525,8 +525,8 @@ fn model(seed: u64) -> Model {
     for _ in 0..steps {
         graph.step();
     }
-    let made: Vec<Value> = graph.values.split_off(2);
-    let outputs: Vec<String> = made.iter().rev().take(3).map(|value| value.name.clone()).collect();
+    let output_values: Vec<Value> = graph.values.split_off(2);
+    let outputs: Vec<String> = output_values.iter().rev().take(3).map(|value| value.name.clone()).collect();
     let outputs = if outputs.is_empty() { vec!["copy(%image)".to_owned()] } else { outputs };
     let ty = if half { "float16" } else { "float32" };
     graph.model.text = format!(
