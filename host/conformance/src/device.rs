@@ -70,7 +70,7 @@ pub(super) fn try_region(
     let fault = |fault: Fault| CaseResult::Failed(fault.in_region(symbol));
     let loader = harness.loader(compiled).map_err(fault)?;
     let executable = harness.load(test_region, compiled, &compiled.blob, harness.services).map_err(fault)?;
-    (harness.at)("query", symbol);
+    (harness.progress)("query", symbol);
     let device = harness.setting.device.as_deref().unwrap_or_default();
     let plugin = harness.backend.plugin.name.as_str();
     let memory = Memory::of(loader.as_ref(), plugin, device)
@@ -83,14 +83,14 @@ pub(super) fn try_region(
     if plan.outputs.iter().any(|output| !output.exact) {
         return Err(refuse(RefusalCode::DynamicDim, "value-dependent dimensions are in host memory"));
     }
-    let one_run = memory.serves_one_run() || harness.serves_one_run(compiled);
+    let run_lock = memory.serves_one_run() || harness.serves_one_run(compiled);
     let device = Device {
         test_region,
         executable: &*executable,
         plan: &plan,
         memory,
         plugin,
-        one_run: one_run.then(Mutex::default),
+        one_run: run_lock.then(Mutex::default),
         unfinished_runs: AtomicUsize::new(0),
     };
     device.test(harness).map_err(fault)?;
@@ -102,16 +102,16 @@ impl Device<'_> {
         let symbol = &self.test_region.graph.symbol;
         let expected = &self.test_region.expected;
         let tensors = self.tensors(self.test_region.inputs.iter())?;
-        (harness.at)("run on the device", symbol);
+        (harness.progress)("run on the device", symbol);
         let context = "tensors in device memory";
         self.run_and_check(&tensors, &[], expected, Kind::WrongResult, context)?;
-        (harness.at)("run with a host tensor", symbol);
+        (harness.progress)("run with a host tensor", symbol);
         let context = "input 0 in host memory, all other inputs in device memory";
         self.run_and_check(&tensors, &[0], expected, Kind::WrongResult, context)?;
         let second_set = second_inputs(self.test_region);
-        (harness.at)("run after an unfinished run", symbol);
+        (harness.progress)("run after an unfinished run", symbol);
         self.run_in_sequence(second_set.as_ref())?;
-        (harness.at)("run on the device by several threads", symbol);
+        (harness.progress)("run on the device by several threads", symbol);
         self.run_concurrently(second_set.as_ref())
     }
 
@@ -200,7 +200,7 @@ impl Device<'_> {
         kind: Kind,
         description: &str,
     ) -> Result<(), Fault> {
-        let lock = self.one_run.as_ref().map(|one_run| one_run.lock().unwrap_or_else(PoisonError::into_inner));
+        let lock = self.one_run.as_ref().map(|run_lock| run_lock.lock().unwrap_or_else(PoisonError::into_inner));
         let run = self.start(tensors, 0, on_host, &[])?;
         self.finish(&run)?;
         drop(lock);

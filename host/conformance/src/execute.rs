@@ -81,7 +81,7 @@ pub fn run_on(
     if let Some(damage) = first_damage(&outputs, &workspace, memory) {
         return Err(Fault::new(Kind::WritesOutside, "run", damage));
     }
-    if let Some(i) = memory.iter().zip(&input_copies).position(|(after, input_copies)| after.bytes() != input_copies) {
+    if let Some(i) = memory.iter().zip(&input_copies).position(|(buffer, original)| buffer.bytes() != original) {
         return Err(Fault::new(Kind::WritesInput, "run", format!("the run changed input {i}")));
     }
     if let Some(i) = constants.iter().zip(&digests).position(|(t, digest)| blake3::hash(t.bytes()) != *digest) {

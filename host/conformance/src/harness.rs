@@ -36,13 +36,13 @@ pub struct Harness<'b, 'r> {
     /// Test conditions of the case.
     pub setting: &'b Setting,
     /// Callback invoked before each call to an entry, with the names of the entry and the region.
-    pub at: &'b dyn Fn(&str, &str),
+    pub progress: &'b dyn Fn(&str, &str),
 }
 
 impl Harness<'_, '_> {
     /// Partitions a case into regions for the backend.
     pub fn partition(&self, case: &Case) -> Result<Vec<TestRegion>, CaseResult> {
-        (self.at)("judge", "");
+        (self.progress)("judge", "");
         let description = &self.backend.description;
         let mut subjects: Vec<&Subject> = self.setting.context.iter().collect();
         subjects.push(&case.subject);
@@ -90,7 +90,7 @@ impl Harness<'_, '_> {
 
     /// Calls `compile`, and checks the size and the symbols of the blob.
     pub fn compile(&self, test_region: &TestRegion, cache_dir: Option<&Path>) -> Result<CompiledRegion, Fault> {
-        (self.at)("compile", &test_region.graph.symbol);
+        (self.progress)("compile", &test_region.graph.symbol);
         let mut options: Value = plugin::options(cache_dir, None);
         self.add_choices(&mut options, false);
         let request = Region { graph: &test_region.graph, constants: &test_region.constants, options: &options };
@@ -112,7 +112,7 @@ impl Harness<'_, '_> {
             return Err(Fault::new(Kind::MissingSymbol, "compile", message));
         }
         if linked::takes_part(&compiled) {
-            (self.at)("query", symbol);
+            (self.progress)("query", symbol);
         }
         CompiledRegion::link(compiled, symbol, self.backend.codegen.as_ref(), &options)
             .map_err(|message| Fault::new(Kind::ClaimNotKept, "query", message))
@@ -141,7 +141,7 @@ impl Harness<'_, '_> {
         services: &Services,
     ) -> Result<Box<dyn Executable>, Fault> {
         let loader = self.loader(compiled)?;
-        (self.at)("load", &test_region.graph.symbol);
+        (self.progress)("load", &test_region.graph.symbol);
         let mut options = plugin::options(self.cache_dir, Some(services.num_threads()));
         self.add_choices(&mut options, true);
         let mut metadata = Signature::of(&test_region.graph).to_json();
@@ -154,7 +154,7 @@ impl Harness<'_, '_> {
 
     /// Calls `prepare`, and checks the prepared outputs against the region's outputs.
     pub fn prepare(&self, test_region: &TestRegion, executable: &dyn Executable) -> Result<Prepared, Fault> {
-        (self.at)("prepare", &test_region.graph.symbol);
+        (self.progress)("prepare", &test_region.graph.symbol);
         let dims: Vec<&[usize]> = test_region.inputs.iter().map(Tensor::shape).collect();
         let plan = executable.prepare(&dims).map_err(|error| Fault::of_error(Kind::LoadFailed, "prepare", &error))?;
         let shape_fault = |message: String| Err(Fault::new(Kind::WrongShape, "prepare", message));
@@ -181,7 +181,7 @@ impl Harness<'_, '_> {
         fill: FillPattern,
         inputs: &[Tensor],
     ) -> Result<Vec<Tensor>, Fault> {
-        (self.at)("run", &test_region.graph.symbol);
+        (self.progress)("run", &test_region.graph.symbol);
         execute::run(test_region, executable, plan, fill, inputs)
     }
 

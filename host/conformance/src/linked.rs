@@ -56,9 +56,9 @@ impl CompiledRegion {
     }
 
     /// Returns the constants for the loader, based on the constants for `compile`: without packed elements, and with
-    /// the shared data appended. Adds the metadata and the index of the shared data to `about`, the object `region` of
-    /// the loader's options.
-    pub fn constants(&self, compiled_with: &[Constant], about: &mut Value) -> Vec<Constant> {
+    /// the shared data appended. Adds the metadata and the index of the shared data to `region_options`, the object
+    /// `region` of the loader's options.
+    pub fn constants(&self, compiled_with: &[Constant], region_options: &mut Value) -> Vec<Constant> {
         let metadata: Map<String, Value> = bridge::metadata(&self.region).into_iter().collect();
         let mut constants = compiled_with.to_vec();
         if metadata.get(HOST_FALLBACK) == Some(&json!(false)) {
@@ -69,9 +69,9 @@ impl CompiledRegion {
                 }
             }
         }
-        about["metadata"] = Value::Object(metadata);
+        region_options["metadata"] = Value::Object(metadata);
         if let Some(shared_data) = &self.shared {
-            about["shared"] = constants.len().into();
+            region_options["shared"] = constants.len().into();
             constants.push(constant_handle("", shared_data));
         }
         constants

@@ -51,13 +51,13 @@ pub(super) fn fault_of(data: &Value) -> Option<Fault> {
 pub(super) fn fault_of_reply(reply: &Reply, entry: &str) -> Fault {
     let entry_name = |call: &str| if call == "start" && !entry.is_empty() { entry.to_owned() } else { call.to_owned() };
     match reply {
-        Reply::Died { at: call, region, termination, last_line } => {
+        Reply::Died { entry: call, region, termination, last_line } => {
             let suffix = last_line.as_ref().map(|line| format!(", after \"{line}\"")).unwrap_or_default();
             let exit_code = if let Termination::Exited(code) = termination { Some(*code) } else { None };
             let fault = Fault::new(Kind::Crash, &entry_name(call), format!("{termination}{suffix}"));
             Fault { exit_code, ..fault }.in_region(region)
         }
-        Reply::Late { at: call, region } => {
+        Reply::Late { entry: call, region } => {
             Fault::new(Kind::TimeLimit, &entry_name(call), "the entry did not return within the time limit")
                 .in_region(region)
         }

@@ -108,8 +108,9 @@ impl Run<'_> {
             }
             let other_samples = other_samples.get_or_insert_with(|| self.unselected(progress, table, operators));
             let passed_claims = claims.iter().zip(&tallies).filter(|(_, tally)| !tally.samples.is_empty());
-            let selected = passed_claims.map(|(&claim, tally)| Neighbor { claim, samples: tally.samples.clone() });
-            let neighbors: Vec<Neighbor<'_>> = selected.chain(other_samples.iter().cloned()).collect();
+            let selected_claims =
+                passed_claims.map(|(&claim, tally)| Neighbor { claim, samples: tally.samples.clone() });
+            let neighbors: Vec<Neighbor<'_>> = selected_claims.chain(other_samples.iter().cloned()).collect();
             for &i in &untested {
                 self.try_beside(progress, &mut tallies[i], claims[i], &neighbors);
             }
@@ -152,7 +153,7 @@ impl Run<'_> {
     }
 
     /// Tests every value of every option, on cases that passed without the option and on claims that need it.
-    fn try_options(&self, progress: &mut Progress, samples: &[Case], selected: (&[Entry], &[&'static OpDef])) {
+    fn try_options(&self, progress: &mut Progress, samples: &[Case], selected_claims: (&[Entry], &[&'static OpDef])) {
         for (option, values, load) in progress.claims.options.clone() {
             for value in values {
                 let name = option_claim(&option, &value);
@@ -173,7 +174,7 @@ impl Run<'_> {
                         break;
                     }
                 }
-                self.try_claims_under(progress, option_setting, &name, selected);
+                self.try_claims_under(progress, option_setting, &name, selected_claims);
             }
         }
     }
@@ -196,8 +197,8 @@ impl Run<'_> {
         for claim in all_claims {
             let subject = claim.subject();
             let is_known = match claim {
-                Claim::Pattern(entry) => table.iter().any(|selected| selected.name == entry.name),
-                Claim::Operator(def) => operators.iter().any(|selected| selected.name == def.name),
+                Claim::Pattern(entry) => table.iter().any(|selected_claims| selected_claims.name == entry.name),
+                Claim::Operator(def) => operators.iter().any(|selected_claims| selected_claims.name == def.name),
             };
             let text = subject.to_string();
             let base_report = progress.report.subjects.iter().position(|report| report.subject == text);
@@ -250,11 +251,11 @@ impl Run<'_> {
         let subjects = report.subjects.iter().map(|s| (&s.subject, s.tested(), s.cases));
         let claims = report.claims.iter().map(|claim| (&claim.claim, claim.tested, claim.cases));
         let rows: Vec<(String, usize, usize)> =
-            subjects.chain(claims).map(|(name, tested, cases)| (name.clone(), tested, cases)).collect();
-        if self.options.only.is_some() || rows.iter().all(|(_, tested, _)| *tested == 0) {
+            subjects.chain(claims).map(|(name, tested_count, cases)| (name.clone(), tested_count, cases)).collect();
+        if self.options.only.is_some() || rows.iter().all(|(_, tested_count, _)| *tested_count == 0) {
             return;
         }
-        for (name, _, cases) in rows.into_iter().filter(|(_, tested, _)| *tested == 0) {
+        for (name, _, cases) in rows.into_iter().filter(|(_, tested_count, _)| *tested_count == 0) {
             let message = match cases {
                 0 => "expected a tested case, found none: no valid case was generated".to_owned(),
                 n => format!("expected a tested case, found only {n} refused cases"),

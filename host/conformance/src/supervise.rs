@@ -17,7 +17,7 @@ pub enum Reply {
     /// The worker process terminated.
     Died {
         /// Entry that the worker was in.
-        at: String,
+        entry: String,
         /// Region that the entry worked on; empty if there was none.
         region: String,
         /// Termination status.
@@ -28,7 +28,7 @@ pub enum Reply {
     /// The worker did not respond in time, and was killed.
     Late {
         /// Entry that the worker was in.
-        at: String,
+        entry: String,
         /// Region that the entry worked on; empty if there was none.
         region: String,
     },
@@ -113,7 +113,7 @@ impl Supervisor {
         let (mut entry, mut region) = ("start".to_owned(), String::new());
         let worker_died = |entry: String, reason: String| {
             let region = String::new();
-            Reply::Died { at: entry, region, termination: Termination::Unknown, last_line: Some(reason) }
+            Reply::Died { entry, region, termination: Termination::Unknown, last_line: Some(reason) }
         };
         if self.running.is_none() {
             match start(&mut (self.command)()) {
@@ -146,7 +146,7 @@ impl Supervisor {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.stop();
-                    return Reply::Late { at: entry, region };
+                    return Reply::Late { entry, region };
                 }
                 Err(RecvTimeoutError::Disconnected) => return self.collect_termination(entry, region),
             }
@@ -164,7 +164,7 @@ impl Supervisor {
 
     fn collect_termination(&mut self, entry: String, region: String) -> Reply {
         let Some(mut worker) = self.running.take() else {
-            return Reply::Died { at: entry, region, termination: Termination::Unknown, last_line: None };
+            return Reply::Died { entry, region, termination: Termination::Unknown, last_line: None };
         };
         drop(worker.requests.take());
         let termination = worker.child.wait().map_or(Termination::Unknown, Termination::of);
@@ -173,7 +173,7 @@ impl Supervisor {
             let _ = errors.seek(SeekFrom::Start(0)).and_then(|_| errors.read_to_string(&mut stderr_text));
         }
         let last_line = stderr_text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned);
-        Reply::Died { at: entry, region, termination, last_line }
+        Reply::Died { entry, region, termination, last_line }
     }
 }
 

@@ -115,7 +115,7 @@ fn aliased_inputs(
     let memory = execute::copy_inputs(&shared_inputs, FillPattern::NAN)?;
     let mut buffer_indices: Vec<usize> = (0..shared_inputs.len()).collect();
     buffer_indices[second_set] = 0;
-    (harness.at)("run", &test_region.graph.symbol);
+    (harness.progress)("run", &test_region.graph.symbol);
     let outputs =
         execute::run_on(test_region, executable, plan, FillPattern::NAN, &shared_inputs, &memory, &buffer_indices)?;
     check_outputs(&outputs, &expected, Kind::Aliasing, "run", &format!("inputs 0 and {second_set} in the same memory"))
@@ -132,8 +132,8 @@ fn concurrent_runs(
 ) -> Result<(), Fault> {
     let another = harness.load(test_region, compiled, &compiled.blob, harness.services)?;
     let another_prepared = harness.prepare(test_region, &*another)?;
-    (harness.at)("run by several threads", &test_region.graph.symbol);
-    let one_run = harness.serves_one_run(compiled).then(Mutex::default);
+    (harness.progress)("run by several threads", &test_region.graph.symbol);
+    let run_lock = harness.serves_one_run(compiled).then(Mutex::default);
     let barrier = Barrier::new(THREADS);
     let worker = |worker: usize| -> Result<(), Fault> {
         let (inputs, expected) = match second_set {
@@ -147,7 +147,7 @@ fn concurrent_runs(
         barrier.wait();
         for _ in 0..RUNS_PER_THREAD {
             let lock: Option<MutexGuard<'_, ()>> =
-                one_run.as_ref().map(|one_run: &Mutex<()>| one_run.lock().unwrap_or_else(PoisonError::into_inner));
+                run_lock.as_ref().map(|run_lock: &Mutex<()>| run_lock.lock().unwrap_or_else(PoisonError::into_inner));
             let outputs = execute::run(test_region, executable, plan, FillPattern::NAN, inputs)?;
             drop(lock);
             check_outputs(&outputs, expected, Kind::NotReentrant, "run", "a concurrent run")?;
@@ -213,7 +213,7 @@ fn unknown_query(
     compiled: &CompiledRegion,
 ) -> Result<(), Fault> {
     const KEY: &str = "byoc.conformance.an unknown key";
-    (harness.at)("query", &test_region.graph.symbol);
+    (harness.progress)("query", &test_region.graph.symbol);
     let loader = (harness.find_loader)(&compiled.loader);
     let wrong_answers = [
         ("code generator", harness.backend.codegen.query(KEY, &[1, 2, 3])),
@@ -255,18 +255,18 @@ fn check_damaged_blobs(
             &format!("truncated to {length} of {} bytes", blob.len()),
         )?;
     }
-    let mut damaged = blob.to_vec();
+    let mut damaged_blob = blob.to_vec();
     for part in 0..12 {
         let offset = (blob.len() * part / 12).min(blob.len().saturating_sub(1));
-        let Some(byte) = damaged.get_mut(offset) else { break };
+        let Some(byte) = damaged_blob.get_mut(offset) else { break };
         *byte ^= 0x55;
-        (harness.at)(&format!("load of a blob with byte {offset} changed"), &test_region.graph.symbol);
-        match harness.load(test_region, compiled, &damaged, harness.services) {
+        (harness.progress)(&format!("load of a blob with byte {offset} changed"), &test_region.graph.symbol);
+        match harness.load(test_region, compiled, &damaged_blob, harness.services) {
             Err(fault) if fault.kind == Kind::Panic => {
                 let message = format!("a blob with byte {offset} of {} changed: {}", blob.len(), fault.message);
                 return Err(Fault::new(Kind::DamagedBlob, "load", message));
             }
-            _ => damaged[offset] = blob[offset],
+            _ => damaged_blob[offset] = blob[offset],
         }
     }
     Ok(())

@@ -86,8 +86,10 @@ impl Harness<'_, '_> {
         mismatch: &Mismatch,
     ) -> Fault {
         let repeats = |fill| {
-            let repeated = self.run(test_region, executable, plan, fill, &test_region.inputs);
-            repeated.is_ok_and(|repeated| repeated.iter().zip(wrong_outputs).all(|(a, b)| a.bytes() == b.bytes()))
+            let repeat_outputs = self.run(test_region, executable, plan, fill, &test_region.inputs);
+            repeat_outputs.is_ok_and(|repeat_outputs| {
+                repeat_outputs.iter().zip(wrong_outputs).all(|(a, b)| a.bytes() == b.bytes())
+            })
         };
         let message = format!("output {output}: {mismatch}");
         if !repeats(fill) {

@@ -219,7 +219,7 @@ impl Worker {
             single_threaded: &self.single_threaded,
             cache_dir: request["cache_dir"].as_str().map(Path::new),
             setting,
-            at: progress,
+            progress,
         };
         Ok(body(&harness))
     }

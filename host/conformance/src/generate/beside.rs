@@ -33,10 +33,10 @@ impl Cases {
     ) -> Option<Case> {
         (0..ATTEMPTS).find_map(|attempt| {
             let mut generator = self.generator(claim.name(), index, attempt, restrictions);
-            generator.draw.common_attrs = true;
+            generator.sampler.common_attrs = true;
             let mut context = vec![neighbor.claim.subject()];
-            let root = if !neighbor.samples.is_empty() && !generator.draw.chance(4) {
-                let sample = generator.draw.pick(&neighbor.samples);
+            let root = if !neighbor.samples.is_empty() && !generator.sampler.chance(4) {
+                let sample = generator.sampler.pick(&neighbor.samples);
                 context.extend(sample.setting.context.iter().cloned());
                 let operand = generator.graft(&sample)?;
                 generator.extend(claim, operand)?
@@ -106,7 +106,7 @@ impl Generator {
     /// Generates a call with `operand` as its first or second operand.
     fn call_with(&mut self, def: &'static OpDef, operand: ExprId) -> Option<ExprId> {
         let operand_type = self.type_of_expr(operand)?;
-        if def.arity.min > 1 && self.draw.chance(4) {
+        if def.arity.min > 1 && self.sampler.chance(4) {
             return self.call_on(
                 def,
                 &[Constraint::Any, Constraint::One(operand_type)],
@@ -114,7 +114,7 @@ impl Generator {
                 &Attrs::none(),
             );
         }
-        let proposed = recipes::propose(def, &mut self.draw, &[Constraint::One(operand_type.clone())])?;
+        let proposed = recipes::propose(def, &mut self.sampler, &[Constraint::One(operand_type.clone())])?;
         let argument = match proposed.args.first()? {
             Argument::Tuple(_) => Constraint::Tuple(vec![Some(operand_type), None]),
             Argument::One(_) => Constraint::One(operand_type),

@@ -144,7 +144,7 @@ pub enum Fill {
 }
 
 /// Random generator of dimensions and values.
-pub struct Draw {
+pub struct Sampler {
     random: Random,
     /// Part of the input space to sample.
     pub theme: Theme,
@@ -164,10 +164,10 @@ pub struct Draw {
 /// Declared layouts per operator: data layout, then kernel layout.
 pub type Layouts = BTreeMap<String, Vec<String>>;
 
-impl Draw {
+impl Sampler {
     /// Creates a generator for a theme.
-    pub fn new(seed: u64, theme: Theme) -> Draw {
-        Draw {
+    pub fn new(seed: u64, theme: Theme) -> Sampler {
+        Sampler {
             random: Random::new(seed),
             theme,
             common_attrs: false,
@@ -319,7 +319,7 @@ impl Draw {
     }
 
     fn random_value(&mut self, dtype: DType, fill: &Fill) -> f64 {
-        let sample = |draw: &mut Draw| draw.random.uniform() * 4.0 - 2.0;
+        let sample = |sampler: &mut Sampler| sampler.random.uniform() * 4.0 - 2.0;
         let (min_exponent, largest) = match dtype {
             DType::F64 => (f64::from_bits(1), f64::MAX),
             DType::F16 => (f64::powi(2.0, -24), 65504.0),

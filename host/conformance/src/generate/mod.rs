@@ -11,7 +11,7 @@ use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, ExprId, Module, Type};
 use byoc_ir::op::{self, Cost, OpDef, Params};
 use byoc_ir::typing::Builder;
-use draw::{Draw, Fill, Layouts, Restrictions, Scheme, THEMES, Theme};
+use draw::{Fill, Layouts, Restrictions, Sampler, Scheme, THEMES, Theme};
 use recipes::{Argument, Constraint, Operand, Recipe, ValueType};
 use std::sync::Arc;
 
@@ -75,16 +75,16 @@ impl Cases {
 
     fn generator(&self, name: &str, index: usize, attempt: usize, restrictions: Restrictions) -> Generator {
         let seed = derive_seed(self.seed, name, index, attempt);
-        let mut draw = Draw::new(seed, self.theme(index));
-        draw.scheme = self.scheme(index);
-        draw.layouts = self.layouts.clone();
-        draw.common_attrs = restrictions.common_attrs;
-        draw.restrictions = restrictions;
-        let mut generator = Generator::new(draw);
+        let mut sampler = Sampler::new(seed, self.theme(index));
+        sampler.scheme = self.scheme(index);
+        sampler.layouts = self.layouts.clone();
+        sampler.common_attrs = restrictions.common_attrs;
+        sampler.restrictions = restrictions;
+        let mut generator = Generator::new(sampler);
         generator.constants |= restrictions.constants;
-        if generator.draw.scheme.is_some() {
+        if generator.sampler.scheme.is_some() {
             // The quantized models that such a backend targets have constant weights and common attributes.
-            (generator.constants, generator.draw.common_attrs) = (true, true);
+            (generator.constants, generator.sampler.common_attrs) = (true, true);
         }
         generator
     }
@@ -94,7 +94,7 @@ impl Cases {
     pub fn single(&self, claim: Claim<'_>, index: usize, restrictions: Restrictions) -> Option<Case> {
         (0..ATTEMPTS).find_map(|attempt| {
             let mut generator = self.generator(claim.name(), index, attempt, restrictions);
-            generator.draw.common_attrs |= index >= THEMES.len();
+            generator.sampler.common_attrs |= index >= THEMES.len();
             let root = generator.claim(claim)?;
             let case = generator.finish(root, claim.subject(), index)?;
             match claim {
@@ -113,10 +113,10 @@ impl Cases {
         (0..ATTEMPTS).find_map(|attempt| {
             let mut generator = self.generator("region", index, attempt, Restrictions::default());
             let mut previous = None;
-            let length = generator.draw.int(2, 5);
+            let length = generator.sampler.int(2, 5);
             let mut count = 0;
             for _ in 0..4 * length {
-                let def = generator.draw.pick(operators);
+                let def = generator.sampler.pick(operators);
                 let argument = match previous {
                     None => Vec::new(),
                     Some(id) => vec![Constraint::One(generator.type_of_expr(id)?)],
@@ -152,7 +152,7 @@ fn derive_seed(seed: u64, name: &str, index: usize, attempt: usize) -> u64 {
 
 /// Module under construction.
 struct Generator {
-    draw: Draw,
+    sampler: Sampler,
     builder: Builder,
     params: Vec<ExprId>,
     inputs: Vec<byoc_ir::tensor::Tensor>,
@@ -161,9 +161,9 @@ struct Generator {
 }
 
 impl Generator {
-    fn new(mut draw: Draw) -> Generator {
-        let constants = !draw.chance(4);
-        Generator { draw, builder: Builder::default(), params: Vec::new(), inputs: Vec::new(), constants }
+    fn new(mut sampler: Sampler) -> Generator {
+        let constants = !sampler.chance(4);
+        Generator { sampler, builder: Builder::default(), params: Vec::new(), inputs: Vec::new(), constants }
     }
 
     /// Returns the type of `id` if it is a tensor with known dimensions.
@@ -194,7 +194,7 @@ impl Generator {
         bound: &[Option<ExprId>],
         forced: &Attrs,
     ) -> Option<ExprId> {
-        let Recipe { args, attrs } = recipes::propose(def, &mut self.draw, constraints)?;
+        let Recipe { args, attrs } = recipes::propose(def, &mut self.sampler, constraints)?;
         let attrs = forced.iter().fold(attrs, |attrs, (key, value)| attrs.with(key, value.clone()));
         // The type relation sees the values that the result type depends on.
         self.check_types(def, &args, bound, &attrs).ok()?;
@@ -209,7 +209,7 @@ impl Generator {
                 }
                 (Some(id), _) => Some(id),
                 (None, Argument::One(operand)) => {
-                    let constant = i > 0 && self.draw.restrictions.constants;
+                    let constant = i > 0 && self.sampler.restrictions.constants;
                     Some(self.operand(operand, constant))
                 }
                 (None, Argument::Tuple(fields)) => {
@@ -231,7 +231,7 @@ impl Generator {
     ) -> Result<(), Box<Diagnostic>> {
         let attrs = op::normalize_attrs(def, attrs.clone())?;
         let type_of = |operand: &Operand| Type::tensor(operand.dtype, &operand.shape);
-        let mut draw = Draw::new(0, self.draw.theme);
+        let mut sampler = Sampler::new(0, self.sampler.theme);
         let types: Vec<Type> = args
             .iter()
             .enumerate()
@@ -248,7 +248,9 @@ impl Generator {
         let values: Vec<_> = args
             .iter()
             .map(|arg| match arg {
-                Argument::One(o) if matches!(o.fill, Fill::Exactly(_)) => Some(draw.tensor(o.dtype, &o.shape, &o.fill)),
+                Argument::One(o) if matches!(o.fill, Fill::Exactly(_)) => {
+                    Some(sampler.tensor(o.dtype, &o.shape, &o.fill))
+                }
                 _ => None,
             })
             .collect();
@@ -258,7 +260,7 @@ impl Generator {
 
     /// Generates a constant or a parameter for a proposed operand.
     fn operand(&mut self, operand: &Operand, constant: bool) -> ExprId {
-        let tensor = self.draw.tensor(operand.dtype, &operand.shape, &operand.fill);
+        let tensor = self.sampler.tensor(operand.dtype, &operand.shape, &operand.fill);
         let exactly = matches!(operand.fill, Fill::Exactly(_));
         if constant || exactly || (operand.weight && self.constants) {
             return self.builder.constant(tensor);
@@ -280,7 +282,7 @@ impl Generator {
             return None;
         }
         self.builder.define("main", &self.params, root).ok()?;
-        let description = format!("case {index}: {}", describe_theme(self.draw.theme));
+        let description = format!("case {index}: {}", describe_theme(self.sampler.theme));
         Some(Case {
             subject,
             about: description,
@@ -358,7 +360,7 @@ mod tests {
 
     #[test]
     fn generates_valid_cases_for_every_operator() {
-        let mut missing = Vec::new();
+        let mut missing_operators = Vec::new();
         for def in op::table() {
             if def.reference.is_none() || def.facts.annotation {
                 continue;
@@ -370,10 +372,14 @@ mod tests {
                 valid_count += usize::from(reference::evaluate(&case.module, &case.inputs).is_ok());
             }
             if valid_count < 4 {
-                missing.push(format!("{} ({valid_count})", def.name));
+                missing_operators.push(format!("{} ({valid_count})", def.name));
             }
         }
-        assert!(missing.is_empty(), "operators with fewer than 4 valid cases: {}", missing.join(", "));
+        assert!(
+            missing_operators.is_empty(),
+            "operators with fewer than 4 valid cases: {}",
+            missing_operators.join(", ")
+        );
     }
 
     #[test]
@@ -392,9 +398,9 @@ j: nn.softmax(nn.matmul(*, *) ? multiply)
 k: strided_slice(..)
 l: clip(nn.max_pool2d(nn.conv2d(*, *)))
 ";
-        let parsed = parse_table(table, Checks::Allowed);
-        assert!(!parsed.has_errors(), "{:?}", parsed.diagnostics);
-        for entry in &parsed.entries {
+        let reparsed_module = parse_table(table, Checks::Allowed);
+        assert!(!reparsed_module.has_errors(), "{:?}", reparsed_module.diagnostics);
+        for entry in &reparsed_module.entries {
             let cases = (0..THEMES.len())
                 .filter_map(|index| cases(1).single(Claim::Pattern(entry), index, Restrictions::default()))
                 .count();

@@ -73,7 +73,7 @@ impl PatternBuilder<'_> {
                 self.generator.builder.project(tuple, index).ok()?
             }
             PatternNode::Alt(left, right) => {
-                let branch = if self.generator.draw.chance(2) { *left } else { *right };
+                let branch = if self.generator.sampler.chance(2) { *left } else { *right };
                 self.make(branch)?
             }
             PatternNode::Redirect(target) => {
@@ -116,7 +116,7 @@ impl PatternBuilder<'_> {
 
     fn any_operand(&self) -> Operand {
         // Default shape for a leaf without constraints from a call.
-        Operand { dtype: self.generator.draw.theme.dtype, shape: vec![3, 4], fill: Fill::Free, weight: false }
+        Operand { dtype: self.generator.sampler.theme.dtype, shape: vec![3, 4], fill: Fill::Free, weight: false }
     }
 
     fn leaf(&mut self, id: PatternId, operand: &Operand) -> ExprId {
@@ -141,18 +141,18 @@ impl PatternBuilder<'_> {
         dtype: Option<byoc_ir::tensor::DType>,
         shape: Option<Vec<usize>>,
     ) -> Option<ExprId> {
-        let dtype_before = self.generator.draw.theme.dtype;
-        self.generator.draw.theme.dtype = dtype.unwrap_or(dtype_before);
+        let dtype_before = self.generator.sampler.theme.dtype;
+        self.generator.sampler.theme.dtype = dtype.unwrap_or(dtype_before);
         let expr = if self.is_open(inner) {
             let mut operand = self.any_operand();
-            operand.shape = shape.unwrap_or_else(|| self.generator.draw.shape_of_rank(1, 4));
+            operand.shape = shape.unwrap_or_else(|| self.generator.sampler.shape_of_rank(1, 4));
             let leaf = self.leaf(inner, &operand);
             self.built.insert(inner, leaf);
             Some(leaf)
         } else {
             self.make(inner)
         };
-        self.generator.draw.theme.dtype = dtype_before;
+        self.generator.sampler.theme.dtype = dtype_before;
         expr
     }
 
@@ -169,7 +169,7 @@ impl PatternBuilder<'_> {
         let mut bound = vec![None; args.len()];
         // Either operand of an elementwise operator may determine the shape of the result.
         let combines = matches!(def.pattern, OpPattern::ElemWise | OpPattern::Broadcast);
-        let reversed = combines && self.generator.draw.chance(2);
+        let reversed = combines && self.generator.sampler.chance(2);
         let order: Vec<usize> = if reversed { (0..args.len()).rev().collect() } else { (0..args.len()).collect() };
         for i in order {
             let arg = args[i];
@@ -193,16 +193,16 @@ impl PatternBuilder<'_> {
                 constraints[i] = Constraint::Tuple(types);
                 continue;
             }
-            let outer = self.generator.draw.shape_hint.take();
+            let outer = self.generator.sampler.shape_hint.take();
             if combines {
                 let known_type = constraints.iter().find_map(|constraints| match constraints {
                     Constraint::One((_, shape)) => Some(shape.clone()),
                     _ => None,
                 });
-                self.generator.draw.shape_hint = known_type.or_else(|| outer.clone());
+                self.generator.sampler.shape_hint = known_type.or_else(|| outer.clone());
             }
             let expr = self.make(arg);
-            self.generator.draw.shape_hint = outer;
+            self.generator.sampler.shape_hint = outer;
             let expr = expr?;
             constraints[i] = match self.generator.type_of_expr(expr) {
                 Some(known_type) => Constraint::One(known_type),
@@ -210,7 +210,7 @@ impl PatternBuilder<'_> {
             };
             bound[i] = Some(expr);
         }
-        let recipe = recipes::propose(def, &mut self.generator.draw, &constraints)?;
+        let recipe = recipes::propose(def, &mut self.generator.sampler, &constraints)?;
         if recipe.args.len() < args.len() {
             return None;
         }
@@ -223,7 +223,7 @@ impl PatternBuilder<'_> {
                     // An earlier argument may already have generated this node: `multiply(*x, *x)`.
                     let expr = match self.built.get(&arg) {
                         Some(&expr) => expr,
-                        None if i > 0 && self.generator.draw.restrictions.constants => {
+                        None if i > 0 && self.generator.sampler.restrictions.constants => {
                             self.generator.operand(operand, true)
                         }
                         None => self.leaf(arg, operand),
@@ -273,7 +273,7 @@ impl PatternBuilder<'_> {
         match &self.pattern.nodes[id] {
             PatternNode::Op(op) => Some(op::get(*op)),
             PatternNode::Alt(left, right) => {
-                let branch = if self.generator.draw.chance(2) { *left } else { *right };
+                let branch = if self.generator.sampler.chance(2) { *left } else { *right };
                 self.callee(branch, args)
             }
             PatternNode::WithAttrs(inner, attrs) if matches!(self.pattern.nodes[*inner], PatternNode::Wildcard) => {
@@ -286,7 +286,7 @@ impl PatternBuilder<'_> {
                         && !def.facts.annotation
                 };
                 let operators: Vec<&'static OpDef> = op::table().iter().filter(is_match).copied().collect();
-                (!operators.is_empty()).then(|| self.generator.draw.pick(&operators))
+                (!operators.is_empty()).then(|| self.generator.sampler.pick(&operators))
             }
             PatternNode::WithAttrs(inner, _) => self.callee(*inner, args),
             _ => None,
@@ -298,7 +298,7 @@ impl PatternBuilder<'_> {
     fn build_dominated(&mut self, parent: PatternId, path: PatternId, child: PatternId) -> Option<ExprId> {
         let start = self.make(parent)?;
         let mut position = start;
-        for _ in 0..self.generator.draw.int(1, 2) {
+        for _ in 0..self.generator.sampler.int(1, 2) {
             self.discard(path);
             self.wildcard_exprs = VecDeque::from([position]);
             position = self.make(path)?;

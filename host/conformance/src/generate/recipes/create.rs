@@ -1,15 +1,15 @@
 //! Operators that create tensors from a shape.
 
 use super::{Constraint, Recipe, argument_type, attrs, integers, ints, recipe, unconstrained, weight};
-use crate::generate::draw::{Draw, Fill};
+use crate::generate::draw::{Fill, Sampler};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 use byoc_ir::tensor::DType;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
-    let shape = draw.shape_of_rank(1, 3);
+pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
+    let shape = sampler.shape_of_rank(1, 3);
     let dims = shape.iter().map(|&d| d as i64).collect();
-    let dtype = draw.theme.dtype;
+    let dtype = sampler.theme.dtype;
     match def.name {
         "zeros" | "ones" => recipe([], attrs([("shape", ints(shape)), ("dtype", dtype.into())])),
         "dyn.zeros" | "dyn.ones" => recipe([integers(DType::I64, dims)], attrs([("dtype", dtype.into())])),
@@ -22,10 +22,10 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Const
             recipe([value], attrs([("shape", ints(shape))]))
         }
         "arange" => {
-            let count = draw.int(0, 9);
+            let count = sampler.int(0, 9);
             let scalar = |value: i64| weight(DType::I64, Vec::new(), Fill::Exactly(vec![value]));
-            let (start, step) = (draw.int(-5, 5), draw.pick(&[1, 2, -1, 3]));
-            let dtype_attr = AttrValue::from(draw.pick(&[DType::F32, DType::I64, DType::I32]));
+            let (start, step) = (sampler.int(-5, 5), sampler.pick(&[1, 2, -1, 3]));
+            let dtype_attr = AttrValue::from(sampler.pick(&[DType::F32, DType::I64, DType::I32]));
             recipe([scalar(start), scalar(start + step * count), scalar(step)], attrs([("dtype", dtype_attr)]))
         }
         _ => None,

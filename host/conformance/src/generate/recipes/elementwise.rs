@@ -3,66 +3,68 @@
 use super::{
     Constraint, Recipe, ValueType, argument_type, attrs, first_argument, operand, recipe, unconstrained, weight,
 };
-use crate::generate::draw::{Draw, Fill, Values};
+use crate::generate::draw::{Fill, Sampler, Values};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::{OpDef, OpPattern};
 use byoc_ir::tensor::DType;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
-    let unary = |draw: &mut Draw, attrs: Attrs| {
-        let (dtype, shape) = first_argument(draw, constraints, 0, 4);
+pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
+    let unary = |sampler: &mut Sampler, attrs: Attrs| {
+        let (dtype, shape) = first_argument(sampler, constraints, 0, 4);
         recipe([operand(dtype, shape, domain(def.name))], attrs)
     };
     match def.name {
         "clip" => {
-            let (min, max) = match draw.scheme {
-                Some(_) => draw.pick(&[(-128, 127), (0, 127), (-100, 100), (-3, 6)]),
-                None => (draw.int(-3, 1), draw.int(1, 6)),
+            let (min, max) = match sampler.scheme {
+                Some(_) => sampler.pick(&[(-128, 127), (0, 127), (-100, 100), (-3, 6)]),
+                None => (sampler.int(-3, 1), sampler.int(1, 6)),
             };
-            unary(draw, attrs([("a_min", AttrValue::Float(min as f64)), ("a_max", AttrValue::Float(max as f64))]))
+            unary(sampler, attrs([("a_min", AttrValue::Float(min as f64)), ("a_max", AttrValue::Float(max as f64))]))
         }
         "nn.leaky_relu" => {
-            let alpha = draw.pick(&[0.25, 0.1, 0.01, 1.5]);
-            unary(draw, attrs([("alpha", AttrValue::Float(alpha))]))
+            let alpha = sampler.pick(&[0.25, 0.1, 0.01, 1.5]);
+            unary(sampler, attrs([("alpha", AttrValue::Float(alpha))]))
         }
-        "nn.dropout" => unary(draw, Attrs::none()),
+        "nn.dropout" => unary(sampler, Attrs::none()),
         "cast" => {
-            let target_dtype = match (draw.scheme, argument_type(constraints, 0)) {
+            let target_dtype = match (sampler.scheme, argument_type(constraints, 0)) {
                 (Some(scheme), Some((DType::I32, _))) => scheme.activation,
                 (Some(_), _) => DType::I32,
                 // A quantized model computes in float32 between its integer operators.
-                (None, Some((DType::F32, _))) if draw.restrictions.symmetric => draw.pick(&[DType::I8, DType::U8]),
-                (None, _) if draw.restrictions.symmetric => DType::F32,
-                (None, _) => draw.pick(DType::COMPUTED),
+                (None, Some((DType::F32, _))) if sampler.restrictions.symmetric => {
+                    sampler.pick(&[DType::I8, DType::U8])
+                }
+                (None, _) if sampler.restrictions.symmetric => DType::F32,
+                (None, _) => sampler.pick(DType::COMPUTED),
             };
-            unary(draw, attrs([("dtype", AttrValue::from(target_dtype))]))
+            unary(sampler, attrs([("dtype", AttrValue::from(target_dtype))]))
         }
         "cast_like" => {
-            let target_dtype = draw.pick(DType::COMPUTED);
-            let (dtype, shape) = first_argument(draw, constraints, 0, 4);
+            let target_dtype = sampler.pick(DType::COMPUTED);
+            let (dtype, shape) = first_argument(sampler, constraints, 0, 4);
             let template = argument_type(constraints, 1).unwrap_or((target_dtype, vec![2]));
             recipe([unconstrained(dtype, shape), unconstrained(template.0, template.1)], Attrs::none())
         }
         "fixed_point_multiply" => {
             let (dtype, shape) =
-                argument_type(constraints, 0).unwrap_or_else(|| (DType::I32, draw.shape_of_rank(0, 4)));
-            let power_of_two = draw.scheme.is_some_and(|scheme| scheme.power_of_two);
-            let multiplier = if power_of_two { 1 << 30 } else { draw.int(1 << 30, (1 << 31) - 1) };
-            let shift = draw.int(-12, 6);
+                argument_type(constraints, 0).unwrap_or_else(|| (DType::I32, sampler.shape_of_rank(0, 4)));
+            let power_of_two = sampler.scheme.is_some_and(|scheme| scheme.power_of_two);
+            let multiplier = if power_of_two { 1 << 30 } else { sampler.int(1 << 30, (1 << 31) - 1) };
+            let shift = sampler.int(-12, 6);
             let pairs = [("multiplier", AttrValue::Int(multiplier)), ("shift", AttrValue::Int(shift))];
             recipe([operand(dtype, shape, Fill::Within(-100_000.0, 100_000.0))], attrs(pairs))
         }
         "fixed_point_multiply_per_axis" => {
             let (dtype, shape) =
-                argument_type(constraints, 0).unwrap_or_else(|| (DType::I32, draw.shape_of_rank(1, 4)));
-            let axis = draw.below(shape.len());
+                argument_type(constraints, 0).unwrap_or_else(|| (DType::I32, sampler.shape_of_rank(1, 4)));
+            let axis = sampler.below(shape.len());
             let channels = *shape.get(axis)?;
             let per_channel = |min, max| weight(DType::I32, vec![channels], Fill::Within(min, max));
             let multipliers = per_channel(f64::from(1 << 30), f64::from(i32::MAX));
             let data = operand(dtype, shape, Fill::Within(-100_000.0, 100_000.0));
             let pairs = [
-                ("is_lshift_required", draw.chance(2).into()),
-                ("is_rshift_required", draw.chance(2).into()),
+                ("is_lshift_required", sampler.chance(2).into()),
+                ("is_rshift_required", sampler.chance(2).into()),
                 ("axes", super::ints([axis])),
             ];
             recipe([data, multipliers, per_channel(0.0, 6.0), per_channel(0.0, 12.0)], attrs(pairs))
@@ -71,54 +73,54 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Const
             let (dtype, shape) = match (argument_type(constraints, 1), argument_type(constraints, 2)) {
                 (Some(input_type), _) => input_type,
                 // A scalar replaces the elements for which the condition is true.
-                (None, Some(other)) if draw.restrictions.scalars => (other.0, Vec::new()),
+                (None, Some(other)) if sampler.restrictions.scalars => (other.0, Vec::new()),
                 (None, Some(other)) => other,
-                (None, None) => first_argument(draw, &[], 1, 4),
+                (None, None) => first_argument(sampler, &[], 1, 4),
             };
             let condition =
-                argument_type(constraints, 0).unwrap_or_else(|| (DType::Bool, draw_broadcastable(draw, &shape)));
-            let other = argument_type(constraints, 2).unwrap_or_else(|| (dtype, draw_broadcastable(draw, &shape)));
+                argument_type(constraints, 0).unwrap_or_else(|| (DType::Bool, draw_broadcastable(sampler, &shape)));
+            let other = argument_type(constraints, 2).unwrap_or_else(|| (dtype, draw_broadcastable(sampler, &shape)));
             recipe(
                 [unconstrained(condition.0, condition.1), unconstrained(dtype, shape), unconstrained(other.0, other.1)],
                 Attrs::none(),
             )
         }
-        _ if def.inputs == ["lhs", "rhs"] && def.attrs.is_empty() => binary(def, draw, constraints),
+        _ if def.inputs == ["lhs", "rhs"] && def.attrs.is_empty() => binary(def, sampler, constraints),
         _ if def.name.starts_with("qnn.") => None,
         _ if def.inputs == ["data"] && def.attrs.is_empty() && def.pattern == OpPattern::ElemWise => {
-            unary(draw, Attrs::none())
+            unary(sampler, Attrs::none())
         }
         _ => None,
     }
 }
 
-fn binary(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
+fn binary(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
     let dtype =
-        argument_type(constraints, 0).or_else(|| argument_type(constraints, 1)).map_or(draw.theme.dtype, |k| k.0);
+        argument_type(constraints, 0).or_else(|| argument_type(constraints, 1)).map_or(sampler.theme.dtype, |k| k.0);
     let (lhs, rhs): (ValueType, ValueType) = match (argument_type(constraints, 0), argument_type(constraints, 1)) {
         (Some(lhs), Some(rhs)) => (lhs, rhs),
         (Some(lhs), None) => {
-            let shape = match draw.scheme {
-                _ if draw.restrictions.scalars => Vec::new(),
-                Some(_) if lhs.0 == DType::I32 => draw_per_channel(draw, &lhs.1),
-                _ => draw_broadcastable(draw, &lhs.1),
+            let shape = match sampler.scheme {
+                _ if sampler.restrictions.scalars => Vec::new(),
+                Some(_) if lhs.0 == DType::I32 => draw_per_channel(sampler, &lhs.1),
+                _ => draw_broadcastable(sampler, &lhs.1),
             };
             (lhs, (dtype, shape))
         }
         (None, Some(rhs)) => {
-            let shape = if draw.restrictions.scalars { Vec::new() } else { draw_broadcastable(draw, &rhs.1) };
+            let shape = if sampler.restrictions.scalars { Vec::new() } else { draw_broadcastable(sampler, &rhs.1) };
             ((dtype, shape), rhs)
         }
         (None, None) => {
-            let full_shape = draw.shape_of_rank(0, 4);
+            let full_shape = sampler.shape_of_rank(0, 4);
             // Extreme values test the arithmetic rather than broadcasting, so the shapes are equal.
-            let use_same = draw.theme.values == Values::Extreme;
+            let use_same = sampler.theme.values == Values::Extreme;
             let part = match use_same {
-                _ if draw.restrictions.scalars => Vec::new(),
+                _ if sampler.restrictions.scalars => Vec::new(),
                 true => full_shape.clone(),
-                false => draw_broadcastable(draw, &full_shape),
+                false => draw_broadcastable(sampler, &full_shape),
             };
-            let is_swapped = !draw.restrictions.constants && draw.chance(3);
+            let is_swapped = !sampler.restrictions.constants && sampler.chance(3);
             let (a, b) = if is_swapped { (part, full_shape) } else { (full_shape, part) };
             ((dtype, a), (dtype, b))
         }
@@ -136,20 +138,20 @@ fn binary(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> O
 
 /// Draws the shape of a per-tensor or per-channel operand that a quantized model applies to the accumulators of a
 /// layer.
-fn draw_per_channel(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
+fn draw_per_channel(sampler: &mut Sampler, shape: &[usize]) -> Vec<usize> {
     match *shape {
-        [_, channels, _, _] if !draw.chance(3) => vec![channels, 1, 1],
-        [.., channels] if shape.len() != 4 && !draw.chance(3) => vec![channels],
+        [_, channels, _, _] if !sampler.chance(3) => vec![channels, 1, 1],
+        [.., channels] if shape.len() != 4 && !sampler.chance(3) => vec![channels],
         _ => Vec::new(),
     }
 }
 
 /// Draws a shape that broadcasts to `shape`: usually `shape` itself, otherwise a shape with dimensions of 1 or with
 /// lower rank.
-pub(super) fn draw_broadcastable(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
-    match draw.below(4) {
-        0 => shape[draw.below(shape.len() + 1)..].to_vec(),
-        1 => shape.iter().map(|&d| if draw.chance(2) { 1 } else { d }).collect(),
+pub(super) fn draw_broadcastable(sampler: &mut Sampler, shape: &[usize]) -> Vec<usize> {
+    match sampler.below(4) {
+        0 => shape[sampler.below(shape.len() + 1)..].to_vec(),
+        1 => shape.iter().map(|&d| if sampler.chance(2) { 1 } else { d }).collect(),
         _ => shape.to_vec(),
     }
 }

@@ -13,7 +13,7 @@ mod qnn;
 mod shape;
 mod windows;
 
-use super::draw::{Draw, Fill};
+use super::draw::{Fill, Sampler};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::{Default, OpDef};
 use byoc_ir::tensor::DType;
@@ -65,26 +65,26 @@ pub enum Constraint {
 }
 
 /// Proposes a call that satisfies the constraints in `constraints`, which may be shorter than the argument list.
-pub fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
-    elementwise::propose(def, draw, constraints)
-        .or_else(|| products::propose(def, draw, constraints))
-        .or_else(|| qnn::propose(def, draw, constraints))
-        .or_else(|| windows::propose(def, draw, constraints))
-        .or_else(|| norm::propose(def, draw, constraints))
-        .or_else(|| shape::propose(def, draw, constraints))
-        .or_else(|| index::propose(def, draw, constraints))
-        .or_else(|| create::propose(def, draw, constraints))
-        .or_else(|| detection::propose(def, draw, constraints))
-        .or_else(|| dynamic::propose(def, draw, constraints))
-        .or_else(|| by_schema(def, draw, constraints))
+pub fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
+    elementwise::propose(def, sampler, constraints)
+        .or_else(|| products::propose(def, sampler, constraints))
+        .or_else(|| qnn::propose(def, sampler, constraints))
+        .or_else(|| windows::propose(def, sampler, constraints))
+        .or_else(|| norm::propose(def, sampler, constraints))
+        .or_else(|| shape::propose(def, sampler, constraints))
+        .or_else(|| index::propose(def, sampler, constraints))
+        .or_else(|| create::propose(def, sampler, constraints))
+        .or_else(|| detection::propose(def, sampler, constraints))
+        .or_else(|| dynamic::propose(def, sampler, constraints))
+        .or_else(|| by_schema(def, sampler, constraints))
 }
 
 /// Proposes a call based only on the schema.
-fn by_schema(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
+fn by_schema(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
     if def.attrs.iter().any(|a| matches!(a.default, Default::Required)) {
         return None;
     }
-    let (dtype, shape) = first_argument(draw, constraints, 1, 4);
+    let (dtype, shape) = first_argument(sampler, constraints, 1, 4);
     let args = (0..def.arity.min).map(|i| match argument_type(constraints, i) {
         Some((dtype, shape)) => unconstrained(dtype, shape),
         None => unconstrained(dtype, shape.clone()),
@@ -100,8 +100,8 @@ fn argument_type(constraints: &[Constraint], i: usize) -> Option<ValueType> {
 }
 
 /// Returns the type of the first argument: the given type, or a drawn type.
-fn first_argument(draw: &mut Draw, constraints: &[Constraint], min_rank: usize, max_rank: usize) -> ValueType {
-    argument_type(constraints, 0).unwrap_or_else(|| (draw.theme.dtype, draw.shape_of_rank(min_rank, max_rank)))
+fn first_argument(sampler: &mut Sampler, constraints: &[Constraint], min_rank: usize, max_rank: usize) -> ValueType {
+    argument_type(constraints, 0).unwrap_or_else(|| (sampler.theme.dtype, sampler.shape_of_rank(min_rank, max_rank)))
 }
 
 fn operand(dtype: DType, shape: Vec<usize>, fill: Fill) -> Argument {

@@ -1,17 +1,17 @@
 //! Normalizations and reductions: operators with axes.
 
 use super::{Constraint, Operand, Recipe, argument_type, attrs, first_argument, operand, recipe, weight};
-use crate::generate::draw::{Draw, Fill, Values};
+use crate::generate::draw::{Fill, Sampler, Values};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
+pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
     match def.name {
         "sum" | "mean" | "prod" | "max" | "min" | "all" | "any" | "argmax" | "argmin" => {
-            let (dtype, shape) = first_argument(draw, constraints, 1, 4);
-            let mut pairs = reduction(draw, shape.len());
+            let (dtype, shape) = first_argument(sampler, constraints, 1, 4);
+            let mut pairs = reduction(sampler, shape.len());
             if def.attr("select_last_index").is_some() {
-                pairs.push(("select_last_index", draw.chance(3).into()));
+                pairs.push(("select_last_index", sampler.chance(3).into()));
             }
             let fill = match def.name {
                 "sum" | "mean" => Fill::Terms,
@@ -24,46 +24,47 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Const
         }
         "variance" => {
             let (dtype, shape) =
-                argument_type(constraints, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(1, 4)));
+                argument_type(constraints, 0).unwrap_or_else(|| (sampler.float(), sampler.shape_of_rank(1, 4)));
             // The second operand is the mean over the axis that the operator reduces.
-            let axis = draw.below(shape.len().max(1));
+            let axis = sampler.below(shape.len().max(1));
             let mut mean = shape.clone();
             *mean.get_mut(axis)? = 1;
             let mean = argument_type(constraints, 1).unwrap_or((dtype, mean));
             let pairs = [
                 ("axis", AttrValue::ints([axis as i64])),
-                ("keepdims", draw.chance(2).into()),
-                ("unbiased", draw.chance(3).into()),
+                ("keepdims", sampler.chance(2).into()),
+                ("unbiased", sampler.chance(3).into()),
             ];
             recipe([operand(dtype, shape, Fill::Terms), operand(mean.0, mean.1, Fill::Factors)], attrs(pairs))
         }
         "nn.softmax" | "nn.log_softmax" => {
             let (dtype, shape) =
-                argument_type(constraints, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(1, 4)));
-            let axis = draw.axis(shape.len());
-            recipe([operand(dtype, shape, row_fill(draw))], attrs([("axis", axis.into())]))
+                argument_type(constraints, 0).unwrap_or_else(|| (sampler.float(), sampler.shape_of_rank(1, 4)));
+            let axis = sampler.axis(shape.len());
+            recipe([operand(dtype, shape, row_fill(sampler))], attrs([("axis", axis.into())]))
         }
         "nn.batch_norm" | "nn.layer_norm" | "nn.instance_norm" | "nn.group_norm" => {
             let min_rank = if matches!(def.name, "nn.instance_norm" | "nn.group_norm") { 3 } else { 2 };
             let (dtype, shape) =
-                argument_type(constraints, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(min_rank, 4)));
+                argument_type(constraints, 0).unwrap_or_else(|| (sampler.float(), sampler.shape_of_rank(min_rank, 4)));
             let axis = match def.name {
                 "nn.layer_norm" => -1,
                 _ => 1.min(shape.len() as i64 - 1),
             };
-            let axis = if draw.chance(4) && def.name != "nn.instance_norm" { draw.axis(shape.len()) } else { axis };
+            let axis =
+                if sampler.chance(4) && def.name != "nn.instance_norm" { sampler.axis(shape.len()) } else { axis };
             let channels = *shape.get(axis.rem_euclid(shape.len().max(1) as i64) as usize)?;
             let mut pairs = vec![
                 ("axis", AttrValue::Int(axis)),
-                ("epsilon", AttrValue::Float(draw.pick(&[1e-5, 1e-3, 0.1]))),
-                ("center", (!draw.chance(4)).into()),
-                ("scale", (!draw.chance(4)).into()),
+                ("epsilon", AttrValue::Float(sampler.pick(&[1e-5, 1e-3, 0.1]))),
+                ("center", (!sampler.chance(4)).into()),
+                ("scale", (!sampler.chance(4)).into()),
             ];
             if def.name == "nn.group_norm" {
                 let divisors: Vec<usize> = (1..=channels.max(1)).filter(|g| channels.is_multiple_of(*g)).collect();
-                pairs.push(("num_groups", AttrValue::Int(draw.pick(&divisors) as i64)));
+                pairs.push(("num_groups", AttrValue::Int(sampler.pick(&divisors) as i64)));
             }
-            let mut args = vec![operand(dtype, shape, row_fill(draw))];
+            let mut args = vec![operand(dtype, shape, row_fill(sampler))];
             for i in 1..def.arity.max {
                 let fill = if i == 4 { Fill::Within(0.25, 4.0) } else { Fill::Factors };
                 args.push(weight(dtype, vec![channels], fill));
@@ -72,24 +73,24 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Const
         }
         "nn.l2_normalize" => {
             let (dtype, shape) =
-                argument_type(constraints, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(1, 4)));
-            let axis = draw.axis(shape.len());
-            recipe([operand(dtype, shape, row_fill(draw))], attrs([("axis", AttrValue::ints([axis]))]))
+                argument_type(constraints, 0).unwrap_or_else(|| (sampler.float(), sampler.shape_of_rank(1, 4)));
+            let axis = sampler.axis(shape.len());
+            recipe([operand(dtype, shape, row_fill(sampler))], attrs([("axis", AttrValue::ints([axis]))]))
         }
         "nn.lrn" => {
-            let (dtype, shape) = argument_type(constraints, 0).unwrap_or_else(|| (draw.float(), draw.shape(4)));
+            let (dtype, shape) = argument_type(constraints, 0).unwrap_or_else(|| (sampler.float(), sampler.shape(4)));
             let pairs = [
-                ("size", AttrValue::Int(draw.pick(&[1, 3, 5]))),
+                ("size", AttrValue::Int(sampler.pick(&[1, 3, 5]))),
                 ("axis", AttrValue::Int(1.min(shape.len() as i64 - 1))),
-                ("alpha", AttrValue::Float(draw.pick(&[1e-5, 0.01]))),
-                ("bias", AttrValue::Float(draw.pick(&[1.0, 2.0]))),
+                ("alpha", AttrValue::Float(sampler.pick(&[1e-5, 0.01]))),
+                ("bias", AttrValue::Float(sampler.pick(&[1.0, 2.0]))),
             ];
-            recipe([operand(dtype, shape, row_fill(draw))], attrs(pairs))
+            recipe([operand(dtype, shape, row_fill(sampler))], attrs(pairs))
         }
         "nn.prelu" => {
             let (dtype, shape) =
-                argument_type(constraints, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(2, 4)));
-            let axis = if draw.chance(2) { 1 } else { draw.axis(shape.len()) };
+                argument_type(constraints, 0).unwrap_or_else(|| (sampler.float(), sampler.shape_of_rank(2, 4)));
+            let axis = if sampler.chance(2) { 1 } else { sampler.axis(shape.len()) };
             let channels = *shape.get(axis.rem_euclid(shape.len().max(1) as i64) as usize)?;
             let slopes = Operand { dtype, shape: vec![channels], fill: Fill::Factors, weight: true };
             let data = operand(dtype, shape, Fill::Free);
@@ -101,25 +102,25 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Const
 
 /// Returns the constraint on the elements of normalized rows: moderate values. The result for a row with an infinity
 /// depends on how the maximum is subtracted, which no definition specifies.
-fn row_fill(draw: &Draw) -> Fill {
-    match draw.theme.values {
+fn row_fill(sampler: &Sampler) -> Fill {
+    match sampler.theme.values {
         Values::Plain => Fill::Free,
         _ => Fill::Within(-6.0, 6.0),
     }
 }
 
-fn reduction(draw: &mut Draw, rank: usize) -> Vec<(&'static str, AttrValue)> {
-    let mut pairs = vec![("keepdims", AttrValue::Bool(draw.chance(2)))];
-    match draw.below(4) {
+fn reduction(sampler: &mut Sampler, rank: usize) -> Vec<(&'static str, AttrValue)> {
+    let mut pairs = vec![("keepdims", AttrValue::Bool(sampler.chance(2)))];
+    match sampler.below(4) {
         0 => {}
         1 if rank > 1 => {
-            let axis = draw.below(rank - 1) as i64;
+            let axis = sampler.below(rank - 1) as i64;
             pairs.push(("axis", AttrValue::ints([axis, axis + 1])));
         }
-        _ if rank > 0 => pairs.push(("axis", AttrValue::ints([draw.axis(rank)]))),
+        _ if rank > 0 => pairs.push(("axis", AttrValue::ints([sampler.axis(rank)]))),
         _ => {}
     }
-    if pairs.len() > 1 && draw.chance(5) {
+    if pairs.len() > 1 && sampler.chance(5) {
         pairs.push(("exclude", true.into()));
     }
     pairs

@@ -1,28 +1,28 @@
 //! Convolutions, matrix products, and bias addition.
 
 use super::{Constraint, Recipe, argument_type, attrs, first_argument, ints, operand, recipe, unconstrained, weight};
-use crate::generate::draw::{DimRange, Draw, Fill};
+use crate::generate::draw::{DimRange, Fill, Sampler};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 use byoc_ir::tensor::DType;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
+pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
     let axes = def.name.contains("1d").then_some(1).or_else(|| def.name.contains("2d").then_some(2)).unwrap_or(3);
     match def.name {
-        "nn.conv1d" | "nn.conv2d" | "nn.conv3d" => convolution(def, draw, constraints, axes, false),
+        "nn.conv1d" | "nn.conv2d" | "nn.conv3d" => convolution(def, sampler, constraints, axes, false),
         "nn.conv1d_transpose" | "nn.conv2d_transpose" | "nn.conv3d_transpose" => {
-            convolution(def, draw, constraints, axes, true)
+            convolution(def, sampler, constraints, axes, true)
         }
         "nn.dense" => {
             let (dtype, shape) =
-                argument_type(constraints, 0).unwrap_or_else(|| (draw.theme.dtype, draw.shape_of_rank(2, 3)));
+                argument_type(constraints, 0).unwrap_or_else(|| (sampler.theme.dtype, sampler.shape_of_rank(2, 3)));
             let terms = *shape.last()?;
             let (w, columns) = match argument_type(constraints, 1) {
                 Some((w, shape)) => (w, *shape.first()?),
-                None => (dtype, draw.dim()),
+                None => (dtype, sampler.dim()),
             };
-            let mut pairs = out_dtype(draw, dtype);
-            if draw.chance(2) {
+            let mut pairs = out_dtype(sampler, dtype);
+            if sampler.chance(2) {
                 pairs.push(("units", AttrValue::Int(columns as i64)));
             }
             recipe(
@@ -30,13 +30,13 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Const
                 Attrs::new(pairs),
             )
         }
-        "nn.matmul" | "nn.batch_matmul" => matmul(def, draw, constraints),
+        "nn.matmul" | "nn.batch_matmul" => matmul(def, sampler, constraints),
         "nn.bias_add" => {
-            let (dtype, shape) = first_argument(draw, constraints, 1, 4);
+            let (dtype, shape) = first_argument(sampler, constraints, 1, 4);
             if shape.is_empty() {
                 return None;
             }
-            let axis = if shape.len() > 1 && draw.chance(2) { 1 } else { draw.axis(shape.len()) };
+            let axis = if shape.len() > 1 && sampler.chance(2) { 1 } else { sampler.axis(shape.len()) };
             let bias = shape[axis.rem_euclid(shape.len() as i64) as usize];
             recipe(
                 [unconstrained(dtype, shape), weight(dtype, vec![bias], Fill::Factors)],
@@ -48,37 +48,37 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Const
 }
 
 /// Draws the `out_dtype` of a convolution or matrix product.
-fn out_dtype(draw: &mut Draw, dtype: DType) -> Vec<(&'static str, AttrValue)> {
+fn out_dtype(sampler: &mut Sampler, dtype: DType) -> Vec<(&'static str, AttrValue)> {
     let narrow = matches!(dtype, DType::I8 | DType::U8 | DType::I16);
-    if narrow && (draw.common_attrs || !draw.chance(4)) {
+    if narrow && (sampler.common_attrs || !sampler.chance(4)) {
         vec![("out_dtype", AttrValue::from(DType::I32))]
     } else {
         Vec::new()
     }
 }
 
-fn matmul(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
+fn matmul(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
     let batched = def.name == "nn.batch_matmul";
-    let (ta, tb) = (draw.chance(3), if batched { !draw.chance(3) } else { draw.chance(3) });
+    let (ta, tb) = (sampler.chance(3), if batched { !sampler.chance(3) } else { sampler.chance(3) });
     let flag = |name, value: bool| (name, AttrValue::Bool(value));
     let (dtype, a) = argument_type(constraints, 0).unwrap_or_else(|| {
-        let (rows, terms) = (draw.spatial_dim(), draw.dim());
+        let (rows, terms) = (sampler.spatial_dim(), sampler.dim());
         let mut shape = if ta { vec![terms, rows] } else { vec![rows, terms] };
         if batched {
-            shape.insert(0, draw.batch());
+            shape.insert(0, sampler.batch());
         }
-        (draw.theme.dtype, shape)
+        (sampler.theme.dtype, shape)
     });
     let terms = *a.get(a.len().checked_sub(if ta { 2 } else { 1 })?)?;
     let (w, b) = argument_type(constraints, 1).unwrap_or_else(|| {
-        let columns = draw.dim();
+        let columns = sampler.dim();
         let mut shape = if tb { vec![columns, terms] } else { vec![terms, columns] };
         if batched {
-            shape.insert(0, if draw.chance(3) { 1 } else { a[0] });
+            shape.insert(0, if sampler.chance(3) { 1 } else { a[0] });
         }
         (dtype, shape)
     });
-    let mut pairs = out_dtype(draw, dtype);
+    let mut pairs = out_dtype(sampler, dtype);
     pairs.extend([flag("transpose_a", ta), flag("transpose_b", tb)]);
     let b = if batched { operand(w, b, Fill::Factors) } else { weight(w, b, Fill::Factors) };
     recipe([operand(dtype, a, Fill::Terms), b], Attrs::new(pairs))
@@ -112,14 +112,14 @@ fn is_permutation(layout: &str, order: &str) -> bool {
 
 fn convolution(
     def: &OpDef,
-    draw: &mut Draw,
+    sampler: &mut Sampler,
     constraints: &[Constraint],
     axes: usize,
     is_transposed: bool,
 ) -> Option<Recipe> {
     let layout_pairs = layouts(axes, is_transposed);
     let (order, kernel_order) = (layout_pairs[0].0, layout_pairs[0].1);
-    let declared_layouts = draw.declared_layouts(def.name).filter(|names| match &names[..] {
+    let declared_layouts = sampler.declared_layouts(def.name).filter(|names| match &names[..] {
         [data] => is_permutation(data, order),
         [data, kernel, ..] => is_permutation(data, order) && is_permutation(kernel, kernel_order),
         [] => false,
@@ -127,8 +127,8 @@ fn convolution(
     let (layout, kernel_layout) = match declared_layouts.as_deref() {
         Some([data, kernel, ..]) => (data.as_str(), kernel.as_str()),
         Some([data]) => (data.as_str(), kernel_order),
-        _ if draw.common_attrs || draw.chance(2) => layout_pairs[0],
-        _ => draw.pick(layout_pairs),
+        _ if sampler.common_attrs || sampler.chance(2) => layout_pairs[0],
+        _ => sampler.pick(layout_pairs),
     };
     let (dtype, batch, channels, spatial_dims, given_shape) = match argument_type(constraints, 0) {
         Some((dtype, shape)) => {
@@ -140,44 +140,46 @@ fn convolution(
             (dtype, size('N'), size('C'), spatial_dims, Some(shape))
         }
         None => {
-            let channels = if draw.theme.dims == DimRange::Wide && axes == 3 { 3 } else { draw.dim() };
+            let channels = if sampler.theme.dims == DimRange::Wide && axes == 3 { 3 } else { sampler.dim() };
             // Half of the draws have an even number of channels, so that a group can have several channels.
-            let channels = if draw.chance(2) { channels.next_multiple_of(2) } else { channels };
-            let spatial_dims =
-                (0..axes).map(|_| if axes == 3 { draw.spatial_dim().min(7) } else { draw.spatial_dim() }).collect();
-            (draw.theme.dtype, draw.batch(), channels, spatial_dims, None)
+            let channels = if sampler.chance(2) { channels.next_multiple_of(2) } else { channels };
+            let spatial_dims = (0..axes)
+                .map(|_| if axes == 3 { sampler.spatial_dim().min(7) } else { sampler.spatial_dim() })
+                .collect();
+            (sampler.theme.dtype, sampler.batch(), channels, spatial_dims, None)
         }
     };
     // Most backends have separate loops for depthwise, grouped and plain convolutions.
-    let groups = match draw.below(3) {
+    let groups = match sampler.below(3) {
         0 => 1,
-        1 if draw.common_attrs => draw.pick(&divisors(channels)),
+        1 if sampler.common_attrs => sampler.pick(&divisors(channels)),
         1 => channels.max(1),
-        _ => draw.pick(&divisors(channels)),
+        _ => sampler.pick(&divisors(channels)),
     };
-    let mut per_group = 1 + draw.below(if draw.theme.dims == DimRange::Wide && axes < 3 { 9 } else { 3 });
+    let mut per_group = 1 + sampler.below(if sampler.theme.dims == DimRange::Wide && axes < 3 { 9 } else { 3 });
     if groups == channels && channels > 4 {
-        per_group = 1 + draw.below(2);
+        per_group = 1 + sampler.below(2);
     }
-    let mut taps: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 2, 3, 3, 5])).collect();
-    if draw.chance(2) {
+    let mut taps: Vec<usize> = (0..axes).map(|_| sampler.pick(&[1, 2, 3, 3, 5])).collect();
+    if sampler.chance(2) {
         // Square kernels, as in most models; swapped axes then change only the values, not the shape.
-        taps = vec![draw.pick(&[2, 3, 3]); axes];
+        taps = vec![sampler.pick(&[2, 3, 3]); axes];
     }
     let canonical: Vec<usize> = match is_transposed {
         false => [per_group * groups, channels / groups].into_iter().chain(taps.iter().copied()).collect(),
         true => [channels, per_group].into_iter().chain(taps.iter().copied()).collect(),
     };
-    let strides: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 1, 2, 3])).collect();
-    let dilation: Vec<usize> = (0..axes).map(|_| if !draw.common_attrs && draw.chance(3) { 2 } else { 1 }).collect();
-    let padding: Vec<usize> = match draw.below(if draw.common_attrs { 3 } else { 4 }) {
+    let strides: Vec<usize> = (0..axes).map(|_| sampler.pick(&[1, 1, 2, 3])).collect();
+    let dilation: Vec<usize> =
+        (0..axes).map(|_| if !sampler.common_attrs && sampler.chance(3) { 2 } else { 1 }).collect();
+    let padding: Vec<usize> = match sampler.below(if sampler.common_attrs { 3 } else { 4 }) {
         0 => vec![0; axes],
         // Relay accepts one padding value per axis, or one per side of each axis.
-        1 => (0..axes).map(|_| draw.below(3)).collect(),
+        1 => (0..axes).map(|_| sampler.below(3)).collect(),
         2 => taps.iter().map(|tap| tap / 2).collect(),
-        _ => (0..2 * axes).map(|_| draw.below(3)).collect(),
+        _ => (0..2 * axes).map(|_| sampler.below(3)).collect(),
     };
-    let mut pairs = out_dtype(draw, dtype);
+    let mut pairs = out_dtype(sampler, dtype);
     pairs.extend([
         ("strides", ints(strides.iter().copied())),
         ("padding", ints(padding)),
@@ -186,13 +188,13 @@ fn convolution(
         ("data_layout", AttrValue::from(layout)),
         ("kernel_layout", AttrValue::from(kernel_layout)),
     ]);
-    if is_transposed && draw.chance(2) {
-        let output_padding = strides.iter().zip(&dilation).map(|(s, d)| draw.below(*s.max(d)));
+    if is_transposed && sampler.chance(2) {
+        let output_padding = strides.iter().zip(&dilation).map(|(s, d)| sampler.below(*s.max(d)));
         pairs.push(("output_padding", ints(output_padding)));
-    } else if !is_transposed && !draw.common_attrs && draw.chance(6) && axes == 2 {
-        pairs.push(("out_layout", AttrValue::from(draw.pick(&["NCHW", "NHWC"]))));
+    } else if !is_transposed && !sampler.common_attrs && sampler.chance(6) && axes == 2 {
+        pairs.push(("out_layout", AttrValue::from(sampler.pick(&["NCHW", "NHWC"]))));
     }
-    if draw.chance(2) {
+    if sampler.chance(2) {
         pairs.push(("kernel_size", ints(taps)));
         pairs.push(("channels", AttrValue::Int((per_group * groups) as i64)));
     }

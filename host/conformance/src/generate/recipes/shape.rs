@@ -3,31 +3,31 @@
 use super::{
     Argument, Constraint, Operand, Recipe, argument_type, attrs, first_argument, integers, ints, recipe, unconstrained,
 };
-use crate::generate::draw::{Draw, Fill};
+use crate::generate::draw::{Fill, Sampler};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 use byoc_ir::tensor::DType;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
+pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
     let (dtype, shape) = match def.name {
-        "concatenate" | "stack" => return concatenation(def, draw, constraints),
+        "concatenate" | "stack" => return concatenation(def, sampler, constraints),
         "squeeze" | "broadcast_to" | "dyn.broadcast_to" | "broadcast_to_like" => {
-            let (dtype, input_shape) = first_argument(draw, constraints, 1, 4);
+            let (dtype, input_shape) = first_argument(sampler, constraints, 1, 4);
             // These operators need dimensions of 1.
             let shape = match argument_type(constraints, 0) {
                 Some(input_type) => input_type.1,
-                None => input_shape.iter().map(|&d| if draw.chance(2) { 1 } else { d }).collect(),
+                None => input_shape.iter().map(|&d| if sampler.chance(2) { 1 } else { d }).collect(),
             };
             (dtype, shape)
         }
-        _ => first_argument(draw, constraints, 1, 4),
+        _ => first_argument(sampler, constraints, 1, 4),
     };
     let rank = shape.len();
     let data = unconstrained(dtype, shape.clone());
     let unary = |pairs: Vec<(&'static str, AttrValue)>| recipe([data.clone()], Attrs::new(pairs));
     match def.name {
-        "reshape" => unary(vec![("newshape", AttrValue::ints(regroup_dims(draw, &shape)))]),
-        "dyn.reshape" => recipe([data, integers(DType::I64, regroup_dims(draw, &shape))], Attrs::none()),
+        "reshape" => unary(vec![("newshape", AttrValue::ints(regroup_dims(sampler, &shape)))]),
+        "dyn.reshape" => recipe([data, integers(DType::I64, regroup_dims(sampler, &shape))], Attrs::none()),
         "reshape_like" => {
             let template =
                 argument_type(constraints, 1).unwrap_or_else(|| (dtype, shape.iter().rev().copied().collect()));
@@ -35,33 +35,33 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Const
         }
         "nn.batch_flatten" | "copy" => unary(vec![]),
         "expand_dims" => {
-            let axis = draw.int(-(rank as i64) - 1, rank as i64);
+            let axis = sampler.int(-(rank as i64) - 1, rank as i64);
             unary(vec![
                 ("axis", axis.into()),
-                ("num_newaxis", AttrValue::Int(if axis < 0 { 1 } else { draw.int(1, 2) })),
+                ("num_newaxis", AttrValue::Int(if axis < 0 { 1 } else { sampler.int(1, 2) })),
             ])
         }
         "squeeze" => {
             let unit_axes: Vec<usize> = (0..rank).filter(|&i| shape[i] == 1).collect();
-            unary(if unit_axes.is_empty() || draw.chance(3) {
+            unary(if unit_axes.is_empty() || sampler.chance(3) {
                 vec![]
             } else {
-                vec![("axis", ints([draw.pick(&unit_axes)]))]
+                vec![("axis", ints([sampler.pick(&unit_axes)]))]
             })
         }
         "transpose" => {
             let mut axes: Vec<usize> = (0..rank).collect();
             for i in (1..rank).rev() {
-                axes.swap(i, draw.below(i + 1));
+                axes.swap(i, sampler.below(i + 1));
             }
-            unary(if draw.chance(4) { vec![] } else { vec![("axes", ints(axes))] })
+            unary(if sampler.chance(4) { vec![] } else { vec![("axes", ints(axes))] })
         }
-        "reverse" => unary(vec![("axis", draw.axis(rank).into())]),
-        "layout_transform" => layout_transform(draw, constraints),
+        "reverse" => unary(vec![("axis", sampler.axis(rank).into())]),
+        "layout_transform" => layout_transform(sampler, constraints),
         "broadcast_to" | "dyn.broadcast_to" | "broadcast_to_like" => {
             let mut target_shape: Vec<usize> =
-                shape.iter().map(|&d| if d == 1 { draw.spatial_dim() } else { d }).collect();
-            if draw.chance(3) {
+                shape.iter().map(|&d| if d == 1 { sampler.spatial_dim() } else { d }).collect();
+            if sampler.chance(3) {
                 target_shape.insert(0, 2);
             }
             match def.name {
@@ -77,32 +77,32 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Const
             }
         }
         "tile" => {
-            let reps: Vec<usize> = (0..rank + draw.below(2)).map(|_| 1 + draw.below(3)).collect();
+            let reps: Vec<usize> = (0..rank + sampler.below(2)).map(|_| 1 + sampler.below(3)).collect();
             unary(vec![("reps", ints(reps))])
         }
         "dyn.tile" => {
-            let reps: Vec<i64> = (0..rank).map(|_| draw.int(1, 3)).collect();
+            let reps: Vec<i64> = (0..rank).map(|_| sampler.int(1, 3)).collect();
             recipe([data, integers(DType::I64, reps)], Attrs::none())
         }
-        "repeat" => unary(vec![("repeats", AttrValue::Int(draw.int(1, 3))), ("axis", draw.axis(rank).into())]),
+        "repeat" => unary(vec![("repeats", AttrValue::Int(sampler.int(1, 3))), ("axis", sampler.axis(rank).into())]),
         "split" => {
-            let axis = draw.axis(rank);
+            let axis = sampler.axis(rank);
             let size = *shape.get(axis.rem_euclid(rank.max(1) as i64) as usize)?;
-            let sections = if draw.chance(2) {
+            let sections = if sampler.chance(2) {
                 let divisors: Vec<usize> = (1..=size.max(1)).filter(|n| size.is_multiple_of(*n)).collect();
-                AttrValue::Int(draw.pick(&divisors) as i64)
+                AttrValue::Int(sampler.pick(&divisors) as i64)
             } else {
-                let split_index = draw.below(size + 1);
-                ints([split_index, split_index + draw.below(size - split_index + 1)])
+                let split_index = sampler.below(size + 1);
+                ints([split_index, split_index + sampler.below(size - split_index + 1)])
             };
             unary(vec![("indices_or_sections", sections), ("axis", axis.into())])
         }
         "strided_slice" | "dyn.strided_slice" => {
             let (mut begin, mut end, mut strides) = (vec![], vec![], vec![]);
             for &dim in &shape {
-                let (a, b) = (draw.below(dim + 1) as i64, draw.below(dim + 1) as i64);
-                let step = draw.int(1, 3);
-                if draw.chance(4) && dim > 0 && def.name == "strided_slice" {
+                let (a, b) = (sampler.below(dim + 1) as i64, sampler.below(dim + 1) as i64);
+                let step = sampler.int(1, 3);
+                if sampler.chance(4) && dim > 0 && def.name == "strided_slice" {
                     // A negative stride: `begin` is counted from the end.
                     begin.push(-1);
                     end.push(-(dim as i64) - 1);
@@ -121,7 +121,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Const
             recipe([data, list(begin), list(end), list(strides)], Attrs::none())
         }
         "slice_like" => {
-            let template = shape.iter().map(|&d| if d > 1 && draw.chance(2) { d - 1 } else { d }).collect();
+            let template = shape.iter().map(|&d| if d > 1 && sampler.chance(2) { d - 1 } else { d }).collect();
             let template = argument_type(constraints, 1).unwrap_or((dtype, template));
             recipe([data, unconstrained(template.0, template.1)], Attrs::none())
         }
@@ -132,40 +132,40 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Const
 }
 
 /// Draws dimensions with the same number of elements as `shape`; one dimension may be -1, to be inferred.
-fn regroup_dims(draw: &mut Draw, shape: &[usize]) -> Vec<i64> {
+fn regroup_dims(sampler: &mut Sampler, shape: &[usize]) -> Vec<i64> {
     let mut new: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
-    match draw.below(4) {
+    match sampler.below(4) {
         0 if !shape.contains(&0) => return vec![-1],
         1 if new.len() > 1 => {
-            let index = draw.below(new.len() - 1);
+            let index = sampler.below(new.len() - 1);
             let product = new[index] * new[index + 1];
             new.splice(index..index + 2, [product]);
         }
         2 => new.push(1),
         _ => new.reverse(),
     }
-    if !new.is_empty() && !shape.contains(&0) && draw.chance(3) {
-        let index = draw.below(new.len());
+    if !new.is_empty() && !shape.contains(&0) && sampler.chance(3) {
+        let index = sampler.below(new.len());
         new[index] = -1;
     }
     new
 }
 
-fn concatenation(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
+fn concatenation(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
     let fields = match constraints.first() {
         Some(Constraint::Tuple(fields)) => fields.clone(),
-        _ => vec![None; draw.int(1, 4) as usize],
+        _ => vec![None; sampler.int(1, 4) as usize],
     };
     let input_type = fields.iter().flatten().next().cloned();
-    let (dtype, shape) = input_type.unwrap_or_else(|| (draw.theme.dtype, draw.shape_of_rank(1, 4)));
+    let (dtype, shape) = input_type.unwrap_or_else(|| (sampler.theme.dtype, sampler.shape_of_rank(1, 4)));
     let stack = def.name == "stack";
-    let axis = draw.axis(shape.len() + usize::from(stack));
+    let axis = sampler.axis(shape.len() + usize::from(stack));
     let index = axis.rem_euclid(shape.len().max(1) as i64) as usize;
     let operands = fields.into_iter().map(|field| {
         let (dtype, shape) = field.unwrap_or_else(|| {
             let mut shape = shape.clone();
             if !stack && let Some(dim) = shape.get_mut(index) {
-                *dim = draw.below(*dim + 2);
+                *dim = sampler.below(*dim + 2);
             }
             (dtype, shape)
         });
@@ -174,15 +174,15 @@ fn concatenation(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint
     recipe([Argument::Tuple(operands.collect())], attrs([("axis", axis.into())]))
 }
 
-fn layout_transform(draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
-    let block = draw.pick(&[2, 4]);
-    let (n, c, h, w) = (draw.batch(), block * (1 + draw.below(3)), draw.spatial_dim(), draw.spatial_dim());
-    let (dtype, shape, src, dst) = match (argument_type(constraints, 0), draw.below(4)) {
+fn layout_transform(sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
+    let block = sampler.pick(&[2, 4]);
+    let (n, c, h, w) = (sampler.batch(), block * (1 + sampler.below(3)), sampler.spatial_dim(), sampler.spatial_dim());
+    let (dtype, shape, src, dst) = match (argument_type(constraints, 0), sampler.below(4)) {
         (Some((dtype, shape)), _) => (dtype, shape, "NCHW".to_owned(), "NHWC".to_owned()),
-        (None, 0) => (draw.theme.dtype, vec![n, h, w, c], "NHWC".into(), "NCHW".into()),
-        (None, 1) => (draw.theme.dtype, vec![n, c, h, w], "NCHW".into(), format!("NCHW{block}c")),
-        (None, 2) => (draw.theme.dtype, vec![n, c / block, h, w, block], format!("NCHW{block}c"), "NCHW".into()),
-        (None, _) => (draw.theme.dtype, vec![n, c, h, w], "NCHW".into(), "NHWC".into()),
+        (None, 0) => (sampler.theme.dtype, vec![n, h, w, c], "NHWC".into(), "NCHW".into()),
+        (None, 1) => (sampler.theme.dtype, vec![n, c, h, w], "NCHW".into(), format!("NCHW{block}c")),
+        (None, 2) => (sampler.theme.dtype, vec![n, c / block, h, w, block], format!("NCHW{block}c"), "NCHW".into()),
+        (None, _) => (sampler.theme.dtype, vec![n, c, h, w], "NCHW".into(), "NHWC".into()),
     };
     let pairs = [("src_layout", src.as_str().into()), ("dst_layout", dst.as_str().into())];
     recipe([unconstrained(dtype, shape)], attrs(pairs))

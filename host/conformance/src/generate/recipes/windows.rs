@@ -1,12 +1,12 @@
 //! Operators on spatial axes: pooling, resizing, pixel blocks, padding.
 
 use super::{Constraint, Recipe, argument_type, attrs, first_argument, ints, operand, recipe, unconstrained};
-use crate::generate::draw::{Draw, Fill};
+use crate::generate::draw::{Fill, Sampler};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 use byoc_ir::tensor::DType;
 
-pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint]) -> Option<Recipe> {
+pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
     let pool = def.name.contains("pool");
     if pool {
         let axes = if def.name.ends_with("1d") {
@@ -16,15 +16,15 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Const
         } else {
             3
         };
-        return pooling(def, draw, constraints, axes);
+        return pooling(def, sampler, constraints, axes);
     }
-    let layout = draw.pick(&["NCHW", "NCHW", "NHWC"]);
+    let layout = sampler.pick(&["NCHW", "NCHW", "NHWC"]);
     match def.name {
         "image.resize2d" => {
-            let (dtype, shape) = plane(draw, constraints, layout)?;
-            let size = [draw.spatial_dim(), draw.spatial_dim()];
-            let method = draw.pick(&["linear", "nearest_neighbor", "cubic"]);
-            let coordinates = draw.pick(&["half_pixel", "asymmetric", "align_corners"]);
+            let (dtype, shape) = plane(sampler, constraints, layout)?;
+            let size = [sampler.spatial_dim(), sampler.spatial_dim()];
+            let method = sampler.pick(&["linear", "nearest_neighbor", "cubic"]);
+            let coordinates = sampler.pick(&["half_pixel", "asymmetric", "align_corners"]);
             let mut pairs = vec![
                 ("size", ints(size)),
                 ("layout", layout.into()),
@@ -32,54 +32,58 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, constraints: &[Const
                 ("coordinate_transformation_mode", coordinates.into()),
             ];
             if method == "nearest_neighbor" {
-                pairs.push(("rounding_method", draw.pick(&["", "floor", "ceil", "round"]).into()));
+                pairs.push(("rounding_method", sampler.pick(&["", "floor", "ceil", "round"]).into()));
             }
             recipe([operand(dtype, shape, resize_fill(method))], Attrs::new(pairs))
         }
         "nn.upsampling" => {
-            let (dtype, shape) = plane(draw, constraints, layout)?;
-            let scale = |draw: &mut Draw| AttrValue::Float(draw.pick(&[1.0, 2.0, 2.0, 3.0]));
-            let method = draw.pick(&["nearest_neighbor", "bilinear"]);
+            let (dtype, shape) = plane(sampler, constraints, layout)?;
+            let scale = |sampler: &mut Sampler| AttrValue::Float(sampler.pick(&[1.0, 2.0, 2.0, 3.0]));
+            let method = sampler.pick(&["nearest_neighbor", "bilinear"]);
             let pairs = [
-                ("scale_h", scale(draw)),
-                ("scale_w", scale(draw)),
+                ("scale_h", scale(sampler)),
+                ("scale_w", scale(sampler)),
                 ("layout", layout.into()),
                 ("method", method.into()),
-                ("align_corners", draw.chance(2).into()),
+                ("align_corners", sampler.chance(2).into()),
             ];
             recipe([operand(dtype, shape, resize_fill(method))], attrs(pairs))
         }
         "nn.depth_to_space" | "nn.space_to_depth" => {
-            let block = draw.int(1, 3) as usize;
+            let block = sampler.int(1, 3) as usize;
             let (dtype, shape) = match argument_type(constraints, 0) {
                 Some(input_type) => input_type,
                 None => {
-                    let (n, mut c, mut h, mut w) =
-                        (draw.batch(), draw.spatial_dim(), draw.spatial_dim().min(6), draw.spatial_dim().min(6));
+                    let (n, mut c, mut h, mut w) = (
+                        sampler.batch(),
+                        sampler.spatial_dim(),
+                        sampler.spatial_dim().min(6),
+                        sampler.spatial_dim().min(6),
+                    );
                     match def.name {
                         "nn.depth_to_space" => c *= block * block,
                         _ => (h, w) = (h * block, w * block),
                     }
-                    (draw.theme.dtype, if layout == "NCHW" { vec![n, c, h, w] } else { vec![n, h, w, c] })
+                    (sampler.theme.dtype, if layout == "NCHW" { vec![n, c, h, w] } else { vec![n, h, w, c] })
                 }
             };
             let mut pairs = vec![("block_size", AttrValue::Int(block as i64)), ("layout", layout.into())];
             if def.attr("mode").is_some() {
-                pairs.push(("mode", draw.pick(&["DCR", "CRD"]).into()));
+                pairs.push(("mode", sampler.pick(&["DCR", "CRD"]).into()));
             }
             recipe([unconstrained(dtype, shape)], Attrs::new(pairs))
         }
         "nn.pad" => {
-            let (dtype, shape) = first_argument(draw, constraints, 1, 4);
-            let is_common = draw.common_attrs;
-            let mode = if is_common { "constant" } else { draw.pick(&["constant", "constant", "edge", "reflect"]) };
-            let max_pad = |draw: &mut Draw, dim: usize| match mode {
-                "reflect" => draw.below(dim.clamp(1, 3)),
+            let (dtype, shape) = first_argument(sampler, constraints, 1, 4);
+            let is_common = sampler.common_attrs;
+            let mode = if is_common { "constant" } else { sampler.pick(&["constant", "constant", "edge", "reflect"]) };
+            let max_pad = |sampler: &mut Sampler, dim: usize| match mode {
+                "reflect" => sampler.below(dim.clamp(1, 3)),
                 "edge" if dim == 0 => 0,
-                _ => draw.below(3),
+                _ => sampler.below(3),
             };
             let widths: Vec<AttrValue> =
-                shape.iter().map(|&dim| ints([max_pad(draw, dim), max_pad(draw, dim)])).collect();
+                shape.iter().map(|&dim| ints([max_pad(sampler, dim), max_pad(sampler, dim)])).collect();
             let pairs = [("pad_width", AttrValue::List(widths.into())), ("pad_mode", mode.into())];
             let value = argument_type(constraints, 1).unwrap_or((dtype, Vec::new()));
             // Most models pad with zeros.
@@ -96,32 +100,32 @@ fn resize_fill(method: &str) -> Fill {
     if method == "nearest_neighbor" { Fill::Terms } else { Fill::Factors }
 }
 
-fn plane(draw: &mut Draw, constraints: &[Constraint], layout: &str) -> Option<(DType, Vec<usize>)> {
+fn plane(sampler: &mut Sampler, constraints: &[Constraint], layout: &str) -> Option<(DType, Vec<usize>)> {
     if let Some(input_type) = argument_type(constraints, 0) {
         return (input_type.1.len() == 4).then_some(input_type);
     }
-    let (n, c, h, w) = (draw.batch(), draw.spatial_dim(), draw.spatial_dim(), draw.spatial_dim());
-    Some((draw.theme.dtype, if layout == "NCHW" { vec![n, c, h, w] } else { vec![n, h, w, c] }))
+    let (n, c, h, w) = (sampler.batch(), sampler.spatial_dim(), sampler.spatial_dim(), sampler.spatial_dim());
+    Some((sampler.theme.dtype, if layout == "NCHW" { vec![n, c, h, w] } else { vec![n, h, w, c] }))
 }
 
-fn pooling(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint], axes: usize) -> Option<Recipe> {
+fn pooling(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint], axes: usize) -> Option<Recipe> {
     let spatial = &"DHW"[3 - axes..];
     let (first_layout, last_layout) = (format!("NC{spatial}"), format!("N{spatial}C"));
-    let channels_last = match draw.declared_layouts(def.name).as_deref() {
+    let channels_last = match sampler.declared_layouts(def.name).as_deref() {
         Some([layout, ..]) if *layout == last_layout => true,
         Some([layout, ..]) if *layout == first_layout => false,
-        _ => draw.chance(3),
+        _ => sampler.chance(3),
     };
     let (dtype, shape) = match argument_type(constraints, 0) {
         Some(input_type) => input_type,
         None => {
-            let mut shape = vec![draw.batch()];
+            let mut shape = vec![sampler.batch()];
             let spatial_dims =
-                (0..axes).map(|_| if axes == 3 { draw.spatial_dim().min(7) } else { draw.spatial_dim() });
+                (0..axes).map(|_| if axes == 3 { sampler.spatial_dim().min(7) } else { sampler.spatial_dim() });
             shape.extend(spatial_dims.collect::<Vec<_>>());
-            let channels = draw.spatial_dim();
+            let channels = sampler.spatial_dim();
             shape.insert(if channels_last { shape.len() } else { 1 }, channels);
-            (draw.theme.dtype, shape)
+            (sampler.theme.dtype, shape)
         }
     };
     if shape.len() != axes + 2 {
@@ -130,25 +134,25 @@ fn pooling(def: &'static OpDef, draw: &mut Draw, constraints: &[Constraint], axe
     let layout = if channels_last { last_layout } else { first_layout };
     let mut pairs = vec![("layout", AttrValue::from(layout.as_str()))];
     if def.attr("pool_size").is_some() {
-        let taps: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 2, 3, 3])).collect();
-        let padding: Vec<usize> = match draw.below(3) {
+        let taps: Vec<usize> = (0..axes).map(|_| sampler.pick(&[1, 2, 3, 3])).collect();
+        let padding: Vec<usize> = match sampler.below(3) {
             0 => vec![0; axes],
             1 => taps.iter().map(|tap| tap / 2).collect(),
-            _ => taps.iter().chain(&taps).map(|tap| draw.below(*tap)).collect(),
+            _ => taps.iter().chain(&taps).map(|tap| sampler.below(*tap)).collect(),
         };
-        pairs.push(("strides", ints((0..axes).map(|_| draw.pick(&[1, 2, 2, 3])))));
-        pairs.push(("dilation", ints((0..axes).map(|_| if draw.chance(4) { 2 } else { 1 }))));
+        pairs.push(("strides", ints((0..axes).map(|_| sampler.pick(&[1, 2, 2, 3])))));
+        pairs.push(("dilation", ints((0..axes).map(|_| if sampler.chance(4) { 2 } else { 1 }))));
         pairs.push(("padding", ints(padding)));
         pairs.push(("pool_size", ints(taps)));
-        pairs.push(("ceil_mode", draw.chance(3).into()));
+        pairs.push(("ceil_mode", sampler.chance(3).into()));
         if def.attr("count_include_pad").is_some() {
-            pairs.push(("count_include_pad", draw.chance(2).into()));
+            pairs.push(("count_include_pad", sampler.chance(2).into()));
         }
         if def.attr("p").is_some() {
-            pairs.push(("p", AttrValue::Int(draw.int(1, 3))));
+            pairs.push(("p", AttrValue::Int(sampler.int(1, 3))));
         }
-    } else if def.attr("output_size").is_some() && !draw.chance(4) {
-        pairs.push(("output_size", ints((0..axes).map(|_| 1 + draw.below(4)))));
+    } else if def.attr("output_size").is_some() && !sampler.chance(4) {
+        pairs.push(("output_size", ints((0..axes).map(|_| 1 + sampler.below(4)))));
     }
     let fill = if def.name.contains("max") { Fill::Free } else { Fill::Terms };
     recipe([operand(dtype, shape, fill)], Attrs::new(pairs))
