@@ -8,7 +8,7 @@ use byoc_plugin_api::DType;
 use std::fmt::Write;
 
 /// Returns the header of the checking program with the recorded values.
-pub fn recorded(e: &Exported<'_>, cases: &Recorded) -> String {
+pub fn recorded_cases(e: &Exported<'_>, cases: &Recorded) -> String {
     let mut text = heading(e, "recorded inputs and outputs");
     let capital = e.options.prefix.to_uppercase();
     let _ = writeln!(
@@ -118,13 +118,13 @@ pub fn main(e: &Exported<'_>) -> String {
         let _ = writeln!(w, "static {ty} result_{id}[{capital}_OUT_{}_COUNT];", id.to_uppercase());
     }
     let any = |condition: fn(DType) -> bool| e.outputs.iter().any(|port| condition(port.dtype));
-    for (needed, part) in [
+    for (is_needed, part) in [
         (any(|dtype| dtype == DType::F16), HALF),
         (any(is_float), REPORT),
         (any(|dtype| !is_float(dtype)), REPORT_EXACT),
         (e.has_weights_file(), WEIGHTS),
     ] {
-        if needed {
+        if is_needed {
             w.push_str(&part.replace("@PREFIX@", prefix).replace("@CAPITAL@", &capital));
         }
     }

@@ -67,7 +67,7 @@ pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Fai
         let mut arrays = Vec::new();
         for (i, &index) in region.constants.iter().enumerate() {
             let tensor = compiled.constants.get(index as usize);
-            let Some(tensor) = tensor.filter(|_| reads(&source.text, i)) else {
+            let Some(tensor) = tensor.filter(|_| reads_constant(&source.text, i)) else {
                 call.constants.push(None);
                 continue;
             };
@@ -85,7 +85,7 @@ pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Fai
 }
 
 /// Returns true if the C code of a region may read constant `i`: by a literal or a computed index.
-fn reads(text: &str, i: usize) -> bool {
+fn reads_constant(text: &str, i: usize) -> bool {
     text.match_indices("constants[").any(|(start, name)| {
         let tail = &text[start + name.len()..];
         let index = tail.split(']').next().unwrap_or_default().trim();
@@ -113,8 +113,8 @@ mod tests {
 
     #[test]
     fn constants_are_read_by_number_or_by_a_computed_index() {
-        assert!(reads("x = constants[3];", 3) && !reads("x = constants[3];", 0));
-        assert!(reads("x = constants[i + 1];", 0) && !reads("void f(const void *constants[]);", 0));
+        assert!(reads_constant("x = constants[3];", 3) && !reads_constant("x = constants[3];", 0));
+        assert!(reads_constant("x = constants[i + 1];", 0) && !reads_constant("void f(const void *constants[]);", 0));
     }
 
     #[test]
@@ -122,8 +122,8 @@ mod tests {
         let full: Extern = "nn.conv2d:OHWI=my_conv2d(my header.h)".parse().unwrap();
         assert_eq!((&*full.operator, &*full.kernel_layout), ("nn.conv2d", "OHWI"));
         assert_eq!((&*full.function, &*full.header), ("my_conv2d", "my header.h"));
-        for bad in ["", "nn.relu", "nn.relu=f", "=f(h)", "nn.relu=3d(h.h)", "nn.relu=f()", "nn.relu=f(a\"b)"] {
-            assert!(bad.parse::<Extern>().is_err(), "{bad}");
+        for invalid in ["", "nn.relu", "nn.relu=f", "=f(h)", "nn.relu=3d(h.h)", "nn.relu=f()", "nn.relu=f(a\"b)"] {
+            assert!(invalid.parse::<Extern>().is_err(), "{invalid}");
         }
     }
 }

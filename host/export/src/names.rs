@@ -23,7 +23,7 @@ pub fn is_identifier(name: &str) -> bool {
 /// Returns a unique C identifier for each name.
 pub fn identifiers<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut used_names: BTreeSet<String> = BTreeSet::new();
-    let mut found = Vec::new();
+    let mut unique_names = Vec::new();
     for name in names {
         let mut text: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
         if !is_identifier(&text) {
@@ -36,9 +36,9 @@ pub fn identifiers<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> 
             unique = format!("{text}_{suffix}");
             suffix += 1;
         }
-        found.push(unique);
+        unique_names.push(unique);
     }
-    found
+    unique_names
 }
 
 #[cfg(test)]

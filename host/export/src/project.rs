@@ -31,20 +31,20 @@ pub struct Project {
 /// # Errors
 /// E0504 if a dimension is open. E0519 if the model has branches or loops, an operator has no C code generation, a
 /// region has no C program, the prefix is not a C identifier, or a recorded value does not match the interface.
-pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> Result<Project, Failure> {
+pub fn project(build_output: &BuildOutput, options: &Options, recorded_values: &Recorded) -> Result<Project, Failure> {
     if !is_identifier(&options.prefix) {
         let message =
             format!("prefix: expected a C identifier that begins with a letter, found \"{}\"", options.prefix);
         return Err(Failure::new(codes::frontends::NOT_EXPORTABLE, message));
     }
-    check_dimensions(built)?;
-    let module = &built.partitioned;
+    check_dimensions(build_output)?;
+    let module = &build_output.partitioned;
     let main = module.main().ok_or_else(|| not_exportable("the module has no function @main".into()))?;
     let mut table = ConstantTable::default();
     let mut graph = graph_with_regions(module, "main", main, REGION, &mut table).map_err(|reason| {
         not_exportable(reason.message.clone()).note("only modules without branches and loops can be exported")
     })?;
-    let regions = externs::regions(&built.compiled, &options.prefix)?;
+    let regions = externs::regions(&build_output.compiled, &options.prefix)?;
     let externals = externs::externals(&options.externs, &regions);
     if options.half_weights {
         half_weights::round(&mut graph, &mut table.handles, |name| externals.contains(name));
@@ -64,53 +64,53 @@ pub fn project(built: &BuildOutput, options: &Options, recorded: &Recorded) -> R
     let names = |count: usize, ports: &[byoc::frontend::PortInfo], kind: &str| -> Vec<String> {
         (0..count).map(|i| ports.get(i).map_or_else(|| format!("{kind}_{i}"), |port| port.name.clone())).collect()
     };
-    let inputs = ports(names(program.inputs.len(), &built.signature.inputs, "input"), &program.inputs);
-    let outputs = ports(names(program.outputs.len(), &built.signature.outputs, "output"), &program.outputs);
-    check_recorded(&inputs, &recorded.inputs)?;
-    check_recorded(&outputs, &recorded.outputs)?;
+    let inputs = ports(names(program.inputs.len(), &build_output.signature.inputs, "input"), &program.inputs);
+    let outputs = ports(names(program.outputs.len(), &build_output.signature.outputs, "output"), &program.outputs);
+    check_recorded(&inputs, &recorded_values.inputs)?;
+    check_recorded(&outputs, &recorded_values.outputs)?;
     let mut includes: Vec<String> = options.externs.iter().map(|e| e.header.clone()).collect();
     includes.sort();
     includes.dedup();
     if !includes.is_empty() {
         includes.insert(0, EXTERN_HEADER.into());
     }
-    let exported = Exported { options, program, inputs, outputs, regions, includes };
+    let project_parts = Exported { options, program, inputs, outputs, regions, includes };
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
     let mut add = |name: String, text: String| files.push((name, text.into_bytes()));
     let mut sources = Vec::new();
-    for (name, text) in code::sources(&exported) {
+    for (name, text) in code::sources(&project_parts) {
         sources.push(name.clone());
         add(name, text);
     }
-    if !exported.includes.is_empty() {
+    if !project_parts.includes.is_empty() {
         add(EXTERN_HEADER.into(), externs::header());
     }
-    for (name, text) in code::headers(&exported) {
+    for (name, text) in code::headers(&project_parts) {
         add(name, text);
     }
-    add("main.c".into(), checking::main(&exported));
-    add(format!("{}_recorded.h", options.prefix), checking::recorded(&exported, recorded));
-    add("Makefile".into(), build_files::makefile(&exported, &sources));
-    add("CMakeLists.txt".into(), build_files::cmake(&exported, &sources));
-    if exported.has_weights_file() {
-        files.push((format!("{}_weights.bin", options.prefix), weights_file::content(&exported.program.arrays)));
+    add("main.c".into(), checking::main(&project_parts));
+    add(format!("{}_recorded.h", options.prefix), checking::recorded_cases(&project_parts, recorded_values));
+    add("Makefile".into(), build_files::makefile(&project_parts, &sources));
+    add("CMakeLists.txt".into(), build_files::cmake(&project_parts, &sources));
+    if project_parts.has_weights_file() {
+        files.push((format!("{}_weights.bin", options.prefix), weights_file::content(&project_parts.program.arrays)));
     }
-    let report = report::Report::new(&exported);
+    let report = report::Report::new(&project_parts);
     files.push(("report.txt".into(), report.text().into_bytes()));
     let mut paths: Vec<String> = files.iter().map(|file| file.0.clone()).collect();
     paths.push(METADATA.into());
     paths.sort();
     files.push((METADATA.into(), report.json(&paths).into_bytes()));
     files.sort();
-    Ok(Project { files, arena: exported.program.arena, weights: report.weights, macs: report.macs })
+    Ok(Project { files, arena: project_parts.program.arena, weights: report.weights, macs: report.macs })
 }
 
 /// Name of the metadata file of a project.
 pub const METADATA: &str = "model.json";
 
 /// Checks that every input dimension is known.
-fn check_dimensions(built: &BuildOutput) -> Result<(), Failure> {
-    for port in &built.compiled.program.inputs {
+fn check_dimensions(build_output: &BuildOutput) -> Result<(), Failure> {
+    for port in &build_output.compiled.program.inputs {
         for (axis, dim) in port.ty.dims.iter().enumerate() {
             let name = match dim {
                 Dim::Fixed(_) => continue,
