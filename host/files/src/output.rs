@@ -46,16 +46,16 @@ pub fn write_atomically(
 /// # Errors
 /// As [`write_atomically`]. On error no file has changed, unless a rename fails after an earlier rename succeeded.
 pub fn write_together(files: &[(&Path, &[u8])]) -> std::result::Result<(), Diagnostic> {
-    let mut written = Vec::with_capacity(files.len());
+    let mut write_result = Vec::with_capacity(files.len());
     for (path, bytes) in files {
         let write = || {
             let mut pending = Pending::begin(path)?;
             pending.file().write_all(bytes)?;
             Ok(pending)
         };
-        written.push((path, write().map_err(|e| cannot_write(path, &e))?));
+        write_result.push((path, write().map_err(|e| cannot_write(path, &e))?));
     }
-    for (path, pending) in written {
+    for (path, pending) in write_result {
         pending.commit().map_err(|e| cannot_write(path, &e))?;
     }
     Ok(())
