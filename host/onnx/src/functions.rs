@@ -75,13 +75,13 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
                 stack.pop();
                 continue;
             };
-            match callee(node).map(|inner| (inner, sizes_by_function.get(&key(inner)))) {
+            match callee(node).map(|callee_proto| (callee_proto, sizes_by_function.get(&key(callee_proto)))) {
                 None => sum.add(ExpansionSize::of(node)),
-                Some((_, Some(Some(inner)))) => sum.add(*inner),
-                Some((inner, Some(None))) => return Err(calls_itself(inner)),
-                Some((inner, None)) => {
-                    sizes_by_function.insert(key(inner), None);
-                    stack.push((inner, 0, ExpansionSize::default()));
+                Some((_, Some(Some(callee_proto)))) => sum.add(*callee_proto),
+                Some((callee_proto, Some(None))) => return Err(calls_itself(callee_proto)),
+                Some((callee_proto, None)) => {
+                    sizes_by_function.insert(key(callee_proto), None);
+                    stack.push((callee_proto, 0, ExpansionSize::default()));
                     continue;
                 }
             }

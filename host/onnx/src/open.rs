@@ -317,9 +317,9 @@ mod tests {
             ("b 49 3", "?", Some(vec![-1])),
             ("b 3 4", "b 0 4", Some(vec![-1, 0, 4])),
         ];
-        for (source_dims, target_dims, wanted) in cases {
+        for (source_dims, target_dims, expected) in cases {
             let found = reshape_codes(&dims(source_dims), &dims(target_dims)).map(|(codes, _)| codes);
-            assert_eq!(found, wanted, "{source_dims} to {target_dims}");
+            assert_eq!(found, expected, "{source_dims} to {target_dims}");
         }
     }
 }

@@ -105,11 +105,11 @@ fn heads(n: &mut Node<'_, '_>, flat: bool) -> Result<Heads> {
     if !flat {
         return Ok(Heads { query, key, value });
     }
-    let (of_query, of_key) = (n.int_attr("q_num_heads", 0)?, n.int_attr("kv_num_heads", 0)?);
+    let (query_heads, key_heads) = (n.int_attr("q_num_heads", 0)?, n.int_attr("kv_num_heads", 0)?);
     Ok(Heads {
-        query: split_heads(n, query, of_query)?,
-        key: split_heads(n, key, of_key)?,
-        value: split_heads(n, value, of_key)?,
+        query: split_heads(n, query, query_heads)?,
+        key: split_heads(n, key, key_heads)?,
+        value: split_heads(n, value, key_heads)?,
     })
 }
 
@@ -129,16 +129,16 @@ pub(super) fn split_heads(n: &mut Node<'_, '_>, x: ExprId, heads: i64) -> Result
 
 /// Repeats each head of the keys and values for the query heads of its group.
 pub(super) fn repeat_heads(n: &mut Node<'_, '_>, query: ExprId, [key, value]: [ExprId; 2]) -> Result<[ExprId; 2]> {
-    let (of_query, of_key) = (n.dims(query)?[1].fixed(), n.dims(key)?[1].fixed());
-    let (Some(of_query), Some(of_key)) = (of_query, of_key) else {
+    let (query_heads, key_heads) = (n.dims(query)?[1].fixed(), n.dims(key)?[1].fixed());
+    let (Some(query_heads), Some(key_heads)) = (query_heads, key_heads) else {
         return Err(n.invalid_node("expected known head counts for Q and K, found an unknown dimension"));
     };
-    if of_key == 0 || !of_query.is_multiple_of(of_key) {
-        return Err(
-            n.invalid_node(format!("expected the head count of Q to be a multiple of {of_key}, found {of_query}"))
-        );
+    if key_heads == 0 || !query_heads.is_multiple_of(key_heads) {
+        return Err(n.invalid_node(format!(
+            "expected the head count of Q to be a multiple of {key_heads}, found {query_heads}"
+        )));
     }
-    let groups = of_query / of_key;
+    let groups = query_heads / key_heads;
     if groups == 1 {
         return Ok([key, value]);
     }
@@ -179,10 +179,10 @@ fn bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, dtype: DType) -> Resul
     }
     let Some(visible) = visible else { return Ok(total_bias) };
     let (zero, neg_infinity) = (n.scalar(dtype, 0.0), n.scalar(dtype, f64::NEG_INFINITY));
-    let selected = n.op_without_attrs("where", &[visible, zero, neg_infinity])?;
+    let mask_bias = n.op_without_attrs("where", &[visible, zero, neg_infinity])?;
     match total_bias {
-        Some(total_bias) => n.op_without_attrs("add", &[selected, total_bias]).map(Some),
-        None => Ok(Some(selected)),
+        Some(total_bias) => n.op_without_attrs("add", &[mask_bias, total_bias]).map(Some),
+        None => Ok(Some(mask_bias)),
     }
 }
 

@@ -170,9 +170,9 @@ fn scan_8(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut elements = Vec::with_capacity(batch);
     for i in 0..batch {
         let index = n.tensor(Tensor::scalar(i as i64));
-        let of_element = values.iter().map(|&value| n.op("take", &[value, index], attrs![axis: 0]));
-        let of_element = of_element.collect::<Result<Vec<_>>>()?;
-        elements.push(scan_over(n, graph, of_element[..count].to_vec(), &of_element[count..])?);
+        let element_values = values.iter().map(|&value| n.op("take", &[value, index], attrs![axis: 0]));
+        let element_values = element_values.collect::<Result<Vec<_>>>()?;
+        elements.push(scan_over(n, graph, element_values[..count].to_vec(), &element_values[count..])?);
     }
     let stack = |i: usize| {
         let elements_of_output: Vec<ExprId> = elements.iter().map(|element| element[i]).collect();
@@ -189,10 +189,10 @@ fn scan_over(
     carried_values: Vec<ExprId>,
     inputs: &[ExprId],
 ) -> Result<Outputs> {
-    let (count, scanned) = (carried_values.len(), inputs.len());
+    let (count, scan_outputs) = (carried_values.len(), inputs.len());
     let outputs = graph.output.len() - count;
-    let axes = per_output(n, "scan_input_axes", scanned)?;
-    let directions = per_output(n, if n.opset < 9 { "directions" } else { "scan_input_directions" }, scanned)?;
+    let axes = per_output(n, "scan_input_axes", scan_outputs)?;
+    let directions = per_output(n, if n.opset < 9 { "directions" } else { "scan_input_directions" }, scan_outputs)?;
     let output_axes = per_output(n, "scan_output_axes", outputs)?;
     let output_directions = per_output(n, "scan_output_directions", outputs)?;
     let axes: Vec<usize> =
@@ -210,9 +210,14 @@ fn scan_over(
         }
         let results = n.subgraph(graph, &arguments)?;
         let end = |i: usize| if output_directions[i] == 0 { End::Back } else { End::Front };
-        let scanned = results[count..].iter().enumerate().map(|(i, &value)| (value, end(i))).collect();
+        let scan_outputs = results[count..].iter().enumerate().map(|(i, &value)| (value, end(i))).collect();
         let declared_shapes = graph.output[count..].iter().map(declared_dims).collect();
-        Ok(Iteration { next: None, carried: results[..count].to_vec(), scanned, declared: declared_shapes })
+        Ok(Iteration {
+            next: None,
+            carried: results[..count].to_vec(),
+            scanned: scan_outputs,
+            declared: declared_shapes,
+        })
     };
     let mut results = run_loop(n, Limits { trips: Some(length), start: None }, carried_values, &mut body)?;
     for (result, axis) in results[count..].iter_mut().zip(output_axes) {
@@ -282,7 +287,8 @@ fn try_loop(
     let values: Vec<ExprId> =
         types.iter().map(|ty| n.variable("carried", Type::tensor_of(ty.dtype, ty.dims.clone()))).collect();
     n.open_function();
-    let Iteration { next, carried: results, scanned, declared: declared_shapes } = body(n, iteration, &values)?;
+    let Iteration { next, carried: results, scanned: scan_outputs, declared: declared_shapes } =
+        body(n, iteration, &values)?;
     let mut wider = types.to_vec();
     for (i, (ty, &result)) in wider.iter_mut().zip(&results).enumerate() {
         let result_type = n.ty(result)?;
@@ -301,8 +307,8 @@ fn try_loop(
     }
     let mut params = vec![iteration, going];
     params.extend(&values);
-    let mut scan_parts = Vec::with_capacity(scanned.len());
-    for &(value, end) in &scanned {
+    let mut scan_parts = Vec::with_capacity(scan_outputs.len());
+    for &(value, end) in &scan_outputs {
         let ty = n.ty(value)?;
         let dims: Vec<Dim> = std::iter::once(Dim::Any).chain(ty.dims.iter().cloned()).collect();
         let part = n.variable("scanned", Type::tensor_of(ty.dtype, dims));
@@ -333,7 +339,7 @@ fn try_loop(
     let zero = n.tensor(Tensor::scalar(0i64));
     let mut initial_arguments = vec![zero, limits.start.unwrap_or(true_value)];
     initial_arguments.extend(carried_values);
-    for (i, &(value, _)) in scanned.iter().enumerate() {
+    for (i, &(value, _)) in scan_outputs.iter().enumerate() {
         let ty = n.ty(value)?;
         let declared_size = |axis: usize| declared_shapes.get(i).and_then(|dims| *dims.get(axis)?);
         let size = |(axis, dim): (usize, &Dim)| dim.fixed().or_else(|| declared_size(axis)).unwrap_or(0);

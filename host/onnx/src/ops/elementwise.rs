@@ -116,8 +116,8 @@ pub const ROWS: &[Row] = &[
     ("Softsign", 1, |n| {
         let x = n.input(0)?;
         let size = n.op_without_attrs("abs", &[x])?;
-        let below = n.with_scalar("add", size, 1.0)?;
-        single_output(n.op_without_attrs("divide", &[x, below])?)
+        let size_plus_one = n.with_scalar("add", size, 1.0)?;
+        single_output(n.op_without_attrs("divide", &[x, size_plus_one])?)
     }),
     ("Sqrt", 1, |n| unary(n, "sqrt")),
     ("Sub", 7, |n| binary(n, "subtract")),
@@ -142,9 +142,9 @@ pub const ROWS: &[Row] = &[
     ("ThresholdedRelu", 10, |n| {
         let alpha = n.float_attr("alpha", 1.0)?;
         let x = n.input(0)?;
-        let above = n.with_scalar("greater", x, alpha)?;
+        let is_above = n.with_scalar("greater", x, alpha)?;
         let zero = n.scalar(n.dtype(x)?, 0.0);
-        single_output(n.op_without_attrs("where", &[above, x, zero])?)
+        single_output(n.op_without_attrs("where", &[is_above, x, zero])?)
     }),
     ("Where", 9, |n| {
         let args = [n.input(0)?, n.input(1)?, n.input(2)?];

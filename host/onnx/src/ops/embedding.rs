@@ -101,13 +101,13 @@ fn rotate(n: &mut Node<'_, '_>, x: ExprId, size: usize, [cos, sin]: [ExprId; 2],
     let mut product = |a: ExprId, b: ExprId| n.op_without_attrs("multiply", &[a, b]);
     let [a, b] = [product(cos, first_half)?, product(sin, second_half)?];
     let [c, d] = [product(sin, first_half)?, product(cos, second_half)?];
-    let real = n.op_without_attrs("subtract", &[a, b])?;
+    let real_part = n.op_without_attrs("subtract", &[a, b])?;
     let imaginary = n.op_without_attrs("add", &[c, d])?;
     if !interleaved {
-        return n.concatenate(&[real, imaginary], 3);
+        return n.concatenate(&[real_part, imaginary], 3);
     }
     let dims = n.dims(x)?;
-    let pair = n.tuple(&[real, imaginary])?;
+    let pair = n.tuple(&[real_part, imaginary])?;
     let pairs = n.op("stack", &[pair], attrs![axis: 4])?;
     n.reshape_to(pairs, &dims)
 }

@@ -68,9 +68,9 @@ fn expand_blocks(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) 
     let axis = n.axis(n.int_attr("axis", 1)?, data_dims.len())?;
     let size = usize::try_from(block).ok().filter(|&size| size > 0);
     // Dimensions known only at run time are compared at run time.
-    let agrees = |(i, (scale_dim, of_data)): (usize, (&Dim, &Dim))| match (scale_dim.fixed(), of_data.fixed()) {
-        (Some(scale_dim), Some(of_data)) if i == axis => size.is_some_and(|size| scale_dim == of_data.div_ceil(size)),
-        (Some(scale_dim), Some(of_data)) => scale_dim == of_data,
+    let agrees = |(i, (scale_dim, data_dim)): (usize, (&Dim, &Dim))| match (scale_dim.fixed(), data_dim.fixed()) {
+        (Some(scale_dim), Some(data_dim)) if i == axis => size.is_some_and(|size| scale_dim == data_dim.div_ceil(size)),
+        (Some(scale_dim), Some(data_dim)) => scale_dim == data_dim,
         _ => true,
     };
     if size.is_none() || shape.len() != data_dims.len() || !shape.iter().zip(&data_dims).enumerate().all(agrees) {
@@ -178,8 +178,8 @@ fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if target_dtype.is_small_float() {
         let scale = expand(n, scale_input, x, block)?;
         let dtype = n.dtype(scale)?;
-        let real = n.cast(x, dtype)?;
-        let ratio = n.op_without_attrs("divide", &[real, scale])?;
+        let float_value = n.cast(x, dtype)?;
+        let ratio = n.op_without_attrs("divide", &[float_value, scale])?;
         return single_output(cast_to(n, ratio, target_dtype)?);
     }
     range(n, target_dtype)?;

@@ -86,16 +86,16 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
             )));
         }
     };
-    let (of_query, of_key) = (n.int_attr("q_num_heads", 0)?, n.int_attr("kv_num_heads", 0)?);
-    if of_key < 1 || of_query % of_key != 0 {
+    let (query_heads, key_heads) = (n.int_attr("q_num_heads", 0)?, n.int_attr("kv_num_heads", 0)?);
+    if key_heads < 1 || query_heads % key_heads != 0 {
         return Err(n.invalid_node(format!(
-            "expected kv_num_heads >= 1 that divides q_num_heads, found {of_key} and {of_query}"
+            "expected kv_num_heads >= 1 that divides q_num_heads, found {key_heads} and {query_heads}"
         )));
     }
     let (query_in, dtype) = (n.input(0)?, n.dtype(n.input(0)?)?);
-    let query = heads(n, 0, of_query)?;
-    let (key, value) = (heads(n, 1, of_key)?, heads(n, 2, of_key)?);
-    let decay = if rule.gated { Some(decay(n, of_key)?) } else { None };
+    let query = heads(n, 0, query_heads)?;
+    let (key, value) = (heads(n, 1, key_heads)?, heads(n, 2, key_heads)?);
+    let decay = if rule.gated { Some(decay(n, key_heads)?) } else { None };
     let beta = if rule.delta {
         let heads_of_beta = n.dims(n.input(5)?)?.last().and_then(Dim::fixed).unwrap_or(0) as i64;
         Some(heads(n, 5, heads_of_beta)?)
@@ -114,12 +114,12 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
             let (Some(batch), Some(width)) = (dims[0].fixed(), width.fixed()) else {
                 return Err(n.unknown_dims_error(&n.ty(key)?));
             };
-            (n.zeros(DType::F32, &[batch, of_key as usize, size, width])?, dtype)
+            (n.zeros(DType::F32, &[batch, key_heads as usize, size, width])?, dtype)
         }
     };
     let length = n.shape_vector(query_in, 1..2)?;
     let length = counter(n, length)?;
-    let group = of_query / of_key;
+    let group = query_heads / key_heads;
     let mut body = |n: &mut Node<'_, '_>, step: ExprId, carried_state: &[ExprId]| {
         // Returns the slice of this step, with shape (batch, heads, size, 1).
         let mut column = |x: ExprId| {
@@ -150,7 +150,7 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let results = run_loop(n, Limits { trips: Some(length), start: None }, vec![state], &mut body)?;
     // Reorders (sequence, batch, heads, width) to (batch, sequence, heads * width).
     let rows = n.transpose(results[1], &[1, 0, 2, 3])?;
-    let hidden_dim = Dim::product(&[Dim::Fixed(of_query as usize), width]).unwrap_or(Dim::Any);
+    let hidden_dim = Dim::product(&[Dim::Fixed(query_heads as usize), width]).unwrap_or(Dim::Any);
     let query_dims = n.dims(query_in)?;
     let flat = n.reshape_to(rows, &[query_dims[0].clone(), query_dims[1].clone(), hidden_dim])?;
     Ok(vec![n.cast(flat, dtype)?, n.cast(results[0], state_type)?])

@@ -351,12 +351,12 @@ impl Direction<'_> {
         steps: usize,
         mut state: State,
     ) -> Result<(ExprId, State)> {
-        let by_step = split(n, sequence.projected, steps, 0)?;
-        let mut outputs = by_step.clone();
+        let step_inputs = split(n, sequence.projected, steps, 0)?;
+        let mut outputs = step_inputs.clone();
         for i in 0..steps {
             let t = if sequence.backward { steps - 1 - i } else { i };
             let step = n.tensor(Tensor::scalar(t as i32));
-            (outputs[t], state) = self.masked_step(n, sequence, by_step[t], step, state)?;
+            (outputs[t], state) = self.masked_step(n, sequence, step_inputs[t], step, state)?;
         }
         let stacked = n.tuple(&outputs)?;
         Ok((n.op("stack", &[stacked], attrs![axis: 0])?, state))
@@ -368,21 +368,21 @@ impl Direction<'_> {
         let dtype = n.dtype(sequence.projected)?;
         let zeros = n.scalar(dtype, 0.0);
         let zeros = n.broadcast_to(zeros, sequence.state_dims)?;
-        let mut carried = vec![state.hidden.unwrap_or(zeros)];
+        let mut carried_states = vec![state.hidden.unwrap_or(zeros)];
         if self.kind == Kind::Lstm {
-            carried.push(state.cell.unwrap_or(zeros));
+            carried_states.push(state.cell.unwrap_or(zeros));
         }
         let width = Dim::Fixed(self.kind.gates() * self.hidden);
-        let by_step =
+        let step_inputs =
             n.reshape_to(sequence.projected, &[sequence.steps.clone(), sequence.state_dims[0].clone(), width])?;
-        let length = n.shape_vector(by_step, 0..1)?;
+        let length = n.shape_vector(step_inputs, 0..1)?;
         let length = counter(n, length)?;
         let last_index = n.with_scalar("subtract", length, 1.0)?;
         let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
-            let (by_step, last_index) = (n.capture(by_step), n.capture(last_index));
+            let (step_inputs, last_index) = (n.capture(step_inputs), n.capture(last_index));
             let index =
                 if sequence.backward { n.op_without_attrs("subtract", &[last_index, iteration])? } else { iteration };
-            let projection = n.op("take", &[by_step, index], attrs![axis: 0, mode: "fast"])?;
+            let projection = n.op("take", &[step_inputs, index], attrs![axis: 0, mode: "fast"])?;
             let state = State { hidden: Some(values[0]), cell: values.get(1).copied() };
             let captured_sequence = Sequence {
                 projected: projection,
@@ -392,10 +392,10 @@ impl Direction<'_> {
             let step = n.cast(index, DType::I32)?;
             let (output, next) = self.capture_weights(n).masked_step(n, &captured_sequence, projection, step, state)?;
             let end = if sequence.backward { End::Front } else { End::Back };
-            let carried = next.hidden.into_iter().chain(next.cell).collect();
-            Ok(Iteration { next: None, carried, scanned: vec![(output, end)], declared: Vec::new() })
+            let carried_states = next.hidden.into_iter().chain(next.cell).collect();
+            Ok(Iteration { next: None, carried: carried_states, scanned: vec![(output, end)], declared: Vec::new() })
         };
-        let results = run_loop(n, Limits { trips: Some(length), start: None }, carried, &mut body)?;
+        let results = run_loop(n, Limits { trips: Some(length), start: None }, carried_states, &mut body)?;
         let (&outputs, final_states) =
             results.split_last().ok_or_else(|| n.invalid_node("expected a loop result, found none"))?;
         let [batch, hidden] = sequence.state_dims.clone();
@@ -410,7 +410,7 @@ impl Direction<'_> {
     fn capture_weights(&self, n: &mut Node<'_, '_>) -> Direction<'_> {
         Direction {
             recurrent: n.capture(self.recurrent),
-            recurrent_parts: self.recurrent_parts.map(|parts| parts.map(|part| n.capture(part))),
+            recurrent_parts: self.recurrent_parts.map(|matrices| matrices.map(|part| n.capture(part))),
             recurrent_bias: self.recurrent_bias.map(|bias| n.capture(bias)),
             peepholes: self.peepholes.map(|weights| weights.map(|weight| n.capture(weight))),
             ..*self

@@ -290,17 +290,15 @@ fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let ty = n.ty(data)?;
     let error = || n.invalid_node(format!("cannot reshape data of type {ty} to {}", list(&target_dims)));
-    let (input_elements, output_elements) =
-        (Dim::product(&dims).ok_or_else(error)?, Dim::product(&result).ok_or_else(error)?);
+    let (old_size, new_size) = (Dim::product(&dims).ok_or_else(error)?, Dim::product(&result).ok_or_else(error)?);
     if let Some(open_index) = open_index {
-        if let (Some(input_elements), Some(output_elements)) = (input_elements.fixed(), output_elements.fixed())
-            && (output_elements == 0 || !input_elements.is_multiple_of(output_elements))
+        if let (Some(old_size), Some(new_size)) = (old_size.fixed(), new_size.fixed())
+            && (new_size == 0 || !old_size.is_multiple_of(new_size))
         {
             return Err(error());
         }
         result[open_index] = Dim::quotient(&dims, &result);
-    } else if matches!((input_elements.fixed(), output_elements.fixed()), (Some(input_elements), Some(output_elements)) if input_elements != output_elements)
-    {
+    } else if matches!((old_size.fixed(), new_size.fixed()), (Some(old_size), Some(new_size)) if old_size != new_size) {
         return Err(error());
     }
     if dims == result && !result.contains(&Dim::Any) {

@@ -49,9 +49,9 @@ fn attend(n: &mut Node<'_, '_>, heads: Heads, bias: Option<ExprId>, softcap: f64
 /// Converts (batch, heads, sequence, size) to (batch, sequence, heads * size).
 fn join_heads(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     let dims = n.dims(x)?;
-    let hidden = Dim::product(&[dims[1].clone(), dims[3].clone()]).unwrap_or(Dim::Any);
+    let hidden_size = Dim::product(&[dims[1].clone(), dims[3].clone()]).unwrap_or(Dim::Any);
     let rows = n.transpose(x, &[0, 2, 1, 3])?;
-    n.reshape_to(rows, &[dims[0].clone(), dims[2].clone(), hidden])
+    n.reshape_to(rows, &[dims[0].clone(), dims[2].clone(), hidden_size])
 }
 
 /// Adds two optional logit terms.
@@ -223,14 +223,14 @@ fn group_query(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if let Some(i) = (11..n.input_count()).find(|&i| n.optional_input(i).is_some()) {
         return Err(n.invalid_node(format!("unsupported input {i}")));
     }
-    let (of_query, of_key) = (n.int_attr("num_heads", 0)?, n.int_attr("kv_num_heads", 0)?);
+    let (query_heads, key_heads) = (n.int_attr("num_heads", 0)?, n.int_attr("kv_num_heads", 0)?);
     let new = match (n.optional_input(1), n.optional_input(2)) {
         (Some(key), Some(value)) => Heads {
-            query: split_heads(n, n.input(0)?, of_query)?,
-            key: split_heads(n, key, of_key)?,
-            value: split_heads(n, value, of_key)?,
+            query: split_heads(n, n.input(0)?, query_heads)?,
+            key: split_heads(n, key, key_heads)?,
+            value: split_heads(n, value, key_heads)?,
         },
-        _ => packed_heads(n, of_query, of_key)?,
+        _ => packed_heads(n, query_heads, key_heads)?,
     };
     let Heads { mut query, mut key, value } = new;
     // Position of the first new element of each sequence, with shape (batch, 1).
@@ -283,21 +283,21 @@ fn group_query(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 /// Splits the packed input (batch, sequence, (query heads + 2 * key heads) * size).
-fn packed_heads(n: &mut Node<'_, '_>, of_query: i64, of_key: i64) -> Result<Heads> {
+fn packed_heads(n: &mut Node<'_, '_>, query_heads: i64, key_heads: i64) -> Result<Heads> {
     let packed_input = n.input(0)?;
     let width = n.dims(packed_input)?[2].fixed().unwrap_or(0);
-    let head_count = usize::try_from(of_query + 2 * of_key).unwrap_or(0);
+    let head_count = usize::try_from(query_heads + 2 * key_heads).unwrap_or(0);
     if head_count == 0 || width == 0 || !width.is_multiple_of(head_count) {
         return Err(n.invalid_node(format!("expected a width divisible by {head_count} heads, found {width}")));
     }
     let size = width / head_count;
-    let (key_start, value_start) = (of_query as usize * size, (of_query + of_key) as usize * size);
+    let (key_start, value_start) = (query_heads as usize * size, (query_heads + key_heads) as usize * size);
     let (query, key) = (n.slice(packed_input, 2, 0, key_start)?, n.slice(packed_input, 2, key_start, value_start)?);
     let value = n.slice(packed_input, 2, value_start, width)?;
     Ok(Heads {
-        query: split_heads(n, query, of_query)?,
-        key: split_heads(n, key, of_key)?,
-        value: split_heads(n, value, of_key)?,
+        query: split_heads(n, query, query_heads)?,
+        key: split_heads(n, key, key_heads)?,
+        value: split_heads(n, value, key_heads)?,
     })
 }
 
@@ -319,8 +319,8 @@ fn cache_positions(n: &mut Node<'_, '_>, past_state: ExprId, new: ExprId, start:
     let before_end = n.op_without_attrs("less", &[relative, count])?;
     let is_new = n.op_without_attrs("logical_and", &[is_valid_row, before_end])?;
     let end = n.op_without_attrs("add", &[past_length, count])?;
-    let last = n.with_scalar("subtract", end, 1.0)?;
-    let of_old = n.op_without_attrs("minimum", &[positions, last])?;
+    let last_position = n.with_scalar("subtract", end, 1.0)?;
+    let of_old = n.op_without_attrs("minimum", &[positions, last_position])?;
     n.op_without_attrs("where", &[is_new, of_new, of_old])
 }
 

@@ -126,9 +126,9 @@ fn matmul_to_float(
 ) -> Result<ExprId> {
     let one = n.scalar(DType::F32, 1.0);
     let accumulator = integer_matmul(n, operands, zero_at, [one, one])?;
-    let real = n.cast(accumulator, DType::F32)?;
+    let float_value = n.cast(accumulator, DType::F32)?;
     let factor = n.op_without_attrs("multiply", &scales)?;
-    let product = n.op_without_attrs("multiply", &[real, factor])?;
+    let product = n.op_without_attrs("multiply", &[float_value, factor])?;
     match n.optional_input(bias) {
         Some(bias) => n.op_without_attrs("add", &[product, bias]),
         None => Ok(product),
@@ -149,9 +149,9 @@ fn dynamic_quantize_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let weight = n.cast(weight, DType::I32)?;
     let weight = n.op_without_attrs("subtract", &[weight, weight_zero])?;
     let accumulator = math::matmul(n, data, weight, None)?;
-    let real = n.cast(accumulator, DType::F32)?;
+    let float_value = n.cast(accumulator, DType::F32)?;
     let factor = n.op_without_attrs("multiply", &[data_scale, n.input(2)?])?;
-    let product = n.op_without_attrs("multiply", &[real, factor])?;
+    let product = n.op_without_attrs("multiply", &[float_value, factor])?;
     single_output(match n.optional_input(4) {
         Some(bias) => n.op_without_attrs("add", &[product, bias])?,
         None => product,
@@ -177,8 +177,8 @@ fn q_gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.optional_input(7).is_some() {
         return single_output(requantize(n, product, factor, 7, -1)?);
     }
-    let real = n.cast(product, DType::F32)?;
-    single_output(n.op_without_attrs("multiply", &[real, factor])?)
+    let float_value = n.cast(product, DType::F32)?;
+    single_output(n.op_without_attrs("multiply", &[float_value, factor])?)
 }
 
 /// Multiplies by a transposed, block-quantized matrix. Its 2-bit, 4-bit or 8-bit elements are packed into bytes, with
@@ -202,7 +202,7 @@ fn matmul_n_bits(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let blocks = rows.div_ceil(block);
     let integers = unpack(n, packed_weight, bits)?;
     let integers = n.reshape(integers, &[columns, blocks, block])?;
-    let real = n.cast(integers, dtype)?;
+    let float_value = n.cast(integers, dtype)?;
     let zero = match n.optional_input(3) {
         None => n.scalar(dtype, f64::from(1u8 << (bits - 1))),
         Some(zero) if n.dtype(zero)? == DType::U8 => {
@@ -222,7 +222,7 @@ fn matmul_n_bits(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let scales = n.cast(scales, dtype)?;
     let scales = n.reshape(scales, &[columns, blocks, 1])?;
-    let difference = n.op_without_attrs("subtract", &[real, zero])?;
+    let difference = n.op_without_attrs("subtract", &[float_value, zero])?;
     let weight = n.op_without_attrs("multiply", &[difference, scales])?;
     let weight = n.reshape(weight, &[columns, blocks * block])?;
     let weight = n.slice(weight, 1, 0, rows)?;
