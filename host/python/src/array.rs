@@ -89,8 +89,8 @@ fn of_array(array: &Bound<'_, PyUntypedArray>, port: &Port) -> PyResult<Tensor> 
     };
     if descr.is_native_byteorder() == Some(false) {
         let native = descr.call_method1("newbyteorder", ("=",))?;
-        let swapped = array.call_method1("astype", (native,))?;
-        return of_array(swapped.cast::<PyUntypedArray>()?, port);
+        let native_array = array.call_method1("astype", (native,))?;
+        return of_array(native_array.cast::<PyUntypedArray>()?, port);
     }
     of_memory(array, dtype)
 }
@@ -147,7 +147,7 @@ const FIRST_REGISTERED: c_int = 256;
 /// Converts a NumPy element type; `None` if byoc does not support it.
 fn dtype_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
     let num = descr.num();
-    let built_in = BUILT_IN.iter().find(|(known, _)| *known == num);
+    let built_in = BUILT_IN.iter().find(|(entry, _)| *entry == num);
     Ok(match built_in {
         Some((_, dtype)) => Some(*dtype).filter(|dtype| dtype.size() == descr.itemsize()),
         None if num == HALF => Some(DType::F16),
@@ -161,7 +161,7 @@ fn dtype_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
 
 /// Converts an element type to NumPy's.
 fn descr_of(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
-    let num = BUILT_IN.iter().find(|(_, known)| *known == dtype).map(|(num, _)| *num);
+    let num = BUILT_IN.iter().find(|(_, entry)| *entry == dtype).map(|(num, _)| *num);
     if let Some(num) = num.or((dtype == DType::F16).then_some(HALF)) {
         // SAFETY: callers import NumPy first, and for the type number of a built-in type NumPy returns a new reference.
         return unsafe {
@@ -189,8 +189,9 @@ pub fn array_of<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyA
     let tensor = if tensor.is_exclusive() {
         tensor
     } else {
-        let copied = Tensor::build(tensor.dtype(), tensor.shape(), |to| to.copy_from_slice(tensor.bytes()));
-        copied.map_err(|full| error::of(py, Diagnostic::from(full)))?
+        let copy =
+            Tensor::build(tensor.dtype(), tensor.shape(), |destination| destination.copy_from_slice(tensor.bytes()));
+        copy.map_err(|full| error::of(py, Diagnostic::from(full)))?
     };
     let descr = descr_of(py, tensor.dtype())?;
     let mut dims: SmallVec<[npy_intp; 6]> = tensor.shape().iter().map(|size| *size as npy_intp).collect();

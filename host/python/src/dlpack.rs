@@ -84,16 +84,16 @@ pub fn tensor(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<Tensor>> 
     // two names the capsule has not been consumed, so it owns its content, which is valid as long as the capsule.
     unsafe {
         let view = if pyo3::ffi::PyCapsule_IsValid(raw, VERSIONED.as_ptr()) != 0 {
-            let managed = pyo3::ffi::PyCapsule_GetPointer(raw, VERSIONED.as_ptr()).cast::<Versioned>();
-            if (*managed).major != MAJOR {
-                let found = (*managed).major;
-                return Err(unreadable(py, format!("input \"{name}\": expected DLPack {MAJOR}, found {found}")));
+            let managed_tensor = pyo3::ffi::PyCapsule_GetPointer(raw, VERSIONED.as_ptr()).cast::<Versioned>();
+            if (*managed_tensor).major != MAJOR {
+                let major = (*managed_tensor).major;
+                return Err(read_error(py, format!("input \"{name}\": expected DLPack {MAJOR}, found {major}")));
             }
-            &raw const (*managed).view
+            &raw const (*managed_tensor).view
         } else if pyo3::ffi::PyCapsule_IsValid(raw, PLAIN.as_ptr()) != 0 {
             &raw const (*pyo3::ffi::PyCapsule_GetPointer(raw, PLAIN.as_ptr()).cast::<Managed>()).view
         } else {
-            return Err(unreadable(
+            return Err(read_error(
                 py,
                 format!("input \"{name}\": expected an unused DLPack capsule, found a consumed one"),
             ));
@@ -115,7 +115,7 @@ fn check_device(py: Python<'_>, name: &str, kind: i32, id: i32) -> PyResult<()> 
     Err(error::of(py, Diagnostic::error(codes::runtime::INPUT_MEMORY, message).help(help)))
 }
 
-fn unreadable(py: Python<'_>, message: String) -> PyErr {
+fn read_error(py: Python<'_>, message: String) -> PyErr {
     error::of(py, Diagnostic::error(codes::runtime::INPUT_MEMORY, message))
 }
 
@@ -135,7 +135,7 @@ unsafe fn read(py: Python<'_>, name: &str, view: &View, owner: &Bound<'_, PyCaps
     // SAFETY: the caller guarantees a valid view, which has `ndim` sizes, and `ndim` strides unless the pointer is
     // NULL.
     let (sizes, strides) = unsafe {
-        let list = |from: *const i64| if ndim == 0 { &[][..] } else { std::slice::from_raw_parts(from, ndim) };
+        let list = |pointer: *const i64| if ndim == 0 { &[][..] } else { std::slice::from_raw_parts(pointer, ndim) };
         (list(view.shape), if view.strides.is_null() { None } else { Some(list(view.strides)) })
     };
     let shape: byoc_ir::tensor::Shape = sizes.iter().map(|size| usize::try_from(*size).unwrap_or(0)).collect();

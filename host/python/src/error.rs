@@ -29,8 +29,8 @@ pub fn of(py: Python<'_>, error: impl Into<byoc::Error>) -> PyErr {
 fn make(py: Python<'_>, class: &str, error: byoc::Error) -> PyErr {
     let error = error.in_interface(Interface::Python);
     let info = error.info();
-    let others = info.others.iter().map(ToString::to_string);
-    let context: Vec<String> = info.context.iter().cloned().chain(others).collect();
+    let details = info.others.iter().map(ToString::to_string);
+    let context: Vec<String> = info.context.iter().cloned().chain(details).collect();
     let arguments = (&*info.message, info.code.to_string(), error.help(), context, error.to_string());
     match py.import("byoc._errors").and_then(|module| module.getattr(class)?.call1(arguments)) {
         Ok(exception) => PyErr::from_value(exception),
@@ -42,8 +42,8 @@ fn make(py: Python<'_>, class: &str, error: byoc::Error) -> PyErr {
 pub type Outcome<T> = Result<Result<T, byoc::Error>, String>;
 
 /// Calls the library, and catches its panics.
-pub fn caught<T>(work: impl FnOnce() -> Result<T, byoc::Error>) -> Outcome<T> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+pub fn caught<T>(operation: impl FnOnce() -> Result<T, byoc::Error>) -> Outcome<T> {
+    catch_unwind(AssertUnwindSafe(operation)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
     })

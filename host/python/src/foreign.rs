@@ -72,9 +72,10 @@ impl Foreign {
         let tensor = match layout {
             Layout::Strided(strides) if !layout.is_dense(shape, dtype.size()) => {
                 // SAFETY: the caller guarantees that `data` points to elements of this shape with these strides.
-                let copy = |to: &mut [u8]| unsafe { copy_strided(data, shape, strides, dtype.size(), to) };
-                let copied = Tensor::build(dtype, shape, copy);
-                Some(copied.map_err(|full| error::of(py, Diagnostic::from(full)))?)
+                let copy =
+                    |destination: &mut [u8]| unsafe { copy_strided(data, shape, strides, dtype.size(), destination) };
+                let copy_result = Tensor::build(dtype, shape, copy);
+                Some(copy_result.map_err(|full| error::of(py, Diagnostic::from(full)))?)
             }
             _ => {
                 let memory = Foreign { data, bytes, _owner: owner.clone().unbind() };
@@ -90,10 +91,10 @@ impl Foreign {
 ///
 /// # Safety
 /// `data` points to elements of `size` bytes with the given shape, and with `strides` in bytes.
-unsafe fn copy_strided(data: *const u8, shape: &[usize], strides: &[isize], size: usize, to: &mut [u8]) {
+unsafe fn copy_strided(data: *const u8, shape: &[usize], strides: &[isize], size: usize, destination: &mut [u8]) {
     let mut index: Shape = shape.iter().map(|_| 0).collect();
     let mut offset = 0isize;
-    for element in to.chunks_exact_mut(size) {
+    for element in destination.chunks_exact_mut(size) {
         // SAFETY: `index` is within `shape` and at the distance `offset`, where the caller guarantees an element.
         unsafe { std::ptr::copy_nonoverlapping(data.wrapping_offset(offset), element.as_mut_ptr(), size) };
         for axis in (0..shape.len()).rev() {

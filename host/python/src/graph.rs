@@ -107,8 +107,9 @@ impl Graph {
     /// contains the files with external data.
     #[pyo3(signature = (name, folder=None))]
     fn constant<'py>(&self, py: Python<'py>, name: &str, folder: Option<PathBuf>) -> PyResult<Bound<'py, PyAny>> {
-        let found = self.graph.initializer.iter().find(|tensor| tensor.name == name);
-        let tensor = found.ok_or_else(|| broken(py, format!("expected an initializer, found \"{name}\"")))?;
+        let initializer = self.graph.initializer.iter().find(|tensor| tensor.name == name);
+        let tensor =
+            initializer.ok_or_else(|| graph_error(py, format!("expected an initializer, found \"{name}\"")))?;
         tensor_value(py, tensor, folder)
     }
 
@@ -121,14 +122,14 @@ impl Graph {
         inputs: Vec<Fed>,
         outputs: Vec<String>,
     ) -> Bound<'py, PyBytes> {
-        let node: Vec<NodeProto> = nodes.iter().filter_map(|&place| self.graph.node.get(place)).cloned().collect();
+        let node: Vec<NodeProto> = nodes.iter().filter_map(|&index| self.graph.node.get(index)).cloned().collect();
         let read: BTreeSet<String> = node.iter().flat_map(names_read).chain(outputs.iter().cloned()).collect();
         let fed: BTreeSet<&str> = inputs.iter().map(|(name, ..)| name.as_str()).collect();
-        let kept = |tensor: &&TensorProto| {
+        let has_tensor_name = |tensor: &&TensorProto| {
             read.contains(&tensor.name) && !fed.contains(tensor.name.as_str()) && tensor.data_type != STRING
         };
-        let initializer = self.graph.initializer.iter().filter(kept).cloned().collect();
-        let input = inputs.into_iter().map(|(name, number, dims)| value_info(name, number, dims)).collect();
+        let initializer = self.graph.initializer.iter().filter(has_tensor_name).cloned().collect();
+        let input = inputs.into_iter().map(|(name, dtype_number, dims)| value_info(name, dtype_number, dims)).collect();
         let output = outputs.into_iter().map(|name| value_info(name, 1, None)).collect();
         let sparse_initializer = self.graph.sparse_initializer.clone();
         let name = self.graph.name.clone();
@@ -145,9 +146,9 @@ impl Graph {
             attributes.set_item(&attribute.name, self.attribute(py, attribute)?)?;
         }
         let read: BTreeSet<String> = names_read(node).collect();
-        let captured = read.into_iter().filter(|name| !node.input.contains(name)).collect();
+        let captured_names = read.into_iter().filter(|name| !node.input.contains(name)).collect();
         let domain = if is_standard_domain(&node.domain) { "" } else { &*node.domain };
-        Ok((&node.op_type, domain, &node.name, &node.input, &node.output, attributes, captured))
+        Ok((&node.op_type, domain, &node.name, &node.input, &node.output, attributes, captured_names))
     }
 
     fn attribute<'py>(&self, py: Python<'py>, attribute: &AttributeProto) -> PyResult<Bound<'py, PyAny>> {
@@ -179,7 +180,7 @@ fn text(bytes: Option<&Bytes>) -> String {
     String::from_utf8_lossy(bytes.map_or(&[][..], |bytes| bytes)).into_owned()
 }
 
-fn broken(py: Python<'_>, message: String) -> PyErr {
+fn graph_error(py: Python<'_>, message: String) -> PyErr {
     error::of(py, Diagnostic::error(codes::frontends::BROKEN_MODEL, message))
 }
 
@@ -190,36 +191,38 @@ fn tensor_value<'py>(py: Python<'py>, proto: &TensorProto, folder: Option<PathBu
         return Ok((&proto.dims, elements).into_pyobject(py)?.into_any());
     }
     let external = folder.map(|folder| ExternalFiles::beside(&folder.join("model.onnx")));
-    let decoded = tensor::decode(proto, external.as_ref());
-    array_of(py, decoded.map_err(|reason| broken(py, format!("initializer \"{}\": {reason}", proto.name)))?)
+    let decode_result = tensor::decode(proto, external.as_ref());
+    array_of(py, decode_result.map_err(|reason| graph_error(py, format!("initializer \"{}\": {reason}", proto.name)))?)
 }
 
 fn is_constant(node: &NodeProto) -> bool {
-    let plain = |attribute: &AttributeProto| attribute.sparse_tensor.is_none() && attribute.ref_attr_name.is_empty();
-    node.op_type == "Constant" && is_standard_domain(&node.domain) && node.attribute.iter().all(plain)
+    let is_plain = |attribute: &AttributeProto| attribute.sparse_tensor.is_none() && attribute.ref_attr_name.is_empty();
+    node.op_type == "Constant" && is_standard_domain(&node.domain) && node.attribute.iter().all(is_plain)
 }
 
 /// Converts a `Constant` node to an initializer; `None` if the attribute is not supported.
 fn constant(node: NodeProto) -> Option<TensorProto> {
     let name = node.output.into_iter().next()?;
     let attribute = node.attribute.into_iter().next()?;
-    let made = |data_type: i32, dims: Vec<i64>| TensorProto { data_type, dims, ..TensorProto::default() };
+    let tensor_proto = |data_type: i32, dims: Vec<i64>| TensorProto { data_type, dims, ..TensorProto::default() };
     let count = |elements: usize| vec![elements as i64];
     let tensor = match attribute.name.as_str() {
         "value" => attribute.t?,
-        "value_float" => TensorProto { float_data: vec![attribute.f?], ..made(1, Vec::new()) },
-        "value_int" => TensorProto { int64_data: vec![attribute.i?], ..made(7, Vec::new()) },
-        "value_string" => TensorProto { string_data: vec![attribute.s?], ..made(STRING, Vec::new()) },
-        "value_floats" => {
-            TensorProto { dims: count(attribute.floats.len()), float_data: attribute.floats, ..made(1, Vec::new()) }
-        }
+        "value_float" => TensorProto { float_data: vec![attribute.f?], ..tensor_proto(1, Vec::new()) },
+        "value_int" => TensorProto { int64_data: vec![attribute.i?], ..tensor_proto(7, Vec::new()) },
+        "value_string" => TensorProto { string_data: vec![attribute.s?], ..tensor_proto(STRING, Vec::new()) },
+        "value_floats" => TensorProto {
+            dims: count(attribute.floats.len()),
+            float_data: attribute.floats,
+            ..tensor_proto(1, Vec::new())
+        },
         "value_ints" => {
-            TensorProto { dims: count(attribute.ints.len()), int64_data: attribute.ints, ..made(7, Vec::new()) }
+            TensorProto { dims: count(attribute.ints.len()), int64_data: attribute.ints, ..tensor_proto(7, Vec::new()) }
         }
         "value_strings" => TensorProto {
             dims: count(attribute.strings.len()),
             string_data: attribute.strings,
-            ..made(STRING, Vec::new())
+            ..tensor_proto(STRING, Vec::new())
         },
         _ => return None,
     };
@@ -229,12 +232,12 @@ fn constant(node: NodeProto) -> Option<TensorProto> {
 /// Returns all names that a node and its subgraphs read, including names that the subgraphs define.
 fn names_read(node: &NodeProto) -> impl Iterator<Item = String> + use<> {
     let mut names = Vec::new();
-    let mut left = vec![node];
-    while let Some(node) = left.pop() {
+    let mut worklist = vec![node];
+    while let Some(node) = worklist.pop() {
         names.extend(node.input.iter().filter(|name| !name.is_empty()).cloned());
         for graph in node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs)) {
             names.extend(graph.output.iter().map(|output| output.name.clone()));
-            left.extend(&graph.node);
+            worklist.extend(&graph.node);
         }
     }
     names.into_iter()

@@ -25,7 +25,7 @@ impl Kept {
     /// evict their pages. If no directory is writable, the constants stay in memory.
     pub fn new(compilation: &Compilation, dirs: &[PathBuf]) -> Kept {
         let is_large = compilation.region_constant_bytes() >= MIN_BYTES;
-        match dirs.iter().filter(|_| is_large).find_map(|dir| spilled(compilation, dir)) {
+        match dirs.iter().filter(|_| is_large).find_map(|dir| spill(compilation, dir)) {
             Some(compilation) => Kept { compilation, is_in_file: true },
             None => Kept::in_memory(compilation.clone()),
         }
@@ -43,13 +43,13 @@ impl Kept {
 
 /// Writes a compilation to a file, opens the file, and unlinks it; its storage is freed with the last mapping. Returns
 /// `None` if the file cannot be written or opened.
-fn spilled(compilation: &Compilation, dir: &Path) -> Option<Compilation> {
+fn spill(compilation: &Compilation, dir: &Path) -> Option<Compilation> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     std::fs::create_dir_all(dir).ok()?;
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let path = dir.join(format!("model-{}-{number}.byoc", process::id()));
+    let file_number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = dir.join(format!("model-{}-{file_number}.byoc", process::id()));
     compilation.save(&path).ok()?;
-    let opened = Compilation::open(path.as_path());
+    let reopened = Compilation::open(path.as_path());
     let _ = std::fs::remove_file(&path);
-    opened.ok()
+    reopened.ok()
 }

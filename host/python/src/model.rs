@@ -125,27 +125,27 @@ impl Model {
         let engine = session.session.clone();
         let cancel = engine.cancel.part(None);
         let options = choices.map(|choices| choices.options(&cancel));
-        let made = interruptible(py, &cancel, || {
+        let compile_result = interruptible(py, &cancel, || {
             let _scope = cancel.enter();
             error::caught(|| {
                 let compilation = match &options {
                     Some(options) => Compilation::new(&engine, source, options)?,
                     None => Compilation::open(source)?,
                 };
-                let kept = match &options {
+                let stored = match &options {
                     Some(_) => Kept::new(&compilation, &session.spare_folders()),
                     // The constants of an artifact are views of its mapped file.
                     None => Kept::in_memory(compilation.clone()),
                 };
-                Ok((byoc::Model::of(&engine, compilation)?, kept))
+                Ok((byoc::Model::of(&engine, compilation)?, stored))
             })
         })?;
-        let (model, kept) = error::result(py, made)?;
+        let (model, stored) = error::result(py, compile_result)?;
         let (inputs, outputs) = (model.inputs().to_vec(), model.outputs().to_vec());
         let explanation = model.explanation().in_interface(Interface::Python);
         let (model, last_run) = (Mutex::new(Some(model)), AtomicU64::new(u64::MAX));
         let generation = session.generation;
-        Ok(Model { model, kept, explanation, session: engine, generation, inputs, outputs, last_run })
+        Ok(Model { model, kept: stored, explanation, session: engine, generation, inputs, outputs, last_run })
     }
 
     /// Runs the model on values in the order of its inputs, or by name. Returns the result, or a tuple of several
@@ -275,8 +275,8 @@ impl Model {
 
     /// Writes the model to an artifact.
     fn save_to(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let written = py.detach(|| error::caught(|| self.kept.compilation().save(path)));
-        error::result(py, written)
+        let write_result = py.detach(|| error::caught(|| self.kept.compilation().save(path)));
+        error::result(py, write_result)
     }
 
     /// Returns the model as the bytes of an artifact.

@@ -91,15 +91,15 @@ fn declared_type<'py>(py: Python<'py>, ty: &TypeProto) -> PyResult<Bound<'py, Py
     // Wrappers, outermost first. The decoder bounds the nesting depth.
     let mut wrappers: Vec<(&str, Option<i32>)> = Vec::new();
     let mut ty = Some(ty);
-    let (kind, number) = loop {
+    let (kind, dtype_number) = loop {
         ty = match ty {
             Some(TypeProto { sequence_type: Some(sequence), .. }) => {
                 wrappers.push(("seq", None));
                 sequence.elem_type.as_ref()
             }
-            Some(TypeProto { optional_type: Some(optional), .. }) => {
+            Some(TypeProto { optional_type: Some(inner_type), .. }) => {
                 wrappers.push(("optional", None));
-                optional.elem_type.as_ref()
+                inner_type.elem_type.as_ref()
             }
             Some(TypeProto { map_type: Some(map), .. }) => {
                 wrappers.push(("map", Some(map.key_type)));
@@ -110,14 +110,14 @@ fn declared_type<'py>(py: Python<'py>, ty: &TypeProto) -> PyResult<Bound<'py, Py
             _ => break ("tensor", 0),
         };
     };
-    let mut made = (kind, number).into_pyobject(py)?;
+    let mut type_tuple = (kind, dtype_number).into_pyobject(py)?;
     for (kind, key) in wrappers.into_iter().rev() {
-        made = match key {
-            Some(key) => (kind, key, made).into_pyobject(py)?,
-            None => (kind, made).into_pyobject(py)?,
+        type_tuple = match key {
+            Some(key) => (kind, key, type_tuple).into_pyobject(py)?,
+            None => (kind, type_tuple).into_pyobject(py)?,
         };
     }
-    Ok(made)
+    Ok(type_tuple)
 }
 
 /// Replaces initializers of a model with tensors (name, type code, dimensions, bytes), and turns the initializers named

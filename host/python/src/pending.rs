@@ -71,15 +71,15 @@ impl Pending {
     /// is never called.
     pub fn new(mut future: RunFuture, done: Py<PyAny>) -> (Pending, bool) {
         let waker = Waker::from(Arc::new(Notify(done)));
-        let (state, ended) = match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+        let (state, is_ready) = match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => (State::Running(future), false),
             Poll::Ready(outcome) => (State::Done(outcome), true),
         };
-        (Pending { state: Mutex::new(state) }, ended)
+        (Pending { state: Mutex::new(state) }, is_ready)
     }
 }
 
-fn misused(py: Python<'_>, message: &str) -> PyErr {
+fn misuse_error(py: Python<'_>, message: &str) -> PyErr {
     error::of(py, Diagnostic::error(codes::runtime::BAD_PROGRAM, message))
 }
 
@@ -94,11 +94,14 @@ impl Pending {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => {
                     *state = State::Running(future);
-                    return Err(misused(py, "expected a finished run, found one in progress"));
+                    return Err(misuse_error(py, "expected a finished run, found one in progress"));
                 }
             },
             State::Taken => {
-                return Err(misused(py, "expected a run with results, found one whose results were already retrieved"));
+                return Err(misuse_error(
+                    py,
+                    "expected a run with results, found one whose results were already retrieved",
+                ));
             }
         };
         drop(state);
