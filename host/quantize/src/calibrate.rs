@@ -3,7 +3,7 @@
 use super::histogram::Histogram;
 use super::layers::Layer;
 use super::means::ChannelMeans;
-use super::rewrite::observed;
+use super::rewrite::with_observed_values;
 use super::runs::Runs;
 use byoc::runtime::error::Failure;
 use byoc_ir::ir::{ExprId, Module};
@@ -38,7 +38,7 @@ pub fn statistics(
     let mut histograms: BTreeMap<_, _> = observed_exprs.iter().map(|&id| (id, Histogram::default())).collect();
     let mut means: Vec<_> =
         mean_layers.iter().map(|&layer| ChannelMeans::new(layers[layer].input_channel_axis)).collect();
-    let model = observed(module, &observed_ids)?;
+    let model = with_observed_values(module, &observed_ids)?;
     runs.for_each(&[&model], |results| {
         let values = &results[0][results[0].len() - observed_ids.len()..];
         let values: BTreeMap<_, _> = observed_ids.iter().zip(values).collect();

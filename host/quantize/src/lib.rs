@@ -353,8 +353,8 @@ fn float_layers(layers: &[Layer], keep: &Keep) -> Result<BTreeMap<usize, String>
             .or_insert_with(|| "the first convolution; --keep none quantizes it too".to_owned());
     }
     for (i, layer) in layers.iter().enumerate() {
-        if let Some(obstacle) = &layer.obstacle {
-            float_layers.insert(i, obstacle.clone());
+        if let Some(obstacle_text) = &layer.obstacle {
+            float_layers.insert(i, obstacle_text.clone());
         }
     }
     Ok(float_layers)

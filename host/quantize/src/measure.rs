@@ -1,7 +1,7 @@
 //! Quantization cost: noise of each layer, and effect on the outputs.
 
 use super::labels;
-use super::rewrite::observed;
+use super::rewrite::with_observed_values;
 use super::runs::Runs;
 use byoc::runtime::error::Failure;
 use byoc_ir::ir::{ExprId, Module};
@@ -59,7 +59,7 @@ pub fn measure(
     labels: Option<&[i64]>,
     runs: &Runs<'_>,
 ) -> Result<Measured, Failure> {
-    let float = observed(float, observed_values)?;
+    let float = with_observed_values(float, observed_values)?;
     let mut powers = vec![Power::default(); observed_values.len()];
     let (mut cosines, mut rows) = (0.0, 0);
     let mut outputs = [Vec::new(), Vec::new()];

@@ -78,7 +78,7 @@ impl fmt::Display for Method {
 fn entropy(values: &Histogram, scheme: &Scheme) -> Range {
     let full_range = values.range();
     let counts = values.magnitudes();
-    let used_bins = counts.iter().rposition(|&c| c > 0).map_or(0, |last| last + 1);
+    let used_bins = counts.iter().rposition(|&c| c > 0).map_or(0, |last_bin| last_bin + 1);
     // Values of one sign use all integers of an asymmetric scheme; otherwise, magnitudes use half of the integers.
     let levels = if scheme.symmetric || full_range.lo < 0.0 && full_range.hi > 0.0 { 128 } else { 256 };
     let mut best_error = (f64::INFINITY, used_bins);

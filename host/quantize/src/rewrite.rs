@@ -79,7 +79,7 @@ pub fn rewrite(plan: &Plan<'_>, observed_values: &[ExprId]) -> Result<Rewritten,
 ///
 /// # Errors
 /// If the rewritten module does not type-check, which would be a bug in the rewrite.
-pub fn observed(module: &Module, observed_values: &[ExprId]) -> Result<Module, Failure> {
+pub fn with_observed_values(module: &Module, observed_values: &[ExprId]) -> Result<Module, Failure> {
     let main = module.globals.get("main").copied();
     Ok(Rebuild::run(module, |rebuild, id, expr| {
         if Some(id) == main { append_results(rebuild, expr, observed_values).map(Some) } else { Ok(None) }
@@ -220,7 +220,7 @@ impl Rewriter<'_> {
         let operator = match layer.operator {
             "nn.conv2d" => {
                 let kernel = call.attrs.str("kernel_layout").unwrap_or("OIHW");
-                let size = |axis: char| kernel.find(axis).map_or(1, |at| shape[at] as i64);
+                let size = |axis: char| kernel.find(axis).map_or(1, |index| shape[index] as i64);
                 attrs = attrs.with("channels", channels as i64).with("kernel_size", [size('H'), size('W')]);
                 "qnn.conv2d"
             }
@@ -443,8 +443,8 @@ fn float_scalar(rebuild: &mut Rebuild<'_>, value: f32) -> ExprId {
 
 fn float_vector(rebuild: &mut Rebuild<'_>, values: &[f32]) -> ExprId {
     match values {
-        [single] => float_scalar(rebuild, *single),
-        several => rebuild.new.constant(Tensor::from_slice(&[several.len()], several)),
+        [scale] => float_scalar(rebuild, *scale),
+        scales => rebuild.new.constant(Tensor::from_slice(&[scales.len()], scales)),
     }
 }
 
@@ -473,7 +473,7 @@ mod tests {
         let mut random = Random::new(7);
         let mut values: Vec<f32> = (0..shape.iter().product())
             .map(|i| {
-                let channel = i / inner(shape, axis) % shape[axis];
+                let channel = i / check_inner(shape, axis) % shape[axis];
                 (random.uniform() * (20 + 100 * channel / shape[axis]) as f64).floor() as f32 * STEP
             })
             .collect();
@@ -481,13 +481,13 @@ mod tests {
         Tensor::from_slice(shape, &values)
     }
 
-    fn inner(shape: &[usize], axis: usize) -> usize {
+    fn check_inner(shape: &[usize], axis: usize) -> usize {
         shape[axis + 1..].iter().product()
     }
 
     /// Returns the per-channel mean of `a - b` over all samples and positions.
     fn mean_differences(a: &Tensor, b: &Tensor, axis: usize) -> Vec<f64> {
-        let (channels, inner) = (a.shape()[axis], inner(a.shape(), axis));
+        let (channels, inner) = (a.shape()[axis], check_inner(a.shape(), axis));
         let mut accumulator = vec![0.0; channels];
         for (i, (a, b)) in a.as_slice::<f32>().iter().zip(b.as_slice::<f32>()).enumerate() {
             accumulator[i / inner % channels] += f64::from(*a) - f64::from(*b);
@@ -515,16 +515,16 @@ mod tests {
         let body = body.replace("WEIGHT", "meta[relay.Constant][0]").replace("BIAS", "meta[relay.Constant][1]");
         let text =
             format!("#[version = \"0.0.5\"]\ndef @main(%x: Tensor[({}), float32]) {{ {body} }}", shape.join(", "));
-        let parsed = parse(&text, &ParseOptions { constants: &constants });
-        assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
-        byoc_core::pass::infer_type(&parsed.module).unwrap()
+        let parsed_module = parse(&text, &ParseOptions { constants: &constants });
+        assert!(parsed_module.diagnostics.is_empty(), "{:?}", parsed_module.diagnostics);
+        byoc_core::pass::infer_type(&parsed_module.module).unwrap()
     }
 
     /// Quantizes all layers of a module, using the range of `x` for every layer.
     fn quantized_form(module: &Module, x: &Tensor, scheme: Scheme, means: &BTreeMap<usize, ChannelMeans>) -> Rewritten {
         let layers = layers::find(module);
         let roles = Roles::new(module, &layers, |_| true);
-        let range = Range { lo: 0.0, hi: x.as_slice::<f32>().iter().fold(0.0, |hi, &v| f64::from(v).max(hi)) };
+        let range = Range { lo: 0.0, hi: x.as_slice::<f32>().iter().fold(0.0, |max, &v| f64::from(v).max(max)) };
         let parameters = roles.ranged.keys().map(|&group| (group, scheme.parameters(range))).collect();
         let plan = Plan { module, layers: &layers, roles: &roles, parameters: &parameters, means, scheme };
         rewrite(&plan, &[]).unwrap()

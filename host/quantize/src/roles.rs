@@ -301,9 +301,9 @@ mod tests {
 
     /// Parses a module and infers its types.
     fn parse_typed(text: &str) -> Module {
-        let parsed = parse(text, &ParseOptions::default());
-        assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
-        byoc_core::pass::infer_type(&parsed.module).unwrap()
+        let parsed_module = parse(text, &ParseOptions::default());
+        assert!(parsed_module.diagnostics.is_empty(), "{:?}", parsed_module.diagnostics);
+        byoc_core::pass::infer_type(&parsed_module.module).unwrap()
     }
 
     fn call(module: &Module, name: &str, index: usize) -> ExprId {
@@ -319,9 +319,9 @@ mod tests {
     fn with_weight(text: &str, shape: &[usize]) -> Module {
         let weight = std::sync::Arc::new(byoc::io::random::tensor(DType::F32, shape, 1));
         let options = ParseOptions { constants: &[weight] };
-        let parsed = parse(&format!("#[version = \"0.0.5\"]\n{}", text.replace("WEIGHT", WEIGHT)), &options);
-        assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
-        byoc_core::pass::infer_type(&parsed.module).unwrap()
+        let parsed_module = parse(&format!("#[version = \"0.0.5\"]\n{}", text.replace("WEIGHT", WEIGHT)), &options);
+        assert!(parsed_module.diagnostics.is_empty(), "{:?}", parsed_module.diagnostics);
+        byoc_core::pass::infer_type(&parsed_module.module).unwrap()
     }
 
     fn roles_of(module: &Module) -> Roles {
