@@ -66,7 +66,7 @@ pub(crate) fn load_regions(
         spaces: vec![None; compiled.program.spaces.len()],
         shared: BTreeMap::new(),
         in_place: in_place_of(compiled),
-        made: BTreeMap::new(),
+        loaded_blobs: BTreeMap::new(),
         warnings: Vec::new(),
         recompiled: BTreeSet::new(),
     };
@@ -134,7 +134,7 @@ struct Loading<'a> {
     /// Results that the program expects in the memory of an input, by region symbol.
     in_place: BTreeMap<&'a str, Vec<[u32; 2]>>,
     /// Regions that were recompiled together, by symbol.
-    made: BTreeMap<String, Result<LoadedBlob, Diagnostic>>,
+    loaded_blobs: BTreeMap<String, Result<LoadedBlob, Diagnostic>>,
     warnings: Vec<Diagnostic>,
     /// Plugins whose regions were recompiled; each plugin is reported once.
     recompiled: BTreeSet<String>,
@@ -157,7 +157,7 @@ impl Loading<'_> {
             return Ok(None);
         };
         self.set_options(region)?;
-        let loaded = self.blob(region, loader.as_ref()).and_then(|loaded_blob| {
+        let region_result = self.blob(region, loader.as_ref()).and_then(|loaded_blob| {
             let in_place = match loaded_blob.as_ref().map(|loaded_blob| loaded_blob.metadata.get(IN_PLACE)) {
                 None => region.in_place(),
                 Some(pairs) => pairs.map(in_place_pairs).unwrap_or_default(),
@@ -183,7 +183,7 @@ impl Loading<'_> {
             };
             loader.load(&request).map_err(|error| fault(&error))
         });
-        let executable = match loaded {
+        let executable = match region_result {
             Ok(executable) => executable,
             Err(reason) => {
                 self.on_host(region, reason);
@@ -324,7 +324,7 @@ impl Loading<'_> {
                     metadata: loaded_blob.metadata,
                 }),
             };
-            self.made.insert(region.symbol.clone(), loaded_blob);
+            self.loaded_blobs.insert(region.symbol.clone(), loaded_blob);
         }
     }
 
@@ -357,7 +357,7 @@ impl Loading<'_> {
 
     /// Returns a new blob if the loader requests recompilation.
     fn blob(&mut self, region: &CompiledRegion, loader: &dyn Loader) -> Result<Option<LoadedBlob>, Diagnostic> {
-        if let Some(loaded_blob) = self.made.remove(&region.symbol) {
+        if let Some(loaded_blob) = self.loaded_blobs.remove(&region.symbol) {
             return loaded_blob.map(Some);
         }
         match compatible(loader, &self.options["region"]).map_err(|error| fault(&error))? {

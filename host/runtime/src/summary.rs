@@ -44,10 +44,10 @@ impl Summary {
 
     /// Returns the summary as a line for a terminal.
     pub fn to_line(&self) -> String {
-        let Summary { name, ty, min, max, mean, first, len } = self;
-        let first: Vec<String> = first.iter().map(|v| format!("{v:.6}")).collect();
+        let Summary { name, ty, min, max, mean, first: first_values, len } = self;
+        let first_values: Vec<String> = first_values.iter().map(|v| format!("{v:.6}")).collect();
         let ellipsis = if *len > MAX_SHOWN_VALUES { ", ..." } else { "" };
         let name = escape::line(name);
-        format!("{name}: {ty}  min {min:.6}  max {max:.6}  mean {mean:.6}  [{}{ellipsis}]", first.join(", "))
+        format!("{name}: {ty}  min {min:.6}  max {max:.6}  mean {mean:.6}  [{}{ellipsis}]", first_values.join(", "))
     }
 }

@@ -42,8 +42,8 @@ pub(super) fn constants_of(function: &Function) -> impl Iterator<Item = usize> +
 
 /// Returns true if all operands and results of an instruction are tensors of known dimensions.
 fn is_sized(function: &Function, instr: &Instr) -> bool {
-    let (read, written) = instr.operands();
-    read.iter().chain(&written).all(|reg| {
+    let (read, outputs_written) = instr.operands();
+    read.iter().chain(&outputs_written).all(|reg| {
         let ty = function.registers[reg.index()].ty.as_ref();
         ty.and_then(TensorType::shape).is_some()
     })

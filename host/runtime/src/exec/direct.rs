@@ -22,9 +22,9 @@ pub(super) fn direct_results(function: &Function, regs: &[RegInfo]) -> Vec<Direc
             | Instr::Return { .. } => {}
             _ => return Vec::new(),
         }
-        let (read, written) = instr.operands();
+        let (read, outputs_written) = instr.operands();
         read.iter().for_each(|reg| uses[reg.index()].0 += 1);
-        written.iter().for_each(|reg| uses[reg.index()].1 += 1);
+        outputs_written.iter().for_each(|reg| uses[reg.index()].1 += 1);
     }
     let Some(Instr::Return { values }) = function.code.last() else { return Vec::new() };
     let is_direct = |reg: &Reg| {

@@ -534,8 +534,8 @@ fn split_arena<'a>(arena: &'a mut [u8], arena_operands: &[ArenaOperand], views: 
         }
         (remaining, base) = (tail, end);
         if let Some(operand) = arena_operands.get(out) {
-            let (written, tail) = std::mem::take(&mut remaining).split_at_mut(operand.bytes);
-            views.outputs[operand.at as usize].data = written;
+            let (outputs_written, tail) = std::mem::take(&mut remaining).split_at_mut(operand.bytes);
+            views.outputs[operand.at as usize].data = outputs_written;
             (remaining, base) = (tail, operand.offset + operand.bytes);
         }
         next = out + 1;

@@ -541,14 +541,14 @@ impl<'e> Interpreter<'e, '_> {
         let flow = self.step(instruction, results)?;
         let duration = start.elapsed();
         let program = &self.exec.program;
-        let (read, written) = program.functions[function].code[instruction].operands();
+        let (read, outputs_written) = program.functions[function].code[instruction].operands();
         let is_call = matches!(flow, Flow::Call(..));
         let step = &self.exec.steps()[function][instruction];
         observer.step(&StepEvent {
             step,
             program,
             inputs: self.shapes(&read),
-            outputs: if is_call { Vec::new() } else { self.shapes(&written) },
+            outputs: if is_call { Vec::new() } else { self.shapes(&outputs_written) },
             on_host: is_call && step.backend.is_some(),
             start,
             duration,

@@ -233,7 +233,7 @@ impl Loader<'_> {
 
     fn alias(&mut self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<Step, Diagnostic> {
         let result_types = self.infer_types(function, regs, call)?;
-        let (from, out) = match (call.inputs().next(), &call.outs[..]) {
+        let (view_source, out) = match (call.inputs().next(), &call.outs[..]) {
             (Some(from), [out]) => (from, *out),
             _ => {
                 return Err(bad_program(&format!(
@@ -242,7 +242,7 @@ impl Loader<'_> {
                 )));
             }
         };
-        let (source, target) = (&regs[from.index()], &regs[out.index()]);
+        let (source, target) = (&regs[view_source.index()], &regs[out.index()]);
         let in_arena = matches!(source.slot, Slot::Arena(_) | Slot::Device { .. });
         let is_same_location = in_arena && source.slot == target.slot;
         let shape = result_types.outs.first().and_then(TensorType::shape);
@@ -250,7 +250,7 @@ impl Loader<'_> {
             return Ok(Step::Nop);
         }
         let call = shape.is_none().then(|| Box::new(result_types.dynamic(call)));
-        Ok(Step::Alias { from, out, shape, call })
+        Ok(Step::Alias { from: view_source, out, shape, call })
     }
 
     fn region(
@@ -381,9 +381,9 @@ pub(super) fn flatten(ty: &Type) -> Option<Vec<TensorType>> {
 }
 
 /// Prepares a copy between host and device memory.
-fn copy(regs: &[RegInfo], from: Reg, to: Reg) -> Step {
+fn copy(regs: &[RegInfo], source: Reg, target: Reg) -> Step {
     let mut footprint = Footprint::default();
-    for (reg, writes) in [(from, false), (to, true)] {
+    for (reg, writes) in [(source, false), (target, true)] {
         let info = &regs[reg.index()];
         if let Slot::Device { space, offset } = info.slot {
             footprint.space = space;
@@ -391,7 +391,7 @@ fn copy(regs: &[RegInfo], from: Reg, to: Reg) -> Step {
             if writes { &mut footprint.writes } else { &mut footprint.reads }.push(range);
         }
     }
-    Step::Copy { from, to, footprint }
+    Step::Copy { from: source, to: target, footprint }
 }
 
 fn refusal_note(region: &program::Region, reason: &str) -> String {

@@ -194,12 +194,12 @@ fn size(ty: &TensorType) -> Result<(Shape, usize), Diagnostic> {
 pub(super) fn alias(
     scope: Scope<'_>,
     frame: &mut Frame,
-    from: Reg,
+    source: Reg,
     out: Reg,
     shape: Option<&[usize]>,
     call: Option<&DynamicStep>,
 ) -> Result<(), Diagnostic> {
-    let tensor = scope.read_tensor(frame, from)?;
+    let tensor = scope.read_tensor(frame, source)?;
     let dims = match (shape, call) {
         (Some(shape), _) => Shape::from(shape),
         (None, Some(call)) => match &SizedOperands::new(scope, frame, call)?.results(call)?[..] {

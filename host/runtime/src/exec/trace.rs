@@ -124,15 +124,15 @@ fn step(program: &Program, f: usize, function: &Function, i: usize, instr: &Inst
 fn copy(
     program: &Program,
     function: &Function,
-    from: Reg,
-    to: Reg,
+    source: Reg,
+    target: Reg,
     info: &impl Fn(StepKind, &str) -> StepInfo,
 ) -> StepInfo {
     let space = |reg: Reg| match function.registers.get(reg.index())?.place {
         Place::Device { space, .. } => program.spaces.get(space as usize),
         _ => None,
     };
-    let (space, name) = match (space(from), space(to)) {
+    let (space, name) = match (space(source), space(target)) {
         (_, Some(space)) => (Some(space), "copy_to_device"),
         (space, None) => (space, "copy_from_device"),
     };

@@ -189,14 +189,14 @@ fn check_spaces(
     function: &Function,
     instr: &Instr,
     read: &[Reg],
-    written: &[Reg],
+    outputs_written: &[Reg],
 ) -> Result<(), String> {
     let register = |reg: &Reg| &function.registers[reg.index()];
     let space = |reg: &Reg| match register(reg).place {
         Place::Device { space, .. } => Some(space),
         _ => None,
     };
-    let mut spaces = read.iter().chain(written).filter_map(space);
+    let mut spaces = read.iter().chain(outputs_written).filter_map(space);
     let is_compatible = match instr {
         Instr::Copy { from, to } => {
             let has_size = register(from).ty.as_ref().and_then(byte_size).is_some();
@@ -242,23 +242,27 @@ fn is_in_place(function: &Function, inputs: &[Reg], outs: &[Reg], pairs: &[[u32;
 }
 
 fn check_instr(program: &Program, function: &Function, instr_index: usize, instr: &Instr) -> Result<(), String> {
-    let (read, written) = instr.operands();
+    let (read, outputs_written) = instr.operands();
     let is_register = |reg: &Reg| reg.index() < function.registers.len();
     let released_registers: &[Reg] = match instr {
         Instr::Free { regs } => regs,
         _ => &[],
     };
-    if let Some(reg) = read.iter().chain(&written).chain(released_registers).find(|reg| !is_register(reg)) {
+    if let Some(reg) = read.iter().chain(&outputs_written).chain(released_registers).find(|reg| !is_register(reg)) {
         return Err(format!("expected the index of one of {} registers, found {}", function.registers.len(), reg.0));
     }
     let location = |reg: &Reg| function.registers[reg.index()].place;
-    if written.iter().chain(released_registers).any(|reg| matches!(location(reg), Place::Constant(_))) {
+    if outputs_written.iter().chain(released_registers).any(|reg| matches!(location(reg), Place::Constant(_))) {
         return Err("expected a writable register, found a constant".to_owned());
     }
-    check_spaces(program, function, instr, &read, &written)?;
-    let forward = |to: u32| match to as usize > instr_index && (to as usize) < function.code.len() {
+    check_spaces(program, function, instr, &read, &outputs_written)?;
+    let forward = |jump_target: u32| match jump_target as usize > instr_index
+        && (jump_target as usize) < function.code.len()
+    {
         true => Ok(()),
-        false => Err(format!("expected a jump target in {}..{}, found {to}", instr_index + 1, function.code.len())),
+        false => {
+            Err(format!("expected a jump target in {}..{}, found {jump_target}", instr_index + 1, function.code.len()))
+        }
     };
     let callee = |index: u32, args: usize, outs: Option<usize>| match program.functions.get(index as usize) {
         None => Err(format!("expected the index of one of {} functions, found {index}", program.functions.len())),

@@ -109,10 +109,10 @@ impl PluginRegion {
             return Err(contract_violation(format!("{label}: {damage_text}")));
         }
         let is_in_place = |i: usize| call.in_place.iter().any(|[_, input]| *input as usize == i);
-        let written = |(i, (memory, t)): (usize, (&GuardedBuffer, &TensorView<'_>))| {
+        let damaged_outputs = |(i, (memory, t)): (usize, (&GuardedBuffer, &TensorView<'_>))| {
             (!is_in_place(i) && memory.bytes() != t.data).then_some(i)
         };
-        if let Some(i) = inputs.iter().zip(call.inputs).enumerate().find_map(written) {
+        if let Some(i) = inputs.iter().zip(call.inputs).enumerate().find_map(damaged_outputs) {
             return Err(contract_violation(format!("{label}: input {i} was written to")));
         }
         for (target, memory) in call.outputs.iter_mut().zip(&outputs) {
