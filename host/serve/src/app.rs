@@ -6,7 +6,7 @@ use crate::log::LogControl;
 use crate::proto::ServerMetadataResponse;
 use crate::repository::{Overrides, Repository};
 use crate::request::{InferRequest, InferResponse};
-use crate::served::Served;
+use crate::served::ServedModel;
 use crate::shared_memory::Regions;
 use byoc_ir::diag::codes::serving;
 use byoc_ir::tensor::memory::Charge;
@@ -80,7 +80,7 @@ impl App {
     ///
     /// # Errors
     /// If the model or version is unknown or not ready.
-    pub fn find(&self, name: &str, version: &str) -> Result<Arc<Served>> {
+    pub fn find(&self, name: &str, version: &str) -> Result<Arc<ServedModel>> {
         self.repository.find(name, version).map_err(|error| {
             let is_early = !self.started.load(Ordering::Relaxed) && error.status == Status::NotFound;
             if is_early && self.repository.is_known(name) {
@@ -97,7 +97,7 @@ impl App {
     /// See [`Served::infer`].
     pub async fn infer(
         &self,
-        served_model: &Served,
+        served_model: &ServedModel,
         protocol: &str,
         request: InferRequest,
         arrival: Instant,
@@ -200,7 +200,7 @@ pub async fn json_work<T: Send + 'static>(size: usize, task: impl FnOnce() -> Re
 
 /// Request bytes, charged to the memory limit until dropped.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct BodyBytes {
     pub bytes: Bytes,
     pub _charges: Vec<Charge>,
 }

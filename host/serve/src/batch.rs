@@ -91,10 +91,10 @@ pub struct Done {
 
 /// Queue and instances of a model version. Once it is dropped, its instances finish the queued requests and then exit.
 #[derive(Debug)]
-pub struct Scheduler(Arc<Shared>);
+pub struct Scheduler(Arc<SharedQueue>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedQueue {
     model: Model,
     settings: Settings,
     stats: Arc<Stats>,
@@ -106,7 +106,7 @@ struct Shared {
     /// Number of executions, including failed ones.
     executions: AtomicU64,
     queue: Mutex<Queue>,
-    changed: Condvar,
+    state_changed: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -126,7 +126,7 @@ struct Pending {
     job: Job,
     /// Priority level, which determines the queue order; delayed requests have the maximum level.
     level: u64,
-    arrived: Instant,
+    arrival: Instant,
     /// True if the request starts without waiting for further requests.
     starts_at_once: bool,
     reply: oneshot::Sender<Result<Done>>,
@@ -136,7 +136,7 @@ struct Pending {
 #[derive(Debug)]
 struct Batch {
     cancel: Cancel,
-    waiting: Mutex<usize>,
+    waiting_rows: Mutex<usize>,
 }
 
 /// Next action of an idle instance.
@@ -158,7 +158,7 @@ impl Scheduler {
     pub fn new(model: Model, settings: Settings, stats: Arc<Stats>, session: &Cancel) -> Result<Scheduler> {
         let joins = AtomicBool::new(settings.joins);
         let instances = settings.instances;
-        let shared = Arc::new(Shared {
+        let queue_state = Arc::new(SharedQueue {
             model,
             settings,
             stats,
@@ -167,13 +167,13 @@ impl Scheduler {
             recent: AtomicU64::new(u64::MAX),
             executions: AtomicU64::new(0),
             queue: Mutex::default(),
-            changed: Condvar::new(),
+            state_changed: Condvar::new(),
         });
-        let scheduler = Scheduler(shared);
+        let scheduler = Scheduler(queue_state);
         for instance in 0..instances {
-            let shared = scheduler.0.clone();
+            let queue_state = scheduler.0.clone();
             let thread = std::thread::Builder::new().name(format!("serve-{instance}"));
-            thread.spawn(move || shared.work()).map_err(|error| {
+            thread.spawn(move || queue_state.run_worker()).map_err(|error| {
                 let message = format!("cannot start the thread of instance {instance}: {error}");
                 ServeError::new(Status::Unavailable, runtime::NO_THREADS, message)
             })?;
@@ -232,11 +232,11 @@ impl Scheduler {
             queue.next_id += 1;
             let id = queue.next_id;
             let starts_at_once = queue.pending.is_empty() && queue.busy == 0;
-            let pending = Pending { id, job, level, arrived: Instant::now(), starts_at_once, reply };
+            let pending = Pending { id, job, level, arrival: Instant::now(), starts_at_once, reply };
             queue.insert(pending);
             id
         };
-        self.0.changed.notify_one();
+        self.0.state_changed.notify_one();
         let _guard = Guard { shared: &self.0, id };
         let mut queue_deadline = timeout.map(|timeout| tokio::time::Instant::now() + timeout);
         loop {
@@ -274,13 +274,13 @@ impl Scheduler {
 impl Drop for Scheduler {
     fn drop(&mut self) {
         self.0.lock().closed = true;
-        self.0.changed.notify_all();
+        self.0.state_changed.notify_all();
     }
 }
 
 /// Withdraws a request on drop: removes it from the queue, or cancels its batch if no other request waits for it.
 struct Guard<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedQueue,
     id: u64,
 }
 
@@ -288,7 +288,7 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let mut queue = self.shared.lock();
         if let Some(batch) = queue.running.remove(&self.id) {
-            let mut waiting_rows = batch.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting_rows = batch.waiting_rows.lock().unwrap_or_else(PoisonError::into_inner);
             *waiting_rows = waiting_rows.saturating_sub(1);
             if *waiting_rows == 0 {
                 batch.cancel.set(true);
@@ -302,19 +302,20 @@ impl Drop for Guard<'_> {
 impl Queue {
     /// Inserts a request after all requests of the same level.
     fn insert(&mut self, pending: Pending) {
-        let index = self.pending.iter().rposition(|other| other.level <= pending.level).map_or(0, |last| last + 1);
+        let index =
+            self.pending.iter().rposition(|other| other.level <= pending.level).map_or(0, |last_index| last_index + 1);
         self.pending.insert(index, pending);
     }
 
     /// Returns the next action of an idle instance.
-    fn next(&self, settings: &Settings, joins: bool, now: Instant) -> Next {
+    fn next(&self, settings: &Settings, joins: bool, time: Instant) -> Next {
         let Some(first_request) = self.pending.front() else { return Next::Idle };
         if !joins || first_request.job.rows == 0 {
             return Next::Take(1);
         }
-        let (mut rows, mut count, mut preferred, mut is_closed) = (first_request.job.rows, 1, None, false);
+        let (mut rows, mut count, mut preferred_rows, mut is_closed) = (first_request.job.rows, 1, None, false);
         if settings.preferred.contains(&rows) {
-            preferred = Some(1);
+            preferred_rows = Some(1);
         }
         for other in self.pending.iter().skip(1) {
             if other.job.rows == 0 || rows + other.job.rows > settings.max_batch || !fit(&first_request.job, &other.job)
@@ -325,15 +326,15 @@ impl Queue {
             rows += other.job.rows;
             count += 1;
             if settings.preferred.contains(&rows) {
-                preferred = Some(count);
+                preferred_rows = Some(count);
             }
         }
-        if let Some(count) = preferred {
+        if let Some(count) = preferred_rows {
             return Next::Take(count);
         }
         let largest = settings.preferred.last().copied().unwrap_or(settings.max_batch);
-        let ready_at = first_request.arrived + settings.delay;
-        if is_closed || self.closed || rows >= largest || first_request.starts_at_once || ready_at <= now {
+        let ready_at = first_request.arrival + settings.delay;
+        if is_closed || self.closed || rows >= largest || first_request.starts_at_once || ready_at <= time {
             return Next::Take(count);
         }
         Next::Wait(ready_at)
@@ -350,7 +351,7 @@ fn fit(a: &Job, b: &Job) -> bool {
     a.inputs.iter().zip(&b.inputs).all(|(a, b)| a.dtype() == b.dtype() && a.shape().get(1..) == b.shape().get(1..))
 }
 
-impl Shared {
+impl SharedQueue {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -378,7 +379,7 @@ impl Shared {
         // An instance is woken only for requests that arrived during the execution, because a wakeup is expensive
         // compared with a short execution.
         if is_awaited {
-            self.changed.notify_one();
+            self.state_changed.notify_one();
         }
         match outcome {
             Ok((outputs, times)) => Some(Ok(Done { outputs, queue: Duration::ZERO, times })),
@@ -391,7 +392,7 @@ impl Shared {
     }
 
     /// Executes batches until the scheduler is dropped.
-    fn work(&self) {
+    fn run_worker(&self) {
         let mut queue = self.lock();
         loop {
             let joins = self.joins.load(Ordering::Relaxed);
@@ -401,7 +402,7 @@ impl Shared {
                     let latest_deadline = requests.iter().map(|pending| pending.job.deadline).max();
                     let remaining = latest_deadline
                         .map(|latest_deadline| latest_deadline.saturating_duration_since(Instant::now()));
-                    let batch = Batch { cancel: self.cancel.part(remaining), waiting: Mutex::new(count) };
+                    let batch = Batch { cancel: self.cancel.part(remaining), waiting_rows: Mutex::new(count) };
                     let batch = Arc::new(batch);
                     for pending in &requests {
                         queue.running.insert(pending.id, batch.clone());
@@ -418,10 +419,10 @@ impl Shared {
                 }
                 Next::Wait(deadline) => {
                     let remaining = deadline.saturating_duration_since(Instant::now());
-                    queue = self.changed.wait_timeout(queue, remaining).unwrap_or_else(PoisonError::into_inner).0;
+                    queue = self.state_changed.wait_timeout(queue, remaining).unwrap_or_else(PoisonError::into_inner).0;
                 }
                 Next::Idle if queue.closed => return,
-                Next::Idle => queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Next::Idle => queue = self.state_changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
@@ -447,7 +448,7 @@ impl Shared {
                     let rows = (!is_single).then_some((start, pending.job.rows));
                     start += pending.job.rows;
                     let outputs = outputs.iter().map(|part| Part { rows, ..part.clone() }).collect();
-                    let queue = run_start.saturating_duration_since(pending.arrived);
+                    let queue = run_start.saturating_duration_since(pending.arrival);
                     // The receiver is gone if the client has disconnected.
                     let _ = pending.reply.send(Ok(Done { outputs, queue, times }));
                 }
@@ -478,7 +479,7 @@ impl Shared {
         let start = Instant::now();
         let row_count: usize = rows.iter().sum();
         let inputs = match requests {
-            [only] => only.to_vec(),
+            [single_inputs] => single_inputs.to_vec(),
             batched => (0..self.model.inputs().len())
                 .map(|input| {
                     let slices: Vec<&Tensor> = batched.iter().filter_map(|inputs| inputs.get(input)).collect();
@@ -615,16 +616,16 @@ mod tests {
             let inputs = vec![Tensor::zeros(DType::F32, &[rows, columns]).unwrap()];
             let job = Job { inputs, memory: None, rows, priority: 0, timeout: None, deadline: arrived };
             let reply = oneshot::channel().0;
-            queue.insert(Pending { id: id as u64, job, level, arrived, starts_at_once: false, reply });
+            queue.insert(Pending { id: id as u64, job, level, arrival: arrived, starts_at_once: false, reply });
         }
         queue
     }
 
     #[test]
     fn batches_form_up_to_the_maximum_in_order() {
-        let now = Instant::now();
+        let time = Instant::now();
         let next =
-            |requests: &[(usize, usize, u64)], settings: &Settings| queue(requests, now).next(settings, true, now);
+            |requests: &[(usize, usize, u64)], settings: &Settings| queue(requests, time).next(settings, true, time);
         let zero = settings(4, &[], Duration::ZERO);
         assert_eq!(next(&[], &zero), Next::Idle);
         assert_eq!(next(&[(1, 2, 0)], &zero), Next::Take(1));
@@ -634,27 +635,27 @@ mod tests {
         // Requests with different shapes are not batched.
         assert_eq!(next(&[(1, 2, 0), (1, 3, 0), (1, 2, 0)], &zero), Next::Take(1));
         assert_eq!(next(&[(0, 2, 0), (1, 2, 0)], &zero), Next::Take(1));
-        assert_eq!(queue(&[(1, 2, 0), (1, 2, 0)], now).next(&zero, false, now), Next::Take(1));
+        assert_eq!(queue(&[(1, 2, 0), (1, 2, 0)], time).next(&zero, false, time), Next::Take(1));
     }
 
     #[test]
     fn an_instance_waits_for_a_preferred_size_up_to_the_delay() {
-        let now = Instant::now();
+        let time = Instant::now();
         let delay = Duration::from_millis(10);
         let wait = settings(8, &[4], delay);
         let rows = |n: usize| vec![(1, 2, 0); n];
-        assert_eq!(queue(&rows(3), now).next(&wait, true, now), Next::Wait(now + delay));
-        assert_eq!(queue(&rows(3), now).next(&wait, true, now + delay), Next::Take(3));
-        assert_eq!(queue(&rows(4), now).next(&wait, true, now), Next::Take(4));
-        assert_eq!(queue(&rows(6), now).next(&wait, true, now), Next::Take(4));
+        assert_eq!(queue(&rows(3), time).next(&wait, true, time), Next::Wait(time + delay));
+        assert_eq!(queue(&rows(3), time).next(&wait, true, time + delay), Next::Take(3));
+        assert_eq!(queue(&rows(4), time).next(&wait, true, time), Next::Take(4));
+        assert_eq!(queue(&rows(6), time).next(&wait, true, time), Next::Take(4));
         // The next request exceeds the maximum batch size, so that waiting cannot make the batch larger.
-        assert_eq!(queue(&[(3, 2, 0), (6, 2, 0)], now).next(&wait, true, now), Next::Take(1));
-        let mut idle = queue(&rows(1), now);
+        assert_eq!(queue(&[(3, 2, 0), (6, 2, 0)], time).next(&wait, true, time), Next::Take(1));
+        let mut idle = queue(&rows(1), time);
         idle.pending[0].starts_at_once = true;
-        assert_eq!(idle.next(&wait, true, now), Next::Take(1));
-        let mut closed_queue = queue(&rows(2), now);
+        assert_eq!(idle.next(&wait, true, time), Next::Take(1));
+        let mut closed_queue = queue(&rows(2), time);
         closed_queue.closed = true;
-        assert_eq!(closed_queue.next(&wait, true, now), Next::Take(2));
+        assert_eq!(closed_queue.next(&wait, true, time), Next::Take(2));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! HTTP bodies: compression in both directions, aligned binary data, parts without a copy.
 
-use crate::app::{App, Held, json_work, too_large};
+use crate::app::{App, BodyBytes, json_work, too_large};
 use crate::error::{Result, ServeError};
 use crate::infer_json::HttpResponse;
 use axum::body::Body;
@@ -41,7 +41,7 @@ impl Coding {
 
 /// Returns the compression format for a response. A response is compressed only if the client lists exactly one format,
 /// because compression takes longer than sending, and some clients always list every format they support.
-pub fn accepted(headers: &HeaderMap) -> Option<Coding> {
+pub fn accepted_coding(headers: &HeaderMap) -> Option<Coding> {
     match headers.get(ACCEPT_ENCODING)?.to_str().ok()?.trim() {
         "gzip" => Some(Coding::Gzip),
         "deflate" => Some(Coding::Deflate),
@@ -60,7 +60,7 @@ pub async fn read_body(
     mut body: Body,
     max_size: usize,
     header: usize,
-) -> Result<Held> {
+) -> Result<BodyBytes> {
     const ALIGN: usize = 64;
     /// Maximum number of bytes reserved before the body arrives.
     const MAX_EXPECTED: usize = 4 << 20;
@@ -81,7 +81,7 @@ pub async fn read_body(
     let data = (buffer.as_ptr() as usize).wrapping_add(header % ALIGN);
     let pad = (ALIGN - data % ALIGN) % ALIGN;
     buffer.resize(pad, 0);
-    let mut charges = Vec::new();
+    let mut memory_charges = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| ServeError::bad_request(format!("expected a complete body, found: {error}")))?;
@@ -90,33 +90,33 @@ pub async fn read_body(
             if size + bytes.len() > max_size {
                 return Err(too_large(max_size, size + bytes.len()));
             }
-            charges.push(app.charge(size, bytes.len())?);
+            memory_charges.push(app.charge(size, bytes.len())?);
             buffer.extend_from_slice(&bytes);
         }
     }
     let bytes = buffer.freeze().slice(pad..);
-    let Some(coding) = coding else { return Ok(Held { bytes, _charges: charges }) };
+    let Some(coding) = coding else { return Ok(BodyBytes { bytes, _charges: memory_charges }) };
     let app = app.clone();
     json_work(usize::MAX, move || decompress(&app, &bytes, coding, max_size)).await
 }
 
-fn decompress(app: &App, bytes: &[u8], coding: Coding, max_size: usize) -> Result<Held> {
+fn decompress(app: &App, bytes: &[u8], coding: Coding, max_size: usize) -> Result<BodyBytes> {
     let mut reader: Box<dyn Read> = match coding {
         Coding::Gzip => Box::new(GzDecoder::new(bytes)),
         Coding::Deflate => Box::new(ZlibDecoder::new(bytes)),
     };
-    let (mut decompressed, mut charges, mut chunk) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
+    let (mut decompressed, mut memory_charges, mut chunk) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
     loop {
         let count = reader.read(&mut chunk).map_err(|error| {
             ServeError::bad_request(format!("expected a body compressed with {}, found: {error}", coding.name()))
         })?;
         if count == 0 {
-            return Ok(Held { bytes: decompressed.into(), _charges: charges });
+            return Ok(BodyBytes { bytes: decompressed.into(), _charges: memory_charges });
         }
         if decompressed.len() + count > max_size {
             return Err(too_large(max_size, decompressed.len() + count));
         }
-        charges.push(app.charge(decompressed.len(), count)?);
+        memory_charges.push(app.charge(decompressed.len(), count)?);
         decompressed.extend_from_slice(&chunk[..count]);
     }
 }
@@ -124,7 +124,7 @@ fn decompress(app: &App, bytes: &[u8], coding: Coding, max_size: usize) -> Resul
 /// Body that consists of several parts.
 struct Chunks {
     parts: VecDeque<Bytes>,
-    left: u64,
+    remaining: u64,
 }
 
 impl http_body::Body for Chunks {
@@ -136,7 +136,7 @@ impl http_body::Body for Chunks {
         _: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
         let part = self.parts.pop_front();
-        self.left -= part.as_ref().map_or(0, |part| part.len() as u64);
+        self.remaining -= part.as_ref().map_or(0, |part| part.len() as u64);
         Poll::Ready(part.map(|part| Ok(Frame::data(part))))
     }
 
@@ -145,7 +145,7 @@ impl http_body::Body for Chunks {
     }
 
     fn size_hint(&self) -> http_body::SizeHint {
-        http_body::SizeHint::with_exact(self.left)
+        http_body::SizeHint::with_exact(self.remaining)
     }
 }
 
@@ -175,7 +175,7 @@ pub async fn infer_response(response: HttpResponse, compression: Option<Coding>)
         None => {
             let mut parts = VecDeque::from([Bytes::from(header)]);
             parts.extend(binary.into_iter().filter(|bytes| !bytes.is_empty()));
-            Body::new(Chunks { parts, left: size as u64 })
+            Body::new(Chunks { parts, remaining: size as u64 })
         }
     };
     let mut builder = Response::builder();

@@ -46,14 +46,14 @@ pub fn router(app: Arc<App>) -> Router {
 #[derive(Clone)]
 struct Call {
     app: Arc<App>,
-    arrived: Instant,
+    arrival: Instant,
     deadline: Instant,
 }
 
 async fn dispatch(State(app): State<Arc<App>>, request: Request) -> Response {
     let arrival = Instant::now();
     let limit = app.timeout.min(timeout(request.headers()).unwrap_or(Duration::MAX));
-    let call = Call { app, arrived: arrival, deadline: arrival + limit };
+    let call = Call { app, arrival, deadline: arrival + limit };
     let path = request.uri().path().to_owned();
     let (service, method) = path.trim_start_matches('/').split_once('/').unwrap_or_default();
     match (service, method) {
@@ -89,10 +89,10 @@ async fn dispatch(State(app): State<Arc<App>>, request: Request) -> Response {
 
 /// Extends the deadline of a load to one day, unless the client has set a deadline.
 fn unlimited(call: Call) -> Call {
-    if call.deadline < call.arrived + call.app.timeout {
+    if call.deadline < call.arrival + call.app.timeout {
         call
     } else {
-        let deadline = call.arrived + Duration::from_secs(86_400);
+        let deadline = call.arrival + Duration::from_secs(86_400);
         Call { deadline, ..call }
     }
 }
@@ -277,7 +277,7 @@ async fn model_statistics(call: Call, request: ModelRequest) -> Result<ModelStat
 async fn model_infer(call: Call, request: ModelInferRequest) -> Result<ModelInferResponse> {
     let model = call.app.find(&request.model_name, &request.model_version)?;
     let request = infer_request(request)?;
-    let response = call.app.infer(&model, "grpc", request, call.arrived, call.deadline).await?;
+    let response = call.app.infer(&model, "grpc", request, call.arrival, call.deadline).await?;
     Ok(infer_response(response))
 }
 
@@ -403,9 +403,9 @@ fn infer_request(request: ModelInferRequest) -> Result<InferRequest> {
     let mut input_index = 0;
     let mut inputs = Vec::with_capacity(request.inputs.len());
     for InferTensor { name, datatype, shape, parameters, contents } in request.inputs {
-        let shared = take_shared(&mut params(parameters))?;
-        let data = match (shared, contents) {
-            (Some(shared), None) => InputData::Shared(shared),
+        let shared_span = take_shared(&mut params(parameters))?;
+        let data = match (shared_span, contents) {
+            (Some(shared_span), None) => InputData::Shared(shared_span),
             (Some(_), Some(_)) => {
                 let message = format!("input '{name}': expected 'contents' or shared memory, found both");
                 return Err(ServeError::bad_request(message));
@@ -446,7 +446,7 @@ fn infer_request(request: ModelInferRequest) -> Result<InferRequest> {
 
 /// Encodes the typed contents of an input in the binary layout of the protocol.
 fn typed_bytes(input: &str, datatype: &str, contents: InferTensorContents, shape: &[i64]) -> Result<Bytes> {
-    let Some(parsed) = Datatype::parse(datatype) else { return Err(unknown_datatype(input, datatype)) };
+    let Some(numbers) = Datatype::parse(datatype) else { return Err(unknown_datatype(input, datatype)) };
     let InferTensorContents {
         bool_contents,
         int_contents,
@@ -515,7 +515,7 @@ fn typed_bytes(input: &str, datatype: &str, contents: InferTensorContents, shape
         .chain(uint_contents.into_iter().map(|value| Scalar::Uint(value.into())))
         .chain(uint64_contents.into_iter().map(Scalar::Uint))
         .collect();
-    Ok(encode(input, parsed, &elements)?.into())
+    Ok(encode(input, numbers, &elements)?.into())
 }
 
 /// Decodes elements to typed contents; `None` for a datatype without typed contents.

@@ -4,7 +4,7 @@
 //! `error` and `code`.
 
 use crate::app::{App, json_work};
-use crate::body::{accepted, infer_response, read_body};
+use crate::body::{accepted_coding, infer_response, read_body};
 use crate::config;
 use crate::datatype::Datatype;
 use crate::error::{Result, ServeError, Status};
@@ -12,7 +12,7 @@ use crate::infer_json::{self, HttpRequest};
 use crate::metrics;
 use crate::repository::Overrides;
 use crate::request::{InferRequest, InputData, InputTensor, Param, check_unload_parameter};
-use crate::served::{Served, clip, resolve};
+use crate::served::{ServedModel, clip, resolve};
 use crate::stats;
 use axum::Router;
 use axum::body::Body;
@@ -381,7 +381,7 @@ fn explain(app: &App, path: &Path, request: &Request) -> Result<Response> {
 async fn infer(app: &Arc<App>, path: &Path, request: Request, arrival: Instant) -> Result<Response> {
     let (parts, body) = request.into_parts();
     let header = json_length(&parts.headers);
-    let compression = accepted(&parts.headers);
+    let compression = accepted_coding(&parts.headers);
     // The body is read before anything is checked: a connection with an unread body cannot be reused.
     let expected = header.as_ref().ok().copied().flatten().unwrap_or(0);
     let body_bytes = read_body(app, &parts.headers, body, app.max_request, expected).await?;
@@ -418,7 +418,7 @@ async fn infer(app: &Arc<App>, path: &Path, request: Request, arrival: Instant) 
 }
 
 /// Creates the request for a body that consists of the binary data of the model's only input.
-fn raw_request(model: &Served, bytes: Bytes) -> Result<InferRequest> {
+fn raw_request(model: &ServedModel, bytes: Bytes) -> Result<InferRequest> {
     let [spec] = &model.inputs[..] else {
         let message = format!(
             "expected a model with one input for a request without JSON, found {} inputs of '{}'",

@@ -260,7 +260,7 @@ pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
         let size = params.remove("binary_data_size").map(|size| size.count("binary_data_size")).transpose()?;
         let data = match (data, size, shared_span) {
             (Some(data), None, None) => {
-                let Some(parsed) = Datatype::parse(&datatype) else {
+                let Some(parsed_request) = Datatype::parse(&datatype) else {
                     return Err(unknown_datatype(&name, &datatype));
                 };
                 let count = shape.iter().try_fold(1i64, |n, &d| n.checked_mul(d));
@@ -274,7 +274,7 @@ pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
                     );
                     return Err(ServeError::bad_tensor(message));
                 }
-                InputData::Bytes(encode(&name, parsed, &data.elements)?.into())
+                InputData::Bytes(encode(&name, parsed_request, &data.elements)?.into())
             }
             (None, Some(size), None) => {
                 let end = usize::try_from(size).ok().and_then(|size| offset.checked_add(size));
@@ -387,7 +387,7 @@ fn field(name: &str, value: &impl serde::Serialize, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Result<HttpRequest> {
+    fn parse_request(text: &str) -> Result<HttpRequest> {
         parse(&Bytes::copy_from_slice(text.as_bytes()), text.len())
     }
 
@@ -403,26 +403,26 @@ mod tests {
     #[test]
     fn data_is_flat_or_nested_to_the_shape() {
         for data in ["[1,2,3,4]", "[[1,2],[3,4]]", "[1.0,2e0,3,4.0]"] {
-            assert_eq!(floats(&parsed(&input("[2,2]", data)).unwrap()), [1.0, 2.0, 3.0, 4.0], "{data}");
+            assert_eq!(floats(&parse_request(&input("[2,2]", data)).unwrap()), [1.0, 2.0, 3.0, 4.0], "{data}");
         }
         for shape in ["[0]", "[0,3]", "[2,0]"] {
-            assert!(floats(&parsed(&input(shape, "[]")).unwrap()).is_empty(), "{shape}");
+            assert!(floats(&parse_request(&input(shape, "[]")).unwrap()).is_empty(), "{shape}");
         }
-        assert!(floats(&parsed(&input("[2,0]", "[[],[]]")).unwrap()).is_empty());
+        assert!(floats(&parse_request(&input("[2,0]", "[[],[]]")).unwrap()).is_empty());
         for data in ["[[1,2,3,4]]", "[[1,2],[3]]", "[1,2,3]", "[[1],[2],[3],[4]]", "[1,[2],3,4]", "4", "{}"] {
-            let error = parsed(&input("[2,2]", data)).unwrap_err();
+            let error = parse_request(&input("[2,2]", data)).unwrap_err();
             assert!(error.message.contains("expected"), "{data}: {error}");
         }
     }
 
     #[test]
     fn tokens_of_python_are_read() {
-        let request = parsed(&input("[4]", "[NaN,Infinity,-Infinity,null]")).unwrap();
+        let request = parse_request(&input("[4]", "[NaN,Infinity,-Infinity,null]")).unwrap();
         let values = floats(&request);
         assert!(
             values[0].is_nan() && values[1] == f32::INFINITY && values[2] == f32::NEG_INFINITY && values[3].is_nan()
         );
-        let request = parsed(r#"{"id":"NaN \" -Infinity","inputs":[]}"#).unwrap();
+        let request = parse_request(r#"{"id":"NaN \" -Infinity","inputs":[]}"#).unwrap();
         assert_eq!(request.request.id, "NaN \" -Infinity");
     }
 
@@ -456,7 +456,7 @@ mod tests {
             ),
         ];
         for (text, expected) in cases {
-            let error = parsed(&text).unwrap_err();
+            let error = parse_request(&text).unwrap_err();
             let shortened: String = text.chars().take(100).collect();
             assert!(error.message.contains(expected), "{shortened}: {error}");
         }

@@ -162,12 +162,12 @@ impl Timed {
         Poll::Pending
     }
 
-    fn wrote(&mut self, written: Poll<io::Result<usize>>, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        match written {
-            Poll::Ready(written) => {
+    fn wrote(&mut self, byte_count: Poll<io::Result<usize>>, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        match byte_count {
+            Poll::Ready(byte_count) => {
                 self.write_since = None;
                 self.progress = Instant::now();
-                Poll::Ready(written)
+                Poll::Ready(byte_count)
             }
             Poll::Pending => {
                 let write_start = *self.write_since.get_or_insert_with(Instant::now);
@@ -201,8 +201,8 @@ impl AsyncRead for Timed {
 
 impl AsyncWrite for Timed {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.wrote(written, context)
+        let byte_count = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(byte_count, context)
     }
 
     fn poll_write_vectored(
@@ -210,8 +210,8 @@ impl AsyncWrite for Timed {
         context: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
-        self.wrote(written, context)
+        let byte_count = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
+        self.wrote(byte_count, context)
     }
 
     fn is_write_vectored(&self) -> bool {

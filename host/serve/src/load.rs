@@ -9,7 +9,7 @@ use crate::proto::{
     ModelConfig, ModelDynamicBatching, ModelInput, ModelInstanceGroup, ModelOutput, ModelQueuePolicy, ModelWarmup,
     WarmupInput,
 };
-use crate::served::{Served, Spec, check_spec, dims, resolve};
+use crate::served::{ServedModel, Spec, check_spec, dims, resolve};
 use crate::stats::Stats;
 use byoc::runtime::limits;
 use byoc::{Compilation, CompileOptions, Interface, Model, Port, RunOptions, Session, Source, Tensor};
@@ -62,7 +62,7 @@ pub fn load(
     file: &ConfigFile,
     source: VersionSource,
     stats: Arc<Stats>,
-) -> Result<Served> {
+) -> Result<ServedModel> {
     let start = Instant::now();
     let model = open(engine, &source)?;
     for warning in model.warnings_in(Interface::CommandLine) {
@@ -74,15 +74,15 @@ pub fn load(
     let (mut inputs, mut outputs) = (specs(model.inputs())?, specs(model.outputs())?);
     let mut config = complete(engine, name, file, &inputs, &outputs)?;
     let batched = config.max_batch_size > 0;
-    let declared: Vec<_> = config
+    let declared_specs: Vec<_> = config
         .input
         .iter()
         .map(|input| {
             (input.name.clone(), input.data_type, input.dims.clone(), input.reshape.as_ref().map(|r| r.shape.clone()))
         })
         .collect();
-    check_spec("input", &declared, &mut inputs, batched)?;
-    let declared: Vec<_> = config
+    check_spec("input", &declared_specs, &mut inputs, batched)?;
+    let declared_specs: Vec<_> = config
         .output
         .iter()
         .map(|output| {
@@ -94,7 +94,7 @@ pub fn load(
             )
         })
         .collect();
-    check_spec("output", &declared, &mut outputs, batched)?;
+    check_spec("output", &declared_specs, &mut outputs, batched)?;
     fill_tensors(&mut config, &inputs, &outputs);
     read_labels(&config, source.folder.as_deref(), &mut outputs)?;
     let mut settings = settings(engine, &config)?;
@@ -112,7 +112,7 @@ pub fn load(
     model.release_memory();
     let scheduler = Scheduler::new(model.clone(), settings, stats.clone(), &engine.session.cancel)?;
     stats.record_load(start.elapsed(), memory(&model));
-    Ok(Served { name: name.to_owned(), version: source.version, config, model, inputs, outputs, scheduler, stats })
+    Ok(ServedModel { name: name.to_owned(), version: source.version, config, model, inputs, outputs, scheduler, stats })
 }
 
 /// Opens an artifact, or compiles a model that is not cached.
@@ -429,8 +429,8 @@ fn keeps_items_apart(model: &Model, inputs: &[Spec]) -> bool {
 /// Returns one row of a two-row tensor.
 fn rows_of(tensor: &Tensor, row: usize) -> Option<Tensor> {
     let mut shape = tensor.shape().to_vec();
-    let first = shape.first_mut().filter(|rows| **rows == 2)?;
-    *first = 1;
+    let batch_dim = shape.first_mut().filter(|rows| **rows == 2)?;
+    *batch_dim = 1;
     let half_bytes = tensor.bytes().len() / 2;
     Tensor::from_bytes(tensor.dtype(), &shape, &tensor.bytes()[row * half_bytes..(row + 1) * half_bytes])
 }

@@ -1,7 +1,7 @@
 //! Metrics in the Prometheus text format, with Triton's names for metrics that Triton defines.
 
 use crate::app::App;
-use crate::served::Served;
+use crate::served::ServedModel;
 use crate::stats::{FailReason, Histogram, Numbers};
 use byoc_ir::tensor::memory;
 use std::fmt::Write;
@@ -34,7 +34,7 @@ const HISTOGRAMS: [Distribution; 4] = [
 
 /// Returns the metrics in the Prometheus text format.
 pub fn text(app: &App) -> String {
-    let models: Vec<(Arc<Served>, Numbers, String)> = app
+    let models: Vec<(Arc<ServedModel>, Numbers, String)> = app
         .repository
         .ready_models()
         .into_iter()

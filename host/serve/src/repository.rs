@@ -7,7 +7,7 @@ use crate::config::{self, ConfigFile};
 use crate::error::{Result, ServeError, Status};
 use crate::load::{self, Engine, VersionSource};
 use crate::proto::{ModelIndex, VersionPolicyChoice};
-use crate::served::{Served, clip};
+use crate::served::{ServedModel, clip};
 use crate::stats::Stats;
 use byoc::Source;
 use byoc_ir::diag::codes::serving;
@@ -38,7 +38,7 @@ enum Origin {
 /// State of a model version.
 #[derive(Clone, Debug)]
 pub enum State {
-    Ready(Arc<Served>),
+    Ready(Arc<ServedModel>),
     Loading,
     Unavailable(String),
 }
@@ -141,7 +141,7 @@ impl Repository {
     ///
     /// # Errors
     /// If the model or the version is unknown or not ready.
-    pub fn find(&self, name: &str, version: &str) -> Result<Arc<Served>> {
+    pub fn find(&self, name: &str, version: &str) -> Result<Arc<ServedModel>> {
         let not_found = |message: String| Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message));
         self.read(|entries| {
             let Some(entry) = entries.get(name) else {
@@ -189,7 +189,7 @@ impl Repository {
     }
 
     /// Returns all ready versions of all models.
-    pub fn ready_models(&self) -> Vec<Arc<Served>> {
+    pub fn ready_models(&self) -> Vec<Arc<ServedModel>> {
         self.read(|entries| {
             let states = entries.values().flat_map(|entry| entry.versions.values());
             states

@@ -28,7 +28,7 @@ impl Param {
             Param::Uint(value) => Some(*value),
             _ => None,
         }
-        .ok_or_else(|| self.wrong(name, "an integer >= 0"))
+        .ok_or_else(|| self.type_error(name, "an integer >= 0"))
     }
 
     /// Returns the parameter as a Boolean.
@@ -38,7 +38,7 @@ impl Param {
     pub fn bool(&self, name: &str) -> Result<bool> {
         match self {
             Param::Bool(value) => Ok(*value),
-            _ => Err(self.wrong(name, "true or false")),
+            _ => Err(self.type_error(name, "true or false")),
         }
     }
 
@@ -49,11 +49,11 @@ impl Param {
     pub fn text(&self, name: &str) -> Result<&str> {
         match self {
             Param::Text(value) => Ok(value),
-            _ => Err(self.wrong(name, "a string")),
+            _ => Err(self.type_error(name, "a string")),
         }
     }
 
-    fn wrong(&self, name: &str, expected: &str) -> ServeError {
+    fn type_error(&self, name: &str, expected: &str) -> ServeError {
         let value_text = match self {
             Param::Bool(value) => value.to_string(),
             Param::Int(value) => value.to_string(),

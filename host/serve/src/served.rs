@@ -39,7 +39,7 @@ impl Spec {
 
 /// Ready model version.
 #[derive(Debug)]
-pub struct Served {
+pub struct ServedModel {
     pub name: String,
     pub version: u64,
     pub config: ModelConfig,
@@ -50,7 +50,7 @@ pub struct Served {
     pub stats: Arc<Stats>,
 }
 
-impl Served {
+impl ServedModel {
     /// Returns the model metadata.
     pub fn metadata(&self, versions: Vec<String>) -> ModelMetadataResponse {
         let tensor = |spec: &Spec| TensorMetadata {
@@ -84,7 +84,7 @@ impl Served {
         deadline: Instant,
     ) -> Result<InferResponse> {
         // If the client disconnects, this future is dropped, and the request is counted as canceled.
-        let mut outcome = Outcome { stats: &self.stats, arrived: arrival, reason: FailReason::Canceled, done: false };
+        let mut outcome = Outcome { stats: &self.stats, arrival, reason: FailReason::Canceled, done: false };
         let id = request.id.clone();
         let result = self.infer_counted(request, regions, deadline, &mut outcome).await;
         if let Err(error) = &result {
@@ -136,17 +136,18 @@ impl Served {
         let outputs =
             requested_outputs.into_iter().map(|output| self.output(output, &result)).collect::<Result<Vec<_>>>()?;
         outcome.done = true;
-        self.stats.record_success(rows.max(1) as u64, result.queue, &result.times, outcome.arrived.elapsed());
+        self.stats.record_success(rows.max(1) as u64, result.queue, &result.times, outcome.arrival.elapsed());
         Ok(InferResponse { model: self.name.clone(), version: self.version.to_string(), id, outputs })
     }
 
     /// Resolves the requested outputs. The request retains its shared-memory regions even if a client unregisters them.
-    fn check_outputs(&self, outputs: Vec<RequestedOutput>, regions: &Regions) -> Result<Vec<Wanted>> {
+    fn check_outputs(&self, outputs: Vec<RequestedOutput>, regions: &Regions) -> Result<Vec<OutputRequest>> {
         if outputs.is_empty() {
-            let default_request = |index| Wanted { at: index, output: RequestedOutput::default(), place: None };
+            let default_request =
+                |index| OutputRequest { index, output: RequestedOutput::default(), region_span: None };
             return Ok((0..self.outputs.len()).map(default_request).collect());
         }
-        let mut requested: Vec<Wanted> = Vec::with_capacity(outputs.len());
+        let mut output_requests: Vec<OutputRequest> = Vec::with_capacity(outputs.len());
         for output in outputs {
             let Some(index) = self.outputs.iter().position(|spec| spec.name == output.name) else {
                 let names: Vec<&str> = self.outputs.iter().map(|spec| spec.name.as_str()).collect();
@@ -157,27 +158,27 @@ impl Served {
                 );
                 return Err(ServeError::bad_tensor(message));
             };
-            if requested.iter().any(|other| other.at == index) {
+            if output_requests.iter().any(|other| other.index == index) {
                 let message = format!("expected each output once, found '{}' twice", output.name);
                 return Err(ServeError::bad_tensor(message));
             }
             let region_span = output.shared.as_ref().map(|span| regions.locate(span)).transpose()?;
-            requested.push(Wanted { at: index, output, place: region_span });
+            output_requests.push(OutputRequest { index, output, region_span });
         }
-        Ok(requested)
+        Ok(output_requests)
     }
 
     /// Returns memory for the outputs of a model of known dimensions, if the request has shared memory for one of them that
     /// is written in place.
-    fn output_memory(&self, requested: &[Wanted]) -> Result<Option<OutputMemory>> {
+    fn output_memory(&self, output_requests: &[OutputRequest]) -> Result<Option<OutputMemory>> {
         let mut outputs = Vec::with_capacity(self.outputs.len());
         for port in self.model.outputs() {
             let Some(shape) = port.ty.shape() else { return Ok(None) };
             outputs.push((port.ty.dtype, shape, None));
         }
-        for request in requested {
-            let (Some(span), Some((region, index))) = (&request.output.shared, &request.place) else { continue };
-            let Some((dtype, shape, memory)) = outputs.get_mut(request.at) else { continue };
+        for request in output_requests {
+            let (Some(span), Some((region, index))) = (&request.output.shared, &request.region_span) else { continue };
+            let Some((dtype, shape, memory)) = outputs.get_mut(request.index) else { continue };
             let size = byte_count(*dtype, shape).unwrap_or(usize::MAX);
             if is_in_place(*dtype, size) && size as u64 <= span.byte_size {
                 *memory = region.borrow_writable(*index, size);
@@ -355,11 +356,11 @@ impl Served {
         })
     }
 
-    fn output(&self, wanted: Wanted, done: &Done) -> Result<OutputTensor> {
-        let Wanted { at: index, output: requested, place } = wanted;
+    fn output(&self, wanted: OutputRequest, result: &Done) -> Result<OutputTensor> {
+        let OutputRequest { index, output: output_request, region_span } = wanted;
         let spec = &self.outputs[index];
-        let Some(part) = done.outputs.get(index) else {
-            let message = format!("expected output '{}', found {} outputs", spec.name, done.outputs.len());
+        let Some(part) = result.outputs.get(index) else {
+            let message = format!("expected output '{}', found {} outputs", spec.name, result.outputs.len());
             return Err(ServeError::new(Status::Internal, serving::BAD_TENSOR, message));
         };
         let mut shape = part.shape();
@@ -372,14 +373,14 @@ impl Served {
                 ServeError::new(Status::Internal, serving::BAD_TENSOR, message)
             })?;
         }
-        let (name, binary) = (spec.name.clone(), requested.binary);
-        if requested.classes > 0 {
-            let (shape, bytes) = self.classes(spec, part, requested.classes);
+        let (name, binary) = (spec.name.clone(), output_request.binary);
+        if output_request.classes > 0 {
+            let (shape, bytes) = self.classes(spec, part, output_request.classes);
             let data = OutputData::Bytes(bytes);
             return Ok(OutputTensor { name, datatype: Datatype::Bytes, shape, data, binary });
         }
         let bytes = part.bytes();
-        let data = match requested.shared.zip(place) {
+        let data = match output_request.shared.zip(region_span) {
             None => OutputData::Bytes(bytes),
             Some((mut span, (region, index))) => {
                 let size = bytes.len() as u64;
@@ -408,7 +409,7 @@ impl Served {
     }
 
     /// Returns the largest values of each row as `value:index` or `value:index:label`.
-    fn classes(&self, spec: &Spec, part: &Part, wanted: u64) -> (Vec<i64>, Bytes) {
+    fn classes(&self, spec: &Spec, part: &Part, class_limit: u64) -> (Vec<i64>, Bytes) {
         let shape = part.shape();
         let bytes = part.bytes();
         let batched = self.config.max_batch_size > 0;
@@ -416,7 +417,7 @@ impl Served {
         let values =
             Tensor::from_bytes(spec.dtype, &shape, &bytes).map(|tensor| tensor.view().to_f64s()).unwrap_or_default();
         let classes = values.len().checked_div(rows).unwrap_or_default();
-        let class_count = usize::try_from(wanted).unwrap_or(usize::MAX).min(classes);
+        let class_count = usize::try_from(class_limit).unwrap_or(usize::MAX).min(classes);
         let mut text = Vec::new();
         for row in values.chunks(classes.max(1)) {
             let mut order: Vec<usize> = (0..row.len()).collect();
@@ -437,16 +438,16 @@ impl Served {
 }
 
 /// Requested output: its index, its format, and its location in shared memory.
-struct Wanted {
-    at: usize,
+struct OutputRequest {
+    index: usize,
     output: RequestedOutput,
-    place: Option<(Arc<Region>, u64)>,
+    region_span: Option<(Arc<Region>, u64)>,
 }
 
 /// Guard that counts a request as failed unless it is done.
 struct Outcome<'a> {
     stats: &'a Stats,
-    arrived: Instant,
+    arrival: Instant,
     reason: FailReason,
     done: bool,
 }
@@ -454,7 +455,7 @@ struct Outcome<'a> {
 impl Drop for Outcome<'_> {
     fn drop(&mut self) {
         if !self.done {
-            self.stats.record_failure(self.reason, self.arrived.elapsed());
+            self.stats.record_failure(self.reason, self.arrival.elapsed());
         }
     }
 }

@@ -82,7 +82,7 @@ pub fn read(fields: &Fields) -> Result<ConfigFile> {
                 let mut policy = ModelTransactionPolicy::default();
                 for (field, value) in message(name, value)? {
                     match field.as_str() {
-                        "decoupled" => policy.decoupled = parsed(field, value, "true or false")?,
+                        "decoupled" => policy.decoupled = parse_value(field, value, "true or false")?,
                         _ => return Err(unknown(name, field)),
                     }
                 }
@@ -146,7 +146,7 @@ fn input(fields: &Fields) -> Result<ModelInput> {
             "dims" => input.dims = dims(name, value, &input.dims)?,
             "reshape" => input.reshape = Some(reshape(message(name, value)?)?),
             "is_shape_tensor" | "allow_ragged_batch" | "optional" | "is_non_linear_format_io" => {
-                refuse_true(&format!("input.{name}"), parsed(name, value, "true or false")?)?;
+                refuse_true(&format!("input.{name}"), parse_value(name, value, "true or false")?)?;
             }
             _ => return Err(unknown("input", name)),
         }
@@ -164,7 +164,7 @@ fn output(fields: &Fields) -> Result<ModelOutput> {
             "reshape" => output.reshape = Some(reshape(message(name, value)?)?),
             "label_filename" => output.label_filename = text(name, value)?,
             "is_shape_tensor" | "is_non_linear_format_io" => {
-                refuse_true(&format!("output.{name}"), parsed(name, value, "true or false")?)?;
+                refuse_true(&format!("output.{name}"), parse_value(name, value, "true or false")?)?;
             }
             _ => return Err(unknown("output", name)),
         }
@@ -214,7 +214,7 @@ fn batching(fields: &Fields) -> Result<ModelDynamicBatching> {
                 at_least("preferred_batch_size", value, 1)
             })?,
             "max_queue_delay_microseconds" => batching.max_queue_delay_microseconds = at_least(name, value, 0)?,
-            "preserve_ordering" => batching.preserve_ordering = parsed(name, value, "true or false")?,
+            "preserve_ordering" => batching.preserve_ordering = parse_value(name, value, "true or false")?,
             "priority_levels" => batching.priority_levels = at_least(name, value, 0)?,
             "default_priority_level" => batching.default_priority_level = at_least(name, value, 0)?,
             "default_queue_policy" => batching.default_queue_policy = Some(queue_policy(message(name, value)?)?),
@@ -248,7 +248,7 @@ fn queue_policy(fields: &Fields) -> Result<ModelQueuePolicy> {
         match name.as_str() {
             "timeout_action" => policy.timeout_action = enumeration(name, value, &["REJECT", "DELAY"])?,
             "default_timeout_microseconds" => policy.default_timeout_microseconds = at_least(name, value, 0)?,
-            "allow_timeout_override" => policy.allow_timeout_override = parsed(name, value, "true or false")?,
+            "allow_timeout_override" => policy.allow_timeout_override = parse_value(name, value, "true or false")?,
             "max_queue_size" => policy.max_queue_size = at_least(name, value, 0)?,
             _ => return Err(unknown("queue policy", name)),
         }
@@ -294,8 +294,8 @@ fn warm_up_input(fields: &Fields) -> Result<WarmupInput> {
         match name.as_str() {
             "data_type" => input.data_type = data_type(value)?,
             "dims" => input.dims = dims(name, value, &input.dims)?,
-            "zero_data" => input.zero_data = parsed(name, value, "true or false")?,
-            "random_data" => input.random_data = parsed(name, value, "true or false")?,
+            "zero_data" => input.zero_data = parse_value(name, value, "true or false")?,
+            "random_data" => input.random_data = parse_value(name, value, "true or false")?,
             "input_data_file" => input.input_data_file = text(name, value)?,
             _ => return Err(unknown("model_warmup.inputs", name)),
         }
@@ -359,7 +359,7 @@ fn message<'a>(field: &str, value: &'a Node) -> Result<&'a Fields> {
 fn for_each(value: &Node, mut visit: impl FnMut(&Node) -> Result<()>) -> Result<()> {
     match value {
         Node::List(values) => values.iter().try_for_each(visit),
-        single => visit(single),
+        value_node => visit(value_node),
     }
 }
 
@@ -385,7 +385,7 @@ fn each_entry(field: &str, value: &Node, mut visit: impl FnMut(String, &Node) ->
 }
 
 /// Parses a word or, because JSON quotes 64-bit numbers, a string.
-fn parsed<T: FromStr>(field: &str, value: &Node, expected: &str) -> Result<T> {
+fn parse_value<T: FromStr>(field: &str, value: &Node, expected: &str) -> Result<T> {
     match value {
         Node::Word(text) | Node::Text(text) => text.parse().map_err(|_| type_error(field, expected, value)),
         other => Err(type_error(field, expected, other)),
@@ -394,7 +394,7 @@ fn parsed<T: FromStr>(field: &str, value: &Node, expected: &str) -> Result<T> {
 
 fn at_least<T: FromStr + PartialOrd + std::fmt::Display>(field: &str, value: &Node, min: T) -> Result<T> {
     let expected = format!("an integer >= {min}");
-    let parsed_value: T = parsed(field, value, &expected)?;
+    let parsed_value: T = parse_value(field, value, &expected)?;
     if parsed_value < min { Err(type_error(field, &expected, value)) } else { Ok(parsed_value) }
 }
 

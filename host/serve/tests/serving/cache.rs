@@ -31,9 +31,9 @@ fn a_compiled_model_is_kept_until_it_changes() {
     fs::copy(workspace().join("tests/digits/digits.onnx"), &file).unwrap();
     let first_metadata = metadata(&file, &[], &cache);
     let [kept_file] = &cached_files(&cache)[..] else { panic!("expected one cache file") };
-    let written = fs::metadata(kept_file).unwrap().modified().unwrap();
+    let written_time = fs::metadata(kept_file).unwrap().modified().unwrap();
     assert_eq!(metadata(&file, &[], &cache), first_metadata);
-    assert_eq!(fs::metadata(kept_file).unwrap().modified().unwrap(), written);
+    assert_eq!(fs::metadata(kept_file).unwrap().modified().unwrap(), written_time);
     // A different model in the cache file shows that the server loads this file.
     let relu = dir.path().join("relu.relay");
     fs::write(&relu, model("relu")).unwrap();

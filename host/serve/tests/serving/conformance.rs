@@ -176,8 +176,8 @@ fn page_agrees_with_the_compiled_messages() {
     }
 }
 
-/// Adds the fields of an encoded message to the set `seen`.
-fn walk(page: &Page, message: &str, mut bytes: Bytes, seen: &mut BTreeSet<String>) {
+/// Adds the fields of an encoded message to the set `keys_seen`.
+fn walk(page: &Page, message: &str, mut bytes: Bytes, keys_seen: &mut BTreeSet<String>) {
     while bytes.has_remaining() {
         let (number, wire) = decode_key(&mut bytes).unwrap();
         let value = match wire {
@@ -197,7 +197,7 @@ fn walk(page: &Page, message: &str, mut bytes: Bytes, seen: &mut BTreeSet<String
             assert!(message == "ModelMetadataResponse" && number == 6, "{message}: unknown field {number}");
             continue;
         };
-        seen.insert(format!("{message}.{}", field.name));
+        keys_seen.insert(format!("{message}.{}", field.name));
         if let Some(inner) = field.ty.strip_prefix("map<") {
             let (_, value_type) = inner.trim_end_matches('>').split_once(", ").unwrap();
             if page.messages.contains_key(value_type) {
@@ -211,7 +211,7 @@ fn walk(page: &Page, message: &str, mut bytes: Bytes, seen: &mut BTreeSet<String
                     let length = decode_varint(&mut entry).unwrap() as usize;
                     let part = entry.split_to(length);
                     if number == 2 {
-                        walk(page, value_type, part, seen);
+                        walk(page, value_type, part, keys_seen);
                     }
                 }
             }
@@ -219,7 +219,7 @@ fn walk(page: &Page, message: &str, mut bytes: Bytes, seen: &mut BTreeSet<String
         }
         let inner = field.ty.strip_prefix("repeated ").unwrap_or(&field.ty);
         if page.messages.contains_key(inner) {
-            walk(page, inner, value, seen);
+            walk(page, inner, value, keys_seen);
         }
     }
 }
@@ -294,8 +294,8 @@ impl Recorder {
 
     /// Records the field in which two requests differ, after checking that the responses differ.
     fn assert_differ(&mut self, field: &str, method: &str, first: &impl Message, other: &impl Message) {
-        let (first, other) = (self.call(method, first), self.call(method, other));
-        assert!(first != other, "{field}: expected an effect, found {first:?} twice");
+        let (first_request, other) = (self.call(method, first), self.call(method, other));
+        assert!(first_request != other, "{field}: expected an effect, found {first_request:?} twice");
         self.keys_seen.insert(field.to_owned());
     }
 }
@@ -329,16 +329,17 @@ fn every_served_field_is_written_or_has_an_effect() {
     model_fields(&mut calls);
     repository_fields(&mut calls);
     memory_and_log_fields(&mut calls);
-    let served = calls.page.keys("served");
+    let documented_keys = calls.page.keys("served");
     let always_zero = |key: &&String| {
         let (message, name) = key.rsplit_once('.').unwrap();
         calls.page.messages[message].iter().any(|field| field.name == name && field.note == "0")
     };
-    let missing: Vec<&String> = served.difference(&calls.keys_seen).filter(|key| !always_zero(key)).collect();
-    let unexpected: Vec<&String> = calls.keys_seen.difference(&served).collect();
+    let missing_keys: Vec<&String> =
+        documented_keys.difference(&calls.keys_seen).filter(|key| !always_zero(key)).collect();
+    let unexpected: Vec<&String> = calls.keys_seen.difference(&documented_keys).collect();
     // The message is present without a value: false is the default, and true is refused.
     let unexpected: Vec<_> = unexpected.into_iter().filter(|key| *key != "ModelTransactionPolicy.decoupled").collect();
-    assert!(missing.is_empty() && unexpected.is_empty(), "missing {missing:?}, unexpected {unexpected:?}");
+    assert!(missing_keys.is_empty() && unexpected.is_empty(), "missing {missing_keys:?}, unexpected {unexpected:?}");
 }
 
 fn infer_fields(calls: &mut Recorder) {

@@ -25,13 +25,13 @@ fn answers_have_the_fields_of_the_protocol() {
         ],
     });
     assert_eq!(String::from_utf8(reply.body).unwrap(), expected.to_string());
-    let single = client
+    let single_response = client
         .post("/v2/models/sums/versions/1/infer", &json!({"inputs": inputs, "outputs": [{"name": "output_1"}]}))
         .ok();
-    let single = single.json();
-    assert!(single.get("id").is_none());
-    assert_eq!(single["outputs"].as_array().unwrap().len(), 1);
-    assert_eq!(single["outputs"][0]["data"], json!([3.0, 8.0]));
+    let single_response = single_response.json();
+    assert!(single_response.get("id").is_none());
+    assert_eq!(single_response["outputs"].as_array().unwrap().len(), 1);
+    assert_eq!(single_response["outputs"][0]["data"], json!([3.0, 8.0]));
 }
 
 #[test]
