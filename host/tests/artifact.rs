@@ -70,14 +70,14 @@ fn model() -> Compiled {
     }
 }
 
-fn written(compiled: &Compiled) -> Vec<u8> {
+fn written_artifact(compiled: &Compiled) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.byoc");
     write(&path, compiled).unwrap();
     std::fs::read(path).unwrap()
 }
 
-fn parsed(bytes: &[u8]) -> Result<Artifact, Diagnostic> {
+fn parse_artifact(bytes: &[u8]) -> Result<Artifact, Diagnostic> {
     parse(Arc::new(bytes.to_vec()))
 }
 
@@ -117,12 +117,12 @@ fn round_trip_does_not_copy_constants() {
 
 #[test]
 fn writing_is_deterministic() {
-    assert_eq!(written(&model()), written(&model()));
+    assert_eq!(written_artifact(&model()), written_artifact(&model()));
 }
 
 #[test]
 fn entries_are_readable_by_other_tools() {
-    let bytes = written(&model());
+    let bytes = written_artifact(&model());
     let mut archive = zip::ZipArchive::new(std::io::Cursor::new(&bytes)).unwrap();
     let names: Vec<String> =
         (0..archive.len()).map(|i| archive.by_index(i).unwrap().name().unwrap().into_owned()).collect();
@@ -145,30 +145,30 @@ fn entries_are_readable_by_other_tools() {
 
 #[test]
 fn rejects_every_flipped_byte() {
-    let bytes = written(&model());
+    let bytes = written_artifact(&model());
     for position in 0..bytes.len() {
         for mask in [0x01, 0x20, 0xff] {
             let mut copy = bytes.clone();
             copy[position] ^= mask;
-            assert!(is_refusal(&parsed(&copy)), "byte {position} of {} ^ {mask}", bytes.len());
+            assert!(is_refusal(&parse_artifact(&copy)), "byte {position} of {} ^ {mask}", bytes.len());
         }
     }
 }
 
 #[test]
 fn rejects_truncation_and_trailing_bytes() {
-    let bytes = written(&model());
+    let bytes = written_artifact(&model());
     for length in 0..bytes.len() {
-        assert!(is_refusal(&parsed(&bytes[..length])), "{length} bytes");
-        assert!(is_refusal(&parsed(&bytes[length + 1..])), "from byte {}", length + 1);
+        assert!(is_refusal(&parse_artifact(&bytes[..length])), "{length} bytes");
+        assert!(is_refusal(&parse_artifact(&bytes[length + 1..])), "from byte {}", length + 1);
     }
-    assert!(is_refusal(&parsed(&[&bytes[..], b"x"].concat())));
-    assert!(is_refusal(&parsed(&[&bytes[..], &bytes[..]].concat())));
+    assert!(is_refusal(&parse_artifact(&[&bytes[..], b"x"].concat())));
+    assert!(is_refusal(&parse_artifact(&[&bytes[..], &bytes[..]].concat())));
 }
 
 #[test]
 fn mutations_never_panic_even_with_valid_digest() {
-    let bytes = written(&model());
+    let bytes = written_artifact(&model());
     let mut state = 7u64;
     let mut random = move |n: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -194,12 +194,12 @@ fn mutations_never_panic_even_with_valid_digest() {
             }
         }
         if i % 2 == 0 {
-            assert!(is_refusal(&parsed(&copy)) || copy == bytes, "mutation {i}");
+            assert!(is_refusal(&parse_artifact(&copy)) || copy == bytes, "mutation {i}");
         } else {
             // With a valid digest, a mutation may be harmless (in a timestamp or padding); otherwise it must be
             // rejected.
             rewrite_digest(&mut copy);
-            let result = parsed(&copy);
+            let result = parse_artifact(&copy);
             assert!(result.is_ok() || is_refusal(&result), "mutation {i}");
         }
     }
@@ -235,12 +235,12 @@ fn mutated_programs_are_rejected_or_run_safely() {
 
 #[test]
 fn distinguishes_other_format_version_from_damage() {
-    let bytes = written(&model());
+    let bytes = written_artifact(&model());
     let position = bytes.windows(10).position(|w| w == b"\"format\":1").unwrap();
     let mut copy = bytes.clone();
     copy[position + 9] = b'2';
     rewrite_digest(&mut copy);
-    let error = parsed(&copy).unwrap_err();
+    let error = parse_artifact(&copy).unwrap_err();
     assert_eq!(error.code, byoc_ir::diag::codes::artifacts::UNSUPPORTED_VERSION);
 }
 

@@ -44,9 +44,9 @@ def @tsum(%t: Tree[int32]) -> int32 {
 
 /// Parses a module and lowers it for execution on the host.
 fn module(text: &str) -> Module {
-    let parsed = parse(text, &ParseOptions::default());
-    assert_eq!(parsed.diagnostics, [], "{text}");
-    let module = infer_type(&parsed.module).unwrap_or_else(|faults| panic!("{faults:?}"));
+    let parsed_module = parse(text, &ParseOptions::default());
+    assert_eq!(parsed_module.diagnostics, [], "{text}");
+    let module = infer_type(&parsed_module.module).unwrap_or_else(|faults| panic!("{faults:?}"));
     assert_eq!(verify(&module), Ok(()));
     let module = monomorphize(&module).unwrap();
     assert_eq!(verify(&module), Ok(()));
@@ -125,9 +125,9 @@ fn runs_options_trees_and_constructor_values() {
 
 /// Returns the diagnostic for a module whose type parameters cannot be instantiated.
 fn refusal(main: &str) -> String {
-    let parsed = parse(&format!("{LIST}{main}"), &ParseOptions::default());
-    assert_eq!(parsed.diagnostics, [], "{main}");
-    let module = infer_type(&parsed.module).unwrap_or_else(|faults| panic!("{faults:?}"));
+    let parsed_module = parse(&format!("{LIST}{main}"), &ParseOptions::default());
+    assert_eq!(parsed_module.diagnostics, [], "{main}");
+    let module = infer_type(&parsed_module.module).unwrap_or_else(|faults| panic!("{faults:?}"));
     monomorphize(&module).map_or_else(|diagnostic| diagnostic.to_string(), |_| "nothing".to_owned())
 }
 

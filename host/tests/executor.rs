@@ -586,9 +586,9 @@ def @main(%x: Tensor[(2, 8, 9, 7), float32], %w: Tensor[(16, 8, 3, 3), float32],
   (nn.softmax(%3, axis=1), %5, nn.global_avg_pool2d(%4), nn.global_max_pool2d(%4))
 }
 ";
-    let parsed = byoc_ir::text::parse(text, &Default::default());
-    assert_eq!(parsed.diagnostics, []);
-    let typed_module = byoc_core::pass::infer_type(&parsed.module).unwrap();
+    let parsed_module = byoc_ir::text::parse(text, &Default::default());
+    assert_eq!(parsed_module.diagnostics, []);
+    let typed_module = byoc_core::pass::infer_type(&parsed_module.module).unwrap();
     let mut random = Random(7);
     let shapes: [&[usize]; 5] = [&[2, 8, 9, 7], &[16, 8, 3, 3], &[8, 16, 1, 1], &[16], &[9, 7]];
     let inputs: Vec<Tensor> = shapes.iter().map(|shape| floats(&mut random, shape)).collect();

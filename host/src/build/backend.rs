@@ -65,9 +65,9 @@ impl<'r> Backend<'r> {
         mut description: Description,
     ) -> Backend<'r> {
         let mut warnings = description_warnings(name, &description);
-        let parsed = parse_table(&description.patterns, Checks::Allowed);
-        warnings.extend(parsed.diagnostics.into_iter().map(|d| table_warning(name, &description.patterns, d)));
-        let mut table = parsed.entries;
+        let table_result = parse_table(&description.patterns, Checks::Allowed);
+        warnings.extend(table_result.diagnostics.into_iter().map(|d| table_warning(name, &description.patterns, d)));
+        let mut table = table_result.entries;
         let prefix = format!("{}.", base_name(name));
         for entry in &mut table {
             if !entry.name.starts_with(&prefix) {

@@ -288,19 +288,19 @@ fn backends<'s>(session: &'s Session, names: &[String]) -> Result<Vec<Backend<'s
             }
         });
     }
-    let mut selected = Vec::with_capacity(requested_names.len());
+    let mut selected_backends = Vec::with_capacity(requested_names.len());
     for name in &requested_names {
         let backend = Backend::find(&session.registry, name)?;
         match &backend.instances(&session.choices)?[..] {
-            [single_name] if single_name == name => selected.push(backend),
+            [single_name] if single_name == name => selected_backends.push(backend),
             instances => {
                 for instance in instances.iter().filter(|instance| !requested_names.contains(instance)) {
-                    selected.push(Backend::find(&session.registry, instance)?);
+                    selected_backends.push(Backend::find(&session.registry, instance)?);
                 }
             }
         }
     }
-    Ok(selected)
+    Ok(selected_backends)
 }
 
 /// Sets the user's backend options.

@@ -104,9 +104,9 @@ fn parse_file(path: &Path) -> Result<ParsedText, Failure> {
         Some(file) => (read_constants(&file)?, None),
         None => (Vec::new(), Some(weights_files(path))),
     };
-    let mut parsed = parse(&source, &ParseOptions { constants: &constants });
-    if !parsed.diagnostics.is_empty() {
-        let mut diagnostics = parsed.diagnostics;
+    let mut parsed_text = parse(&source, &ParseOptions { constants: &constants });
+    if !parsed_text.diagnostics.is_empty() {
+        let mut diagnostics = parsed_text.diagnostics;
         let has_unreadable_constants = diagnostics.iter().any(|d| d.code == codes::text::BAD_METADATA);
         if let Some(files) = missing_file.filter(|_| has_unreadable_constants) {
             let searched_files: Vec<String> = files.iter().map(|f| f.display().to_string()).collect();
@@ -120,8 +120,8 @@ fn parse_file(path: &Path) -> Result<ParsedText, Failure> {
         }
         return Err(Failure::from(diagnostics).in_source(&path.display().to_string(), &source));
     }
-    parsed.define_main().map_err(|error| Failure::from(*error).in_source(&path.display().to_string(), &source))?;
-    Ok(ParsedText { source, module: parsed.module, spans: parsed.spans })
+    parsed_text.define_main().map_err(|error| Failure::from(*error).in_source(&path.display().to_string(), &source))?;
+    Ok(ParsedText { source, module: parsed_text.module, spans: parsed_text.spans })
 }
 
 /// Returns the candidate weights files for a text file, the default first.

@@ -37,15 +37,15 @@ pub(super) fn assign(mut function: Function, regions: &[Region]) -> Function {
         if let Some(first_input) =
             jumps.iter().filter(|(target, _)| *target as usize == position).map(|(_, source)| *source).min()
         {
-            placement.twins.retain(|_, (_, emitted)| *emitted < first_input);
+            placement.twins.retain(|_, (_, emission)| *emission < first_input);
             jumps.retain(|(target, _)| *target as usize != position);
         }
         match instr {
             Instr::Region { region, inputs, outs, .. } if space.is_some() => {
-                let mut emitted =
+                let mut emission =
                     Emission { code: &mut code, at: position, space: space.expect("the guard tests `space`") };
-                let inputs = inputs.iter().map(|reg| placement.input(*reg, &aliases, &mut emitted)).collect();
-                let twins: Vec<Reg> = outs.iter().map(|reg| placement.new_register(*reg, &emitted)).collect();
+                let inputs = inputs.iter().map(|reg| placement.input(*reg, &aliases, &mut emission)).collect();
+                let twins: Vec<Reg> = outs.iter().map(|reg| placement.new_register(*reg, &emission)).collect();
                 code.push(Instr::Region { region, inputs, outs: twins.clone(), in_place: Vec::new() });
                 let copied_outputs = outs.iter().zip(twins).filter(|(out, _)| uses.read[out.index()]);
                 placement.copies.extend(copied_outputs.map(|(&target, source)| [source, target]));
@@ -55,9 +55,9 @@ pub(super) fn assign(mut function: Function, regions: &[Region]) -> Function {
                 match uses.home[source.index()] {
                     // A view of a device tensor is on the same device.
                     Some(space) => {
-                        let mut emitted = Emission { code: &mut code, at: position, space };
+                        let mut emission = Emission { code: &mut code, at: position, space };
                         aliases.insert(out, call);
-                        let copy_reg = placement.input(out, &aliases, &mut emitted);
+                        let copy_reg = placement.input(out, &aliases, &mut emission);
                         if uses.read[out.index()] {
                             placement.copies.push([copy_reg, out]);
                         }
@@ -171,46 +171,46 @@ impl Placement {
     /// Emits the deferred copies whose host register satisfies `is_due`.
     fn flush(&mut self, code: &mut Vec<Instr>, is_due: impl Fn(Reg) -> bool) {
         self.copies.retain(|&[source, target]| {
-            let emitted = is_due(target);
-            if emitted {
+            let emission = is_due(target);
+            if emission {
                 code.push(Instr::Copy { from: source, to: target });
             }
-            !emitted
+            !emission
         });
     }
 
-    fn new_register(&mut self, reg: Reg, emitted: &Emission<'_>) -> Reg {
+    fn new_register(&mut self, reg: Reg, emission: &Emission<'_>) -> Reg {
         let copy_reg = Reg(self.registers.len() as u32);
         let ty = self.registers[reg.index()].ty.clone();
-        self.registers.push(Register { ty, place: Place::Device { space: emitted.space, offset: 0 } });
-        self.twins.insert((reg, emitted.space), (copy_reg, emitted.at));
+        self.registers.push(Register { ty, place: Place::Device { space: emission.space, offset: 0 } });
+        self.twins.insert((reg, emission.space), (copy_reg, emission.at));
         copy_reg
     }
 
     /// Returns the register from which a region reads an input: a twin, created by a copy or as a view of the viewed
     /// tensor's twin. Constants stay on the host.
-    fn input(&mut self, reg: Reg, aliases: &BTreeMap<Reg, OpCall>, emitted: &mut Emission<'_>) -> Reg {
+    fn input(&mut self, reg: Reg, aliases: &BTreeMap<Reg, OpCall>, emission: &mut Emission<'_>) -> Reg {
         if matches!(self.registers[reg.index()].place, Place::Constant(_)) {
             return reg;
         }
         // Chain of views from the input to a register that has a twin, or to the host tensor.
         let (mut chain, mut source) = (Vec::new(), reg);
-        while !self.twins.contains_key(&(source, emitted.space)) {
+        while !self.twins.contains_key(&(source, emission.space)) {
             let Some(call) = aliases.get(&source) else { break };
             chain.push(call);
             source = call.inputs().next().expect("a view has an argument");
         }
-        let Some(&(mut copy_reg, _)) = self.twins.get(&(source, emitted.space)) else {
+        let Some(&(mut copy_reg, _)) = self.twins.get(&(source, emission.space)) else {
             // No register of the chain is on the device, so the host view is copied.
-            let copy_reg = self.new_register(reg, emitted);
-            emitted.code.push(Instr::Copy { from: reg, to: copy_reg });
+            let copy_reg = self.new_register(reg, emission);
+            emission.code.push(Instr::Copy { from: reg, to: copy_reg });
             return copy_reg;
         };
         for call in chain.into_iter().rev() {
-            let out = self.new_register(call.outs[0], emitted);
+            let out = self.new_register(call.outs[0], emission);
             let mut call = OpCall { outs: vec![out], in_place: None, ..call.clone() };
             call.args[0] = Arg::One(copy_reg);
-            emitted.code.push(Instr::Alias(call));
+            emission.code.push(Instr::Alias(call));
             copy_reg = out;
         }
         copy_reg

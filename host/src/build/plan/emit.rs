@@ -557,7 +557,10 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 }
                 Expr::Var(var) => return Err(not_lowerable(format!("unbound variable %{}", var.name))),
                 _ => {
-                    return Err(not_lowerable(format!("expression {} is used before it has a value", position.index())));
+                    return Err(not_lowerable(format!(
+                        "expression {} is used before it has a value",
+                        position.index()
+                    )));
                 }
             };
         };
