@@ -473,7 +473,7 @@ mod tests {
         let mut random = Random::new(7);
         let mut values: Vec<f32> = (0..shape.iter().product())
             .map(|i| {
-                let channel = i / check_inner(shape, axis) % shape[axis];
+                let channel = i / inner_size(shape, axis) % shape[axis];
                 (random.uniform() * (20 + 100 * channel / shape[axis]) as f64).floor() as f32 * STEP
             })
             .collect();
@@ -481,13 +481,13 @@ mod tests {
         Tensor::from_slice(shape, &values)
     }
 
-    fn check_inner(shape: &[usize], axis: usize) -> usize {
+    fn inner_size(shape: &[usize], axis: usize) -> usize {
         shape[axis + 1..].iter().product()
     }
 
     /// Returns the per-channel mean of `a - b` over all samples and positions.
     fn mean_differences(a: &Tensor, b: &Tensor, axis: usize) -> Vec<f64> {
-        let (channels, inner) = (a.shape()[axis], check_inner(a.shape(), axis));
+        let (channels, inner) = (a.shape()[axis], inner_size(a.shape(), axis));
         let mut accumulator = vec![0.0; channels];
         for (i, (a, b)) in a.as_slice::<f32>().iter().zip(b.as_slice::<f32>()).enumerate() {
             accumulator[i / inner % channels] += f64::from(*a) - f64::from(*b);
