@@ -122,22 +122,22 @@ impl Lowering<'_, '_> {
         at_vars[groups + rows - 1] = "row".into();
         let _ = writeln!(w, "                const float *a = {} + {};", c.a, address(a_view, &at_vars));
         let _ = writeln!(w, "                const int whole = row_tail == 0 || row + mr <= {len};");
-        let sums = format!("{row_stride}, {n0}, {s0}, {n1}, {s1}, {n2}, {s2}, a, b, t");
+        let sum_args = format!("{row_stride}, {n0}, {s0}, {n1}, {s1}, {n2}, {s2}, a, b, t");
         // Because of the padding to `LANES`, even a full panel may hold fewer columns than its width.
-        let all = if columns % LANES == 0 {
+        let panel_width = if columns % LANES == 0 {
             "nr".to_owned()
         } else {
             format!("({columns} - column < nr ? {columns} - column : nr)")
         };
-        let left = format!("{columns} - (panels - 1) * nr");
+        let last_width = format!("{columns} - (panels - 1) * nr");
         for (condition, rows, width, columns) in [
-            ("if (full && whole) {", "mr", "nr", &all),
-            ("} else if (full) {", "row_tail", "nr", &all),
-            ("} else if (whole) {", "mr", "tail", &left),
-            ("} else {", "row_tail", "tail", &left),
+            ("if (full && whole) {", "mr", "nr", &panel_width),
+            ("} else if (full) {", "row_tail", "nr", &panel_width),
+            ("} else if (whole) {", "mr", "tail", &last_width),
+            ("} else {", "row_tail", "tail", &last_width),
         ] {
             let _ = writeln!(w, "                {condition}");
-            let _ = writeln!(w, "                    byoc_tile({rows}, {width} / BYOC_VL, nr, {sums});");
+            let _ = writeln!(w, "                    byoc_tile({rows}, {width} / BYOC_VL, nr, {sum_args});");
             let _ = writeln!(w, "                    {name}_finish(args, t, {args}row, {rows}, column, {columns});");
         }
         let _ = writeln!(w, "                }}\n            }}\n        }}\n    }}\n}}\n");
@@ -172,55 +172,58 @@ impl Lowering<'_, '_> {
         let depth = n0 * n1 * k;
         let padded = round_up(columns, LANES);
         let sc = c.b_column;
-        let used: Vec<usize> = (0..group_dims.len()).filter(|&d| c.b_groups[d] != 0).collect();
-        let dims: Vec<i64> = used.iter().map(|&d| group_dims[d]).collect();
+        let used_dims: Vec<usize> = (0..group_dims.len()).filter(|&d| c.b_groups[d] != 0).collect();
+        let dims: Vec<i64> = used_dims.iter().map(|&d| group_dims[d]).collect();
         let vars: Vec<String> = (0..dims.len()).map(|d| format!("b{d}")).collect();
-        let from =
-            View { shape: dims.clone(), strides: used.iter().map(|&d| c.b_groups[d]).collect(), offset: c.b_offset };
-        let at = address(&from, &vars);
+        let groups_view = View {
+            shape: dims.clone(),
+            strides: used_dims.iter().map(|&d| c.b_groups[d]).collect(),
+            offset: c.b_offset,
+        };
+        let offset = address(&groups_view, &vars);
         let source = match c.b {
             Place::Constant(i) => format!("((const float *)constants[{i}])"),
             place => place.to_string(),
         };
         let group = if packed_groups == 1 { String::new() } else { format!("g * {packed_size} + ") };
-        let call = |to: &str, nr: &str| {
+        let call = |destination: &str, nr: &str| {
             format!(
-                "byoc_pack_panel({to} + {group}column * {depth}, {source} + {at}, column, {columns}, {nr}, {n0}, {s0}, {n1}, {s1}, {k}, {sk}, {sc});"
+                "byoc_pack_panel({destination} + {group}column * {depth}, {source} + {offset}, column, {columns}, {nr}, {n0}, {s0}, {n1}, {s1}, {k}, {sk}, {sc});"
             )
         };
         if let Place::Constant(i) = c.b {
-            let number = self.packed.len();
+            let index = self.packed.len();
             let nr = format!("{contraction}_nr");
             let mut code = format!("    for (int64_t g = 0; g < {packed_groups}; ++g) {{\n");
             code.push_str(&decode(&vars, &dims, "g", 2));
             let _ = writeln!(code, "        for (int64_t column = 0; column < {padded}; column += {nr})");
-            let _ = writeln!(code, "            {}", call(&format!("p{number}"), &nr));
+            let _ = writeln!(code, "            {}", call(&format!("p{index}"), &nr));
             code.push_str("    }\n");
             let comment = format!("constant {i} in panels");
             self.packed.push(PackedConstant { floats: packed_groups * packed_size, comment, code });
-            return Ok((Place::Packed(number), String::new()));
+            return Ok((Place::Packed(index), String::new()));
         }
         let comment = "an operand in panels".to_owned();
-        let to = Place::Work(self.buffer(packed_groups * packed_size, DType::F32, comment.clone()));
+        let destination = Place::Work(self.buffer(packed_groups * packed_size, DType::F32, comment.clone()));
         let name = format!("{contraction}_pack");
         let mut code = String::new();
         let _ = writeln!(code, "static void {name}(void *arg, int64_t task) {{");
         let _ = writeln!(code, "    const {}_args *args = arg;", self.symbol);
         code.push_str(&self.pointer(c.b, DType::F32, "const "));
-        code.push_str(&self.pointer(to, DType::F32, ""));
+        code.push_str(&self.pointer(destination, DType::F32, ""));
         let tasks = (packed_groups * packed_size / 16384).clamp(1, packed_groups.min(24));
         code.push_str(self.unused_task(tasks));
         let _ = writeln!(code, "    {}", share_loop("g", &packed_groups.to_string(), "task", tasks));
         code.push_str(&decode(&vars, &dims, "g", 2));
         let nr = format!("{contraction}_nr");
         let _ = writeln!(code, "        for (int64_t column = 0; column < {padded}; column += {nr})");
-        let _ = writeln!(code, "            {}", call(&to.to_string(), &nr));
+        let _ = writeln!(code, "            {}", call(&destination.to_string(), &nr));
         let _ = writeln!(code, "    }}\n}}\n");
         let mut phase = Phase { comment: vec![comment], ..Phase::default() };
         phase.call = self.call(&name, tasks);
         phase.touch(c.b);
-        phase.touch(to);
+        phase.touch(destination);
         self.phases.push(phase);
-        Ok((to, code))
+        Ok((destination, code))
     }
 }

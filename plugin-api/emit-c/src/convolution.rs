@@ -9,7 +9,7 @@ use byoc_plugin_support::view::View;
 
 impl Lowering<'_, '_> {
     /// Lowers an ordinary, depthwise or transposed convolution.
-    pub fn convolution(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+    pub fn convolution(&mut self, group_index: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let ir = self.ir;
         let op = ir.get(id);
         let axes = spatial_axes(op.name).ok_or_else(|| format!("expected a convolution, found {}", op.name))?;
@@ -29,12 +29,12 @@ impl Lowering<'_, '_> {
         let mut order = vec![l.n];
         order.extend(&l.spatial);
         order.push(l.c);
-        let (body, _) = self.loop_body(number, Some(&order))?;
+        let (body, _) = self.loop_body(group_index, Some(&order))?;
         let (strides, dilation) = (op.attrs().per_axis("strides", axes, 1), op.attrs().per_axis("dilation", axes, 1));
         let pads = op.attrs().padding(axes);
         let (x, w) = (&data.view, &weight.view);
         let pixel: Vec<i64> = l.spatial.iter().map(|&d| x.strides[d]).collect();
-        let tap: Vec<i64> = l.kernel.iter().map(|&d| w.strides[d]).collect();
+        let tap_strides: Vec<i64> = l.kernel.iter().map(|&d| w.strides[d]).collect();
         let kernel: Vec<i64> = l.kernel.iter().map(|&d| weight_shape[d]).collect();
 
         let program = self.machine().is_some();
@@ -58,7 +58,8 @@ impl Lowering<'_, '_> {
                 .collect();
             let body = body.permute(&order);
             let a_view = View { shape: body.domain.clone(), strides: a_strides, offset: x.offset - offset };
-            let taps: Vec<(i64, i64, i64)> = (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap[i])).collect();
+            let taps: Vec<(i64, i64, i64)> =
+                (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap_strides[i])).collect();
             if program {
                 let contraction = Contraction {
                     parts: [0, body.domain.len() - 1],
@@ -89,10 +90,10 @@ impl Lowering<'_, '_> {
             let mut shape: Vec<i64> = vec![groups, columns];
             shape.extend(order[..order.len() - 1].iter().map(|&d| view.shape[d]));
             let view = view.permute(&axes).reshape(&shape)?;
-            let mut back: Vec<usize> = vec![0];
-            back.extend(2..shape.len());
-            back.push(1);
-            Some(view.permute(&back))
+            let mut inverse: Vec<usize> = vec![0];
+            inverse.extend(2..shape.len());
+            inverse.push(1);
+            Some(view.permute(&inverse))
         };
         let body = body.transform(split).ok_or_else(|| {
             format!("expected a number of output channels divisible by {groups} groups, found {}", out[l.c])
@@ -109,7 +110,7 @@ impl Lowering<'_, '_> {
                 a_view: View { shape: body.domain.clone(), strides: a_strides, offset: x.offset - offset },
                 body,
                 parts: [1, 1 + axes],
-                taps: (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap[i])).collect(),
+                taps: (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap_strides[i])).collect(),
                 k: (channels, x.strides[l.c], w.strides[l.input]),
                 b: weight.place,
                 b_offset: w.offset,
@@ -126,15 +127,15 @@ impl Lowering<'_, '_> {
         // stride.
         for ry in 0..strides[0] {
             for rx in 0..strides[1] {
-                let at =
+                let residue_of =
                     |i: usize, r: i64| residue(r, out[l.spatial[i]], kernel[i], strides[i], dilation[i], pads[i].0);
-                let (y, x_residue) = (at(0, ry), at(1, rx));
+                let (y, x_residue) = (residue_of(0, ry), residue_of(1, rx));
                 if y.outputs <= 0 || x_residue.outputs <= 0 {
                     continue;
                 }
-                let both = [&y, &x_residue];
+                let residues = [&y, &x_residue];
                 let body = body.slice(2, ry, strides[0], y.outputs).slice(3, rx, strides[1], x_residue.outputs);
-                let offset: i64 = (0..2).map(|i| both[i].start * pixel[i]).sum();
+                let offset: i64 = (0..2).map(|i| residues[i].start * pixel[i]).sum();
                 let mut comment = comment.clone();
                 comment[0].push_str(&format!(", outputs {ry} and {rx} modulo the strides"));
                 let a_strides = vec![channels * x.strides[l.c], x.strides[l.n], pixel[0], pixel[1], 0];
@@ -143,13 +144,17 @@ impl Lowering<'_, '_> {
                     a_view: View { shape: body.domain.clone(), strides: a_strides, offset: x.offset + offset },
                     body,
                     parts: [1, 3],
-                    taps: (0..2).map(|i| (both[i].taps, -both[i].back * pixel[i], both[i].step * tap[i])).collect(),
+                    taps: (0..2)
+                        .map(|i| (residues[i].taps, -residues[i].back * pixel[i], residues[i].step * tap_strides[i]))
+                        .collect(),
                     k: (channels, x.strides[l.c], w.strides[l.input]),
                     b: weight.place,
-                    b_offset: w.offset + (0..2).map(|i| both[i].first * tap[i]).sum::<i64>(),
+                    b_offset: w.offset + (0..2).map(|i| residues[i].first * tap_strides[i]).sum::<i64>(),
                     b_groups: vec![if groups > 1 { channels * w.strides[l.input] } else { 0 }],
                     b_column: w.strides[l.out],
-                    guards: (0..2).map(|i| guard(i, both[i].taps, 1, both[i].start, -both[i].back)).collect(),
+                    guards: (0..2)
+                        .map(|i| guard(i, residues[i].taps, 1, residues[i].start, -residues[i].back))
+                        .collect(),
                     types,
                     a_zero,
                 };
@@ -160,7 +165,7 @@ impl Lowering<'_, '_> {
     }
 
     /// Lowers `nn.dense`, `nn.matmul` and `nn.batch_matmul`.
-    pub fn matrix_product(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+    pub fn matrix_product(&mut self, group_index: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let ir = self.ir;
         let op = ir.get(id);
         let a = self.resolve(op.inputs[0])?;
@@ -170,7 +175,7 @@ impl Lowering<'_, '_> {
         let transpose_b = dense || op.attrs().flag("transpose_b", false);
         let rank = ir.shape(op.outputs[0]).len();
         let order: Vec<usize> = (0..rank).collect();
-        let (body, _) = self.loop_body(number, Some(&order))?;
+        let (body, _) = self.loop_body(group_index, Some(&order))?;
         let (a_rank, b_rank) = (a.view.shape.len(), b.view.shape.len());
         let (b_k, b_column) = if transpose_b { (b_rank - 1, b_rank - 2) } else { (b_rank - 2, b_rank - 1) };
         let (row, a_k) = if transpose_a { (a_rank - 1, a_rank - 2) } else { (a_rank - 2, a_rank - 1) };

@@ -21,7 +21,7 @@ const MAX_PANEL: i64 = 16_384;
 struct Operand {
     place: Place,
     /// Offset of the first element, per group, as a C expression.
-    at: String,
+    offset: String,
     /// True if the columns are stored in panels.
     panels: bool,
     /// Strides of the two tap axes and of the channels; for panels in units of the panel's width.
@@ -76,11 +76,11 @@ impl Lowering<'_, '_> {
             b_strides[d] = if constant { packed_groups } else { c.b_groups[d] };
             packed_groups *= c.body.domain[d];
         }
-        let (body, strides, found) = c.body.collapse(&[&c.a_view.strides, &b_strides], &parts);
+        let (body, strides, lengths) = c.body.collapse(&[&c.a_view.strides, &b_strides], &parts);
         let a_view = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: c.a_view.offset };
         let b_view = View { shape: body.domain.clone(), strides: strides[1].clone(), offset: 0 };
-        let (groups, columns) = (found[0], c.columns());
-        let rows: usize = found[1..found.len() - 1].iter().sum();
+        let (groups, columns) = (lengths[0], c.columns());
+        let rows: usize = lengths[1..lengths.len() - 1].iter().sum();
         let mut vars: Vec<String> = (0..groups).map(|d| format!("g{d}")).collect();
         vars.extend((0..rows).map(|d| format!("r{d}")));
         vars.push("c".into());
@@ -88,11 +88,11 @@ impl Lowering<'_, '_> {
         let len = body.domain[last];
 
         // Range of the last row dimension in which no tap is in the padding.
-        let inner = guards
+        let bounds = guards
             .iter()
             .zip(levels)
             .find_map(|(guard, (taps, _))| guard.filter(|g| g.row == rows - 1).map(|g| g.inside(taps, len)));
-        let (low, high) = inner.unwrap_or((0, len));
+        let (low, high) = bounds.unwrap_or((0, len));
         // Vectors read whole panels, which are padded with zeros; plain code needs no padding.
         let float = c.types == Types::FLOAT;
         let panel_bytes = levels.iter().map(|l| l.0).product::<i64>() * 4 * machine.lanes;
@@ -124,7 +124,7 @@ impl Lowering<'_, '_> {
             let _ = writeln!(w, "    float panel[{}];", depth_of(&levels) * nr);
         }
         let mut depth = 1;
-        let open = |w: &mut String, depth: &mut usize, var: &str, n: i64| {
+        let open_loop = |w: &mut String, depth: &mut usize, var: &str, n: i64| {
             let pad = "    ".repeat(*depth);
             if n == 1 {
                 let _ = writeln!(w, "{pad}const int64_t {var} = 0;\n{pad}(void){var};");
@@ -134,7 +134,7 @@ impl Lowering<'_, '_> {
             }
         };
         for (var, &n) in vars.iter().zip(&body.domain).take(groups) {
-            open(w, &mut depth, var, n);
+            open_loop(w, &mut depth, var, n);
         }
         let pad = "    ".repeat(depth);
         let whole_panel = nr >= padded;
@@ -148,7 +148,7 @@ impl Lowering<'_, '_> {
         let tail = padded % nr;
         let width = if tail == 0 { nr.to_string() } else { format!("column + {nr} <= {padded} ? {nr} : {tail}") };
         let _ = writeln!(w, "{pad}const int width = {width};");
-        let real = if padded == columns {
+        let cols = if padded == columns {
             "width".to_owned()
         } else {
             let _ =
@@ -156,17 +156,17 @@ impl Lowering<'_, '_> {
             "real".to_owned()
         };
         if local_panel {
-            let at = b.at.trim_start_matches(" + ");
+            let offset = b.offset.trim_start_matches(" + ");
             let _ = writeln!(w, "{pad}for (int64_t k = 0; k < {}; ++k)", levels[2].0);
             let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < width; ++j)");
             let _ = writeln!(
                 w,
-                "{pad}        panel[k * width + j] = j < {real} ? {}[{at} + k * {} + (column + j) * {}] : 0.0f;",
+                "{pad}        panel[k * width + j] = j < {cols} ? {}[{offset} + k * {} + (column + j) * {}] : 0.0f;",
                 b.place, b.strides[2], b.column
             );
         }
         for (var, &n) in vars.iter().zip(&body.domain).take(last).skip(groups) {
-            open(w, &mut depth, var, n);
+            open_loop(w, &mut depth, var, n);
         }
         // Tap ranges of the axes whose row index is already fixed.
         let pad = "    ".repeat(depth);
@@ -181,9 +181,9 @@ impl Lowering<'_, '_> {
         } else {
             let _ = writeln!(w, "{pad}int rows = 1;");
             let _ = writeln!(w, "{pad}for (int64_t row = 0; row < {len}; row += rows) {{");
-            let inside =
+            let border_case =
                 if (low, high) == (0, len) { String::new() } else { format!("row < {low} || row >= {high} ? 1 : ") };
-            let _ = writeln!(w, "{pad}    rows = {inside}row + {mr} <= {high} ? {mr} : (int)({high} - row);");
+            let _ = writeln!(w, "{pad}    rows = {border_case}row + {mr} <= {high} ? {mr} : (int)({high} - row);");
         }
         depth += 1;
         let pad = "    ".repeat(depth);
@@ -192,10 +192,10 @@ impl Lowering<'_, '_> {
                 w.push_str(&guard.text(i, "row", levels[i].0, &pad));
             }
         }
-        let mut at = vars.clone();
-        at[last] = "row".into();
-        let mut a_at = address(&a_view, &at);
-        let mut b_at = b.at.clone();
+        let mut index = vars.clone();
+        index[last] = "row".into();
+        let mut a_at = address(&a_view, &index);
+        let mut b_at = b.offset.clone();
         if local_panel {
             b_at = "0".to_owned();
         } else if b.panels {
@@ -222,11 +222,13 @@ impl Lowering<'_, '_> {
         let b_from = if local_panel { "panel".to_owned() } else { b.place.to_string() };
         let _ = writeln!(w, "{pad}const {b_type} *b = {b_from} + ({});", b_at.trim_start_matches(" + "));
         let row_stride = a_view.strides[last];
-        let plain = b.column == 1 || local_panel;
-        let rest = (high - low).max(0) % mr;
+        let is_contiguous = b.column == 1 || local_panel;
+        let remaining_rows = (high - low).max(0) % mr;
         let mut kinds = vec![mr];
         kinds.extend(
-            [rest, 1].into_iter().filter(|&n| n != 0 && n != mr && (n != 1 || rest == 1 || (low, high) != (0, len))),
+            [remaining_rows, 1]
+                .into_iter()
+                .filter(|&n| n != 0 && n != mr && (n != 1 || remaining_rows == 1 || (low, high) != (0, len))),
         );
         kinds.dedup();
         let mut widths = vec![nr];
@@ -236,8 +238,8 @@ impl Lowering<'_, '_> {
         let mut calls = Vec::new();
         for &r in &kinds {
             for &n in &widths {
-                let function = if plain { kernel.clone() } else { format!("{kernel}_strided") };
-                let column = if plain { String::new() } else { format!("{}, ", b.column) };
+                let function = if is_contiguous { kernel.clone() } else { format!("{kernel}_strided") };
+                let column = if is_contiguous { String::new() } else { format!("{}, ", b.column) };
                 let arguments = arguments.replace("width", &n.to_string());
                 let call = format!("{function}({r}, {n}, {row_stride}, {arguments}{column}{zero}a, b, t);");
                 let mut tests = Vec::new();
@@ -250,12 +252,12 @@ impl Lowering<'_, '_> {
                 calls.push((tests.join(" && "), call));
             }
         }
-        let total = calls.len();
+        let call_count = calls.len();
         for (i, (test, call)) in calls.iter().enumerate() {
             let head = match i {
-                _ if total == 1 => String::new(),
+                _ if call_count == 1 => String::new(),
                 0 => format!("if ({test})\n{pad}    "),
-                i if i + 1 == total => format!("else\n{pad}    "),
+                i if i + 1 == call_count => format!("else\n{pad}    "),
                 _ => format!("else if ({test})\n{pad}    "),
             };
             let _ = writeln!(w, "{pad}{head}{call}");
@@ -263,7 +265,7 @@ impl Lowering<'_, '_> {
         let row = &vars[last];
         let _ = writeln!(w, "{pad}for (int64_t i = 0; i < rows; ++i) {{");
         let _ = writeln!(w, "{pad}    const int64_t {row} = row + i;\n{pad}    (void){row};");
-        let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < {real}; ++j) {{");
+        let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < {cols}; ++j) {{");
         let _ = writeln!(w, "{pad}        const int64_t c = column + j;\n{pad}        (void)c;");
         let _ = writeln!(w, "{pad}        const {sum_type} acc = t[i * width + j];");
         w.push_str(&body.statements(&vars, depth + 2));
@@ -304,7 +306,7 @@ impl Lowering<'_, '_> {
             let view = View { offset: c.b_offset, ..b_view.clone() };
             return Ok(Operand {
                 place: c.b,
-                at: address(&view, vars),
+                offset: address(&view, vars),
                 panels: false,
                 strides: [s0, s1, sk],
                 column: c.b_column,
@@ -313,12 +315,12 @@ impl Lowering<'_, '_> {
         let depth = n0 * n1 * k;
         let dims: Vec<i64> = (0..c.parts[0]).filter(|&d| c.b_groups[d] != 0).map(|d| c.body.domain[d]).collect();
         let group_strides: Vec<i64> = c.b_groups.iter().copied().filter(|&s| s != 0).collect();
-        let from = View { shape: dims, strides: group_strides, offset: c.b_offset };
+        let groups_view = View { shape: dims, strides: group_strides, offset: c.b_offset };
         let constant = self.ir.constants.get(index).ok_or("unknown constant")?;
         let size = c.types.b.size();
         let bytes = constant.bytes();
         let mut data = Vec::with_capacity((packed_groups * depth * columns) as usize * size);
-        for start in offsets(&from) {
+        for start in offsets(&groups_view) {
             for column in (0..padded).step_by(nr.max(1) as usize) {
                 let width = nr.min(padded - column);
                 for i in 0..n0 {
@@ -329,13 +331,13 @@ impl Lowering<'_, '_> {
                                     data.resize(data.len() + size, 0);
                                     continue;
                                 }
-                                let at = start + i * s0 + j * s1 + l * sk + (column + n) * c.b_column;
-                                let at = usize::try_from(at).map_err(
+                                let offset = start + i * s0 + j * s1 + l * sk + (column + n) * c.b_column;
+                                let offset = usize::try_from(offset).map_err(
                                     |_| "expected weight offsets within the constant, found one out of range",
                                 )? * size;
                                 data.extend_from_slice(
                                     bytes
-                                        .get(at..at + size)
+                                        .get(offset..offset + size)
                                         .ok_or("expected weight offsets within the constant, found one out of range")?,
                                 );
                             }
@@ -346,18 +348,19 @@ impl Lowering<'_, '_> {
         }
         let comment = format!("{packed_groups} x {depth} x {columns}, in panels of {nr} columns");
         let array = self.constant_array(ConstantArray { dtype: c.types.b, bytes: data, comment });
-        let at = match &address(b_view, vars)[..] {
+        let offset = match &address(b_view, vars)[..] {
             "0" => String::new(),
             index => format!("({index}) * {}", depth * padded),
         };
-        Ok(Operand { place: Place::Packed(array), at, panels: true, strides: [n1 * k, k, 1], column: 1 })
+        Ok(Operand { place: Place::Packed(array), offset, panels: true, strides: [n1 * k, k, 1], column: 1 })
     }
 
     /// Adds a constant array to the program, unless it has an equal array, and returns the index.
     pub fn constant_array(&mut self, array: ConstantArray) -> usize {
-        if let Some(at) = self.arrays.iter().position(|known| known.dtype == array.dtype && known.bytes == array.bytes)
+        if let Some(index) =
+            self.arrays.iter().position(|existing| existing.dtype == array.dtype && existing.bytes == array.bytes)
         {
-            return at;
+            return index;
         }
         self.arrays.push(array);
         self.arrays.len() - 1
@@ -384,25 +387,25 @@ pub fn tile_name(a: DType, b: DType) -> String {
 
 /// Returns the offset of each element of a view, in row-major order.
 fn offsets(view: &View) -> impl Iterator<Item = i64> + '_ {
-    (0..count(&view.shape)).map(|number| {
-        let (mut rest, mut at) = (number, view.offset);
+    (0..count(&view.shape)).map(|index| {
+        let (mut remaining, mut offset) = (index, view.offset);
         for d in (0..view.shape.len()).rev() {
-            at += rest % view.shape[d] * view.strides[d];
-            rest /= view.shape[d];
+            offset += remaining % view.shape[d] * view.strides[d];
+            remaining /= view.shape[d];
         }
-        at
+        offset
     })
 }
 
 impl TapGuard {
     /// Returns the input index that a tap reads at an output index.
-    fn at(&self, output: i64, tap: i64) -> i64 {
+    fn input_index(&self, output: i64, tap: i64) -> i64 {
         output * self.scale + self.base + tap * self.step
     }
 
     /// Returns the range of output indices, out of `len`, at which each of `taps` taps reads an element.
     pub fn inside(&self, taps: i64, len: i64) -> (i64, i64) {
-        let reads = |output: i64| (0..taps).all(|tap| (0..self.size).contains(&self.at(output, tap)));
+        let reads = |output: i64| (0..taps).all(|tap| (0..self.size).contains(&self.input_index(output, tap)));
         let Some(low) = (0..len).find(|&output| reads(output)) else { return (0, 0) };
         let high = (low..len).find(|&output| !reads(output)).unwrap_or(len);
         (low, high)
@@ -418,16 +421,16 @@ impl TapGuard {
         let TapGuard { scale, base, step, size, .. } = *self;
         let times = if scale == 1 { output.to_owned() } else { format!("{output} * {scale}") };
         let mut text = format!("{pad}const int64_t base{i} = {times} + ({base});\n");
-        let (from, to) = if step > 0 {
+        let (start, end) = if step > 0 {
             (format!("byoc_first_tap(base{i}, {step})"), format!("byoc_end_tap(base{i}, {step}, {size}, {taps})"))
         } else {
-            let back = -step;
-            (format!("byoc_first_tap({} - base{i}, {back})", size - 1), {
-                format!("byoc_end_tap({} - base{i}, {back}, {size}, {taps})", size - 1)
+            let backward_step = -step;
+            (format!("byoc_first_tap({} - base{i}, {backward_step})", size - 1), {
+                format!("byoc_end_tap({} - base{i}, {backward_step}, {size}, {taps})", size - 1)
             })
         };
-        let _ = writeln!(text, "{pad}const int64_t from{i} = {from};");
-        let _ = writeln!(text, "{pad}const int64_t to{i} = {to};");
+        let _ = writeln!(text, "{pad}const int64_t from{i} = {start};");
+        let _ = writeln!(text, "{pad}const int64_t to{i} = {end};");
         text
     }
 }

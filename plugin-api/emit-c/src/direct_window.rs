@@ -32,13 +32,13 @@ impl Lowering<'_, '_> {
         for i in 0..n0 {
             for j in 0..n1 {
                 for channel in 0..channels {
-                    let at = c.b_offset + i * taps[0].2 + j * taps[1].2 + channel * c.b_column;
-                    let at = usize::try_from(at)
+                    let offset = c.b_offset + i * taps[0].2 + j * taps[1].2 + channel * c.b_column;
+                    let offset = usize::try_from(offset)
                         .map_err(|_| "expected weight offsets within the constant, found one out of range")?
                         * size;
                     data.extend_from_slice(
                         bytes
-                            .get(at..at + size)
+                            .get(offset..offset + size)
                             .ok_or("expected weight offsets within the constant, found one out of range")?,
                     );
                 }
@@ -66,7 +66,7 @@ impl Lowering<'_, '_> {
             let _ = writeln!(w, "    {sum_type} u[{block}];");
         }
         let mut depth = 1;
-        let mut plain = String::new();
+        let mut scalar_code = String::new();
         let code_of_vectors = std::mem::take(w);
         for (var, &n) in vars[..rank - 1].iter().zip(&body.domain) {
             let pad = "    ".repeat(depth);
@@ -83,22 +83,25 @@ impl Lowering<'_, '_> {
             if guards[i].is_some() { (format!("from{i}"), format!("to{i}")) } else { ("0".to_owned(), n.to_string()) }
         };
         let _ = writeln!(w, "{pad}for (int64_t first = {vectorized}; first < {channels}; first += {block}) {{");
-        let rest = rest_channels % block;
-        let width =
-            if rest == 0 { block.to_string() } else { format!("first + {block} <= {channels} ? {block} : {rest}") };
+        let remaining_channels = rest_channels % block;
+        let width = if remaining_channels == 0 {
+            block.to_string()
+        } else {
+            format!("first + {block} <= {channels} ? {block} : {remaining_channels}")
+        };
         let _ = writeln!(w, "{pad}    const int width = {width};");
         let zero = if c.types.sum == DType::F32 { "0.0f" } else { "0" };
         let _ = writeln!(w, "{pad}    for (int j = 0; j < width; ++j)\n{pad}        u[j] = {zero};");
         let ((y0, y1), (x0, x1)) = (range(0, n0), range(1, n1));
         let _ = writeln!(w, "{pad}    for (int64_t ky = {y0}; ky < {y1}; ++ky)");
         let _ = writeln!(w, "{pad}        for (int64_t kx = {x0}; kx < {x1}; ++kx) {{");
-        let mut at = vars.clone();
-        at[rank - 1] = "first".into();
+        let mut index = vars.clone();
+        index[rank - 1] = "first".into();
         let _ = writeln!(
             w,
             "{pad}            const {a_type} *a = {} + ({} + ky * {s0} + kx * {s1});",
             c.a,
-            address(&c.a_view, &at)
+            address(&c.a_view, &index)
         );
         let _ =
             writeln!(w, "{pad}            const {b_type} *b = {weights} + ((ky * {n1} + kx) * {channels} + first);");
@@ -122,9 +125,9 @@ impl Lowering<'_, '_> {
             let _ = writeln!(w, "{}}}", "    ".repeat(level));
         }
         if rest_channels > 0 {
-            plain = std::mem::take(w);
+            scalar_code = std::mem::take(w);
         }
-        code = format!("{code_of_vectors}{plain}}}\n\n");
+        code = format!("{code_of_vectors}{scalar_code}}}\n\n");
         let mut phase = Phase { comment, code, ..Phase::default() };
         phase.call = self.call(&name, 1);
         phase.touch(c.a);
@@ -151,21 +154,22 @@ impl Lowering<'_, '_> {
         let rank = body.domain.len();
         let (channels, len) = (body.domain[rank - 1], body.domain[rank - 2]);
         let [(n0, s0), (n1, s1), _] = levels;
-        let inner = guards
+        let bounds = guards
             .iter()
             .zip(levels)
             .find_map(|(guard, (taps, _))| guard.filter(|g| g.row == rank - 2).map(|g| g.inside(taps, len)));
-        let (low, high) = inner.unwrap_or((0, len));
-        let most = if machine.registers >= 32 { 8 } else { 5 };
-        let pixels = Depthwise::new(&[1, 1, (high - low).max(1), machine.lanes], 1).pixels.min(most);
+        let (low, high) = bounds.unwrap_or((0, len));
+        let max_pixels = if machine.registers >= 32 { 8 } else { 5 };
+        let pixels = Depthwise::new(&[1, 1, (high - low).max(1), machine.lanes], 1).pixels.min(max_pixels);
         let mut vars: Vec<String> = (0..rank - 1).map(|d| format!("r{d}")).collect();
         vars.push("c".into());
-        let wide = 2 * machine.lanes;
-        let _ = writeln!(w, "    float t[{}];", pixels * wide.min(vectorized));
-        for (from, to, n) in
-            [(0, vectorized / wide * wide, wide), (vectorized / wide * wide, vectorized, machine.lanes)]
-        {
-            if from == to {
+        let vector_width = 2 * machine.lanes;
+        let _ = writeln!(w, "    float t[{}];", pixels * vector_width.min(vectorized));
+        for (start, end, n) in [
+            (0, vectorized / vector_width * vector_width, vector_width),
+            (vectorized / vector_width * vector_width, vectorized, machine.lanes),
+        ] {
+            if start == end {
                 continue;
             }
             let mut depth = 1;
@@ -179,25 +183,25 @@ impl Lowering<'_, '_> {
                     w.push_str(&guard.text(i, &vars[guard.row], levels[i].0, &pad));
                 }
             }
-            let _ = writeln!(w, "{pad}for (int64_t first = {from}; first < {to}; first += {n}) {{");
+            let _ = writeln!(w, "{pad}for (int64_t first = {start}; first < {end}; first += {n}) {{");
             let _ = writeln!(w, "{pad}    int rows = 1;");
             let _ = writeln!(w, "{pad}    for (int64_t row = 0; row < {len}; row += rows) {{");
             depth += 2;
             let pad = "    ".repeat(depth);
-            let inside =
+            let border_case =
                 if (low, high) == (0, len) { String::new() } else { format!("row < {low} || row >= {high} ? 1 : ") };
             let _ = match pixels {
                 1 => writeln!(w, "{pad}rows = 1;"),
-                _ => writeln!(w, "{pad}rows = {inside}row + {pixels} <= {high} ? {pixels} : (int)({high} - row);"),
+                _ => writeln!(w, "{pad}rows = {border_case}row + {pixels} <= {high} ? {pixels} : (int)({high} - row);"),
             };
             for (i, guard) in guards.iter().enumerate() {
                 if let Some(guard) = guard.filter(|g| g.row == rank - 2) {
                     w.push_str(&guard.text(i, "row", levels[i].0, &pad));
                 }
             }
-            let mut at = vars.clone();
-            (at[rank - 2], at[rank - 1]) = ("row".into(), "first".into());
-            let mut a_at = address(&c.a_view, &at);
+            let mut index = vars.clone();
+            (index[rank - 2], index[rank - 1]) = ("row".into(), "first".into());
+            let mut a_at = address(&c.a_view, &index);
             let mut b_at = "first".to_owned();
             let mut arguments = String::new();
             for (i, (n, stride, step)) in [(n0, s0, n1 * channels), (n1, s1, channels)].into_iter().enumerate() {
@@ -210,10 +214,10 @@ impl Lowering<'_, '_> {
             }
             let _ = writeln!(w, "{pad}const float *a = {} + ({a_at});", c.a);
             let _ = writeln!(w, "{pad}const float *b = {weights} + ({b_at});");
-            let rest = (high - low).max(0) % pixels;
+            let remaining_pixels = (high - low).max(0) % pixels;
             let mut kinds = vec![pixels];
-            kinds.extend((rest > 1).then_some(rest));
-            kinds.extend((pixels > 1 && (rest == 1 || (low, high) != (0, len))).then_some(1));
+            kinds.extend((remaining_pixels > 1).then_some(remaining_pixels));
+            kinds.extend((pixels > 1 && (remaining_pixels == 1 || (low, high) != (0, len))).then_some(1));
             let stride = c.a_view.strides[rank - 2];
             for (i, &rows) in kinds.iter().enumerate() {
                 let call = format!("byoc_vector_depthwise({rows}, {n}, {stride}, {arguments}a, b, t);");
@@ -224,9 +228,9 @@ impl Lowering<'_, '_> {
                     _ => writeln!(w, "{pad}else if (rows == {rows})\n{pad}    {call}"),
                 };
             }
-            let last = &vars[rank - 2];
+            let last_var = &vars[rank - 2];
             let _ = writeln!(w, "{pad}for (int64_t i = 0; i < rows; ++i) {{");
-            let _ = writeln!(w, "{pad}    const int64_t {last} = row + i;\n{pad}    (void){last};");
+            let _ = writeln!(w, "{pad}    const int64_t {last_var} = row + i;\n{pad}    (void){last_var};");
             let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < {n}; ++j) {{");
             let _ = writeln!(w, "{pad}        const int64_t c = first + j;\n{pad}        (void)c;");
             let _ = writeln!(w, "{pad}        const float acc = t[i * {n} + j];");

@@ -123,8 +123,8 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
     let dtype = computed(if op.name == "cast" { ir.val(op.inputs[0]).dtype } else { dtype });
     let out = computed(ir.val(op.outputs[0]).dtype);
     let float = matches!(dtype, DType::F32 | DType::F64);
-    let single = dtype == DType::F32;
-    let f = |name32: &str, name64: &str| if single { name32.to_owned() } else { name64.to_owned() };
+    let is_single = dtype == DType::F32;
+    let f = |name32: &str, name64: &str| if is_single { name32.to_owned() } else { name64.to_owned() };
     let (a, b) = (args.first()?, args.get(1).map_or("", String::as_str));
     c_type(dtype).and(c_type(out))?;
     if let Some((_, name32, name64)) = FUNCTIONS.iter().find(|entry| entry.0 == op.name) {
@@ -134,9 +134,9 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
         return Some(if float { format!("{}({a})", f(name32, name64)) } else { a.clone() });
     }
     if let Some((_, sign)) = INFIX.iter().find(|entry| entry.0 == op.name) {
-        let bits = matches!(*sign, "&" | "|" | "^");
+        let is_bitwise = matches!(*sign, "&" | "|" | "^");
         let arithmetic = matches!(*sign, "+" | "-" | "*");
-        if bits && float {
+        if is_bitwise && float {
             return None;
         }
         return Some(match dtype {
@@ -182,9 +182,9 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
             let (low, high) = (op.attrs().float("a_min", f64::NEG_INFINITY), op.attrs().float("a_max", f64::INFINITY));
             // A bound that no element exceeds is omitted.
             let idle = |bound: f64| {
-                let (least, most) = integer_range(dtype);
+                let (min, max) = integer_range(dtype);
                 bound.is_infinite()
-                    || (dtype.size() < 4 && (bound < least || bound > most || bound == least || bound == most))
+                    || (dtype.size() < 4 && (bound < min || bound > max || bound == min || bound == max))
             };
             let bounds = |name: &str, bound: f64| match (float, idle(bound)) {
                 (false, true) => None,
@@ -198,7 +198,7 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
         "divide" if divides(ir, op) => format!("{a} / {b}"),
         "mod" if float => format!("{}({a}, {b})", f("fmodf", "fmod")),
         "mod" if divides(ir, op) => format!("{a} % {b}"),
-        "floor_divide" if single => format!("byoc_floor_divide({a}, {b})"),
+        "floor_divide" if is_single => format!("byoc_floor_divide({a}, {b})"),
         "floor_divide" if float => format!("floor({a} / {b})"),
         "floor_divide" if divides(ir, op) => {
             format!("{a} / {b} - ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0))")

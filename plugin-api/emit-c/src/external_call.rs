@@ -46,17 +46,17 @@ impl Lowering<'_, '_> {
         let kernel = self.permuted_kernel(op, &mut inputs)?;
         let name = self.phase_name();
         let mut code = self.head(&name);
-        let mut declared: Vec<Place> = Vec::new();
+        let mut declared_places: Vec<Place> = Vec::new();
         for (places, qualifier) in [(&outputs, ""), (&inputs, "const ")] {
             for &(place, _, dtype) in places {
                 phase.touch(place);
-                if !declared.contains(&place) {
-                    declared.push(place);
+                if !declared_places.contains(&place) {
+                    declared_places.push(place);
                     code.push_str(&self.pointer(place, dtype, qualifier));
                 }
             }
         }
-        let at = |(place, offset, _): &(Place, i64, DType)| {
+        let argument = |(place, offset, _): &(Place, i64, DType)| {
             if *offset == 0 { place.to_string() } else { format!("{place} + {offset}") }
         };
         if op.name == REGION {
@@ -69,8 +69,8 @@ impl Lowering<'_, '_> {
                 let buffer =
                     self.buffer(region.workspace + WORKSPACE_ALIGN - 1, DType::I8, format!("workspace of {symbol}"));
                 phase.touch(Place::Work(buffer));
-                let at = format!("(uintptr_t)(args->work + {}_at_w{buffer})", self.symbol);
-                format!("(void *)(({at} + {0}u) & ~(uintptr_t){0}u)", WORKSPACE_ALIGN - 1)
+                let argument = format!("(uintptr_t)(args->work + {}_at_w{buffer})", self.symbol);
+                format!("(void *)(({argument} + {0}u) & ~(uintptr_t){0}u)", WORKSPACE_ALIGN - 1)
             };
             let constants: Vec<&str> = region.constants.iter().map(|c| c.as_deref().unwrap_or("0")).collect();
             let w = &mut code;
@@ -87,10 +87,10 @@ impl Lowering<'_, '_> {
                 let _ = writeln!(w, "    constants[{i}] = {constant};");
             }
             for (i, input) in inputs.iter().enumerate() {
-                let _ = writeln!(w, "    inputs[{i}] = {};", at(input));
+                let _ = writeln!(w, "    inputs[{i}] = {};", argument(input));
             }
             for (i, output) in outputs.iter().enumerate() {
-                let _ = writeln!(w, "    outputs[{i}] = {};", at(output));
+                let _ = writeln!(w, "    outputs[{i}] = {};", argument(output));
             }
             let call = format!("{symbol}(inputs, outputs, constants, {workspace})");
             let _ = match region.status {
@@ -98,8 +98,8 @@ impl Lowering<'_, '_> {
                 false => writeln!(w, "    {call};"),
             };
         } else {
-            let inputs: Vec<String> = inputs.iter().map(at).collect();
-            let outputs: Vec<String> = outputs.iter().map(at).collect();
+            let inputs: Vec<String> = inputs.iter().map(argument).collect();
+            let outputs: Vec<String> = outputs.iter().map(argument).collect();
             code.push_str(&self.call_of(op, &inputs, &outputs, kernel.as_ref()));
         }
         code.push_str("}\n\n");
@@ -116,39 +116,46 @@ impl Lowering<'_, '_> {
         op: &Op<'_>,
         inputs: &mut [(Place, i64, DType)],
     ) -> Result<Option<(String, Vec<i64>)>, String> {
-        let wanted = self.externals.operators.get(op.name).map(|f| f.kernel_layout.clone()).unwrap_or_default();
-        let given = op.attrs().text("kernel_layout");
-        if wanted.is_empty() || wanted == given {
+        let kernel_layout = self.externals.operators.get(op.name).map(|f| f.kernel_layout.clone()).unwrap_or_default();
+        let model_layout = op.attrs().text("kernel_layout");
+        if kernel_layout.is_empty() || kernel_layout == model_layout {
             return Ok(None);
         }
-        let places: Option<Vec<usize>> = wanted.chars().map(|letter| given.find(letter)).collect();
-        let axes = places.filter(|axes| axes.len() == given.len() && !given.is_empty());
-        let axes = axes.ok_or_else(|| format!("{}: expected a permutation of {given:?}, found {wanted}", op.name))?;
+        let places: Option<Vec<usize>> = kernel_layout.chars().map(|letter| model_layout.find(letter)).collect();
+        let axes = places.filter(|axes| axes.len() == model_layout.len() && !model_layout.is_empty());
+        let axes = axes
+            .ok_or_else(|| format!("{}: expected a permutation of {model_layout:?}, found {kernel_layout}", op.name))?;
         let (Place::Constant(index), offset, dtype) = inputs[1] else {
-            return Err(format!("{}: layout {wanted}: expected a constant weight, found a runtime value", op.name));
+            return Err(format!(
+                "{}: layout {kernel_layout}: expected a constant weight, found a runtime value",
+                op.name
+            ));
         };
         let view = View { offset, ..View::dense(self.ir.shape(op.inputs[1])) }.permute(&axes);
         let (size, bytes) = (dtype.size(), self.ir.constants[index].bytes());
         let mut data = Vec::with_capacity(bytes.len());
-        for number in 0..count(&view.shape) {
-            let (mut rest, mut at) = (number, view.offset);
+        for element in 0..count(&view.shape) {
+            let (mut remaining, mut offset) = (element, view.offset);
             for d in (0..view.shape.len()).rev() {
-                at += rest % view.shape[d] * view.strides[d];
-                rest /= view.shape[d];
+                offset += remaining % view.shape[d] * view.strides[d];
+                remaining /= view.shape[d];
             }
-            let at = usize::try_from(at)
+            let offset = usize::try_from(offset)
                 .map_err(|_| "expected weight offsets within the constant, found one out of range")?
                 * size;
             data.extend_from_slice(
                 bytes
-                    .get(at..at + size)
+                    .get(offset..offset + size)
                     .ok_or("expected weight offsets within the constant, found one out of range")?,
             );
         }
-        let array =
-            self.constant_array(ConstantArray { dtype, bytes: data, comment: format!("{wanted} {:?}", view.shape) });
+        let array = self.constant_array(ConstantArray {
+            dtype,
+            bytes: data,
+            comment: format!("{kernel_layout} {:?}", view.shape),
+        });
         inputs[1] = (Place::Packed(array), 0, dtype);
-        Ok(Some((wanted, view.shape)))
+        Ok(Some((kernel_layout, view.shape)))
     }
 
     /// Formats the call to an operator function.
@@ -188,10 +195,10 @@ impl Lowering<'_, '_> {
                     None => continue,
                 },
             };
-            let (ints, real, words) = row;
-            let words = match kernel {
+            let (ints, float, text) = row;
+            let text = match kernel {
                 Some((layout, _)) if key == "kernel_layout" => layout.clone(),
-                _ => words,
+                _ => text,
             };
             let ints = ints.unwrap_or_default();
             let pointer = if ints.is_empty() {
@@ -202,8 +209,8 @@ impl Lowering<'_, '_> {
                 let _ = writeln!(w, "    static const int64_t attribute_{key}[] = {{{}}};", list.join(", "));
                 format!("attribute_{key}")
             };
-            let real = crate::literals::literal(DType::F64, real);
-            attributes.push(format!("{{\"{key}\", {}, {pointer}, {real}, \"{}\"}}", ints.len(), quote(&words)));
+            let float = crate::literals::literal(DType::F64, float);
+            attributes.push(format!("{{\"{key}\", {}, {pointer}, {float}, \"{}\"}}", ints.len(), quote(&text)));
         }
         let count = attributes.len();
         if count > 0 {

@@ -169,54 +169,54 @@ impl Grouping {
     /// Returns true if `op` depends on group `g` through an intermediate group, or if the search exceeded `MAX_SEARCH`.
     fn creates_cycle(&self, ir: &RegionIr<'_>, op: OpId, g: usize) -> bool {
         let mut worklist: Vec<usize> = self.operands(ir, op).into_iter().filter(|&x| x != g).collect();
-        let mut seen = vec![false; self.groups.len()];
+        let mut visited = vec![false; self.groups.len()];
         let mut budget = MAX_SEARCH;
-        while let Some(at) = worklist.pop() {
-            if std::mem::replace(&mut seen[at], true) {
+        while let Some(group) = worklist.pop() {
+            if std::mem::replace(&mut visited[group], true) {
                 continue;
             }
-            if at == g || budget == 0 {
+            if group == g || budget == 0 {
                 return true;
             }
             budget -= 1;
-            worklist.extend(self.group_operands(ir, at));
+            worklist.extend(self.group_operands(ir, group));
         }
         false
     }
 
     /// Sorts the groups topologically.
     fn sort(&mut self, ir: &RegionIr<'_>) {
-        let total = self.groups.len();
-        let mut order: Vec<usize> = Vec::with_capacity(total);
-        let mut state = vec![0u8; total];
-        for start in 0..total {
+        let group_count = self.groups.len();
+        let mut order: Vec<usize> = Vec::with_capacity(group_count);
+        let mut states = vec![0u8; group_count];
+        for start in 0..group_count {
             let mut stack = vec![start];
-            while let Some(&at) = stack.last() {
-                if state[at] == 0 {
-                    state[at] = 1;
-                    let mut before = self.group_operands(ir, at);
-                    before.retain(|&b| b != at && state[b] == 0);
-                    before.sort_unstable_by(|a, b| b.cmp(a));
-                    before.dedup();
-                    stack.extend(before);
+            while let Some(&group) = stack.last() {
+                if states[group] == 0 {
+                    states[group] = 1;
+                    let mut predecessors = self.group_operands(ir, group);
+                    predecessors.retain(|&b| b != group && states[b] == 0);
+                    predecessors.sort_unstable_by(|a, b| b.cmp(a));
+                    predecessors.dedup();
+                    stack.extend(predecessors);
                 } else {
                     stack.pop();
-                    if state[at] == 1 {
-                        state[at] = 2;
-                        order.push(at);
+                    if states[group] == 1 {
+                        states[group] = 2;
+                        order.push(group);
                     }
                 }
             }
         }
-        let mut place = vec![0; total];
-        for (new, &old) in order.iter().enumerate() {
-            place[old] = new;
+        let mut position = vec![0; group_count];
+        for (new_index, &old_index) in order.iter().enumerate() {
+            position[old_index] = new_index;
         }
         for group in self.of.iter_mut().flatten() {
-            *group = place[*group];
+            *group = position[*group];
         }
         let mut groups: Vec<Option<Group>> = std::mem::take(&mut self.groups).into_iter().map(Some).collect();
-        self.groups = order.iter().filter_map(|&old| groups[old].take()).collect();
+        self.groups = order.iter().filter_map(|&old_index| groups[old_index].take()).collect();
     }
 }
 

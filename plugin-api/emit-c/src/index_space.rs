@@ -43,7 +43,7 @@ mod tests {
     use super::*;
     use byoc_plugin_support::view::{count, dense_strides};
 
-    fn places(view: &View) -> Vec<i64> {
+    fn offsets(view: &View) -> Vec<i64> {
         let dense = dense_strides(&view.shape);
         (0..count(&view.shape))
             .map(|i| {
@@ -58,9 +58,9 @@ mod tests {
         let index = View::dense(&[4, 6]).reshape(&[4, 2, 3]).unwrap().permute(&[1, 2, 0]);
         let operand = View::dense(&[2, 3, 4]);
         let pulled = pull_back(&index, &operand, &[4, 6]).unwrap();
-        let (at, direct) = (places(&index), places(&operand));
-        for (k, &place) in at.iter().enumerate() {
-            assert_eq!(places(&pulled)[place as usize], direct[k]);
+        let (positions, direct) = (offsets(&index), offsets(&operand));
+        for (k, &position) in positions.iter().enumerate() {
+            assert_eq!(offsets(&pulled)[position as usize], direct[k]);
         }
     }
 }

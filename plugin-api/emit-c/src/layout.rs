@@ -90,22 +90,22 @@ pub fn border(ir: &RegionIr<'_>, op: &Op<'_>) -> Vec<(i64, i64)> {
     let out = ir.shape(op.outputs[0]);
     let weight = ir.shape(op.inputs[1]);
     let (strides, dilation) = (op.attrs().per_axis("strides", axes, 1), op.attrs().per_axis("dilation", axes, 1));
-    for (i, (before, _)) in op.attrs().padding(axes).into_iter().enumerate() {
+    for (i, (pad_before, _)) in op.attrs().padding(axes).into_iter().enumerate() {
         let d = layout.spatial[i];
         let kernel = weight[layout.kernel[i]];
         border[d] = if op.name.ends_with("conv2d_transpose") {
-            let mut required = (0, 0);
+            let mut padding = (0, 0);
             for r in 0..strides[i] {
-                let r = residue(r, out[d], kernel, strides[i], dilation[i], before);
+                let r = residue(r, out[d], kernel, strides[i], dilation[i], pad_before);
                 let first_read = r.start - r.back * (r.taps - 1).max(0);
                 let last_read = r.start + r.outputs - 1;
-                required = (required.0.max(-first_read), required.1.max(last_read - (data[d] - 1)));
+                padding = (padding.0.max(-first_read), padding.1.max(last_read - (data[d] - 1)));
             }
-            required
+            padding
         } else {
             // The border after the data extends only to the end of the last window.
-            let last_read = (out[d] - 1) * strides[i] + (kernel - 1) * dilation[i] - before;
-            (before, (last_read - (data[d] - 1)).max(0))
+            let last_read = (out[d] - 1) * strides[i] + (kernel - 1) * dilation[i] - pad_before;
+            (pad_before, (last_read - (data[d] - 1)).max(0))
         };
     }
     border

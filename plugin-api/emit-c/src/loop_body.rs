@@ -139,15 +139,15 @@ impl LoopBody {
         loads.chain(self.stores.iter().map(|s| &s.view.strides[..])).collect()
     }
 
-    /// Merges adjacent dimensions of the index space that are contiguous in all tensors and in `others`, given as
-    /// strides. `parts` divides the dimensions into runs of these lengths; dimensions of different runs are not merged,
-    /// and an empty run becomes one dimension of size 1. Returns the merged body, the merged strides of `others`, and
-    /// the number of dimensions in each run.
-    pub fn collapse(&self, others: &[&[i64]], parts: &[usize]) -> (LoopBody, Vec<Vec<i64>>, Vec<usize>) {
+    /// Merges adjacent dimensions of the index space that are contiguous in all tensors and in `other_strides`, given
+    /// as strides. `run_lengths` divides the dimensions into runs of these lengths; dimensions of different runs are
+    /// not merged, and an empty run becomes one dimension of size 1. Returns the merged body, the merged strides of
+    /// `other_strides`, and the number of dimensions in each run.
+    pub fn collapse(&self, other_strides: &[&[i64]], run_lengths: &[usize]) -> (LoopBody, Vec<Vec<i64>>, Vec<usize>) {
         let mut all = self.strides();
-        all.extend(others);
+        all.extend(other_strides);
         let (mut groups, mut lengths, mut start) = (Vec::new(), Vec::new(), 0);
-        for &len in parts {
+        for &len in run_lengths {
             let run: Vec<&[i64]> = all.iter().map(|strides| &strides[start..start + len]).collect();
             let mut merged = collapse(&self.domain[start..start + len], &run);
             merged.iter_mut().flatten().for_each(|d| *d += start);
@@ -158,16 +158,17 @@ impl LoopBody {
             groups.extend(merged);
             start += len;
         }
-        let inner = |strides: &[i64]| groups.iter().map(|g| g.last().map_or(0, |&d| strides[d])).collect::<Vec<i64>>();
-        let others = others.iter().map(|strides| inner(strides)).collect();
+        let innermost =
+            |strides: &[i64]| groups.iter().map(|g| g.last().map_or(0, |&d| strides[d])).collect::<Vec<i64>>();
+        let other_strides = other_strides.iter().map(|strides| innermost(strides)).collect();
         let mut body = self.clone();
         body.domain = groups.iter().map(|g| g.iter().map(|&d| self.domain[d]).product()).collect();
         let domain = body.domain.clone();
         for view in body.views_mut() {
-            view.strides = inner(&view.strides);
+            view.strides = innermost(&view.strides);
             view.shape.clone_from(&domain);
         }
-        (body, others, lengths)
+        (body, other_strides, lengths)
     }
 
     /// Returns all memory that the body reads or writes, with the element type of the access.

@@ -23,17 +23,17 @@ pub fn lower<'p, 'a>(
 ) -> Result<Lowering<'p, 'a>, String> {
     let mut lowering = Lowering::new(ir, grouping, symbol, form, externals);
     for group in 0..grouping.groups.len() {
-        let before = lowering.phases.len();
+        let first_phase = lowering.phases.len();
         lowering.group(group)?;
-        if let Some(last) = lowering.phases[before..].last_mut() {
+        if let Some(last) = lowering.phases[first_phase..].last_mut() {
             last.group = Some(group);
         }
     }
     for (i, &value) in ir.outputs.iter().enumerate() {
-        let from = lowering.resolve(value)?;
-        if from.place != Place::Output(i) {
-            let to = Storage::new(Place::Output(i), View::dense(ir.shape(value)));
-            lowering.copy(&from, &to, ir.val(value).dtype, "result")?;
+        let source = lowering.resolve(value)?;
+        if source.place != Place::Output(i) {
+            let output = Storage::new(Place::Output(i), View::dense(ir.shape(value)));
+            lowering.copy(&source, &output, ir.val(value).dtype, "result")?;
         }
     }
     Ok(lowering)
@@ -41,21 +41,21 @@ pub fn lower<'p, 'a>(
 
 impl Lowering<'_, '_> {
     /// Lowers one group.
-    fn group(&mut self, number: usize) -> Result<(), String> {
+    fn group(&mut self, group_index: usize) -> Result<(), String> {
         let grouping = self.grouping;
-        let group = &grouping.groups[number];
+        let group = &grouping.groups[group_index];
         let mut comment: Vec<String> = group.anchor.iter().map(|&op| self.describe(op)).collect();
         comment.extend(group.members.iter().map(|&op| self.describe(op)));
         match group.anchor {
             None => {
-                let (body, _) = self.loop_body(number, None)?;
+                let (body, _) = self.loop_body(group_index, None)?;
                 self.map(&body, comment)
             }
             Some(anchor) if self.externals.contains(self.ir.get(anchor).name) => self.external(anchor, comment),
             Some(anchor) if anchors::program_anchor(self.ir.get(anchor).name) == Some(Anchor::Concatenate) => {
                 self.concatenate(anchor, comment)
             }
-            Some(anchor) => self.anchor(number, anchor, comment),
+            Some(anchor) => self.anchor(group_index, anchor, comment),
         }
     }
 
@@ -82,20 +82,20 @@ impl Lowering<'_, '_> {
     /// for example as operands of a longer concatenation.
     fn adjacent(&mut self, id: OpId, axis: usize) -> Result<Option<Storage>, String> {
         let op = self.ir.get(id);
-        let taken = self.ir.outputs.contains(&op.outputs[0]) || self.storage.contains_key(&op.outputs[0]);
-        if self.machine().is_none() || op.name != "concatenate" || taken {
+        let is_stored = self.ir.outputs.contains(&op.outputs[0]) || self.storage.contains_key(&op.outputs[0]);
+        if self.machine().is_none() || op.name != "concatenate" || is_stored {
             return Ok(None);
         }
-        let parts = op.inputs.iter().map(|&input| self.resolve(input)).collect::<Result<Vec<Storage>, String>>()?;
-        let first = &parts[0];
+        let operands = op.inputs.iter().map(|&input| self.resolve(input)).collect::<Result<Vec<Storage>, String>>()?;
+        let first = &operands[0];
         let (stride, mut end) = (first.view.strides[axis], first.view.offset);
-        for part in &parts {
-            let sides = (0..part.view.shape.len())
-                .all(|d| part.view.strides[d] == first.view.strides[d] || (d != axis && part.view.shape[d] == 1));
-            if part.place != first.place || !sides || part.view.offset != end {
+        for operand in &operands {
+            let same_layout = (0..operand.view.shape.len())
+                .all(|d| operand.view.strides[d] == first.view.strides[d] || (d != axis && operand.view.shape[d] == 1));
+            if operand.place != first.place || !same_layout || operand.view.offset != end {
                 return Ok(None);
             }
-            end += stride * part.view.shape[axis];
+            end += stride * operand.view.shape[axis];
         }
         let view = View { shape: self.ir.shape(op.outputs[0]).to_vec(), ..first.view.clone() };
         Ok(Some(Storage::new(first.place, view)))
@@ -117,25 +117,25 @@ impl Lowering<'_, '_> {
         } else {
             (0..rank).collect()
         };
-        let to = self
+        let destination = self
             .place_for(result, &order, &comment[0], |_| true)
             .ok_or("expected storage for the result of a concatenation, found none")?;
         let dtype = self.ir.val(result).dtype;
-        let mut before = 0;
+        let mut start = 0;
         let stacked = op.name == "stack";
         for &input in &op.inputs {
             let size = if stacked { 1 } else { self.ir.shape(input)[axis] };
-            let mut view = to.view.slice(axis, before, 1, size);
+            let mut view = destination.view.slice(axis, start, 1, size);
             if stacked {
                 view.shape.remove(axis);
                 view.strides.remove(axis);
             }
-            let part = Storage::new(to.place, view);
-            let from = self.resolve(input)?;
-            if from.place != part.place || from.view != part.view {
-                self.copy(&from, &part, dtype, &comment[0])?;
+            let slice = Storage::new(destination.place, view);
+            let source = self.resolve(input)?;
+            if source.place != slice.place || source.view != slice.view {
+                self.copy(&source, &slice, dtype, &comment[0])?;
             }
-            before += size;
+            start += size;
         }
         Ok(())
     }

@@ -57,8 +57,8 @@ impl Phase {
         for store in &body.stores {
             for load in &body.loads {
                 let (Place::Work(result), Place::Work(operand)) = (store.place, load.place) else { continue };
-                let same = |view: &View| same_places(view, &store.view);
-                let aligned = body.loads.iter().filter(|l| l.place == load.place).all(|l| same(&l.view));
+                let is_same = |view: &View| same_places(view, &store.view);
+                let aligned = body.loads.iter().filter(|l| l.place == load.place).all(|l| is_same(&l.view));
                 if result != operand && aligned && load.dtype.size() == store.dtype.size() {
                     self.in_place.insert((result, operand));
                 }
@@ -163,19 +163,19 @@ impl<'p, 'a> Lowering<'p, 'a> {
         if let Some(machine) = self.machine() {
             return self.program_pointer(place, ty, qualifier, machine.vectors);
         }
-        let from = match place {
+        let source = match place {
             Place::Input(i) => format!("args->in[{i}]"),
             Place::Output(i) => format!("args->out[{i}]"),
             Place::Constant(i) => format!("args->constants[{i}]"),
             Place::Packed(i) => format!("(const void *)(args->packed + {}_at_p{i})", self.symbol),
             Place::Work(i) => format!("(void *)(args->work + {}_at_w{i})", self.symbol),
         };
-        format!("    {qualifier}{ty} *restrict {place} = {from};\n")
+        format!("    {qualifier}{ty} *restrict {place} = {source};\n")
     }
 
     fn program_pointer(&self, place: Place, ty: &str, qualifier: &str, restrict: bool) -> String {
         let symbol = self.symbol;
-        let from = match place {
+        let source = match place {
             Place::Input(i) => format!("args->in[{i}]"),
             Place::Output(i) => format!("args->out[{i}]"),
             Place::Constant(i) => format!("{symbol}_k{i}"),
@@ -183,15 +183,15 @@ impl<'p, 'a> Lowering<'p, 'a> {
             Place::Work(i) => format!("(void *)(args->work + {symbol}_at_w{i})"),
         };
         let restrict = if restrict { "restrict " } else { "" };
-        format!("    {qualifier}{ty} *{restrict}{place} = {from};\n")
+        format!("    {qualifier}{ty} *{restrict}{place} = {source};\n")
     }
 
     /// Formats all pointer declarations of a loop body.
     pub fn pointers(&self, body: &LoopBody) -> String {
         let mut text = String::new();
         for (place, dtype) in body.places() {
-            let written = body.stores.iter().any(|s| s.place == place);
-            text.push_str(&self.pointer(place, dtype, if written { "" } else { "const " }));
+            let is_written = body.stores.iter().any(|s| s.place == place);
+            text.push_str(&self.pointer(place, dtype, if is_written { "" } else { "const " }));
         }
         text
     }
@@ -222,8 +222,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
     /// Adds a buffer to the workspace and returns its index.
     pub fn buffer(&mut self, elements: i64, dtype: DType, comment: String) -> usize {
         // Vector code may read, but never writes, up to one vector past the end.
-        let slack = if self.form == Form::Tasks { 64 } else { 0 };
-        let bytes = elements * dtype.size() as i64 + slack;
+        let padding = if self.form == Form::Tasks { 64 } else { 0 };
+        let bytes = elements * dtype.size() as i64 + padding;
         self.buffers.push(Buffer { bytes, comment });
         self.buffers.len() - 1
     }
@@ -231,23 +231,23 @@ impl<'p, 'a> Lowering<'p, 'a> {
     /// Returns the storage of a value, copying the value if a view operator cannot be expressed as a strided view.
     pub fn resolve(&mut self, value: Val) -> Result<Storage, String> {
         let mut chain = Vec::new();
-        let mut at = value;
+        let mut current = value;
         let mut storage = loop {
-            if let Some(storage) = self.storage.get(&at) {
+            if let Some(storage) = self.storage.get(&current) {
                 break storage.clone();
             }
-            let dense = View::dense(self.ir.shape(at));
-            match self.ir.val(at).def {
+            let dense = View::dense(self.ir.shape(current));
+            match self.ir.val(current).def {
                 Def::Input(i) => break Storage::new(Place::Input(i), dense),
                 Def::Constant(i) => break Storage::new(Place::Constant(i), dense),
                 Def::Op(op, k) if is_view_op(self.ir.get(op).name) => {
-                    chain.push((op, k, at));
-                    at = self.ir.get(op).inputs[0];
+                    chain.push((op, k, current));
+                    current = self.ir.get(op).inputs[0];
                 }
                 Def::Op(op, _) => return Err(format!("{} is used before it is computed", self.ir.get(op).name)),
             }
         };
-        for (id, k, to) in chain.into_iter().rev() {
+        for (id, k, value) in chain.into_iter().rev() {
             let op = self.ir.get(id);
             storage = match view_through(self.ir, op, k, &storage.view) {
                 Some(view) => {
@@ -266,35 +266,35 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 }
                 None => {
                     let shape = storage.view.shape.clone();
-                    let dense = self.dense_copy(&storage, self.ir.val(to).dtype, &self.describe(id))?;
+                    let dense = self.dense_copy(&storage, self.ir.val(value).dtype, &self.describe(id))?;
                     let view = view_through(self.ir, op, k, &View::dense(&shape));
                     let view =
                         view.ok_or_else(|| format!("{}: the shapes of input and output do not match", op.name))?;
                     Storage::new(dense.place, view)
                 }
             };
-            self.storage.insert(to, storage.clone());
+            self.storage.insert(value, storage.clone());
         }
         Ok(storage)
     }
 
     /// Emits a row-major copy in the workspace.
-    pub fn dense_copy(&mut self, from: &Storage, dtype: DType, comment: &str) -> Result<Storage, String> {
-        let order: Vec<usize> = (0..from.view.shape.len()).collect();
-        let to = self.allocate(&from.view.shape, &order, &[], dtype, comment);
-        self.copy(from, &to, dtype, comment)?;
-        Ok(to)
+    pub fn dense_copy(&mut self, source: &Storage, dtype: DType, comment: &str) -> Result<Storage, String> {
+        let order: Vec<usize> = (0..source.view.shape.len()).collect();
+        let destination = self.allocate(&source.view.shape, &order, &[], dtype, comment);
+        self.copy(source, &destination, dtype, comment)?;
+        Ok(destination)
     }
 
     /// Emits a phase that copies a tensor.
-    pub fn copy(&mut self, from: &Storage, to: &Storage, dtype: DType, comment: &str) -> Result<(), String> {
+    pub fn copy(&mut self, source: &Storage, destination: &Storage, dtype: DType, comment: &str) -> Result<(), String> {
         // A float16 is copied as a bit pattern, without conversion.
         let dtype = if dtype == DType::F16 { DType::U16 } else { dtype };
         let body = LoopBody {
-            domain: to.view.shape.clone(),
-            loads: vec![Load { name: "x".into(), place: from.place, view: from.view.clone(), dtype }],
+            domain: destination.view.shape.clone(),
+            loads: vec![Load { name: "x".into(), place: source.place, view: source.view.clone(), dtype }],
             lines: Vec::new(),
-            stores: vec![Store { value: "x".into(), place: to.place, view: to.view.clone(), dtype }],
+            stores: vec![Store { value: "x".into(), place: destination.place, view: destination.view.clone(), dtype }],
             acc: None,
         };
         self.map(&body, vec![format!("copy to another layout, for {comment}")])
@@ -341,20 +341,23 @@ impl<'p, 'a> Lowering<'p, 'a> {
             return Ok(storage);
         }
         let innermost = storage.view.strides[channel] == 1 || storage.view.shape[channel] == 1;
-        let wide = border.iter().zip(&storage.border).all(|(want, have)| want.0 <= have.0 && want.1 <= have.1);
+        let has_border = border
+            .iter()
+            .zip(&storage.border)
+            .all(|(required, existing)| required.0 <= existing.0 && required.1 <= existing.1);
         let bordered = border.iter().any(|&b| b != (0, 0));
         // Only buffers in the workspace may be read past the end.
         let readable = !past_the_end || matches!(storage.place, Place::Work(_));
-        if innermost && (wide || !bordered) && readable {
+        if innermost && (has_border || !bordered) && readable {
             return Ok(storage);
         }
         let mut order: Vec<usize> = (0..storage.view.shape.len()).filter(|&d| d != channel).collect();
         order.push(channel);
         let dtype = self.ir.val(value).dtype;
         let shape = storage.view.shape.clone();
-        let to = self.allocate(&shape, &order, border, dtype, comment);
-        self.copy(&storage, &to, dtype, comment)?;
-        Ok(to)
+        let destination = self.allocate(&shape, &order, border, dtype, comment);
+        self.copy(&storage, &destination, dtype, comment)?;
+        Ok(destination)
     }
 
     /// Returns the widest zero border that the users of a value need, per dimension.
@@ -367,12 +370,12 @@ impl<'p, 'a> Lowering<'p, 'a> {
         // Values to visit, each with a map from its dimensions to the dimensions of `value`.
         let mut worklist = vec![(value, (0..rank).collect::<Vec<usize>>())];
         let mut budget = 64;
-        while let Some((at, dims)) = worklist.pop() {
+        while let Some((value, dims)) = worklist.pop() {
             budget -= 1;
             if budget == 0 {
                 break;
             }
-            for &user in &self.ir.val(at).users {
+            for &user in &self.ir.val(value).users {
                 let op = self.ir.get(user);
                 match op.name {
                     "transpose" => {
@@ -380,10 +383,10 @@ impl<'p, 'a> Lowering<'p, 'a> {
                         worklist.push((op.outputs[0], axes.iter().map(|&a| dims[a]).collect()));
                     }
                     "concatenate" => worklist.push((op.outputs[0], dims.clone())),
-                    _ if op.inputs[0] == at => {
-                        for (d, want) in layout::border(self.ir, op).into_iter().enumerate() {
+                    _ if op.inputs[0] == value => {
+                        for (d, required) in layout::border(self.ir, op).into_iter().enumerate() {
                             let have = &mut border[dims[d]];
-                            *have = (have.0.max(want.0), have.1.max(want.1));
+                            *have = (have.0.max(required.0), have.1.max(required.1));
                         }
                     }
                     _ => {}
@@ -396,11 +399,11 @@ impl<'p, 'a> Lowering<'p, 'a> {
     /// Returns true if a value is used outside the group, directly or through view operators.
     fn escapes(&self, value: Val, group: usize) -> bool {
         let mut worklist = vec![value];
-        while let Some(at) = worklist.pop() {
-            if self.ir.outputs.contains(&at) {
+        while let Some(value) = worklist.pop() {
+            if self.ir.outputs.contains(&value) {
                 return true;
             }
-            for &user in &self.ir.val(at).users {
+            for &user in &self.ir.val(value).users {
                 let op = self.ir.get(user);
                 if is_view_op(op.name) {
                     worklist.extend(&op.outputs);
@@ -457,56 +460,56 @@ impl<'p, 'a> Lowering<'p, 'a> {
     fn slice_of_concatenation(&mut self, value: Val, order: &[usize], comment: &str) -> Option<Storage> {
         // Nested concatenations, from the innermost to the outermost.
         let mut path = Vec::new();
-        let mut at = value;
+        let mut current = value;
         let policy = self.concatenations();
         if policy == Concatenation::Copied {
             return None;
         }
-        let joins = |user: &&OpId| self.ir.get(**user).name == "concatenate";
+        let is_concatenation = |user: &&OpId| self.ir.get(**user).name == "concatenate";
         while let Some(&user) = match policy {
-            Concatenation::Last => self.ir.val(at).users.iter().rev().find(joins),
-            _ => self.ir.val(at).users.iter().find(joins),
+            Concatenation::Last => self.ir.val(current).users.iter().rev().find(is_concatenation),
+            _ => self.ir.val(current).users.iter().find(is_concatenation),
         } {
             let op = self.ir.get(user);
             if self.ir.outputs.contains(&op.outputs[0]) || path.len() > 256 {
                 break;
             }
-            path.push((user, at));
-            at = op.outputs[0];
+            path.push((user, current));
+            current = op.outputs[0];
         }
         if path.is_empty() {
             return None;
         }
-        let dtype = self.ir.val(at).dtype;
-        let mut storage = match self.storage.get(&at) {
+        let dtype = self.ir.val(current).dtype;
+        let mut storage = match self.storage.get(&current) {
             Some(storage) => storage.clone(),
             None => {
-                let shape = self.ir.shape(at).to_vec();
+                let shape = self.ir.shape(current).to_vec();
                 let order = row_major_if_equal(&shape, order);
-                let border = self.required_border(at);
+                let border = self.required_border(current);
                 let storage = self.allocate(&shape, &order, &border, dtype, comment);
-                self.storage.insert(at, storage.clone());
+                self.storage.insert(current, storage.clone());
                 storage
             }
         };
-        for (concatenation, part) in path.into_iter().rev() {
+        for (concatenation, operand) in path.into_iter().rev() {
             let op = self.ir.get(concatenation);
             let rank = storage.view.shape.len();
             let axis = axis(op, 0, rank).ok()?;
-            let mut before = 0;
+            let mut start = 0;
             for &input in &op.inputs {
-                if input == part {
+                if input == operand {
                     break;
                 }
-                before += self.ir.shape(input)[axis];
+                start += self.ir.shape(input)[axis];
             }
-            let size = self.ir.shape(part)[axis];
+            let size = self.ir.shape(operand)[axis];
             let mut border = storage.border.clone();
             if storage.border[axis] != (0, 0) {
                 border[axis] = (0, 0);
             }
-            storage = Storage { place: storage.place, view: storage.view.slice(axis, before, 1, size), border };
-            self.storage.entry(part).or_insert_with(|| storage.clone());
+            storage = Storage { place: storage.place, view: storage.view.slice(axis, start, 1, size), border };
+            self.storage.entry(operand).or_insert_with(|| storage.clone());
         }
         // A value that occurs twice in the concatenation is computed in place at its first occurrence.
         Some(storage)
@@ -515,20 +518,20 @@ impl<'p, 'a> Lowering<'p, 'a> {
     /// Builds the loop body of a group, resolves its operands and chooses the storage of its results. `order` is the
     /// memory order of the dimensions of the results; the default is the order of the operand that is broadcast along
     /// the fewest dimensions. Returns the body and the order.
-    pub fn loop_body(&mut self, number: usize, order: Option<&[usize]>) -> Result<(LoopBody, Vec<usize>), String> {
+    pub fn loop_body(&mut self, group_index: usize, order: Option<&[usize]>) -> Result<(LoopBody, Vec<usize>), String> {
         let grouping: &'p Grouping = self.grouping;
-        let group = &grouping.groups[number];
+        let group = &grouping.groups[group_index];
         let mut body = LoopBody { domain: group.domain.clone(), ..LoopBody::default() };
         let mut names: BTreeMap<Val, String> = BTreeMap::new();
-        let mut loaded: BTreeMap<(Val, Vec<i64>, i64), String> = BTreeMap::new();
+        let mut loaded_names: BTreeMap<(Val, Vec<i64>, i64), String> = BTreeMap::new();
         let mut preferred: Option<(usize, Vec<usize>)> = None;
         if let Some(anchor) = group.anchor {
             let result = self.ir.get(anchor).outputs[0];
-            let half = self.ir.val(result).dtype == DType::F16;
-            if half {
+            let is_half = self.ir.val(result).dtype == DType::F16;
+            if is_half {
                 body.lines.push("const float rounded = byoc_round_half(acc);".into());
             }
-            names.insert(result, if half { "rounded" } else { "acc" }.into());
+            names.insert(result, if is_half { "rounded" } else { "acc" }.into());
             body.acc = Some("acc".into());
         }
         for &member in &group.members {
@@ -554,27 +557,27 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     continue;
                 }
                 let storage = self.resolve(input)?;
-                let wide = operand_view(self.ir, op, i, &storage.view)
+                let broadcast_view = operand_view(self.ir, op, i, &storage.view)
                     .ok_or_else(|| format!("{}: operand {i} does not broadcast", op.name))?;
                 let dtype = self.ir.val(input).dtype;
-                let (place, view) = match pull_back(&index, &wide, &group.domain) {
+                let (place, view) = match pull_back(&index, &broadcast_view, &group.domain) {
                     Some(view) => (storage.place, view),
                     None => {
                         // A copy in the layout of the domain is always readable as a strided view.
                         let dense: Vec<usize> = (0..group.domain.len()).collect();
-                        let to = self.allocate(&group.domain, &dense, &[], dtype, &self.describe(member));
-                        let from = Storage::new(storage.place, wide);
-                        let target = Storage::new(to.place, index.clone());
-                        self.copy(&from, &target, dtype, &self.describe(member))?;
-                        (to.place, to.view)
+                        let destination = self.allocate(&group.domain, &dense, &[], dtype, &self.describe(member));
+                        let source = Storage::new(storage.place, broadcast_view);
+                        let target = Storage::new(destination.place, index.clone());
+                        self.copy(&source, &target, dtype, &self.describe(member))?;
+                        (destination.place, destination.view)
                     }
                 };
                 let distinct = view.strides.iter().zip(&view.shape).filter(|(s, d)| **s != 0 || **d == 1).count();
-                if preferred.as_ref().is_none_or(|(best, _)| distinct > *best) {
+                if preferred.as_ref().is_none_or(|(best_count, _)| distinct > *best_count) {
                     preferred = Some((distinct, memory_order(&view)));
                 }
                 let key = (input, view.strides.clone(), view.offset);
-                let name = loaded.entry(key).or_insert_with(|| {
+                let name = loaded_names.entry(key).or_insert_with(|| {
                     let name = format!("x{}", body.loads.len());
                     body.loads.push(Load { name: name.clone(), place, view, dtype });
                     name
@@ -604,7 +607,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
             (None, None) => dense,
         };
         for (value, name) in &names {
-            if !self.escapes(*value, number) {
+            if !self.escapes(*value, group_index) {
                 continue;
             }
             let index = &group.index[value];
@@ -651,23 +654,26 @@ impl<'p, 'a> Lowering<'p, 'a> {
         }
         let mut columns: Vec<(&str, DType, Vec<u8>)> = Vec::new();
         if let Some(Rescale::Float(_)) = by.first() {
-            let ratios = by.iter().flat_map(|by| if let Rescale::Float(x) = by { x.to_le_bytes() } else { [0; 4] });
-            columns.push(("ratios of scales", DType::F32, ratios.collect()));
+            let ratio_bytes =
+                by.iter().flat_map(|rescale| if let Rescale::Float(x) = rescale { x.to_le_bytes() } else { [0; 4] });
+            columns.push(("ratios of scales", DType::F32, ratio_bytes.collect()));
         } else {
             let part = |get: fn(&Rescale) -> i32| by.iter().flat_map(|by| get(by).to_le_bytes()).collect();
-            let multiplier = |by: &Rescale| if let Rescale::Fixed { multiplier, .. } = by { *multiplier } else { 0 };
-            let shift = |by: &Rescale| if let Rescale::Fixed { shift, .. } = by { *shift } else { 1 };
+            let multiplier =
+                |rescale: &Rescale| if let Rescale::Fixed { multiplier, .. } = rescale { *multiplier } else { 0 };
+            let shift = |rescale: &Rescale| if let Rescale::Fixed { shift, .. } = rescale { *shift } else { 1 };
             columns.push(("multipliers of a requantization", DType::I32, part(multiplier)));
             columns.push(("shifts of a requantization", DType::I32, part(shift)));
         }
         let axis = axis(op, -1, index.shape.len())?;
         let mut strides = vec![0; index.shape.len()];
         strides[axis] = 1;
-        let along = View { shape: index.shape.clone(), strides, offset: 0 };
+        let axis_view = View { shape: index.shape.clone(), strides, offset: 0 };
         let mut names = Vec::new();
         for (comment, dtype, bytes) in columns {
             let array = self.constant_array(ConstantArray { dtype, bytes, comment: comment.to_owned() });
-            let view = pull_back(index, &along, domain).ok_or("qnn.requantize: the axis of the scales was reshaped")?;
+            let view =
+                pull_back(index, &axis_view, domain).ok_or("qnn.requantize: the axis of the scales was reshaped")?;
             let name = format!("x{}", body.loads.len());
             body.loads.push(Load { name: name.clone(), place: Place::Packed(array), view, dtype });
             names.push(name);
@@ -705,14 +711,14 @@ impl<'p, 'a> Lowering<'p, 'a> {
 
     /// Returns the C literal of a constant with one element; `None` for any other value.
     fn scalar(&self, value: Val) -> Option<String> {
-        let mut at = value;
-        while let Some(op) = self.ir.producer(at) {
+        let mut current = value;
+        while let Some(op) = self.ir.producer(current) {
             if !is_view_op(self.ir.get(op).name) {
                 return None;
             }
-            at = self.ir.get(op).inputs[0];
+            current = self.ir.get(op).inputs[0];
         }
-        let (_, constant) = self.ir.constant(at)?;
+        let (_, constant) = self.ir.constant(current)?;
         if constant.shape().iter().product::<usize>() != 1 {
             return None;
         }
@@ -730,8 +736,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
 
 /// Returns row-major order if `order` differs from it only in the position of dimensions of size 1, otherwise `order`.
 fn row_major_if_equal(shape: &[i64], order: &[usize]) -> Vec<usize> {
-    let real: Vec<usize> = order.iter().copied().filter(|&d| shape[d] != 1).collect();
-    if real.windows(2).all(|w| w[0] < w[1]) { (0..shape.len()).collect() } else { order.to_vec() }
+    let ordered_dims: Vec<usize> = order.iter().copied().filter(|&d| shape[d] != 1).collect();
+    if ordered_dims.windows(2).all(|w| w[0] < w[1]) { (0..shape.len()).collect() } else { order.to_vec() }
 }
 
 /// Returns the strides of a buffer with its dimensions in `order` and a border.

@@ -16,7 +16,7 @@ impl Lowering<'_, '_> {
         body: LoopBody,
         comment: Vec<String>,
         tensors: &[(&Storage, DType)],
-        first: impl Fn(&[String]) -> String,
+        first_element: impl Fn(&[String]) -> String,
     ) {
         // Declares tensors that are read at computed indices by loading their first element into an unused variable,
         // which the C compiler removes.
@@ -28,11 +28,11 @@ impl Lowering<'_, '_> {
         }
         let silence: String = (0..tensors.len()).map(|i| format!("(void)unused{i};")).collect::<Vec<_>>().join(" ");
         body.lines.push(silence);
-        self.points(&body, comment, first);
+        self.points(&body, comment, first_element);
     }
 
     /// Lowers `take` and `gather`.
-    pub fn gather(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+    pub fn gather(&mut self, group_index: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let ir = self.ir;
         let op = ir.get(id);
         let data = self.resolve(op.inputs[0])?;
@@ -40,7 +40,7 @@ impl Lowering<'_, '_> {
         let (data_type, index_type) = (ir.val(op.inputs[0]).dtype, ir.val(op.inputs[1]).dtype);
         let rank = data.view.shape.len();
         let order: Vec<usize> = (0..ir.shape(op.outputs[0]).len()).collect();
-        let (body, _) = self.loop_body(number, Some(&order))?;
+        let (body, _) = self.loop_body(group_index, Some(&order))?;
         let ty = value_type(data_type).ok_or("unsupported element type")?;
         let axis = op.attrs().ints("axis").map(|_| axis(op, 0, rank)).transpose()?;
         let is_take = op.name == "take";
@@ -57,38 +57,38 @@ impl Lowering<'_, '_> {
         let axis = axis.unwrap_or(0);
         let size = data.view.shape[axis];
         let index_rank = indices.view.shape.len();
-        let wrap = op.attrs().text("mode") == "wrap";
-        let first = |vars: &[String]| {
+        let wraps = op.attrs().text("mode") == "wrap";
+        let first_element = |vars: &[String]| {
             let index_vars = if is_take { vars[axis..axis + index_rank].to_vec() } else { vars.to_vec() };
-            let mut at = if is_take {
-                let mut at = vars[..axis].to_vec();
-                at.push("index".into());
-                at.extend_from_slice(&vars[axis + index_rank..]);
-                at
+            let mut index = if is_take {
+                let mut index = vars[..axis].to_vec();
+                index.push("index".into());
+                index.extend_from_slice(&vars[axis + index_rank..]);
+                index
             } else {
                 vars.to_vec()
             };
-            at[axis] = "index".into();
+            index[axis] = "index".into();
             let mut text = String::new();
             let _ =
                 writeln!(text, "int64_t index = (int64_t){}[{}];", indices.place, address(&indices.view, &index_vars));
             if !is_take {
                 let _ = writeln!(text, "index = index < 0 ? index + {size} : index;");
-            } else if wrap {
+            } else if wraps {
                 let _ = writeln!(text, "index = (index % {size} + {size}) % {size};");
             }
             // Out-of-range indices are clamped.
             let _ = writeln!(text, "index = index < 0 ? 0 : index >= {size} ? {size} - 1 : index;\n(void)index;");
-            let element = format!("{}[{}]", data.place, address(&data.view, &at));
+            let element = format!("{}[{}]", data.place, address(&data.view, &index));
             let _ = writeln!(text, "const {ty} acc = {};", loaded(data_type, &element));
             text
         };
-        self.gather_points(body, comment, &[(&data, data_type), (&indices, index_type)], first);
+        self.gather_points(body, comment, &[(&data, data_type), (&indices, index_type)], first_element);
         Ok(())
     }
 
     /// Lowers `nn.pad`.
-    pub fn pad(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+    pub fn pad(&mut self, group_index: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let ir = self.ir;
         let op = ir.get(id);
         let data = self.resolve(op.inputs[0])?;
@@ -96,7 +96,7 @@ impl Lowering<'_, '_> {
         let shape = ir.shape(op.inputs[0]).to_vec();
         let widths = pad_widths(op);
         let order = memory_order(&data.view);
-        let (body, _) = self.loop_body(number, Some(&order))?;
+        let (body, _) = self.loop_body(group_index, Some(&order))?;
         let body = body.permute(&order);
         let view = data.view.permute(&order);
         let value = match op.inputs.get(1) {
@@ -105,14 +105,14 @@ impl Lowering<'_, '_> {
         };
         let mode = op.attrs().text("pad_mode").to_owned();
         let ty = value_type(dtype).ok_or("unsupported element type")?;
-        let first = |vars: &[String]| {
+        let first_element = |vars: &[String]| {
             let mut text = String::new();
-            let (mut inside, mut at) = (Vec::new(), Vec::new());
+            let (mut conditions, mut index) = (Vec::new(), Vec::new());
             for (k, &d) in order.iter().enumerate() {
                 let (before, after) = widths.get(d).copied().unwrap_or((0, 0));
                 let size = shape[d];
                 if before == 0 && after == 0 {
-                    at.push(vars[k].clone());
+                    index.push(vars[k].clone());
                     continue;
                 }
                 let _ = writeln!(text, "int64_t p{k} = {} - {before};\n(void)p{k};", vars[k]);
@@ -126,19 +126,19 @@ impl Lowering<'_, '_> {
                             "p{k} = p{k} < 0 ? -p{k} : p{k} >= {size} ? 2 * ({size} - 1) - p{k} : p{k};"
                         );
                     }
-                    _ => inside.push(format!("p{k} >= 0 && p{k} < {size}")),
+                    _ => conditions.push(format!("p{k} >= 0 && p{k} < {size}")),
                 }
-                at.push(format!("p{k}"));
+                index.push(format!("p{k}"));
             }
-            let element = loaded(dtype, &format!("{}[{}]", data.place, address(&view, &at)));
-            if inside.is_empty() {
+            let element = loaded(dtype, &format!("{}[{}]", data.place, address(&view, &index)));
+            if conditions.is_empty() {
                 let _ = writeln!(text, "const {ty} acc = {element};");
             } else {
                 let pad = match &value {
                     Some((storage, dtype)) => loaded(*dtype, &format!("{}[{}]", storage.place, storage.view.offset)),
                     None => literal(computed(dtype), op.attrs().float("pad_value", 0.0)),
                 };
-                let _ = writeln!(text, "const {ty} acc = {} ? {element} : {pad};", inside.join(" && "));
+                let _ = writeln!(text, "const {ty} acc = {} ? {element} : {pad};", conditions.join(" && "));
             }
             text
         };
@@ -146,30 +146,30 @@ impl Lowering<'_, '_> {
         if let Some((storage, dtype)) = &value {
             tensors.push((storage, *dtype));
         }
-        self.gather_points(body, comment, &tensors, first);
+        self.gather_points(body, comment, &tensors, first_element);
         Ok(())
     }
 
     /// Lowers `image.resize2d` and `nn.upsampling` with nearest or linear interpolation.
-    pub fn resize(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+    pub fn resize(&mut self, group_index: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let ir = self.ir;
         let op = ir.get(id);
         let data = self.resolve(op.inputs[0])?;
         let dtype = ir.val(op.inputs[0]).dtype;
         let rank = data.view.shape.len();
-        let last = op.attrs().text("layout").ends_with('C');
-        let (c, y, x) = if last { (rank - 1, 1, 2) } else { (1, 2, 3) };
+        let channels_last = op.attrs().text("layout").ends_with('C');
+        let (c, y, x) = if channels_last { (rank - 1, 1, 2) } else { (1, 2, 3) };
         let order = [0, y, x, c];
-        let (body, _) = self.loop_body(number, Some(&order))?;
+        let (body, _) = self.loop_body(group_index, Some(&order))?;
         let body = body.permute(&order);
         let view = data.view.permute(&order);
         let shape = ir.shape(op.inputs[0]).to_vec();
         let out = ir.shape(op.outputs[0]).to_vec();
         let upsampling = op.name == "nn.upsampling";
         let method = op.attrs().text("method").to_owned();
-        let corners = upsampling && op.attrs().flag("align_corners", false);
+        let align_corners = upsampling && op.attrs().flag("align_corners", false);
         let transformation = match op.attrs().text("coordinate_transformation_mode") {
-            _ if upsampling && corners => "align_corners",
+            _ if upsampling && align_corners => "align_corners",
             _ if upsampling => "asymmetric",
             "" => "half_pixel",
             mode => mode,
@@ -177,10 +177,12 @@ impl Lowering<'_, '_> {
         .to_owned();
         let rounding = if upsampling { String::new() } else { op.attrs().text("rounding_method").to_owned() };
         let nearest = method.starts_with("nearest");
-        let source = |o: &str, from: i64, to: i64| {
-            let ratio = format!("({from}.0f / {to}.0f)");
+        let source = |o: &str, source_size: i64, target_size: i64| {
+            let ratio = format!("({source_size}.0f / {target_size}.0f)");
             match transformation.as_str() {
-                "align_corners" if to > 1 => format!("(float){o} * ({}.0f / {}.0f)", from - 1, to - 1),
+                "align_corners" if target_size > 1 => {
+                    format!("(float){o} * ({}.0f / {}.0f)", source_size - 1, target_size - 1)
+                }
                 "align_corners" => "0.0f".to_owned(),
                 "asymmetric" => format!("(float){o} * {ratio}"),
                 _ => format!("((float){o} + 0.5f) * {ratio} - 0.5f"),
@@ -194,7 +196,7 @@ impl Lowering<'_, '_> {
             "" if transformation == "align_corners" => "floorf(s + 0.5f)",
             _ => "floorf(s)",
         };
-        let first = |vars: &[String]| {
+        let first_element = |vars: &[String]| {
             let mut text = String::new();
             for (k, d, name) in [(1, y, "y"), (2, x, "x")] {
                 let size = shape[d];
@@ -217,30 +219,30 @@ impl Lowering<'_, '_> {
                     text.push_str(&index(format!("{name}_high"), clamp(&format!("m{name}"))));
                 }
             }
-            let at = |y: &str, x: &str| {
-                let at = [vars[0].clone(), y.to_owned(), x.to_owned(), vars[3].clone()];
-                loaded(dtype, &format!("{}[{}]", data.place, address(&view, &at)))
+            let element = |y: &str, x: &str| {
+                let element = [vars[0].clone(), y.to_owned(), x.to_owned(), vars[3].clone()];
+                loaded(dtype, &format!("{}[{}]", data.place, address(&view, &element)))
             };
             if nearest {
-                let _ = writeln!(text, "const float acc = {};", at("y_low", "x_low"));
+                let _ = writeln!(text, "const float acc = {};", element("y_low", "x_low"));
             } else {
                 let _ = writeln!(
                     text,
                     "const float above = {} * (1.0f - dx) + {} * dx;",
-                    at("y_low", "x_low"),
-                    at("y_low", "x_high")
+                    element("y_low", "x_low"),
+                    element("y_low", "x_high")
                 );
                 let _ = writeln!(
                     text,
                     "const float below = {} * (1.0f - dx) + {} * dx;",
-                    at("y_high", "x_low"),
-                    at("y_high", "x_high")
+                    element("y_high", "x_low"),
+                    element("y_high", "x_high")
                 );
                 let _ = writeln!(text, "const float acc = above * (1.0f - dy) + below * dy;");
             }
             text
         };
-        self.gather_points(body, comment, &[(&data, dtype)], first);
+        self.gather_points(body, comment, &[(&data, dtype)], first_element);
         Ok(())
     }
 }
@@ -248,9 +250,9 @@ impl Lowering<'_, '_> {
 /// Reads the attribute `pad_width`: the number of elements added before and after each axis.
 fn pad_widths(op: &Op<'_>) -> Vec<(i64, i64)> {
     let list = op.node.attr("pad_width").and_then(|v| v.as_list()).unwrap_or_default();
-    let nested: Option<Vec<(i64, i64)>> =
+    let pairs: Option<Vec<(i64, i64)>> =
         list.iter().map(|pair| pair.as_ints().filter(|p| p.len() == 2).map(|p| (p[0], p[1]))).collect();
-    nested.unwrap_or_else(|| {
+    pairs.unwrap_or_else(|| {
         let flat: Vec<i64> = list.iter().filter_map(|v| v.as_int()).collect();
         flat.chunks(2).map(|p| (p[0], p.get(1).copied().unwrap_or(0))).collect()
     })

@@ -112,18 +112,18 @@ pub fn program(
     machine: Machine,
     externals: &Externals,
 ) -> Result<Program, Vec<Unsupported>> {
-    let whole = |reason: String| vec![Unsupported { operator: String::new(), sources: Vec::new(), reason }];
-    let ir = RegionIr::new(graph, constants).map_err(|error| whole(error.detail))?;
-    let refused: Vec<Unsupported> = ir.ops.iter().filter_map(|op| check(&ir, op, externals)).collect();
-    if !refused.is_empty() {
-        return Err(refused);
+    let whole_graph = |reason: String| vec![Unsupported { operator: String::new(), sources: Vec::new(), reason }];
+    let ir = RegionIr::new(graph, constants).map_err(|error| whole_graph(error.detail))?;
+    let refusals: Vec<Unsupported> = ir.ops.iter().filter_map(|op| check(&ir, op, externals)).collect();
+    if !refusals.is_empty() {
+        return Err(refusals);
     }
     let grouping = Grouping::new(&ir, true, externals);
     // In-place concatenation saves copies, but its result is live from the first operand on.
     let mut best: Option<Program> = None;
     for concatenation in [Concatenation::First, Concatenation::Last, Concatenation::Copied] {
         let form = Form::Program(machine, concatenation);
-        let lowering = lower(&ir, &grouping, symbol, form, externals).map_err(whole)?;
+        let lowering = lower(&ir, &grouping, symbol, form, externals).map_err(whole_graph)?;
         let program = assemble(&ir, &grouping, &lowering, symbol, machine);
         if best.as_ref().is_none_or(|best| program.arena < best.arena) {
             best = Some(program);
@@ -132,7 +132,7 @@ pub fn program(
             break;
         }
     }
-    best.ok_or_else(|| whole("the graph is empty".into()))
+    best.ok_or_else(|| whole_graph("the graph is empty".into()))
 }
 
 /// Plans the arena of a lowered program and collects its parts.
@@ -148,31 +148,31 @@ fn assemble(
     // An operand that dies in the phase that stores a result of equal size, element by element, passes its memory to
     // the result.
     let mut life: Vec<Option<(usize, usize)>> = vec![None; lowering.buffers.len()];
-    for (number, phase) in lowering.phases.iter().enumerate() {
+    for (phase_index, phase) in lowering.phases.iter().enumerate() {
         for &buffer in &phase.buffers {
-            life[buffer] = Some((life[buffer].map_or(number, |(first, _)| first), number));
+            life[buffer] = Some((life[buffer].map_or(phase_index, |(start, _)| start), phase_index));
         }
     }
     let mut owner: Vec<usize> = (0..lowering.buffers.len()).collect();
-    let mut given = vec![false; lowering.buffers.len()];
+    let mut reused = vec![false; lowering.buffers.len()];
     let mut aliased = vec![false; lowering.phases.len()];
-    for (number, phase) in lowering.phases.iter().enumerate() {
-        let mut taken: Vec<usize> = Vec::new();
+    for (phase_index, phase) in lowering.phases.iter().enumerate() {
+        let mut reusing_results: Vec<usize> = Vec::new();
         for &(result, operand) in &phase.in_place {
-            let dies = life[operand].is_some_and(|(_, last)| last == number);
-            let begins = life[result].is_some_and(|(first, _)| first == number);
+            let dies = life[operand].is_some_and(|(_, end)| end == phase_index);
+            let begins = life[result].is_some_and(|(start, _)| start == phase_index);
             let fits = lowering.buffers[result].bytes == lowering.buffers[operand].bytes;
             if dies
                 && begins
                 && fits
-                && !given[operand]
-                && !taken.contains(&result)
+                && !reused[operand]
+                && !reusing_results.contains(&result)
                 && !phase.unordered.contains(&operand)
             {
-                given[operand] = true;
-                taken.push(result);
+                reused[operand] = true;
+                reusing_results.push(result);
                 owner[result] = operand;
-                aliased[number] = true;
+                aliased[phase_index] = true;
             }
         }
     }
@@ -184,50 +184,50 @@ fn assemble(
         owner[buffer] = at;
     }
     let mut sizes = vec![0; lowering.buffers.len()];
-    for (buffer, &at) in owner.iter().enumerate() {
-        sizes[at] = sizes[at].max(lowering.buffers[buffer].bytes);
+    for (buffer, &owner_index) in owner.iter().enumerate() {
+        sizes[owner_index] = sizes[owner_index].max(lowering.buffers[buffer].bytes);
     }
     let touched: Vec<std::collections::BTreeSet<usize>> =
         lowering.phases.iter().map(|phase| phase.buffers.iter().map(|&b| owner[b]).collect()).collect();
     let (offsets, arena) = workspace::plan_aligned(&sizes, touched.iter(), ALIGN);
     let mut spans: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
-    for (number, buffers) in touched.iter().enumerate() {
+    for (phase_index, buffers) in touched.iter().enumerate() {
         for &buffer in buffers {
-            spans.entry(buffer).or_insert((number, number)).1 = number;
+            spans.entry(buffer).or_insert((phase_index, phase_index)).1 = phase_index;
         }
     }
-    let live = |number: usize| -> i64 {
-        spans.iter().filter(|(_, span)| span.0 <= number && number <= span.1).map(|(&b, _)| sizes[b]).sum()
+    let live = |phase_index: usize| -> i64 {
+        spans.iter().filter(|(_, span)| span.0 <= phase_index && phase_index <= span.1).map(|(&b, _)| sizes[b]).sum()
     };
 
     let mut macs: BTreeMap<usize, i64> = BTreeMap::new();
-    for (number, op) in ir.ops.iter().enumerate() {
-        if let Some(group) = grouping.of[number] {
+    for (op_index, op) in ir.ops.iter().enumerate() {
+        if let Some(group) = grouping.of[op_index] {
             *macs.entry(group).or_default() += multiply_adds(ir, op);
         }
     }
-    let mut counted: Vec<usize> = Vec::new();
+    let mut counted_groups: Vec<usize> = Vec::new();
     let steps: Vec<Step> = lowering
         .phases
         .iter()
         .enumerate()
         .filter(|(_, phase)| !phase.call.is_empty())
-        .map(|(number, phase)| {
-            let first = phase.group.filter(|group| !counted.contains(group));
-            counted.extend(first);
+        .map(|(phase_index, phase)| {
+            let first = phase.group.filter(|group| !counted_groups.contains(group));
+            counted_groups.extend(first);
             let mut code = tidy(&phase.code).replace(" BYOC_ALIGNED", "");
             code = code.lines().filter(|line| line.trim() != "BYOC_IVDEP").map(|line| format!("{line}\n")).collect();
-            if aliased[number] {
+            if aliased[phase_index] {
                 code = code.replace("*restrict ", "*");
             }
             Step {
-                name: format!("{symbol}_phase{number}"),
+                name: format!("{symbol}_phase{phase_index}"),
                 comment: phase.comment.clone(),
                 code,
                 call: phase.call.clone(),
                 macs: first.and_then(|group| macs.get(&group).copied()).unwrap_or(0),
                 stack: local_bytes(&phase.code),
-                live: live(number),
+                live: live(phase_index),
             }
         })
         .collect();
@@ -272,7 +272,7 @@ fn assemble(
 /// Returns the size in bytes of the local arrays of a function.
 fn local_bytes(code: &str) -> i64 {
     let size = |line: &str| -> Option<i64> {
-        let (head, rest) = line.trim().strip_suffix("];")?.split_once('[')?;
+        let (head, suffix) = line.trim().strip_suffix("];")?.split_once('[')?;
         let ty = head.split(' ').next()?;
         let bytes = match ty {
             "double" | "int64_t" | "uint64_t" => 8,
@@ -281,14 +281,15 @@ fn local_bytes(code: &str) -> i64 {
             "int8_t" | "uint8_t" => 1,
             _ => return None,
         };
-        Some(bytes * rest.parse::<i64>().ok()?)
+        Some(bytes * suffix.parse::<i64>().ok()?)
     };
     code.lines().filter_map(size).sum()
 }
 
 fn has_name(text: &str, name: &str) -> bool {
-    text.match_indices(name)
-        .any(|(at, _)| !text[at + name.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_'))
+    text.match_indices(name).any(|(position, _)| {
+        !text[position + name.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+    })
 }
 
 /// Returns the reason why a program cannot contain an operator; `None` if it can.
@@ -322,10 +323,10 @@ fn check(ir: &RegionIr<'_>, op: &Op<'_>, externals: &Externals) -> Option<Unsupp
     if op.name.starts_with("qnn.") && kind != Anchor::Pool {
         return None;
     }
-    let any = matches!(kind, Anchor::Gather | Anchor::Concatenate | Anchor::Pad | Anchor::Pool);
-    let found = ir.val(op.inputs[0]).dtype;
-    if !any && computed(found) != DType::F32 {
-        return refuse(format!("expected float32, found {found}"));
+    let any_dtype = matches!(kind, Anchor::Gather | Anchor::Concatenate | Anchor::Pad | Anchor::Pool);
+    let dtype = ir.val(op.inputs[0]).dtype;
+    if !any_dtype && computed(dtype) != DType::F32 {
+        return refuse(format!("expected float32, found {dtype}"));
     }
     match crate::check::check_anchor(ir, op, kind) {
         Ok(()) => None,
@@ -343,13 +344,13 @@ fn multiply_adds(ir: &RegionIr<'_>, op: &Op<'_>) -> i64 {
                 let inputs: i64 = ir.shape(op.inputs[0]).iter().product();
                 return inputs * weight[1..].iter().product::<i64>();
             }
-            let channels = op.attrs().text("kernel_layout").find('O').map_or(weight[0], |at| weight[at]);
+            let channels = op.attrs().text("kernel_layout").find('O').map_or(weight[0], |axis| weight[axis]);
             outputs * (weight.iter().product::<i64>() / channels.max(1))
         }
         Some(Anchor::MatrixProduct) => {
             let a = ir.shape(op.inputs[0]);
-            let transposed = !op.name.ends_with(".dense") && op.attrs().flag("transpose_a", false);
-            outputs * a[a.len() - if transposed { 2 } else { 1 }]
+            let transpose_a = !op.name.ends_with(".dense") && op.attrs().flag("transpose_a", false);
+            outputs * a[a.len() - if transpose_a { 2 } else { 1 }]
         }
         _ => 0,
     }

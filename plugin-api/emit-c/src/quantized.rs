@@ -41,10 +41,10 @@ pub fn zero_points(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<i64, String> {
     if !op.name.starts_with("qnn.") {
         return Ok(0);
     }
-    let of = |i: usize| op.inputs.get(i).and_then(|&v| ir.constant_ints(v));
-    let data = of(2)
+    let integers = |i: usize| op.inputs.get(i).and_then(|&v| ir.constant_ints(v));
+    let data = integers(2)
         .ok_or_else(|| format!("{}: expected a constant zero point of the data, found a runtime value", op.name))?;
-    let weight = of(3)
+    let weight = integers(3)
         .ok_or_else(|| format!("{}: expected a constant zero point of the weight, found a runtime value", op.name))?;
     if weight.iter().any(|&zero| zero != 0) {
         return Err(format!("{}: expected a zero point of 0 of the weight, found {weight:?}", op.name));
@@ -95,9 +95,9 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
             range(from)?;
             Some(format!("(float){} * {scale}", difference(from, x, zero)))
         }
-        ("qnn.requantize", [x, by @ .., from_zero, to_zero]) => {
+        ("qnn.requantize", [x, ratio_args @ .., from_zero, to_zero]) => {
             let value = difference(from, x, from_zero);
-            let scaled = match by {
+            let rescaled = match ratio_args {
                 [] => value,
                 [ratio] => {
                     let round = match rounding {
@@ -107,8 +107,12 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
                     };
                     let add = if to_zero == "0" { String::new() } else { format!(" + (float)({to_zero})") };
                     range(to)?;
-                    let real = format!("({round}{add})");
-                    return if to == DType::I32 { cast(DType::F32, to, &real) } else { Some(cast_once(to, &real)) };
+                    let float_value = format!("({round}{add})");
+                    return if to == DType::I32 {
+                        cast(DType::F32, to, &float_value)
+                    } else {
+                        Some(cast_once(to, &float_value))
+                    };
                 }
                 [multiplier, shift, ..] => {
                     let mode = match rounding {
@@ -120,7 +124,7 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
                 }
             };
             let (low, high) = range(to)?;
-            Some(format!("({})byoc_clamp({scaled}, {to_zero}, {low}, {high})", c_type(to)?))
+            Some(format!("({})byoc_clamp({rescaled}, {to_zero}, {low}, {high})", c_type(to)?))
         }
         _ => None,
     }
@@ -129,8 +133,8 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
 /// Returns the only element of a float32 constant.
 pub fn scale(ir: &RegionIr<'_>, value: Val) -> Option<f32> {
     let (_, constant) = ir.constant(value)?;
-    let one = constant.dtype() == DType::F32 && constant.shape().iter().product::<usize>() == 1;
-    one.then(|| constant.tensor().as_slice::<f32>()[0])
+    let is_scalar = constant.dtype() == DType::F32 && constant.shape().iter().product::<usize>() == 1;
+    is_scalar.then(|| constant.tensor().as_slice::<f32>()[0])
 }
 
 /// Returns the only element of an integer constant.
@@ -148,30 +152,30 @@ fn binary(ir: &RegionIr<'_>, op: &Op<'_>, x: &str, y: &str) -> Option<String> {
     let (ty, (low, high)) = (c_type(dtype)?, range(dtype)?);
     let scales = |i: usize| scale(ir, *op.inputs.get(i)?);
     let zeros = |i: usize| zero_point(ir, *op.inputs.get(i)?);
-    let (to, to_zero) = (scales(6)?, zeros(7)?);
+    let (out_scale, out_zero) = (scales(6)?, zeros(7)?);
     if op.name == "qnn.mul" {
         let (a, b) = (difference(dtype, x, &zeros(3)?.to_string()), difference(dtype, y, &zeros(5)?.to_string()));
         let product = format!("byoc_int32((int64_t){a} * {b})");
-        let scaled = match one_rescale(scales(2)? * scales(4)?, to).ok()? {
+        let rescaled = match one_rescale(scales(2)? * scales(4)?, out_scale).ok()? {
             Rescale::Fixed { multiplier, shift } => format!("byoc_rescale_upward({product}, {multiplier}, {shift})"),
             _ => product,
         };
-        return Some(format!("({ty})byoc_clamp({scaled}, {to_zero}, {low}, {high})"));
+        return Some(format!("({ty})byoc_clamp({rescaled}, {out_zero}, {low}, {high})"));
     }
-    let side = |x: &str, scale: f32, zero: i64| -> Option<String> {
-        if scale == to && zero == to_zero {
+    let rescale = |x: &str, scale: f32, zero: i64| -> Option<String> {
+        if scale == out_scale && zero == out_zero {
             return Some(format!("(int32_t){x}"));
         }
         let value = difference(dtype, x, &zero.to_string());
-        let scaled = match one_rescale(scale, to).ok()? {
+        let rescaled = match one_rescale(scale, out_scale).ok()? {
             Rescale::Fixed { multiplier, shift } => format!("byoc_rescale_upward({value}, {multiplier}, {shift})"),
             _ => value,
         };
-        Some(if to_zero == 0 { scaled } else { format!("byoc_clamp({scaled}, {to_zero}, INT32_MIN, INT32_MAX)") })
+        Some(if out_zero == 0 { rescaled } else { format!("byoc_clamp({rescaled}, {out_zero}, INT32_MIN, INT32_MAX)") })
     };
-    let (a, b) = (side(x, scales(2)?, zeros(3)?)?, side(y, scales(4)?, zeros(5)?)?);
+    let (a, b) = (rescale(x, scales(2)?, zeros(3)?)?, rescale(y, scales(4)?, zeros(5)?)?);
     let function = if op.name == "qnn.add" { "byoc_sum" } else { "byoc_subtraction" };
-    Some(format!("({ty}){function}({a}, {b}, {to_zero}, {low}, {high})"))
+    Some(format!("({ty}){function}({a}, {b}, {out_zero}, {low}, {high})"))
 }
 
 /// Returns the rescaling from one scale to another.

@@ -35,34 +35,34 @@ impl Lowering<'_, '_> {
         let ([load], [store]) = (&body.loads[..], &body.stores[..]) else { return false };
         let Some(Transpose { across, rows, columns, dims, items, tasks }) = Transpose::new(body) else { return false };
         let tasks = self.tasks(tasks);
-        let inner = dims.len();
-        let (from, to) = (&load.view, &store.view);
+        let inner_dim = dims.len();
+        let (source, destination) = (&load.view, &store.view);
         let name = self.phase_name();
-        let mut vars: Vec<String> = (0..=inner).map(|d| format!("i{d}")).collect();
+        let mut vars: Vec<String> = (0..=inner_dim).map(|d| format!("i{d}")).collect();
         let mut code = String::new();
         let w = &mut code;
         w.push_str(&self.head(&name));
         w.push_str(self.unused_task(tasks));
         w.push_str(&self.pointers(body));
         let _ = writeln!(w, "    {}", share_loop("item", &items.to_string(), "task", tasks));
-        w.push_str(&decode(&vars[..inner], &dims, "item", 2));
+        w.push_str(&decode(&vars[..inner_dim], &dims, "item", 2));
         let count = if rows % TRANSPOSE_BLOCK == 0 {
             TRANSPOSE_BLOCK.to_string()
         } else {
-            let left = format!("{rows} - i{across} * {TRANSPOSE_BLOCK}");
-            format!("({left} < {TRANSPOSE_BLOCK} ? {left} : {TRANSPOSE_BLOCK})")
+            let remaining = format!("{rows} - i{across} * {TRANSPOSE_BLOCK}");
+            format!("({remaining} < {TRANSPOSE_BLOCK} ? {remaining} : {TRANSPOSE_BLOCK})")
         };
         vars[across] = format!("(i{across} * {TRANSPOSE_BLOCK})");
-        vars[inner] = "0".into();
+        vars[inner_dim] = "0".into();
         let _ = writeln!(
             w,
             "        byoc_transpose({} + {}, {}, {} + {}, {}, {count}, {columns});",
             store.place,
-            address(to, &vars),
-            to.strides[across],
+            address(destination, &vars),
+            destination.strides[across],
             load.place,
-            address(from, &vars),
-            from.strides[inner]
+            address(source, &vars),
+            source.strides[inner_dim]
         );
         let _ = writeln!(w, "    }}\n}}\n");
         let mut phase = Phase { comment: comment.to_vec(), code, ..Phase::default() };
@@ -87,17 +87,20 @@ impl Lowering<'_, '_> {
         w.push_str(&self.head(&name));
         w.push_str(self.unused_task(tasks));
         w.push_str(&self.pointers(body));
-        let inner = vars.last().cloned().unwrap_or_else(|| "i".into());
+        let inner_var = vars.last().cloned().unwrap_or_else(|| "i".into());
         if rows == 1 {
             w.push_str(&decode(&vars[..rank.saturating_sub(1)], &body.domain[..rank.saturating_sub(1)], "0", 1));
-            let _ = writeln!(w, "    BYOC_IVDEP\n    {}", share_loop(&inner, &len.to_string(), "task", tasks));
+            let _ = writeln!(w, "    BYOC_IVDEP\n    {}", share_loop(&inner_var, &len.to_string(), "task", tasks));
             w.push_str(&indent(&first(&vars), 2));
             w.push_str(&body.statements(&vars, 2));
             let _ = writeln!(w, "    }}\n}}\n");
         } else {
             let _ = writeln!(w, "    {}", share_loop("row", &rows.to_string(), "task", tasks));
             w.push_str(&decode(&vars[..rank - 1], &body.domain[..rank - 1], "row", 2));
-            let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t {inner} = 0; {inner} < {len}; ++{inner}) {{");
+            let _ = writeln!(
+                w,
+                "        BYOC_IVDEP\n        for (int64_t {inner_var} = 0; {inner_var} < {len}; ++{inner_var}) {{"
+            );
             w.push_str(&indent(&first(&vars), 3));
             w.push_str(&body.statements(&vars, 3));
             let _ = writeln!(w, "        }}\n    }}\n}}\n");
@@ -114,13 +117,13 @@ impl Lowering<'_, '_> {
         }
         let mut order: Vec<usize> = (0..storage.view.shape.len()).filter(|&d| d != axis).collect();
         order.push(axis);
-        let to = self.allocate(&storage.view.shape, &order, &[], dtype, comment);
-        self.copy(&storage, &to, dtype, comment)?;
-        Ok(to)
+        let destination = self.allocate(&storage.view.shape, &order, &[], dtype, comment);
+        self.copy(&storage, &destination, dtype, comment)?;
+        Ok(destination)
     }
 
     /// Lowers `nn.softmax`, `nn.log_softmax` and `nn.layer_norm`.
-    pub fn normalize(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+    pub fn normalize(&mut self, group_index: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let ir = self.ir;
         let op = ir.get(id);
         let shape = ir.shape(op.inputs[0]).to_vec();
@@ -132,7 +135,7 @@ impl Lowering<'_, '_> {
         let mut order: Vec<usize> = memory_order(&data.view);
         order.retain(|&d| d != axis);
         order.push(axis);
-        let (mut body, _) = self.loop_body(number, Some(&order))?;
+        let (mut body, _) = self.loop_body(group_index, Some(&order))?;
         let mut result = "s".to_owned();
         if op.name == "nn.layer_norm" {
             for (i, (flag, sign)) in [("scale", "*"), ("center", "+")].into_iter().enumerate() {
@@ -152,13 +155,13 @@ impl Lowering<'_, '_> {
         body.lines.insert(0, format!("const float acc = {result};"));
         let body = body.permute(&order);
         let x = data.view.permute(&order);
-        let (body, strides, parts) = body.collapse(&[&x.strides], &[rank - 1, 1]);
+        let (body, strides, lengths) = body.collapse(&[&x.strides], &[rank - 1, 1]);
         let x = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: x.offset };
-        let rows: i64 = body.domain[..parts[0]].iter().product();
+        let rows: i64 = body.domain[..lengths[0]].iter().product();
         let n = shape[axis];
         let name = self.phase_name();
         let tasks = self.tasks(tasks(rows * n, 4096, 16, rows));
-        let mut vars: Vec<String> = (0..parts[0]).map(|d| format!("r{d}")).collect();
+        let mut vars: Vec<String> = (0..lengths[0]).map(|d| format!("r{d}")).collect();
         vars.push("c".into());
         let mut code = String::new();
         let w = &mut code;
@@ -170,10 +173,10 @@ impl Lowering<'_, '_> {
         }
         w.push_str(self.unused_task(tasks));
         let _ = writeln!(w, "    {}", share_loop("row", &rows.to_string(), "task", tasks));
-        w.push_str(&decode(&vars[..parts[0]], &body.domain[..parts[0]], "row", 2));
-        let mut at = vars.clone();
-        at[parts[0]] = "0".into();
-        let mut from = format!("{} + {}", data.place, address(&x, &at));
+        w.push_str(&decode(&vars[..lengths[0]], &body.domain[..lengths[0]], "row", 2));
+        let mut index = vars.clone();
+        index[lengths[0]] = "0".into();
+        let mut from = format!("{} + {}", data.place, address(&x, &index));
         if dtype == DType::F16 {
             let _ = writeln!(w, "        for (int64_t c = 0; c < {n}; ++c)");
             let _ = writeln!(w, "            values[c] = byoc_from_half(({from})[c]);");
@@ -200,7 +203,7 @@ impl Lowering<'_, '_> {
     }
 
     /// Lowers `sum`, `mean`, `max`, `min` and `prod`.
-    pub fn reduce(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+    pub fn reduce(&mut self, group_index: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let ir = self.ir;
         let op = ir.get(id);
         let shape = ir.shape(op.inputs[0]).to_vec();
@@ -210,28 +213,29 @@ impl Lowering<'_, '_> {
             .reduced(rank)
             .ok_or_else(|| format!("{}: attribute axis: out of range for rank {rank}", op.name))?;
         let data = self.resolve(op.inputs[0])?;
-        let kept: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
+        let kept_dims: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
         // Dimensions that are not reduced, in memory order.
         let by_memory: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| !reduced[*d]).collect();
         let out_rank = ir.shape(op.outputs[0]).len();
-        let keepdims = out_rank == rank && out_rank != kept.len();
-        let out_of = |d: usize| if keepdims { d } else { kept.iter().position(|&k| k == d).unwrap_or(0) };
+        let keepdims = out_rank == rank && out_rank != kept_dims.len();
+        let out_of = |d: usize| if keepdims { d } else { kept_dims.iter().position(|&k| k == d).unwrap_or(0) };
         let mut order: Vec<usize> = by_memory.iter().map(|&d| out_of(d)).collect();
         if keepdims {
             order.extend((0..rank).filter(|&d| reduced[d]));
         }
-        let (body, _) = self.loop_body(number, Some(&order))?;
-        let kept_shape: Vec<i64> = kept.iter().map(|&d| shape[d]).collect();
+        let (body, _) = self.loop_body(group_index, Some(&order))?;
+        let kept_shape: Vec<i64> = kept_dims.iter().map(|&d| shape[d]).collect();
         let body = body
             .transform(|v| v.reshape(&kept_shape))
             .ok_or("reduction: expected the shape of the dimensions not reduced, found another")?;
-        let place: Vec<usize> = by_memory.iter().map(|d| kept.iter().position(|k| k == d).unwrap_or(0)).collect();
-        let body = body.permute(&place);
+        let positions: Vec<usize> =
+            by_memory.iter().map(|d| kept_dims.iter().position(|k| k == d).unwrap_or(0)).collect();
+        let body = body.permute(&positions);
         let x_kept = data.view.permute(&by_memory);
-        let (body, strides, _) = body.collapse(&[&x_kept.strides], &[kept.len()]);
+        let (body, strides, _) = body.collapse(&[&x_kept.strides], &[kept_dims.len()]);
         let x = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: data.view.offset };
-        let summed: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| reduced[*d]).collect();
-        let counted: i64 = summed.iter().map(|&d| shape[d]).product();
+        let summed_dims: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| reduced[*d]).collect();
+        let element_count: i64 = summed_dims.iter().map(|&d| shape[d]).product();
         let dims = body.domain.len();
         let name = self.phase_name();
         let vars: Vec<String> = (0..dims).map(|d| format!("i{d}")).collect();
@@ -241,7 +245,7 @@ impl Lowering<'_, '_> {
             "prod" => ("1.0f", |t, x| format!("{t} * {x}")),
             _ => ("0.0f", |t, x| format!("{t} + {x}")),
         };
-        let result = |t: &str| if op.name == "mean" { format!("{t} / {counted}.0f") } else { t.to_owned() };
+        let result = |t: &str| if op.name == "mean" { format!("{t} / {element_count}.0f") } else { t.to_owned() };
         let len = body.domain[dims - 1];
         let Reduction { across, block, blocks, items, tasks } = Reduction::new(&x, count(&shape));
         let tasks = self.tasks(tasks);
@@ -257,25 +261,25 @@ impl Lowering<'_, '_> {
         let mut outer_vars = vars[..dims - 1].to_vec();
         outer_vars.push("block".into());
         w.push_str(&decode(&outer_vars, &outer_dims, "item", 2));
-        let last = &vars[dims - 1];
-        let mut at = vars.clone();
+        let last_var = &vars[dims - 1];
+        let mut index = vars.clone();
         let mut depth = 2;
         if across {
             let _ = writeln!(w, "        const int64_t first = block * {block};");
             let _ = writeln!(w, "        const int64_t n = {len} - first < {block} ? {len} - first : {block};");
             let _ = writeln!(w, "        float t[{block}];");
             let _ = writeln!(w, "        for (int64_t j = 0; j < n; ++j)\n            t[j] = {start};");
-            at[dims - 1] = "first".into();
+            index[dims - 1] = "first".into();
         } else {
-            let _ = writeln!(w, "        const int64_t {last} = block;\n        (void){last};");
+            let _ = writeln!(w, "        const int64_t {last_var} = block;\n        (void){last_var};");
             let _ = writeln!(w, "        float t = {start};");
         }
-        let mut terms = vec![format!("{} + {}", data.place, address(&x, &at))];
-        let (outer, inner) = match summed.split_last() {
+        let mut terms = vec![format!("{} + {}", data.place, address(&x, &index))];
+        let (outer, inner) = match summed_dims.split_last() {
             Some((&inner, outer)) if !across && data.view.strides[inner] == 1 && dtype == DType::F32 => {
                 (outer, Some(inner))
             }
-            _ => (&summed[..], None),
+            _ => (&summed_dims[..], None),
         };
         for (k, &d) in outer.iter().enumerate() {
             let pad = "    ".repeat(depth);
@@ -287,8 +291,8 @@ impl Lowering<'_, '_> {
         let ty = storage_type(dtype).unwrap_or("float");
         let _ = writeln!(w, "{pad}const {ty} *x = {};", terms.join(" + "));
         if across {
-            let next = step("t[j]", &loaded(dtype, "x[j]"));
-            let _ = writeln!(w, "{pad}for (int64_t j = 0; j < n; ++j)\n{pad}    t[j] = {next};");
+            let statement = step("t[j]", &loaded(dtype, "x[j]"));
+            let _ = writeln!(w, "{pad}for (int64_t j = 0; j < n; ++j)\n{pad}    t[j] = {statement};");
         } else if let Some(inner) = inner {
             let run = match op.name {
                 "max" => "byoc_row_max",
@@ -306,7 +310,7 @@ impl Lowering<'_, '_> {
         }
         if across {
             let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t j = 0; j < n; ++j) {{");
-            let _ = writeln!(w, "            const int64_t {last} = first + j;\n            (void){last};");
+            let _ = writeln!(w, "            const int64_t {last_var} = first + j;\n            (void){last_var};");
             let _ = writeln!(w, "            const float acc = {};", result("t[j]"));
             w.push_str(&body.statements(&vars, 3));
             let _ = writeln!(w, "        }}");

@@ -24,8 +24,8 @@ pub struct SingleFile {
 /// If code generation does not support an operator; the message lists all unsupported operators.
 pub fn single_file(graph: &Graph, constants: &[Constant], machine: Machine) -> Result<SingleFile, String> {
     let symbol = graph.symbol.as_str();
-    let program = program(graph, constants, symbol, machine, &Externals::default()).map_err(|refused| {
-        let reasons: Vec<String> = refused.iter().map(|r| format!("{}: {}", r.operator, r.reason)).collect();
+    let program = program(graph, constants, symbol, machine, &Externals::default()).map_err(|refusals| {
+        let reasons: Vec<String> = refusals.iter().map(|r| format!("{}: {}", r.operator, r.reason)).collect();
         reasons.join("; ")
     })?;
     let constant_bytes = program.arrays.iter().map(|array| array.array.bytes.len() as u64).sum();
@@ -140,7 +140,7 @@ mod tests {
         let text = definition("const ", "x", DType::F32, &bytes);
         assert_eq!(text, "const float x[4] = {\n    1.0f, -0.0f, 1e-20f, -INFINITY,\n};\n");
         assert_eq!(definition("", "y", DType::I8, &[0xff, 3]), "int8_t y[2] = {\n    -1, 3,\n};\n");
-        let least = i64::MIN.to_le_bytes();
-        assert!(definition("", "z", DType::I64, &least).contains("INT64_MIN"));
+        let min = i64::MIN.to_le_bytes();
+        assert!(definition("", "z", DType::I64, &min).contains("INT64_MIN"));
     }
 }

@@ -44,7 +44,7 @@ pub struct Source {
 /// the remaining constants.
 pub fn kept_constants(text: &str) -> Vec<usize> {
     let read = text.split(" = args->constants[").skip(1);
-    let numbers: BTreeSet<usize> = read.filter_map(|rest| rest.split(']').next()?.parse().ok()).collect();
+    let numbers: BTreeSet<usize> = read.filter_map(|text_after| text_after.split(']').next()?.parse().ok()).collect();
     numbers.into_iter().collect()
 }
 
@@ -62,17 +62,17 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
         let _ = writeln!(w, "/* Offsets of the buffers in the workspace; buffers with disjoint lifetimes overlap. */");
         let _ = writeln!(w, "enum {{");
         for (i, buffer) in lowering.buffers.iter().enumerate() {
-            let comment = clean(&buffer.comment);
+            let comment = escape_comment(&buffer.comment);
             let _ = writeln!(w, "    {symbol}_at_w{i} = {}, /* {} bytes: {comment} */", offsets[i], buffer.bytes);
         }
         let _ = writeln!(w, "}};\n");
     }
-    let mut packed = 0;
+    let mut bytes = 0;
     if !lowering.packed.is_empty() {
         let _ = writeln!(w, "/* Offsets of the packed constants. */\nenum {{");
         for (i, constant) in lowering.packed.iter().enumerate() {
-            let _ = writeln!(w, "    {symbol}_at_p{i} = {packed}, /* {} */", clean(&constant.comment));
-            packed += (constant.floats * 4 + 63) / 64 * 64;
+            let _ = writeln!(w, "    {symbol}_at_p{i} = {bytes}, /* {} */", escape_comment(&constant.comment));
+            bytes += (constant.floats * 4 + 63) / 64 * 64;
         }
         let _ = writeln!(w, "}};\n");
     }
@@ -94,7 +94,7 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
     );
     let _ = writeln!(
         w,
-        "/* Size of the packed constants in bytes. */\nint64_t {symbol}_packed_size(void) {{\n    return {packed};\n}}\n"
+        "/* Size of the packed constants in bytes. */\nint64_t {symbol}_packed_size(void) {{\n    return {bytes};\n}}\n"
     );
     let _ = writeln!(
         w,
@@ -137,10 +137,10 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
     }
     text.push('\n');
     text.push_str(&body);
-    Source { text, workspace, packed }
+    Source { text, workspace, packed: bytes }
 }
 
-fn clean(text: &str) -> String {
+fn escape_comment(text: &str) -> String {
     text.replace("*/", "* /").replace("/*", "/ *")
 }
 
@@ -148,12 +148,12 @@ fn comment(text: &mut String, lines: &[String], pad: &str) {
     match lines {
         [] => {}
         [line] => {
-            let _ = writeln!(text, "{pad}/* {} */", clean(line));
+            let _ = writeln!(text, "{pad}/* {} */", escape_comment(line));
         }
         _ => {
             let _ = writeln!(text, "{pad}/*");
             for line in lines {
-                let _ = writeln!(text, "{pad} * {}", clean(line));
+                let _ = writeln!(text, "{pad} * {}", escape_comment(line));
             }
             let _ = writeln!(text, "{pad} */");
         }

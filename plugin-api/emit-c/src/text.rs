@@ -13,8 +13,8 @@ pub fn share(n: &str, index: &str, parts: i64) -> (String, String) {
 
 /// Formats the head of a loop over part `index` when `0..n` is divided into `parts` equal parts.
 pub fn share_loop(var: &str, n: &str, index: &str, parts: i64) -> String {
-    let (from, to) = share(n, index, parts);
-    format!("for (int64_t {var} = {from}; {var} < {to}; ++{var}) {{")
+    let (start, end) = share(n, index, parts);
+    format!("for (int64_t {var} = {start}; {var} < {end}; ++{var}) {{")
 }
 
 /// Formats `index / divisor % modulus` without redundant operations; a modulus of 0 omits the modulo operation.
@@ -58,18 +58,18 @@ pub fn tidy(code: &str) -> String {
         let lines: Vec<&str> = function.lines().collect();
         let mut keep = vec![true; lines.len()];
         // Backwards, so that variables used only by unused variables are removed as well.
-        for at in (0..lines.len()).rev() {
-            let Some(name) = lines[at].trim().strip_prefix("(void)").and_then(|l| l.strip_suffix(';')) else {
+        for index in (0..lines.len()).rev() {
+            let Some(name) = lines[index].trim().strip_prefix("(void)").and_then(|l| l.strip_suffix(';')) else {
                 continue;
             };
             let declares = |line: &str| line.trim_start().starts_with(&format!("const int64_t {name} ="));
-            let Some(declared) = (0..at).rev().find(|&i| declares(lines[i])) else { continue };
-            keep[at] = false;
-            let used = (declared + 1..lines.len()).any(|i| keep[i] && has_word(lines[i], name));
-            keep[declared] = used;
+            let Some(declaration) = (0..index).rev().find(|&i| declares(lines[i])) else { continue };
+            keep[index] = false;
+            let is_used = (declaration + 1..lines.len()).any(|i| keep[i] && has_word(lines[i], name));
+            keep[declaration] = is_used;
         }
-        for (line, keep) in lines.iter().zip(keep) {
-            if keep {
+        for (line, keeps) in lines.iter().zip(keep) {
+            if keeps {
                 text.push_str(line);
                 text.push('\n');
             }
@@ -79,9 +79,11 @@ pub fn tidy(code: &str) -> String {
 }
 
 fn has_word(line: &str, word: &str) -> bool {
-    let part = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
-    line.match_indices(word)
-        .any(|(at, _)| !part(line[..at].chars().next_back()) && !part(line[at + word.len()..].chars().next()))
+    let is_name_char = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
+    line.match_indices(word).any(|(position, _)| {
+        !is_name_char(line[..position].chars().next_back())
+            && !is_name_char(line[position + word.len()..].chars().next())
+    })
 }
 
 #[cfg(test)]

@@ -35,8 +35,8 @@ pub fn view_through(ir: &RegionIr<'_>, op: &Op<'_>, k: usize, input: &View) -> O
         "broadcast_to" => input.broadcast(out),
         "split" => {
             let axis = op.attrs().axis("axis", 0, rank)?;
-            let before = op.outputs[..k].iter().map(|&v| ir.shape(v)[axis]).sum();
-            Some(input.slice(axis, before, 1, out[axis]))
+            let start = op.outputs[..k].iter().map(|&v| ir.shape(v)[axis]).sum();
+            Some(input.slice(axis, start, 1, out[axis]))
         }
         "strided_slice" => {
             let mut view = input.clone();
@@ -61,9 +61,9 @@ fn slice_starts(op: &Op<'_>, shape: &[i64]) -> Vec<(i64, i64)> {
         let Some(axis) = normalize_axis(*axis, rank) else { continue };
         let (start, size) = (&mut starts[axis], shape[axis]);
         let step = if by_size { 1 } else { strides.get(i).or(strides.last()).copied().unwrap_or(1) };
-        let given = begin.get(i).copied().unwrap_or(0);
-        let from = if given < 0 { given + size } else { given };
-        *start = (if step < 0 { from.clamp(-1, size - 1) } else { from.clamp(0, size) }, step);
+        let requested_begin = begin.get(i).copied().unwrap_or(0);
+        let begin_index = if requested_begin < 0 { requested_begin + size } else { requested_begin };
+        *start = (if step < 0 { begin_index.clamp(-1, size - 1) } else { begin_index.clamp(0, size) }, step);
     }
     starts
 }

@@ -31,8 +31,9 @@ enum Range {
 fn pool_scales(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(f32, i64, f32, i64), String> {
     let scale = |i: usize| quantized::scale(ir, op.inputs[i]);
     let zero = |i: usize| quantized::zero_point(ir, op.inputs[i]);
-    let all = || Some((scale(1)?, zero(2)?, scale(3)?, zero(4)?));
-    all().ok_or_else(|| format!("{}: expected constant per-tensor scales and zero points, found others", op.name))
+    let parameters = || Some((scale(1)?, zero(2)?, scale(3)?, zero(4)?));
+    parameters()
+        .ok_or_else(|| format!("{}: expected constant per-tensor scales and zero points, found others", op.name))
 }
 
 impl Lowering<'_, '_> {
@@ -59,26 +60,27 @@ impl Lowering<'_, '_> {
         let dims = format!("{n0}, {w0}, {n1}, {w1}, {channels}, {b_channel}");
         let b = match b {
             Place::Constant(i) => {
-                let number = self.packed.len();
+                let index = self.packed.len();
                 let code =
-                    format!("    byoc_pack_channels(p{number}, (const float *)constants[{i}] + {b_offset}, {dims});\n");
+                    format!("    byoc_pack_channels(p{index}, (const float *)constants[{i}] + {b_offset}, {dims});\n");
                 let comment = format!("constant {i}, taps by channels");
                 self.packed.push(PackedConstant { floats: n0 * n1 * padded, comment, code });
-                Place::Packed(number)
+                Place::Packed(index)
             }
             place => {
-                let to = Place::Work(self.buffer(n0 * n1 * padded, DType::F32, "weights, taps by channels".into()));
+                let destination =
+                    Place::Work(self.buffer(n0 * n1 * padded, DType::F32, "weights, taps by channels".into()));
                 let mut code = format!("static void {name}_pack(void *arg, int64_t task) {{\n");
                 let _ = writeln!(code, "    const {}_args *args = arg;\n    (void)task;", self.symbol);
                 code.push_str(&self.pointer(place, DType::F32, "const "));
-                code.push_str(&self.pointer(to, DType::F32, ""));
-                let _ = writeln!(code, "    byoc_pack_channels({to}, {place} + {b_offset}, {dims});\n}}\n");
+                code.push_str(&self.pointer(destination, DType::F32, ""));
+                let _ = writeln!(code, "    byoc_pack_channels({destination}, {place} + {b_offset}, {dims});\n}}\n");
                 let mut phase = Phase { comment: vec!["weights, taps by channels".into()], code, ..Phase::default() };
                 phase.call = format!("    byoc_run(pool, 1, {name}_pack, &args);\n");
                 phase.touch(place);
-                phase.touch(to);
+                phase.touch(destination);
                 self.phases.push(phase);
-                to
+                destination
             }
         };
         let mut vars: Vec<String> = (0..rank - 1).map(|d| format!("r{d}")).collect();
@@ -87,7 +89,7 @@ impl Lowering<'_, '_> {
         let params: String = outer.iter().map(|v| format!("int64_t {v}, ")).collect();
         let args: String = outer.iter().map(|v| format!("{v}, ")).collect();
         let unused: String = outer.iter().map(|v| format!("(void){v}; ")).collect();
-        let last = &vars[rank - 2];
+        let last_var = &vars[rank - 2];
 
         let mut code = String::new();
         let w = &mut code;
@@ -108,7 +110,7 @@ impl Lowering<'_, '_> {
         w.push_str(&self.pointers(&body));
         let _ = writeln!(w, "    {unused}(void)row; (void)column; (void)args;");
         let _ = writeln!(w, "    for (int64_t i = 0; i < rows; ++i) {{");
-        let _ = writeln!(w, "        const int64_t {last} = row + i;\n        (void){last};");
+        let _ = writeln!(w, "        const int64_t {last_var} = row + i;\n        (void){last_var};");
         let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t j = 0; j < columns; ++j) {{");
         let _ = writeln!(w, "            const int64_t c = column + j;\n            (void)c;");
         let _ = writeln!(w, "            const float acc = t[i * {name}_nr + j];");
@@ -126,10 +128,10 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "        for (int64_t column = 0; column < {padded}; column += {name}_nr) {{");
         let _ = writeln!(w, "            const int full = {name}_tail == 0 || column + {name}_nr <= {padded};");
         let _ = writeln!(w, "            for (int64_t row = 0; row < {len}; row += {name}_pixels) {{");
-        let mut at = vars.clone();
-        at[rank - 2] = "row".into();
-        at[rank - 1] = "column".into();
-        let _ = writeln!(w, "                const float *x = {a} + {};", address(&a_view, &at));
+        let mut index = vars.clone();
+        index[rank - 2] = "row".into();
+        index[rank - 1] = "column".into();
+        let _ = writeln!(w, "                const float *x = {a} + {};", address(&a_view, &index));
         let _ = writeln!(w, "                const int whole = {name}_row_tail == 0 || row + {name}_pixels <= {len};");
         let (whole, nr, row_tail, tail) =
             (format!("{name}_pixels"), format!("{name}_nr"), format!("{name}_row_tail"), format!("{name}_tail"));
@@ -163,7 +165,7 @@ impl Lowering<'_, '_> {
     }
 
     /// Lowers max, average, global and adaptive pools.
-    pub fn pool(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+    pub fn pool(&mut self, group_index: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let ir = self.ir;
         let op = ir.get(id);
         let shape = ir.shape(op.inputs[0]).to_vec();
@@ -177,12 +179,12 @@ impl Lowering<'_, '_> {
         } else {
             Pool::Average(op.attrs().flag("count_include_pad", false))
         };
-        let whole = op.name.contains("global") || op.name.contains("adaptive");
+        let whole_window = op.name.contains("global") || op.name.contains("adaptive");
         let (sizes, strides) = (op.attrs().per_axis("pool_size", axes, 1), op.attrs().per_axis("strides", axes, 1));
         let (dilation, pads) = (op.attrs().per_axis("dilation", axes, 1), op.attrs().padding(axes));
         let ranges: Vec<Range> = (0..axes)
             .map(|i| {
-                if whole {
+                if whole_window {
                     Range::Adaptive(out[spatial[i]])
                 } else {
                     Range::Window { size: sizes[i], stride: strides[i], dilation: dilation[i], pad: pads[i] }
@@ -193,7 +195,7 @@ impl Lowering<'_, '_> {
         let mut order = vec![0];
         order.extend(&spatial);
         order.push(c);
-        let (body, _) = self.loop_body(number, Some(&order))?;
+        let (body, _) = self.loop_body(group_index, Some(&order))?;
         let body = body.permute(&order);
         let x = data.view.permute(&order);
         let channels = shape[c];
@@ -217,10 +219,10 @@ impl Lowering<'_, '_> {
         let dtype = ir.val(op.inputs[0]).dtype;
         let ty = value_type(dtype).ok_or("unsupported element type")?;
         let stored_type = storage_type(dtype).ok_or("unsupported element type")?;
-        let kind = computed(dtype);
+        let accumulator_type = computed(dtype);
         // Scale and zero point of the data, then of the result.
         let scales = if op.name == "qnn.avg_pool2d" { Some(pool_scales(ir, op)?) } else { None };
-        if kind != DType::F32 && pool != Pool::Max && scales.is_none() {
+        if accumulator_type != DType::F32 && pool != Pool::Max && scales.is_none() {
             return Err(format!("{}: expected float32, found {dtype}", op.name));
         }
         let sum = if scales.is_some() { "int32_t" } else { ty };
@@ -239,8 +241,9 @@ impl Lowering<'_, '_> {
             &(if blocks == 1 { "item".to_owned() } else { format!("(item / {blocks})") }),
             2,
         ));
-        let last = &vars[axes];
-        let _ = writeln!(w, "        for (int64_t {last} = 0; {last} < {}; ++{last}) {{", body.domain[axes]);
+        let last_var = &vars[axes];
+        let _ =
+            writeln!(w, "        for (int64_t {last_var} = 0; {last_var} < {}; ++{last_var}) {{", body.domain[axes]);
         for (i, range) in ranges.iter().enumerate() {
             let size = shape[spatial[i]];
             let v = &vars[1 + i];
@@ -286,7 +289,7 @@ impl Lowering<'_, '_> {
             // With `ceil_mode`, a window may be entirely in the padding; a count of at least 1 makes its mean 0.
             let _ = writeln!(w, "            const float count = fmaxf((float)({}), 1.0f);", counts.join(" * "));
         }
-        let start = match (pool, kind) {
+        let start = match (pool, accumulator_type) {
             (Pool::Max, DType::F32) => "-INFINITY",
             (Pool::Max, DType::I8) => "INT8_MIN",
             (Pool::Max, DType::I32) => "INT32_MIN",
@@ -307,15 +310,15 @@ impl Lowering<'_, '_> {
             depth += 1;
         }
         let pad = "    ".repeat(depth);
-        let mut at = vec![vars[0].clone()];
-        at.extend((0..axes).map(|i| format!("y{i}")));
-        at.push("first".into());
-        let _ = writeln!(w, "{pad}const {stored_type} *x = {} + {};", data.place, address(&x, &at));
+        let mut index = vec![vars[0].clone()];
+        index.extend((0..axes).map(|i| format!("y{i}")));
+        index.push("first".into());
+        let _ = writeln!(w, "{pad}const {stored_type} *x = {} + {};", data.place, address(&x, &index));
         let step = x.strides[rank - 1];
         let element = if step == 1 || channels == 1 { "x[j]".to_owned() } else { format!("x[j * {step}]") };
         let element = loaded(dtype, &element);
         let _ = writeln!(w, "{pad}for (int64_t j = 0; j < n; ++j)");
-        if pool == Pool::Max && kind != DType::F32 {
+        if pool == Pool::Max && accumulator_type != DType::F32 {
             let _ = writeln!(w, "{pad}    t[j] = t[j] > {element} ? t[j] : {element};");
         } else if pool == Pool::Max {
             let _ = writeln!(w, "{pad}    t[j] = t[j] != t[j] || t[j] > {element} ? t[j] : {element};");
@@ -330,10 +333,11 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "            BYOC_IVDEP\n            for (int64_t j = 0; j < n; ++j) {{");
         let _ = writeln!(w, "                const int64_t c = first + j;\n                (void)c;");
         let result = match scales {
-            Some((from, _, to, zero)) => {
+            Some((in_scale, _, out_scale, zero)) => {
                 // The mean is rounded to float32 once.
-                let mean = format!("(float)((double)t[j] / (double)count) * {}", literal(DType::F32, f64::from(from)));
-                quantized::quantized(dtype, &mean, to, zero)
+                let mean =
+                    format!("(float)((double)t[j] / (double)count) * {}", literal(DType::F32, f64::from(in_scale)));
+                quantized::quantized(dtype, &mean, out_scale, zero)
             }
             None if pool == Pool::Max => "t[j]".to_owned(),
             None => "t[j] / count".to_owned(),

@@ -146,20 +146,20 @@ impl Schedule {
                 packed_groups *= group_dims[d];
             }
         }
-        let (body, strides, parts) = c.body.collapse(&[&c.a_view.strides, &b_index], &[groups, rows, 1]);
+        let (body, strides, lengths) = c.body.collapse(&[&c.a_view.strides, &b_index], &[groups, rows, 1]);
         let a_view = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: c.a_view.offset };
         let b_index = View { shape: body.domain.clone(), strides: strides[1].clone(), offset: 0 };
-        let (groups, rows) = (parts[0], parts[1]);
+        let (groups, rows) = (lengths[0], lengths[1]);
         let row_dims = &body.domain[groups..groups + rows];
         let len = row_dims[rows - 1];
         let outer_rows: i64 = row_dims[..rows - 1].iter().product();
         let group_count: i64 = body.domain[..groups].iter().product();
 
         // Summation dimensions, outermost first; neighbors that are contiguous in `a` are merged.
-        let mut sums: Vec<(i64, i64)> = c.taps.iter().map(|t| (t.0, t.1)).chain([(c.k.0, c.k.1)]).collect();
-        sums.retain(|s| s.0 != 1);
+        let mut dims: Vec<(i64, i64)> = c.taps.iter().map(|t| (t.0, t.1)).chain([(c.k.0, c.k.1)]).collect();
+        dims.retain(|s| s.0 != 1);
         let mut merged: Vec<(i64, i64)> = Vec::new();
-        for sum in sums {
+        for sum in dims {
             match merged.last_mut() {
                 Some(last) if last.1 == sum.0 * sum.1 => *last = (last.0 * sum.0, sum.1),
                 _ => merged.push(sum),
@@ -200,7 +200,7 @@ impl Schedule {
         } else {
             (by_rows, by_columns, group_count)
         };
-        let sums = [merged[0], merged[1], merged[2]];
+        let dims = [merged[0], merged[1], merged[2]];
         let tasks = Tasks { groups: group_tasks, rows: by_rows, columns: by_columns };
         Ok(Schedule {
             body,
@@ -209,7 +209,7 @@ impl Schedule {
             groups,
             rows,
             columns,
-            sums,
+            sums: dims,
             depth,
             padded,
             tile,
@@ -224,27 +224,28 @@ impl Schedule {
 /// The registers hold the accumulators, the vectors of `b` and one element of `a`. An iteration costs one multiply-add
 /// per accumulator, but at least the number that hides the latency of a multiply-add.
 pub fn best_tile(len: i64, vectors: i64, registers: i64) -> (i64, i64) {
-    let mut best = ((1, 1), f64::INFINITY);
+    let mut best_tile = ((1, 1), f64::INFINITY);
     for nv in 1..=vectors.min(8) {
         for mr in 1..=len.min(16) {
             if mr * nv + nv + 1 > registers {
                 continue;
             }
             let cost = |rows: i64, width: i64| {
-                let sums = (rows * width) as f64;
+                let accumulators = (rows * width) as f64;
                 // The last bound is the cost of the loads: the vectors of `b`, and one broadcast per row.
-                sums.max(8.0).max((width + rows) as f64 * 0.8) + 0.5
+                accumulators.max(8.0).max((width + rows) as f64 * 0.8) + 0.5
             };
-            let down = |width: i64| {
+            let column_cost = |width: i64| {
                 (len / mr) as f64 * cost(mr, width) + if len % mr > 0 { cost(len % mr, width) } else { 0.0 }
             };
-            let total = (vectors / nv) as f64 * down(nv) + if vectors % nv > 0 { down(vectors % nv) } else { 0.0 };
-            if total < best.1 - 1e-9 {
-                best = ((mr, nv), total);
+            let total_cost = (vectors / nv) as f64 * column_cost(nv)
+                + if vectors % nv > 0 { column_cost(vectors % nv) } else { 0.0 };
+            if total_cost < best_tile.1 - 1e-9 {
+                best_tile = ((mr, nv), total_cost);
             }
         }
     }
-    best.0
+    best_tile.0
 }
 
 #[cfg(test)]

@@ -27,8 +27,8 @@ impl Points {
             None => (1, 1),
         };
         // A transcendental function costs as much as many arithmetic operations.
-        let heavy = body.lines.iter().filter(|l| l.contains("byoc_") || l.contains("pow")).count();
-        let weight = 1 + body.lines.len() as i64 / 2 + 4 * heavy as i64;
+        let expensive_lines = body.lines.iter().filter(|l| l.contains("byoc_") || l.contains("pow")).count();
+        let weight = 1 + body.lines.len() as i64 / 2 + 4 * expensive_lines as i64;
         let tasks = tasks(len * rows * weight, 65_536, 16, if rows == 1 { len } else { rows });
         (len * rows != 0).then_some(Points { rows, len, tasks })
     }

@@ -21,33 +21,34 @@ pub fn plan_aligned<'a>(
     align: i64,
 ) -> (Vec<i64>, i64) {
     let mut life: Vec<Option<(usize, usize)>> = vec![None; sizes.len()];
-    for (number, buffers) in phases.enumerate() {
+    for (index, buffers) in phases.enumerate() {
         for &buffer in buffers {
-            life[buffer] = Some((life[buffer].map_or(number, |(first, _)| first), number));
+            life[buffer] = Some((life[buffer].map_or(index, |(start, _)| start), index));
         }
     }
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_by_key(|&b| (Reverse(sizes[b]), b));
     let mut offsets = vec![0; sizes.len()];
-    let mut placed: Vec<(usize, (usize, usize))> = Vec::new();
+    let mut placements: Vec<(usize, (usize, usize))> = Vec::new();
     let mut total = 0;
     for b in order {
         let bytes = round_up(sizes[b], align);
         let Some((first, last)) = life[b] else { continue };
-        let overlapping = placed.iter().filter(|(_, other)| other.0 <= last && first <= other.1);
-        let mut busy: Vec<(i64, i64)> =
-            overlapping.map(|&(other, _)| (offsets[other], offsets[other] + round_up(sizes[other], align))).collect();
-        busy.sort_unstable();
-        let mut at = 0;
-        for (from, to) in busy {
-            if at + bytes <= from {
+        let overlapping = placements.iter().filter(|(_, span)| span.0 <= last && first <= span.1);
+        let mut occupied: Vec<(i64, i64)> = overlapping
+            .map(|&(buffer, _)| (offsets[buffer], offsets[buffer] + round_up(sizes[buffer], align)))
+            .collect();
+        occupied.sort_unstable();
+        let mut offset = 0;
+        for (start, end) in occupied {
+            if offset + bytes <= start {
                 break;
             }
-            at = at.max(to);
+            offset = offset.max(end);
         }
-        offsets[b] = at;
-        total = total.max(at + bytes);
-        placed.push((b, (first, last)));
+        offsets[b] = offset;
+        total = total.max(offset + bytes);
+        placements.push((b, (first, last)));
     }
     (offsets, total)
 }
@@ -56,20 +57,20 @@ pub fn plan_aligned<'a>(
 mod tests {
     use super::*;
 
-    fn planned(sizes: &[i64], phases: &[&[usize]]) -> (Vec<i64>, i64) {
+    fn plan_aligned(sizes: &[i64], phases: &[&[usize]]) -> (Vec<i64>, i64) {
         let phases: Vec<BTreeSet<usize>> = phases.iter().map(|phase| phase.iter().copied().collect()).collect();
         plan(sizes, phases.iter())
     }
 
     #[test]
     fn a_chain_needs_two_buffers() {
-        assert_eq!(planned(&[100, 100, 100], &[&[0], &[0, 1], &[1, 2], &[2]]), (vec![0, 128, 0], 256));
+        assert_eq!(plan_aligned(&[100, 100, 100], &[&[0], &[0, 1], &[1, 2], &[2]]), (vec![0, 128, 0], 256));
     }
 
     #[test]
     fn buffers_alive_together_are_disjoint() {
         let (sizes, phases) = ([640, 64, 128, 320, 64], [&[0, 1][..], &[1, 2], &[2, 3, 4], &[0, 4]]);
-        let (offsets, total) = planned(&sizes, &phases);
+        let (offsets, total) = plan_aligned(&sizes, &phases);
         for phase in phases {
             for (a, b) in phase.iter().flat_map(|a| phase.iter().map(move |b| (*a, *b))).filter(|(a, b)| a < b) {
                 let apart = offsets[a] + sizes[a] <= offsets[b] || offsets[b] + sizes[b] <= offsets[a];
@@ -81,6 +82,6 @@ mod tests {
 
     #[test]
     fn unused_buffers_take_no_memory() {
-        assert_eq!(planned(&[64, 1000], &[&[0]]), (vec![0, 0], 64));
+        assert_eq!(plan_aligned(&[64, 1000], &[&[0]]), (vec![0, 0], 64));
     }
 }
