@@ -38,16 +38,18 @@ impl<'a> Attributes<'a> {
 
     /// Returns one value per spatial axis; the last value of a shorter list applies to the remaining axes.
     pub fn per_axis(self, key: &str, axes: usize, default: i64) -> Vec<i64> {
-        let given = self.ints(key).unwrap_or_default();
-        (0..axes).map(|i| given.get(i).or(given.last()).copied().unwrap_or(default)).collect()
+        let values = self.ints(key).unwrap_or_default();
+        (0..axes).map(|i| values.get(i).or(values.last()).copied().unwrap_or(default)).collect()
     }
 
     /// Returns the spatial padding (before, after) per axis. The attribute has one value, one value per axis, or the
     /// values before all axes followed by the values after all axes.
     pub fn padding(self, axes: usize) -> Vec<(i64, i64)> {
-        let given = self.ints("padding").unwrap_or_default();
-        let at = |i: usize| given.get(i).or(given.last()).copied().unwrap_or(0);
-        (0..axes).map(|i| if given.len() >= 2 * axes { (at(i), at(axes + i)) } else { (at(i), at(i)) }).collect()
+        let widths = self.ints("padding").unwrap_or_default();
+        let width = |i: usize| widths.get(i).or(widths.last()).copied().unwrap_or(0);
+        (0..axes)
+            .map(|i| if widths.len() >= 2 * axes { (width(i), width(axes + i)) } else { (width(i), width(i)) })
+            .collect()
     }
 
     /// Returns the axis that an attribute selects in a tensor of rank `rank`; `None` if the axis is out of range.
@@ -118,9 +120,9 @@ mod tests {
 
     #[test]
     fn padding_before_and_after_each_axis() {
-        let (each, both) = (node(&[("padding", list(&[1, 2]))]), node(&[("padding", list(&[1, 2, 3, 4]))]));
-        assert_eq!(Attributes(&each).padding(2), [(1, 1), (2, 2)]);
-        assert_eq!(Attributes(&both).padding(2), [(1, 3), (2, 4)]);
+        let (per_axis, per_side) = (node(&[("padding", list(&[1, 2]))]), node(&[("padding", list(&[1, 2, 3, 4]))]));
+        assert_eq!(Attributes(&per_axis).padding(2), [(1, 1), (2, 2)]);
+        assert_eq!(Attributes(&per_side).padding(2), [(1, 3), (2, 4)]);
     }
 
     #[test]
@@ -132,8 +134,8 @@ mod tests {
         let reduced = node(&[("axis", list(&[-1])), ("exclude", AttrValue::Bool(true))]);
         assert_eq!(Attributes(&reduced).reduced(3), Some(vec![true, true, false]));
         assert_eq!(Attributes(&reduced).reduced(0), None);
-        let (good, repeated) = (node(&[("axes", list(&[0, -1, 1]))]), node(&[("axes", list(&[0, 0, 1]))]));
-        assert_eq!(Attributes(&good).permutation(3), Some(vec![0, 2, 1]));
+        let (valid, repeated) = (node(&[("axes", list(&[0, -1, 1]))]), node(&[("axes", list(&[0, 0, 1]))]));
+        assert_eq!(Attributes(&valid).permutation(3), Some(vec![0, 2, 1]));
         assert_eq!(Attributes(&repeated).permutation(3), None);
         assert_eq!(Attributes(&node(&[])).permutation(2), Some(vec![1, 0]));
     }

@@ -73,9 +73,9 @@ impl Settings {
 fn bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let (digits, unit) = match text.char_indices().last()? {
-        (at, 'k' | 'K') => (&text[..at], 1 << 10),
-        (at, 'm' | 'M') => (&text[..at], 1 << 20),
-        (at, 'g' | 'G') => (&text[..at], 1 << 30),
+        (end, 'k' | 'K') => (&text[..end], 1 << 10),
+        (end, 'm' | 'M') => (&text[..end], 1 << 20),
+        (end, 'g' | 'G') => (&text[..end], 1 << 30),
         _ => (text, 1),
     };
     digits.parse::<u64>().ok()?.checked_mul(unit)
@@ -106,7 +106,7 @@ pub fn cached<E>(
         warn_once(format!("the cache {} is not used: {error}", settings.dir.display()));
     });
     let Ok(cache) = cache else { return compile() };
-    let keep = match cache.get(key) {
+    let is_storable = match cache.get(key) {
         Ok(Lookup::Hit(object)) => return Ok(object),
         Ok(Lookup::Miss) => true,
         Ok(Lookup::Corrupted) => {
@@ -121,7 +121,7 @@ pub fn cached<E>(
         }
     };
     let object = compile()?;
-    if keep && let Err(error) = cache.put(key, &object) {
+    if is_storable && let Err(error) = cache.put(key, &object) {
         warn_once(format!("cannot store the object in the cache {}: {error}", settings.dir.display()));
     }
     Ok(object)
@@ -137,7 +137,7 @@ enum Lookup {
 
 /// Open cache directory.
 struct Cache {
-    folder: File,
+    dir: File,
     suffix: &'static str,
     secret: [u8; DIGEST],
     limit: u64,
@@ -150,23 +150,23 @@ impl Cache {
         // The user specifies this path, which may be a symlink.
         let dir = settings.dir.canonicalize().and_then(|dir| open_directory(rustix::fs::CWD, &dir)).map_err(to_text)?;
         check_private(&dir)?;
-        let subfolder = settings.folder;
-        match mkdirat(&dir, subfolder, Mode::RWXU) {
+        let subdir_name = settings.folder;
+        match mkdirat(&dir, subdir_name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.to_string()),
         }
-        let folder = match open_directory(&dir, subfolder.as_ref()) {
+        let subdir = match open_directory(&dir, subdir_name.as_ref()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-                return Err(format!("subdirectory {subfolder}: expected a directory, found another kind of file"));
+                return Err(format!("subdirectory {subdir_name}: expected a directory, found another kind of file"));
             }
-            folder => folder.map_err(to_text)?,
+            subdir => subdir.map_err(to_text)?,
         };
-        let mode = check_private(&folder).map_err(|error| format!("subdirectory {subfolder}: {error}"))?;
+        let mode = check_private(&subdir).map_err(|error| format!("subdirectory {subdir_name}: {error}"))?;
         if mode & 0o077 != 0 {
-            folder.set_permissions(Permissions::from_mode(0o700)).map_err(to_text)?;
+            subdir.set_permissions(Permissions::from_mode(0o700)).map_err(to_text)?;
         }
-        let secret = secret(&folder).map_err(|error| format!("file {subfolder}/{SECRET}: {error}"))?;
-        Ok(Cache { folder, suffix: settings.suffix, secret, limit: settings.limit })
+        let secret = secret(&subdir).map_err(|error| format!("file {subdir_name}/{SECRET}: {error}"))?;
+        Ok(Cache { dir: subdir, suffix: settings.suffix, secret, limit: settings.limit })
     }
 
     fn name(&self, key: blake3::Hash) -> String {
@@ -184,7 +184,7 @@ impl Cache {
     /// # Errors
     /// If the file cannot be read, or cannot be trusted because another user may have written it.
     fn get(&self, key: blake3::Hash) -> std::result::Result<Lookup, String> {
-        let Some(mut file) = open_file(&self.folder, &self.name(key))? else { return Ok(Lookup::Miss) };
+        let Some(mut file) = open_file(&self.dir, &self.name(key))? else { return Ok(Lookup::Miss) };
         let length = file.metadata().map_err(|e| e.to_string())?.len();
         if length < DIGEST as u64 || length > self.limit.saturating_add(DIGEST as u64) {
             return Ok(Lookup::Corrupted);
@@ -208,8 +208,8 @@ impl Cache {
             return Ok(());
         }
         let digest = self.digest(key, object);
-        write_new(&self.folder, &[object, digest.as_bytes()], |temp| {
-            renameat(&self.folder, temp, &self.folder, self.name(key))
+        write_new(&self.dir, &[object, digest.as_bytes()], |temp| {
+            renameat(&self.dir, temp, &self.dir, self.name(key))
         })?;
         self.enforce_limit(length)
     }
@@ -219,14 +219,14 @@ impl Cache {
     fn enforce_limit(&self, added: u64) -> Result<()> {
         /// Total size of the objects in each directory in bytes, by device and inode.
         static SIZES: Mutex<BTreeMap<(u64, u64), u64>> = Mutex::new(BTreeMap::new());
-        let folder = self.folder.metadata()?;
-        let mut sizes = SIZES.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = sizes.get(&(folder.dev(), folder.ino())).map(|bytes| bytes + added);
-        let bytes = match known.filter(|&bytes| bytes <= self.limit) {
+        let dir = self.dir.metadata()?;
+        let mut dir_sizes = SIZES.lock().unwrap_or_else(PoisonError::into_inner);
+        let tracked_size = dir_sizes.get(&(dir.dev(), dir.ino())).map(|bytes| bytes + added);
+        let bytes = match tracked_size.filter(|&bytes| bytes <= self.limit) {
             Some(bytes) => bytes,
             None => self.evict()?,
         };
-        sizes.insert((folder.dev(), folder.ino()), bytes);
+        dir_sizes.insert((dir.dev(), dir.ino()), bytes);
         Ok(())
     }
 
@@ -235,19 +235,19 @@ impl Cache {
     fn evict(&self) -> Result<u64> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut objects = Vec::new();
-        for entry in Dir::read_from(&self.folder)? {
+        for entry in Dir::read_from(&self.dir)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             // Another process may have removed the file in the meantime.
-            let Ok(found) = statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-            if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+            let Ok(metadata) = statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            if FileType::from_raw_mode(metadata.st_mode) != FileType::RegularFile {
                 continue;
             }
-            let used = Duration::new(found.st_mtime.max(0) as u64, found.st_mtime_nsec as u32);
-            if name.starts_with(TEMP_PREFIX) && now.saturating_sub(used) > MIN_STALE_AGE {
-                let _ = unlinkat(&self.folder, name, AtFlags::empty());
+            let modified = Duration::new(metadata.st_mtime.max(0) as u64, metadata.st_mtime_nsec as u32);
+            if name.starts_with(TEMP_PREFIX) && now.saturating_sub(modified) > MIN_STALE_AGE {
+                let _ = unlinkat(&self.dir, name, AtFlags::empty());
             } else if name.len() == 2 * DIGEST + self.suffix.len() && name.ends_with(self.suffix) {
-                objects.push((used, name.to_owned(), found.st_size as u64));
+                objects.push((modified, name.to_owned(), metadata.st_size as u64));
             }
         }
         let mut bytes: u64 = objects.iter().map(|(_, _, size)| size).sum();
@@ -257,7 +257,7 @@ impl Cache {
                 if bytes <= self.limit - self.limit / 10 {
                     break;
                 }
-                let _ = unlinkat(&self.folder, &*name, AtFlags::empty());
+                let _ = unlinkat(&self.dir, &*name, AtFlags::empty());
                 bytes -= size;
             }
         }
@@ -270,9 +270,9 @@ impl Cache {
 ///
 /// # Errors
 /// If the file is not a regular file, is owned by another user, is writable by others, or cannot be opened.
-fn open_file(folder: &File, name: &str) -> std::result::Result<Option<File>, String> {
+fn open_file(dir: &File, name: &str) -> std::result::Result<Option<File>, String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match openat(folder, name, flags, Mode::empty()) {
+    let file = match openat(dir, name, flags, Mode::empty()) {
         Ok(file) => File::from(file),
         Err(Errno::NOENT) => return Ok(None),
         Err(Errno::LOOP) => return Err("expected a regular file, found a symbolic link".to_owned()),
@@ -301,21 +301,21 @@ fn check_private(file: &File) -> std::result::Result<u32, String> {
 }
 
 /// Reads the secret key of a directory, creating the key if it does not exist.
-fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
-    let file = match open_file(folder, SECRET)? {
+fn secret(dir: &File) -> std::result::Result<[u8; DIGEST], String> {
+    let file = match open_file(dir, SECRET)? {
         Some(file) => Some(file),
         None => {
             let mut secret = [0; DIGEST];
             random(&mut secret).map_err(|e| e.to_string())?;
             // Linking fails if another process created the secret first, in which case that secret is read.
-            let linked = write_new(folder, &[&secret], |temp| {
-                let linked = linkat(folder, temp, folder, SECRET, AtFlags::empty());
-                unlinkat(folder, temp, AtFlags::empty())?;
-                linked
+            let result = write_new(dir, &[&secret], |temp| {
+                let result = linkat(dir, temp, dir, SECRET, AtFlags::empty());
+                unlinkat(dir, temp, AtFlags::empty())?;
+                result
             });
-            match linked {
+            match result {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.to_string()),
-                _ => open_file(folder, SECRET)?,
+                _ => open_file(dir, SECRET)?,
             }
         }
     };
@@ -335,22 +335,22 @@ fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
 }
 
 /// Writes a file under a unique temporary name; `publish` then renames or links the file to its final name.
-fn write_new(folder: &File, parts: &[&[u8]], publish: impl FnOnce(&str) -> rustix::io::Result<()>) -> Result<()> {
-    let mut number = [0; 8];
-    random(&mut number)?;
-    let name = format!("{TEMP_PREFIX}{:016x}", u64::from_le_bytes(number));
+fn write_new(dir: &File, chunks: &[&[u8]], publish: impl FnOnce(&str) -> rustix::io::Result<()>) -> Result<()> {
+    let mut suffix = [0; 8];
+    random(&mut suffix)?;
+    let name = format!("{TEMP_PREFIX}{:016x}", u64::from_le_bytes(suffix));
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(openat(folder, &*name, flags, Mode::RUSR | Mode::WUSR)?);
-    let written = parts.iter().try_for_each(|part| file.write_all(part)).and_then(|()| Ok(publish(&name)?));
-    written.inspect_err(|_| {
-        let _ = unlinkat(folder, &*name, AtFlags::empty());
+    let mut file = File::from(openat(dir, &*name, flags, Mode::RUSR | Mode::WUSR)?);
+    let result = chunks.iter().try_for_each(|chunk| file.write_all(chunk)).and_then(|()| Ok(publish(&name)?));
+    result.inspect_err(|_| {
+        let _ = unlinkat(dir, &*name, AtFlags::empty());
     })
 }
 
 fn random(bytes: &mut [u8]) -> Result<()> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
+    let mut count = 0;
+    while count < bytes.len() {
+        count += getrandom(&mut bytes[count..], GetRandomFlags::empty())?;
     }
     Ok(())
 }
@@ -359,9 +359,9 @@ fn random(bytes: &mut [u8]) -> Result<()> {
 ///
 /// # Errors
 /// If the path is not a directory, or cannot be opened.
-pub fn open_directory(within: impl AsFd, name: &Path) -> Result<File> {
+pub fn open_directory(parent: impl AsFd, name: &Path) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(File::from(openat(within, name, flags, Mode::empty())?))
+    Ok(File::from(openat(parent, name, flags, Mode::empty())?))
 }
 
 #[cfg(test)]
@@ -370,15 +370,15 @@ mod tests {
     use std::os::unix::fs::{chown, symlink};
     use tempfile::TempDir;
 
-    fn folder(dir: &Path) -> PathBuf {
+    fn backend_dir(dir: &Path) -> PathBuf {
         dir.join("backend")
     }
 
     /// Creates settings for a cache of `limit` bytes in a temporary directory.
     fn cache(limit: u64) -> (TempDir, Settings) {
-        let folder = tempfile::tempdir().unwrap();
-        let settings = Settings { dir: folder.path().join("cache"), folder: "backend", suffix: ".so", limit };
-        (folder, settings)
+        let dir = tempfile::tempdir().unwrap();
+        let settings = Settings { dir: dir.path().join("cache"), folder: "backend", suffix: ".so", limit };
+        (dir, settings)
     }
 
     fn key(number: u8) -> blake3::Hash {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     fn file(settings: &Settings, name: &str) -> PathBuf {
-        folder(&settings.dir).join(name)
+        backend_dir(&settings.dir).join(name)
     }
 
     fn object(settings: &Settings, number: u8) -> PathBuf {
@@ -408,22 +408,22 @@ mod tests {
 
     #[test]
     fn folders_and_files_are_private_to_the_user() {
-        let (_folder, settings) = cache(1000);
+        let (_dir, settings) = cache(1000);
         let cache = Cache::open(&settings).unwrap();
         cache.put(key(1), b"object").unwrap();
         assert_eq!(cache.get(key(1)), Ok(Lookup::Hit(b"object".to_vec())));
         assert_eq!(cache.get(key(2)), Ok(Lookup::Miss));
-        assert_eq!([&settings.dir, &folder(&settings.dir)].map(|path| mode(path)), [0o700, 0o700]);
+        assert_eq!([&settings.dir, &backend_dir(&settings.dir)].map(|path| mode(path)), [0o700, 0o700]);
         assert_eq!([&object(&settings, 1), &file(&settings, SECRET)].map(|path| mode(path)), [0o600, 0o600]);
         // Read permissions of others are removed from an existing directory.
-        set_mode(&folder(&settings.dir), 0o755);
+        set_mode(&backend_dir(&settings.dir), 0o755);
         assert_eq!(Cache::open(&settings).unwrap().get(key(1)), Ok(Lookup::Hit(b"object".to_vec())));
-        assert_eq!(mode(&folder(&settings.dir)), 0o700);
+        assert_eq!(mode(&backend_dir(&settings.dir)), 0o700);
     }
 
     #[test]
     fn rejects_corrupted_and_misplaced_objects() {
-        let (_folder, settings) = cache(1000);
+        let (_dir, settings) = cache(1000);
         let cache = Cache::open(&settings).unwrap();
         cache.put(key(1), b"object").unwrap();
         std::fs::copy(object(&settings, 1), object(&settings, 2)).unwrap();
@@ -431,87 +431,87 @@ mod tests {
         let planted = [b"object", &blake3::hash(b"object").as_bytes()[..]].concat();
         std::fs::write(object(&settings, 2), planted).unwrap();
         assert_eq!(cache.get(key(2)), Ok(Lookup::Corrupted), "a digest computed without the secret");
-        let kept = std::fs::read(object(&settings, 1)).unwrap();
-        for at in 0..kept.len() {
-            let mut damaged = kept.clone();
-            damaged[at] ^= 1;
+        let object_bytes = std::fs::read(object(&settings, 1)).unwrap();
+        for index in 0..object_bytes.len() {
+            let mut damaged = object_bytes.clone();
+            damaged[index] ^= 1;
             std::fs::write(object(&settings, 1), &damaged).unwrap();
-            assert_eq!(cache.get(key(1)), Ok(Lookup::Corrupted), "byte {at}");
-            std::fs::write(object(&settings, 1), &kept[..at]).unwrap();
-            assert_eq!(cache.get(key(1)), Ok(Lookup::Corrupted), "{at} bytes");
+            assert_eq!(cache.get(key(1)), Ok(Lookup::Corrupted), "byte {index}");
+            std::fs::write(object(&settings, 1), &object_bytes[..index]).unwrap();
+            assert_eq!(cache.get(key(1)), Ok(Lookup::Corrupted), "{index} bytes");
         }
-        let compiled = cached(Some(&settings), key(1), || Ok::<_, ()>(b"again".to_vec()));
-        assert_eq!(compiled, Ok(b"again".to_vec()));
+        let result = cached(Some(&settings), key(1), || Ok::<_, ()>(b"again".to_vec()));
+        assert_eq!(result, Ok(b"again".to_vec()));
         assert_eq!(cache.get(key(1)), Ok(Lookup::Hit(b"again".to_vec())), "a corrupted object is replaced");
     }
 
     #[test]
     fn ignores_objects_that_others_may_have_written() {
-        let (_folder, settings) = cache(1000);
+        let (_dir, settings) = cache(1000);
         let cache = Cache::open(&settings).unwrap();
-        let refused = |number: u8, expected: &str| {
+        let assert_refused = |number: u8, expected: &str| {
             let error = cache.get(key(number)).unwrap_err();
             assert!(error.contains(expected), "{expected} in: {error}");
-            let compiled = cached(Some(&settings), key(number), || Ok::<_, ()>(b"compiled".to_vec()));
-            assert_eq!(compiled, Ok(b"compiled".to_vec()));
+            let result = cached(Some(&settings), key(number), || Ok::<_, ()>(b"compiled".to_vec()));
+            assert_eq!(result, Ok(b"compiled".to_vec()));
             assert!(cache.get(key(number)).is_err(), "the file must stay unchanged");
         };
         (1..=5).for_each(|number| cache.put(key(number), b"kept").unwrap());
         std::fs::rename(object(&settings, 1), file(&settings, "elsewhere")).unwrap();
         symlink("elsewhere", object(&settings, 1)).unwrap();
-        refused(1, "found a symbolic link");
+        assert_refused(1, "found a symbolic link");
         std::fs::remove_file(object(&settings, 2)).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, object(&settings, 2), Mode::RUSR).unwrap();
-        refused(2, "expected a regular file");
+        assert_refused(2, "expected a regular file");
         std::fs::remove_file(object(&settings, 3)).unwrap();
         std::fs::create_dir(object(&settings, 3)).unwrap();
-        refused(3, "expected a regular file");
+        assert_refused(3, "expected a regular file");
         set_mode(&object(&settings, 4), 0o620);
-        refused(4, "writable by other users: expected mode 600, found 620");
+        assert_refused(4, "writable by other users: expected mode 600, found 620");
         if is_root() {
             chown(object(&settings, 5), Some(65534), None).unwrap();
-            refused(5, "owner: expected user 0, found user 65534");
+            assert_refused(5, "owner: expected user 0, found user 65534");
         }
     }
 
     #[test]
     fn rejects_folders_and_secrets_that_others_may_access() {
-        let (_folder, settings) = cache(1000);
-        let refused = |expected: &str| {
+        let (_dir, settings) = cache(1000);
+        let assert_refused = |expected: &str| {
             let error = Cache::open(&settings).err().unwrap();
             assert!(error.contains(expected), "{expected} in: {error}");
         };
         Cache::open(&settings).unwrap();
         set_mode(&settings.dir, 0o770);
-        refused("writable by other users: expected mode 750, found 770");
+        assert_refused("writable by other users: expected mode 750, found 770");
         set_mode(&settings.dir, 0o755);
         Cache::open(&settings).unwrap();
-        set_mode(&folder(&settings.dir), 0o777);
-        refused("subdirectory backend: writable by other users");
-        set_mode(&folder(&settings.dir), 0o700);
+        set_mode(&backend_dir(&settings.dir), 0o777);
+        assert_refused("subdirectory backend: writable by other users");
+        set_mode(&backend_dir(&settings.dir), 0o700);
         let secret = file(&settings, SECRET);
         set_mode(&secret, 0o644);
-        refused("backend/key: readable by other users");
+        assert_refused("backend/key: readable by other users");
         set_mode(&secret, 0o600);
         std::fs::write(&secret, "short").unwrap();
-        refused("expected a file of 32 bytes");
+        assert_refused("expected a file of 32 bytes");
         std::fs::remove_file(&secret).unwrap();
         symlink("/etc/hostname", &secret).unwrap();
-        refused("a symbolic link");
+        assert_refused("a symbolic link");
         std::fs::remove_file(&secret).unwrap();
         Cache::open(&settings).unwrap();
         if is_root() {
-            chown(folder(&settings.dir), Some(65534), None).unwrap();
-            refused("found user 65534");
+            chown(backend_dir(&settings.dir), Some(65534), None).unwrap();
+            assert_refused("found user 65534");
         }
-        std::fs::rename(folder(&settings.dir), settings.dir.join("elsewhere")).unwrap();
-        symlink("elsewhere", folder(&settings.dir)).unwrap();
-        refused("subdirectory backend: expected a directory");
+        std::fs::rename(backend_dir(&settings.dir), settings.dir.join("elsewhere")).unwrap();
+        symlink("elsewhere", backend_dir(&settings.dir)).unwrap();
+        assert_refused("subdirectory backend: expected a directory");
     }
 
     #[test]
     fn evicts_least_recently_used_objects_first() {
-        let (_folder, settings) = cache(1000);
+        let (_dir, settings) = cache(1000);
         let cache = Cache::open(&settings).unwrap();
         let age = |number: u8, seconds: u64| {
             let time = SystemTime::now() - Duration::from_secs(seconds);
@@ -523,13 +523,13 @@ mod tests {
         }
         let used = cache.get(key(1)).unwrap();
         assert_eq!(used, Lookup::Hit(vec![1; 200]));
-        let left = file(&settings, ".new-0000000000000000");
-        std::fs::write(&left, "half of an").unwrap();
-        File::open(&left).unwrap().set_modified(SystemTime::now() - 2 * MIN_STALE_AGE).unwrap();
+        let leftover = file(&settings, ".new-0000000000000000");
+        std::fs::write(&leftover, "half of an").unwrap();
+        File::open(&leftover).unwrap().set_modified(SystemTime::now() - 2 * MIN_STALE_AGE).unwrap();
         cache.put(key(5), &[5; 200]).unwrap();
-        let there = [1, 2, 3, 4, 5].map(|number| object(&settings, number).exists());
-        assert_eq!(there, [true, false, false, true, true]);
-        assert!(!left.exists(), "stale temporary files are removed");
+        let exist = [1, 2, 3, 4, 5].map(|number| object(&settings, number).exists());
+        assert_eq!(exist, [true, false, false, true, true]);
+        assert!(!leftover.exists(), "stale temporary files are removed");
         assert!(file(&settings, SECRET).exists());
         cache.put(key(6), &[6; 2000]).unwrap();
         assert!(!object(&settings, 6).exists(), "an object larger than the limit is not stored");
@@ -538,7 +538,7 @@ mod tests {
 
     #[test]
     fn concurrent_openers_agree_on_one_secret() {
-        let (_folder, settings) = cache(1000);
+        let (_dir, settings) = cache(1000);
         let threads: Vec<_> = (0..8)
             .map(|_| {
                 let settings = settings.clone();
@@ -547,16 +547,16 @@ mod tests {
             .collect();
         let secrets: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         assert!(secrets.iter().all(|secret| *secret == secrets[0]));
-        let left = std::fs::read_dir(folder(&settings.dir)).unwrap().count();
-        assert_eq!(left, 1, "only the secret remains");
+        let file_count = std::fs::read_dir(backend_dir(&settings.dir)).unwrap().count();
+        assert_eq!(file_count, 1, "only the secret remains");
     }
 
     #[test]
     fn parses_sizes() {
-        let all =
+        let cases =
             [("0", Some(0)), ("17", Some(17)), ("2K", Some(2048)), ("1G", Some(1 << 30)), ("M", None), ("-1", None)];
-        for (text, wanted) in all {
-            assert_eq!(bytes(text), wanted, "{text}");
+        for (text, expected) in cases {
+            assert_eq!(bytes(text), expected, "{text}");
         }
     }
 }

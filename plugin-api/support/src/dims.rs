@@ -22,7 +22,7 @@ pub fn size(dim: &Dim, symbol: &mut dyn FnMut(&str) -> Option<usize>) -> Option<
     match dim {
         Dim::Known(size) => Some(*size),
         Dim::Unknown(text) => {
-            let mut parser = Parser { text, at: 0, depth: 0, symbol };
+            let mut parser = Parser { text, position: 0, depth: 0, symbol };
             let value = parser.sum()?;
             (parser.peek().is_none()).then(|| usize::try_from(value).ok())?
         }
@@ -31,7 +31,7 @@ pub fn size(dim: &Dim, symbol: &mut dyn FnMut(&str) -> Option<usize>) -> Option<
 
 struct Parser<'a> {
     text: &'a str,
-    at: usize,
+    position: usize,
     depth: usize,
     symbol: &'a mut dyn FnMut(&str) -> Option<usize>,
 }
@@ -39,24 +39,25 @@ struct Parser<'a> {
 impl<'a> Parser<'a> {
     fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
-        while bytes.get(self.at) == Some(&b' ') {
-            self.at += 1;
+        while bytes.get(self.position) == Some(&b' ') {
+            self.position += 1;
         }
-        bytes.get(self.at).copied()
+        bytes.get(self.position).copied()
     }
 
     fn eat(&mut self, byte: u8) -> bool {
-        let found = self.peek() == Some(byte);
-        self.at += usize::from(found);
-        found
+        let is_match = self.peek() == Some(byte);
+        self.position += usize::from(is_match);
+        is_match
     }
 
     fn identifier(&mut self) -> &'a str {
-        let rest = &self.text[self.at..];
-        let end =
-            rest.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '.' | '$')).unwrap_or(rest.len());
-        self.at += end;
-        &rest[..end]
+        let remaining = &self.text[self.position..];
+        let end = remaining
+            .find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '.' | '$'))
+            .unwrap_or(remaining.len());
+        self.position += end;
+        &remaining[..end]
     }
 
     fn sum(&mut self) -> Option<i64> {
@@ -81,11 +82,11 @@ impl<'a> Parser<'a> {
     }
 
     fn factor(&mut self) -> Option<i64> {
-        let first = self.peek()?;
+        let first_byte = self.peek()?;
         let name = self.identifier();
-        match (first, name) {
+        match (first_byte, name) {
             (b'(', _) => match self.operands()?[..] {
-                [one] => Some(one),
+                [operand] => Some(operand),
                 _ => None,
             },
             (b'0'..=b'9', number) => number.parse().ok(),
@@ -125,14 +126,15 @@ mod tests {
     use byoc_ir::text::parse_dim;
     use proptest::prelude::*;
 
-    fn evaluated(text: &str, sizes: [usize; 2]) -> Option<usize> {
-        let mut symbol = |name: &str| ["n", "m"].iter().position(|own| *own == name).map(|at| sizes[at]);
+    fn evaluate(text: &str, sizes: [usize; 2]) -> Option<usize> {
+        let mut symbol =
+            |name: &str| ["n", "m"].iter().position(|symbol_name| *symbol_name == name).map(|index| sizes[index]);
         size(&Dim::Unknown(text.into()), &mut symbol)
     }
 
     #[test]
     fn sizes_of_texts() {
-        let all = [
+        let cases = [
             ("n", Some(7)),
             ("12*n", Some(84)),
             ("n - m + 1", Some(5)),
@@ -146,10 +148,10 @@ mod tests {
             ("floordiv(n, 0)", None),
             ("n*9223372036854775807", None),
         ];
-        for (text, expected) in all {
-            assert_eq!(evaluated(text, [7, 3]), expected, "{text}");
+        for (text, expected) in cases {
+            assert_eq!(evaluate(text, [7, 3]), expected, "{text}");
         }
-        assert_eq!(evaluated(&"(".repeat(100_000), [1, 1]), None);
+        assert_eq!(evaluate(&"(".repeat(100_000), [1, 1]), None);
     }
 
     fn text() -> impl Strategy<Value = String> {
@@ -170,8 +172,8 @@ mod tests {
         fn agrees_with_the_compiler(text in text(), n in 1..20usize, m in 1..20usize) {
             if let Ok(dim) = parse_dim(&text) {
                 let expected = dim.with_sizes(|name| Some(if name == "n" { n } else { m })).fixed();
-                let found = evaluated(&dim.to_string(), [n, m]);
-                prop_assert_eq!(found, expected, "{} is {}", text, dim);
+                let actual = evaluate(&dim.to_string(), [n, m]);
+                prop_assert_eq!(actual, expected, "{} is {}", text, dim);
             }
         }
     }

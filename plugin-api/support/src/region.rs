@@ -311,8 +311,8 @@ mod tests {
         assert!(RegionIr::new(&nested(MAX_DEPTH), &[]).is_ok());
         assert_eq!(RegionIr::new(&nested(MAX_DEPTH + 1), &[]).unwrap_err().code, RefusalCode::ResourceLimit);
         let mut graph = Graph::new("region");
-        let open = TensorType { dtype: DType::F32, dims: [Dim::Unknown("n".into())].into_iter().collect() };
-        let x = graph.push_input("x", open);
+        let open_type = TensorType { dtype: DType::F32, dims: [Dim::Unknown("n".into())].into_iter().collect() };
+        let x = graph.push_input("x", open_type);
         graph.outputs = [ValueRef::of(x)].into_iter().collect();
         assert_eq!(RegionIr::new(&graph, &[]).unwrap_err().code, RefusalCode::DynamicDim);
     }

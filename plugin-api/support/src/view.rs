@@ -66,11 +66,11 @@ impl View {
 
     /// Broadcasts to `shape`, aligned at the last dimension; `None` if the shapes do not broadcast.
     pub fn broadcast(&self, shape: &[i64]) -> Option<View> {
-        let lead = shape.len().checked_sub(self.shape.len())?;
+        let leading_dims = shape.len().checked_sub(self.shape.len())?;
         let mut strides = vec![0; shape.len()];
         for (d, &size) in self.shape.iter().enumerate() {
-            if size == shape[lead + d] {
-                strides[lead + d] = if size == 1 { 0 } else { self.strides[d] };
+            if size == shape[leading_dims + d] {
+                strides[leading_dims + d] = if size == 1 { 0 } else { self.strides[d] };
             } else if size != 1 {
                 return None;
             }
@@ -98,15 +98,15 @@ impl View {
         let mut strides = vec![0; shape.len()];
         let mut d = shape.len();
         for &(size, stride) in runs.iter().rev() {
-            let (mut left, mut step) = (size, stride);
-            while left > 1 {
+            let (mut remaining, mut step) = (size, stride);
+            while remaining > 1 {
                 d = d.checked_sub(1)?;
-                if left % shape[d] != 0 {
+                if remaining % shape[d] != 0 {
                     return None;
                 }
                 strides[d] = step;
                 step *= shape[d];
-                left /= shape[d];
+                remaining /= shape[d];
             }
         }
         for d in (0..shape.len()).rev().filter(|&d| shape[d] == 1) {
@@ -159,7 +159,7 @@ impl View {
 mod tests {
     use super::*;
 
-    fn places(view: &View) -> Vec<i64> {
+    fn offsets(view: &View) -> Vec<i64> {
         let dense = dense_strides(&view.shape);
         (0..count(&view.shape))
             .map(|i| {
@@ -172,30 +172,30 @@ mod tests {
     fn reshape_keeps_row_major_order_or_returns_none() {
         let view = View::dense(&[2, 4, 5, 6]).permute(&[0, 3, 1, 2]);
         for shape in [&[2, 6, 20][..], &[2, 2, 3, 4, 5], &[2, 6, 2, 2, 5, 1]] {
-            assert_eq!(places(&view.reshape(shape).unwrap()), places(&view));
+            assert_eq!(offsets(&view.reshape(shape).unwrap()), offsets(&view));
         }
         assert_eq!(view.reshape(&[12, 20]), None);
         assert_eq!(view.reshape(&[2, 120]), None);
         assert_eq!(view.reshape(&[2, 121]), None);
-        let one = View::dense(&[1, 1, 8]).permute(&[0, 2, 1]);
-        assert_eq!(places(&one.reshape(&[8]).unwrap()), places(&one));
+        let singleton = View::dense(&[1, 1, 8]).permute(&[0, 2, 1]);
+        assert_eq!(offsets(&singleton.reshape(&[8]).unwrap()), offsets(&singleton));
         assert_eq!(View::dense(&[0, 3]).reshape(&[3, 0]).unwrap().shape, [3, 0]);
     }
 
     #[test]
     fn unit_strides_continue_the_next_inner_dimension() {
         let view = View { shape: vec![1, 2, 1, 128], strides: vec![7, 128, 256, 1], offset: 3 };
-        let normal = view.normalize_unit_strides(&[0, 1, 2, 3]);
-        assert_eq!((&normal.strides[..], normal.offset), (&[256, 128, 128, 1][..], 3));
-        assert_eq!(places(&normal), places(&view));
+        let normalized = view.normalize_unit_strides(&[0, 1, 2, 3]);
+        assert_eq!((&normalized.strides[..], normalized.offset), (&[256, 128, 128, 1][..], 3));
+        assert_eq!(offsets(&normalized), offsets(&view));
     }
 
     #[test]
     fn broadcast_and_slice() {
         let view = View::dense(&[3, 1]).broadcast(&[2, 3, 2]).unwrap();
-        assert_eq!(places(&view), [0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2]);
+        assert_eq!(offsets(&view), [0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2]);
         assert_eq!(View::dense(&[3]).broadcast(&[2]), None);
-        assert_eq!(places(&View::dense(&[6]).slice(0, 5, -2, 3)), [5, 3, 1]);
+        assert_eq!(offsets(&View::dense(&[6]).slice(0, 5, -2, 3)), [5, 3, 1]);
     }
 
     #[test]
