@@ -103,8 +103,8 @@ pub(crate) fn export_query_result(body: impl FnOnce() -> Result<Option<Vec<u8>>>
     guard(|| Ok(body()?.map(RVec::from).into())).into()
 }
 
-pub(crate) fn import_query_result(answer: QueryResult) -> Result<Option<Vec<u8>>> {
-    Ok(answer.into_result()?.into_option().map(RVec::into_vec))
+pub(crate) fn import_query_result(response: QueryResult) -> Result<Option<Vec<u8>>> {
+    Ok(response.into_result()?.into_option().map(RVec::into_vec))
 }
 
 /// Loaded region of a plugin, called by the host, or reference executable of the host, called by a plugin.

@@ -202,13 +202,13 @@ impl Graph {
 
     /// Returns every operator in the graph, including those inside composites, each with the graph that contains it.
     pub fn operators(&self) -> Vec<(&str, &Node, &Graph)> {
-        let mut found = Vec::new();
+        let mut operators = Vec::new();
         let mut stack = vec![(self, 0)];
         while let Some((graph, mut next)) = stack.pop() {
             while let Some(node) = graph.nodes.get(next) {
                 next += 1;
                 match &node.kind {
-                    NodeKind::Op(name) => found.push((name.as_str(), node, graph)),
+                    NodeKind::Op(name) => operators.push((name.as_str(), node, graph)),
                     NodeKind::Composite(composite) => {
                         stack.push((graph, next));
                         stack.push((&composite.body, 0));
@@ -218,7 +218,7 @@ impl Graph {
                 }
             }
         }
-        found
+        operators
     }
 
     /// Checks that every index is in range, given a table of `constants` constants, and that nodes precede their users.
@@ -483,7 +483,7 @@ impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dims: Vec<String> = self.dims.iter().map(Dim::to_string).collect();
         match &dims[..] {
-            [only] => write!(f, "Tensor[({only},), {}]", self.dtype),
+            [dim] => write!(f, "Tensor[({dim},), {}]", self.dtype),
             _ => write!(f, "Tensor[({}), {}]", dims.join(", "), self.dtype),
         }
     }
@@ -505,8 +505,8 @@ mod tests {
         let x = graph.push_input("x", ty.clone());
         let first = graph.push_op("first", [ValueRef::of(x)], [], [ty.clone()]);
         let fused = graph.push(Node::composite("mine.fused", body, [ValueRef::of(first)]));
-        let last = graph.push_op("last", [ValueRef::of(fused)], [], [ty]);
-        graph.outputs.push(ValueRef::of(last));
+        let last_op = graph.push_op("last", [ValueRef::of(fused)], [], [ty]);
+        graph.outputs.push(ValueRef::of(last_op));
         graph.check(0).unwrap();
         let names: Vec<&str> = graph.operators().iter().map(|(name, ..)| *name).collect();
         assert_eq!(names, ["first", "a", "b", "last"]);

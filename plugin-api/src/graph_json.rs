@@ -80,8 +80,8 @@ fn write(out: &mut Vec<u8>, guess: usize, write: impl Fn(Buffer<'_>) -> Option<B
     let mut end = start + guess;
     loop {
         out.resize(end, 0);
-        if let Some(left) = write(&mut out[start..]).map(|buffer| buffer.len()) {
-            return out.truncate(end - left);
+        if let Some(unused_bytes) = write(&mut out[start..]).map(|buffer| buffer.len()) {
+            return out.truncate(end - unused_bytes);
         }
         end += end - start;
     }
@@ -158,7 +158,7 @@ fn graph<'o>(buffer: Buffer<'o>, graph: &Graph) -> Option<Buffer<'o>> {
     let buffer = list(text(buffer, ",\"outputs\":")?, &graph.outputs, value_ref)?;
     match &graph.attrs[..] {
         [] => Some(buffer),
-        some => attrs(text(buffer, ",\"attrs\":")?, some),
+        entries => attrs(text(buffer, ",\"attrs\":")?, entries),
     }
 }
 
@@ -195,8 +195,8 @@ fn ty<'o>(buffer: Buffer<'o>, ty: &TensorType) -> Option<Buffer<'o>> {
         Some(name) => text(text(text(buffer, "{\"dtype\":\"")?, name)?, "\"")?,
         None => {
             let DType { code, bits, lanes } = ty.dtype;
-            let parts = [code.into(), bits.into(), lanes.into()];
-            list(text(buffer, "{\"dtype\":")?, &parts, |buffer, &part| number(buffer, part))?
+            let numbers = [code.into(), bits.into(), lanes.into()];
+            list(text(buffer, "{\"dtype\":")?, &numbers, |buffer, &field| number(buffer, field))?
         }
     };
     let buffer = list(text(buffer, ",\"dims\":")?, &ty.dims, |buffer, dim| match dim {
@@ -242,20 +242,23 @@ fn attr<'o>(mut buffer: Buffer<'o>, value: &AttrValue) -> Option<Buffer<'o>> {
 /// Tests eight bytes at a time, because most texts are short operator and attribute names.
 fn is_escaped(text: &[u8]) -> bool {
     const ONES: u64 = 0x0101_0101_0101_0101;
-    let any = |letters: u64| {
-        let differ = |letter: u8| letters ^ (ONES * u64::from(letter));
-        let (quote, slash) = (differ(b'"'), differ(b'\\'));
+    let has_escape = |letters: u64| {
+        let difference = |letter: u8| letters ^ (ONES * u64::from(letter));
+        let (quote, slash) = (difference(b'"'), difference(b'\\'));
         // In each term, the highest bit of a byte is set if the byte has to be escaped; bytes above 127 are excluded.
         let control = letters.wrapping_sub(ONES * u64::from(b' ')) & !letters;
-        let found = control | (quote.wrapping_sub(ONES) & !quote) | (slash.wrapping_sub(ONES) & !slash);
-        found & (ONES << 7) != 0
+        let escapes = control | (quote.wrapping_sub(ONES) & !quote) | (slash.wrapping_sub(ONES) & !slash);
+        escapes & (ONES << 7) != 0
     };
     match text.last_chunk() {
         // The last chunk may overlap its predecessor.
         Some(last) => {
-            any(u64::from_le_bytes(*last)) || text.as_chunks().0.iter().any(|word| any(u64::from_le_bytes(*word)))
+            has_escape(u64::from_le_bytes(*last))
+                || text.as_chunks().0.iter().any(|word| has_escape(u64::from_le_bytes(*word)))
         }
-        None => any(text.iter().fold(ONES * u64::from(b' '), |word, &letter| (word << 8) | u64::from(letter))),
+        None => {
+            has_escape(text.iter().fold(ONES * u64::from(b' '), |letters, &letter| (letters << 8) | u64::from(letter)))
+        }
     }
 }
 
@@ -330,9 +333,9 @@ pub(crate) fn read_type(value: &Value) -> Result<TensorType> {
 fn read_dtype_code(parts: &[Value]) -> Result<DType> {
     let malformed = || Error::new("expected an element type as a name or [code, bits, lanes], found another form");
     let [code, bits, lanes] = parts else { return Err(malformed()) };
-    let small = |value: &Value| u8::try_from(read_number(value)?).map_err(|_| malformed());
+    let byte = |value: &Value| u8::try_from(read_number(value)?).map_err(|_| malformed());
     let lanes = u16::try_from(read_number(lanes)?).map_err(|_| malformed())?;
-    Ok(DType { code: small(code)?, bits: small(bits)?, lanes })
+    Ok(DType { code: byte(code)?, bits: byte(bits)?, lanes })
 }
 
 fn read_attrs(value: &Value) -> Result<RVec<Attr>> {
@@ -400,8 +403,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn dtype() -> impl Strategy<Value = DType> {
-        let named = (0..DType::ALL.len()).prop_map(|index| DType::ALL[index].0);
-        prop_oneof![8 => named, 1 => Just(DType { code: 200, bits: 4, lanes: 2 })]
+        let named_dtype = (0..DType::ALL.len()).prop_map(|index| DType::ALL[index].0);
+        prop_oneof![8 => named_dtype, 1 => Just(DType { code: 200, bits: 4, lanes: 2 })]
     }
 
     fn tensor_type() -> impl Strategy<Value = TensorType> {
@@ -442,15 +445,15 @@ mod tests {
             let mut graph = Graph::new(&symbol);
             graph.attrs = function_attrs;
             for (kind, reads, attrs, outputs, text) in nodes {
-                let before = graph.nodes.len() as u32;
-                let inputs: Vec<ValueRef> = match before {
+                let index = graph.nodes.len() as u32;
+                let inputs: Vec<ValueRef> = match index {
                     0 => Vec::new(),
-                    _ => reads.iter().map(|read| ValueRef::of(read % before)).collect(),
+                    _ => reads.iter().map(|read| ValueRef::of(read % index)).collect(),
                 };
                 match kind {
                     0 => graph.push_input(&text, outputs[0].clone()),
                     1 => graph.push_constant(reads[0], outputs[0].clone()),
-                    2 if before > 0 => {
+                    2 if index > 0 => {
                         let mut body = Graph::new(&text);
                         let ids: Vec<u32> =
                             inputs.iter().map(|&input| body.push_input("p", graph.type_of(input).clone())).collect();
@@ -458,9 +461,9 @@ mod tests {
                         graph.push(Node::composite(&text, body, inputs))
                     }
                     _ => {
-                        let number = graph.push_op(&text, inputs, attrs, outputs);
-                        graph.nodes[number as usize].sources.push(text.as_str().into());
-                        number
+                        let op_index = graph.push_op(&text, inputs, attrs, outputs);
+                        graph.nodes[op_index as usize].sources.push(text.as_str().into());
+                        op_index
                     }
                 };
             }
@@ -481,10 +484,10 @@ mod tests {
         #[test]
         fn never_panics_on_damaged_text(graph in graph(), at in any::<prop::sample::Index>(), byte in 32u8..127) {
             let mut bytes = graph.to_json().into_bytes();
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
+            let position = at.index(bytes.len());
+            bytes[position] = byte;
             let _ = Graph::from_json(&String::from_utf8_lossy(&bytes));
-            let _ = Graph::from_json(&String::from_utf8_lossy(&bytes[..at]));
+            let _ = Graph::from_json(&String::from_utf8_lossy(&bytes[..position]));
         }
     }
 

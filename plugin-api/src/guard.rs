@@ -61,5 +61,5 @@ fn is_fatal(message: &str) -> bool {
         "null pointer dereference",
         "trying to construct an enum from an invalid value",
     ];
-    FATAL.iter().any(|begin| message.starts_with(begin))
+    FATAL.iter().any(|prefix| message.starts_with(prefix))
 }

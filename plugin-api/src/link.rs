@@ -97,22 +97,22 @@ impl Linked {
     /// If the bytes are not a well-formed link response, or name a region twice.
     pub fn parse(answer: &[u8]) -> Result<Linked> {
         let (head, data) = split(answer)?;
-        let mut linked = Linked::default();
+        let mut response = Linked::default();
         if !head[SHARED].is_null() {
-            linked.shared = Some(slice(data, &head[SHARED])?.to_vec());
+            response.shared = Some(slice(data, &head[SHARED])?.to_vec());
         }
         for region in array(&head, "regions")? {
             let symbol = text(region, "symbol")?;
-            if linked.blobs.insert(symbol.to_owned(), slice(data, &region["blob"])?.to_vec()).is_some() {
+            if response.blobs.insert(symbol.to_owned(), slice(data, &region["blob"])?.to_vec()).is_some() {
                 return Err(invalid(format!("expected each region once, found {symbol} twice")));
             }
         }
         for note in array(&head, "notes")? {
-            linked
+            response
                 .notes
                 .push(note.as_str().ok_or_else(|| invalid(format!("expected a string, found {note}")))?.to_owned());
         }
-        Ok(linked)
+        Ok(response)
     }
 
     /// Serializes the response.
@@ -160,12 +160,12 @@ fn invalid(problem: impl AsRef<str>) -> Error {
 
 /// Splits a message into its JSON text and its data.
 fn split(bytes: &[u8]) -> Result<(Value, &[u8])> {
-    let parts = bytes.split_first_chunk::<8>().and_then(|(size, rest)| {
+    let sections = bytes.split_first_chunk::<8>().and_then(|(size, rest)| {
         let size = usize::try_from(u64::from_le_bytes(*size)).ok()?;
         rest.split_at_checked(size)
     });
     let (text, data) =
-        parts.ok_or_else(|| invalid(format!("expected a complete message, found {} bytes", bytes.len())))?;
+        sections.ok_or_else(|| invalid(format!("expected a complete message, found {} bytes", bytes.len())))?;
     let head: Value = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
     match head.is_object() {
         true => Ok((head, data)),
@@ -174,9 +174,9 @@ fn split(bytes: &[u8]) -> Result<(Value, &[u8])> {
 }
 
 fn slice<'a>(data: &'a [u8], range: &Value) -> Result<&'a [u8]> {
-    let number = |at: usize| range.get(at)?.as_u64().and_then(|number| usize::try_from(number).ok());
-    let part = number(0).zip(number(1)).and_then(|(offset, size)| data.get(offset..offset.checked_add(size)?));
-    part.ok_or_else(|| {
+    let integer = |index: usize| range.get(index)?.as_u64().and_then(|integer| usize::try_from(integer).ok());
+    let bytes = integer(0).zip(integer(1)).and_then(|(offset, size)| data.get(offset..offset.checked_add(size)?));
+    bytes.ok_or_else(|| {
         invalid(format!("expected an offset and a size within {} bytes of data, found {range}", data.len()))
     })
 }

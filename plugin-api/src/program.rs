@@ -126,8 +126,8 @@ fn constant(row: &Value, rest: &mut &[u8]) -> Result<Constant> {
     let size = row["size"].as_u64().and_then(|size| usize::try_from(size).ok());
     let size = size.filter(|size| count == Some(*size) && *size <= rest.len());
     let size = size.ok_or_else(|| Error::new(format!("constant: expected {count:?} bytes, found {}", row["size"])))?;
-    let (bytes, after) = rest.split_at(size);
-    *rest = after;
+    let (bytes, remaining) = rest.split_at(size);
+    *rest = remaining;
     Ok(Constant::new("", dtype, &dims, Held::new(bytes, row["digest"].as_str().unwrap_or_default())))
 }
 
@@ -181,7 +181,7 @@ impl Answer {
         if let Some(reason) = text("refused") {
             return Ok(Answer::Refused { reason, hint: text("hint").unwrap_or_default() });
         }
-        let number = |key: &str| match &value[key] {
+        let integer = |key: &str| match &value[key] {
             Value::Null => Ok(0),
             found => {
                 found.as_u64().ok_or_else(|| Error::new(format!("\"{key}\": expected an integer >= 0, found {found}")))
@@ -189,9 +189,9 @@ impl Answer {
         };
         Ok(Answer::Program(Program {
             source: text("source").ok_or("expected \"source\" or \"refused\" in the response, found neither")?,
-            workspace: number("workspace")?,
+            workspace: integer("workspace")?,
             status: value["status"] == true,
-            constant_bytes: number("constant_bytes")?,
+            constant_bytes: integer("constant_bytes")?,
         }))
     }
 }
@@ -220,22 +220,22 @@ mod tests {
         assert_eq!(read.graph, graph());
         assert_eq!(read.constants[0].tensor().as_slice::<f32>(), [1.5, 0.0]);
         assert_eq!((read.constants[0].digest().as_str(), &read.options["threads"]), ("abc", &json!(1)));
-        for cut in 0..data.len() {
-            assert!(Request::read(&data[..cut]).is_err(), "{cut} bytes");
+        for end in 0..data.len() {
+            assert!(Request::read(&data[..end]).is_err(), "{end} bytes");
         }
     }
 
     #[test]
     fn answers_round_trip() {
         let program = Program { source: "void f(void);".into(), workspace: 64, status: true, constant_bytes: 3 };
-        let refused = Answer::Refused { reason: "expected x, found y".into(), hint: String::new() };
-        for answer in [Answer::Program(program), refused] {
+        let refusal = Answer::Refused { reason: "expected x, found y".into(), hint: String::new() };
+        for answer in [Answer::Program(program), refusal] {
             assert_eq!(Answer::read(&answer.to_json()).unwrap(), answer);
         }
         let short = Answer::read(br#"{"source": "x"}"#).unwrap();
         assert_eq!(short, Answer::Program(Program { source: "x".into(), ..Program::default() }));
-        for bad in ["", "[]", "{}", r#"{"source": 1}"#, r#"{"source": "", "workspace": -1}"#] {
-            assert!(Answer::read(bad.as_bytes()).is_err(), "{bad}");
+        for invalid in ["", "[]", "{}", r#"{"source": 1}"#, r#"{"source": "", "workspace": -1}"#] {
+            assert!(Answer::read(invalid.as_bytes()).is_err(), "{invalid}");
         }
     }
 }

@@ -167,13 +167,13 @@ impl Services {
     /// # Errors
     /// As for [`parallel_for`](Services::parallel_for).
     pub fn parallel_for_workers(&self, count: usize, task: impl Fn(usize, usize) + Sync) -> Result<()> {
-        let next = AtomicUsize::new(0);
-        let failed = AtomicBool::new(false);
+        let next_index = AtomicUsize::new(0);
+        let has_failed = AtomicBool::new(false);
         // A worker is a `parallel_for` task that claims indices until all are claimed. If the host runs the
         // tasks sequentially, the first worker claims all indices.
         self.try_parallel_for(self.num_threads().max(1).min(count), |worker| {
-            while !failed.load(Ordering::Relaxed) {
-                let index = next.fetch_add(1, Ordering::Relaxed);
+            while !has_failed.load(Ordering::Relaxed) {
+                let index = next_index.fetch_add(1, Ordering::Relaxed);
                 if index >= count {
                     break;
                 }
@@ -181,7 +181,7 @@ impl Services {
                     task(worker, index);
                     Ok(())
                 })
-                .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                .inspect_err(|_| has_failed.store(true, Ordering::Relaxed))?;
             }
             Ok(())
         })

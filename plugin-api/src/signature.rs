@@ -57,15 +57,15 @@ impl Signature {
     /// # Errors
     /// If a tensor differs; the message describes the first difference.
     pub fn check(&self, found: &Signature) -> Result<()> {
-        let sides = [("input", &self.inputs, &found.inputs), ("output", &self.outputs, &found.outputs)];
-        for (side, expected, found) in sides {
+        let lists = [("input", &self.inputs, &found.inputs), ("output", &self.outputs, &found.outputs)];
+        for (kind, expected, found) in lists {
             if expected.len() != found.len() {
-                return Err(format!("expected {} {side}s, found {}", expected.len(), found.len()).into());
+                return Err(format!("expected {} {kind}s, found {}", expected.len(), found.len()).into());
             }
             for (i, (expected, found)) in expected.iter().zip(found).enumerate() {
                 let dims = expected.dims.iter().map(Dim::known).eq(found.dims.iter().map(Dim::known));
                 if expected.dtype != found.dtype || !dims {
-                    return Err(format!("{side} {i}: expected {expected}, found {found}").into());
+                    return Err(format!("{kind} {i}: expected {expected}, found {found}").into());
                 }
             }
         }
@@ -148,14 +148,14 @@ mod tests {
     fn compares_element_type_rank_and_known_dims_only() {
         let expected = signature(DType::F32, vec![Dim::Known(3), Dim::Unknown("n".into())]);
         expected.check(&signature(DType::F32, vec![Dim::Known(3), Dim::Unknown("m".into())])).unwrap();
-        for other in [
+        for mismatch in [
             signature(DType::I8, vec![Dim::Known(3), Dim::Unknown("n".into())]),
             signature(DType::F32, vec![Dim::Known(4), Dim::Unknown("n".into())]),
             signature(DType::F32, vec![Dim::Known(3), Dim::Known(4)]),
             signature(DType::F32, vec![Dim::Known(3)]),
             Signature::default(),
         ] {
-            expected.check(&other).unwrap_err();
+            expected.check(&mismatch).unwrap_err();
         }
     }
 }

@@ -115,14 +115,14 @@ impl<'a> TensorRef<'a> {
     /// If the number of bytes does not match the shape.
     #[inline]
     pub fn new(dtype: DType, shape: &'a [usize], bytes: &'a [u8]) -> TensorRef<'a> {
-        let raw = describe(dtype, shape.as_ptr(), shape.len(), bytes.as_ptr());
+        let descriptor = describe(dtype, shape.as_ptr(), shape.len(), bytes.as_ptr());
         assert_eq!(
-            raw.byte_len(),
+            descriptor.byte_len(),
             bytes.len(),
             "expected a buffer of the byte size of tensor {dtype}{shape:?}, found {} bytes",
             bytes.len()
         );
-        TensorRef { raw, memory: PhantomData }
+        TensorRef { raw: descriptor, memory: PhantomData }
     }
 
     /// Creates a view of the tensor that `raw` describes.
@@ -196,14 +196,14 @@ impl<'a> TensorMut<'a> {
     /// If the number of bytes does not match the shape.
     #[inline]
     pub fn new(dtype: DType, shape: &'a mut [usize], bytes: &'a mut [u8]) -> TensorMut<'a> {
-        let raw = describe(dtype, shape.as_mut_ptr(), shape.len(), bytes.as_mut_ptr());
+        let descriptor = describe(dtype, shape.as_mut_ptr(), shape.len(), bytes.as_mut_ptr());
         assert_eq!(
-            raw.byte_len(),
+            descriptor.byte_len(),
             bytes.len(),
             "expected a buffer of the byte size of tensor {dtype}{shape:?}, found {} bytes",
             bytes.len()
         );
-        TensorMut { raw, memory: PhantomData }
+        TensorMut { raw: descriptor, memory: PhantomData }
     }
 
     /// Creates a view of the tensor that `raw` describes.

@@ -127,11 +127,11 @@ unsafe extern "C" fn allocate(this: *mut c_void, report: *const Report, bytes: u
 }
 
 unsafe extern "C" fn release(this: *mut c_void, buffer: *mut c_void) {
-    let released = call(this, std::ptr::null(), |memory| {
+    let result = call(this, std::ptr::null(), |memory| {
         memory.release(handle(buffer)?);
         Ok(())
     });
-    if released == FAILED {
+    if result == FAILED {
         tracing::error!("failed to release a buffer");
     }
 }
@@ -141,13 +141,13 @@ unsafe extern "C" fn copy_in(
     report: *const Report,
     buffer: *mut c_void,
     offset: usize,
-    from: *const c_void,
+    source: *const c_void,
     bytes: usize,
 ) -> i32 {
     call(this, report, |memory| {
         // SAFETY: by the contract of `MemoryTable`, the host passes `bytes` bytes that are readable during this call.
-        let from = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) };
-        memory.copy_in(Transfer { buffer: handle(buffer)?, offset }, from)
+        let source = unsafe { std::slice::from_raw_parts(source.cast::<u8>(), bytes) };
+        memory.copy_in(Transfer { buffer: handle(buffer)?, offset }, source)
     })
 }
 
@@ -156,12 +156,12 @@ unsafe extern "C" fn copy_out(
     report: *const Report,
     buffer: *mut c_void,
     offset: usize,
-    to: *mut c_void,
+    destination: *mut c_void,
     bytes: usize,
 ) -> i32 {
     call(this, report, |memory| {
         // SAFETY: by the contract of `MemoryTable`, the host passes `bytes` bytes that are writable during this call.
-        let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), bytes) };
-        memory.copy_out(Transfer { buffer: handle(buffer)?, offset }, to)
+        let destination = unsafe { std::slice::from_raw_parts_mut(destination.cast::<u8>(), bytes) };
+        memory.copy_out(Transfer { buffer: handle(buffer)?, offset }, destination)
     })
 }

@@ -87,10 +87,10 @@ impl Dependencies<'_> {
     /// Returns the dependencies of type `C`, which this plugin has passed to [`submit`]. If the device waits for them,
     /// the current run need not.
     pub fn own<C: Completion>(&self) -> impl Iterator<Item = &C> {
-        let same = |event: &&EventTable| std::ptr::fn_addr_eq(event.wait, wait::<C> as WaitFn);
+        let is_same = |event: &&EventTable| std::ptr::fn_addr_eq(event.wait, wait::<C> as WaitFn);
         // SAFETY: `submit` created every event with this function from a `C`, and the host keeps it until `run`
         // returns.
-        self.0.iter().filter(same).map(|event| unsafe { &*event.this.cast::<C>() })
+        self.0.iter().filter(is_same).map(|event| unsafe { &*event.this.cast::<C>() })
     }
 
     /// Returns true if there are no dependencies.

@@ -96,19 +96,19 @@ mod tests {
     #[test]
     fn second_thread_waits_for_the_first() {
         static ONCE: SignalSafeOnce = SignalSafeOnce::new();
-        let (inside, entered) = mpsc::channel();
-        let written = AtomicBool::new(false);
+        let (sender, receiver) = mpsc::channel();
+        let is_written = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 ONCE.run(|| {
-                    inside.send(()).unwrap();
+                    sender.send(()).unwrap();
                     std::thread::sleep(Duration::from_millis(20));
-                    written.store(true, Ordering::SeqCst);
+                    is_written.store(true, Ordering::SeqCst);
                 });
             });
-            entered.recv().unwrap();
+            receiver.recv().unwrap();
             ONCE.run(|| panic!("a second message"));
-            assert!(written.load(Ordering::SeqCst));
+            assert!(is_written.load(Ordering::SeqCst));
         });
     }
 }

@@ -15,18 +15,18 @@ impl FloatState {
     /// Reads the environment. Takes a few nanoseconds, because reading MXCSR waits for all earlier computations.
     #[inline(always)]
     pub(crate) fn read() -> FloatState {
-        let (mut mxcsr, mut word) = (0u32, 0u16);
+        let (mut mxcsr, mut control_word) = (0u32, 0u16);
         // SAFETY: the instructions store only to the two variables.
         unsafe {
             std::arch::asm!(
                 "stmxcsr [{mxcsr}]",
-                "fnstcw [{word}]",
+                "fnstcw [{control_word}]",
                 mxcsr = in(reg) &raw mut mxcsr,
-                word = in(reg) &raw mut word,
+                control_word = in(reg) &raw mut control_word,
                 options(nostack, preserves_flags),
             );
         }
-        FloatState(u64::from(mxcsr) | u64::from(word) << 32)
+        FloatState(u64::from(mxcsr) | u64::from(control_word) << 32)
     }
 
     /// Returns true if the environment has changed since this snapshot.
@@ -46,16 +46,16 @@ impl FloatState {
 
     #[cold]
     fn set(self) {
-        let (mxcsr, word) = (self.0 as u32, (self.0 >> 32) as u16);
+        let (mxcsr, control_word) = (self.0 as u32, (self.0 >> 32) as u16);
         // SAFETY: both values were read from these registers. The exception flags of the x87 unit are cleared first: an
         // exception that is unmasked now would be raised by the next x87 instruction.
         unsafe {
             std::arch::asm!(
                 "fnclex",
-                "fldcw [{word}]",
+                "fldcw [{control_word}]",
                 "ldmxcsr [{mxcsr}]",
                 mxcsr = in(reg) &raw const mxcsr,
-                word = in(reg) &raw const word,
+                control_word = in(reg) &raw const control_word,
                 options(nostack, preserves_flags),
             );
         }
@@ -115,8 +115,8 @@ mod tests {
 
     #[test]
     fn restores_changed_control_bits() {
-        let before = FloatState::read();
-        assert!(!before.has_changed() && !before.restore());
+        let initial_state = FloatState::read();
+        assert!(!initial_state.has_changed() && !initial_state.restore());
         let usual = (0x1f80u64, 0x037fu64);
         let changes = [
             (usual.0 | 0x2000, usual.1),
@@ -128,21 +128,21 @@ mod tests {
             (usual.0 | 0x8040 | 0x6000, 0x0f7f),
             (0, 0x0340),
         ];
-        for (mxcsr, word) in changes {
-            FloatState(mxcsr | word << 32).set();
-            let seen = before.has_changed();
-            assert!(before.restore(), "{mxcsr:x} {word:x}");
-            assert!(seen, "{mxcsr:x} {word:x}");
-            assert!(!before.has_changed() && !before.restore());
-            let third = black_box(1.0f32) / black_box(3.0);
-            assert_eq!(third.to_bits(), 0x3eaa_aaab);
+        for (mxcsr, control_word) in changes {
+            FloatState(mxcsr | control_word << 32).set();
+            let has_changed = initial_state.has_changed();
+            assert!(initial_state.restore(), "{mxcsr:x} {control_word:x}");
+            assert!(has_changed, "{mxcsr:x} {control_word:x}");
+            assert!(!initial_state.has_changed() && !initial_state.restore());
+            let quotient = black_box(1.0f32) / black_box(3.0);
+            assert_eq!(quotient.to_bits(), 0x3eaa_aaab);
         }
     }
 
     #[test]
     fn ignores_sticky_exception_flags() {
-        let before = FloatState::read();
+        let initial_state = FloatState::read();
         assert!(black_box(black_box(1.0f64) / black_box(0.0)).is_infinite());
-        assert!(!before.restore());
+        assert!(!initial_state.restore());
     }
 }

@@ -118,7 +118,7 @@ fn restore_action(signal: c_int, previous: Option<&libc::sigaction>) {
 }
 
 extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut c_void) {
-    let index = SIGNALS.iter().position(|(other, _)| *other == signal);
+    let index = SIGNALS.iter().position(|(number, _)| *number == signal);
     let name = index.map_or("a signal", |index| SIGNALS[index].1);
     let current = slots::current();
     let (running, last) = (slots::running(), slots::last());
@@ -128,9 +128,9 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
             match (current, running) {
                 (Some(_), _) => {}
                 (None, Some((_, 0))) => _ = line.text(" on another thread while this entry was running"),
-                (None, Some((_, others))) => {
+                (None, Some((_, other_count))) => {
                     line.text(" on another thread while this entry and ")
-                        .number(others as u64)
+                        .number(other_count as u64)
                         .text(" others were running");
                 }
                 (None, None) => _ = line.text(" outside of plugins, after this entry had returned"),

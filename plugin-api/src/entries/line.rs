@@ -28,25 +28,25 @@ impl Line {
     pub(super) fn text(&mut self, text: &str) -> &mut Line {
         // One byte is reserved for the newline.
         let available = self.bytes.len() - 1 - self.length;
-        let copied = text.len().min(available);
-        self.bytes[self.length..self.length + copied].copy_from_slice(&text.as_bytes()[..copied]);
-        self.length += copied;
+        let count = text.len().min(available);
+        self.bytes[self.length..self.length + count].copy_from_slice(&text.as_bytes()[..count]);
+        self.length += count;
         self
     }
 
     /// Appends a number.
     pub(super) fn number(&mut self, number: u64) -> &mut Line {
         let mut digits = [0u8; 20];
-        let (mut at, mut rest) = (digits.len(), number);
+        let (mut index, mut remaining) = (digits.len(), number);
         loop {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
+            index -= 1;
+            digits[index] = b'0' + (remaining % 10) as u8;
+            remaining /= 10;
+            if remaining == 0 {
                 break;
             }
         }
-        self.text(std::str::from_utf8(&digits[at..]).unwrap_or_default())
+        self.text(std::str::from_utf8(&digits[index..]).unwrap_or_default())
     }
 
     /// Appends a call site in the format of its `Display`.
@@ -60,11 +60,11 @@ impl Line {
         self.bytes[self.length] = b'\n';
         let line = &self.bytes[..=self.length];
         // SAFETY: `line` is initialized and borrowed for the call; on a closed descriptor, the call fails.
-        let written = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
-        let other = OTHER_STDERR.load(Ordering::Relaxed);
-        if written < 0 && other >= 0 {
+        let result = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+        let descriptor = OTHER_STDERR.load(Ordering::Relaxed);
+        if result < 0 && descriptor >= 0 {
             // SAFETY: `line` is initialized and borrowed for the call; on a closed descriptor, the call fails.
-            unsafe { libc::write(other, line.as_ptr().cast(), line.len()) };
+            unsafe { libc::write(descriptor, line.as_ptr().cast(), line.len()) };
         }
     }
 }

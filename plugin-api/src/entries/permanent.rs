@@ -13,9 +13,9 @@ static FREE: Mutex<(usize, usize)> = Mutex::new((0, 0));
 /// Allocates `size` bytes at a multiple of `align`, which is a power of two. Returns `None` if the system is out of
 /// memory.
 fn allocate(size: usize, align: usize) -> Option<NonNull<u8>> {
-    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-    let skip = free.0.wrapping_neg() & (align - 1);
-    if free.1 < size + skip {
+    let mut region = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    let skip = region.0.wrapping_neg() & (align - 1);
+    if region.1 < size + skip {
         let length = CHUNK.max(size.next_multiple_of(4096));
         // SAFETY: an anonymous mapping at an address chosen by the kernel does not affect existing memory.
         let pages = unsafe {
@@ -25,26 +25,26 @@ fn allocate(size: usize, align: usize) -> Option<NonNull<u8>> {
         if pages == libc::MAP_FAILED {
             return None;
         }
-        *free = (pages.expose_provenance(), length);
-        return bump(&mut free, size, 0);
+        *region = (pages.expose_provenance(), length);
+        return bump(&mut region, size, 0);
     }
-    bump(&mut free, size, skip)
+    bump(&mut region, size, skip)
 }
 
 fn bump(free: &mut (usize, usize), size: usize, skip: usize) -> Option<NonNull<u8>> {
-    let at = free.0 + skip;
-    *free = (at + size, free.1 - skip - size);
-    NonNull::new(ptr::with_exposed_provenance_mut(at))
+    let address = free.0 + skip;
+    *free = (address + size, free.1 - skip - size);
+    NonNull::new(ptr::with_exposed_provenance_mut(address))
 }
 
 /// Copies a value without a destructor to permanent memory.
 pub(super) fn store<T: Copy + Send + Sync + 'static>(value: T) -> &'static T {
     match allocate(size_of::<T>(), align_of::<T>()) {
         // SAFETY: `allocate` returned `size_of::<T>()` aligned, exclusively owned bytes, which are never freed.
-        Some(at) => unsafe {
-            let at = at.cast::<T>();
-            at.write(value);
-            at.as_ref()
+        Some(pointer) => unsafe {
+            let pointer = pointer.cast::<T>();
+            pointer.write(value);
+            pointer.as_ref()
         },
         None => Box::leak(Box::new(value)),
     }
@@ -55,9 +55,9 @@ pub(super) fn store_str(text: &str) -> &'static str {
     match allocate(text.len(), 1) {
         // SAFETY: `allocate` returned `text.len()` exclusively owned bytes, which are never freed; a copy of a `str` is
         // UTF-8.
-        Some(at) => unsafe {
-            at.copy_from_nonoverlapping(NonNull::from(text.as_bytes()).cast(), text.len());
-            str::from_utf8_unchecked(NonNull::slice_from_raw_parts(at, text.len()).as_ref())
+        Some(pointer) => unsafe {
+            pointer.copy_from_nonoverlapping(NonNull::from(text.as_bytes()).cast(), text.len());
+            str::from_utf8_unchecked(NonNull::slice_from_raw_parts(pointer, text.len()).as_ref())
         },
         None => text.to_owned().leak(),
     }
@@ -70,10 +70,10 @@ mod tests {
     #[test]
     fn stored_values_stay_intact() {
         let texts: Vec<&'static str> = (0..4000).map(|i| store_str(&format!("name {i}"))).collect();
-        let numbers: Vec<&'static [u64; 3]> = (0..4000).map(|i| store([i, i + 1, i + 2])).collect();
-        for (i, (text, numbers)) in texts.iter().zip(numbers).enumerate() {
+        let values: Vec<&'static [u64; 3]> = (0..4000).map(|i| store([i, i + 1, i + 2])).collect();
+        for (i, (text, values)) in texts.iter().zip(values).enumerate() {
             assert_eq!(*text, format!("name {i}"));
-            assert_eq!(*numbers, [i as u64, i as u64 + 1, i as u64 + 2]);
+            assert_eq!(*values, [i as u64, i as u64 + 1, i as u64 + 2]);
         }
         assert_eq!(store_str(""), "");
         assert_eq!(store_str(&"x".repeat(CHUNK + 1)).len(), CHUNK + 1);

@@ -169,55 +169,56 @@ pub(super) fn record_initial_state() {
 
 /// Restores the state that an entry has changed.
 pub(super) fn restore_changes(site: &CallSite) {
-    let Some(initial) = INITIAL_STATE.get() else { return };
-    for ((resource, name), before) in LIMITS.into_iter().zip(&initial.limits) {
-        let Some(before) = before else { continue };
-        let same = |now: libc::rlimit| now.rlim_cur == before.rlim_cur && now.rlim_max == before.rlim_max;
-        if resource_limit(resource).is_some_and(|now| !same(now)) {
-            // SAFETY: `before` is borrowed for the call.
-            let restored = unsafe { libc::setrlimit(resource as _, before) } == 0;
+    let Some(initial_state) = INITIAL_STATE.get() else { return };
+    for ((resource, name), initial_limit) in LIMITS.into_iter().zip(&initial_state.limits) {
+        let Some(initial_limit) = initial_limit else { continue };
+        let is_same =
+            |limit: libc::rlimit| limit.rlim_cur == initial_limit.rlim_cur && limit.rlim_max == initial_limit.rlim_max;
+        if resource_limit(resource).is_some_and(|limit| !is_same(limit)) {
+            // SAFETY: `initial_limit` is borrowed for the call.
+            let restored = unsafe { libc::setrlimit(resource as _, initial_limit) } == 0;
             report_change(site, name, restored);
         }
     }
-    for ((descriptor, name), before) in STREAMS.into_iter().zip(&initial.streams) {
-        let Some((before, duplicate)) = before else { continue };
+    for ((descriptor, name), initial_identity) in STREAMS.into_iter().zip(&initial_state.streams) {
+        let Some((initial_identity, duplicate)) = initial_identity else { continue };
         // The number of a closed descriptor may have been reused for another file, including the number of the
         // duplicate.
-        if identity(descriptor) != Some(*before) {
-            let restored = identity(duplicate.as_raw_fd()) == Some(*before)
+        if identity(descriptor) != Some(*initial_identity) {
+            let restored = identity(duplicate.as_raw_fd()) == Some(*initial_identity)
                 // SAFETY: `dup2` fails on a closed duplicate, and replaces only a descriptor that a plugin has changed.
                 && unsafe { libc::dup2(duplicate.as_raw_fd(), descriptor) } >= 0;
             report_change(site, name, restored);
         }
     }
-    if let Some((before, duplicate)) = &initial.working_dir
-        && working_dir() != Some(*before)
+    if let Some((initial_identity, duplicate)) = &initial_state.working_dir
+        && working_dir() != Some(*initial_identity)
     {
         // SAFETY: `fchdir` fails on a descriptor that is closed or not a directory.
-        let restored = unsafe { libc::fchdir(duplicate.as_raw_fd()) } == 0 && working_dir() == Some(*before);
+        let restored = unsafe { libc::fchdir(duplicate.as_raw_fd()) } == 0 && working_dir() == Some(*initial_identity);
         report_change(site, "the working directory", restored);
     }
-    if let Some(before) = &initial.locale
-        && locale().as_ref() != Some(before)
+    if let Some(initial_locale) = &initial_state.locale
+        && locale().as_ref() != Some(initial_locale)
     {
-        // SAFETY: `before` is a C string, the name of a locale that the system returned.
-        let restored = unsafe { !libc::setlocale(libc::LC_ALL, before.as_ptr()).is_null() };
+        // SAFETY: `initial_locale` is a C string, the name of a locale that the system returned.
+        let restored = unsafe { !libc::setlocale(libc::LC_ALL, initial_locale.as_ptr()).is_null() };
         report_change(site, "the locale", restored);
     }
-    check_interrupt(site, &initial.interrupt);
+    check_interrupt(site, &initial_state.interrupt);
 }
 
 /// Restores the handler of Ctrl-C if a plugin has set Ctrl-C to be ignored. The host itself may change the handler, but
 /// never ignores Ctrl-C.
 fn check_interrupt(site: &CallSite, last_seen: &Mutex<Option<libc::sigaction>>) {
     let mut last_seen = last_seen.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(now) = interrupt_action() else { return };
+    let Some(action) = interrupt_action() else { return };
     match &*last_seen {
-        Some(previous) if now.sa_sigaction == libc::SIG_IGN && previous.sa_sigaction != libc::SIG_IGN => {
+        Some(previous) if action.sa_sigaction == libc::SIG_IGN && previous.sa_sigaction != libc::SIG_IGN => {
             // SAFETY: `previous` is an action that the system returned, and is borrowed for the call.
             let restored = unsafe { libc::sigaction(libc::SIGINT, previous, std::ptr::null_mut()) } == 0;
             report_change(site, "the handling of Ctrl-C", restored);
         }
-        _ => *last_seen = Some(now),
+        _ => *last_seen = Some(action),
     }
 }

@@ -63,14 +63,14 @@ fn run_outermost<const CHECKED: bool, R>(site: &'static CallSite, body: impl FnO
     if CHECKED {
         LATEST.store(pointer, Ordering::Release);
     }
-    slot.at.store(pointer, Ordering::Release);
+    slot.pointer.store(pointer, Ordering::Release);
     let _guard = OutermostEntry::<CHECKED> { slot, site };
     body()
 }
 
 #[cold]
 fn run_nested<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
-    let _entered = enter(site);
+    let _guard = enter(site);
     body()
 }
 
@@ -90,7 +90,7 @@ impl<const CHECKED: bool> Drop for OutermostEntry<CHECKED> {
         if CHECKED {
             process::restore_changes(self.site);
         }
-        self.slot.at.store(with_left_tag(ptr::from_ref(self.site).cast_mut()), Ordering::Release);
+        self.slot.pointer.store(with_left_tag(ptr::from_ref(self.site).cast_mut()), Ordering::Release);
     }
 }
 
@@ -108,15 +108,15 @@ fn restore_state(float: FloatState, site: &'static CallSite) {
 /// Enters a plugin: records `site` as this thread's entry until the guard is dropped.
 pub(crate) fn enter(site: &'static CallSite) -> EntryGuard {
     let slot = CURRENT_SLOT.get().unwrap_or_else(claim_and_prepare);
-    let (previous, outer) = (slot.at.load(Ordering::Relaxed), !slot.is_inside());
+    let (previous, outer) = (slot.pointer.load(Ordering::Relaxed), !slot.is_inside());
     let (pointer, float) = (ptr::from_ref(site).cast_mut(), FloatState::read());
     if outer {
         LATEST.store(pointer, Ordering::Release);
         slot.float.store(float.0, Ordering::Relaxed);
     }
-    slot.at.store(pointer, Ordering::Release);
-    let after = if outer { with_left_tag(pointer) } else { previous };
-    EntryGuard { slot, site, after, outer, float, thread: PhantomData }
+    slot.pointer.store(pointer, Ordering::Release);
+    let pointer_after = if outer { with_left_tag(pointer) } else { previous };
+    EntryGuard { slot, site, after: pointer_after, outer, float, thread: PhantomData }
 }
 
 /// Guard of an entry. Dropping it restores the state that the plugin has changed.
@@ -138,7 +138,7 @@ impl Drop for EntryGuard {
         if self.outer {
             process::restore_changes(self.site);
         }
-        self.slot.at.store(self.after, Ordering::Release);
+        self.slot.pointer.store(self.after, Ordering::Release);
     }
 }
 
@@ -152,15 +152,15 @@ mod tests {
     fn entries_nest() {
         let (outer, inner) = (CallSites::of("record", "").at(Entry::Load), CallSites::of("record", "r").at(Entry::Run));
         assert_eq!(current(), None);
-        let first = enter(outer);
+        let guard = enter(outer);
         assert_eq!(current(), Some(outer));
         run(inner, || {
             assert_eq!(current(), Some(inner));
-            let seen = std::thread::spawn(|| (current(), running().is_some())).join().unwrap();
-            assert_eq!(seen, (None, true));
+            let observed_state = std::thread::spawn(|| (current(), running().is_some())).join().unwrap();
+            assert_eq!(observed_state, (None, true));
         });
         assert_eq!(current(), Some(outer));
-        drop(first);
+        drop(guard);
         assert_eq!(current(), None);
         assert_eq!(CURRENT_SLOT.get().unwrap().last(), Some(outer));
         run(inner, || assert_eq!(current(), Some(inner)));
@@ -171,8 +171,8 @@ mod tests {
     #[test]
     fn panic_leaves_the_entry() {
         let site = CallSites::of("record", "panic").at(Entry::Run);
-        let caught = std::panic::catch_unwind(|| run(site, || panic!("on purpose")));
-        assert!(caught.is_err());
+        let result = std::panic::catch_unwind(|| run(site, || panic!("on purpose")));
+        assert!(result.is_err());
         assert_eq!(current(), None);
     }
 
@@ -183,7 +183,7 @@ mod tests {
             std::thread::spawn(|| drop(enter(site))).join().unwrap();
         }
         std::thread::spawn(|| {
-            let _entered = enter(site);
+            let _guard = enter(site);
             assert!(!CURRENT_SLOT.get().unwrap().is_shared());
         })
         .join()

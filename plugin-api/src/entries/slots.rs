@@ -16,7 +16,7 @@ pub(super) const SLOTS: usize = 2048;
 pub(super) struct Slot {
     claimed: AtomicBool,
     /// Current call site of the thread. If the lowest bit is set, the thread has left the call site.
-    pub(super) at: AtomicPtr<CallSite>,
+    pub(super) pointer: AtomicPtr<CallSite>,
     /// Last observed floating-point environment of the thread outside plugins.
     pub(super) float: AtomicU64,
 }
@@ -50,23 +50,23 @@ fn site_of(pointer: *mut CallSite) -> Option<&'static CallSite> {
 
 impl Slot {
     const fn new(claimed: bool) -> Slot {
-        let empty = AtomicPtr::new(ptr::without_provenance_mut(LEFT_TAG));
-        Slot { claimed: AtomicBool::new(claimed), at: empty, float: AtomicU64::new(0) }
+        let null = AtomicPtr::new(ptr::without_provenance_mut(LEFT_TAG));
+        Slot { claimed: AtomicBool::new(claimed), pointer: null, float: AtomicU64::new(0) }
     }
 
     pub(super) fn is_inside(&self) -> bool {
-        self.at.load(Ordering::Relaxed).addr() & LEFT_TAG == 0
+        self.pointer.load(Ordering::Relaxed).addr() & LEFT_TAG == 0
     }
 
     /// Returns the thread's current entry.
-    pub(super) fn at(&self) -> Option<&'static CallSite> {
-        let at = self.at.load(Ordering::Acquire);
-        if at.addr() & LEFT_TAG == 0 { site_of(at) } else { None }
+    pub(super) fn call_site(&self) -> Option<&'static CallSite> {
+        let pointer = self.pointer.load(Ordering::Acquire);
+        if pointer.addr() & LEFT_TAG == 0 { site_of(pointer) } else { None }
     }
 
     /// Returns the thread's current or last entry.
     pub(super) fn last(&self) -> Option<&'static CallSite> {
-        site_of(self.at.load(Ordering::Acquire))
+        site_of(self.pointer.load(Ordering::Acquire))
     }
 
     /// Returns true for the slot shared by threads that found the table full.
@@ -77,7 +77,7 @@ impl Slot {
     /// Releases the slot for other threads.
     pub(super) fn release(&self) {
         if !self.is_shared() {
-            self.at.store(with_left_tag(ptr::null_mut()), Ordering::Relaxed);
+            self.pointer.store(with_left_tag(ptr::null_mut()), Ordering::Relaxed);
             self.claimed.store(false, Ordering::Release);
         }
     }
@@ -86,8 +86,9 @@ impl Slot {
 /// Claims a free slot for this thread, or the shared slot if the table is full.
 #[cold]
 pub(super) fn claim() -> &'static Slot {
-    let free = |slot: &&Slot| slot.claimed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    let slot = match TABLE.iter().enumerate().find(|(_, slot)| free(slot)) {
+    let try_claim =
+        |slot: &&Slot| slot.claimed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    let slot = match TABLE.iter().enumerate().find(|(_, slot)| try_claim(slot)) {
         Some((index, slot)) => {
             USED_SLOTS.fetch_max(index as u32 + 1, Ordering::Release);
             slot
@@ -106,7 +107,7 @@ pub(super) fn detach() {
 
 /// Returns this thread's current entry; `None` outside plugins.
 pub(crate) fn current() -> Option<&'static CallSite> {
-    CURRENT_SLOT.get()?.at()
+    CURRENT_SLOT.get()?.call_site()
 }
 
 fn slots() -> &'static [Slot] {
@@ -115,7 +116,7 @@ fn slots() -> &'static [Slot] {
 
 /// Returns the current entry of a thread inside a plugin, and the number of additional threads inside plugins.
 pub(super) fn running() -> Option<(&'static CallSite, usize)> {
-    let mut sites = slots().iter().filter_map(Slot::at);
+    let mut sites = slots().iter().filter_map(Slot::call_site);
     let first = sites.next()?;
     Some((first, sites.count()))
 }

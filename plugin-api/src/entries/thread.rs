@@ -61,7 +61,7 @@ fn handler_stack() -> *mut c_void {
 unsafe extern "C" fn on_thread_end(thread: *mut c_void) {
     // SAFETY: `prepare` stored the pointer, which comes from a `Box`.
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
-    if let (Some(site), false) = (thread.slot.at(), thread.slot.is_shared()) {
+    if let (Some(site), false) = (thread.slot.call_site(), thread.slot.is_shared()) {
         if HOST_PID.load(Ordering::Relaxed) == std::process::id() {
             let message = "terminated a byoc thread with pthread_exit; byoc cannot continue";
             exit_with_error(PROCESS_ENDED, site, |line| _ = line.text(message));
@@ -72,10 +72,11 @@ unsafe extern "C" fn on_thread_end(thread: *mut c_void) {
     slots::detach();
     thread.slot.release();
     if !thread.stack.is_null() {
-        let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: SIGNAL_STACK_BYTES };
+        let no_stack =
+            libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: SIGNAL_STACK_BYTES };
         // SAFETY: `handler_stack` mapped this many bytes; the stack is unregistered first, and no handler runs on it.
         unsafe {
-            libc::sigaltstack(&raw const none, ptr::null_mut());
+            libc::sigaltstack(&raw const no_stack, ptr::null_mut());
             libc::munmap(thread.stack, SIGNAL_STACK_BYTES);
         }
     }

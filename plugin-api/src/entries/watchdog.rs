@@ -70,7 +70,7 @@ impl Drop for Watchdog {
 fn watch(limits: Limits, (stopped, changed): &(Mutex<bool>, Condvar)) {
     let mut stopped = stopped.lock().unwrap_or_else(PoisonError::into_inner);
     while !*stopped {
-        let mut wait = Duration::from_millis(200);
+        let mut timeout = Duration::from_millis(200);
         if let Some(deadline) = limits.deadline {
             let remaining = (deadline + limits.grace).saturating_duration_since(Instant::now());
             if remaining.is_zero() {
@@ -85,18 +85,18 @@ fn watch(limits: Limits, (stopped, changed): &(Mutex<bool>, Condvar)) {
                     exit_host_stuck(site);
                 }
                 // After the deadline, every new entry is too late, so polling is frequent.
-                wait = Duration::from_millis(10);
+                timeout = Duration::from_millis(10);
             }
-            wait = wait.min(remaining.max(Duration::from_millis(10)));
+            timeout = timeout.min(remaining.max(Duration::from_millis(10)));
         }
         if let Some(limit) = limits.resident {
             let resident = resident_bytes();
             if let (true, Some((site, _))) = (resident > limit, slots::running()) {
                 exit_memory_exceeded(site, resident, limit);
             }
-            wait = wait.min(min_fill_time(limit.saturating_sub(resident)));
+            timeout = timeout.min(min_fill_time(limit.saturating_sub(resident)));
         }
-        stopped = changed.wait_timeout(stopped, wait).unwrap_or_else(PoisonError::into_inner).0;
+        stopped = changed.wait_timeout(stopped, timeout).unwrap_or_else(PoisonError::into_inner).0;
     }
 }
 
@@ -146,7 +146,11 @@ fn resident_bytes() -> u64 {
     let text = std::str::from_utf8(&text[..usize::try_from(length).unwrap_or(0)]).unwrap_or_default();
     // File-backed pages (a mapped model, an artifact) do not count, because the kernel can reclaim them.
     let mut fields = text.split_ascii_whitespace().skip(1).map(|pages| pages.parse::<u64>().ok());
-    let pages = fields.next().flatten().zip(fields.next().flatten()).map(|(all, files)| all.saturating_sub(files));
+    let pages = fields
+        .next()
+        .flatten()
+        .zip(fields.next().flatten())
+        .map(|(resident, file_backed)| resident.saturating_sub(file_backed));
     // SAFETY: `sysconf` has no preconditions.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     pages.map_or_else(peak_resident_bytes, |pages| pages * page)
@@ -168,11 +172,11 @@ mod tests {
 
     #[test]
     fn reports_resident_memory() {
-        let before = resident_bytes();
+        let initial_bytes = resident_bytes();
         let allocation = std::hint::black_box(vec![1u8; 64 << 20]);
-        assert!(resident_bytes() > before + (32 << 20));
+        assert!(resident_bytes() > initial_bytes + (32 << 20));
         drop(allocation);
-        assert!(peak_resident_bytes() >= before);
+        assert!(peak_resident_bytes() >= initial_bytes);
         assert!(min_fill_time(0) < min_fill_time(u64::MAX));
     }
 

@@ -39,28 +39,28 @@ impl Memory {
     /// If the loader fails, or its response is not the address of a complete table with a valid alignment and device.
     pub fn of(loader: &dyn Loader, plugin: &str, device: &str) -> Result<Option<Memory>> {
         let data = serde_json::json!({ "device": device }).to_string();
-        let Some(answer) = loader.query(MEMORY_KEY, data.as_bytes())? else { return Ok(None) };
+        let Some(table_bytes) = loader.query(MEMORY_KEY, data.as_bytes())? else { return Ok(None) };
         let invalid = |problem: String| Error::new(format!("{MEMORY_KEY}: {problem}"));
-        let address = <[u8; 8]>::try_from(&*answer).map(usize::from_ne_bytes).unwrap_or_default();
+        let address = <[u8; 8]>::try_from(&*table_bytes).map(usize::from_ne_bytes).unwrap_or_default();
         let table = NonNull::new(std::ptr::with_exposed_provenance_mut::<MemoryTable>(address))
             .filter(|table| table.is_aligned())
             .ok_or_else(|| {
-                invalid(format!("expected the address of a table in 8 bytes, found {} bytes", answer.len()))
+                invalid(format!("expected the address of a table in 8 bytes, found {} bytes", table_bytes.len()))
             })?;
         // SAFETY: by the contract of the key, the plugin returns the address of a table that lives as long as the
         // process and begins with its size.
         let size = unsafe { table.cast::<usize>().read() };
-        let wanted = offset_of!(MemoryTable, copy_out) + size_of::<usize>();
-        if size < wanted {
-            return Err(invalid(format!("expected a table of at least {wanted} bytes, found {size}")));
+        let expected = offset_of!(MemoryTable, copy_out) + size_of::<usize>();
+        if size < expected {
+            return Err(invalid(format!("expected a table of at least {expected} bytes, found {size}")));
         }
         // SAFETY: by the contract of the key, the table lives as long as the process; its size covers all fields of
         // this version.
         let table = unsafe { table.as_ref() };
         if !table.alignment.is_power_of_two() || table.alignment > MAX_ALIGNMENT {
-            let found = table.alignment;
+            let alignment = table.alignment;
             return Err(invalid(format!(
-                "expected a power-of-two alignment of at most {MAX_ALIGNMENT}, found {found}"
+                "expected a power-of-two alignment of at most {MAX_ALIGNMENT}, found {alignment}"
             )));
         }
         if table.device.kind == Device::CPU.kind {
@@ -82,7 +82,7 @@ impl Memory {
     /// Calls a table function as an entry of the plugin.
     fn call(&self, f: impl FnOnce(*const crate::device::Report) -> i32) -> Result<()> {
         let site = self.sites.at(Entry::Run);
-        let _entered = crate::entries::enter(site);
+        let _guard = crate::entries::enter(site);
         match Failure::of(f).map_err(|error| error.with_entry(site.plugin, "memory"))? {
             PENDING => Err(Error::new("expected a finished copy, found PENDING").with_entry(site.plugin, "memory")),
             _ => Ok(()),
@@ -121,7 +121,7 @@ unsafe impl Sync for Allocation {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let _entered = crate::entries::enter(self.memory.sites.at(Entry::Release));
+        let _guard = crate::entries::enter(self.memory.sites.at(Entry::Release));
         // SAFETY: `allocate` returned the buffer, and this allocation is its only owner.
         unsafe { (self.memory.table.release)(self.memory.table.this, self.handle.as_ptr()) };
     }
@@ -141,24 +141,25 @@ impl Buffer {
     ///
     /// # Errors
     /// If the range exceeds the buffer, or the device fails.
-    pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result<()> {
-        self.check(offset, from.len())?;
+    pub fn copy_in(&self, offset: usize, source: &[u8]) -> Result<()> {
+        self.check(offset, source.len())?;
         let Allocation { memory, handle } = &*self.allocation;
-        let (table, handle, from, bytes) = (memory.table, handle.as_ptr(), from.as_ptr().cast(), from.len());
-        // SAFETY: `from` is borrowed for the call, and `check` verified that the range is within the buffer.
-        memory.call(|report| unsafe { (table.copy_in)(table.this, report, handle, offset, from, bytes) })
+        let (table, handle, source, bytes) = (memory.table, handle.as_ptr(), source.as_ptr().cast(), source.len());
+        // SAFETY: `source` is borrowed for the call, and `check` verified that the range is within the buffer.
+        memory.call(|report| unsafe { (table.copy_in)(table.this, report, handle, offset, source, bytes) })
     }
 
     /// Copies to host memory.
     ///
     /// # Errors
     /// If the range exceeds the buffer, or the device fails.
-    pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result<()> {
-        self.check(offset, to.len())?;
+    pub fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<()> {
+        self.check(offset, destination.len())?;
         let Allocation { memory, handle } = &*self.allocation;
-        let (table, handle, to, bytes) = (memory.table, handle.as_ptr(), to.as_mut_ptr().cast(), to.len());
-        // SAFETY: `to` is borrowed for the call, and `check` verified that the range is within the buffer.
-        memory.call(|report| unsafe { (table.copy_out)(table.this, report, handle, offset, to, bytes) })
+        let (table, handle, destination, bytes) =
+            (memory.table, handle.as_ptr(), destination.as_mut_ptr().cast(), destination.len());
+        // SAFETY: `destination` is borrowed for the call, and `check` verified that the range is within the buffer.
+        memory.call(|report| unsafe { (table.copy_out)(table.this, report, handle, offset, destination, bytes) })
     }
 
     fn descriptor(&self, dtype: DType, shape: *const usize, rank: usize, offset: usize) -> Tensor {
@@ -176,16 +177,16 @@ impl Buffer {
 
     /// Returns a view of a dense tensor in the buffer, which is in device memory.
     pub fn tensor<'a>(&'a self, dtype: DType, shape: &'a [usize], offset: usize) -> TensorRef<'a> {
-        let raw = self.descriptor(dtype, shape.as_ptr(), shape.len(), offset);
+        let tensor = self.descriptor(dtype, shape.as_ptr(), shape.len(), offset);
         // SAFETY: `self` and `shape` are borrowed for `'a`; the view exposes no device memory as a slice.
-        unsafe { TensorRef::from_raw(raw) }
+        unsafe { TensorRef::from_raw(tensor) }
     }
 
     /// Returns a mutable view of a dense tensor in the buffer.
     pub fn tensor_mut<'a>(&'a self, dtype: DType, shape: &'a mut [usize], offset: usize) -> TensorMut<'a> {
-        let raw = self.descriptor(dtype, shape.as_ptr(), shape.len(), offset);
+        let tensor = self.descriptor(dtype, shape.as_ptr(), shape.len(), offset);
         // SAFETY: `self` and `shape` are borrowed for `'a`; the view exposes no device memory as a slice.
-        unsafe { TensorMut::from_raw(raw) }
+        unsafe { TensorMut::from_raw(tensor) }
     }
 }
 
@@ -207,7 +208,7 @@ impl Event {
     /// If the work failed.
     pub fn wait(&self, time: Duration) -> Result<bool> {
         let site = self.sites.at(Entry::Run);
-        let _entered = crate::entries::enter(site);
+        let _guard = crate::entries::enter(site);
         let milliseconds = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         // SAFETY: `self` owns the event, and releases it only in `drop`.
         let status = Failure::of(|report| unsafe { (self.table.wait)(self.table.this, report, milliseconds) });
@@ -217,7 +218,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        let _entered = crate::entries::enter(self.sites.at(Entry::Release));
+        let _guard = crate::entries::enter(self.sites.at(Entry::Release));
         // SAFETY: `self` owns the event, and releases it only here.
         unsafe { (self.table.release)(self.table.this) };
     }

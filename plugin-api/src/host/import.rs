@@ -27,14 +27,14 @@ impl<T> PluginObject<T> {
     /// Calls an entry of the object.
     #[inline]
     fn call<R>(&self, entry: Entry, call: impl FnOnce(&T) -> R) -> R {
-        let _entered = enter(self.sites.at(entry));
+        let _guard = enter(self.sites.at(entry));
         call(&self.object)
     }
 }
 
 impl<T> Drop for PluginObject<T> {
     fn drop(&mut self) {
-        let _entered = enter(self.sites.at(Entry::Release));
+        let _guard = enter(self.sites.at(Entry::Release));
         // SAFETY: a destructor runs at most once, and the object is not used after this call.
         unsafe { ManuallyDrop::drop(&mut self.object) };
     }
@@ -85,7 +85,7 @@ impl Codegen for ImportedCodegen {
         let options = region.options.to_string();
         let constants = RSlice::from_slice(region.constants);
         let compiled = {
-            let _entered = enter(CallSites::of(&self.plugin, &region.graph.symbol).at(Entry::Compile));
+            let _guard = enter(CallSites::of(&self.plugin, &region.graph.symbol).at(Entry::Compile));
             self.object.object.compile(region.graph, constants, options.as_str().into()).into_result()
         };
         self.with_context("compile", compiled)
@@ -118,11 +118,11 @@ impl Loader for ImportedLoader {
         let options = region.options.to_string();
         let (symbol, blob) = (region.symbol.into(), region.blob.into());
         let sites = CallSites::of(&self.plugin, region.symbol);
-        let loaded = {
-            let _entered = enter(sites.at(Entry::Load));
+        let executable = {
+            let _guard = enter(sites.at(Entry::Load));
             self.object.object.load(symbol, blob, constants, options.as_str().into(), region.services).into_result()
         };
-        let object = loaded.map_err(|error| error.with_entry(&self.plugin, "load"))?;
+        let object = executable.map_err(|error| error.with_entry(&self.plugin, "load"))?;
         let object = ImportedExecutable::new(sites.at(Entry::Load).plugin, object);
         Ok(Box::new(LoadedRegion(PluginObject::new(object, sites))))
     }

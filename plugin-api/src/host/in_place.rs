@@ -23,7 +23,7 @@ pub fn in_place<'a>(
     bytes: &'a mut [u8],
 ) -> (TensorRef<'a>, TensorMut<'a>) {
     let [input, output] = [input, output].map(|ty| {
-        let raw = Tensor {
+        let tensor = Tensor {
             data: bytes.as_mut_ptr().cast(),
             device: Device::CPU,
             ndim: ty.shape.len() as i32,
@@ -33,13 +33,13 @@ pub fn in_place<'a>(
             byte_offset: 0,
         };
         assert_eq!(
-            raw.byte_len(),
+            tensor.byte_len(),
             bytes.len(),
             "expected a buffer of the byte size of the {} tensor, found {} bytes",
             ty.dtype,
             bytes.len()
         );
-        raw
+        tensor
     });
     // SAFETY: memory and shapes are borrowed for `'a`, and only the region accesses them, which declared that both
     // tensors may share memory.

@@ -3,22 +3,22 @@
 
 /// Returns the differences in a report: `PluginModule.init.result: mismatched type: expected Info, found u32`.
 pub(super) fn differences(report: &str) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut differences = Vec::new();
     let mut parser = ReportParser::default();
     for line in report.lines().map(str::trim) {
         if line.ends_with("error(s)inside:") {
-            parser.flush(&mut found);
+            parser.flush(&mut differences);
             parser = ReportParser { section: Section::Path, ..ReportParser::default() };
         } else if let Some(problem) = line.strip_prefix("Error:") {
-            parser.flush(&mut found);
+            parser.flush(&mut differences);
             parser.section = Section::Problem;
             parser.problem.push_str(problem);
         } else {
             parser.read(line);
         }
     }
-    parser.flush(&mut found);
-    found
+    parser.flush(&mut differences);
+    differences
 }
 
 /// Section of the report on one difference.
@@ -70,7 +70,7 @@ impl ReportParser {
         }
     }
 
-    fn flush(&mut self, into: &mut Vec<String>) {
+    fn flush(&mut self, differences: &mut Vec<String>) {
         if self.problem.is_empty() {
             return;
         }
@@ -80,8 +80,8 @@ impl ReportParser {
         if !expected.is_empty() || !found.is_empty() {
             line += &format!(": expected {expected}, found {found}");
         }
-        if !into.contains(&line) {
-            into.push(line);
+        if !differences.contains(&line) {
+            differences.push(line);
         }
         (self.problem, self.expected, self.found) = (String::new(), String::new(), String::new());
     }

@@ -26,18 +26,18 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
     // The path identifies the plugin in the call sites until its name is known.
     let sites = CallSites::of(&path.to_string_lossy(), "");
     let library = {
-        let _entered = enter(sites.at(Entry::Dlopen));
+        let _guard = enter(sites.at(Entry::Dlopen));
         open(path)?
     };
     if kind == EntryKind::C {
-        let loaded = c::load(path, &library, services, sites);
+        let plugin = c::load(path, &library, services, sites);
         std::mem::forget(library);
-        return loaded;
+        return plugin;
     }
     let header = header(library)?;
     let api_version = check_version(header)?;
-    let (module, declared) = {
-        let _entered = enter(sites.at(Entry::Entry));
+    let (module, info) = {
+        let _guard = enter(sites.at(Entry::Entry));
         let module = header.init_root_module::<PluginModuleRef>().map_err(|error| layout_rejection(&error))?;
         (module, (module.info())())
     };
@@ -47,10 +47,10 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
         options: init_options().into(),
     };
     let initialized = {
-        let _entered = enter(CallSites::of(&declared.name, "").at(Entry::Init));
+        let _guard = enter(CallSites::of(&info.name, "").at(Entry::Init));
         (module.init())(arguments).into_result()
     };
-    let initialized = initialized.map_err(|error| init_rejection(error.with_entry(&declared.name, "init")))?;
+    let initialized = initialized.map_err(|error| init_rejection(error.with_entry(&info.name, "init")))?;
     let name: Arc<str> = initialized.info.name.as_str().into();
     let mut registrations: Vec<Registration> = Vec::new();
     for registration in initialized.registrations {
@@ -121,12 +121,12 @@ const REBUILD: &str = "rebuild the plugin against the byoc-plugin-api of this ve
 
 /// Compares versions before layouts: for a version mismatch, one line is clearer than a page of differences.
 fn check_version(header: &LibHeader) -> Result<String, Rejection> {
-    let theirs = header.version_strings().version.as_str();
-    if compatible_series(theirs) != compatible_series(API_VERSION) {
-        let reason = format!("expected a plugin for byoc-plugin-api {API_VERSION}, found one for {theirs}");
+    let plugin_version = header.version_strings().version.as_str();
+    if compatible_series(plugin_version) != compatible_series(API_VERSION) {
+        let reason = format!("expected a plugin for byoc-plugin-api {API_VERSION}, found one for {plugin_version}");
         return Err(Rejection::new(code::VERSION, reason).hint(REBUILD));
     }
-    Ok(theirs.to_owned())
+    Ok(plugin_version.to_owned())
 }
 
 /// Returns the components of a version that must agree: major, and before 1.0 also minor.
@@ -144,8 +144,10 @@ fn layout_rejection(error: &LibraryError) -> Rejection {
     let details = layout::differences(&text);
     let reason = match &details[..] {
         [] => "the layout of the boundary differs".to_owned(),
-        [only] => format!("the layout of the boundary differs: {only}"),
-        [first, more @ ..] => format!("the layout of the boundary differs: {first} (and {} more)", more.len()),
+        [difference] => format!("the layout of the boundary differs: {difference}"),
+        [first_difference, remaining @ ..] => {
+            format!("the layout of the boundary differs: {first_difference} (and {} more)", remaining.len())
+        }
     };
     Rejection { details, ..Rejection::new(code::LAYOUT, reason).hint(REBUILD) }
 }

@@ -106,14 +106,14 @@ fn check_names(registrations: &[Registration]) -> Result<(), Rejection> {
         }
     }
     for registration in registrations {
-        let rest = match registration.object {
+        let suffix = match registration.object {
             RegisteredObject::Codegen(_) => registration.name.strip_prefix(CODEGEN_PREFIX),
             RegisteredObject::Loader(_) => registration.name.strip_prefix(LOADER_PREFIX),
             RegisteredObject::Data(_) => continue,
         };
-        let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-        let good = rest.is_some_and(|rest| !rest.is_empty() && rest.chars().all(part));
-        if !good {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        let is_valid = suffix.is_some_and(|suffix| !suffix.is_empty() && suffix.chars().all(is_allowed));
+        if !is_valid {
             let reason = format!("registered name: expected letters, digits, _ and -, found \"{}\"", registration.name);
             return Err(Rejection::new(code::BAD_REGISTRATION, reason));
         }

@@ -33,17 +33,17 @@ impl BackendOptions {
 
     /// Returns the union of both sets, in which the options of `other` take precedence.
     pub fn with(&self, other: &BackendOptions) -> BackendOptions {
-        let mut both = self.clone();
+        let mut union = self.clone();
         for (backend, (options, _)) in other.0.iter().flat_map(|table| table.iter()) {
             let backend = backend.to_string_lossy();
-            options.iter().for_each(|(option, value)| both.set(&backend, option, value));
+            options.iter().for_each(|(option, value)| union.set(&backend, option, value));
         }
-        both
+        union
     }
 
     /// Applies the options to all runs on this thread until the returned [`Scope`] is dropped.
     pub fn enter(self) -> Scope {
-        Scope { before: CURRENT.replace(Some(self)), _here: std::marker::PhantomData }
+        Scope { previous: CURRENT.replace(Some(self)), _here: std::marker::PhantomData }
     }
 
     /// Returns the options of this thread's current run.
@@ -60,14 +60,14 @@ thread_local! {
 #[must_use]
 #[derive(Debug)]
 pub struct Scope {
-    before: Option<BackendOptions>,
+    previous: Option<BackendOptions>,
     /// Makes the guard `!Send`, because the current options are thread-local.
     _here: std::marker::PhantomData<*const ()>,
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        CURRENT.set(self.before.take());
+        CURRENT.set(self.previous.take());
     }
 }
 
@@ -79,8 +79,8 @@ unsafe extern "C" fn options(backend: *const c_char) -> *const c_char {
     let backend = unsafe { CStr::from_ptr(backend) };
     // The options live until the end of the scope that contains the run.
     CURRENT.with_borrow(|current| {
-        let found = current.as_ref().and_then(|options| options.0.as_ref()?.get(backend));
-        found.map_or(std::ptr::null(), |(_, text)| text.as_ptr())
+        let option = current.as_ref().and_then(|options| options.0.as_ref()?.get(backend));
+        option.map_or(std::ptr::null(), |(_, text)| text.as_ptr())
     })
 }
 

@@ -59,8 +59,8 @@ pub(super) fn needed_libraries(path: &Path) -> Vec<String> {
         if let Some((entries, strings)) = sections.dynamic(endian, &file)? {
             let strings = sections.strings(endian, &file, strings)?;
             for entry in entries.iter().filter(|entry| entry.d_tag(endian) == elf::DT_NEEDED) {
-                let at = u32::try_from(entry.d_val(endian)).unwrap_or(u32::MAX);
-                let name = strings.get(at).unwrap_or_default();
+                let offset = u32::try_from(entry.d_val(endian)).unwrap_or(u32::MAX);
+                let name = strings.get(offset).unwrap_or_default();
                 names.push(String::from_utf8_lossy(name).into_owned());
             }
         }
@@ -84,19 +84,19 @@ pub fn contains_text(path: &Path, text: &str) -> bool {
     let mut buffer = Vec::new();
     let finder = memmem::Finder::new(text);
     segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD).any(|segment| {
-        let mut at = segment.p_offset(endian);
-        let end = at.saturating_add(segment.p_filesz(endian));
-        while at < end {
+        let mut offset = segment.p_offset(endian);
+        let end = offset.saturating_add(segment.p_filesz(endian));
+        while offset < end {
             // Chunks overlap, so that a string across a chunk boundary is found.
-            let length = CHUNK.saturating_add(text.len() as u64).min(end - at);
+            let length = CHUNK.saturating_add(text.len() as u64).min(end - offset);
             buffer.resize(length as usize, 0);
-            if file.read_exact_at(&mut buffer, at).is_err() {
+            if file.read_exact_at(&mut buffer, offset).is_err() {
                 return false;
             }
             if finder.find(&buffer).is_some() {
                 return true;
             }
-            at += CHUNK;
+            offset += CHUNK;
         }
         false
     })
@@ -167,17 +167,17 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
             .hint("set crate-type = [\"cdylib\"], or link with -shared"));
     }
     let segments = header.program_headers(endian, data).map_err(|_| truncated(length, None))?;
-    let mut needed = 0u64;
+    let mut required_length = 0u64;
     for segment in segments {
         if matches!(segment.p_type(endian), elf::PT_LOAD | elf::PT_DYNAMIC) {
-            needed = needed.max(segment.p_offset(endian).saturating_add(segment.p_filesz(endian)));
+            required_length = required_length.max(segment.p_offset(endian).saturating_add(segment.p_filesz(endian)));
         }
     }
     // Linkers write the section table last, so its end is the best test for truncation.
     let sections = u64::from(header.e_shentsize(endian)) * u64::from(header.e_shnum(endian));
-    needed = needed.max(header.e_shoff(endian).saturating_add(sections));
-    if needed > length {
-        return Err(truncated(length, Some(needed)));
+    required_length = required_length.max(header.e_shoff(endian).saturating_add(sections));
+    if required_length > length {
+        return Err(truncated(length, Some(required_length)));
     }
     let corrupted = |_| Rejection::new(code::TRUNCATED, "corrupted: the symbol table cannot be read").hint(COPY_AGAIN);
     let file = object::File::parse(data).map_err(corrupted)?;
@@ -187,22 +187,21 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
         match symbol.name_bytes() {
             Ok(name) if name == ROOT_MODULE_LOADER_NAME.as_bytes() => return Ok(EntryKind::Rust),
             Ok(name) if name == C_ENTRY.as_bytes() => kind = Some(EntryKind::C),
-            Ok(name) if name.windows(C_ENTRY.len()).any(|part| part == C_ENTRY.as_bytes()) => {
+            Ok(name) if name.windows(C_ENTRY.len()).any(|window| window == C_ENTRY.as_bytes()) => {
                 mangled = Some(String::from_utf8_lossy(name).into_owned());
             }
             _ => {}
         }
     }
     kind.ok_or_else(|| {
-        let none =
+        let rejection =
             Rejection::new(code::NO_ENTRY, "expected a byoc plugin, found a shared library without an entry symbol");
         match mangled {
-            Some(name) => none.hint(format!(
+            Some(name) => rejection.hint(format!(
                 "include byoc_plugin.h, or declare {C_ENTRY} as extern \"C\": \"{name}\" is a mangled C++ name"
             )),
-            None => {
-                none.hint(format!("in Rust, add one declare_plugin! line and build a cdylib; in C, export {C_ENTRY}"))
-            }
+            None => rejection
+                .hint(format!("in Rust, add one declare_plugin! line and build a cdylib; in C, export {C_ENTRY}")),
         }
     })
 }
@@ -225,8 +224,8 @@ fn other_system(prefix: &[u8]) -> Option<&'static str> {
     {
         return Some("a universal Mach-O library for macOS");
     }
-    let at = prefix.get(0x3c..0x40)?.try_into().map(u32::from_le_bytes).ok()? as usize;
-    let is_pe = magic.starts_with(b"MZ") && prefix.get(at..at.checked_add(4)?) == Some(&b"PE\0\0"[..]);
+    let offset = prefix.get(0x3c..0x40)?.try_into().map(u32::from_le_bytes).ok()? as usize;
+    let is_pe = magic.starts_with(b"MZ") && prefix.get(offset..offset.checked_add(4)?) == Some(&b"PE\0\0"[..]);
     is_pe.then_some("a PE library for Windows")
 }
 

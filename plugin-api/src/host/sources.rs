@@ -30,11 +30,11 @@ mod tests {
 
     #[test]
     fn copy_contains_every_source() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        let names = |inner: &str| -> Vec<String> {
-            let entries = std::fs::read_dir(folder.join(inner)).unwrap();
+        let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let names = |subdir: &str| -> Vec<String> {
+            let entries = std::fs::read_dir(dir.join(subdir)).unwrap();
             let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-            names.filter(|name| name.ends_with(".rs")).map(|name| format!("{inner}{name}")).collect()
+            names.filter(|name| name.ends_with(".rs")).map(|name| format!("{subdir}{name}")).collect()
         };
         let mut present = [names(""), names("device/")].concat();
         present.sort();
@@ -53,12 +53,12 @@ mod tests {
                 .collect()
         };
         let workspace = section(include_str!("../../../Cargo.toml"), "workspace.dependencies");
-        let declared = section(include_str!("../../Cargo.toml"), "dependencies");
+        let dependencies = section(include_str!("../../Cargo.toml"), "dependencies");
         let workspace_dependency = |line: &String| {
             let name = line.strip_suffix(".workspace = true")?;
             workspace.iter().find(|line| line.starts_with(&format!("{name} = "))).cloned()
         };
-        let expected: Vec<String> = declared.iter().filter_map(workspace_dependency).collect();
+        let expected: Vec<String> = dependencies.iter().filter_map(workspace_dependency).collect();
         assert!(expected.len() >= 5, "{expected:?}");
         assert_eq!(section(MANIFEST, "dependencies"), expected);
     }

@@ -54,16 +54,16 @@ fn template_runs_a_region_by_the_hosts_reference() {
     let (weight, dropped) = constant("weight", &[2, 2], &[1.0, -1.0, 1.0, -1.0]);
     let constants = [weight];
     let region = Region { graph: &graph, constants: &constants, options: &json!({"threads": 4}) };
-    let compiled = codegen.compile(&region).unwrap();
-    assert_eq!(compiled, codegen.compile(&region).unwrap(), "expected deterministic compilation");
-    assert_eq!(compiled.loader, "template");
-    assert_eq!(compiled.symbols[..], ["tvmgen_default_template_main_0"]);
-    assert_eq!(Graph::from_json(std::str::from_utf8(&compiled.blob).unwrap()).unwrap(), graph);
+    let compiled_region = codegen.compile(&region).unwrap();
+    assert_eq!(compiled_region, codegen.compile(&region).unwrap(), "expected deterministic compilation");
+    assert_eq!(compiled_region.loader, "template");
+    assert_eq!(compiled_region.symbols[..], ["tvmgen_default_template_main_0"]);
+    assert_eq!(Graph::from_json(std::str::from_utf8(&compiled_region.blob).unwrap()).unwrap(), graph);
 
-    let loader = plugin.loader(&compiled.loader).unwrap();
+    let loader = plugin.loader(&compiled_region.loader).unwrap();
     let request = LoadRequest {
         symbol: &graph.symbol,
-        blob: &compiled.blob,
+        blob: &compiled_region.blob,
         constants: &constants,
         options: &json!({}),
         services: &services,
@@ -148,10 +148,10 @@ fn minimal_runs_relu_and_refuses_int8() {
     let (plugin, _, services) = load(&byoc_test_support::test_plugin("minimal"));
     let codegen = plugin.codegen("minimal").unwrap();
     assert_eq!(codegen.describe().unwrap().operators, ["nn.relu"]);
-    let good = Candidate::new(CandidateKind::Operator, "nn.relu", single("x", "nn.relu", &[2]));
-    let mut bad = good.clone();
-    bad.graph.inputs[0].ty.dtype = DType::I8;
-    let verdicts = codegen.judge_batch(&[good, bad]).unwrap();
+    let valid = Candidate::new(CandidateKind::Operator, "nn.relu", single("x", "nn.relu", &[2]));
+    let mut invalid = valid.clone();
+    invalid.graph.inputs[0].ty.dtype = DType::I8;
+    let verdicts = codegen.judge_batch(&[valid, invalid]).unwrap();
     assert_eq!(verdicts[0], Verdict::Supported);
     let Verdict::Refused(refusal) = &verdicts[1] else { panic!("expected a refusal of int8, found support") };
     assert_eq!(
@@ -160,9 +160,14 @@ fn minimal_runs_relu_and_refuses_int8() {
     );
 
     let graph = single("f", "nn.relu", &[3]);
-    let compiled = codegen.compile(&Region { graph: &graph, constants: &[], options: &json!({}) }).unwrap();
-    let request =
-        LoadRequest { symbol: "f", blob: &compiled.blob, constants: &[], options: &json!({}), services: &services };
+    let compiled_region = codegen.compile(&Region { graph: &graph, constants: &[], options: &json!({}) }).unwrap();
+    let request = LoadRequest {
+        symbol: "f",
+        blob: &compiled_region.blob,
+        constants: &[],
+        options: &json!({}),
+        services: &services,
+    };
     let executable = plugin.loader("minimal").unwrap().load(&request).unwrap();
     assert_eq!(run(&*executable, &[3], &[-1.0, 0.0, 4.0]), [0.0, 0.0, 4.0]);
     // An empty region is valid as well.
@@ -183,9 +188,9 @@ fn guide_quotes_c_json_and_build_commands() {
     let (guide, sample, readme) =
         (read("docs/writing-a-backend.md"), read("plugins/samples/elementwise.c"), read("README.md"));
     let blocks = |language: &str| -> Vec<String> {
-        let begin = format!("```{language}\n");
-        let parts = guide.split(&begin).skip(1);
-        parts.map(|part| part.split("```").next().unwrap_or_default().to_owned()).collect()
+        let marker = format!("```{language}\n");
+        let blocks = guide.split(&marker).skip(1);
+        blocks.map(|block| block.split("```").next().unwrap_or_default().to_owned()).collect()
     };
     // Every C block is quoted from the sample, which is built and run.
     assert!(blocks("c").len() >= 4);
@@ -202,7 +207,7 @@ fn guide_quotes_c_json_and_build_commands() {
     }
     // The commands that build the samples are quoted from the README, whose commands are run by a test.
     for line in blocks("sh").iter().flat_map(|block| block.lines()).filter(|line| line.contains("plugins/samples/")) {
-        assert!(readme.lines().any(|shown| shown == line), "expected the README to contain: {line}");
+        assert!(readme.lines().any(|text| text == line), "expected the README to contain: {line}");
     }
 }
 

@@ -22,7 +22,7 @@ fn load(path: &Path) -> (host::LoadedPlugin, TestHost, Services) {
     (plugin, test_host, services)
 }
 
-fn everything() -> (host::LoadedPlugin, TestHost, Services) {
+fn load_everything() -> (host::LoadedPlugin, TestHost, Services) {
     load(&byoc_test_support::c_plugin("everything"))
 }
 
@@ -41,7 +41,7 @@ fn assert_error(error: Error, entry: &str, message: &str) {
 
 #[test]
 fn c_plugin_registers_its_objects() {
-    let (plugin, ..) = everything();
+    let (plugin, ..) = load_everything();
     assert_eq!((plugin.name.as_str(), plugin.version.as_str()), ("all", "3.1"));
     assert_eq!(plugin.api_version, "byoc_plugin.h 1");
     let names: Vec<&str> = plugin.registrations.iter().map(|registration| registration.name.as_str()).collect();
@@ -50,49 +50,49 @@ fn c_plugin_registers_its_objects() {
 
 #[test]
 fn compile_time() {
-    let (plugin, test_host, _) = everything();
+    let (plugin, test_host, _) = load_everything();
     let codegen = plugin.codegen("all").unwrap();
     assert_eq!(codegen.describe().unwrap().operators, ["nn.relu"]);
     let short = plugin.codegen("short").unwrap();
     assert!(short.describe().unwrap().problems[0].contains("expected a JSON object, found \"no JSON\""));
     assert_eq!(short.query("echo", b"x").unwrap(), None, "the table ends before `query`");
 
-    let named = |name: &str| Candidate::new(CandidateKind::Operator, name, single("x", "nn.relu", &[2]));
+    let candidate = |name: &str| Candidate::new(CandidateKind::Operator, name, single("x", "nn.relu", &[2]));
     let mut region = Candidate::new(CandidateKind::Region, "all", single("x", "nn.relu", &[2]));
     region.check = "expected at most 2 units, found 3".into();
-    let verdicts = codegen.judge_batch(&[named("nn.relu"), region.clone()]).unwrap();
+    let verdicts = codegen.judge_batch(&[candidate("nn.relu"), region.clone()]).unwrap();
     assert_eq!(verdicts[0], Verdict::Supported);
     let Verdict::Refused(refusal) = &verdicts[1] else { panic!("expected a refusal of the region, found support") };
     let refusal_fields = (refusal.code.as_str(), refusal.detail.as_str(), refusal.hint.as_str());
     assert_eq!(refusal_fields, ("ResourceLimit", "expected at most 2 units, found 3", "smaller"));
     assert_eq!(codegen.accept_region(&region), verdicts[1]);
-    let batch = [named("nn.relu"), named("silent")];
+    let batch = [candidate("nn.relu"), candidate("silent")];
     assert_error(
         codegen.judge_batch(&batch).unwrap_err(),
         "judge",
         "expected a verdict on candidate 1 (silent), found none",
     );
     assert_error(
-        codegen.judge_batch(&[named("outside")]).unwrap_err(),
+        codegen.judge_batch(&[candidate("outside")]).unwrap_err(),
         "judge",
         "support: candidate 1 is out of range 0..1",
     );
     assert_error(
-        codegen.judge_batch(&[named("wordless")]).unwrap_err(),
+        codegen.judge_batch(&[candidate("wordless")]).unwrap_err(),
         "judge",
         "expected a call to `fail` before status 7, found none",
     );
     assert_eq!(short.judge_batch(&batch).unwrap(), [Verdict::Supported, Verdict::Supported]);
 
     // Batches are judged on several threads; the verdicts are in the order of the candidates.
-    let mut many: Vec<Candidate> =
-        (0..1000).map(|i| if i % 7 == 3 { region.clone() } else { named("nn.relu") }).collect();
-    let verdicts = codegen.judge_batch(&many).unwrap();
-    let refused: Vec<bool> = verdicts.iter().map(|verdict| *verdict != Verdict::Supported).collect();
-    assert_eq!(refused, (0..1000).map(|i| i % 7 == 3).collect::<Vec<_>>());
-    (many[900], many[300]) = (named("wordless"), named("silent"));
+    let mut candidates: Vec<Candidate> =
+        (0..1000).map(|i| if i % 7 == 3 { region.clone() } else { candidate("nn.relu") }).collect();
+    let verdicts = codegen.judge_batch(&candidates).unwrap();
+    let are_refused: Vec<bool> = verdicts.iter().map(|verdict| *verdict != Verdict::Supported).collect();
+    assert_eq!(are_refused, (0..1000).map(|i| i % 7 == 3).collect::<Vec<_>>());
+    (candidates[900], candidates[300]) = (candidate("wordless"), candidate("silent"));
     assert_error(
-        codegen.judge_batch(&many).unwrap_err(),
+        codegen.judge_batch(&candidates).unwrap_err(),
         "judge",
         "expected a verdict on candidate 300 (silent), found none",
     );
@@ -102,13 +102,19 @@ fn compile_time() {
         let graph = single(symbol, "nn.relu", &[2]);
         codegen.compile(&Region { graph: &graph, constants: &[], options: &options })
     };
-    let compiled = compile("f").unwrap();
-    assert_eq!(Graph::from_json(std::str::from_utf8(&compiled.blob).unwrap()).unwrap(), single("f", "nn.relu", &[2]));
-    assert_eq!((compiled.loader.as_str(), &compiled.symbols[..]), ("everything", &["f".into(), "helper".into()][..]));
-    assert_eq!(&compiled.notes[..], ["one", "two"]);
-    let source = compiled.source.as_ref().into_option().unwrap();
+    let compiled_region = compile("f").unwrap();
+    assert_eq!(
+        Graph::from_json(std::str::from_utf8(&compiled_region.blob).unwrap()).unwrap(),
+        single("f", "nn.relu", &[2])
+    );
+    assert_eq!(
+        (compiled_region.loader.as_str(), &compiled_region.symbols[..]),
+        ("everything", &["f".into(), "helper".into()][..])
+    );
+    assert_eq!(&compiled_region.notes[..], ["one", "two"]);
+    let source = compiled_region.source.as_ref().into_option().unwrap();
     assert_eq!((source.language.as_str(), source.text.as_str()), ("txt", options.to_string().as_str()));
-    assert_eq!(compiled.metadata[0].value, AttrValue::Int(12));
+    assert_eq!(compiled_region.metadata[0].value, AttrValue::Int(12));
     assert_error(compile("nothing").unwrap_err(), "compile", "expected a call to `compiled`, found none");
     let error = compile("fails").unwrap_err();
     assert_eq!(error.hint, "change the model");
@@ -134,7 +140,7 @@ fn compile_time() {
 
 #[test]
 fn estimates_and_the_link_step_in_c() {
-    let (plugin, ..) = everything();
+    let (plugin, ..) = load_everything();
     let codegen = plugin.codegen("all").unwrap();
     let costly = Candidate::new(CandidateKind::Operator, "costly", single("x", "nn.relu", &[2]));
     let estimate = codegen.judge(&costly).estimate().unwrap();
@@ -146,12 +152,15 @@ fn estimates_and_the_link_step_in_c() {
         blob: b"blob of f",
     };
     let request = LinkRequest { options: json!({}), regions: vec![region] };
-    let linked = Linked::parse(&codegen.query(LINK_KEY, &request.to_bytes()).unwrap().unwrap()).unwrap();
-    assert_eq!((linked.shared.as_deref(), &linked.notes[..]), (Some(&b"blob"[..]), &["linked in C".to_owned()][..]));
-    assert!(linked.blobs.is_empty());
+    let response = Linked::parse(&codegen.query(LINK_KEY, &request.to_bytes()).unwrap().unwrap()).unwrap();
+    assert_eq!(
+        (response.shared.as_deref(), &response.notes[..]),
+        (Some(&b"blob"[..]), &["linked in C".to_owned()][..])
+    );
+    assert!(response.blobs.is_empty());
 }
 
-fn loaded(
+fn load_executable(
     loader: &Arc<dyn Loader>,
     services: &Services,
     symbol: &str,
@@ -164,11 +173,11 @@ fn loaded(
 
 #[test]
 fn run_time() {
-    let (plugin, test_host, services) = everything();
+    let (plugin, test_host, services) = load_everything();
     let loader = plugin.loader("everything").unwrap();
     let (weights, dropped) = constant("wé.1", &[4], &[1.0, 2.0, 3.0, 4.0]);
     let graph = single("f", "nn.relu", &[4]);
-    let executable = loaded(&loader, &services, "f", std::slice::from_ref(&weights), &graph).unwrap();
+    let executable = load_executable(&loader, &services, "f", std::slice::from_ref(&weights), &graph).unwrap();
     drop(weights);
     assert!(!*dropped.lock().unwrap(), "the region has retained the constant");
     let prepared = executable.prepare(&[&[4]]).unwrap();
@@ -185,49 +194,49 @@ fn run_time() {
     assert_error(run(41).unwrap_err(), "run", "not as prepared");
     run(42).unwrap();
     assert_eq!((output, dims), (floats(&[1.0, 2.0, 6.0, 8.0]), [3]), "the result has three elements");
-    let recorded = test_host.recorded.lock().unwrap();
+    let recording = test_host.recorded.lock().unwrap();
     let digest = "[1.0, 2.0, 3.0, 4.0]";
     // The buffer holds three bytes and the NUL; a name is truncated at a character boundary.
-    let facts = json!({ "digest": digest.len(), "name": ["wé", 5], "calls": 4, "threads": 4 });
-    assert_eq!(recorded.events, [("ran".to_owned(), facts)]);
-    assert_eq!(recorded.counters["runs"], 2);
+    let event = json!({ "digest": digest.len(), "name": ["wé", 5], "calls": 4, "threads": 4 });
+    assert_eq!(recording.events, [("ran".to_owned(), event)]);
+    assert_eq!(recording.counters["runs"], 2);
     assert_eq!(
-        recorded.lines,
+        recording.lines,
         [(Level::INFO, "everything".to_owned(), digest[..7].to_owned())],
         "the digest is truncated to the buffer size"
     );
-    drop(recorded);
+    drop(recording);
 
     assert_eq!(executable.query("echo", b"y").unwrap().unwrap(), b"y");
-    let released = |from: &dyn Loader| from.query("released", b"").unwrap().unwrap()[0];
-    let before = released(&*loader);
+    let release_count = |loader: &dyn Loader| loader.query("released", b"").unwrap().unwrap()[0];
+    let initial_count = release_count(&*loader);
     drop(executable);
     assert!(*dropped.lock().unwrap());
-    assert!(released(&*loader) > before);
+    assert!(release_count(&*loader) > initial_count);
 }
 
 #[test]
 fn reports_errors_at_run_time() {
-    let (plugin, _, services) = everything();
+    let (plugin, _, services) = load_everything();
     let loader = plugin.loader("everything").unwrap();
     let graph = single("f", "nn.relu", &[4]);
-    let load = |symbol: &str| loaded(&loader, &services, symbol, &[], &graph);
+    let load = |symbol: &str| load_executable(&loader, &services, symbol, &[], &graph);
     assert_error(load("nothing").err().unwrap(), "load", "expected a call to `loaded`, found none");
     assert_error(load("no_run").err().unwrap(), "load", "loaded: table: expected the function run, found NULL");
     let negative = load("negative").unwrap().prepare(&[&[1]]).unwrap_err();
     assert_error(negative, "prepare", "output: expected a dimension >= 0, found -3");
     let softmax = single("reference", "nn.softmax", &[2]);
-    let error = loaded(&loader, &services, "reference", &[], &softmax).err().unwrap();
+    let error = load_executable(&loader, &services, "reference", &[], &softmax).err().unwrap();
     assert_eq!(error.to_string(), "plugin everything: load: host: reference: this host has no nn.softmax");
 }
 
 #[test]
 fn c_plugin_runs_a_region_with_the_hosts_reference() {
-    let (plugin, _, services) = everything();
+    let (plugin, _, services) = load_everything();
     let loader = plugin.loader("everything").unwrap();
     let (weight, dropped) = constant("w", &[2], &[1.0, -9.0]);
     let graph = add_relu("reference", &[2]);
-    let executable = loaded(&loader, &services, "reference", &[weight], &graph).unwrap();
+    let executable = load_executable(&loader, &services, "reference", &[weight], &graph).unwrap();
     let prepared = executable.prepare(&[&[2]]).unwrap();
     assert_eq!(prepared.outputs[..], [OutputDims { dims: vec![2].into(), exact: true }]);
     let (input, mut output, mut dims) = (floats(&[1.0, 2.0]), vec![0; 8], [2]);
@@ -241,15 +250,15 @@ fn c_plugin_runs_a_region_with_the_hosts_reference() {
 
 /// Builds a library from C or C++ and returns its rejection.
 fn build_and_reject(language: &str, code: &str) -> Rejection {
-    let folder = tempfile::tempdir().unwrap();
-    let library = build(folder.path(), language, code);
+    let dir = tempfile::tempdir().unwrap();
+    let library = build(dir.path(), language, code);
     let rejection = host::load(&library, &Services::new(TestHost::default())).expect_err("a rejection");
     assert!(!rejection.reason.contains('\n'), "{}", rejection.reason);
     rejection
 }
 
-fn build(folder: &Path, language: &str, code: &str) -> PathBuf {
-    let (source, library) = (folder.join(format!("a.{language}")), folder.join("a.so"));
+fn build(dir: &Path, language: &str, code: &str) -> PathBuf {
+    let (source, library) = (dir.join(format!("a.{language}")), dir.join("a.so"));
     std::fs::write(&source, code).unwrap();
     let include = byoc_test_support::workspace().join("plugin-api/include");
     let compiler = if language == "c" { "cc" } else { "c++" };
@@ -282,7 +291,7 @@ fn plugin(table: &str, init: &str) -> String {
 
 #[test]
 fn rejects_unusable_c_plugins() {
-    let good = "BYOC_ABI, sizeof(byoc_plugin), \"mine\", \"1\", init";
+    let arguments = "BYOC_ABI, sizeof(byoc_plugin), \"mine\", \"1\", init";
     for (code, table, init, reason) in [
         (
             code::VERSION,
@@ -314,28 +323,33 @@ fn rejects_unusable_c_plugins() {
             "return 0;",
             "byoc_plugin.init: expected a function, found NULL",
         ),
-        (code::INIT, good, "return 5;", "plugin mine: init: expected a call to `fail` before status 5, found none"),
         (
             code::INIT,
-            good,
+            arguments,
+            "return 5;",
+            "plugin mine: init: expected a call to `fail` before status 5, found none",
+        ),
+        (
+            code::INIT,
+            arguments,
             "call->host->fail(call, \"no device\", \"plug it in\"); return BYOC_ERROR;",
             "plugin mine: init: no device",
         ),
         (
             code::INIT,
-            good,
+            arguments,
             "call->host->register_codegen(call, \"mine\", &NO_COMPILE, NULL); return 0;",
             "plugin mine: init: register_codegen: table: expected the function compile, found NULL",
         ),
         (
             code::INIT,
-            good,
+            arguments,
             "call->host->register_loader(call, \"mine\", NULL, NULL); return 0;",
             "plugin mine: init: register_loader: expected a table with a struct_size, found NULL or an invalid size",
         ),
         (
             code::BAD_REGISTRATION,
-            good,
+            arguments,
             "call->host->register_data(call, \"a\", \"{}\"); call->host->register_data(call, \"a\", \"{}\"); return 0;",
             "a is registered twice",
         ),
@@ -354,26 +368,26 @@ fn fills_in_what_a_table_lacks() {
         ("BYOC_ABI, sizeof(byoc_plugin), NULL, NULL, init", "a", "0"),
         ("BYOC_ABI, sizeof(byoc_plugin) + 64, \"mine\", \"2\", init", "mine", "2"),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let library = build(folder.path(), "c", &plugin(table, "return call == NULL;"));
-        let loaded = host::load(&library, &Services::new(TestHost::default())).unwrap();
-        assert_eq!((loaded.name.as_str(), loaded.version.as_str()), (name, version), "{table}");
+        let dir = tempfile::tempdir().unwrap();
+        let library = build(dir.path(), "c", &plugin(table, "return call == NULL;"));
+        let plugin = host::load(&library, &Services::new(TestHost::default())).unwrap();
+        assert_eq!((plugin.name.as_str(), plugin.version.as_str()), (name, version), "{table}");
     }
 }
 
 /// Tests that header, guide and loader state the same promise, word for word.
 #[test]
 fn promise_is_the_same_everywhere() {
-    let words = |path: &str| -> String {
+    let promise = |path: &str| -> String {
         let text = std::fs::read_to_string(byoc_test_support::workspace().join(path)).unwrap();
         let lines = text.lines().map(|line| line.trim_start_matches(['/', '!', '*', ' ', '>']));
         lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ").replace('`', "")
     };
-    let header = words("plugin-api/include/byoc_plugin.h");
-    let begin = header.find("A host loads every plugin whose BYOC_ABI").unwrap();
-    let end = begin + header[begin..].find("keeps working.").unwrap() + "keeps working.".len();
+    let header = promise("plugin-api/include/byoc_plugin.h");
+    let start = header.find("A host loads every plugin whose BYOC_ABI").unwrap();
+    let end = start + header[start..].find("keeps working.").unwrap() + "keeps working.".len();
     for path in ["docs/writing-a-backend.md", "plugin-api/src/host/c/load.rs"] {
-        assert!(words(path).contains(&header[begin..end]), "expected {path} to contain: {}", &header[begin..end]);
+        assert!(promise(path).contains(&header[start..end]), "expected {path} to contain: {}", &header[start..end]);
     }
 }
 
@@ -408,14 +422,15 @@ fn samples_compute() {
     graph.outputs = vec![ValueRef::of(relu), ValueRef::of(x), ValueRef::of(relu)].into();
     let (weight, _) = constant("w", &[2, 2], &[1.0, -1.0, f32::NAN, 0.5]);
     let constants = [weight];
-    let compiled = codegen.compile(&Region { graph: &graph, constants: &constants, options: &json!({}) }).unwrap();
-    let loader = plugin.loader(&compiled.loader).unwrap();
+    let compiled_region =
+        codegen.compile(&Region { graph: &graph, constants: &constants, options: &json!({}) }).unwrap();
+    let loader = plugin.loader(&compiled_region.loader).unwrap();
     let load_blob = |blob: &[u8]| {
         let request =
             LoadRequest { symbol: "f", blob, constants: &constants, options: &json!({}), services: &services };
         loader.load(&request)
     };
-    let executable = load_blob(&compiled.blob).unwrap();
+    let executable = load_blob(&compiled_region.blob).unwrap();
     let prepared = executable.prepare(&[&[2, 2]]).unwrap();
     let input = floats(&[1.0, -2.0, 3.0, -0.0]);
     let (mut a, mut b, mut c) = (vec![0; 16], vec![0; 16], vec![0; 16]);
@@ -435,16 +450,16 @@ fn samples_compute() {
     assert_eq!((b, c), (input, a));
 
     // A truncated or edited blob is an error, not a crash.
-    let whole = &compiled.blob;
-    for end in 0..whole.len() {
-        assert!(load_blob(&whole[..end]).is_err(), "{end} bytes");
+    let blob = &compiled_region.blob;
+    for end in 0..blob.len() {
+        assert!(load_blob(&blob[..end]).is_err(), "{end} bytes");
     }
     let mut state = 1u64;
     for _ in 0..2000 {
-        let mut bytes = whole.to_vec();
+        let mut bytes = blob.to_vec();
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let at = (state >> 33) as usize % bytes.len();
-        bytes[at] = (state >> 24) as u8;
+        let index = (state >> 33) as usize % bytes.len();
+        bytes[index] = (state >> 24) as u8;
         if let Ok(executable) = load_blob(&bytes) {
             let _ = executable.prepare(&[&[2, 2]]);
         }
@@ -480,23 +495,23 @@ proptest! {
     ) {
         let mut expected = String::new();
         let mut list = Vec::new();
-        for (others, name, dims, name_first) in &objects {
+        for (other_fields, name, dims, name_first) in &objects {
             let mut object = serde_json::Map::new();
             let is_read = |key: &str| matches!(key, "name" | "dims");
-            let others = others.iter().filter(|(key, _)| !is_read(key));
-            let (before, after): (Vec<_>, Vec<_>) = others.enumerate().partition(|(i, _)| i % 2 == 0);
-            object.extend(before.into_iter().map(|(_, (key, value))| (key.clone(), value.clone())));
+            let other_fields = other_fields.iter().filter(|(key, _)| !is_read(key));
+            let (leading, trailing): (Vec<_>, Vec<_>) = other_fields.enumerate().partition(|(i, _)| i % 2 == 0);
+            object.extend(leading.into_iter().map(|(_, (key, value))| (key.clone(), value.clone())));
             let mut fields = vec![("name", Value::from(name.as_str())), ("dims", Value::from(dims.clone()))];
             if !name_first {
                 fields.reverse();
             }
             object.extend(fields.into_iter().map(|(key, value)| (key.to_owned(), value)));
-            object.extend(after.into_iter().map(|(_, (key, value))| (key.clone(), value.clone())));
+            object.extend(trailing.into_iter().map(|(_, (key, value))| (key.clone(), value.clone())));
             list.push(Value::from(object));
             expected += &format!("{name}:{dims:?};");
         }
         let text = if pretty { serde_json::to_string_pretty(&list) } else { serde_json::to_string(&list) }.unwrap();
-        let (plugin, ..) = everything();
+        let (plugin, ..) = load_everything();
         let codegen = plugin.codegen("all").unwrap();
         let read = |key: &str, text: &[u8]| {
             String::from_utf8_lossy(&codegen.query(key, text).unwrap().unwrap()).into_owned()
@@ -510,8 +525,8 @@ proptest! {
         // On truncated or corrupt text without prior validation, the reader returns the objects before the corruption
         // and terminates.
         for end in (0..text.len()).step_by(7) {
-            let cut = &text.as_bytes()[..end];
-            let whole = read("names and dims of anything", cut);
+            let prefix = &text.as_bytes()[..end];
+            let whole = read("names and dims of anything", prefix);
             let whole = whole.rsplit_once(';').and_then(|(objects, _)| objects.rsplit_once(';')).map_or("", |(objects, _)| objects);
             prop_assert!(expected.starts_with(whole), "{:?} of {:?}", whole, expected);
             let mut damaged = text.clone().into_bytes();

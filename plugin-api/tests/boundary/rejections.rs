@@ -70,7 +70,7 @@ fn rejects_truncated_libraries() {
     let library_bytes = template();
     let mut lengths: Vec<usize> = (1..64).collect();
     lengths.extend([64, 65, 100, 120, 500, 4096]);
-    lengths.extend((1..40).map(|part| library_bytes.len() * part / 40));
+    lengths.extend((1..40).map(|numerator| library_bytes.len() * numerator / 40));
     lengths.push(library_bytes.len() - 1);
     for length in lengths {
         let rejection = reject_bytes(&library_bytes[..length]);
@@ -109,8 +109,8 @@ fn inspecting_a_damaged_library_does_not_crash() {
         let mut bytes = library_bytes.clone();
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         // Restricted to the headers and the symbol tables that follow them.
-        let at = (state >> 33) as usize % bytes.len().min(4096);
-        bytes[at] ^= 1 << ((state >> 20) & 7);
+        let index = (state >> 33) as usize % bytes.len().min(4096);
+        bytes[index] ^= 1 << ((state >> 20) & 7);
         std::fs::write(&path, &bytes).unwrap();
         // Inspection only: a library with a flipped bit may crash when it is loaded.
         let rejection = host::sniff(&path).expect_err("the library has no entry");
@@ -163,10 +163,10 @@ fn rejects_library_with_unrelated_entry_symbol() {
 #[test]
 fn rejects_library_with_missing_dependency() {
     let dir = tempfile::tempdir().unwrap();
-    let needed = compile_c(dir.path(), "gone", "int gone(void) { return 1; }", &[]);
+    let dependency = compile_c(dir.path(), "gone", "int gone(void) { return 1; }", &[]);
     let code = format!("{ENTRY} int gone(void); int here(void) {{ return gone(); }}");
     let library = compile_c(dir.path(), "needs", &code, &["-L.", "-lgone"]);
-    std::fs::remove_file(needed).unwrap();
+    std::fs::remove_file(dependency).unwrap();
     let rejection = reject(&library);
     assert_eq!(rejection.code, code::DLOPEN);
     let reason = &rejection.reason;

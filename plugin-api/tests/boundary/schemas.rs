@@ -23,7 +23,7 @@ fn graphs() {
         check(&schema, &value(&graph.to_json())).unwrap();
     }
     // The schema rejects everything that the reader rejects.
-    let valid = value(&graph.to_json());
+    let document = value(&graph.to_json());
     for (pointer, invalid) in [
         ("/version", json!(2)),
         ("/outputs", json!([])),
@@ -33,10 +33,10 @@ fn graphs() {
         ("/nodes/0/outputs/0/dims", json!([-1])),
         ("/attrs/scale", json!({"float": "many"})),
     ] {
-        let mut edited = valid.clone();
-        *edited.pointer_mut(pointer).unwrap() = invalid;
-        check(&schema, &edited).expect_err(pointer);
-        Graph::from_json(&edited.to_string()).expect_err(pointer);
+        let mut changed = document.clone();
+        *changed.pointer_mut(pointer).unwrap() = invalid;
+        check(&schema, &changed).expect_err(pointer);
+        Graph::from_json(&changed.to_string()).expect_err(pointer);
     }
 }
 
@@ -60,11 +60,14 @@ fn descriptions() {
     check(&schema, &full).unwrap();
     check(&schema, &value(&Description::default().to_json())).unwrap();
     // The reader and the schema have the same fields.
-    let written: Vec<&String> = full.as_object().unwrap().keys().collect();
-    let mut listed: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
-    listed.retain(|key| !written.contains(key));
-    assert!(listed.is_empty(), "expected the schema to list only fields that are written, found {listed:?}");
-    assert!(written.iter().all(|key| schema["properties"].get(key.as_str()).is_some()), "{written:?}");
+    let field_names: Vec<&String> = full.as_object().unwrap().keys().collect();
+    let mut schema_fields: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
+    schema_fields.retain(|key| !field_names.contains(key));
+    assert!(
+        schema_fields.is_empty(),
+        "expected the schema to list only fields that are written, found {schema_fields:?}"
+    );
+    assert!(field_names.iter().all(|key| schema["properties"].get(key.as_str()).is_some()), "{field_names:?}");
     check(&schema, &json!({"operators": "nn.relu"})).unwrap_err();
 }
 

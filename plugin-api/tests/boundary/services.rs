@@ -20,8 +20,8 @@ fn forwards_messages_of_a_plugin() {
     codegen.describe().unwrap();
     let graph = single("f", "nn.relu", &[5]);
     let options = json!({ "cache_dir": "/tmp", "threads": 2 });
-    let compiled = codegen.compile(&Region { graph: &graph, constants: &[], options: &options }).unwrap();
-    let source = compiled.source.as_ref().into_option().unwrap();
+    let compiled_region = codegen.compile(&Region { graph: &graph, constants: &[], options: &options }).unwrap();
+    let source = compiled_region.source.as_ref().into_option().unwrap();
     assert_eq!(serde_json::from_str::<Value>(&source.text).unwrap(), options);
     test_host.cancelled.store(true, Ordering::Relaxed);
     let error = codegen.compile(&Region { graph: &graph, constants: &[], options: &options }).unwrap_err();
@@ -48,14 +48,14 @@ fn forwards_messages_of_a_plugin() {
         .unwrap();
     assert_eq!(i64::from_ne_bytes(sum), 499_500);
 
-    let recorded = test_host.recorded.lock().unwrap();
+    let recording = test_host.recorded.lock().unwrap();
     let lines: Vec<(Level, &str, &str)> =
-        recorded.lines.iter().map(|(level, target, message)| (*level, target.as_str(), message.as_str())).collect();
+        recording.lines.iter().map(|(level, target, message)| (*level, target.as_str(), message.as_str())).collect();
     let registers = r#"registers file=Some("libtalker.so")"#;
     let compiles = (Level::WARN, "talker::codegen", "compiles f nodes=2");
     assert_eq!(lines, [(Level::INFO, "talker", registers), compiles, compiles]);
-    assert_eq!(recorded.events, [("loaded".to_owned(), json!({ "symbol": "f", "options": options }))]);
-    assert_eq!(recorded.counters.get("sums"), Some(&1));
+    assert_eq!(recording.events, [("loaded".to_owned(), json!({ "symbol": "f", "options": options }))]);
+    assert_eq!(recording.counters.get("sums"), Some(&1));
 }
 
 #[test]
@@ -82,16 +82,16 @@ fn worker_runs_one_task_at_a_time() {
     let services = Services::new(TestHost::default());
     for count in [0, 1, 3, 4, 1000] {
         let calls: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
-        let busy: Vec<AtomicUsize> = (0..services.num_threads()).map(|_| AtomicUsize::new(0)).collect();
+        let active_tasks: Vec<AtomicUsize> = (0..services.num_threads()).map(|_| AtomicUsize::new(0)).collect();
         services
             .parallel_for_workers(count, |worker, index| {
                 assert_eq!(
-                    busy[worker].fetch_add(1, Ordering::SeqCst),
+                    active_tasks[worker].fetch_add(1, Ordering::SeqCst),
                     0,
                     "expected one task at a time on worker {worker}"
                 );
                 calls[index].fetch_add(1, Ordering::Relaxed);
-                busy[worker].fetch_sub(1, Ordering::SeqCst);
+                active_tasks[worker].fetch_sub(1, Ordering::SeqCst);
             })
             .unwrap();
         assert!(calls.iter().all(|count| count.load(Ordering::Relaxed) == 1), "{count}");
@@ -99,12 +99,12 @@ fn worker_runs_one_task_at_a_time() {
     let error = services.parallel_for_workers(100, |_, index| assert!(index != 7, "seven")).unwrap_err();
     assert_eq!((error.message.as_str(), error.panicked), ("seven", true));
     // If the host runs the loop inline, the first worker claims all indices.
-    let seen = AtomicUsize::new(0);
+    let call_count = AtomicUsize::new(0);
     let error = Services::new(BrokenHost).parallel_for_workers(9, |worker, _| {
         assert_eq!(worker, 0);
-        seen.fetch_add(1, Ordering::Relaxed);
+        call_count.fetch_add(1, Ordering::Relaxed);
     });
-    assert_eq!((seen.into_inner(), error.unwrap_err().message.as_str()), (9, "in parallel_for"));
+    assert_eq!((call_count.into_inner(), error.unwrap_err().message.as_str()), (9, "in parallel_for"));
 }
 
 /// Host that panics in every service.

@@ -215,36 +215,36 @@ pub type Entry = unsafe extern "C" fn(u32) -> *const Plugin;
 /// or if `struct_size` is smaller than the field itself.
 ///
 /// # Safety
-/// `from` must be null, or point to the first `struct_size` bytes of a `T`.
-pub unsafe fn read<T: SizeTagged>(from: *const T) -> Option<T> {
-    if from.is_null() {
+/// `pointer` must be null, or point to the first `struct_size` bytes of a `T`.
+pub unsafe fn read<T: SizeTagged>(pointer: *const T) -> Option<T> {
+    if pointer.is_null() {
         return None;
     }
     // SAFETY: the caller guarantees a `T`, and `SizeTagged` guarantees that a `T` begins with its size.
-    let size = unsafe { from.cast::<usize>().read() };
+    let size = unsafe { pointer.cast::<usize>().read() };
     // SAFETY: the caller guarantees `size` readable bytes, and `SizeTagged` guarantees that all bits zero are a valid
     // `T`.
-    (size >= size_of::<usize>()).then(|| unsafe { padded(from, size) })
+    (size >= size_of::<usize>()).then(|| unsafe { padded(pointer, size) })
 }
 
 /// Copies a library's plugin table, with zeros for the fields beyond `size`.
 ///
 /// # Safety
-/// `from` must point to the first `size` bytes of a `Plugin`.
-pub unsafe fn read_plugin(from: *const Plugin, size: usize) -> Plugin {
+/// `pointer` must point to the first `size` bytes of a `Plugin`.
+pub unsafe fn read_plugin(pointer: *const Plugin, size: usize) -> Plugin {
     // SAFETY: the caller guarantees `size` readable bytes; all bits zero are a `Plugin` without texts and functions.
-    unsafe { padded(from, size) }
+    unsafe { padded(pointer, size) }
 }
 
 /// Copies the first `size` bytes of a structure, or all of it, and fills the rest with zeros.
 ///
 /// # Safety
-/// `from` must point to `size` bytes, and all bits zero must be a valid `T`.
-unsafe fn padded<T: Copy>(from: *const T, size: usize) -> T {
+/// `pointer` must point to `size` bytes, and all bits zero must be a valid `T`.
+unsafe fn padded<T: Copy>(pointer: *const T, size: usize) -> T {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     // SAFETY: copies at most the size of each structure; the caller guarantees that all bits zero are a valid `T`.
     unsafe {
-        std::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
+        std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
         value.assume_init()
     }
 }
@@ -301,11 +301,11 @@ mod tests {
     fn program(layout: &[String]) -> String {
         let mut text = String::from("#include \"byoc_device.h\"\n#include <stdio.h>\nint main(void) {\n");
         for line in layout {
-            let mut words = line.split(' ');
-            let (name, _) = (words.next().unwrap(), words.next());
+            let mut tokens = line.split(' ');
+            let (name, _) = (tokens.next().unwrap(), tokens.next());
             text += &format!("    printf(\"{name} %zu\", sizeof(struct {name}));\n");
-            for word in words {
-                let field = word.split('=').next().unwrap();
+            for token in tokens {
+                let field = token.split('=').next().unwrap();
                 text += &format!("    printf(\" {field}=%zu\", offsetof(struct {name}, {field}));\n");
             }
             text += "    printf(\"\\n\");\n";
@@ -319,12 +319,12 @@ mod tests {
     #[test]
     fn header_matches_rust_layout() {
         let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let mut layout = rust_layout();
         for (compiler, standard, file) in [("cc", "-std=c11", "layout.c"), ("c++", "-std=c++11", "layout.cpp")] {
-            let (source, binary) = (folder.path().join(file), folder.path().join(compiler));
+            let (source, binary) = (dir.path().join(file), dir.path().join(compiler));
             std::fs::write(&source, program(&layout)).unwrap();
-            let built = Command::new(compiler)
+            let status = Command::new(compiler)
                 .args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"])
                 .arg(&include)
                 .arg(&source)
@@ -332,24 +332,24 @@ mod tests {
                 .arg(&binary)
                 .output()
                 .expect("failed to run the compiler");
-            assert!(built.status.success(), "{compiler}:\n{}", String::from_utf8_lossy(&built.stderr));
-            let printed = Command::new(&binary).output().unwrap().stdout;
-            let printed = String::from_utf8(printed).unwrap();
+            assert!(status.status.success(), "{compiler}:\n{}", String::from_utf8_lossy(&status.stderr));
+            let output = Command::new(&binary).output().unwrap().stdout;
+            let output = String::from_utf8(output).unwrap();
             let (digest, cancelled) = (crate::Constant::DIGEST_LENGTH + 1, crate::Error::CANCELLED);
             let constants = format!("{ABI} {OK} {ERROR} {UNKNOWN_KEY} {digest} {cancelled} {PENDING} {ONE_RUN}");
             layout.push(constants);
-            assert_eq!(printed.lines().collect::<Vec<_>>(), layout, "{compiler}");
+            assert_eq!(output.lines().collect::<Vec<_>>(), layout, "{compiler}");
             layout.pop();
         }
     }
 
     #[test]
     fn shorter_structure_is_padded_with_zeros() {
-        let whole = Executable { struct_size: 16, prepare: None, run: None, query: None, release: Some(never) };
+        let table = Executable { struct_size: 16, prepare: None, run: None, query: None, release: Some(never) };
         // SAFETY: the structure is longer than its `struct_size`.
-        let read = unsafe { read(&raw const whole) }.unwrap();
+        let read = unsafe { read(&raw const table) }.unwrap();
         assert!(read.release.is_none());
-        let tiny = Executable { struct_size: 3, ..whole };
+        let tiny = Executable { struct_size: 3, ..table };
         // SAFETY: the structure is longer than its `struct_size`.
         assert!(unsafe { super::read(&raw const tiny) }.is_none());
         // SAFETY: the pointer is null.

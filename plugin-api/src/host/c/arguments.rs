@@ -68,7 +68,7 @@ impl Texts {
         })
     }
 
-    fn at(&self, start: usize) -> *const c_char {
+    fn pointer(&self, start: usize) -> *const c_char {
         self.bytes[start..].as_ptr().cast()
     }
 }
@@ -123,12 +123,12 @@ impl Batch {
                     CandidateKind::Region => 2,
                 },
                 outside_users: candidate.outside_users,
-                name: texts.at(name),
-                check: texts.at(check),
-                graph: texts.at(graph),
+                name: texts.pointer(name),
+                check: texts.pointer(check),
+                graph: texts.pointer(graph),
                 constants: candidate_constants.as_ptr(),
                 constant_count: candidate_constants.len(),
-                attrs: texts.at(attrs),
+                attrs: texts.pointer(attrs),
             }
         });
         self.candidates.clear();

@@ -24,17 +24,17 @@ pub fn copy(data: *const c_void, size: usize, name: &str) -> Result<Vec<u8>, Str
         // SAFETY: the plugin guarantees `size` readable bytes; without `/proc/self/mem`, the length cannot be checked.
         return Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) }.to_vec());
     };
-    let mut copied: Vec<u8> = Vec::new();
-    while copied.len() < size {
-        let at = copied.len();
-        let chunk = CHUNK.min(size - at);
-        copied.try_reserve(chunk).map_err(|_| format!("{name}: failed to allocate {size} bytes"))?;
-        copied.resize(at + chunk, 0);
+    let mut bytes: Vec<u8> = Vec::new();
+    while bytes.len() < size {
+        let offset = bytes.len();
+        let chunk = CHUNK.min(size - offset);
+        bytes.try_reserve(chunk).map_err(|_| format!("{name}: failed to allocate {size} bytes"))?;
+        bytes.resize(offset + chunk, 0);
         memory
-            .read_exact_at(&mut copied[at..], (data as u64).wrapping_add(at as u64))
-            .map_err(|_| format!("{name}: expected {size} bytes, found fewer than {} MiB", (at + chunk) >> 20))?;
+            .read_exact_at(&mut bytes[offset..], (data as u64).wrapping_add(offset as u64))
+            .map_err(|_| format!("{name}: expected {size} bytes, found fewer than {} MiB", (offset + chunk) >> 20))?;
     }
-    Ok(copied)
+    Ok(bytes)
 }
 
 #[cfg(test)]

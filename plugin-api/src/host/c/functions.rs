@@ -66,22 +66,22 @@ pub fn host_table(services: &Services) -> Arc<HostTable> {
 }
 
 /// Copies a plugin's C string; `None` for a null pointer.
-fn read_text(from: *const c_char) -> Option<String> {
-    if from.is_null() {
+fn read_text(pointer: *const c_char) -> Option<String> {
+    if pointer.is_null() {
         return None;
     }
     // SAFETY: the header requires that a string ends with a NUL.
-    Some(unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned())
+    Some(unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
 }
 
-fn required(from: *const c_char, name: &str) -> Result<String, String> {
-    read_text(from).ok_or_else(|| format!("{name}: expected a string, found NULL"))
+fn required(pointer: *const c_char, name: &str) -> Result<String, String> {
+    read_text(pointer).ok_or_else(|| format!("{name}: expected a string, found NULL"))
 }
 
 /// Copies a plugin's structure. `name` describes the structure in messages.
-fn sized<T: abi::SizeTagged>(from: *const T, name: &str) -> Result<T, String> {
+fn sized<T: abi::SizeTagged>(pointer: *const T, name: &str) -> Result<T, String> {
     // SAFETY: the header requires that a structure has `struct_size` bytes.
-    unsafe { abi::read(from) }
+    unsafe { abi::read(pointer) }
         .ok_or_else(|| format!("expected {name} with a struct_size, found NULL or an invalid size"))
 }
 

@@ -39,16 +39,16 @@ pub unsafe extern "C" fn constant_name(handle: *const CConstant, text: *mut c_ch
 }
 
 /// Writes a NUL-terminated text into a plugin's buffer, truncated to its `size`, and returns the untruncated length.
-fn write_text(from: &str, text: *mut c_char, size: usize) -> usize {
+fn write_text(source: &str, text: *mut c_char, size: usize) -> usize {
     if size > 0 && !text.is_null() {
-        let copied = from.floor_char_boundary(size - 1);
-        // SAFETY: the plugin guarantees `size` writable bytes, and `copied` is less than `size`.
+        let len = source.floor_char_boundary(size - 1);
+        // SAFETY: the plugin guarantees `size` writable bytes, and `len` is less than `size`.
         unsafe {
-            std::ptr::copy_nonoverlapping(from.as_ptr(), text.cast(), copied);
-            text.add(copied).write(0);
+            std::ptr::copy_nonoverlapping(source.as_ptr(), text.cast(), len);
+            text.add(len).write(0);
         }
     }
-    from.len()
+    source.len()
 }
 
 pub unsafe extern "C" fn constant_retain(constant: *const CConstant) -> *const CConstant {

@@ -31,7 +31,7 @@ pub fn load(
     let entry = unsafe { library.get::<abi::Entry>(super::ENTRY.as_bytes()) };
     let entry: abi::Entry = *entry.map_err(|error| Rejection::new(code::DLOPEN, error.to_string()))?;
     let plugin = {
-        let _entered = enter(sites.at(Entry::Entry));
+        let _guard = enter(sites.at(Entry::Entry));
         // SAFETY: the library exports the entry, which the header declares with this signature.
         unsafe { entry(ABI) }
     };
@@ -63,7 +63,7 @@ pub fn load(
     let name: Arc<str> = declared.as_str().into();
     let (file, options) = (c_text(&path.to_string_lossy()), c_text(&init_options()));
     let result = CallState::new(&host, &name).run(|call| {
-        let _entered = enter(CallSites::of(&declared, "").at(Entry::Init));
+        let _guard = enter(CallSites::of(&declared, "").at(Entry::Init));
         // SAFETY: the header declares `init` with this signature, and all arguments live until the call returns.
         unsafe { init(call, file.as_ptr(), options.as_ptr()) }
     });

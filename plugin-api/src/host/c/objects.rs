@@ -33,7 +33,7 @@ unsafe impl<T: SizeTagged> Sync for Object<T> {}
 impl<T> Drop for Object<T> {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            let _entered = enter(self.sites.at(Entry::Release));
+            let _guard = enter(self.sites.at(Entry::Release));
             // SAFETY: the plugin registered `release` for this pointer, and no entry is in progress.
             unsafe { release(self.this) };
         }
@@ -63,7 +63,7 @@ impl<T> Object<T> {
         let key = c_text(key);
         let (data, size) = (data.as_ptr().cast(), data.len());
         let result = self.call().run(|call| {
-            let _entered = self.enter(Entry::Query);
+            let _guard = self.enter(Entry::Query);
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { entry(self.this, call, key.as_ptr(), data, size) }
         });
@@ -102,7 +102,7 @@ impl CCodegen {
         let pointers = batch.pointers();
         let call = self.0.call().for_judge(candidates.len());
         let result = call.run(|call| {
-            let _entered = self.0.enter(Entry::Judge);
+            let _guard = self.0.enter(Entry::Judge);
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { judge(self.0.this, call, pointers.as_ptr(), pointers.len()) }
         });
@@ -132,7 +132,7 @@ impl Codegen for CCodegen {
     fn describe(&self) -> Result<Description> {
         let Some(describe) = self.0.table.describe else { return Err(missing_function_message("describe").into()) };
         let result = self.0.call().run(|call| {
-            let _entered = self.0.enter(Entry::Describe);
+            let _guard = self.0.enter(Entry::Describe);
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { describe(self.0.this, call) }
         });
@@ -149,13 +149,13 @@ impl Codegen for CCodegen {
     fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
         let Some(judge) = self.0.table.judge else { return Ok(vec![Verdict::Supported; candidates.len()]) };
         let batches: Vec<&[Candidate]> = candidates.chunks(Batch::SIZE).collect();
-        let judged: Vec<OnceLock<Result<Vec<Verdict>>>> = batches.iter().map(|_| OnceLock::new()).collect();
+        let results: Vec<OnceLock<Result<Vec<Verdict>>>> = batches.iter().map(|_| OnceLock::new()).collect();
         // Buffers are reused across batches, one buffer per concurrent thread.
         let buffers: Mutex<Vec<Batch>> = Mutex::default();
         let lock = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let task = |i: usize| {
             let mut buffer = lock().pop().unwrap_or_default();
-            let _ = judged[i].set(self.judge_one_batch(&mut buffer, batches[i], i * Batch::SIZE, judge));
+            let _ = results[i].set(self.judge_one_batch(&mut buffer, batches[i], i * Batch::SIZE, judge));
             lock().push(buffer);
         };
         match batches.len() {
@@ -163,9 +163,9 @@ impl Codegen for CCodegen {
             count => self.0.host.services.parallel_for(count, task)?,
         }
         let mut verdicts = Vec::with_capacity(candidates.len());
-        for judged in judged {
+        for results in results {
             verdicts.extend(
-                judged
+                results
                     .into_inner()
                     .unwrap_or_else(|| Err("expected verdicts for every batch, found a skipped batch".into()))?,
             );
@@ -188,14 +188,14 @@ impl Codegen for CCodegen {
         };
         let call = self.0.call().for_region(&region.graph.symbol);
         let result = call.run(|call| {
-            let _entered = enter(CallSites::of(&self.0.plugin, &region.graph.symbol).at(Entry::Compile));
+            let _guard = enter(CallSites::of(&self.0.plugin, &region.graph.symbol).at(Entry::Compile));
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { compile(self.0.this, call, &raw const arguments) }
         });
-        let compiled = result.and_then(|(_, answers)| {
+        let region = result.and_then(|(_, answers)| {
             answers.compiled.ok_or_else(|| Error::new("expected a call to `compiled`, found none"))
         });
-        self.0.with_context("compile", compiled)
+        self.0.with_context("compile", region)
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -237,14 +237,14 @@ impl Loader for CLoader {
         let host = self.0.host.with_services(region.services);
         let call = CallState::new(&host, &self.0.plugin).for_region(region.symbol);
         let result = call.run(|call| {
-            let _entered = enter(CallSites::of(&self.0.plugin, region.symbol).at(Entry::Load));
+            let _guard = enter(CallSites::of(&self.0.plugin, region.symbol).at(Entry::Load));
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { load(self.0.this, call, &raw const request) }
         });
-        let loaded = result.and_then(|(_, answers): (i32, Answers)| {
+        let executable = result.and_then(|(_, answers): (i32, Answers)| {
             answers.loaded.ok_or_else(|| Error::new("expected a call to `loaded`, found none"))
         });
-        self.0.with_context("load", loaded)
+        self.0.with_context("load", executable)
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {

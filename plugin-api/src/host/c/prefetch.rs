@@ -76,11 +76,11 @@ fn prefetch_allocation(allocation: &impl Allocation) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         const CACHE_LINE: usize = 64;
         let (start, size) = allocation.bytes();
-        let mut at = 0;
-        while at < size {
+        let mut offset = 0;
+        while offset < size {
             // SAFETY: the address is inside the allocation, and a prefetch does not access it.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.add(at)) };
-            at += CACHE_LINE;
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.add(offset)) };
+            offset += CACHE_LINE;
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
