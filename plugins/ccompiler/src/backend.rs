@@ -37,9 +37,9 @@ fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Res
     let symbol = sanitize(&graph.symbol);
     let lowering = lower(&ir, &grouping, &symbol, Form::Tasks, &externals)?;
     let source = source(&lowering, &symbol);
-    let kept = kept_constants(&source.text);
+    let constants_in_place = kept_constants(&source.text);
     let dims = |values: &[Val]| values.iter().map(|&v| ir.shape(v).iter().map(|&d| d as usize).collect()).collect();
-    Ok(GeneratedCode { kept, inputs: dims(&ir.inputs), outputs: dims(&ir.outputs), source })
+    Ok(GeneratedCode { kept: constants_in_place, inputs: dims(&ir.inputs), outputs: dims(&ir.outputs), source })
 }
 
 /// Replaces characters that a C identifier must not contain.
@@ -72,7 +72,7 @@ impl Codegen for CCompiler {
         for op in &ir.ops {
             match support::check(&ir, op) {
                 Verdict::Supported => {}
-                refused => return refused,
+                refusal => return refusal,
             }
         }
         if candidate.kind == CandidateKind::Region {
@@ -122,20 +122,20 @@ impl Codegen for CCompiler {
         };
         let features = header.features.join(",");
         let bytes = blob::write(header, text, &object)?;
-        let mut compiled = CompiledRegion::new(&symbol, "ccompiler", bytes);
-        compiled.source = Some(api::Source { language: "c".into(), text: text.as_str().into() }).into();
+        let mut compiled_region = CompiledRegion::new(&symbol, "ccompiler", bytes);
+        compiled_region.source = Some(api::Source { language: "c".into(), text: text.as_str().into() }).into();
         if region.options["program"] == "c" {
             let program = byoc_emit_c::single_file::single_file(region.graph, region.constants, Machine::GENERIC)?;
-            compiled.metadata.push(Attr::new("program_workspace", program.workspace));
-            compiled.metadata.push(Attr::new("program_constant_bytes", program.constant_bytes as i64));
-            compiled.source = Some(api::Source { language: "c".into(), text: program.text.into() }).into();
+            compiled_region.metadata.push(Attr::new("program_workspace", program.workspace));
+            compiled_region.metadata.push(Attr::new("program_constant_bytes", program.constant_bytes as i64));
+            compiled_region.source = Some(api::Source { language: "c".into(), text: program.text.into() }).into();
         }
         let workspace = generated.source.workspace;
-        compiled
+        compiled_region
             .notes
             .push(format!("workspace {workspace} bytes, packed constants {} bytes", generated.source.packed).into());
-        compiled.metadata.push(Attr::new("cpu_features", features));
-        compiled.metadata.push(Attr::new("compiler", compiler.version.as_str()));
-        Ok(compiled)
+        compiled_region.metadata.push(Attr::new("cpu_features", features));
+        compiled_region.metadata.push(Attr::new("compiler", compiler.version.as_str()));
+        Ok(compiled_region)
     }
 }

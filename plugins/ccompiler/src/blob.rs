@@ -85,11 +85,11 @@ pub fn write(mut header: Header, source: &str, object: &[u8]) -> Result<Vec<u8>>
     header.source = source.len();
     header.object = object.len();
     let text = serde_json::to_vec(&header)?;
-    let mut contents = (text.len() as u64).to_le_bytes().to_vec();
-    contents.extend_from_slice(&text);
-    contents.extend_from_slice(source.as_bytes());
-    contents.extend_from_slice(object);
-    Ok([&MAGIC[..], &blake3::hash(&contents).as_bytes()[..], &contents].concat())
+    let mut payload = (text.len() as u64).to_le_bytes().to_vec();
+    payload.extend_from_slice(&text);
+    payload.extend_from_slice(source.as_bytes());
+    payload.extend_from_slice(object);
+    Ok([&MAGIC[..], &blake3::hash(&payload).as_bytes()[..], &payload].concat())
 }
 
 /// Parses a blob.
@@ -139,11 +139,11 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(read(&bytes[..len]).is_err(), "expected an error for the first {len} of {} bytes", bytes.len());
         }
-        let mut edited = bytes.clone();
-        for at in 0..bytes.len() {
-            edited[at] ^= 4;
-            assert!(read(&edited).is_err(), "expected an error after a change of byte {at}");
-            edited[at] = bytes[at];
+        let mut damaged = bytes.clone();
+        for index in 0..bytes.len() {
+            damaged[index] ^= 4;
+            assert!(read(&damaged).is_err(), "expected an error after a change of byte {index}");
+            damaged[index] = bytes[index];
         }
     }
 }

@@ -38,7 +38,7 @@ pub struct Object {
     run: Run,
     pack: Pack,
     workspace: usize,
-    packed: usize,
+    packed_size: usize,
     // Keeps the entry points valid; the last field, so it is dropped last.
     _library: Library,
 }
@@ -50,8 +50,8 @@ impl Object {
     /// If the object cannot be loaded or lacks an entry point.
     pub fn open(bytes: &[u8], symbol: &str) -> Result<Object> {
         // The file is in a private directory, which can be removed as soon as the library is mapped.
-        let folder = Scratch::new()?;
-        Object::open_file(&folder.library(bytes)?, symbol)
+        let dir = Scratch::new()?;
+        Object::open_file(&dir.library(bytes)?, symbol)
     }
 
     /// Loads a region's object from a permanent file, which must contain exactly `bytes`.
@@ -59,8 +59,8 @@ impl Object {
     /// # Errors
     /// If the file cannot be read or does not contain `bytes`, or the object cannot be loaded or lacks an entry point.
     pub fn open_in_place(path: &Path, bytes: &[u8], symbol: &str) -> Result<Object> {
-        let found = std::fs::read(path).map_err(|error| Error::new(format!("{}: {error}", path.display())))?;
-        if found != bytes {
+        let object_bytes = std::fs::read(path).map_err(|error| Error::new(format!("{}: {error}", path.display())))?;
+        if object_bytes != bytes {
             return Err(Error::new(format!("{}: expected the object of {symbol}, found other bytes", path.display())));
         }
         Object::open_file(path, symbol)
@@ -70,30 +70,30 @@ impl Object {
         // SAFETY: the object is generated C without constructors; whoever loads an artifact trusts the code in it.
         let library = unsafe { Library::open(Some(path.as_os_str()), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| Error::new(format!("cannot load the object of {symbol}: {error}")))?;
-        let missing = |name: &str| Error::new(format!("the object of {symbol} has no symbol `{name}`"));
+        let missing_symbol = |name: &str| Error::new(format!("the object of {symbol} has no symbol `{name}`"));
         macro_rules! entry {
             ($ty:ty, $name:expr) => {{
                 let name = $name;
                 // SAFETY: the generated source defines the symbol with this signature.
                 let entry = unsafe { library.get::<$ty>(name.as_bytes()) };
-                *entry.map_err(|_| missing(&name))?
+                *entry.map_err(|_| missing_symbol(&name))?
             }};
         }
         let run = entry!(Run, symbol.to_owned());
         let pack = entry!(Pack, format!("{symbol}_pack"));
         let workspace = entry!(Size, format!("{symbol}_workspace_size"));
-        let packed = entry!(Size, format!("{symbol}_packed_size"));
+        let packed_size = entry!(Size, format!("{symbol}_packed_size"));
         // SAFETY: the generated size functions only return a constant.
-        let (workspace, packed) = unsafe { (workspace(), packed()) };
+        let (workspace, packed_size) = unsafe { (workspace(), packed_size()) };
         let negative = |bytes: i64| Error::new(format!("expected sizes >= 0 in the object, found {bytes}"));
         let size = |bytes: i64| usize::try_from(bytes).map_err(|_| negative(bytes));
-        Ok(Object { run, pack, workspace: size(workspace)?, packed: size(packed)?, _library: library })
+        Ok(Object { run, pack, workspace: size(workspace)?, packed_size: size(packed_size)?, _library: library })
     }
 }
 
 /// Allocation aligned to a cache line of 64 bytes.
 struct AlignedMemory {
-    at: *mut u8,
+    address: *mut u8,
     layout: Layout,
 }
 
@@ -106,18 +106,18 @@ impl AlignedMemory {
     fn zeroed(bytes: usize) -> Result<AlignedMemory> {
         let layout = Layout::from_size_align(bytes.max(64), 64).map_err(|error| Error::new(error.to_string()))?;
         // SAFETY: `bytes.max(64)` makes the size of the layout nonzero.
-        let at = unsafe { std::alloc::alloc_zeroed(layout) };
-        if at.is_null() {
+        let address = unsafe { std::alloc::alloc_zeroed(layout) };
+        if address.is_null() {
             return Err(Error::new(format!("cannot allocate {bytes} bytes for packed constants")));
         }
-        Ok(AlignedMemory { at, layout })
+        Ok(AlignedMemory { address, layout })
     }
 }
 
 impl Drop for AlignedMemory {
     fn drop(&mut self) {
         // SAFETY: `zeroed` allocated the memory with this layout.
-        unsafe { std::alloc::dealloc(self.at, self.layout) };
+        unsafe { std::alloc::dealloc(self.address, self.layout) };
     }
 }
 
@@ -141,8 +141,10 @@ impl Loader for ObjectLoader {
         if let Some(types) = &blob.header.types {
             types.check(request)?;
         }
-        let kept = kept_constants(blob.source);
-        if kept != blob.header.kept || kept.last().is_some_and(|&last| last >= request.constants.len()) {
+        let constants_in_place = kept_constants(blob.source);
+        if constants_in_place != blob.header.kept
+            || constants_in_place.last().is_some_and(|&last_constant| last_constant >= request.constants.len())
+        {
             return Err(Error::new(format!(
                 "blob of {symbol}: the list of constants read in place does not match the code"
             )));
@@ -174,14 +176,14 @@ impl Loader for ObjectLoader {
         };
         // Only the constants that the code reads in place stay referenced after packing.
         let pointers: Vec<usize> = request.constants.iter().map(|c| c.bytes().as_ptr() as usize).collect();
-        let packed = AlignedMemory::zeroed(object.packed)?;
+        let packed = AlignedMemory::zeroed(object.packed_size)?;
         // SAFETY: the generated packing function reads constants of the region's types, which are checked above if the
         // blob records them, and writes `packed_size` bytes, the size of `packed`.
-        unsafe { (object.pack)(pointers.as_ptr().cast(), packed.at.cast()) };
-        let kept = &blob.header.kept;
+        unsafe { (object.pack)(pointers.as_ptr().cast(), packed.address.cast()) };
+        let constants_in_place = &blob.header.kept;
         let mut constants = vec![0; pointers.len()];
         let mut handles = Vec::new();
-        for &i in kept {
+        for &i in constants_in_place {
             constants[i] = pointers[i];
             handles.push(request.constants[i].clone());
         }
@@ -221,15 +223,15 @@ unsafe extern "C" fn parallel_for(host: *mut c_void, n: i64, task: Task, arg: *m
         // SAFETY: the generated task writes only memory that no other task of the phase accesses.
         unsafe { task(arg as *mut c_void, i as i64) }
     });
-    if let (Err(error), Ok(mut first)) = (outcome, host.error.lock()) {
-        first.get_or_insert(error);
+    if let (Err(error), Ok(mut first_error)) = (outcome, host.error.lock()) {
+        first_error.get_or_insert(error);
     }
 }
 
 impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         if inputs.len() != self.inputs.len()
-            || inputs.iter().zip(&self.inputs).any(|(given, expected)| given != expected)
+            || inputs.iter().zip(&self.inputs).any(|(actual, expected)| actual != expected)
         {
             return Err(Error::new(format!("expected inputs of shape {:?}, found {inputs:?}", self.inputs)));
         }
@@ -285,7 +287,7 @@ impl Executable for LoadedRegion {
                 inputs,
                 outputs,
                 self.constants.as_ptr().cast(),
-                self.packed.at.cast(),
+                self.packed.address.cast(),
                 call.workspace.as_mut_ptr().cast(),
             );
         }

@@ -28,7 +28,7 @@ pub fn run_limited(command: &mut Command, name: &str, limit: Duration, services:
         let _ = rustix::process::prlimit(Some(pid), Resource::Cpu, seconds);
     }
     let start = Instant::now();
-    let mut pause = Duration::from_millis(1);
+    let mut interval = Duration::from_millis(1);
     loop {
         if let Some(status) = child.0.try_wait()? {
             return Ok(status);
@@ -41,8 +41,8 @@ pub fn run_limited(command: &mut Command, name: &str, limit: Duration, services:
             return Err(Error::new(message)
                 .hint("compile the model for another backend: the region is too large for a C compiler"));
         }
-        std::thread::sleep(pause);
-        pause = (2 * pause).min(Duration::from_millis(20));
+        std::thread::sleep(interval);
+        interval = (2 * interval).min(Duration::from_millis(20));
     }
 }
 
@@ -83,17 +83,17 @@ mod tests {
 
     #[test]
     fn kills_the_process_group_on_timeout() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("pid");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
         let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
         let error = shell(&script, Duration::from_millis(300), &services(1)).unwrap_err();
         assert!(error.message.contains("did not finish within 0.3 s"), "{error}");
         let pid = std::fs::read_to_string(file).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
-        let ended = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
+        let has_ended = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
         // Signals are delivered asynchronously, and only the leader of the group is waited for.
         let start = Instant::now();
-        while !ended() {
+        while !has_ended() {
             assert!(start.elapsed() < Duration::from_secs(10), "{stat}: expected the process to have ended");
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -18,7 +18,7 @@ const PREFIX: &str = "byoc-cc-";
 
 /// Temporary directory that only the user can access; removed on drop.
 pub struct Scratch {
-    folder: TempDir,
+    dir: TempDir,
     handle: File,
 }
 
@@ -31,20 +31,20 @@ impl Scratch {
         static SWEPT: Once = Once::new();
         SWEPT.call_once(|| sweep(&std::env::temp_dir()));
         let mut builder = tempfile::Builder::new();
-        let folder = builder.prefix(PREFIX).permissions(PermissionsExt::from_mode(0o700)).tempdir()?;
-        let handle = open_directory(CWD, folder.path())?;
-        let found = handle.metadata()?;
-        if found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
-            return Err(Error::other(format!("{} was replaced by another directory", folder.path().display())));
+        let dir = builder.prefix(PREFIX).permissions(PermissionsExt::from_mode(0o700)).tempdir()?;
+        let handle = open_directory(CWD, dir.path())?;
+        let metadata = handle.metadata()?;
+        if metadata.uid() != geteuid().as_raw() || metadata.mode() & 0o077 != 0 {
+            return Err(Error::other(format!("{} was replaced by another directory", dir.path().display())));
         }
         // If the file system has no locks, only its age protects the directory from removal.
         let _ = handle.try_lock();
-        Ok(Scratch { folder, handle })
+        Ok(Scratch { dir, handle })
     }
 
     /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        self.dir.path()
     }
 
     /// Writes a library to a file and returns its path, which no other library of the process has used: the dynamic
@@ -63,10 +63,10 @@ impl Scratch {
     }
 }
 
-/// Removes the directories that killed processes of this user left in `folder`. Errors are ignored: other processes may
+/// Removes the directories that killed processes of this user left in `dir`. Errors are ignored: other processes may
 /// remove the same directories, and stale directories are harmless.
-fn sweep(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+fn sweep(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(PREFIX) && is_stale(&entry.path()).unwrap_or(false) {
             let _ = std::fs::remove_dir_all(entry.path());
         }
@@ -74,11 +74,11 @@ fn sweep(folder: &Path) {
 }
 
 fn is_stale(path: &Path) -> Result<bool> {
-    let folder = open_directory(CWD, path)?;
-    let found = folder.metadata()?;
-    let old = found.modified()?.elapsed().is_ok_and(|age| age > MIN_STALE_AGE);
-    let held = matches!(folder.try_lock(), Err(TryLockError::WouldBlock));
-    Ok(found.uid() == geteuid().as_raw() && old && !held)
+    let dir = open_directory(CWD, path)?;
+    let metadata = dir.metadata()?;
+    let is_old = metadata.modified()?.elapsed().is_ok_and(|age| age > MIN_STALE_AGE);
+    let is_held = matches!(dir.try_lock(), Err(TryLockError::WouldBlock));
+    Ok(metadata.uid() == geteuid().as_raw() && is_old && !is_held)
 }
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn sweep_removes_stale_folders_only() {
         let temporary = tempfile::tempdir().unwrap();
-        let old = SystemTime::now() - 2 * MIN_STALE_AGE;
+        let stale_time = SystemTime::now() - 2 * MIN_STALE_AGE;
         let make = |name: &str| {
             let path = temporary.path().join(name);
             std::fs::create_dir(&path).unwrap();
@@ -97,15 +97,15 @@ mod tests {
             File::open(path).unwrap()
         };
         for name in ["byoc-cc-left", "byoc-cc-held", "byoc-cc-new", "other"] {
-            let folder = make(name);
+            let dir = make(name);
             if name != "byoc-cc-new" {
-                folder.set_modified(old).unwrap();
+                dir.set_modified(stale_time).unwrap();
             }
         }
-        let held = File::open(temporary.path().join("byoc-cc-held")).unwrap();
-        held.lock().unwrap();
+        let held_dir = File::open(temporary.path().join("byoc-cc-held")).unwrap();
+        held_dir.lock().unwrap();
         sweep(temporary.path());
-        let left = ["byoc-cc-left", "byoc-cc-held", "byoc-cc-new", "other"].map(|n| temporary.path().join(n).exists());
-        assert_eq!(left, [false, true, true, true]);
+        let exist = ["byoc-cc-left", "byoc-cc-held", "byoc-cc-new", "other"].map(|n| temporary.path().join(n).exists());
+        assert_eq!(exist, [false, true, true, true]);
     }
 }

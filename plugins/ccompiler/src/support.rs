@@ -95,11 +95,11 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
     let dtype = ir.val(op.inputs[0]).dtype;
     let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
     // C promotes small integers to int, so only operators without arithmetic produce the same result.
-    let plain = matches!(dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64);
+    let has_exact_arithmetic = matches!(dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64);
     let harmless = matches!(op.name, "cast" | "where" | "equal" | "not_equal" | "logical_not")
         || op.name.starts_with("logical_")
         || (dtype == DType::BOOL && op.name.starts_with("bitwise_") && op.name != "bitwise_not");
-    if !plain && !harmless {
+    if !has_exact_arithmetic && !harmless {
         return refuse(RefusalCode::UnsupportedDtype, format!("unsupported element type {dtype}"));
     }
     let args: Vec<String> = (0..op.inputs.len()).map(|i| format!("x{i}")).collect();
@@ -107,8 +107,8 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
         let division = ["divide", "mod", "floor_divide", "floor_mod"].contains(&op.name);
         return if division {
             let constant = op.inputs.get(1).is_some_and(|&divisor| ir.constant_ints(divisor).is_some());
-            let found = if constant { "a constant with 0 or -1" } else { "a runtime value" };
-            let detail = format!("expected a constant {dtype} divisor other than 0 and -1, found {found}");
+            let divisor = if constant { "a constant with 0 or -1" } else { "a runtime value" };
+            let detail = format!("expected a constant {dtype} divisor other than 0 and -1, found {divisor}");
             refuse(RefusalCode::UnsupportedAttr, detail)
         } else {
             refuse(RefusalCode::UnsupportedDtype, format!("unsupported element type {dtype}"))
@@ -116,8 +116,8 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
     }
     for (i, &input) in op.inputs.iter().enumerate() {
         if elementwise::operand_view(ir, op, i, &view::View::dense(ir.shape(input))).is_none() {
-            let (from, to) = (ir.shape(input), ir.shape(op.outputs[0]));
-            let detail = format!("input {i}: expected a shape that broadcasts to {to:?}, found {from:?}");
+            let (in_shape, out_shape) = (ir.shape(input), ir.shape(op.outputs[0]));
+            let detail = format!("input {i}: expected a shape that broadcasts to {out_shape:?}, found {in_shape:?}");
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
     }

@@ -52,8 +52,8 @@ pub fn toolchain() -> Result<&'static Toolchain> {
 }
 
 fn find() -> Result<Toolchain> {
-    let given = std::env::var("CC").unwrap_or_default();
-    let mut command: Vec<String> = given.split_whitespace().map(str::to_owned).collect();
+    let variable = std::env::var("CC").unwrap_or_default();
+    let mut command: Vec<String> = variable.split_whitespace().map(str::to_owned).collect();
     if command.is_empty() {
         command.push("cc".to_owned());
     }
@@ -61,8 +61,10 @@ fn find() -> Result<Toolchain> {
         Error::new(format!("no C compiler: `{} --version` {reason}", command.join(" ")))
             .hint("install a C compiler with `apt-get install gcc`, or set the environment variable CC")
     };
-    let output =
-        started(&command).arg("--version").output().map_err(|error| missing(format!("cannot be started ({error})")))?;
+    let output = compiler_command(&command)
+        .arg("--version")
+        .output()
+        .map_err(|error| missing(format!("cannot be started ({error})")))?;
     if !output.status.success() {
         return Err(missing(format!("fails with {}", output.status)));
     }
@@ -72,9 +74,9 @@ fn find() -> Result<Toolchain> {
 
 /// Returns the command that starts the compiler. Without `PATH` in the environment, a compiler started by name does not
 /// find its subprograms, so `PATH` is set to the standard directories.
-fn started(words: &[String]) -> Command {
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]);
+fn compiler_command(command_line: &[String]) -> Command {
+    let mut command = Command::new(&command_line[0]);
+    command.args(&command_line[1..]);
     if std::env::var_os("PATH").is_none() {
         command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
     }
@@ -98,26 +100,26 @@ impl Toolchain {
     pub fn compile(&self, source: &str, cache: Option<&Settings>, services: &Services) -> Result<Vec<u8>> {
         let flags = self.flags();
         let mut key = blake3::Hasher::new();
-        for part in [source, &self.command.join(" "), &self.version, &flags.join(" "), &cpu::features().join(" ")] {
-            key.update(&(part.len() as u64).to_le_bytes());
-            key.update(part.as_bytes());
+        for input in [source, &self.command.join(" "), &self.version, &flags.join(" "), &cpu::features().join(" ")] {
+            key.update(&(input.len() as u64).to_le_bytes());
+            key.update(input.as_bytes());
         }
         cache::cached(cache, key.finalize(), || self.run_compiler(source, &flags, services))
     }
 
     fn run_compiler(&self, source: &str, flags: &[&str], services: &Services) -> Result<Vec<u8>> {
-        let folder = Scratch::new()?;
-        std::fs::write(folder.path().join("region.c"), source)?;
-        let stderr_file = folder.path().join("stderr");
-        let mut command = started(&self.command);
+        let dir = Scratch::new()?;
+        std::fs::write(dir.path().join("region.c"), source)?;
+        let stderr_file = dir.path().join("stderr");
+        let mut command = compiler_command(&self.command);
         command
             .args(flags)
             .args(["-o", "region.so", "region.c", "-lm"])
             .env("LC_ALL", "C")
             .env_remove("SOURCE_DATE_EPOCH")
             // Temporary files of the compiler are removed with the directory, even if the compiler is killed.
-            .env("TMPDIR", folder.path())
-            .current_dir(folder.path())
+            .env("TMPDIR", dir.path())
+            .current_dir(dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(&stderr_file)?);
@@ -127,6 +129,6 @@ impl Toolchain {
             let excerpt = excerpt(&String::from_utf8_lossy(&stderr));
             return Err(Error::new(format!("`{}` failed with {status}: {excerpt}", self.command.join(" "))));
         }
-        Ok(std::fs::read(folder.path().join("region.so"))?)
+        Ok(std::fs::read(dir.path().join("region.so"))?)
     }
 }

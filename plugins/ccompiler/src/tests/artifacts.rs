@@ -31,19 +31,19 @@ fn objects(cache: &Path) -> Vec<PathBuf> {
 #[test]
 fn compilation_is_reproducible() {
     let case = layer();
-    let first = case.compile(None).blob;
+    let blob = case.compile(None).blob;
     let cache = tempfile::tempdir().unwrap();
     let cold = case.compile(Some(cache.path())).blob;
-    let kept = objects(cache.path());
-    assert_eq!(kept.len(), 1, "expected one cached object");
+    let cached_objects = objects(cache.path());
+    assert_eq!(cached_objects.len(), 1, "expected one cached object");
     let warm = case.compile(Some(cache.path())).blob;
-    assert!(first == cold && cold == warm, "expected identical blobs with a cold and a warm cache");
+    assert!(blob == cold && cold == warm, "expected identical blobs with a cold and a warm cache");
     // A corrupted object is detected and compiled again.
-    let path = &kept[0];
+    let path = &cached_objects[0];
     let mut bytes = std::fs::read(path).unwrap();
     bytes[1000] ^= 1;
     std::fs::write(path, bytes).unwrap();
-    assert!(case.compile(Some(cache.path())).blob == first, "expected a corrupted cached object to be recompiled");
+    assert!(case.compile(Some(cache.path())).blob == blob, "expected a corrupted cached object to be recompiled");
 }
 
 #[test]
@@ -56,16 +56,16 @@ fn opening_an_object_reports_a_missing_symbol() {
 #[test]
 fn an_object_for_another_cpu_is_compiled_again() {
     let case = layer();
-    let mut compiled = case.compile(None);
-    let bytes = compiled.blob.to_vec();
+    let mut compiled_region = case.compile(None);
+    let bytes = compiled_region.blob.to_vec();
     let read = blob::read(&bytes).unwrap();
     let mut header = read.header.clone();
     header.features.push("a feature of the year 2050".into());
     // The object is invalid, so the result can only come from the source.
-    compiled.blob = blob::write(header, read.source, b"for another machine").unwrap().into();
-    let again = case.run(&compiled, 1);
+    compiled_region.blob = blob::write(header, read.source, b"for another machine").unwrap().into();
+    let result = case.run(&compiled_region, 1);
     let direct = case.run(&case.compile(None), 1);
-    assert_eq!(again[0].data, direct[0].data);
+    assert_eq!(result[0].data, direct[0].data);
 }
 
 #[test]
@@ -83,15 +83,15 @@ fn tiles_for_256_bit_vectors_give_the_same_result() {
     ];
     let y = case.op("nn.conv2d", [x, w], attrs, f32s(&[1, 33, 4, 4]));
     case.output(y);
-    let compiled = case.compile(None);
-    let bytes = compiled.blob.to_vec();
+    let compiled_region = case.compile(None);
+    let bytes = compiled_region.blob.to_vec();
     let read = blob::read(&bytes).unwrap();
     // Without the AVX-512 macro, the source selects the tiles for 256-bit vectors.
     let narrow = read.source.replace("__AVX512F__", "BYOC_NO_SUCH_MACRO");
     let object = toolchain::toolchain().unwrap().compile(&narrow, None, &services(1)).unwrap();
-    let mut other = compiled.clone();
-    other.blob = blob::write(read.header, &narrow, &object).unwrap().into();
-    let (a, b) = (case.run(&compiled, 2), case.run(&other, 2));
+    let mut changed = compiled_region.clone();
+    changed.blob = blob::write(read.header, &narrow, &object).unwrap().into();
+    let (a, b) = (case.run(&compiled_region, 2), case.run(&changed, 2));
     for (x, y) in a[0].data.iter().zip(&b[0].data) {
         assert!((x - y).abs() < 1e-5, "expected {x}, found {y}");
     }
@@ -100,11 +100,11 @@ fn tiles_for_256_bit_vectors_give_the_same_result() {
 #[test]
 fn rejects_other_shapes_and_symbols() {
     let case = layer();
-    let compiled = case.compile(None);
+    let compiled_region = case.compile(None);
     let services = services(1);
     let request = |symbol: &'static str| LoadRequest {
         symbol,
-        blob: &compiled.blob,
+        blob: &compiled_region.blob,
         constants: &case.constants,
         services: &services,
         options: &serde_json::Value::Null,

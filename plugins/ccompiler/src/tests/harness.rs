@@ -17,12 +17,12 @@ impl HostServices for TestHost {
     }
 
     fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
-        let next = AtomicUsize::new(0);
+        let next_index = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..self.0 {
                 scope.spawn(|| {
                     loop {
-                        let i = next.fetch_add(1, Ordering::Relaxed);
+                        let i = next_index.fetch_add(1, Ordering::Relaxed);
                         if i >= count {
                             break;
                         }
@@ -202,19 +202,25 @@ impl Case {
     }
 
     pub fn check_in(&self, cache: Option<&Path>, tolerance: f64) {
-        let compiled = self.compile(cache);
-        check_source(&compiled.source.as_ref().into_option().unwrap().text);
+        let compiled_region = self.compile(cache);
+        check_source(&compiled_region.source.as_ref().into_option().unwrap().text);
         let expected = naive::evaluate(&self.graph, &self.inputs, &self.constant_values);
-        let mut runs = vec![("1 thread", self.run(&compiled, 1)), ("2 threads", self.run(&compiled, 2))];
-        runs.extend(super::program::run(self));
-        for (form, results) in runs {
-            for (k, (got, want)) in results.iter().zip(&expected).enumerate() {
-                assert_eq!(got.shape, want.shape, "shape of output {k}");
-                let scale = want.data.iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs())).max(1e-30);
-                for (i, (a, b)) in got.data.iter().zip(&want.data).enumerate() {
-                    let same = (a.is_nan() && b.is_nan()) || a == b || ((a - b).abs() / scale) <= tolerance;
+        let mut results_by_form =
+            vec![("1 thread", self.run(&compiled_region, 1)), ("2 threads", self.run(&compiled_region, 2))];
+        results_by_form.extend(super::program::run(self));
+        for (form, results) in results_by_form {
+            for (k, (actual, expected_output)) in results.iter().zip(&expected).enumerate() {
+                assert_eq!(actual.shape, expected_output.shape, "shape of output {k}");
+                let scale = expected_output
+                    .data
+                    .iter()
+                    .filter(|v| v.is_finite())
+                    .fold(0.0f64, |m, v| m.max(v.abs()))
+                    .max(1e-30);
+                for (i, (a, b)) in actual.data.iter().zip(&expected_output.data).enumerate() {
+                    let is_close = (a.is_nan() && b.is_nan()) || a == b || ((a - b).abs() / scale) <= tolerance;
                     assert!(
-                        same,
+                        is_close,
                         "output {k}, element {i}: expected {b}, found {a} (largest magnitude {scale}), {form}"
                     );
                 }
@@ -223,11 +229,11 @@ impl Case {
     }
 
     /// Runs a compiled region once.
-    pub fn run(&self, compiled: &CompiledRegion, threads: usize) -> Vec<naive::Array> {
+    pub fn run(&self, compiled_region: &CompiledRegion, threads: usize) -> Vec<naive::Array> {
         let services = services(threads);
         let request = LoadRequest {
             symbol: &self.graph.symbol,
-            blob: &compiled.blob,
+            blob: &compiled_region.blob,
             constants: &self.constants,
             services: &services,
             options: &json!({}),
@@ -289,11 +295,11 @@ fn check_source(text: &str) {
     if let Ok(path) = std::env::var("BYOC_SHOW_C") {
         std::fs::write(path, text).unwrap();
     }
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("region.c"), text).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("region.c"), text).unwrap();
     let output = std::process::Command::new("cc")
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "region.c"])
-        .current_dir(folder.path())
+        .current_dir(dir.path())
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -14,8 +14,8 @@ impl Array {
         Array { dtype, shape: shape.to_vec(), data: vec![0.0; shape.iter().product()] }
     }
 
-    fn at(&self, index: &[usize]) -> f64 {
-        self.data[place(&self.shape, index)]
+    fn element(&self, index: &[usize]) -> f64 {
+        self.data[flat_index(&self.shape, index)]
     }
 
     /// Returns the element at signed indices; 0 if an index is out of range.
@@ -23,14 +23,14 @@ impl Array {
         if index.iter().zip(&self.shape).any(|(&i, &n)| i < 0 || i >= n as i64) {
             return 0.0;
         }
-        self.at(&index.iter().map(|&i| i as usize).collect::<Vec<_>>())
+        self.element(&index.iter().map(|&i| i as usize).collect::<Vec<_>>())
     }
 
     fn broadcast(&self, index: &[usize]) -> f64 {
-        let lead = index.len() - self.shape.len();
+        let leading_dims = index.len() - self.shape.len();
         let clamped: Vec<usize> =
-            self.shape.iter().zip(&index[lead..]).map(|(&n, &i)| if n == 1 { 0 } else { i }).collect();
-        self.at(&clamped)
+            self.shape.iter().zip(&index[leading_dims..]).map(|(&n, &i)| if n == 1 { 0 } else { i }).collect();
+        self.element(&clamped)
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -67,13 +67,13 @@ impl Array {
     }
 }
 
-fn place(shape: &[usize], index: &[usize]) -> usize {
-    shape.iter().zip(index).fold(0, |at, (&n, &i)| at * n + i)
+fn flat_index(shape: &[usize], index: &[usize]) -> usize {
+    shape.iter().zip(index).fold(0, |flat, (&n, &i)| flat * n + i)
 }
 
 fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
-    let total: usize = shape.iter().product();
-    (0..total)
+    let element_count: usize = shape.iter().product();
+    (0..element_count)
         .map(|mut i| {
             let mut index = vec![0; shape.len()];
             for d in (0..shape.len()).rev() {
@@ -131,17 +131,17 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                 let mut sum = 0.0;
                 for ic in 0..wi {
                     for tap in indices(&kernel) {
-                        let at: Vec<i64> = (0..axes)
+                        let position: Vec<i64> = (0..axes)
                             .map(|i| pixel[i] as i64 * strides[i] - pads[i] + tap[i] as i64 * dilation[i])
                             .collect();
                         let c = (group * wi + ic) as i64;
                         let mut x = vec![index[0] as i64];
                         if nhwc {
-                            x.extend(&at);
+                            x.extend(&position);
                             x.push(c);
                         } else {
                             x.push(c);
-                            x.extend(&at);
+                            x.extend(&position);
                         }
                         let mut w = tap.clone();
                         if hwio {
@@ -149,10 +149,10 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                         } else {
                             w.splice(0..0, [oc, ic]);
                         }
-                        sum += args[0].padded(&x) * args[1].at(&w);
+                        sum += args[0].padded(&x) * args[1].element(&w);
                     }
                 }
-                out.data[place(&out_shape, &index)] = sum;
+                out.data[flat_index(&out_shape, &index)] = sum;
             }
         }
         "nn.conv2d_transpose" => {
@@ -162,16 +162,17 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
             for index in indices(&args[0].shape) {
                 let group = index[1] / per_group.1;
                 for tap in indices(&args[1].shape[2..]) {
-                    let at: Vec<i64> = (0..2)
+                    let position: Vec<i64> = (0..2)
                         .map(|i| index[2 + i] as i64 * strides[i] - pads[i] + tap[i] as i64 * dilation[i])
                         .collect();
-                    if at.iter().zip(&out_shape[2..]).any(|(&i, &n)| i < 0 || i >= n as i64) {
+                    if position.iter().zip(&out_shape[2..]).any(|(&i, &n)| i < 0 || i >= n as i64) {
                         continue;
                     }
                     for o in 0..per_group.0 {
-                        let to = [index[0], group * per_group.0 + o, at[0] as usize, at[1] as usize];
-                        out.data[place(&out_shape, &to)] +=
-                            args[0].at(&index) * args[1].at(&[index[1], o, tap[0], tap[1]]);
+                        let target_index =
+                            [index[0], group * per_group.0 + o, position[0] as usize, position[1] as usize];
+                        out.data[flat_index(&out_shape, &target_index)] +=
+                            args[0].element(&index) * args[1].element(&[index[1], o, tap[0], tap[1]]);
                     }
                 }
             }
@@ -186,12 +187,12 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                 let batch = |array: &Array, rank: usize| -> Vec<usize> {
                     (0..rank - 2).map(|d| if array.shape[d] == 1 { 0 } else { index[d] }).collect()
                 };
-                out.data[place(&out_shape, &index)] = (0..depth)
+                out.data[flat_index(&out_shape, &index)] = (0..depth)
                     .map(|k| {
                         let (mut a, mut b) = (batch(args[0], ra), batch(args[1], rb));
                         a.extend(if ta { [k, m] } else { [m, k] });
                         b.extend(if tb { [n, k] } else { [k, n] });
-                        args[0].at(&a) * args[1].at(&b)
+                        args[0].element(&a) * args[1].element(&b)
                     })
                     .sum();
             }
@@ -203,60 +204,60 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
             for index in indices(&out_shape) {
                 let (mut max, mut sum, mut count) = (f64::NEG_INFINITY, 0.0, 0.0);
                 for tap in indices(&[size[0] as usize, size[1] as usize]) {
-                    let at: Vec<i64> = (0..2)
+                    let position: Vec<i64> = (0..2)
                         .map(|i| index[2 + i] as i64 * strides[i] - pads[i] + tap[i] as i64 * dilation[i])
                         .collect();
-                    let inside = (0..2).all(|i| at[i] >= 0 && at[i] < args[0].shape[2 + i] as i64);
-                    let padded = (0..2).all(|i| at[i] < args[0].shape[2 + i] as i64 + pads[2 + i]);
-                    if inside {
-                        let x = args[0].at(&[index[0], index[1], at[0] as usize, at[1] as usize]);
+                    let is_inside = (0..2).all(|i| position[i] >= 0 && position[i] < args[0].shape[2 + i] as i64);
+                    let padded = (0..2).all(|i| position[i] < args[0].shape[2 + i] as i64 + pads[2 + i]);
+                    if is_inside {
+                        let x = args[0].element(&[index[0], index[1], position[0] as usize, position[1] as usize]);
                         max = max.max(x);
                         sum += x;
                     }
-                    if inside || (include && padded) {
+                    if is_inside || (include && padded) {
                         count += 1.0;
                     }
                 }
-                out.data[place(&out_shape, &index)] = if name == "nn.max_pool2d" { max } else { sum / count };
+                out.data[flat_index(&out_shape, &index)] = if name == "nn.max_pool2d" { max } else { sum / count };
             }
         }
         "nn.global_avg_pool2d" | "nn.adaptive_avg_pool2d" => {
             for index in indices(&out_shape) {
                 let range = |i: usize| {
-                    let (n, parts) = (args[0].shape[2 + i], out_shape[2 + i]);
-                    (index[2 + i] * n / parts)..((index[2 + i] + 1) * n).div_ceil(parts)
+                    let (n, count) = (args[0].shape[2 + i], out_shape[2 + i]);
+                    (index[2 + i] * n / count)..((index[2 + i] + 1) * n).div_ceil(count)
                 };
                 let (mut sum, mut count) = (0.0, 0.0);
                 for y in range(0) {
                     for x in range(1) {
-                        sum += args[0].at(&[index[0], index[1], y, x]);
+                        sum += args[0].element(&[index[0], index[1], y, x]);
                         count += 1.0;
                     }
                 }
-                out.data[place(&out_shape, &index)] = sum / count;
+                out.data[flat_index(&out_shape, &index)] = sum / count;
             }
         }
         "nn.softmax" | "nn.log_softmax" | "nn.layer_norm" => {
             let d = axis(out_shape.len(), -1);
             for index in indices(&out_shape).into_iter().filter(|i| i[d] == 0) {
-                let at = |k: usize| {
-                    let mut at = index.clone();
-                    at[d] = k;
-                    at
+                let index_at = |k: usize| {
+                    let mut element_index = index.clone();
+                    element_index[d] = k;
+                    element_index
                 };
                 let n = out_shape[d];
-                let row: Vec<f64> = (0..n).map(|k| args[0].at(&at(k))).collect();
+                let row: Vec<f64> = (0..n).map(|k| args[0].element(&index_at(k))).collect();
                 let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let total: f64 = row.iter().map(|x| (x - max).exp()).sum();
+                let exp_sum: f64 = row.iter().map(|x| (x - max).exp()).sum();
                 let mean = row.iter().sum::<f64>() / n as f64;
                 let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
                 for (k, &x) in row.iter().enumerate() {
-                    out.data[place(&out_shape, &at(k))] = match name {
-                        "nn.softmax" => (x - max).exp() / total,
-                        "nn.log_softmax" => x - max - total.ln(),
+                    out.data[flat_index(&out_shape, &index_at(k))] = match name {
+                        "nn.softmax" => (x - max).exp() / exp_sum,
+                        "nn.log_softmax" => x - max - exp_sum.ln(),
                         _ => {
-                            let normal = (x - mean) / (variance + node.float("epsilon").unwrap()).sqrt();
-                            normal * args[1].data[k] + args[2].data[k]
+                            let normalized = (x - mean) / (variance + node.float("epsilon").unwrap()).sqrt();
+                            normalized * args[1].data[k] + args[2].data[k]
                         }
                     };
                 }
@@ -266,7 +267,7 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
             let rank = args[0].shape.len();
             let axes: Vec<usize> =
                 ints(node, "axis").iter().map(|&a| (if a < 0 { a + rank as i64 } else { a }) as usize).collect();
-            let keep = node.flag("keepdims").unwrap_or(false);
+            let keepdims = node.flag("keepdims").unwrap_or(false);
             let start = match name {
                 "max" => f64::NEG_INFINITY,
                 "min" => f64::INFINITY,
@@ -278,12 +279,12 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                 count *= args[0].shape[a] as f64;
             }
             for index in indices(&args[0].shape) {
-                let to: Vec<usize> = (0..rank)
-                    .filter(|d| keep || !axes.contains(d))
+                let target_index: Vec<usize> = (0..rank)
+                    .filter(|d| keepdims || !axes.contains(d))
                     .map(|d| if axes.contains(&d) { 0 } else { index[d] })
                     .collect();
-                let slot = &mut out.data[place(&out_shape, &to)];
-                let x = args[0].at(&index);
+                let slot = &mut out.data[flat_index(&out_shape, &target_index)];
+                let x = args[0].element(&index);
                 *slot = match name {
                     "max" => slot.max(x),
                     "min" => slot.min(x),
@@ -294,55 +295,55 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
         }
         "concatenate" => {
             let d = axis(out_shape.len(), 0);
-            let mut before = 0;
+            let mut start = 0;
             for array in args {
                 for index in indices(&array.shape) {
-                    let mut to = index.clone();
-                    to[d] += before;
-                    out.data[place(&out_shape, &to)] = array.at(&index);
+                    let mut target_index = index.clone();
+                    target_index[d] += start;
+                    out.data[flat_index(&out_shape, &target_index)] = array.element(&index);
                 }
-                before += array.shape[d];
+                start += array.shape[d];
             }
         }
         "split" => {
             let d = axis(args[0].shape.len(), 0);
-            let mut before = 0;
+            let mut start = 0;
             return node
                 .outputs
                 .iter()
                 .map(|ty| {
-                    let mut part = Array::zeros(ty.dtype, &ty.shape().unwrap());
-                    for index in indices(&part.shape) {
-                        let mut from = index.clone();
-                        from[d] += before;
-                        let to = place(&part.shape, &index);
-                        part.data[to] = args[0].at(&from);
+                    let mut slice = Array::zeros(ty.dtype, &ty.shape().unwrap());
+                    for index in indices(&slice.shape) {
+                        let mut source_index = index.clone();
+                        source_index[d] += start;
+                        let flat_target = flat_index(&slice.shape, &index);
+                        slice.data[flat_target] = args[0].element(&source_index);
                     }
-                    before += part.shape[d];
-                    part
+                    start += slice.shape[d];
+                    slice
                 })
                 .collect();
         }
         "strided_slice" => {
             let (begin, strides, axes) = (ints(node, "begin"), ints(node, "strides"), ints(node, "axes"));
             for index in indices(&out_shape) {
-                let mut from = index.clone();
+                let mut source_index = index.clone();
                 for (i, &a) in axes.iter().enumerate() {
                     let n = args[0].shape[a as usize] as i64;
                     let b = if begin[i] < 0 { begin[i] + n } else { begin[i] };
-                    from[a as usize] = (b + index[a as usize] as i64 * strides[i]) as usize;
+                    source_index[a as usize] = (b + index[a as usize] as i64 * strides[i]) as usize;
                 }
-                out.data[place(&out_shape, &index)] = args[0].at(&from);
+                out.data[flat_index(&out_shape, &index)] = args[0].element(&source_index);
             }
         }
         "transpose" => {
             let axes = ints(node, "axes");
             for index in indices(&out_shape) {
-                let mut from = vec![0; index.len()];
+                let mut source_index = vec![0; index.len()];
                 for (i, &a) in axes.iter().enumerate() {
-                    from[a as usize] = index[i];
+                    source_index[a as usize] = index[i];
                 }
-                out.data[place(&out_shape, &index)] = args[0].at(&from);
+                out.data[flat_index(&out_shape, &index)] = args[0].element(&source_index);
             }
         }
         "reshape" | "squeeze" | "expand_dims" | "nn.batch_flatten" => out.data.clone_from(&args[0].data),
@@ -350,44 +351,45 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
             let d = axis(args[0].shape.len(), 0);
             let rank = args[1].shape.len();
             for index in indices(&out_shape) {
-                let i = args[1].at(&index[d..d + rank]).clamp(0.0, args[0].shape[d] as f64 - 1.0) as usize;
-                let mut from = index[..d].to_vec();
-                from.push(i);
-                from.extend(&index[d + rank..]);
-                out.data[place(&out_shape, &index)] = args[0].at(&from);
+                let i = args[1].element(&index[d..d + rank]).clamp(0.0, args[0].shape[d] as f64 - 1.0) as usize;
+                let mut source_index = index[..d].to_vec();
+                source_index.push(i);
+                source_index.extend(&index[d + rank..]);
+                out.data[flat_index(&out_shape, &index)] = args[0].element(&source_index);
             }
         }
         "gather" => {
             let d = axis(args[0].shape.len(), 0);
             for index in indices(&out_shape) {
-                let mut from = index.clone();
-                from[d] = args[1].at(&index) as usize;
-                out.data[place(&out_shape, &index)] = args[0].at(&from);
+                let mut source_index = index.clone();
+                source_index[d] = args[1].element(&index) as usize;
+                out.data[flat_index(&out_shape, &index)] = args[0].element(&source_index);
             }
         }
         "nn.pad" => {
             let Some(AttrValue::List(widths)) = node.attr("pad_width") else {
                 panic!("expected a list in attribute pad_width")
             };
-            let before: Vec<i64> = widths.iter().map(|w| w.as_ints().unwrap()[0]).collect();
+            let pad_before: Vec<i64> = widths.iter().map(|w| w.as_ints().unwrap()[0]).collect();
             let mode = node.text("pad_mode").unwrap();
             for index in indices(&out_shape) {
-                let from: Vec<i64> = index
+                let source_index: Vec<i64> = index
                     .iter()
-                    .zip(&before)
+                    .zip(&pad_before)
                     .zip(&args[0].shape)
                     .map(|((&i, b), &n)| {
-                        let at = i as i64 - b;
+                        let position = i as i64 - b;
                         match mode {
-                            "edge" => at.clamp(0, n as i64 - 1),
-                            "reflect" if at < 0 => -at,
-                            "reflect" if at >= n as i64 => 2 * (n as i64 - 1) - at,
-                            _ => at,
+                            "edge" => position.clamp(0, n as i64 - 1),
+                            "reflect" if position < 0 => -position,
+                            "reflect" if position >= n as i64 => 2 * (n as i64 - 1) - position,
+                            _ => position,
                         }
                     })
                     .collect();
-                let inside = from.iter().zip(&args[0].shape).all(|(&i, &n)| i >= 0 && i < n as i64);
-                out.data[place(&out_shape, &index)] = if inside { args[0].padded(&from) } else { args[1].data[0] };
+                let is_inside = source_index.iter().zip(&args[0].shape).all(|(&i, &n)| i >= 0 && i < n as i64);
+                out.data[flat_index(&out_shape, &index)] =
+                    if is_inside { args[0].padded(&source_index) } else { args[1].data[0] };
             }
         }
         "image.resize2d" => {
@@ -400,38 +402,39 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                 };
                 let clamp = |d: usize, v: f64| v.clamp(0.0, args[0].shape[d] as f64 - 1.0) as usize;
                 let (y, x) = (source(2), source(3));
-                let at = |y: f64, x: f64| args[0].at(&[index[0], index[1], clamp(2, y), clamp(3, x)]);
-                out.data[place(&out_shape, &index)] = if linear {
+                let value_at = |y: f64, x: f64| args[0].element(&[index[0], index[1], clamp(2, y), clamp(3, x)]);
+                out.data[flat_index(&out_shape, &index)] = if linear {
                     let (fy, fx) = (y.floor(), x.floor());
                     let (dy, dx) = (y - fy, x - fx);
-                    (at(fy, fx) * (1.0 - dx) + at(fy, fx + 1.0) * dx) * (1.0 - dy)
-                        + (at(fy + 1.0, fx) * (1.0 - dx) + at(fy + 1.0, fx + 1.0) * dx) * dy
+                    (value_at(fy, fx) * (1.0 - dx) + value_at(fy, fx + 1.0) * dx) * (1.0 - dy)
+                        + (value_at(fy + 1.0, fx) * (1.0 - dx) + value_at(fy + 1.0, fx + 1.0) * dx) * dy
                 } else if asymmetric {
-                    at(y.floor(), x.floor())
+                    value_at(y.floor(), x.floor())
                 } else {
-                    at((y + 0.5).floor(), (x + 0.5).floor())
+                    value_at((y + 0.5).floor(), (x + 0.5).floor())
                 };
             }
         }
         "nn.bias_add" => {
             let d = axis(out_shape.len(), 1);
             for index in indices(&out_shape) {
-                out.data[place(&out_shape, &index)] = args[0].at(&index) + args[1].data[index[d]];
+                out.data[flat_index(&out_shape, &index)] = args[0].element(&index) + args[1].data[index[d]];
             }
         }
         "nn.batch_norm" => {
             let d = axis(out_shape.len(), 1);
             for index in indices(&out_shape) {
-                let of = |i: usize| args[i].data[index[d]];
-                let normal = (args[0].at(&index) - of(3)) / (of(4) + node.float("epsilon").unwrap()).sqrt();
-                out.data[place(&out_shape, &index)] = normal * of(1) + of(2);
+                let parameter = |i: usize| args[i].data[index[d]];
+                let normalized =
+                    (args[0].element(&index) - parameter(3)) / (parameter(4) + node.float("epsilon").unwrap()).sqrt();
+                out.data[flat_index(&out_shape, &index)] = normalized * parameter(1) + parameter(2);
             }
         }
         _ => {
             for index in indices(&out_shape) {
                 let x: Vec<f64> = args.iter().map(|a| a.broadcast(&index)).collect();
                 let value = elementwise(name, node, &x);
-                out.data[place(&out_shape, &index)] = if float { f64::from(value as f32) } else { value };
+                out.data[flat_index(&out_shape, &index)] = if float { f64::from(value as f32) } else { value };
             }
         }
     }
@@ -454,7 +457,7 @@ fn erf(x: f64) -> f64 {
 fn elementwise(name: &str, node: &Node, x: &[f64]) -> f64 {
     let a = x[0];
     let b = x.get(1).copied().unwrap_or(0.0);
-    let truth = |v: bool| f64::from(v);
+    let number_of = |v: bool| f64::from(v);
     match name {
         "nn.relu" => {
             if a < 0.0 {
@@ -499,8 +502,8 @@ fn elementwise(name: &str, node: &Node, x: &[f64]) -> f64 {
         "floor" => a.floor(),
         "ceil" => a.ceil(),
         "round" => a.round(),
-        "logical_not" => truth(a == 0.0),
-        "isnan" => truth(a.is_nan()),
+        "logical_not" => number_of(a == 0.0),
+        "isnan" => number_of(a.is_nan()),
         "add" => a + b,
         "subtract" => a - b,
         "multiply" => a * b,
@@ -522,10 +525,10 @@ fn elementwise(name: &str, node: &Node, x: &[f64]) -> f64 {
                 b
             }
         }
-        "equal" => truth(a == b),
-        "less" => truth(a < b),
-        "greater_equal" => truth(a >= b),
-        "logical_and" => truth(a != 0.0 && b != 0.0),
+        "equal" => number_of(a == b),
+        "less" => number_of(a < b),
+        "greater_equal" => number_of(a >= b),
+        "logical_and" => number_of(a != 0.0 && b != 0.0),
         "where" => {
             if a != 0.0 {
                 b
@@ -534,7 +537,7 @@ fn elementwise(name: &str, node: &Node, x: &[f64]) -> f64 {
             }
         }
         "cast" => match node.outputs[0].dtype {
-            DType::BOOL => truth(a != 0.0),
+            DType::BOOL => number_of(a != 0.0),
             DType::I32 => f64::from(a as i32),
             DType::I64 => (a as i64) as f64,
             _ => a,

@@ -38,8 +38,8 @@ fn longs(values: &[usize]) -> Vec<i64> {
 impl Conv {
     fn out_shape(&self) -> [usize; 4] {
         let size = |i: usize| {
-            let reach = (self.kernel[i] - 1) * self.dilation[i] + 1;
-            (self.data[2 + i] + self.padding[i] + self.padding[2 + i] - reach) / self.strides[i] + 1
+            let extent = (self.kernel[i] - 1) * self.dilation[i] + 1;
+            (self.data[2 + i] + self.padding[i] + self.padding[2 + i] - extent) / self.strides[i] + 1
         };
         [self.data[0], self.out, size(0), size(1)]
     }
@@ -107,8 +107,8 @@ fn grouped_and_depthwise_convolutions() {
 fn convolution_with_fused_elementwise_operators() {
     let mut case = Case::new();
     let x = case.input(&[1, 16, 14, 14]);
-    let first = Conv { data: [1, 16, 14, 14], out: 24, ..Conv::default() };
-    let y = first.add(&mut case, x);
+    let base = Conv { data: [1, 16, 14, 14], out: 24, ..Conv::default() };
+    let y = base.add(&mut case, x);
     let bias = case.constant(&[24]);
     let y = case.op("nn.bias_add", [y, bias], vec![attr("axis", 1i64)], f32s(&[1, 24, 14, 14]));
     let y = case.same("nn.relu", [y]);
@@ -125,18 +125,18 @@ fn convolution_with_fused_elementwise_operators() {
 
 #[test]
 fn transposed_convolutions() {
-    for (kernel, stride, pad, extra, groups) in
+    for (kernel, stride, pad, output_padding, groups) in
         [(2, 2, 0, 0, 1), (3, 2, 1, 1, 1), (4, 2, 1, 0, 2), (3, 1, 1, 0, 1), (5, 3, 2, 2, 1), (2, 3, 0, 0, 1)]
     {
         let mut case = Case::new();
         let x = case.input(&[1, 4, 5, 6]);
         let w = case.constant(&[4, 6 / groups, kernel, kernel]);
-        let size = |n: usize| (n - 1) * stride + kernel + extra - 2 * pad;
+        let size = |n: usize| (n - 1) * stride + kernel + output_padding - 2 * pad;
         let out = f32s(&[1, 6, size(5), size(6)]);
         let attrs = vec![
             attr("strides", vec![stride as i64; 2]),
             attr("padding", vec![pad as i64; 4]),
-            attr("output_padding", vec![extra as i64; 2]),
+            attr("output_padding", vec![output_padding as i64; 2]),
             attr("dilation", vec![1i64; 2]),
             attr("groups", groups as i64),
             attr("data_layout", "NCHW"),
@@ -179,7 +179,7 @@ fn attention() {
     let mut case = Case::new();
     let x = case.input(&[b * s, h * d]);
     let mask = case.input(&[b, 1, s, s]);
-    let mut heads = Vec::new();
+    let mut projections = Vec::new();
     for _ in 0..3 {
         let w = case.constant(&[h * d, h * d]);
         let y = case.op("nn.dense", [x, w], vec![], f32s(&[b * s, h * d]));
@@ -187,10 +187,10 @@ fn attention() {
         let y = case.same("add", [y, bias]);
         let y = case.op("reshape", [y], vec![], f32s(&[b, s, h, d]));
         let y = case.op("transpose", [y], vec![attr("axes", vec![0i64, 2, 1, 3])], f32s(&[b, h, s, d]));
-        heads.push(case.op("reshape", [y], vec![], f32s(&[b * h, s, d])));
+        projections.push(case.op("reshape", [y], vec![], f32s(&[b * h, s, d])));
     }
     let attrs = vec![attr("transpose_a", false), attr("transpose_b", true)];
-    let scores = case.op("nn.batch_matmul", [heads[0], heads[1]], attrs, f32s(&[b * h, s, s]));
+    let scores = case.op("nn.batch_matmul", [projections[0], projections[1]], attrs, f32s(&[b * h, s, s]));
     let scores = case.op("reshape", [scores], vec![], f32s(&[b, h, s, s]));
     let root = case.scalar(0.35);
     let scores = case.same("multiply", [scores, root]);
@@ -198,7 +198,7 @@ fn attention() {
     let p = case.op("nn.softmax", [scores], vec![attr("axis", -1i64)], f32s(&[b, h, s, s]));
     let p = case.op("reshape", [p], vec![], f32s(&[b * h, s, s]));
     let attrs = vec![attr("transpose_a", false), attr("transpose_b", false)];
-    let y = case.op("nn.batch_matmul", [p, heads[2]], attrs, f32s(&[b * h, s, d]));
+    let y = case.op("nn.batch_matmul", [p, projections[2]], attrs, f32s(&[b * h, s, d]));
     let y = case.op("reshape", [y], vec![], f32s(&[b, h, s, d]));
     let y = case.op("transpose", [y], vec![attr("axes", vec![0i64, 2, 1, 3])], f32s(&[b, s, h, d]));
     let y = case.op("reshape", [y], vec![], f32s(&[b * s, h * d]));
@@ -208,14 +208,14 @@ fn attention() {
     let (gamma, beta) = (case.constant(&[h * d]), case.constant(&[h * d]));
     let attrs = vec![attr("axis", -1i64), attr("epsilon", 1e-5)];
     let y = case.op("nn.layer_norm", [y, gamma, beta], attrs, f32s(&[b * s, h * d]));
-    let half = case.scalar(0.5);
+    let constant_half = case.scalar(0.5);
     let root = case.scalar(std::f64::consts::FRAC_1_SQRT_2);
-    let one = case.scalar(1.0);
+    let constant_one = case.scalar(1.0);
     let e = case.same("multiply", [y, root]);
     let e = case.same("erf", [e]);
-    let e = case.same("add", [e, one]);
+    let e = case.same("add", [e, constant_one]);
     let y = case.same("multiply", [y, e]);
-    let y = case.same("multiply", [y, half]);
+    let y = case.same("multiply", [y, constant_half]);
     case.output(y);
     case.check(2e-5);
 }
@@ -266,16 +266,16 @@ fn rows_and_reductions() {
     }
     for name in ["sum", "mean", "max", "min"] {
         for axes in [vec![0i64], vec![-1], vec![1, 2], vec![0, 3], vec![0, 1, 2, 3]] {
-            for keep in [false, true] {
+            for keepdims in [false, true] {
                 let mut case = Case::new();
                 let shape = [2usize, 5, 6, 67];
                 let x = case.input(&shape);
-                let removed: Vec<usize> = axes.iter().map(|&a| (a + 4) as usize % 4).collect();
+                let reduced_axes: Vec<usize> = axes.iter().map(|&a| (a + 4) as usize % 4).collect();
                 let out: Vec<usize> = (0..4)
-                    .filter(|d| keep || !removed.contains(d))
-                    .map(|d| if removed.contains(&d) { 1 } else { shape[d] })
+                    .filter(|d| keepdims || !reduced_axes.contains(d))
+                    .map(|d| if reduced_axes.contains(&d) { 1 } else { shape[d] })
                     .collect();
-                let attrs = vec![attr("axis", axes.clone()), attr("keepdims", keep), attr("exclude", false)];
+                let attrs = vec![attr("axis", axes.clone()), attr("keepdims", keepdims), attr("exclude", false)];
                 let y = case.op(name, [x], attrs, f32s(&out));
                 let y = case.same("exp", [y]);
                 case.output(y);
@@ -350,11 +350,11 @@ fn handles_nan_infinities_and_rounding_cases() {
     }
     let v = case.op("clip", [x], vec![attr("a_min", -2.0), attr("a_max", 6.0)], f32s(&[19]));
     case.output(v);
-    let one = case.scalar(1.0);
+    let constant_one = case.scalar(1.0);
     for name in ["maximum", "minimum", "divide"] {
-        let v = case.op(name, [one, x], vec![], f32s(&[19]));
+        let v = case.op(name, [constant_one, x], vec![], f32s(&[19]));
         case.output(v);
-        let w = case.same(name, [x, one]);
+        let w = case.same(name, [x, constant_one]);
         case.output(w);
     }
     let v = case.op("cast", [x], vec![attr("dtype", "int32")], TensorType::new(DType::I32, &[19]));
@@ -417,8 +417,8 @@ fn view_operators_with_and_without_copies() {
     let s = case.op("strided_slice", [t], attrs, f32s(&[2, 3, 3, 3]));
     case.output(s);
     let node = case.graph.push_op("split", [x], [attr("axis", 3i64)], [f32s(&[2, 3, 4, 2]), f32s(&[2, 3, 4, 4])]);
-    let second = ValueRef { node, index: 1 };
-    let w = case.same("negative", [second]);
+    let second_result = ValueRef { node, index: 1 };
+    let w = case.same("negative", [second_result]);
     case.output(w);
     case.output(ValueRef { node, index: 0 });
     case.output(x);
@@ -478,9 +478,9 @@ fn gather_pad_and_resize() {
     case.inputs.last_mut().unwrap().data = vec![6.0, 0.0, 3.0];
     let w = case.op("take", [y, columns], vec![attr("axis", 2i64), attr("mode", "clip")], f32s(&[2, 4, 3]));
     case.output(w);
-    let places = case.input_of(DType::I64, &[2, 2, 7]);
+    let indices = case.input_of(DType::I64, &[2, 2, 7]);
     case.inputs.last_mut().unwrap().data.iter_mut().for_each(|v| *v %= 4.0);
-    let g = case.op("gather", [y, places], vec![attr("axis", 1i64)], f32s(&[2, 2, 7]));
+    let g = case.op("gather", [y, indices], vec![attr("axis", 1i64)], f32s(&[2, 2, 7]));
     case.output(g);
     case.check(1e-6);
     for mode in ["constant", "edge", "reflect"] {

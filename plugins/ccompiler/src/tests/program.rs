@@ -13,7 +13,7 @@ const SANITIZE: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recov
 
 /// Runs a region as a standalone program for each machine; returns the machine names and the outputs.
 pub fn run(case: &Case) -> Vec<(&'static str, Vec<naive::Array>)> {
-    let mut found = Vec::new();
+    let mut results = Vec::new();
     for (name, flags) in [("generic", &[][..]), ("x86-64-v3", &["-march=x86-64-v3"])] {
         let machine = Machine::of_target(name).unwrap();
         if machine.vectors && !crate::cpu::features().iter().any(|feature| feature == "fma") {
@@ -23,28 +23,28 @@ pub fn run(case: &Case) -> Vec<(&'static str, Vec<naive::Array>)> {
         if machine.vectors && !program.text.contains("byoc_vector") {
             continue;
         }
-        found.push((name, run_text(case, &program.text, program.workspace, flags)));
+        results.push((name, run_text(case, &program.text, program.workspace, flags)));
     }
-    found
+    results
 }
 
 fn run_text(case: &Case, text: &str, workspace: i64, flags: &[&str]) -> Vec<naive::Array> {
-    let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
     let types: Vec<_> = case.graph.output_types().cloned().collect();
-    let sizes: Vec<usize> = types.iter().map(|ty| ty.element_count().unwrap() * ty.dtype.size()).collect();
+    let output_sizes: Vec<usize> = types.iter().map(|ty| ty.element_count().unwrap() * ty.dtype.size()).collect();
     for (i, input) in case.inputs.iter().enumerate() {
         write(&format!("in{i}"), &input.bytes());
     }
     write("region.c", text.as_bytes());
     let inputs: Vec<usize> = case.inputs.iter().map(|input| input.bytes().len()).collect();
-    write("main.c", main_text(&inputs, &sizes, workspace).as_bytes());
+    write("main.c", main_text(&inputs, &output_sizes, workspace).as_bytes());
     let mut compile = Command::new("cc");
     compile.args(STRICT).args(SANITIZE).args(flags).args(["region.c", "main.c", "-o", "run", "-lm"]);
-    run_command(compile.current_dir(folder.path()), text);
-    run_command(Command::new("./run").current_dir(folder.path()), text);
+    run_command(compile.current_dir(dir.path()), text);
+    run_command(Command::new("./run").current_dir(dir.path()), text);
     let outputs = types.iter().enumerate().map(|(i, ty)| {
-        let bytes = std::fs::read(folder.path().join(format!("out{i}"))).unwrap();
+        let bytes = std::fs::read(dir.path().join(format!("out{i}"))).unwrap();
         naive::Array::read(ty.dtype, ty.shape().unwrap(), &super::harness::words(&bytes))
     });
     outputs.collect()
