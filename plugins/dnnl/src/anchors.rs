@@ -28,12 +28,12 @@ impl Source {
         Source { arg, tensor: tensor.clone(), order: None, bf16: false }
     }
 
-    fn copied(arg: i32, tensor: &BufferView, order: &[usize]) -> Source {
+    fn reordered(arg: i32, tensor: &BufferView, order: &[usize]) -> Source {
         Source { arg, tensor: tensor.clone(), order: Some(order.to_vec()), bf16: false }
     }
 
     fn bf16(arg: i32, tensor: &BufferView, order: &[usize]) -> Source {
-        Source { bf16: true, ..Source::copied(arg, tensor, order) }
+        Source { bf16: true, ..Source::reordered(arg, tensor, order) }
     }
 
     fn view(&self) -> View {
@@ -149,19 +149,25 @@ impl Lowering<'_> {
             while limit > 0 {
                 limit -= 1;
                 let links = &alternatives.links[..limit];
-                let bias = alternatives.bias.as_ref().filter(|(at, _)| *at < limit);
+                let bias = alternatives.bias.as_ref().filter(|(index, _)| *index < limit);
                 let mut reached = 0;
                 for sources in &alternatives.sources {
-                    let own = sources.iter().map(|source| source.tensor.buffer);
-                    let read: Vec<BufferId> = own.chain(chain_reads.iter().copied()).collect();
+                    let own_buffers = sources.iter().map(|source| source.tensor.buffer);
+                    let read: Vec<BufferId> = own_buffers.chain(chain_reads.iter().copied()).collect();
                     for target in &alternatives.targets {
-                        let number = bias.map(|(at, _)| *at);
-                        let chain =
-                            self.chain(links, &alternatives.dim_map, target.view(), number, alternatives.sums, &read)?;
+                        let bias_index = bias.map(|(index, _)| *index);
+                        let chain = self.chain(
+                            links,
+                            &alternatives.dim_map,
+                            target.view(),
+                            bias_index,
+                            alternatives.sums,
+                            &read,
+                        )?;
                         reached = reached.max(chain.links);
                         if let Target::InPlace(tensor) = target {
-                            let elsewhere = chain.sum_into.is_some();
-                            if elsewhere || !self.is_free_for(tensor, &read, sources.first()) {
+                            let sums_elsewhere = chain.sum_into.is_some();
+                            if sums_elsewhere || !self.is_free_for(tensor, &read, sources.first()) {
                                 continue;
                             }
                         }
@@ -188,9 +194,9 @@ impl Lowering<'_> {
         if source.bf16 { DType::BF16 } else { self.dtype(&source.tensor) }
     }
 
-    /// Returns true if the result may be written to `tensor`, which may be the memory of the `first` source.
-    fn is_free_for(&self, tensor: &BufferView, read: &[BufferId], first: Option<&Source>) -> bool {
-        match first {
+    /// Returns true if the result may be written to `tensor`, which may be the memory of the `first_source` source.
+    fn is_free_for(&self, tensor: &BufferView, read: &[BufferId], first_source: Option<&Source>) -> bool {
+        match first_source {
             Some(source) if source.tensor.buffer == tensor.buffer => {
                 source.order.is_none() && self.may_overwrite(tensor, read)
             }
@@ -206,8 +212,8 @@ impl Lowering<'_> {
         bias: bool,
         make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Result<PrimitiveDesc, OneDnnError>,
     ) -> Result<PrimitiveDesc, OneDnnError> {
-        let own = |source: &Source| self.desc_as(self.read_as(source), &source.view());
-        let descs: Vec<Desc> = sources.iter().map(own).collect::<Result<_, OneDnnError>>()?;
+        let desc_of_source = |source: &Source| self.desc_as(self.read_as(source), &source.view());
+        let descs: Vec<Desc> = sources.iter().map(desc_of_source).collect::<Result<_, OneDnnError>>()?;
         let desc = make(&descs, &self.desc_as(dtype, target)?, &self.attr(&chain.post_ops)?, bias)?;
         tracing::trace!("tried: {}", desc.implementation());
         Ok(desc)
@@ -239,17 +245,18 @@ impl Lowering<'_> {
         Ok(Selection { desc, sources: tensors, target, chain, bias, dim_map: alternatives.dim_map.clone() })
     }
 
-    /// Adds the step of the chosen alternative with the `extra` arguments, and records the placement of its result.
+    /// Adds the step of the chosen alternative with the `extra_args` arguments, and records the placement of its
+    /// result.
     fn emit(
         &mut self,
         op: &Op,
         links: &[Link],
         selection: Selection,
-        extra: Vec<(i32, BufferView, Desc)>,
+        extra_args: Vec<(i32, BufferView, Desc)>,
         label: &str,
     ) -> Result<usize> {
         let Selection { desc, mut sources, target, chain, dim_map, .. } = selection;
-        sources.extend(extra);
+        sources.extend(extra_args);
         sources.push((ffi::ARG_DST, target.clone(), self.desc_of(&target)?));
         sources.extend(self.post_op_args(&chain.post_ops)?);
         self.step(desc, sources, label)?;
@@ -265,7 +272,7 @@ impl Lowering<'_> {
         links: &[Link],
         make: &dyn Fn(&[Desc], &Desc, &Attr) -> Result<PrimitiveDesc, OneDnnError>,
     ) -> Result<usize> {
-        let x = self.at(op.inputs[0]);
+        let x = self.placement(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
         let dtype = self.ir.get(op.output).dtype;
         let rank = shape.len();
@@ -276,24 +283,24 @@ impl Lowering<'_> {
         };
         let mut selection = None;
         let mut failure = None;
-        'search: for part in [links, &[]] {
+        'search: for fused_links in [links, &[]] {
             for order in &orders {
                 let as_is = x.view.is_packed() && x.view.order() == *order;
                 let source = match as_is {
                     true => Source::as_is(ffi::ARG_SRC, &x),
-                    false => Source::copied(ffi::ARG_SRC, &x, order),
+                    false => Source::reordered(ffi::ARG_SRC, &x, order),
                 };
                 let targets = vec![Target::New(View::in_order(&shape, order))];
                 let dim_map = DimMap::plain(&shape, &shape);
                 let sources = vec![vec![source]];
                 let alternatives =
-                    Alternatives { links: part, sources, targets, bias: None, sums: false, dim_map, dtype };
+                    Alternatives { links: fused_links, sources, targets, bias: None, sums: false, dim_map, dtype };
                 match self.select(&alternatives, &|s, d, a, _| make(s, d, a)) {
                     Ok(found) if !found.desc.is_reference() => {
                         selection = Some(found);
                         break 'search;
                     }
-                    Ok(found) => selection = selection.or(Some(found)),
+                    Ok(desc) => selection = selection.or(Some(desc)),
                     Err(reason) if reason.code == RefusalCode::ResourceLimit => return Err(reason),
                     Err(reason) => failure = Some(reason),
                 }
@@ -314,45 +321,45 @@ impl Lowering<'_> {
         groups: i64,
         transposed: bool,
     ) -> Result<usize> {
-        let (x, w) = (self.at(op.inputs[0]), self.at(op.inputs[1]));
+        let (x, w) = (self.placement(op.inputs[0]), self.placement(op.inputs[1]));
         let shape = self.ir.shape(op.output).to_vec();
         let dtype = self.ir.get(op.output).dtype;
         // Post-operators of an integer accumulation are left to the `qnn` module.
         let links = if dtype == DType::F32 { links } else { &[] };
-        let last = channels_last(shape.len());
+        let layout = channels_last(shape.len());
         let weights =
             kernel(&w, groups, transposed).ok_or_else(|| unsupported_shape("cannot split the kernel into groups"))?;
         let any = Desc::any(self.library, self.dtype(&weights), &weights.view.shape)?;
         // Layouts into which another plan has packed the weights come first, so that one packed copy serves both plans.
         let is_constant = self.is_constant(&w);
-        let mut wanted = self.existing_layouts(&weights);
-        wanted.push(if is_constant { any } else { self.desc_of(&weights)? });
+        let mut expected = self.existing_layouts(&weights);
+        expected.push(if is_constant { any } else { self.desc_of(&weights)? });
         let bf16 = self.should_use_bf16(&x, &weights, count(&shape) * (count(&weights.view.shape) / shape[1].max(1)));
         if bf16 {
-            wanted.push(Desc::any(self.library, DType::BF16, &weights.view.shape)?);
+            expected.push(Desc::any(self.library, DType::BF16, &weights.view.shape)?);
         }
         let bias = self.bias(op, links, 1, &shape);
         if !(bf16 || transposed || groups > 1)
-            && let Some(done) = self.winograd(op, links, (&x, &w), window, bias.as_ref())?
+            && let Some(step) = self.winograd(op, links, (&x, &w), window, bias.as_ref())?
         {
-            return Ok(done);
+            return Ok(step);
         }
         let bias_desc = Desc::strided(self.library, DType::F32, &[shape[1]], &[1])?;
         let mut sources = Vec::new();
         if bf16 {
-            sources.push(vec![Source::bf16(ffi::ARG_SRC, &x, &last)]);
+            sources.push(vec![Source::bf16(ffi::ARG_SRC, &x, &layout)]);
         }
         if x.view.is_packed() {
             sources.push(vec![Source::as_is(ffi::ARG_SRC, &x)]);
         }
-        sources.push(vec![Source::copied(ffi::ARG_SRC, &x, &last)]);
-        let targets = vec![Target::New(View::in_order(&shape, &last))];
+        sources.push(vec![Source::reordered(ffi::ARG_SRC, &x, &layout)]);
+        let targets = vec![Target::New(View::in_order(&shape, &layout))];
         let dim_map = DimMap::plain(&shape, &shape);
         let alternatives = Alternatives { links, sources, targets, bias: bias.clone(), sums: true, dim_map, dtype };
         let (library, requirement) = (self.library, SumRequirement::of(self.ir, op.output)?);
         let selection = self.select(&alternatives, &|s, d, attr, with_bias| {
             let mut outcome = Err("oneDNN has no implementation".into());
-            for weights in &wanted {
+            for weights in &expected {
                 let bias = with_bias.then_some(&bias_desc);
                 let io = Conv { src: &s[0], weights, bias, dst: d };
                 outcome = match transposed {
@@ -366,13 +373,13 @@ impl Lowering<'_> {
             }
             outcome
         })?;
-        let mut extra = vec![self.weights(&selection, &weights)?];
+        let mut extra_args = vec![self.weights(&selection, &weights)?];
         if selection.bias
             && let Some((_, bias)) = bias
         {
-            extra.push((ffi::ARG_BIAS, bias, bias_desc));
+            extra_args.push((ffi::ARG_BIAS, bias, bias_desc));
         }
-        self.emit(op, links, selection, extra, if transposed { "transposed convolution" } else { "convolution" })
+        self.emit(op, links, selection, extra_args, if transposed { "transposed convolution" } else { "convolution" })
     }
 
     /// Returns the weights in the layout that the primitive chose.
@@ -396,21 +403,21 @@ impl Lowering<'_> {
     /// Returns the index and the operand of the first non-view link, if that link is a bias addition: one
     /// value per index of `axis` of the result.
     fn bias(&mut self, op: &Op, links: &[Link], axis: usize, exec_shape: &[i64]) -> Option<(usize, BufferView)> {
-        let at = links.iter().position(|link| !matches!(link, Link::View(_)))?;
-        let Link::Binary { op: number, other } = links[at] else { return None };
-        if self.ir.ops[number].kind != Kind::Binary(ffi::BINARY_ADD) {
+        let index = links.iter().position(|link| !matches!(link, Link::View(_)))?;
+        let Link::Binary { op: op_index, other } = links[index] else { return None };
+        if self.ir.ops[op_index].kind != Kind::Binary(ffi::BINARY_ADD) {
             return None;
         }
         let dim_map = DimMap::plain(self.ir.shape(op.output), exec_shape);
-        let tensor = self.operand(other, &links[..at], &dim_map)?;
-        let along =
+        let tensor = self.operand(other, &links[..index], &dim_map)?;
+        let is_per_channel =
             tensor.view.shape.iter().enumerate().all(|(d, &size)| size == if d == axis { exec_shape[d] } else { 1 });
-        (along && tensor.view.is_packed()).then_some((at, tensor))
+        (is_per_channel && tensor.view.is_packed()).then_some((index, tensor))
     }
 
     fn matmul(&mut self, op: &Op, links: &[Link], transpose_a: bool, transpose_b: bool) -> Result<usize> {
-        let mut a = self.at(op.inputs[0]);
-        let mut b = self.at(op.inputs[1]);
+        let mut a = self.placement(op.inputs[0]);
+        let mut b = self.placement(op.inputs[1]);
         let swap = |tensor: &mut BufferView| {
             let rank = tensor.view.shape.len();
             let mut axes: Vec<usize> = (0..rank).collect();
@@ -431,12 +438,12 @@ impl Lowering<'_> {
         if b.view.shape.len() == 2 && rank > 2 {
             // If all batches share one right operand, the batches are folded into the rows.
             let (rows, columns) = (count(&shape[..rank - 1]), shape[rank - 1]);
-            let inner = a.view.shape[rank - 1];
-            let flat = match a.view.reshape(&[rows, inner]) {
+            let inner_dim = a.view.shape[rank - 1];
+            let flat = match a.view.reshape(&[rows, inner_dim]) {
                 Some(view) => BufferView { view, ..a },
                 None => {
                     let copy = self.row_major(&a)?;
-                    let view = copy.view.reshape(&[rows, inner]);
+                    let view = copy.view.reshape(&[rows, inner_dim]);
                     BufferView { view: view.ok_or_else(|| unsupported_shape("cannot reshape a copy to rows"))?, ..copy }
                 }
             };
@@ -447,21 +454,21 @@ impl Lowering<'_> {
         let row: Vec<usize> = (0..rank).collect();
         let is_constant = self.is_constant(&b);
         let bias = self.bias(op, links, rank - 1, &shape);
-        let mut along = vec![1; rank];
-        along[rank - 1] = shape[rank - 1];
-        let bias_desc = self.desc(&View::dense(&along))?;
+        let mut bias_shape = vec![1; rank];
+        bias_shape[rank - 1] = shape[rank - 1];
+        let bias_desc = self.desc(&View::dense(&bias_shape))?;
 
-        let mut wanted = Vec::new();
+        let mut expected = Vec::new();
         if is_constant {
-            wanted = self.existing_layouts(&b);
-            wanted.push(Desc::any(self.library, self.dtype(&b), &b.view.shape)?);
+            expected = self.existing_layouts(&b);
+            expected.push(Desc::any(self.library, self.dtype(&b), &b.view.shape)?);
         }
         let bf16 = self.should_use_bf16(&a, &b, count(&shape) * a.view.shape[a.view.shape.len() - 1]);
         if bf16 {
-            wanted.push(Desc::any(self.library, DType::BF16, &b.view.shape)?);
+            expected.push(Desc::any(self.library, DType::BF16, &b.view.shape)?);
         }
-        if !bf16 && let Some(done) = self.gemv(op, links, (&a, &b), &shape)? {
-            return Ok(done);
+        if !bf16 && let Some(step) = self.gemv(op, links, (&a, &b), &shape)? {
+            return Ok(step);
         }
         // Operands are tried in place first, then with one or both operands copied; a copy of the right operand keeps
         // the order of its rows and columns.
@@ -474,16 +481,16 @@ impl Lowering<'_> {
             sources.push(vec![Source::bf16(ffi::ARG_SRC, &a, &row)]);
         }
         for (copy_a, copy_b) in [(false, false), (true, false), (false, true), (true, true)] {
-            let pick = |arg, tensor: &BufferView, order: &[usize], copy: bool| match copy {
-                true => Source::copied(arg, tensor, order),
+            let source_of = |arg, tensor: &BufferView, order: &[usize], copy: bool| match copy {
+                true => Source::reordered(arg, tensor, order),
                 false => Source::as_is(arg, tensor),
             };
-            let mut both = vec![pick(ffi::ARG_SRC, &a, &row, copy_a)];
+            let mut pair = vec![source_of(ffi::ARG_SRC, &a, &row, copy_a)];
             if !is_constant {
-                both.push(pick(ffi::ARG_WEIGHTS, &b, &columns, copy_b));
+                pair.push(source_of(ffi::ARG_WEIGHTS, &b, &columns, copy_b));
             }
             if !(is_constant && copy_b) {
-                sources.push(both);
+                sources.push(pair);
             }
         }
         let mut targets = Vec::new();
@@ -501,7 +508,7 @@ impl Lowering<'_> {
         let make = |s: &[Desc], d: &Desc, attr: &Attr, with_bias: bool| {
             let bias = with_bias.then_some(&bias_desc);
             let mut outcome = Err("oneDNN has no implementation".into());
-            for weights in wanted.iter().chain(s.get(1)) {
+            for weights in expected.iter().chain(s.get(1)) {
                 let io = Conv { src: &s[0], weights, bias, dst: d };
                 outcome = PrimitiveDesc::matmul(library, &io, attr).and_then(|desc| requirement.check(desc));
                 if outcome.as_ref().is_ok_and(|desc| !desc.is_reference()) {
@@ -512,28 +519,29 @@ impl Lowering<'_> {
         };
         // oneDNN's general GEMM accepts any strides but runs one batch at a time. Copying the operands for a faster
         // implementation is cheaper, so the general GEMM is a last resort.
-        let better = self.select(&alternatives, &|s, d, attr, with_bias| match make(s, d, attr, with_bias) {
-            Ok(desc) if desc.is_general_product() => Err("oneDNN has only a general GEMM".into()),
-            outcome => outcome,
-        });
-        let selection = match better {
+        let selection_without_gemm =
+            self.select(&alternatives, &|s, d, attr, with_bias| match make(s, d, attr, with_bias) {
+                Ok(desc) if desc.is_general_product() => Err("oneDNN has only a general GEMM".into()),
+                outcome => outcome,
+            });
+        let selection = match selection_without_gemm {
             Ok(selection) if !selection.desc.is_reference() => selection,
             _ => self.select(&alternatives, &make)?,
         };
-        let mut extra = Vec::new();
+        let mut extra_args = Vec::new();
         if is_constant {
-            extra.push(self.weights(&selection, &b)?);
+            extra_args.push(self.weights(&selection, &b)?);
         }
         if selection.bias
             && let Some((_, bias)) = bias
         {
-            extra.push((ffi::ARG_BIAS, bias, bias_desc));
+            extra_args.push((ffi::ARG_BIAS, bias, bias_desc));
         }
-        self.emit(op, links, selection, extra, "matrix product")
+        self.emit(op, links, selection, extra_args, "matrix product")
     }
 
     fn eltwise(&mut self, op: &Op, links: &[Link], function: EltwiseParams) -> Result<usize> {
-        let x = self.at(op.inputs[0]);
+        let x = self.placement(op.inputs[0]);
         let order = x.view.order();
         let library = self.library;
         let f = (function.alg, function.alpha, function.beta);
@@ -553,23 +561,23 @@ impl Lowering<'_> {
         order: &[usize],
         make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Result<PrimitiveDesc, OneDnnError>,
     ) -> Result<usize> {
-        let further = operands.get(1).map(|(_, tensor)| tensor.view.shape.clone());
+        let operand_shape = operands.get(1).map(|(_, tensor)| tensor.view.shape.clone());
         let mut best: Option<Selection> = None;
         let mut failure = unsupported_shape("oneDNN has no implementation");
-        let parts = [links, &[]];
-        for part in &parts[..if links.is_empty() { 1 } else { 2 }] {
-            let dim_map = self.collapsed_dims(op, part, order, further.as_deref());
+        let candidates = [links, &[]];
+        for fused_links in &candidates[..if links.is_empty() { 1 } else { 2 }] {
+            let dim_map = self.collapsed_dims(op, fused_links, order, operand_shape.as_deref());
             let mut sources = Vec::new();
             for (arg, tensor) in &operands {
                 let tensor = self.in_order(tensor, order)?;
-                let seen = dim_map.to_exec(&tensor.view);
-                let seen = seen.ok_or_else(|| {
+                let exec_view = dim_map.to_exec(&tensor.view);
+                let exec_view = exec_view.ok_or_else(|| {
                     unsupported_shape(format!(
                         "cannot merge the dimensions of an operand of shape {:?}",
                         tensor.view.shape
                     ))
                 })?;
-                sources.push(Source::as_is(*arg, &BufferView { view: seen, ..tensor }));
+                sources.push(Source::as_is(*arg, &BufferView { view: exec_view, ..tensor }));
             }
             let mut targets = Vec::new();
             if sources[1..].iter().all(|source| source.tensor.buffer != sources[0].tensor.buffer) {
@@ -577,7 +585,7 @@ impl Lowering<'_> {
             }
             targets.push(Target::New(View::dense(&dim_map.exec_shape)));
             let alternatives = Alternatives {
-                links: part,
+                links: fused_links,
                 sources: vec![sources],
                 targets,
                 bias: None,
@@ -604,17 +612,18 @@ impl Lowering<'_> {
         let order = x.view.order();
         match x.view.is_packed() {
             true => (Source::as_is(arg, x), order),
-            false => (Source::copied(arg, x, &order), order),
+            false => (Source::reordered(arg, x, &order), order),
         }
     }
 
     fn binary(&mut self, op: &Op, links: &[Link], alg: i32) -> Result<usize> {
         let shape = self.ir.shape(op.output).to_vec();
         let full = |this: &mut Self, value: Val| {
-            let tensor = this.at(value);
-            let lead = shape.len() - tensor.view.shape.len();
-            let own: Vec<i64> = std::iter::repeat_n(1, lead).chain(tensor.view.shape.iter().copied()).collect();
-            let view = tensor.view.reshape(&own);
+            let tensor = this.placement(value);
+            let leading_dims = shape.len() - tensor.view.shape.len();
+            let full_shape: Vec<i64> =
+                std::iter::repeat_n(1, leading_dims).chain(tensor.view.shape.iter().copied()).collect();
+            let view = tensor.view.reshape(&full_shape);
             view.map(|view| BufferView { view, ..tensor })
                 .ok_or_else(|| unsupported_shape("cannot reshape an operand to the result's rank"))
         };
@@ -646,7 +655,7 @@ impl Lowering<'_> {
     /// Lowers `a - b` and `a / b` with a broadcast `a` as `-b + a` and `b^-1 * a`, because the library broadcasts only
     /// the second operand.
     fn reversed(&mut self, op: &Op, alg: i32, a: BufferView, b: BufferView) -> Result<usize> {
-        let (function, then) = match alg {
+        let (function, binary_alg) = match alg {
             ffi::BINARY_SUB => ((ffi::ELTWISE_LINEAR, -1.0, 0.0), ffi::BINARY_ADD),
             _ => ((ffi::ELTWISE_POW, 1.0, -1.0), ffi::BINARY_MUL),
         };
@@ -658,26 +667,30 @@ impl Lowering<'_> {
         let desc = |this: &Self, tensor: &BufferView| this.desc(&tensor.view);
         let (da, db, dm, dr) = (desc(self, &a)?, desc(self, &b)?, desc(self, &between)?, desc(self, &result)?);
         let attr = self.attr(&[])?;
-        let first = PrimitiveDesc::eltwise(self.library, function, &db, &dm, &attr)?;
-        let second = PrimitiveDesc::binary(self.library, then, &dm, &da, &dr, &attr)?;
-        self.step(first, vec![(ffi::ARG_SRC, b, db), (ffi::ARG_DST, between.clone(), dm.clone())], "elementwise")?;
+        let eltwise_desc = PrimitiveDesc::eltwise(self.library, function, &db, &dm, &attr)?;
+        let binary_desc = PrimitiveDesc::binary(self.library, binary_alg, &dm, &da, &dr, &attr)?;
+        self.step(
+            eltwise_desc,
+            vec![(ffi::ARG_SRC, b, db), (ffi::ARG_DST, between.clone(), dm.clone())],
+            "elementwise",
+        )?;
         let tensors = vec![(ffi::ARG_SRC, between, dm), (ffi::ARG_SRC_1, a, da), (ffi::ARG_DST, result.clone(), dr)];
-        self.step(second, tensors, "binary")?;
+        self.step(binary_desc, tensors, "binary")?;
         let dim_map = DimMap::plain(self.ir.shape(op.output), &result.view.shape);
         self.put_after_chain(op, &[], 0, result, &dim_map)?;
         Ok(0)
     }
 
     fn prelu(&mut self, op: &Op, links: &[Link]) -> Result<usize> {
-        let (x, slope) = (self.at(op.inputs[0]), self.at(op.inputs[1]));
+        let (x, slope) = (self.placement(op.inputs[0]), self.placement(op.inputs[1]));
         let shape = self.ir.shape(op.output).to_vec();
-        let (first, order) = self.packed_source(ffi::ARG_SRC, &x);
-        let second = Source::copied(ffi::ARG_WEIGHTS, &slope, &order);
+        let (source, order) = self.packed_source(ffi::ARG_SRC, &x);
+        let slope_source = Source::reordered(ffi::ARG_WEIGHTS, &slope, &order);
         let targets = vec![Target::New(View::in_order(&shape, &order))];
         let dim_map = DimMap::plain(&shape, &shape);
         let alternatives = Alternatives {
             links,
-            sources: vec![vec![first, second]],
+            sources: vec![vec![source, slope_source]],
             targets,
             bias: None,
             sums: false,
@@ -691,7 +704,7 @@ impl Lowering<'_> {
     }
 
     fn layer_norm(&mut self, op: &Op, links: &[Link], epsilon: f32) -> Result<usize> {
-        let x = self.at(op.inputs[0]);
+        let x = self.placement(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
         let width = shape[shape.len() - 1];
         // Every implementation supports a row-major matrix.
@@ -704,9 +717,9 @@ impl Lowering<'_> {
                 (view.shape.clone(), BufferView { view, ..copy })
             }
         };
-        let mut extra = Vec::new();
+        let mut extra_args = Vec::new();
         for (arg, &value) in [ffi::ARG_SCALE, ffi::ARG_SHIFT].into_iter().zip(&op.inputs[1..]) {
-            let tensor = self.at(value);
+            let tensor = self.placement(value);
             if tensor.view.shape != [width] {
                 return Err(unsupported_shape(format!(
                     "expected scale and shift of shape [{width}], found {:?}",
@@ -715,7 +728,7 @@ impl Lowering<'_> {
             }
             let tensor = self.row_major(&tensor)?;
             let desc = self.desc(&tensor.view)?;
-            extra.push((arg, tensor, desc));
+            extra_args.push((arg, tensor, desc));
         }
         let sources = vec![vec![Source::as_is(ffi::ARG_SRC, &x)]];
         let targets = vec![Target::New(View::dense(&rows))];
@@ -725,20 +738,20 @@ impl Lowering<'_> {
         let library = self.library;
         let selection =
             self.select(&alternatives, &|s, d, attr, _| PrimitiveDesc::layer_norm(library, &s[0], d, epsilon, attr))?;
-        self.emit(op, links, selection, extra, "layer normalization")
+        self.emit(op, links, selection, extra_args, "layer normalization")
     }
 
     fn reduction(&mut self, op: &Op, links: &[Link], alg: i32, axes: &[usize]) -> Result<usize> {
-        let x = self.at(op.inputs[0]);
+        let x = self.placement(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
         // oneDNN's reductions are fast if the reduced dimensions are innermost.
-        let mut inner: Vec<usize> = x.view.order().into_iter().filter(|d| !axes.contains(d)).collect();
-        inner.extend(axes);
+        let mut reduced_last: Vec<usize> = x.view.order().into_iter().filter(|d| !axes.contains(d)).collect();
+        reduced_last.extend(axes);
         let mut sources = Vec::new();
         if x.view.is_packed() {
             sources.push((Source::as_is(ffi::ARG_SRC, &x), x.view.order()));
         }
-        sources.push((Source::copied(ffi::ARG_SRC, &x, &inner), inner));
+        sources.push((Source::reordered(ffi::ARG_SRC, &x, &reduced_last), reduced_last));
         let library = self.library;
         let mut best = None;
         for (source, order) in sources {
@@ -755,9 +768,9 @@ impl Lowering<'_> {
             };
             let selection =
                 self.select(&alternatives, &|s, d, a, _| PrimitiveDesc::reduction(library, alg, &s[0], d, a))?;
-            let fast = !selection.desc.is_reference();
+            let is_optimized = !selection.desc.is_reference();
             best = Some(selection);
-            if fast {
+            if is_optimized {
                 break;
             }
         }
@@ -768,86 +781,89 @@ impl Lowering<'_> {
     fn concat(&mut self, op: &Op, axis: usize) -> Result<usize> {
         let shape = self.ir.shape(op.output).to_vec();
         let dtype = self.ir.get(op.output).dtype;
-        let parts: Vec<BufferView> = op.inputs.iter().map(|&part| self.at(part)).collect();
-        let order = parts.iter().max_by_key(|part| count(&part.view.shape)).map(|part| part.view.order());
+        let operands: Vec<BufferView> = op.inputs.iter().map(|&operand| self.placement(operand)).collect();
+        let order =
+            operands.iter().max_by_key(|operand| count(&operand.view.shape)).map(|operand| operand.view.order());
         let mut order = order.unwrap_or_default();
-        let single = parts.iter().all(|part| part.view.shape[axis] == 1);
-        if let Some(before) = axis.checked_sub(1).filter(|&d| single && shape[d] > 1) {
-            // The parts are interleaved: `axis` is placed directly inside `before` in memory, in
+        let are_singletons = operands.iter().all(|part| part.view.shape[axis] == 1);
+        if let Some(outer_axis) = axis.checked_sub(1).filter(|&d| are_singletons && shape[d] > 1) {
+            // The parts are interleaved: `axis` is placed directly inside `outer_axis` in memory, in
             // preparation for merging the two.
             order.retain(|&d| d != axis);
-            let at = order.iter().position(|&d| d == before).map_or(order.len(), |at| at + 1);
-            order.insert(at, axis);
-            let whole = self.scratch_of(dtype, View::in_order(&shape, &order));
-            for (i, part) in parts.iter().enumerate() {
-                let to = BufferView { view: whole.view.slice(axis, i as i64, 1, 1), ..whole.clone() };
-                self.copy(part, &to, "interleaving")?;
+            let position = order.iter().position(|&d| d == outer_axis).map_or(order.len(), |position| position + 1);
+            order.insert(position, axis);
+            let result = self.scratch_of(dtype, View::in_order(&shape, &order));
+            for (i, operand) in operands.iter().enumerate() {
+                let slice = BufferView { view: result.view.slice(axis, i as i64, 1, 1), ..result.clone() };
+                self.copy(operand, &slice, "interleaving")?;
             }
-            self.put_after_chain(op, &[], 0, whole, &DimMap::plain(&shape, &shape))?;
+            self.put_after_chain(op, &[], 0, result, &DimMap::plain(&shape, &shape))?;
             return Ok(0);
         }
-        let whole = self.scratch_of(dtype, View::in_order(&shape, &order));
-        if let Some(join) = row_concat(&parts, axis, &order, dtype.size()) {
-            let sources = parts.into_iter().enumerate().map(|(i, part)| (ffi::ARG_MULTIPLE_SRC + i as i32, part));
-            let tensors = sources.chain([(ffi::ARG_DST, whole.clone())]).collect();
+        let result = self.scratch_of(dtype, View::in_order(&shape, &order));
+        if let Some(join) = row_concat(&operands, axis, &order, dtype.size()) {
+            let sources =
+                operands.into_iter().enumerate().map(|(i, operand)| (ffi::ARG_MULTIPLE_SRC + i as i32, operand));
+            let tensors = sources.chain([(ffi::ARG_DST, result.clone())]).collect();
             self.handwritten_step(Operation::Concat(join), tensors, "concatenation")?;
-            self.put_after_chain(op, &[], 0, whole, &DimMap::plain(&shape, &shape))?;
+            self.put_after_chain(op, &[], 0, result, &DimMap::plain(&shape, &shape))?;
             return Ok(0);
         }
         // The primitive copies each operand anyway, so operands of any layout are read in place. The library's
         // primitive cache ignores the strides of unit dimensions, but its concatenation uses them.
-        let normalized = |part: BufferView| BufferView { view: part.view.normalize_unit_strides(&order), ..part };
-        let parts: Vec<BufferView> = parts.into_iter().map(normalized).collect();
-        let descs = parts.iter().map(|part| self.desc_of(part)).collect::<Result<Vec<_>, OneDnnError>>()?;
-        let dst = self.desc_of(&whole)?;
+        let normalized =
+            |operand: BufferView| BufferView { view: operand.view.normalize_unit_strides(&order), ..operand };
+        let operands: Vec<BufferView> = operands.into_iter().map(normalized).collect();
+        let descs = operands.iter().map(|operand| self.desc_of(operand)).collect::<Result<Vec<_>, OneDnnError>>()?;
+        let dst = self.desc_of(&result)?;
         let attr = self.attr(&[])?;
         let refs: Vec<&Desc> = descs.iter().collect();
         let desc = PrimitiveDesc::concat(self.library, axis, &refs, &dst, &attr)?;
-        let mut tensors: Vec<(i32, BufferView, Desc)> = parts
+        let mut tensors: Vec<(i32, BufferView, Desc)> = operands
             .into_iter()
             .zip(descs)
             .enumerate()
             .map(|(i, (part, desc))| (ffi::ARG_MULTIPLE_SRC + i as i32, part, desc))
             .collect();
-        tensors.push((ffi::ARG_DST, whole.clone(), dst));
+        tensors.push((ffi::ARG_DST, result.clone(), dst));
         self.step(desc, tensors, "concatenation")?;
         let dim_map = DimMap::plain(&shape, &shape);
-        self.put_after_chain(op, &[], 0, whole, &dim_map)?;
+        self.put_after_chain(op, &[], 0, result, &dim_map)?;
         Ok(0)
     }
 
     /// Lowers a padding: fills a tensor with the byte `value` and copies the data into it.
     fn pad(&mut self, op: &Op, before: &[i64], value: u8) -> Result<usize> {
-        let x = self.at(op.inputs[0]);
+        let x = self.placement(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
-        let whole = self.scratch_of(self.dtype(&x), View::in_order(&shape, &x.view.order()));
-        let mut inner = whole.clone();
+        let result = self.scratch_of(self.dtype(&x), View::in_order(&shape, &x.view.order()));
+        let mut interior = result.clone();
         for (axis, (&begin, &size)) in before.iter().zip(&x.view.shape).enumerate() {
-            inner.view = inner.view.slice(axis, begin, 1, size);
+            interior.view = interior.view.slice(axis, begin, 1, size);
         }
-        self.fill(&whole, value)?;
-        self.copy(&x, &inner, "padding")?;
+        self.fill(&result, value)?;
+        self.copy(&x, &interior, "padding")?;
         let dim_map = DimMap::plain(&shape, &shape);
-        self.put_after_chain(op, &[], 0, whole, &dim_map)?;
+        self.put_after_chain(op, &[], 0, result, &dim_map)?;
         Ok(0)
     }
 }
 
 /// Returns the row-wise form of a concatenation, if `axis` is innermost in `order`, the memory order of the result, and
 /// every part can be read as rows of that order.
-fn row_concat(parts: &[BufferView], axis: usize, order: &[usize], size: usize) -> Option<RowConcat> {
-    if order.last() != Some(&axis) || parts.len() > MAX_PARTS {
+fn row_concat(operands: &[BufferView], axis: usize, order: &[usize], size: usize) -> Option<RowConcat> {
+    if order.last() != Some(&axis) || operands.len() > MAX_PARTS {
         return None;
     }
-    let columns = |part: &BufferView| part.view.shape[axis];
-    let rows = parts.first().map(|part| count(&part.view.shape) / columns(part))?;
-    let one = |part: &BufferView| {
+    let columns = |operand: &BufferView| operand.view.shape[axis];
+    let rows = operands.first().map(|operand| count(&operand.view.shape) / columns(operand))?;
+    let row_part = |part: &BufferView| {
         let view = part.view.permute(order).reshape(&[rows, columns(part)])?;
         let dense = columns(part) == 1 || view.strides[1] == 1;
         let (row, step) = (columns(part) as usize * size, view.strides[0] as usize * size);
         dense.then_some(Part { bytes: row, stride: step })
     };
-    Some(RowConcat { rows: rows as usize, parts: parts.iter().map(one).collect::<Option<_>>()? })
+    Some(RowConcat { rows: rows as usize, parts: operands.iter().map(row_part).collect::<Option<_>>()? })
 }
 
 /// Returns a convolution kernel in oneDNN's order: (G, O / G, I / G, spatial...), or (O, I, spatial...) if `groups` is
@@ -862,9 +878,9 @@ fn kernel(w: &BufferView, groups: i64, transposed: bool) -> Option<BufferView> {
     }
     if transposed {
         // Swaps (I, O, ...) to (O, I, ...).
-        let first = usize::from(groups > 1);
+        let input_axis = usize::from(groups > 1);
         let mut axes: Vec<usize> = (0..view.shape.len()).collect();
-        axes.swap(first, first + 1);
+        axes.swap(input_axis, input_axis + 1);
         view = view.permute(&axes);
     }
     debug_assert!(view.shape.len() == rank + usize::from(groups > 1));

@@ -24,7 +24,7 @@ fn attr_error(detail: impl Into<String>) -> CompileError {
 }
 
 /// Returns the text of an optional attribute in a message.
-fn shown(values: Option<impl std::fmt::Debug>) -> String {
+fn display(values: Option<impl std::fmt::Debug>) -> String {
     values.map_or_else(|| "none".to_owned(), |values| format!("{values:?}"))
 }
 
@@ -71,7 +71,10 @@ impl<'a> Attributes<'a> {
     /// Returns the permutation of a transpose.
     pub fn permutation(self, rank: usize) -> Result<Vec<usize>> {
         let invalid = || {
-            attr_error(format!("axes: expected a permutation of {rank} dimensions, found {}", shown(self.ints("axes"))))
+            attr_error(format!(
+                "axes: expected a permutation of {rank} dimensions, found {}",
+                display(self.ints("axes"))
+            ))
         };
         self.0.permutation(rank).ok_or_else(invalid)
     }
@@ -79,7 +82,7 @@ impl<'a> Attributes<'a> {
     /// Returns the reduction axes in ascending order.
     pub fn reduced(self, rank: usize) -> Result<Vec<usize>> {
         let invalid =
-            || attr_error(format!("axis: expected axes of {rank} dimensions, found {}", shown(self.ints("axis"))));
+            || attr_error(format!("axis: expected axes of {rank} dimensions, found {}", display(self.ints("axis"))));
         let reduced = self.0.reduced(rank).ok_or_else(invalid)?;
         Ok((0..rank).filter(|&d| reduced[d]).collect())
     }
@@ -89,58 +92,59 @@ impl<'a> Attributes<'a> {
         let codes = self.ints("newshape").ok_or_else(|| attr_error("missing attribute newshape"))?;
         let invalid = || attr_error(format!("newshape: expected codes that match shape {shape:?}, found {codes:?}"));
         let allow_zero = self.flag("allowzero", false);
-        let (mut result, mut open, mut from, mut at) = (Vec::new(), None, 0, 0);
-        while at < codes.len() {
-            match codes[at] {
+        let (mut result, mut unresolved, mut position, mut index) = (Vec::new(), None, 0, 0);
+        while index < codes.len() {
+            match codes[index] {
                 0 if !allow_zero => {
-                    result.push(*shape.get(from).ok_or_else(invalid)?);
-                    from += 1;
+                    result.push(*shape.get(position).ok_or_else(invalid)?);
+                    position += 1;
                 }
                 -1 => {
-                    if open.replace(result.len()).is_some() {
+                    if unresolved.replace(result.len()).is_some() {
                         return Err(invalid());
                     }
                     result.push(1);
-                    from += 1;
+                    position += 1;
                 }
                 -2 => {
-                    result.extend_from_slice(shape.get(from..).ok_or_else(invalid)?);
-                    from = shape.len();
+                    result.extend_from_slice(shape.get(position..).ok_or_else(invalid)?);
+                    position = shape.len();
                 }
                 -3 => {
-                    let pair = shape.get(from..from + 2).ok_or_else(invalid)?;
-                    result.push(pair[0] * pair[1]);
-                    from += 2;
+                    let merged = shape.get(position..position + 2).ok_or_else(invalid)?;
+                    result.push(merged[0] * merged[1]);
+                    position += 2;
                 }
                 -4 => {
-                    let whole = *shape.get(from).ok_or_else(invalid)?;
-                    let (a, b) = (*codes.get(at + 1).ok_or_else(invalid)?, *codes.get(at + 2).ok_or_else(invalid)?);
+                    let dim = *shape.get(position).ok_or_else(invalid)?;
+                    let (a, b) =
+                        (*codes.get(index + 1).ok_or_else(invalid)?, *codes.get(index + 2).ok_or_else(invalid)?);
                     let (a, b) = match (a, b) {
-                        (-1, b) if b > 0 => (whole / b, b),
-                        (a, -1) if a > 0 => (a, whole / a),
+                        (-1, b) if b > 0 => (dim / b, b),
+                        (a, -1) if a > 0 => (a, dim / a),
                         pair => pair,
                     };
-                    if a.checked_mul(b) != Some(whole) {
+                    if a.checked_mul(b) != Some(dim) {
                         return Err(invalid());
                     }
                     result.extend([a, b]);
-                    from += 1;
-                    at += 2;
+                    position += 1;
+                    index += 2;
                 }
                 size if (0..EXTENT_LIMIT).contains(&size) => {
                     result.push(size);
-                    from += 1;
+                    position += 1;
                 }
                 _ => return Err(invalid()),
             }
-            at += 1;
+            index += 1;
         }
-        if let Some(open) = open {
-            let rest = result.iter().try_fold(1i64, |a, &b| a.checked_mul(b)).ok_or_else(invalid)?;
-            if rest == 0 || count(shape) % rest != 0 {
+        if let Some(unresolved) = unresolved {
+            let known_elements = result.iter().try_fold(1i64, |a, &b| a.checked_mul(b)).ok_or_else(invalid)?;
+            if known_elements == 0 || count(shape) % known_elements != 0 {
                 return Err(invalid());
             }
-            result[open] = count(shape) / rest;
+            result[unresolved] = count(shape) / known_elements;
         }
         Ok(result)
     }
@@ -148,18 +152,18 @@ impl<'a> Attributes<'a> {
     /// Returns `shape` without the listed axes, which must have dimension 1, or without all axes of dimension 1 if none
     /// are listed.
     pub fn squeezed(self, shape: &[i64]) -> Result<Vec<i64>> {
-        let named: Option<Vec<usize>> = match self.ints("axis") {
+        let listed_axes: Option<Vec<usize>> = match self.ints("axis") {
             None => None,
             Some(axes) => Some(axes.iter().map(|&axis| normalize_axis(axis, shape.len())).collect::<Result<_>>()?),
         };
-        let removed = |d: usize| named.as_ref().map_or(shape[d] == 1, |axes| axes.contains(&d));
-        if (0..shape.len()).any(|d| removed(d) && shape[d] != 1) {
+        let is_removed = |d: usize| listed_axes.as_ref().map_or(shape[d] == 1, |axes| axes.contains(&d));
+        if (0..shape.len()).any(|d| is_removed(d) && shape[d] != 1) {
             return Err(attr_error(format!(
                 "axis: expected axes with dimension 1 in shape {shape:?}, found {}",
-                shown(named.as_deref())
+                display(listed_axes.as_deref())
             )));
         }
-        Ok((0..shape.len()).filter(|&d| !removed(d)).map(|d| shape[d]).collect())
+        Ok((0..shape.len()).filter(|&d| !is_removed(d)).map(|d| shape[d]).collect())
     }
 
     /// Returns the first index, the step and the resulting dimension of a slice, for each axis.
@@ -171,9 +175,9 @@ impl<'a> Attributes<'a> {
             None => (0..begin.len()).collect(),
         };
         let by_size = self.0.0.text("slice_mode") == Some("size");
-        let (mut from, mut step, mut size) = (vec![0; shape.len()], vec![1; shape.len()], shape.to_vec());
+        let (mut starts, mut step, mut size) = (vec![0; shape.len()], vec![1; shape.len()], shape.to_vec());
         for (i, &axis) in axes.iter().enumerate() {
-            let (Some(&given), Some(&until), Some(&whole)) = (begin.get(i), end.get(i), shape.get(axis)) else {
+            let (Some(&begin_index), Some(&end_index), Some(&dim)) = (begin.get(i), end.get(i), shape.get(axis)) else {
                 return Err(attr_error(format!(
                     "expected begin and end for each of axes {axes:?}, found {begin:?} and {end:?}"
                 )));
@@ -185,36 +189,36 @@ impl<'a> Attributes<'a> {
             if one < 1 {
                 return Err(attr_error(format!("strides: expected integers >= 1, found {one}")));
             }
-            let clamp = |at: i64| (if at < 0 { at.saturating_add(whole) } else { at }).clamp(0, whole);
-            let first = clamp(given);
-            let last = match (by_size, until) {
-                (false, _) => clamp(until),
-                (true, -1) => whole,
-                (true, _) => first.saturating_add(until).clamp(0, whole),
+            let clamp = |index: i64| (if index < 0 { index.saturating_add(dim) } else { index }).clamp(0, dim);
+            let start = clamp(begin_index);
+            let end = match (by_size, end_index) {
+                (false, _) => clamp(end_index),
+                (true, -1) => dim,
+                (true, _) => start.saturating_add(end_index).clamp(0, dim),
             };
-            from[axis] = first;
+            starts[axis] = start;
             step[axis] = one;
-            size[axis] = (last - first).max(0).saturating_add(one - 1) / one;
+            size[axis] = (end - start).max(0).saturating_add(one - 1) / one;
         }
-        Ok((from, step, size))
+        Ok((starts, step, size))
     }
 
-    /// Returns the start of each part of a split along an axis of `whole` elements, followed by the end of the last
+    /// Returns the start of each part of a split along an axis of `len` elements, followed by the end of the last
     /// part.
-    pub fn split_bounds(self, whole: i64) -> Result<Vec<i64>> {
+    pub fn split_bounds(self, len: i64) -> Result<Vec<i64>> {
         let invalid = || {
             attr_error(format!(
-                "indices_or_sections: expected a divisor of {whole} or ascending indices below {whole}, found {}",
-                shown(self.ints("indices_or_sections"))
+                "indices_or_sections: expected a divisor of {len} or ascending indices below {len}, found {}",
+                display(self.ints("indices_or_sections"))
             ))
         };
         let bounds: Vec<i64> = match self.0.0.attr("indices_or_sections") {
-            Some(AttrValue::Int(parts)) if *parts > 0 && whole % parts == 0 => {
-                (0..=*parts).map(|i| i * (whole / parts)).collect()
+            Some(AttrValue::Int(count)) if *count > 0 && len % count == 0 => {
+                (0..=*count).map(|i| i * (len / count)).collect()
             }
             Some(AttrValue::List(_)) => {
                 let cuts = self.ints("indices_or_sections").ok_or_else(invalid)?;
-                std::iter::once(0).chain(cuts).chain(std::iter::once(whole)).collect()
+                std::iter::once(0).chain(cuts).chain(std::iter::once(len)).collect()
             }
             _ => return Err(invalid()),
         };
@@ -242,9 +246,9 @@ impl<'a> Attributes<'a> {
 
     /// Returns the oneDNN algorithm equivalent to a resize. Linear interpolation must sample at half-pixel centers, and
     /// nearest neighbor must have integer factors.
-    pub fn resampling(self, name: &str, from: [i64; 2], to: [i64; 2]) -> Result<i32> {
-        if to.iter().any(|size| !(1..EXTENT_LIMIT).contains(size)) {
-            return Err(attr_error(format!("size: expected positive dimensions below 2^31, found {to:?}")));
+    pub fn resampling(self, name: &str, in_size: [i64; 2], out_size: [i64; 2]) -> Result<i32> {
+        if out_size.iter().any(|size| !(1..EXTENT_LIMIT).contains(size)) {
+            return Err(attr_error(format!("size: expected positive dimensions below 2^31, found {out_size:?}")));
         }
         let method = self.0.0.text("method").unwrap_or_default();
         let mode = match name {
@@ -253,15 +257,17 @@ impl<'a> Attributes<'a> {
             _ => self.0.0.text("coordinate_transformation_mode").unwrap_or("half_pixel"),
         };
         let rounding = self.0.0.text("rounding_method").unwrap_or_default();
-        let whole = (0..2).all(|i| to[i] % from[i] == 0);
+        let is_integer = (0..2).all(|i| out_size[i] % in_size[i] == 0);
         match (method, mode, rounding) {
             // For integer factors, all these rounding modes select the same neighbor: floor(x / factor).
-            ("nearest_neighbor", "asymmetric", "" | "floor") if whole => Ok(ffi::RESAMPLING_NEAREST),
-            ("nearest_neighbor", "half_pixel", "" | "round" | "round_prefer_floor" | "round_prefer_ceil") if whole => {
+            ("nearest_neighbor", "asymmetric", "" | "floor") if is_integer => Ok(ffi::RESAMPLING_NEAREST),
+            ("nearest_neighbor", "half_pixel", "" | "round" | "round_prefer_floor" | "round_prefer_ceil")
+                if is_integer =>
+            {
                 Ok(ffi::RESAMPLING_NEAREST)
             }
             ("linear" | "bilinear", "half_pixel", _) => Ok(ffi::RESAMPLING_LINEAR),
-            ("linear" | "bilinear", "pytorch_half_pixel", _) if to.iter().all(|&size| size > 1) => {
+            ("linear" | "bilinear", "pytorch_half_pixel", _) if out_size.iter().all(|&size| size > 1) => {
                 Ok(ffi::RESAMPLING_LINEAR)
             }
             _ => Err(attr_error(format!(

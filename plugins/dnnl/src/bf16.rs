@@ -29,7 +29,9 @@ impl Lowering<'_> {
     /// Returns a bfloat16 copy of a tensor, dense in the memory order `order` and shared by all readers.
     pub fn bf16_copy(&mut self, tensor: &BufferView, order: &[usize]) -> Result<BufferView> {
         let view = View::in_order(&tensor.view.shape, order);
-        if let Some((_, copy)) = self.bf16_copies.iter().find(|(from, to)| from == tensor && to.view == view) {
+        if let Some((_, copy)) =
+            self.bf16_copies.iter().find(|(source, copy_view)| source == tensor && copy_view.view == view)
+        {
             return Ok(copy.clone());
         }
         let copy = self.scratch_of(DType::BF16, view);
@@ -38,8 +40,8 @@ impl Lowering<'_> {
         Ok(copy)
     }
 
-    /// Invalidates the bfloat16 copies of the overwritten buffer `written`.
-    pub fn forget_bf16_copies(&mut self, written: BufferId) {
-        self.bf16_copies.retain(|(from, _)| from.buffer != written);
+    /// Invalidates the bfloat16 copies of the overwritten buffer `overwritten`.
+    pub fn forget_bf16_copies(&mut self, overwritten: BufferId) {
+        self.bf16_copies.retain(|(source, _)| source.buffer != overwritten);
     }
 }

@@ -31,26 +31,26 @@ pub fn read(bytes: &[u8], constants: &[Constant]) -> Result<Graph> {
         Some(other) => return Err(invalid(format!("expected format {FORMAT}, found {other}"))),
         None => return Err(invalid(format!("missing attribute \"{FORMAT_KEY}\""))),
     }
-    let stored = graph.attr(DIGEST_KEY).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
+    let digest = graph.attr(DIGEST_KEY).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
     graph.attrs.retain(|attr| attr.key != DIGEST_KEY);
-    if blake3::hash(graph.to_json().as_bytes()).to_hex().as_str() != stored {
+    if blake3::hash(graph.to_json().as_bytes()).to_hex().as_str() != digest {
         return Err(invalid("digest mismatch: the graph was modified".into()));
     }
     graph
         .check(constants.len())
         .map_err(|problem| invalid(format!("{problem} ({} constants supplied)", constants.len())))?;
-    let mut open = vec![&graph];
-    while let Some(part) = open.pop() {
-        for node in &part.nodes {
+    let mut worklist = vec![&graph];
+    while let Some(subgraph) = worklist.pop() {
+        for node in &subgraph.nodes {
             match &node.kind {
-                NodeKind::Constant(number) => {
-                    let constant = &constants[*number as usize];
+                NodeKind::Constant(index) => {
+                    let constant = &constants[*index as usize];
                     if constant.ty() != node.outputs[0] {
                         let (found, expected) = (constant.ty(), &node.outputs[0]);
-                        return Err(invalid(format!("constant {number}: expected {expected}, found {found}")));
+                        return Err(invalid(format!("constant {index}: expected {expected}, found {found}")));
                     }
                 }
-                NodeKind::Composite(composite) => open.push(&composite.body),
+                NodeKind::Composite(composite) => worklist.push(&composite.body),
                 NodeKind::Input(_) | NodeKind::Op(_) => {}
             }
         }

@@ -31,8 +31,8 @@ pub const MAX_PARTS: usize = 64;
 
 /// Addresses of the parts and of the result, for all threads.
 struct Pointers {
-    parts: [*const u8; MAX_PARTS],
-    whole: *mut u8,
+    operands: [*const u8; MAX_PARTS],
+    result: *mut u8,
 }
 
 // SAFETY: `run` assigns disjoint rows to the threads, and the parts are only read.
@@ -44,37 +44,43 @@ impl RowConcat {
     /// # Safety
     /// Each tensor must be at its argument's address with the stated sizes, and the result must not overlap any part.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
-        let Some(whole) = args.find(ffi::ARG_DST) else { return };
-        let mut pointers = Pointers { parts: [std::ptr::null(); MAX_PARTS], whole };
-        pointers.parts.iter_mut().zip(args.args).for_each(|(at, arg)| *at = args.address(arg).cast_const());
+        let Some(result) = args.find(ffi::ARG_DST) else { return };
+        let mut pointers = Pointers { operands: [std::ptr::null(); MAX_PARTS], result };
+        pointers
+            .operands
+            .iter_mut()
+            .zip(args.args)
+            .for_each(|(pointer, arg)| *pointer = args.address(arg).cast_const());
         let pointers = &pointers;
-        let row: usize = self.parts.iter().map(|part| part.bytes).sum();
+        let row_bytes: usize = self.parts.iter().map(|part| part.bytes).sum();
         let rows = |thread: usize, threads: usize| {
-            let (from, to) = (self.rows * thread / threads, self.rows * (thread + 1) / threads);
-            let mut begin = 0;
-            for (part, &source) in self.parts.iter().zip(&pointers.parts) {
-                for r in from..to {
+            let (start, end) = (self.rows * thread / threads, self.rows * (thread + 1) / threads);
+            let mut offset = 0;
+            for (operand, &source) in self.parts.iter().zip(&pointers.operands) {
+                for r in start..end {
                     // SAFETY: the caller guarantees valid tensors, and only this thread writes these rows.
-                    unsafe { copy(source.add(r * part.stride), pointers.whole.add(r * row + begin), part.bytes) };
+                    unsafe {
+                        copy(source.add(r * operand.stride), pointers.result.add(r * row_bytes + offset), operand.bytes)
+                    };
                 }
-                begin += part.bytes;
+                offset += operand.bytes;
             }
         };
-        library.on_threads(row * self.rows > MAX_SERIAL_BYTES, &rows);
+        library.on_threads(row_bytes * self.rows > MAX_SERIAL_BYTES, &rows);
     }
 }
 
 /// Copies a row. Most rows have a few hundred bytes, for which the overhead of calling `memcpy` exceeds the copy
 /// itself.
 #[inline(always)]
-unsafe fn copy(mut from: *const u8, mut to: *mut u8, mut bytes: usize) {
+unsafe fn copy(mut source: *const u8, mut destination: *mut u8, mut bytes: usize) {
     macro_rules! blocks {
         ($size:literal) => {
             while bytes >= $size {
                 // SAFETY: the loop condition ensures that `$size` bytes remain in both rows.
                 unsafe {
-                    to.cast::<[u8; $size]>().write_unaligned(from.cast::<[u8; $size]>().read_unaligned());
-                    (from, to) = (from.add($size), to.add($size));
+                    destination.cast::<[u8; $size]>().write_unaligned(source.cast::<[u8; $size]>().read_unaligned());
+                    (source, destination) = (source.add($size), destination.add($size));
                 }
                 bytes -= $size;
             }

@@ -32,16 +32,17 @@ impl DimMap {
     /// `operands`, which broadcast to the value.
     pub fn collapsed(value_shape: &[i64], order: &[usize], operands: &[Vec<i64>]) -> DimMap {
         let spread = |d: usize| -> Vec<bool> {
-            let own =
-                |shape: &Vec<i64>| (d + shape.len()).checked_sub(value_shape.len()).is_none_or(|at| shape[at] == 1);
-            operands.iter().map(own).collect()
+            let is_broadcast_dim = |shape: &Vec<i64>| {
+                (d + shape.len()).checked_sub(value_shape.len()).is_none_or(|index| shape[index] == 1)
+            };
+            operands.iter().map(is_broadcast_dim).collect()
         };
         let mut runs: Vec<(i64, Vec<bool>)> = Vec::new();
         for &d in order.iter().filter(|&&d| value_shape[d] != 1) {
-            let own = spread(d);
+            let broadcasts = spread(d);
             match runs.last_mut() {
-                Some((size, last)) if *last == own => *size *= value_shape[d],
-                _ => runs.push((value_shape[d], own)),
+                Some((size, last_broadcasts)) if *last_broadcasts == broadcasts => *size *= value_shape[d],
+                _ => runs.push((value_shape[d], broadcasts)),
             }
         }
         let exec_shape = if runs.is_empty() { vec![1] } else { runs.into_iter().map(|(size, _)| size).collect() };
@@ -55,8 +56,8 @@ impl DimMap {
 
     /// Permutes the dimensions of a tensor that broadcasts to the value.
     pub fn permuted(&self, view: &View) -> Option<View> {
-        let lead = self.value_shape.len().checked_sub(view.shape.len())?;
-        let full: Vec<i64> = std::iter::repeat_n(1, lead).chain(view.shape.iter().copied()).collect();
+        let leading_dims = self.value_shape.len().checked_sub(view.shape.len())?;
+        let full: Vec<i64> = std::iter::repeat_n(1, leading_dims).chain(view.shape.iter().copied()).collect();
         Some(view.reshape(&full)?.permute(&self.order))
     }
 

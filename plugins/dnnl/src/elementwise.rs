@@ -38,8 +38,8 @@ const MIN_PARALLEL_ELEMENTS: usize = 8192;
 /// Tensor addresses during a run.
 #[derive(Clone, Copy)]
 struct Pointers {
-    from: *const f32,
-    to: *mut f32,
+    source: *const f32,
+    destination: *mut f32,
 }
 
 // SAFETY: `run` assigns disjoint elements to the threads.
@@ -51,15 +51,15 @@ impl Elementwise {
     /// # Safety
     /// The pointers in `args` must be valid for this number of elements, and the two tensors identical or disjoint.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
-        let (Some(from), Some(to)) = (args.floats(ffi::ARG_SRC), args.floats(ffi::ARG_DST)) else { return };
-        let (pointers, code) = (Pointers { from, to }, code());
+        let (Some(source), Some(destination)) = (args.floats(ffi::ARG_SRC), args.floats(ffi::ARG_DST)) else { return };
+        let (pointers, code) = (Pointers { source, destination }, code());
         let lines = self.elements.div_ceil(LANES);
-        let part = |thread: usize, threads: usize| {
+        let run_part = |thread: usize, threads: usize| {
             let begin = |thread: usize| (lines * thread / threads * LANES).min(self.elements);
             // SAFETY: the caller guarantees both tensors, and only this thread accesses these elements.
             unsafe { code(self, &pointers, begin(thread), begin(thread + 1)) };
         };
-        library.on_threads(self.elements > MIN_PARALLEL_ELEMENTS, &part);
+        library.on_threads(self.elements > MIN_PARALLEL_ELEMENTS, &run_part);
     }
 }
 
@@ -77,8 +77,8 @@ unsafe fn compute(kernel: &Elementwise, pointers: &Pointers, first: usize, last:
     // SAFETY: the caller guarantees elements within both tensors that no other thread writes.
     unsafe {
         match kernel.function {
-            MathFn::Log => each(pointers, first, last, ln),
-            MathFn::Mish => each(pointers, first, last, mish),
+            MathFn::Log => for_each_element(pointers, first, last, ln),
+            MathFn::Mish => for_each_element(pointers, first, last, mish),
         }
     }
 }
@@ -88,10 +88,12 @@ unsafe fn compute(kernel: &Elementwise, pointers: &Pointers, first: usize, last:
 /// # Safety
 /// The elements must be within both tensors, and no other thread may write them.
 #[inline(always)]
-unsafe fn each(pointers: &Pointers, first: usize, last: usize, function: impl Fn(f32) -> f32) {
-    for at in (first..last).step_by(LANES) {
-        let count = LANES.min(last - at);
+unsafe fn for_each_element(pointers: &Pointers, first: usize, last: usize, function: impl Fn(f32) -> f32) {
+    for offset in (first..last).step_by(LANES) {
+        let count = LANES.min(last - offset);
         // SAFETY: the caller guarantees elements within both tensors that no other thread writes.
-        unsafe { store(&load(Some(pointers.from), at, count).map(&function), pointers.to, at, count) };
+        unsafe {
+            store(&load(Some(pointers.source), offset, count).map(&function), pointers.destination, offset, count)
+        };
     }
 }

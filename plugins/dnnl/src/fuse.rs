@@ -40,7 +40,7 @@ pub struct Item {
 }
 
 impl Item {
-    fn last(&self) -> usize {
+    fn last_op(&self) -> usize {
         self.chain.last().map_or(self.anchor, |link| link.op())
     }
 }
@@ -95,7 +95,7 @@ pub fn items(ir: &RegionIr) -> Vec<Item> {
         }
         items.push(Item { anchor, chain });
     }
-    items.sort_by_key(Item::last);
+    items.sort_by_key(Item::last_op);
     items
 }
 
@@ -109,7 +109,7 @@ fn follow(
 ) {
     let mut value = ir.ops[anchor].output;
     let stages = has_stage_chain(ir, anchor);
-    let mut kept = 0;
+    let mut kept_links = 0;
     while let [user] = users[value.index()][..] {
         if is_output[value.index()] || absorbed[user] {
             break;
@@ -124,10 +124,10 @@ fn follow(
             Kind::Eltwise(_) | Kind::Binary(_) if stages => break,
             Kind::Eltwise(_) => chain.push(Link::Eltwise(user)),
             Kind::Binary(alg) if supports_binary_links(&ir.ops[anchor].kind) => {
-                let first = op.inputs[0] == value;
-                let other = op.inputs[usize::from(first)];
+                let is_first = op.inputs[0] == value;
+                let other = op.inputs[usize::from(is_first)];
                 let swaps = !matches!(*alg, ffi::BINARY_SUB | ffi::BINARY_DIV);
-                if ir.shape(op.output) != ir.shape(value) || !(first || swaps) {
+                if ir.shape(op.output) != ir.shape(value) || !(is_first || swaps) {
                     break;
                 }
                 chain.push(Link::Binary { op: user, other });
@@ -139,8 +139,8 @@ fn follow(
             }
             _ => break,
         }
-        kept = chain.len();
+        kept_links = chain.len();
         value = op.output;
     }
-    chain.truncate(kept);
+    chain.truncate(kept_links);
 }

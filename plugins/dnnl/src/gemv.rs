@@ -41,13 +41,14 @@ impl Panels {
         self.count() * self.size[0] * PANEL
     }
 
-    /// Packs the matrix in `from` into `to`, which must be zeroed. Returns `None` if `from` is too short.
-    pub fn pack(&self, from: &[u8], to: &mut [f32]) -> Option<()> {
-        let ([rows, columns], (floats, _)) = (self.size, from.as_chunks::<4>());
+    /// Packs the matrix in `source` into `packed`, which must be zeroed. Returns `None` if `source` is too short.
+    pub fn pack(&self, source: &[u8], packed: &mut [f32]) -> Option<()> {
+        let ([rows, columns], (floats, _)) = (self.size, source.as_chunks::<4>());
         for row in 0..rows {
             for column in 0..columns {
-                let at = row * self.strides[0] + column * self.strides[1];
-                to[(column / PANEL * rows + row) * PANEL + column % PANEL] = f32::from_ne_bytes(*floats.get(at)?);
+                let index = row * self.strides[0] + column * self.strides[1];
+                packed[(column / PANEL * rows + row) * PANEL + column % PANEL] =
+                    f32::from_ne_bytes(*floats.get(index)?);
             }
         }
         Some(())
@@ -81,17 +82,17 @@ impl Gemv {
     /// Each tensor must be at its argument's address with the stated sizes, and the result must not overlap any other
     /// tensor.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
-        let all = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST].map(|arg| args.floats(arg));
-        let [Some(row), Some(panels), Some(result)] = all else { return };
-        let addend = |number: usize| args.floats(ffi::ARG_MULTIPLE_SRC + number as i32).map(<*mut f32>::cast_const);
+        let addresses = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST].map(|arg| args.floats(arg));
+        let [Some(row), Some(panels), Some(result)] = addresses else { return };
+        let addend = |index: usize| args.floats(ffi::ARG_MULTIPLE_SRC + index as i32).map(<*mut f32>::cast_const);
         let pointers = Pointers { row, panels, addends: std::array::from_fn(addend), result };
         let (code, count) = (code(), self.panels.count());
-        let part = |thread: usize, threads: usize| {
+        let run_part = |thread: usize, threads: usize| {
             let pointers = &pointers;
             // SAFETY: the caller guarantees valid tensors, and only this thread writes these columns.
             unsafe { code(self, pointers, count * thread / threads, count * (thread + 1) / threads) };
         };
-        library.on_threads(self.panels.elements() > MAX_SERIAL_ELEMENTS, &part);
+        library.on_threads(self.panels.elements() > MAX_SERIAL_ELEMENTS, &run_part);
     }
 }
 
@@ -106,31 +107,32 @@ fastest! {
 /// The panels must be within the tensors, and no other thread may write their columns.
 #[inline(always)]
 unsafe fn panels(gemv: &Gemv, pointers: &Pointers, first: usize, last: usize) {
-    let [inner, columns] = gemv.panels.size;
-    for number in 0..last - first {
-        let panel = if gemv.backwards { last - 1 - number } else { first + number };
+    let [inner_dim, columns] = gemv.panels.size;
+    for index in 0..last - first {
+        let panel = if gemv.backwards { last - 1 - index } else { first + index };
         // Two independent accumulators hide the latency of the additions.
-        let mut sums = [[0.0f32; PANEL]; 2];
+        let mut accumulators = [[0.0f32; PANEL]; 2];
         // SAFETY: the caller guarantees that the panels, the row vector, the addends and the result have the stated
         // dimensions.
         unsafe {
-            let weights = pointers.panels.add(panel * inner * PANEL).cast::<[f32; PANEL]>();
-            let mut add = |sum: usize, at: usize| {
-                let (x, weights) = (*pointers.row.add(at), &*weights.add(at));
-                sums[sum].iter_mut().zip(weights).for_each(|(sum, weight)| *sum += x * weight);
+            let weights = pointers.panels.add(panel * inner_dim * PANEL).cast::<[f32; PANEL]>();
+            let mut add = |sum: usize, position: usize| {
+                let (x, weights) = (*pointers.row.add(position), &*weights.add(position));
+                accumulators[sum].iter_mut().zip(weights).for_each(|(sum, weight)| *sum += x * weight);
             };
-            for pair in 0..inner / 2 {
+            for pair in 0..inner_dim / 2 {
                 add(0, pair * 2);
                 add(1, pair * 2 + 1);
             }
-            if inner % 2 == 1 {
-                add(0, inner - 1);
+            if inner_dim % 2 == 1 {
+                add(0, inner_dim - 1);
             }
             let begin = panel * PANEL;
-            let [even, odd] = &sums;
+            let [even, odd] = &accumulators;
             for (column, (even, odd)) in even.iter().zip(odd).enumerate().take(columns - begin) {
-                let added = |addend: &Option<*const f32>| addend.map_or(0.0, |addend| *addend.add(begin + column));
-                let sum = even + odd + pointers.addends.iter().map(added).sum::<f32>();
+                let addend_value =
+                    |addend: &Option<*const f32>| addend.map_or(0.0, |addend| *addend.add(begin + column));
+                let sum = even + odd + pointers.addends.iter().map(addend_value).sum::<f32>();
                 *pointers.result.add(begin + column) = sum;
             }
         }
@@ -174,7 +176,7 @@ impl MatrixUses {
 fn root(ir: &RegionIr, mut value: Val) -> Option<usize> {
     loop {
         match ir.get(value).def {
-            Def::Constant(number) => return Some(number),
+            Def::Constant(index) => return Some(index),
             Def::Op(op) if ir.ops[op].kind.is_view() => value = ir.ops[op].inputs[0],
             _ => return None,
         }

@@ -42,7 +42,7 @@ impl WinogradEpilogue {
             WinogradEpilogue { addend: chain.sum_into.clone(), range: [f32::NEG_INFINITY, f32::INFINITY] };
         let mut post_ops = &chain.post_ops[..];
         match post_ops {
-            [PostOp::Sum, rest @ ..] => post_ops = rest,
+            [PostOp::Sum, remaining @ ..] => post_ops = remaining,
             [PostOp::Binary(ffi::BINARY_ADD, other), rest @ ..] if other.view.same_layout(result) => {
                 epilogue.addend = Some(other.clone());
                 post_ops = rest;
@@ -86,7 +86,7 @@ impl Lowering<'_> {
         let (dim_map, view) = (DimMap::plain(&shape, &shape), View::in_order(&shape, &order));
         let mut read = self.reads(links);
         read.push(x.buffer);
-        let chain = self.chain(links, &dim_map, &view, bias.map(|(at, _)| *at), true, &read)?;
+        let chain = self.chain(links, &dim_map, &view, bias.map(|(index, _)| *index), true, &read)?;
         let epilogue = WinogradEpilogue::of(&chain, &view).filter(|_| chain.links == links.len());
         let Some(WinogradEpilogue { addend, range }) = epilogue else { return Ok(None) };
         layer.range = range;
@@ -94,8 +94,8 @@ impl Lowering<'_> {
         let x = if channels_are_contiguous { x.clone() } else { self.in_order(x, &order)? };
         layer.strides = [0, 2, 3].map(|axis| x.view.strides[axis] as usize);
         let Some(weights) = self.pack_as(w, Packing::Winograd(layer.weights))? else { return Ok(None) };
-        let place = |view: View, buffer| BufferView { buffer, view };
-        let weights = place(View::dense(&[layer.weights.elements() as i64]), weights);
+        let view_of = |view: View, buffer| BufferView { buffer, view };
+        let weights = view_of(View::dense(&[layer.weights.elements() as i64]), weights);
         let scratch = self.scratch(View::dense(&[layer.scratch() as i64]));
         let target = match chain.sum_into {
             Some(tensor) => tensor,
@@ -118,10 +118,10 @@ impl Lowering<'_> {
         if !(self.ir.options.winograd && cpu::has_avx512() && dense && floats && self.is_constant(w)) {
             return None;
         }
-        let size = |of: i64| usize::try_from(of).ok();
+        let size = |signed: i64| usize::try_from(signed).ok();
         let mut strides = [0; 4];
-        for (stride, &of) in strides.iter_mut().zip(&w.view.strides) {
-            *stride = size(of)?;
+        for (stride, &stride_in_elements) in strides.iter_mut().zip(&w.view.strides) {
+            *stride = size(stride_in_elements)?;
         }
         let weights = Weights { size: [size(w.view.shape[0])?, size(w.view.shape[1])?], strides };
         let layer = Winograd {
@@ -134,16 +134,16 @@ impl Lowering<'_> {
             slots: self.library.threads(),
         };
         // A tile begins at most two elements before the image.
-        let bounded = layer.padding.iter().all(|&padding| padding <= 2);
+        let is_bounded = layer.padding.iter().all(|&padding| padding <= 2);
         let fills_registers = weights.size.iter().all(|&channels| channels >= LANES);
-        let small = weights.elements() * size_of::<f32>() <= MAX_CACHED_BYTES;
-        let enough = layer.tiles() >= if small { MIN_TILES_CACHED } else { MIN_TILES_STREAMED };
+        let is_cached = weights.elements() * size_of::<f32>() <= MAX_CACHED_BYTES;
+        let has_enough_tiles = layer.tiles() >= if is_cached { MIN_TILES_CACHED } else { MIN_TILES_STREAMED };
         // Weights that another plan has packed are used in that form, so that one packed copy serves both plans.
         let profitable = match &self.existing_packings(w)[..] {
-            [] => enough,
+            [] => has_enough_tiles,
             packed => packed.contains(&Packing::Winograd(weights)),
         };
-        (bounded && fills_registers && profitable).then_some(layer)
+        (is_bounded && fills_registers && profitable).then_some(layer)
     }
 
     /// Adds a GEMV step for a constant matrix that several matrix products read, fused with the additions in the chain.
@@ -156,15 +156,15 @@ impl Lowering<'_> {
         shape: &[i64],
     ) -> Result<Option<usize>> {
         let floats = [a, b].iter().all(|tensor| self.dtype(tensor) == DType::F32);
-        let shared = self.matrices.is_shared(self.ir, op.inputs[1]);
-        let (&[1, columns], &[_, inner]) = (shape, &a.view.shape[..]) else { return Ok(None) };
-        if !(shared && floats && self.is_constant(b))
+        let is_shared = self.matrices.is_shared(self.ir, op.inputs[1]);
+        let (&[1, columns], &[_, inner_dim]) = (shape, &a.view.shape[..]) else { return Ok(None) };
+        if !(is_shared && floats && self.is_constant(b))
             || b.view.strides.iter().any(|&stride| stride < 0)
             || a.view.strides[1] != 1
         {
             return Ok(None);
         }
-        let size = [inner, columns].map(|size| size as usize);
+        let size = [inner_dim, columns].map(|size| size as usize);
         let panels = Panels { size, strides: [b.view.strides[0] as usize, b.view.strides[1] as usize] };
         let existing = self.existing_packings(b);
         if !(existing.is_empty() || existing.contains(&Packing::Panels(panels))) {
@@ -180,8 +180,8 @@ impl Lowering<'_> {
         let step = Gemv { panels, backwards: self.matrices.next_direction(self.ir, op.inputs[1]) };
         let target = self.scratch(view);
         let mut tensors = vec![(ffi::ARG_SRC, a.clone()), (ffi::ARG_WEIGHTS, packed)];
-        let number = |(number, addend)| (ffi::ARG_MULTIPLE_SRC + number, addend);
-        tensors.extend((0..).zip(addends).map(number));
+        let indexed_arg = |(indexed_arg, addend)| (ffi::ARG_MULTIPLE_SRC + indexed_arg, addend);
+        tensors.extend((0..).zip(addends).map(indexed_arg));
         tensors.push((ffi::ARG_DST, target.clone()));
         self.handwritten_step(Operation::Gemv(step), tensors, "matrix product")?;
         self.put_after_chain(op, links, chain.links, target, &dim_map)?;
@@ -190,7 +190,7 @@ impl Lowering<'_> {
 
     /// Adds the step of an elementwise function.
     pub fn elementwise(&mut self, op: &Op, function: MathFn) -> Result<usize> {
-        let mut x = self.at(op.inputs[0]);
+        let mut x = self.placement(op.inputs[0]);
         if !x.view.is_packed() {
             x = self.row_major(&x)?;
         }
@@ -215,14 +215,14 @@ impl Lowering<'_> {
         };
         let mut tensors = Vec::new();
         let mut strides = [0; MAX_OPERANDS];
-        for (number, &value) in kind.operand_indices().into_iter().zip(&op.inputs) {
-            let mut tensor = self.at(value);
-            let all = count(&tensor.view.shape);
+        for (index, &value) in kind.operand_indices().into_iter().zip(&op.inputs) {
+            let mut tensor = self.placement(value);
+            let element_count = count(&tensor.view.shape);
             let columns = tensor.view.shape.last().copied().unwrap_or(1);
-            let flat = [all / columns, columns];
+            let flat = [element_count / columns, columns];
             // Gaps between rows are supported; gaps between the elements of a row are not.
-            let seen = tensor.view.reshape(&flat).filter(|view| columns == 1 || view.strides[1] == 1);
-            tensor.view = match seen {
+            let rows_view = tensor.view.reshape(&flat).filter(|view| columns == 1 || view.strides[1] == 1);
+            tensor.view = match rows_view {
                 Some(view) => view,
                 None => {
                     tensor = self.row_major(&tensor)?;
@@ -232,8 +232,8 @@ impl Lowering<'_> {
                 }
             };
             // A single row is broadcast to all rows.
-            strides[number] = if flat[0] == 1 { 0 } else { tensor.view.strides[0] as usize };
-            tensors.push((number as i32, tensor));
+            strides[index] = if flat[0] == 1 { 0 } else { tensor.view.strides[0] as usize };
+            tensors.push((index as i32, tensor));
         }
         let out = self.scratch(View::dense(&shape));
         tensors.push((ARG_OUT, out.clone()));
@@ -243,12 +243,12 @@ impl Lowering<'_> {
         Ok(0)
     }
 
-    /// Adds the step that replaces every NaN with `number`, in place if nothing else reads the tensor, otherwise in a
-    /// copy.
-    pub fn without_nan(&mut self, op: &Op, number: f32) -> Result<usize> {
-        let x = self.at(op.inputs[0]);
+    /// Adds the step that replaces every NaN with `replacement`, in place if nothing else reads the tensor, otherwise
+    /// in a copy.
+    pub fn without_nan(&mut self, op: &Op, replacement: f32) -> Result<usize> {
+        let x = self.placement(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
-        let place = match self.may_overwrite(&x, &[x.buffer]) {
+        let result = match self.may_overwrite(&x, &[x.buffer]) {
             true => x,
             false => {
                 let copy = self.scratch(View::in_order(&shape, &x.view.order()));
@@ -256,8 +256,8 @@ impl Lowering<'_> {
                 copy
             }
         };
-        self.replace_nan(&place, number)?;
-        self.put_after_chain(op, &[], 0, place, &DimMap::plain(&shape, &shape))?;
+        self.replace_nan(&result, replacement)?;
+        self.put_after_chain(op, &[], 0, result, &DimMap::plain(&shape, &shape))?;
         Ok(0)
     }
 }

@@ -175,7 +175,7 @@ pub struct RegionIr {
     pub cells: HashMap<Val, Val>,
     pub options: Options,
     /// Operators by kind, operands and type, for deduplication while the IR is built.
-    known: HashMap<String, Val>,
+    deduplicated: HashMap<String, Val>,
 }
 
 impl RegionIr {
@@ -199,12 +199,12 @@ impl RegionIr {
     /// Adds an operator like [`push`](RegionIr::push), with an explicit result element type.
     pub fn push_as(&mut self, kind: Kind, inputs: &[Val], shape: Vec<i64>, dtype: DType) -> Val {
         let key = format!("{kind:?} {inputs:?} {shape:?} {dtype:?}");
-        if let Some(&known) = self.known.get(&key) {
-            return known;
+        if let Some(&value) = self.deduplicated.get(&key) {
+            return value;
         }
         let output = self.value(shape, dtype, Def::Op(self.ops.len()));
         self.ops.push(Op { kind, inputs: inputs.to_vec(), output });
-        self.known.insert(key, output);
+        self.deduplicated.insert(key, output);
         output
     }
 
@@ -223,51 +223,51 @@ impl RegionIr {
 
     /// Returns the index of the constant that defines `value`, if it is a constant.
     pub fn constant(&self, value: Val) -> Option<usize> {
-        if let Def::Constant(number) = self.get(value).def { Some(number) } else { None }
+        if let Def::Constant(index) = self.get(value).def { Some(index) } else { None }
     }
 
     /// Returns the element of a single-element `float32` constant.
     pub fn scalar(&self, value: Val) -> Option<f32> {
         let constant = &self.constants[self.constant(value)?];
-        let one = constant.dtype() == DType::F32 && constant.shape().iter().all(|&d| d == 1);
-        one.then(|| constant.tensor().as_slice::<f32>()[0])
+        let is_scalar = constant.dtype() == DType::F32 && constant.shape().iter().all(|&d| d == 1);
+        is_scalar.then(|| constant.tensor().as_slice::<f32>()[0])
     }
 
     /// Removes the operators that no output depends on.
     pub fn drop_dead(&mut self) {
-        self.known = HashMap::new();
+        self.deduplicated = HashMap::new();
         // Operators after an LSTM cell read the cell state that the cell computes, so that it is not computed twice.
         let cells = std::mem::take(&mut self.cells);
-        for number in 0..self.ops.len() {
-            for at in 0..self.ops[number].inputs.len() {
-                if let Some(&new) = cells.get(&self.ops[number].inputs[at])
-                    && matches!(self.get(new).def, Def::Op(by) if by < number)
+        for index in 0..self.ops.len() {
+            for input in 0..self.ops[index].inputs.len() {
+                if let Some(&cell_state) = cells.get(&self.ops[index].inputs[input])
+                    && matches!(self.get(cell_state).def, Def::Op(by) if by < index)
                 {
-                    self.ops[number].inputs[at] = new;
+                    self.ops[index].inputs[input] = cell_state;
                 }
             }
         }
         for output in &mut self.outputs {
             *output = cells.get(output).copied().unwrap_or(*output);
         }
-        let mut live = vec![false; self.values.len()];
-        self.outputs.iter().for_each(|output| live[output.index()] = true);
+        let mut is_live = vec![false; self.values.len()];
+        self.outputs.iter().for_each(|output| is_live[output.index()] = true);
         for op in self.ops.iter().rev() {
-            if live[op.output.index()] {
-                op.inputs.iter().for_each(|input| live[input.index()] = true);
+            if is_live[op.output.index()] {
+                op.inputs.iter().for_each(|input| is_live[input.index()] = true);
             }
         }
-        self.ops.retain(|op| live[op.output.index()]);
-        for (number, op) in self.ops.iter().enumerate() {
-            self.values[op.output.index()].def = Def::Op(number);
+        self.ops.retain(|op| is_live[op.output.index()]);
+        for (index, op) in self.ops.iter().enumerate() {
+            self.values[op.output.index()].def = Def::Op(index);
         }
     }
 
     /// Returns the operators that read each value; an operator that reads a value twice is listed twice.
     pub fn users(&self) -> Vec<Vec<usize>> {
         let mut users = vec![Vec::new(); self.values.len()];
-        for (number, op) in self.ops.iter().enumerate() {
-            op.inputs.iter().for_each(|input| users[input.index()].push(number));
+        for (index, op) in self.ops.iter().enumerate() {
+            op.inputs.iter().for_each(|input| users[input.index()].push(index));
         }
         users
     }

@@ -40,11 +40,11 @@ pub fn table() -> BTreeMap<String, BackendOption> {
 
 /// Stores non-default options in a region's graph.
 pub fn store(graph: &mut Graph, options: &serde_json::Value) {
-    let chosen = &options["backend_options"];
-    if chosen[BF16] == "true" {
+    let options_of_backend = &options["backend_options"];
+    if options_of_backend[BF16] == "true" {
         graph.attrs.push(Attr::new(BF16, true));
     }
-    if chosen[WINOGRAD] == "false" {
+    if options_of_backend[WINOGRAD] == "false" {
         graph.attrs.push(Attr::new(WINOGRAD, false));
     }
 }
@@ -53,7 +53,7 @@ pub fn store(graph: &mut Graph, options: &serde_json::Value) {
 /// is ignored.
 pub fn of_graph(graph: &Graph) -> (Options, Option<&'static str>) {
     let flag = |name| match graph.attr(name) {
-        Some(AttrValue::Bool(chosen)) => Some(*chosen),
+        Some(AttrValue::Bool(enabled)) => Some(*enabled),
         _ => None,
     };
     let bf16 = flag(BF16) == Some(true);

@@ -49,21 +49,21 @@ impl PackSpec {
     /// `to` must be aligned for `f32` and point to [`Packing::bytes`] bytes that nothing else accesses.
     pub unsafe fn write(&self, library: &'static OneDnn, constant: &Constant, to: *mut u8) -> Result<()> {
         let short = || {
-            let (needed, found) = (self.offset + self.from.size(), constant.bytes().len());
-            Error::new(format!("constant {}: expected at least {needed} bytes, found {found}", self.constant))
+            let (expected, found) = (self.offset + self.from.size(), constant.bytes().len());
+            Error::new(format!("constant {}: expected at least {expected} bytes, found {found}", self.constant))
         };
-        let from = constant.bytes().get(self.offset..).ok_or_else(short)?;
-        if self.from.size() > from.len() {
+        let source = constant.bytes().get(self.offset..).ok_or_else(short)?;
+        if self.from.size() > source.len() {
             return Err(short());
         }
         // SAFETY: the caller guarantees an aligned `to` with `Packing::bytes` bytes, the size of `elements` floats.
         let zeroed = |elements| unsafe { zeros(to, elements) };
         match &self.to {
-            // SAFETY: the check above ensures `self.from.size()` bytes in `from`; the caller guarantees the bytes at
+            // SAFETY: the check above ensures `self.from.size()` bytes in `source`; the caller guarantees the bytes at
             // `to`.
-            Packing::Layout(layout) => unsafe { reorder(library, (&self.from, from), (layout, to)) },
-            Packing::Winograd(weights) => weights.transform(from, zeroed(weights.elements())).ok_or_else(short),
-            Packing::Panels(panels) => panels.pack(from, zeroed(panels.elements())).ok_or_else(short),
+            Packing::Layout(layout) => unsafe { reorder(library, (&self.from, source), (layout, to)) },
+            Packing::Winograd(weights) => weights.transform(source, zeroed(weights.elements())).ok_or_else(short),
+            Packing::Panels(panels) => panels.pack(source, zeroed(panels.elements())).ok_or_else(short),
         }
     }
 }
@@ -71,31 +71,31 @@ impl PackSpec {
 /// Writes `count` zeros and returns them as a slice.
 ///
 /// # Safety
-/// `at` must be aligned for `f32` and point to memory for `count` floats that nothing else accesses.
-unsafe fn zeros<'a>(at: *mut u8, count: usize) -> &'a mut [f32] {
-    let at = at.cast::<f32>();
+/// `address` must be aligned for `f32` and point to memory for `count` floats that nothing else accesses.
+unsafe fn zeros<'a>(address: *mut u8, count: usize) -> &'a mut [f32] {
+    let address = address.cast::<f32>();
     // SAFETY: the caller guarantees exclusive access to `count` aligned floats; zero bytes are valid floats.
     unsafe {
-        at.write_bytes(0, count);
-        std::slice::from_raw_parts_mut(at, count)
+        address.write_bytes(0, count);
+        std::slice::from_raw_parts_mut(address, count)
     }
 }
 
-unsafe fn reorder(library: &'static OneDnn, from: (&Desc, &[u8]), to: (&Desc, *mut u8)) -> Result<()> {
-    let ((from, bytes), (to, place)) = (from, to);
+unsafe fn reorder(library: &'static OneDnn, source: (&Desc, &[u8]), destination: (&Desc, *mut u8)) -> Result<()> {
+    let ((source, bytes), (destination, address)) = (source, destination);
     let attr = Attr::new(library, &PostOps::new(library)?)?;
-    let desc = PrimitiveDesc::reorder(library, from, to, &attr)?;
+    let desc = PrimitiveDesc::reorder(library, source, destination, &attr)?;
     let primitive = Primitive::new(&desc)?;
-    let (mut from, mut to) = (Memory::new(library, from)?, Memory::new(library, to)?);
-    from.set(bytes.as_ptr().cast_mut())?;
-    to.set(place)?;
-    let mut args = vec![from.arg(ffi::ARG_SRC), to.arg(ffi::ARG_DST)];
+    let (mut source, mut destination) = (Memory::new(library, source)?, Memory::new(library, destination)?);
+    source.set(bytes.as_ptr().cast_mut())?;
+    destination.set(address)?;
+    let mut args = vec![source.arg(ffi::ARG_SRC), destination.arg(ffi::ARG_DST)];
     let scratch = desc.scratchpad()?;
     let buffer = scratch.as_ref().map(|desc| AlignedMemory::new(desc.size())).transpose()?;
     let mut memory = None;
     if let (Some(desc), Some(buffer)) = (&scratch, &buffer) {
         let memory = memory.insert(Memory::new(library, desc)?);
-        memory.set(buffer.at)?;
+        memory.set(buffer.address)?;
         args.push(memory.arg(ffi::ARG_SCRATCHPAD));
     }
     // SAFETY: the caller guarantees memory of each layout's size; the source is only read, and the scratchpad is
@@ -116,18 +116,19 @@ pub struct PackedMemory {
     /// Allocation that contains the packed data.
     pub memory: Arc<AlignedMemory>,
     /// Address of the packed data.
-    pub at: *mut u8,
+    pub address: *mut u8,
 }
 
-// SAFETY: `at` points into `memory`, which `LoadedRegion::pack` writes before sharing it and which is read-only then.
+// SAFETY: `address` points into `memory`, which `LoadedRegion::pack` writes before sharing it and which is read-only
+// then.
 unsafe impl Send for PackedMemory {}
-// SAFETY: `at` points into `memory`, which is not written after it is shared.
+// SAFETY: `address` points into `memory`, which is not written after it is shared.
 unsafe impl Sync for PackedMemory {}
 
 /// Weak reference to a packed constant.
 pub struct WeakPackedMemory {
     memory: Weak<AlignedMemory>,
-    at: *mut u8,
+    address: *mut u8,
 }
 
 // SAFETY: `get` returns the pointer only together with a strong reference to the allocation that it points into.
@@ -136,20 +137,20 @@ unsafe impl Send for WeakPackedMemory {}
 impl WeakPackedMemory {
     /// Creates a weak reference to a packed constant.
     pub fn of(packed: &PackedMemory) -> WeakPackedMemory {
-        WeakPackedMemory { memory: Arc::downgrade(&packed.memory), at: packed.at }
+        WeakPackedMemory { memory: Arc::downgrade(&packed.memory), address: packed.address }
     }
 
     /// Returns the packed constant if its allocation is still alive.
     pub fn get(this: &Option<WeakPackedMemory>) -> Option<PackedMemory> {
         let this = this.as_ref()?;
-        Some(PackedMemory { memory: this.memory.upgrade()?, at: this.at })
+        Some(PackedMemory { memory: this.memory.upgrade()?, address: this.address })
     }
 }
 
 /// Allocation aligned to at least a cache line.
 pub struct AlignedMemory {
     /// Start of the allocation.
-    pub at: *mut u8,
+    pub address: *mut u8,
     layout: Layout,
 }
 
@@ -167,14 +168,14 @@ impl AlignedMemory {
         AlignedMemory::aligned(bytes, CACHE_LINE)
     }
 
-    fn aligned(bytes: usize, to: usize) -> Result<AlignedMemory> {
-        let layout = Layout::from_size_align(bytes.max(1), to).map_err(|_| out_of_memory(bytes))?;
+    fn aligned(bytes: usize, alignment: usize) -> Result<AlignedMemory> {
+        let layout = Layout::from_size_align(bytes.max(1), alignment).map_err(|_| out_of_memory(bytes))?;
         // SAFETY: `bytes.max(1)` makes the size of the layout nonzero.
-        let at = unsafe { std::alloc::alloc(layout) };
-        if at.is_null() {
+        let address = unsafe { std::alloc::alloc(layout) };
+        if address.is_null() {
             return Err(out_of_memory(bytes));
         }
-        Ok(AlignedMemory { at, layout })
+        Ok(AlignedMemory { address, layout })
     }
 
     /// Allocates memory, in huge pages where the system supports them: with small pages, reading all weights in every
@@ -184,7 +185,7 @@ impl AlignedMemory {
             return AlignedMemory::new(bytes);
         }
         let memory = AlignedMemory::aligned(bytes, HUGE_PAGE)?;
-        pages::advise_huge_pages(memory.at, bytes);
+        pages::advise_huge_pages(memory.address, bytes);
         Ok(memory)
     }
 }
@@ -196,6 +197,6 @@ fn out_of_memory(bytes: usize) -> Error {
 impl Drop for AlignedMemory {
     fn drop(&mut self) {
         // SAFETY: `aligned` allocated the memory with this layout.
-        unsafe { std::alloc::dealloc(self.at, self.layout) };
+        unsafe { std::alloc::dealloc(self.address, self.layout) };
     }
 }

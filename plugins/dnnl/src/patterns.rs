@@ -64,8 +64,8 @@ const MAX_CONCAT_INPUTS: usize = 6;
 /// Returns the pattern that concatenates `count` tensors, each with its own scale. The scales are in a tuple, which is
 /// accessible only as part of a claimed composite.
 fn concat_pattern(count: usize) -> String {
-    let of = |part: &str| vec![part; count].join(", ");
-    format!("qnn.concatenate(({}), ({}), ({}), const, const)", of("*"), of("const"), of("const"))
+    let repeat = |text: &str| vec![text; count].join(", ");
+    format!("qnn.concatenate(({}), ({}), ({}), const, const)", repeat("*"), repeat("const"), repeat("const"))
 }
 
 /// Returns the pattern of a quantized operator whose requantization is spelled out in float arithmetic, in the form
@@ -96,15 +96,20 @@ pub fn table() -> String {
     let _ = writeln!(text, "qnn_concatenate: {}", concats.join("\n    | "));
     text.push_str("# Residuals, then biases and activations, then patterns without an anchor.\n");
     for (name, op) in ANCHORS {
-        let biased = biased(op);
+        let biased_pattern = with_bias(op);
         for (activation, pattern) in [("_relu", "nn.relu(c)"), ("", "c")] {
-            write_pattern(&mut text, &format!("{name}_bias_sum{activation}"), &format!("add({biased}, *)"), pattern);
+            write_pattern(
+                &mut text,
+                &format!("{name}_bias_sum{activation}"),
+                &format!("add({biased_pattern}, *)"),
+                pattern,
+            );
         }
     }
     for bias in [true, false] {
         for (activation, pattern) in ACTIVATIONS.iter().map(|(n, p)| (*n, *p)).chain(bias.then_some(("", "c"))) {
             for (name, op) in ANCHORS {
-                let anchor = if bias { biased(op) } else { format!("{op}(*, *)") };
+                let anchor = if bias { with_bias(op) } else { format!("{op}(*, *)") };
                 let name = [*name, if bias { "bias" } else { "" }, activation];
                 let name: Vec<&str> = name.into_iter().filter(|part| !part.is_empty()).collect();
                 write_pattern(&mut text, &name.join("_"), &anchor, pattern);
@@ -119,7 +124,7 @@ pub fn table() -> String {
     text
 }
 
-fn biased(op: &str) -> String {
+fn with_bias(op: &str) -> String {
     format!("nn.bias_add({op}(*, *), *) | add({op}(*, *), *)")
 }
 

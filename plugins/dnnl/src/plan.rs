@@ -86,18 +86,18 @@ impl Plan {
     }
 
     /// Returns the indices of the packed constants that steps read, ascending.
-    pub fn packed(&self) -> BTreeSet<usize> {
+    pub fn packed_constants(&self) -> BTreeSet<usize> {
         let touched = self.touched();
         let buffers = self.buffers.iter().zip(touched).filter(|(_, touched)| *touched);
-        let number = |place| if let Place::Packed(number) = place { Some(number) } else { None };
-        buffers.filter_map(|(buffer, _)| number(buffer.place)).collect()
+        let packed_index = |place| if let Place::Packed(packed_index) = place { Some(packed_index) } else { None };
+        buffers.filter_map(|(buffer, _)| packed_index(buffer.place)).collect()
     }
 
     /// Returns the indices of the constants that steps read in place, once per buffer.
-    pub fn in_place(&self) -> Vec<usize> {
+    pub fn constants_in_place(&self) -> Vec<usize> {
         let touched = self.touched();
         let buffers = self.buffers.iter().zip(touched).filter(|(_, touched)| *touched);
-        let constant = |place| if let Place::Constant(number) = place { Some(number) } else { None };
+        let constant = |place| if let Place::Constant(index) = place { Some(index) } else { None };
         buffers.filter_map(|(buffer, _)| constant(buffer.place)).collect()
     }
 }
@@ -108,27 +108,27 @@ const CACHE_LINE: usize = 64;
 /// Assigns an arena offset to each arena buffer and returns the arena size. From the first to the last step that uses
 /// it, a buffer occupies the smallest gap that is large enough (best fit), or else the end of the arena.
 pub fn place_in_arena(steps: &[Step], buffers: &mut [Buffer]) -> usize {
-    let mut last = vec![None; buffers.len()];
-    for (number, step) in steps.iter().enumerate() {
-        step.args.iter().for_each(|argument| last[argument.buffer.0 as usize] = Some(number));
+    let mut last_uses = vec![None; buffers.len()];
+    for (step_index, step) in steps.iter().enumerate() {
+        step.args.iter().for_each(|argument| last_uses[argument.buffer.0 as usize] = Some(step_index));
     }
     let mut allocated = vec![false; buffers.len()];
     let mut arena = Arena::default();
-    for (number, step) in steps.iter().enumerate() {
-        let own = || step.args.iter().map(|argument| argument.buffer.0 as usize);
-        for buffer in own() {
+    for (step_index, step) in steps.iter().enumerate() {
+        let step_buffers = || step.args.iter().map(|argument| argument.buffer.0 as usize);
+        for buffer in step_buffers() {
             if matches!(buffers[buffer].place, Place::Arena(_)) && !std::mem::replace(&mut allocated[buffer], true) {
                 buffers[buffer].place =
                     Place::Arena(arena.allocate(buffers[buffer].bytes.next_multiple_of(CACHE_LINE)));
             }
         }
-        for buffer in own() {
-            if let Place::Arena(at) = buffers[buffer].place
-                && last[buffer] == Some(number)
+        for buffer in step_buffers() {
+            if let Place::Arena(offset) = buffers[buffer].place
+                && last_uses[buffer] == Some(step_index)
             {
                 // Cleared so that a buffer that is two arguments of a step is freed only once.
-                last[buffer] = None;
-                arena.free(at, buffers[buffer].bytes.next_multiple_of(CACHE_LINE));
+                last_uses[buffer] = None;
+                arena.release(offset, buffers[buffer].bytes.next_multiple_of(CACHE_LINE));
             }
         }
     }
@@ -144,40 +144,40 @@ struct Arena {
 
 impl Arena {
     fn allocate(&mut self, bytes: usize) -> usize {
-        let best = self.gaps.iter().filter(|(_, size)| **size >= bytes).min_by_key(|(_, size)| **size);
-        if let Some((&at, &size)) = best {
-            self.gaps.remove(&at);
+        let best_gap = self.gaps.iter().filter(|(_, size)| **size >= bytes).min_by_key(|(_, size)| **size);
+        if let Some((&offset, &size)) = best_gap {
+            self.gaps.remove(&offset);
             if size > bytes {
-                self.gaps.insert(at + bytes, size - bytes);
+                self.gaps.insert(offset + bytes, size - bytes);
             }
-            return at;
+            return offset;
         }
         // Extends the gap at the end of the arena, if any.
-        let at = match self.gaps.last_key_value() {
-            Some((&at, &size)) if at + size == self.size => {
-                self.gaps.remove(&at);
-                at
+        let offset = match self.gaps.last_key_value() {
+            Some((&offset, &size)) if offset + size == self.size => {
+                self.gaps.remove(&offset);
+                offset
             }
             _ => self.size,
         };
-        self.size = at + bytes;
-        at
+        self.size = offset + bytes;
+        offset
     }
 
-    fn free(&mut self, mut at: usize, mut bytes: usize) {
+    fn release(&mut self, mut offset: usize, mut bytes: usize) {
         if bytes == 0 {
             return;
         }
-        if let Some((&before, &size)) = self.gaps.range(..at).next_back()
-            && before + size == at
+        if let Some((&previous, &size)) = self.gaps.range(..offset).next_back()
+            && previous + size == offset
         {
-            self.gaps.remove(&before);
-            (at, bytes) = (before, size + bytes);
+            self.gaps.remove(&previous);
+            (offset, bytes) = (previous, size + bytes);
         }
-        if let Some(size) = self.gaps.remove(&(at + bytes)) {
+        if let Some(size) = self.gaps.remove(&(offset + bytes)) {
             bytes += size;
         }
-        self.gaps.insert(at, bytes);
+        self.gaps.insert(offset, bytes);
     }
 }
 
@@ -190,10 +190,10 @@ mod tests {
         let mut arena = Arena::default();
         let [a, b, c] = [arena.allocate(128), arena.allocate(64), arena.allocate(256)];
         assert_eq!((a, b, c, arena.size), (0, 128, 192, 448));
-        arena.free(a, 128);
-        arena.free(b, 64);
+        arena.release(a, 128);
+        arena.release(b, 64);
         assert_eq!(arena.allocate(192), 0, "adjacent gaps are merged");
-        arena.free(c, 256);
+        arena.release(c, 256);
         assert_eq!((arena.allocate(512), arena.size), (192, 704), "the gap at the end grows");
     }
 }

@@ -16,12 +16,12 @@ impl RegionIr {
     pub fn lstm_cell(&mut self, gate: Val, activation: Val) -> Option<Val> {
         let (_, output) = self.function_of(gate, ffi::ELTWISE_LOGISTIC)?;
         let (_, cell) = self.function_of(activation, ffi::ELTWISE_TANH)?;
-        let (sums, output) = self.gate(output)?;
+        let (pre_activations, output) = self.gate(output)?;
         let gate_of = |value: Val, alg: i32| {
-            let (_, inner) = self.function_of(value, alg)?;
-            self.gate(inner).filter(|(own, _)| *own == sums).map(|(_, number)| number)
+            let (_, argument) = self.function_of(value, alg)?;
+            self.gate(argument).filter(|(source, _)| *source == pre_activations).map(|(_, index)| index)
         };
-        let fresh = |value: Val| {
+        let input_and_candidate = |value: Val| {
             let (a, b) = self.factors(value)?;
             [(a, b), (b, a)].into_iter().find_map(|(input, candidate)| {
                 Some((gate_of(input, ffi::ELTWISE_LOGISTIC)?, gate_of(candidate, ffi::ELTWISE_TANH)?))
@@ -29,12 +29,12 @@ impl RegionIr {
         };
         let (gates, state) = match self.summands(cell) {
             None => {
-                let (input, candidate) = fresh(cell)?;
+                let (input, candidate) = input_and_candidate(cell)?;
                 (Gates { input, forget: input, candidate, output }, None)
             }
-            Some((a, b)) => [(a, b), (b, a)].into_iter().find_map(|(kept, new)| {
-                let (input, candidate) = fresh(new)?;
-                let (a, b) = self.factors(kept)?;
+            Some((a, b)) => [(a, b), (b, a)].into_iter().find_map(|(retained, added)| {
+                let (input, candidate) = input_and_candidate(added)?;
+                let (a, b) = self.factors(retained)?;
                 [(a, b), (b, a)].into_iter().find_map(|(forget, state)| {
                     let forget = gate_of(forget, ffi::ELTWISE_LOGISTIC)?;
                     Some((Gates { input, forget, candidate, output }, Some(state)))
@@ -42,85 +42,86 @@ impl RegionIr {
             })?,
         };
         let shape = self.shape(cell).to_vec();
-        let mut inputs = vec![sums];
+        let mut inputs = vec![pre_activations];
         if let Some(state) = state {
             if self.shape(state) != shape {
                 return None;
             }
             inputs.push(self.cells.get(&state).copied().unwrap_or(state));
         }
-        let both = self.push(Kind::Cell(CellKind::Lstm(gates)), &inputs, vec![2, shape[0], shape[1]]);
-        let mut part = |begin: i64| {
+        let result = self.push(Kind::Cell(CellKind::Lstm(gates)), &inputs, vec![2, shape[0], shape[1]]);
+        let mut slice_at = |begin: i64| {
             let slice = Kind::Slice { begin: vec![begin, 0, 0], step: vec![1; 3] };
-            let one = self.push(slice, &[both], vec![1, shape[0], shape[1]]);
-            self.push(Kind::Reshape, &[one], shape.clone())
+            let slice_value = self.push(slice, &[result], vec![1, shape[0], shape[1]]);
+            self.push(Kind::Reshape, &[slice_value], shape.clone())
         };
-        let (hidden, state) = (part(0), part(1));
-        self.cells.insert(cell, state);
-        Some(hidden)
+        let (hidden_state, cell_state) = (slice_at(0), slice_at(1));
+        self.cells.insert(cell, cell_state);
+        Some(hidden_state)
     }
 
     /// Returns the matrix and the index of the quarter if `value` is a quarter of a matrix's columns.
     fn gate(&self, value: Val) -> Option<(Val, usize)> {
         let op = self.producer(value)?;
         let Kind::Slice { begin, step } = &op.kind else { return None };
-        let (whole, part) = (self.shape(op.inputs[0]), self.shape(value));
-        let quarter = whole.len() == 2 && whole[0] == part[0] && whole[1] == 4 * part[1];
-        if !quarter || begin[0] != 0 || begin[1] % part[1] != 0 || *step != [1, 1] {
+        let (matrix_shape, slice_shape) = (self.shape(op.inputs[0]), self.shape(value));
+        let quarter =
+            matrix_shape.len() == 2 && matrix_shape[0] == slice_shape[0] && matrix_shape[1] == 4 * slice_shape[1];
+        if !quarter || begin[0] != 0 || begin[1] % slice_shape[1] != 0 || *step != [1, 1] {
             return None;
         }
-        Some((op.inputs[0], (begin[1] / part[1]) as usize))
+        Some((op.inputs[0], (begin[1] / slice_shape[1]) as usize))
     }
 
     /// Recognizes `(1 - z) n` with `z = sigmoid(..)` and `n = tanh(..)`: the first step of a GRU, or the start of a
     /// later step.
-    pub fn gru_first(&mut self, rest: Val, candidate: Val) -> Option<Val> {
-        let (-1.0, 1.0, update) = self.linear(rest) else { return None };
-        let sums = self.activated(update, ffi::ELTWISE_LOGISTIC)?;
-        self.gru(sums, candidate, None)
+    pub fn gru_first(&mut self, complement: Val, candidate: Val) -> Option<Val> {
+        let (-1.0, 1.0, update) = self.linear(complement) else { return None };
+        let pre_activations = self.activated(update, ffi::ELTWISE_LOGISTIC)?;
+        self.gru(pre_activations, candidate, None)
     }
 
     /// Recognizes `(1 - z) n + z h`, where the first summand is already a cell.
-    pub fn gru_next(&mut self, first: Val, kept: Val) -> Option<Val> {
-        let op = self.producer(first)?;
+    pub fn gru_next(&mut self, first_summand: Val, second_summand: Val) -> Option<Val> {
+        let op = self.producer(first_summand)?;
         let Kind::Cell(CellKind::Gru(Gru { part, mut present })) = op.kind else { return None };
-        let (at, mut inputs) = (state_of(part)?, op.inputs.clone());
-        if present[at] {
+        let (state_index, mut inputs) = (state_of(part)?, op.inputs.clone());
+        if present[state_index] {
             return None;
         }
-        let sorted = |mut sums: Vec<Val>| {
-            sums.sort_unstable();
-            sums
+        let sorted = |mut summands: Vec<Val>| {
+            summands.sort_unstable();
+            summands
         };
-        let own = sorted(inputs[..usize::from(present[0]) + usize::from(present[1])].to_vec());
-        let shape = self.shape(first).to_vec();
-        let mut decompositions = self.gate_decompositions(kept).into_iter();
-        let (_, state) = decompositions.find(|(sums, state)| {
-            sorted(sums.iter().copied().flatten().collect()) == own && self.shape(*state) == shape
+        let own_summands = sorted(inputs[..usize::from(present[0]) + usize::from(present[1])].to_vec());
+        let shape = self.shape(first_summand).to_vec();
+        let mut decompositions = self.gate_decompositions(second_summand).into_iter();
+        let (_, state) = decompositions.find(|(pre_activations, state)| {
+            sorted(pre_activations.iter().copied().flatten().collect()) == own_summands && self.shape(*state) == shape
         })?;
-        present[at] = true;
+        present[state_index] = true;
         inputs.push(state);
         Some(self.push(Kind::Cell(CellKind::Gru(Gru { part, present })), &inputs, shape))
     }
 
     /// Recognizes `n + z (h - n)`, an equivalent form of a GRU step.
-    pub fn gru_from(&mut self, candidate: Val, scaled: Val) -> Option<Val> {
-        self.gate_decompositions(scaled).into_iter().find_map(|(sums, difference)| {
+    pub fn gru_from(&mut self, candidate: Val, gated: Val) -> Option<Val> {
+        self.gate_decompositions(gated).into_iter().find_map(|(pre_activations, difference)| {
             let op = self.producer(difference).filter(|op| op.kind == Kind::Binary(ffi::BINARY_SUB))?;
             let (state, from) = (op.inputs[0], op.inputs[1]);
             if from != candidate {
                 return None;
             }
-            self.gru(sums, candidate, Some(state))
+            self.gru(pre_activations, candidate, Some(state))
         })
     }
 
     /// Returns the decompositions of a value as `sigmoid(a + b) c`: the summands, and `c`.
     fn gate_decompositions(&mut self, value: Val) -> Vec<([Option<Val>; 2], Val)> {
         if let Some((a, b)) = self.factors(value) {
-            let both = [(a, b), (b, a)];
+            let orders = [(a, b), (b, a)];
             let decompose = |(gate, other)| Some((self.activated(gate, ffi::ELTWISE_LOGISTIC)?, other));
-            return both.into_iter().filter_map(decompose).collect();
+            return orders.into_iter().filter_map(decompose).collect();
         }
         match self.producer(value).map(|op| (&op.kind, &op.inputs[..])) {
             Some((Kind::Cell(CellKind::Gru(Gru { part: Part::Reset, .. })), &[sum, other])) => {
@@ -137,24 +138,24 @@ impl RegionIr {
     /// matrix product.
     pub fn gru_reset(&mut self, reset: Val, state: Val) -> Option<Val> {
         self.columns(reset)?;
-        let [first, second] = self.activated(reset, ffi::ELTWISE_LOGISTIC)?;
-        self.gru_cell(Part::Reset, &[first, second, Some(state)], self.shape(reset).to_vec())
+        let [left, right] = self.activated(reset, ffi::ELTWISE_LOGISTIC)?;
+        self.gru_cell(Part::Reset, &[left, right, Some(state)], self.shape(reset).to_vec())
     }
 
     /// Adds a GRU step with these summands of the update gate, this candidate and this state.
     fn gru(&mut self, update: [Option<Val>; 2], candidate: Val, state: Option<Val>) -> Option<Val> {
-        let [first, second] = update;
-        let whole = update.into_iter().flatten().find_map(|sum| self.columns(sum))?;
+        let [left, right] = update;
+        let matrix = update.into_iter().flatten().find_map(|sum| self.columns(sum))?;
         let shape = self.shape(candidate).to_vec();
-        let (_, inner) = self.function_of(candidate, ffi::ELTWISE_TANH)?;
-        if let Some((x, reset, h)) = self.reset_after_product(inner)
-            && self.columns(x).is_some_and(|own| own == whole)
+        let (_, argument) = self.function_of(candidate, ffi::ELTWISE_TANH)?;
+        if let Some((x, reset, h)) = self.reset_after_product(argument)
+            && self.columns(x).is_some_and(|source| source == matrix)
         {
-            let operands = [first, second, reset[0], reset[1], Some(x), Some(h), state];
+            let operands = [left, right, reset[0], reset[1], Some(x), Some(h), state];
             return self.gru_cell(Part::Whole, &operands, shape);
         }
         let [x, h] = self.activated(candidate, ffi::ELTWISE_TANH)?;
-        self.gru_cell(Part::Mix, &[first, second, x, h, state], shape)
+        self.gru_cell(Part::Mix, &[left, right, x, h, state], shape)
     }
 
     /// Decomposes `x + r h` into `x`, the summands of `r`, and `h`.
@@ -169,50 +170,55 @@ impl RegionIr {
     /// Returns the two summands in the operand of the function `alg` that defines `value`, or only the operand if it is
     /// not a sum. `value` may be a column slice of the function's result.
     fn activated(&mut self, value: Val, alg: i32) -> Option<[Option<Val>; 2]> {
-        let inner = match self.function_of(value, alg) {
-            Some((_, inner)) => inner,
+        let argument = match self.function_of(value, alg) {
+            Some((_, argument)) => argument,
             None => {
-                let whole = self.columns(value)?;
-                let (_, inner) = self.function_of(whole, alg)?;
-                self.same_columns(value, inner)?
+                let matrix = self.columns(value)?;
+                let (_, argument) = self.function_of(matrix, alg)?;
+                self.same_columns(value, argument)?
             }
         };
-        if let Some((a, b)) = self.summands(inner) {
+        if let Some((a, b)) = self.summands(argument) {
             return Some([Some(a), Some(b)]);
         }
-        if let Some(whole) = self.columns(inner)
-            && let Some((a, b)) = self.summands(whole)
+        if let Some(matrix) = self.columns(argument)
+            && let Some((a, b)) = self.summands(matrix)
             && self.shape(a) == self.shape(b)
         {
-            return Some([self.same_columns(inner, a), self.same_columns(inner, b)]);
+            return Some([self.same_columns(argument, a), self.same_columns(argument, b)]);
         }
-        Some([Some(inner), None])
+        Some([Some(argument), None])
     }
 
     /// Returns the matrix of which `value` is a column slice.
     fn columns(&self, value: Val) -> Option<Val> {
         let op = self.producer(value)?;
         let Kind::Slice { begin, step } = &op.kind else { return None };
-        let (whole, part) = (self.shape(op.inputs[0]), self.shape(value));
-        let last = part.len().checked_sub(1)?;
-        let some = last > 0 && whole[..last] == part[..last] && begin[..last].iter().all(|&b| b == 0);
-        (some && part[last] < whole[last] && step.iter().all(|&s| s == 1)).then(|| op.inputs[0])
+        let (matrix_shape, slice_shape) = (self.shape(op.inputs[0]), self.shape(value));
+        let last_axis = slice_shape.len().checked_sub(1)?;
+        let is_column_slice = last_axis > 0
+            && matrix_shape[..last_axis] == slice_shape[..last_axis]
+            && begin[..last_axis].iter().all(|&b| b == 0);
+        (is_column_slice && slice_shape[last_axis] < matrix_shape[last_axis] && step.iter().all(|&s| s == 1))
+            .then(|| op.inputs[0])
     }
 
     /// Applies the column slice that defines `value` to another matrix.
-    fn same_columns(&mut self, value: Val, of: Val) -> Option<Val> {
+    fn same_columns(&mut self, value: Val, matrix: Val) -> Option<Val> {
         let kind = self.producer(value)?.kind.clone();
         let shape = self.shape(value).to_vec();
-        Some(self.push(kind, &[of], shape))
+        Some(self.push(kind, &[matrix], shape))
     }
 
     /// Adds a cell if every operand has the result's shape or is a single row.
     fn gru_cell(&mut self, part: Part, operands: &[Option<Val>], shape: Vec<i64>) -> Option<Val> {
         let present: [bool; MAX_OPERANDS] =
-            std::array::from_fn(|number| operands.get(number).is_some_and(Option::is_some));
+            std::array::from_fn(|index| operands.get(index).is_some_and(Option::is_some));
         let inputs: Vec<Val> = operands.iter().copied().flatten().collect();
-        let row = |own: &[i64]| own.last() == shape.last() && own[..own.len() - 1].iter().all(|&d| d == 1);
-        let fits = |value: &Val| *self.shape(*value) == shape[..] || row(self.shape(*value));
+        let is_row = |operand_shape: &[i64]| {
+            operand_shape.last() == shape.last() && operand_shape[..operand_shape.len() - 1].iter().all(|&d| d == 1)
+        };
+        let fits = |value: &Val| *self.shape(*value) == shape[..] || is_row(self.shape(*value));
         if !inputs.iter().all(fits) {
             return None;
         }

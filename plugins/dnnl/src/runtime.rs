@@ -62,7 +62,7 @@ const STEP_BYTES: usize = 4 << 10;
 struct PreparedPlan {
     plan: Plan,
     /// Addresses of constants and packed constants, which are the same in every run; null for all other buffers.
-    fixed: Vec<*mut u8>,
+    fixed_addresses: Vec<*mut u8>,
     /// Owners of the memory that `fixed` points into.
     _packed: Vec<Arc<AlignedMemory>>,
     _constants: Vec<Constant>,
@@ -81,13 +81,13 @@ struct MemorySet {
     stream: Stream,
     memories: Vec<Memory>,
     /// Buffer index and byte offset of each memory object.
-    at: Vec<(u32, usize)>,
+    locations: Vec<(u32, usize)>,
     /// Arguments of each step, as a range of `args`.
     ranges: Vec<(usize, usize)>,
     args: Vec<ExecArg>,
     /// Buffer addresses in the previous run.
     bases: Vec<*mut u8>,
-    next: Vec<*mut u8>,
+    next_bases: Vec<*mut u8>,
 }
 
 // SAFETY: `take_memory_set` hands a set to one run at a time, and only that run dereferences its pointers.
@@ -138,54 +138,55 @@ impl LoadedRegion {
     /// Returns the plan for these input dimensions and its number, creating the plan if necessary.
     fn plan(&self, shapes: &[Vec<i64>]) -> Result<(u64, Arc<PreparedPlan>)> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&number) = state.by_dims.get(shapes)
-            && let Some(prepared) = self.find(number)
+        if let Some(&id) = state.by_dims.get(shapes)
+            && let Some(prepared) = self.find(id)
         {
-            return Ok((number, prepared));
+            return Ok((id, prepared));
         }
-        let dynamic = self.graph.inputs.iter().any(|input| input.ty.shape().is_none());
-        let fits = |(input, dims): (&Input, &Vec<i64>)| {
-            let own = input.ty.shape();
-            own.is_some_and(|own| own.iter().map(|&d| d as i64).eq(dims.iter().copied()))
+        let has_dynamic_shape = self.graph.inputs.iter().any(|input| input.ty.shape().is_none());
+        let has_input_shape = |(input, dims): (&Input, &Vec<i64>)| {
+            let input_shape = input.ty.shape();
+            input_shape.is_some_and(|input_shape| input_shape.iter().map(|&d| d as i64).eq(dims.iter().copied()))
         };
-        let fit = self.graph.inputs.len() == shapes.len() && self.graph.inputs.iter().zip(shapes).all(fits);
-        let plan = match state.pending.take_if(|_| fit) {
+        let is_match =
+            self.graph.inputs.len() == shapes.len() && self.graph.inputs.iter().zip(shapes).all(has_input_shape);
+        let plan = match state.pending.take_if(|_| is_match) {
             Some(plan) => plan,
             None => {
                 let constants: Option<Vec<Constant>> = state.constants.iter().cloned().collect();
-                let Some(constants) = constants.filter(|_| dynamic) else {
-                    let wanted: Vec<String> = self.graph.inputs.iter().map(|input| input.ty.to_string()).collect();
-                    let wanted = wanted.join(", ");
-                    return Err(Error::new(format!("expected inputs {wanted}, found dimensions {shapes:?}")));
+                let Some(constants) = constants.filter(|_| has_dynamic_shape) else {
+                    let expected: Vec<String> = self.graph.inputs.iter().map(|input| input.ty.to_string()).collect();
+                    let expected = expected.join(", ");
+                    return Err(Error::new(format!("expected inputs {expected}, found dimensions {shapes:?}")));
                 };
                 self.compile(&mut state.packs, &constants, shapes)?
             }
         };
-        if !dynamic {
+        if !has_dynamic_shape {
             state.drop_unused(&plan);
         }
-        let (packed, bytes) = self.pack(&mut state, &plan, dynamic)?;
+        let (packed, bytes) = self.pack(&mut state, &plan, has_dynamic_shape)?;
         let prepared = Arc::new(PreparedPlan::new(plan, &state.constants, &packed, bytes)?);
-        if !dynamic {
+        if !has_dynamic_shape {
             // The plan owns the constants that it reads in place.
             state.constants.fill(None);
         }
-        let number = state.next;
+        let id = state.next;
         state.next += 1;
-        self.plans.write().unwrap_or_else(PoisonError::into_inner).insert(number, prepared.clone());
-        state.by_dims.insert(shapes.to_vec(), number);
-        Ok((number, prepared))
+        self.plans.write().unwrap_or_else(PoisonError::into_inner).insert(id, prepared.clone());
+        state.by_dims.insert(shapes.to_vec(), id);
+        Ok((id, prepared))
     }
 
-    fn find(&self, number: u64) -> Option<Arc<PreparedPlan>> {
-        self.plans.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    fn find(&self, id: u64) -> Option<Arc<PreparedPlan>> {
+        self.plans.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
     /// Releases a plan: its generated code, and the packed weights that no other plan reads.
-    fn release(&self, number: u64) {
+    fn release(&self, id: u64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.by_dims.retain(|_, own| *own != number);
-        if self.plans.write().unwrap_or_else(PoisonError::into_inner).remove(&number).is_some() {
+        state.by_dims.retain(|_, plan_id| *plan_id != id);
+        if self.plans.write().unwrap_or_else(PoisonError::into_inner).remove(&id).is_some() {
             state.released += 1;
             if state.released.is_multiple_of(RELEASES_PER_CACHE_FLUSH) {
                 self.library.empty_cache();
@@ -229,34 +230,35 @@ impl LoadedRegion {
     fn pack(&self, state: &mut State, plan: &Plan, dynamic: bool) -> Result<(Vec<Option<PackedMemory>>, usize)> {
         state.packed.resize_with(state.packs.packs.len(), || None);
         let mut packed: Vec<Option<PackedMemory>> = vec![None; state.packed.len()];
-        let mut new = Vec::new();
-        for number in plan.packed() {
-            packed[number] = WeakPackedMemory::get(&state.packed[number]);
-            if packed[number].is_none() {
-                new.push(number);
+        let mut new_packs = Vec::new();
+        for index in plan.packed_constants() {
+            packed[index] = WeakPackedMemory::get(&state.packed[index]);
+            if packed[index].is_none() {
+                new_packs.push(index);
             }
         }
         let mut uses = vec![0usize; state.constants.len()];
-        new.iter().for_each(|&number| uses[state.packs.packs[number].constant] += 1);
-        plan.in_place().into_iter().for_each(|number| uses[number] += 1);
-        let size = |number: usize| state.packs.packs[number].to.bytes().next_multiple_of(CACHE_LINE);
-        let total = new.iter().map(|&number| size(number)).sum();
-        let (memory, mut next, mut bytes) = (Arc::new(AlignedMemory::in_huge_pages(total)?), 0, 0);
-        for number in new {
-            let pack = &state.packs.packs[number];
+        new_packs.iter().for_each(|&index| uses[state.packs.packs[index].constant] += 1);
+        plan.constants_in_place().into_iter().for_each(|index| uses[index] += 1);
+        let size = |index: usize| state.packs.packs[index].to.bytes().next_multiple_of(CACHE_LINE);
+        let total_bytes = new_packs.iter().map(|&index| size(index)).sum();
+        let (memory, mut next_offset, mut bytes) = (Arc::new(AlignedMemory::in_huge_pages(total_bytes)?), 0, 0);
+        for index in new_packs {
+            let pack = &state.packs.packs[index];
             let constant = state.constants[pack.constant].as_ref();
             let constant =
                 constant.ok_or_else(|| Error::new(format!("constant {} has already been released", pack.constant)))?;
-            let at = memory.at.wrapping_add(next);
-            next += size(number);
-            // SAFETY: `at` is aligned to a cache line, and the allocation above reserves `size(number)` bytes there.
-            unsafe { pack.write(self.library, constant, at) }?;
-            if state.packs.packs.iter().position(|other| other.constant == pack.constant) != Some(number) {
-                bytes += size(number);
+            let address = memory.address.wrapping_add(next_offset);
+            next_offset += size(index);
+            // SAFETY: `address` is aligned to a cache line, and the allocation above reserves `size(number)` bytes
+            // there.
+            unsafe { pack.write(self.library, constant, address) }?;
+            if state.packs.packs.iter().position(|candidate| candidate.constant == pack.constant) != Some(index) {
+                bytes += size(index);
             }
-            let entry = PackedMemory { memory: memory.clone(), at };
-            state.packed[number] = Some(WeakPackedMemory::of(&entry));
-            packed[number] = Some(entry);
+            let entry = PackedMemory { memory: memory.clone(), address };
+            state.packed[index] = Some(WeakPackedMemory::of(&entry));
+            packed[index] = Some(entry);
             uses[pack.constant] -= 1;
             if !dynamic && uses[pack.constant] == 0 {
                 state.constants[pack.constant] = None;
@@ -269,10 +271,10 @@ impl LoadedRegion {
 impl State {
     /// Drops the constants that a plan neither packs nor reads, such as those folded into an attribute.
     fn drop_unused(&mut self, plan: &Plan) {
-        let mut used = vec![false; self.constants.len()];
-        self.packs.packs.iter().for_each(|pack| used[pack.constant] = true);
-        plan.in_place().into_iter().for_each(|number| used[number] = true);
-        for (constant, _) in self.constants.iter_mut().zip(used).filter(|(_, used)| !used) {
+        let mut is_used = vec![false; self.constants.len()];
+        self.packs.packs.iter().for_each(|pack| is_used[pack.constant] = true);
+        plan.constants_in_place().into_iter().for_each(|index| is_used[index] = true);
+        for (constant, _) in self.constants.iter_mut().zip(is_used).filter(|(_, is_used)| !is_used) {
             *constant = None;
         }
     }
@@ -290,95 +292,97 @@ impl PreparedPlan {
         let mut fixed = vec![std::ptr::null_mut(); plan.buffers.len()];
         let (mut held_packed, mut held_constants) = (Vec::new(), Vec::new());
         let buffers = plan.buffers.iter().zip(&mut fixed).zip(plan.touched());
-        for ((buffer, at), _) in buffers.filter(|(_, touched)| *touched) {
+        for ((buffer, address), _) in buffers.filter(|(_, touched)| *touched) {
             match buffer.place {
-                Place::Constant(number) => {
-                    let constant = constants[number].as_ref();
+                Place::Constant(index) => {
+                    let constant = constants[index].as_ref();
                     let constant =
-                        constant.ok_or_else(|| Error::new(format!("constant {number} has already been released")))?;
+                        constant.ok_or_else(|| Error::new(format!("constant {index} has already been released")))?;
                     if constant.bytes().len() < buffer.bytes {
                         let (expected, found) = (buffer.bytes, constant.bytes().len());
-                        let problem = format!("constant {number}: expected at least {expected} bytes, found {found}");
+                        let problem = format!("constant {index}: expected at least {expected} bytes, found {found}");
                         return Err(Error::new(problem));
                     }
                     if buffer.bytes <= MAX_COPIED_BYTES {
                         let copy = AlignedMemory::new(buffer.bytes)?;
                         // SAFETY: the check above ensures `buffer.bytes` bytes in the constant, and the copy has that
                         // size.
-                        unsafe { copy.at.copy_from_nonoverlapping(constant.bytes().as_ptr(), buffer.bytes) };
-                        *at = copy.at;
+                        unsafe { copy.address.copy_from_nonoverlapping(constant.bytes().as_ptr(), buffer.bytes) };
+                        *address = copy.address;
                         held_packed.push(Arc::new(copy));
                         continue;
                     }
-                    *at = constant.bytes().as_ptr().cast_mut();
+                    *address = constant.bytes().as_ptr().cast_mut();
                     held_constants.push(constant.clone());
                 }
-                Place::Packed(number) => {
-                    let packed = packed[number].as_ref();
+                Place::Packed(index) => {
+                    let packed = packed[index].as_ref();
                     let packed = packed
-                        .ok_or_else(|| Error::new(format!("packed constant {number} has already been released")))?;
-                    *at = packed.at;
+                        .ok_or_else(|| Error::new(format!("packed constant {index} has already been released")))?;
+                    *address = packed.address;
                     held_packed.push(packed.memory.clone());
                 }
                 Place::Input(_) | Place::Output(_) | Place::Arena(_) => {}
             }
         }
         let idle = Mutex::new(Vec::new());
-        Ok(PreparedPlan { plan, fixed, _packed: held_packed, _constants: held_constants, bytes, idle })
+        Ok(PreparedPlan { plan, fixed_addresses: fixed, _packed: held_packed, _constants: held_constants, bytes, idle })
     }
 
     fn take_memory_set(&self, library: &'static OneDnn) -> Result<MemorySet> {
         if let Some(set) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Ok(set);
         }
-        let (mut memories, mut at, mut ranges, mut args) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut memories, mut locations, mut ranges, mut args) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for step in &self.plan.steps {
-            let first = args.len();
+            let first_arg = args.len();
             for argument in &step.args {
                 let memory = Memory::new(library, &argument.desc)?;
                 args.push(memory.arg(argument.arg));
                 memories.push(memory);
-                at.push((argument.buffer.0, argument.offset));
+                locations.push((argument.buffer.0, argument.offset));
             }
-            ranges.push((first, args.len()));
+            ranges.push((first_arg, args.len()));
         }
         let bases = vec![std::ptr::null_mut(); self.plan.buffers.len()];
-        let next = bases.clone();
-        Ok(MemorySet { stream: Stream::new(library)?, memories, at, ranges, args, bases, next })
+        let next_bases = bases.clone();
+        Ok(MemorySet { stream: Stream::new(library)?, memories, locations, ranges, args, bases, next_bases })
     }
 
     /// Sets the address of every tensor for this run.
     fn bind(&self, set: &mut MemorySet, call: &mut Call<'_, '_>) -> Result<()> {
         let workspace = call.workspace.as_mut_ptr();
-        for ((buffer, fixed), next) in self.plan.buffers.iter().zip(&self.fixed).zip(&mut set.next) {
-            *next = match buffer.place {
+        for ((buffer, address), next_base) in
+            self.plan.buffers.iter().zip(&self.fixed_addresses).zip(&mut set.next_bases)
+        {
+            *next_base = match buffer.place {
                 Place::Input(i) => call.inputs[i].raw().data.wrapping_add(call.inputs[i].raw().byte_offset as usize),
                 Place::Output(k) => {
                     let raw = call.outputs[k].raw();
                     raw.data.wrapping_add(raw.byte_offset as usize)
                 }
-                Place::Constant(_) | Place::Packed(_) => *fixed,
-                Place::Arena(at) => workspace.wrapping_add(at),
+                Place::Constant(_) | Place::Packed(_) => *address,
+                Place::Arena(offset) => workspace.wrapping_add(offset),
             };
         }
-        for (memory, &(buffer, offset)) in set.memories.iter_mut().zip(&set.at) {
-            let base = set.next[buffer as usize];
+        for (memory, &(buffer, offset)) in set.memories.iter_mut().zip(&set.locations) {
+            let base = set.next_bases[buffer as usize];
             if base != set.bases[buffer as usize] {
                 memory.set(base.wrapping_add(offset))?;
             }
         }
-        std::mem::swap(&mut set.bases, &mut set.next);
+        std::mem::swap(&mut set.bases, &mut set.next_bases);
         Ok(())
     }
 
     fn execute(&self, library: &OneDnn, set: &MemorySet) -> Result<()> {
-        for (number, step) in self.plan.steps.iter().enumerate() {
-            let (from, to) = set.ranges[number];
+        for (step_index, step) in self.plan.steps.iter().enumerate() {
+            let (start, end) = set.ranges[step_index];
             let args = Arguments { args: &step.args, bases: &set.bases };
             match &step.operation {
                 // SAFETY: `take_memory_set` gave each memory object its argument's layout, and `bind` its address in a
                 // buffer of the planned size: a host tensor of checked dimensions, the arena, or a constant.
-                Operation::Code(primitive) => unsafe { primitive.execute(&set.stream, &set.args[from..to]) }
+                Operation::Code(primitive) => unsafe { primitive.execute(&set.stream, &set.args[start..end]) }
                     .map_err(|failure| failure.in_step(&step.label))?,
                 // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering checked for AVX-512.
                 Operation::Winograd(convolution) => unsafe { convolution.run(library, args) },
@@ -400,12 +404,12 @@ impl PreparedPlan {
                 // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering gave the result its own
                 // buffer.
                 Operation::IntAvgPool(pool) => unsafe { pool.run(library, args) },
-                Operation::NoNan(number, count) => {
-                    let from = args.address(&step.args[0]).cast::<f32>();
+                Operation::NoNan(replacement, count) => {
+                    let start = args.address(&step.args[0]).cast::<f32>();
                     // SAFETY: `bind` set the address to a buffer that holds the packed tensor of `count` elements, and
                     // steps run one after another.
-                    let elements = unsafe { std::slice::from_raw_parts_mut(from, *count) };
-                    elements.iter_mut().for_each(|x| *x = if x.is_nan() { *number } else { *x });
+                    let elements = unsafe { std::slice::from_raw_parts_mut(start, *count) };
+                    elements.iter_mut().for_each(|x| *x = if x.is_nan() { *replacement } else { *x });
                 }
                 Operation::Fill(byte) => {
                     let buffer = step.args[0].buffer.0 as usize;
@@ -422,10 +426,10 @@ impl PreparedPlan {
 impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         let shapes: Vec<Vec<i64>> = inputs.iter().map(|dims| dims.iter().map(|&d| d as i64).collect()).collect();
-        let (number, prepared) = self.plan(&shapes)?;
+        let (id, prepared) = self.plan(&shapes)?;
         let plan = &prepared.plan;
         let attrs = vec![Attr::new("bytes", prepared.bytes as i64)].into();
-        Ok(Prepared { plan: number, attrs, ..Prepared::exact(&plan.outputs).with_workspace(plan.workspace) })
+        Ok(Prepared { plan: id, attrs, ..Prepared::exact(&plan.outputs).with_workspace(plan.workspace) })
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -433,23 +437,24 @@ impl Executable for LoadedRegion {
             return Ok(None);
         }
         let data: serde_json::Value = serde_json::from_slice(data).unwrap_or_default();
-        let number = data["plan"].as_u64();
-        self.release(number.ok_or_else(|| Error::new(format!("plan.release: expected a plan number, found {data}")))?);
+        let id = data["plan"].as_u64();
+        self.release(id.ok_or_else(|| Error::new(format!("plan.release: expected a plan number, found {data}")))?);
         Ok(Some(Vec::new()))
     }
 
     fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
         let prepared = self.find(call.plan);
         let prepared = prepared.ok_or_else(|| Error::new("the plan was never prepared, or has been released"))?;
-        let outputs = call.outputs.iter().zip(&prepared.plan.outputs).all(|(given, wanted)| given.shape() == wanted);
+        let outputs =
+            call.outputs.iter().zip(&prepared.plan.outputs).all(|(output, expected)| output.shape() == expected);
         if call.workspace.len() < prepared.plan.workspace || call.inputs.len() != self.graph.inputs.len() || !outputs {
             return Err(Error::new("the call does not match the prepared plan"));
         }
         self.library.set_threads(self.services.num_threads());
         let mut set = prepared.take_memory_set(self.library)?;
         prepared.bind(&mut set, &mut call)?;
-        let done = prepared.execute(self.library, &set);
+        let result = prepared.execute(self.library, &set);
         prepared.idle.lock().unwrap_or_else(PoisonError::into_inner).push(set);
-        done
+        result
     }
 }

@@ -8,41 +8,41 @@ pub fn channels_last(rank: usize) -> Vec<usize> {
     std::iter::once(0).chain(2..rank).chain(std::iter::once(1)).take(rank).collect()
 }
 
-/// Maps the shape `operand`, which broadcasts to `from`, to a shape that broadcasts to `to`, a reshape of `from`.
-/// Returns `None` if a dimension of the reshape would be partially broadcast.
-pub fn regroup(operand: &[i64], from: &[i64], to: &[i64]) -> Option<Vec<i64>> {
-    let lead = from.len().checked_sub(operand.len())?;
-    let own = |d: usize| if d < lead { 1 } else { operand[d - lead] };
-    let mut result = Vec::with_capacity(to.len());
+/// Maps the shape `operand`, which broadcasts to `source`, to a shape that broadcasts to `target`, a reshape of
+/// `source`. Returns `None` if a dimension of the reshape would be partially broadcast.
+pub fn regroup(operand: &[i64], source: &[i64], target: &[i64]) -> Option<Vec<i64>> {
+    let leading_dims = source.len().checked_sub(operand.len())?;
+    let operand_dim = |d: usize| if d < leading_dims { 1 } else { operand[d - leading_dims] };
+    let mut result = Vec::with_capacity(target.len());
     let (mut i, mut j) = (0, 0);
-    while i < from.len() || j < to.len() {
+    while i < source.len() || j < target.len() {
         // Finds the shortest runs of dimensions on both sides with equal numbers of elements.
         let (first_i, first_j) = (i, j);
         let (mut a, mut b) = (1, 1);
-        if i < from.len() && j < to.len() {
-            (a, b) = (from[i], to[j]);
+        if i < source.len() && j < target.len() {
+            (a, b) = (source[i], target[j]);
             (i, j) = (i + 1, j + 1);
         }
         loop {
             if a == b && a != 0 && !(first_i == i && first_j == j) {
                 break;
             }
-            if a < b && i < from.len() {
-                a *= from[i];
+            if a < b && i < source.len() {
+                a *= source[i];
                 i += 1;
-            } else if j < to.len() && b <= a {
-                b *= to[j];
+            } else if j < target.len() && b <= a {
+                b *= target[j];
                 j += 1;
-            } else if i < from.len() {
-                a *= from[i];
+            } else if i < source.len() {
+                a *= source[i];
                 i += 1;
             } else {
                 return None;
             }
         }
-        if (first_i..i).all(|d| own(d) == from[d]) {
-            result.extend_from_slice(&to[first_j..j]);
-        } else if (first_i..i).all(|d| own(d) == 1) {
+        if (first_i..i).all(|d| operand_dim(d) == source[d]) {
+            result.extend_from_slice(&target[first_j..j]);
+        } else if (first_i..i).all(|d| operand_dim(d) == 1) {
             result.extend(std::iter::repeat_n(1, j - first_j));
         } else {
             return None;

@@ -44,7 +44,7 @@ impl RegionIr {
     }
 
     /// Decomposes a value into `factor x`.
-    fn scaled(&self, value: Val) -> (f32, Val) {
+    fn factor_and_value(&self, value: Val) -> (f32, Val) {
         match self.linear(value) {
             (factor, 0.0, x) => (factor, x),
             _ => (1.0, value),
@@ -67,21 +67,21 @@ impl RegionIr {
     pub fn eltwise(&mut self, function: EltwiseParams, x: Val) -> Val {
         let shape = self.shape(x).to_vec();
         if function.alg == ffi::ELTWISE_LINEAR {
-            let (alpha, beta, inner) = self.linear(x);
+            let (alpha, beta, operand) = self.linear(x);
             let alpha_both = function.alpha * alpha;
             let beta_both = function.alpha * beta + function.beta;
             // Treats a factor within rounding of 1 as 1: two factors that were meant to cancel may leave 0.99999994.
             if (alpha_both - 1.0).abs() < 1e-6 && beta_both == 0.0 {
-                return inner;
+                return operand;
             }
-            let both = EltwiseParams::new(ffi::ELTWISE_LINEAR, alpha_both, beta_both);
-            return self.push(Kind::Eltwise(both), &[inner], shape);
+            let composed = EltwiseParams::new(ffi::ELTWISE_LINEAR, alpha_both, beta_both);
+            return self.push(Kind::Eltwise(composed), &[operand], shape);
         }
         if function.alg == ffi::ELTWISE_CLIP && approx_eq(function.beta, 1.0) && function.alpha == 0.0 {
-            let (alpha, beta, inner) = self.linear(x);
-            if inner != x {
+            let (alpha, beta, operand) = self.linear(x);
+            if operand != x {
                 let hard = EltwiseParams::new(ffi::ELTWISE_HARDSIGMOID, alpha, beta);
-                return self.push(Kind::Eltwise(hard), &[inner], shape);
+                return self.push(Kind::Eltwise(hard), &[operand], shape);
             }
         }
         self.push(Kind::Eltwise(function), &[x], shape)
@@ -89,17 +89,17 @@ impl RegionIr {
 
     /// Adds a reshape.
     pub fn reshape(&mut self, x: Val, shape: Vec<i64>) -> Val {
-        let mut from = x;
-        while let Some(op) = self.producer(from).filter(|op| op.kind == Kind::Reshape) {
-            from = op.inputs[0];
+        let mut source = x;
+        while let Some(op) = self.producer(source).filter(|op| op.kind == Kind::Reshape) {
+            source = op.inputs[0];
         }
-        if self.shape(from) == shape {
-            return from;
+        if self.shape(source) == shape {
+            return source;
         }
-        if let Some(interleaved) = self.channel_shuffle(from, &shape) {
+        if let Some(interleaved) = self.channel_shuffle(source, &shape) {
             return interleaved;
         }
-        self.push(Kind::Reshape, &[from], shape)
+        self.push(Kind::Reshape, &[source], shape)
     }
 
     /// Recognizes a channel shuffle: a concatenation reshaped to (parts, channels), transposed and merged into one
@@ -108,35 +108,36 @@ impl RegionIr {
         let op = self.producer(transposed)?;
         let Kind::Transpose(axes) = &op.kind else { return None };
         let grouped = op.inputs[0];
-        let axis = axes.iter().enumerate().position(|(i, &from)| i != from)?;
-        let mut swapped: Vec<usize> = (0..axes.len()).collect();
-        swapped.swap(axis, *axes.get(axis)?);
-        if *axes != swapped || axes[axis] != axis + 1 {
+        let axis = axes.iter().enumerate().position(|(i, &axis)| i != axis)?;
+        let mut swapped_axes: Vec<usize> = (0..axes.len()).collect();
+        swapped_axes.swap(axis, *axes.get(axis)?);
+        if *axes != swapped_axes || axes[axis] != axis + 1 {
             return None;
         }
-        let wide = self.producer(grouped).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
-        let op = self.producer(wide).filter(|op| op.kind == Kind::Concat { axis })?;
-        let (parts, groups) = (op.inputs.clone(), self.shape(grouped)[axis]);
-        let mut whole = self.shape(grouped).to_vec();
-        let channels = whole.remove(axis + 1);
-        whole[axis] *= channels;
-        let even = parts.len() as i64 == groups && parts.iter().all(|&part| self.shape(part)[axis] == channels);
-        if !even || whole != shape || self.shape(wide) != shape {
+        let concatenated = self.producer(grouped).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
+        let op = self.producer(concatenated).filter(|op| op.kind == Kind::Concat { axis })?;
+        let (operands, groups) = (op.inputs.clone(), self.shape(grouped)[axis]);
+        let mut merged_shape = self.shape(grouped).to_vec();
+        let channels = merged_shape.remove(axis + 1);
+        merged_shape[axis] *= channels;
+        let has_equal_parts =
+            operands.len() as i64 == groups && operands.iter().all(|&operand| self.shape(operand)[axis] == channels);
+        if !has_equal_parts || merged_shape != shape || self.shape(concatenated) != shape {
             return None;
         }
-        Some(self.interleave(&parts, axis))
+        Some(self.interleave(&operands, axis))
     }
 
     /// Interleaves tensors of equal shape along an axis.
-    fn interleave(&mut self, parts: &[Val], axis: usize) -> Val {
-        let mut shape = self.shape(parts[0]).to_vec();
-        let mut whole = shape.clone();
-        whole[axis] *= parts.len() as i64;
+    fn interleave(&mut self, operands: &[Val], axis: usize) -> Val {
+        let mut shape = self.shape(operands[0]).to_vec();
+        let mut interleaved_shape = shape.clone();
+        interleaved_shape[axis] *= operands.len() as i64;
         shape.insert(axis + 1, 1);
-        let parts: Vec<Val> = parts.iter().map(|&part| self.reshape(part, shape.clone())).collect();
-        shape[axis + 1] = parts.len() as i64;
-        let interleaved = self.push(Kind::Concat { axis: axis + 1 }, &parts, shape);
-        self.push(Kind::Reshape, &[interleaved], whole)
+        let operands: Vec<Val> = operands.iter().map(|&operand| self.reshape(operand, shape.clone())).collect();
+        shape[axis + 1] = operands.len() as i64;
+        let interleaved = self.push(Kind::Concat { axis: axis + 1 }, &operands, shape);
+        self.push(Kind::Reshape, &[interleaved], interleaved_shape)
     }
 
     /// Adds a slice: from `begin`, every `step`th element.
@@ -153,26 +154,31 @@ impl RegionIr {
         let op = self.producer(interleaved)?;
         let Kind::Concat { axis } = op.kind else { return None };
         let axis = axis.checked_sub(1)?;
-        let (parts, groups) = (op.inputs.clone(), op.inputs.len() as i64);
-        let mut own = self.shape(x).to_vec();
-        let is_interleaving = self.shape(interleaved).len() == own.len() + 1
-            && parts.iter().all(|&part| self.shape(part)[axis + 1] == 1)
-            && self.shape(interleaved)[axis] * groups == own[axis];
+        let (operands, groups) = (op.inputs.clone(), op.inputs.len() as i64);
+        let mut operand_shape = self.shape(x).to_vec();
+        let is_interleaving = self.shape(interleaved).len() == operand_shape.len() + 1
+            && operands.iter().all(|&operand| self.shape(operand)[axis + 1] == 1)
+            && self.shape(interleaved)[axis] * groups == operand_shape[axis];
         let whole_turns = begin[axis] % groups == 0 && shape[axis] % groups == 0 && step.iter().all(|&s| s == 1);
-        let along = (0..own.len()).all(|d| d == axis || (begin[d] == 0 && shape[d] == own[d]));
-        if !(is_interleaving && whole_turns && along) {
+        let is_full_otherwise =
+            (0..operand_shape.len()).all(|d| d == axis || (begin[d] == 0 && shape[d] == operand_shape[d]));
+        if !(is_interleaving && whole_turns && is_full_otherwise) {
             return None;
         }
-        let mut from = begin.to_vec();
-        from[axis] = begin[axis] / groups;
-        own[axis] /= groups;
-        let mut some = own.clone();
-        some[axis] = shape[axis] / groups;
-        let slices: Vec<Val> = parts
+        let mut begin_of_slices = begin.to_vec();
+        begin_of_slices[axis] = begin[axis] / groups;
+        operand_shape[axis] /= groups;
+        let mut slice_shape = operand_shape.clone();
+        slice_shape[axis] = shape[axis] / groups;
+        let slices: Vec<Val> = operands
             .iter()
-            .map(|&part| {
-                let part = self.reshape(part, own.clone());
-                self.push(Kind::Slice { begin: from.clone(), step: step.to_vec() }, &[part], some.clone())
+            .map(|&operand| {
+                let operand = self.reshape(operand, operand_shape.clone());
+                self.push(
+                    Kind::Slice { begin: begin_of_slices.clone(), step: step.to_vec() },
+                    &[operand],
+                    slice_shape.clone(),
+                )
             })
             .collect();
         Some(self.interleave(&slices, axis))
@@ -181,14 +187,14 @@ impl RegionIr {
     /// Adds a matrix product. Constant factors of its operands are applied to the result, where they cost nothing, and
     /// batch dimensions that a reshape merged are separated again, so that attention heads are read in place.
     pub fn matmul(&mut self, transpose_a: bool, transpose_b: bool, [a, b]: [Val; 2], shape: Vec<i64>) -> Val {
-        let ((first, a), (second, b)) = (self.factor_out_scalar(a), self.factor_out_scalar(b));
-        let factor = first * second;
+        let ((first_factor, a), (second_factor, b)) = (self.factor_out_scalar(a), self.factor_out_scalar(b));
+        let factor = first_factor * second_factor;
         let kind = Kind::MatMul { transpose_a, transpose_b };
         let result = match (self.unmerged_batches(a), self.unmerged_batches(b)) {
             (Some(x), Some(y)) if self.shape(x)[..2] == self.shape(y)[..2] => {
-                let mut own = self.shape(x)[..2].to_vec();
-                own.extend_from_slice(&shape[1..]);
-                let product = self.push(kind, &[x, y], own);
+                let mut product_shape = self.shape(x)[..2].to_vec();
+                product_shape.extend_from_slice(&shape[1..]);
+                let product = self.push(kind, &[x, y], product_shape);
                 self.reshape(product, shape)
             }
             _ => self.push(kind, &[a, b], shape),
@@ -203,7 +209,7 @@ impl RegionIr {
             views.push((op.kind.clone(), self.shape(at).to_vec()));
             at = op.inputs[0];
         }
-        let (factor, mut core) = self.scaled(at);
+        let (factor, mut core) = self.factor_and_value(at);
         if factor == 1.0 {
             return (1.0, value);
         }
@@ -218,10 +224,13 @@ impl RegionIr {
 
     /// Returns the operand of the reshape that merged two batch dimensions into the single batch dimension of `value`.
     fn unmerged_batches(&self, value: Val) -> Option<Val> {
-        let before = self.producer(value).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
-        let (from, to) = (self.shape(before), self.shape(value));
-        let same = from.len() == 4 && to.len() == 3 && from[0] * from[1] == to[0] && from[2..] == to[1..];
-        same.then_some(before)
+        let unmerged = self.producer(value).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
+        let (unmerged_shape, merged_shape) = (self.shape(unmerged), self.shape(value));
+        let is_batch_merge = unmerged_shape.len() == 4
+            && merged_shape.len() == 3
+            && unmerged_shape[0] * unmerged_shape[1] == merged_shape[0]
+            && unmerged_shape[2..] == merged_shape[1..];
+        is_batch_merge.then_some(unmerged)
     }
 
     /// Adds `factor x + summand`.
@@ -289,16 +298,16 @@ impl RegionIr {
 
     /// Recognizes `x g(x)`, where `g` is a sigmoid, a hard sigmoid, or the tanh factor of mish.
     fn gated(&mut self, x: Val, gate: Val) -> Option<Val> {
-        let (function, inner) = self.function(gate)?;
-        let (factor, core) = self.scaled(inner);
-        let whole = match function.alg {
-            ffi::ELTWISE_HARDSIGMOID if inner == x => {
+        let (function, argument) = self.function(gate)?;
+        let (factor, core) = self.factor_and_value(argument);
+        let params = match function.alg {
+            ffi::ELTWISE_HARDSIGMOID if argument == x => {
                 EltwiseParams::new(ffi::ELTWISE_HARDSWISH, function.alpha, function.beta)
             }
-            ffi::ELTWISE_LOGISTIC if inner == x => EltwiseParams::new(ffi::ELTWISE_SWISH, 1.0, 0.0),
+            ffi::ELTWISE_LOGISTIC if argument == x => EltwiseParams::new(ffi::ELTWISE_SWISH, 1.0, 0.0),
             ffi::ELTWISE_LOGISTIC if core == x => EltwiseParams::new(ffi::ELTWISE_SWISH, factor, 0.0),
             ffi::ELTWISE_TANH => {
-                let log = self.producer(inner).filter(|op| op.kind == Kind::MathFn(MathFn::Log))?.inputs[0];
+                let log = self.producer(argument).filter(|op| op.kind == Kind::MathFn(MathFn::Log))?.inputs[0];
                 let (1.0, 1.0, exp) = self.linear(log) else { return None };
                 let (_, core) = self.function_of(exp, ffi::ELTWISE_EXP)?;
                 if core != x {
@@ -309,14 +318,14 @@ impl RegionIr {
             }
             _ => return None,
         };
-        Some(self.eltwise(whole, x))
+        Some(self.eltwise(params, x))
     }
 
     /// Recognizes `(k x) (s + s erf(x / sqrt 2)) = 2 k s gelu(x)`.
     fn gelu_erf(&mut self, outer: Val, gate: Val) -> Option<Val> {
         let (s, t, erf) = self.linear(gate);
-        let inner = self.producer(erf).filter(|op| op.kind == Kind::Erf)?.inputs[0];
-        let (root, x) = self.scaled(inner);
+        let argument = self.producer(erf).filter(|op| op.kind == Kind::Erf)?.inputs[0];
+        let (root, x) = self.factor_and_value(argument);
         let factor = self.multiple_of(outer, x)?;
         if !approx_eq(s, t) || !approx_eq(root, std::f32::consts::FRAC_1_SQRT_2) {
             return None;
@@ -328,14 +337,14 @@ impl RegionIr {
     /// Recognizes `(k x) (s + s tanh(sqrt(2 / pi) (x + 0.044715 x^3))) = 2 k s gelu(x)`.
     fn gelu_tanh(&mut self, outer: Val, gate: Val) -> Option<Val> {
         let (s, t, tanh) = self.linear(gate);
-        let (_, inner) = self.function_of(tanh, ffi::ELTWISE_TANH)?;
-        let (root, sum) = self.scaled(inner);
+        let (_, argument) = self.function_of(tanh, ffi::ELTWISE_TANH)?;
+        let (root, sum) = self.factor_and_value(argument);
         if !approx_eq(s, t) || !approx_eq(root, (2.0 / std::f32::consts::PI).sqrt()) {
             return None;
         }
         let (a, b) = self.summands(sum)?;
-        let x = [(a, b), (b, a)].into_iter().find_map(|(x, rest)| {
-            let (factor, cube) = self.scaled(rest);
+        let x = [(a, b), (b, a)].into_iter().find_map(|(x, scaled_cube)| {
+            let (factor, cube) = self.factor_and_value(scaled_cube);
             (approx_eq(factor, 0.044_715) && self.is_cube(cube, x)).then_some(x)
         })?;
         let factor = self.multiple_of(outer, x)?;
@@ -348,7 +357,7 @@ impl RegionIr {
         if value == x {
             return Some(1.0);
         }
-        let (factor, core) = self.scaled(value);
+        let (factor, core) = self.factor_and_value(value);
         (core == x).then_some(factor)
     }
 

@@ -30,40 +30,40 @@ pub struct Gru {
 /// Computes one row.
 #[inline(always)]
 pub(super) unsafe fn row(part: Part, read: [Option<*const f32>; MAX_OPERANDS], out: *mut f32, n: usize) {
-    let mut at = 0;
-    while at < n {
-        let count = LANES.min(n - at);
+    let mut offset = 0;
+    while offset < n {
+        let count = LANES.min(n - offset);
         // SAFETY: the caller guarantees `n` elements at each address.
-        let lanes = |number: usize| unsafe { load(read[number], at, count) };
+        let lanes = |index: usize| unsafe { load(read[index], offset, count) };
         let mut result = [0.0f32; LANES];
         match part {
             Part::Whole => {
-                let [xz, hz, xr, hr, xn, hn, old] = std::array::from_fn(lanes);
+                let [xz, hz, xr, hr, xn, hn, old_state] = std::array::from_fn(lanes);
                 for l in 0..LANES {
                     let reset = sigmoid(xr[l] + hr[l]);
-                    result[l] = interpolate(sigmoid(xz[l] + hz[l]), tanh(xn[l] + reset * hn[l]), old[l]);
+                    result[l] = interpolate(sigmoid(xz[l] + hz[l]), tanh(xn[l] + reset * hn[l]), old_state[l]);
                 }
             }
             Part::Mix => {
-                let [xz, hz, xn, hn, old] = std::array::from_fn(lanes);
+                let [xz, hz, xn, hn, old_state] = std::array::from_fn(lanes);
                 for l in 0..LANES {
-                    result[l] = interpolate(sigmoid(xz[l] + hz[l]), tanh(xn[l] + hn[l]), old[l]);
+                    result[l] = interpolate(sigmoid(xz[l] + hz[l]), tanh(xn[l] + hn[l]), old_state[l]);
                 }
             }
             Part::Reset => {
-                let [xr, hr, old] = std::array::from_fn(lanes);
+                let [xr, hr, old_state] = std::array::from_fn(lanes);
                 for l in 0..LANES {
-                    result[l] = sigmoid(xr[l] + hr[l]) * old[l];
+                    result[l] = sigmoid(xr[l] + hr[l]) * old_state[l];
                 }
             }
         }
         // SAFETY: the caller guarantees `n` elements at `out`, which overlaps no operand.
-        unsafe { store(&result, out, at, count) };
-        at += count;
+        unsafe { store(&result, out, offset, count) };
+        offset += count;
     }
 }
 
 #[inline(always)]
-fn interpolate(update: f32, candidate: f32, old: f32) -> f32 {
-    (1.0 - update) * candidate + update * old
+fn interpolate(update: f32, candidate: f32, old_state: f32) -> f32 {
+    (1.0 - update) * candidate + update * old_state
 }

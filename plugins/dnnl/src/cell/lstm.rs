@@ -16,22 +16,23 @@ impl Gates {
     /// Returns the addresses of the input, forget, candidate and output pre-activations in a row of `4 * hidden`
     /// elements.
     #[inline(always)]
-    pub(super) unsafe fn of(&self, sums: *const f32, hidden: usize) -> [*const f32; 4] {
+    pub(super) unsafe fn pointers(&self, pre_activations: *const f32, hidden: usize) -> [*const f32; 4] {
         // SAFETY: the caller guarantees that the row has `4 * hidden` elements.
-        [self.input, self.forget, self.candidate, self.output].map(|number| unsafe { sums.add(number * hidden) })
+        [self.input, self.forget, self.candidate, self.output]
+            .map(|index| unsafe { pre_activations.add(index * hidden) })
     }
 }
 
 /// Computes C = sigmoid(f) C + sigmoid(i) tanh(g) and H = sigmoid(o) tanh(C), with the gates in the order i, f, g, o.
 #[inline(always)]
-pub(super) unsafe fn row(gates: [*const f32; 4], old: Option<*const f32>, h: *mut f32, c: *mut f32, n: usize) {
-    let mut at = 0;
-    while at < n {
-        let count = LANES.min(n - at);
+pub(super) unsafe fn row(gates: [*const f32; 4], old_state: Option<*const f32>, h: *mut f32, c: *mut f32, n: usize) {
+    let mut offset = 0;
+    while offset < n {
+        let count = LANES.min(n - offset);
         // SAFETY: the caller guarantees `n` elements at each address.
-        let [i, f, g, o] = gates.map(|gate| unsafe { load(Some(gate), at, count) });
-        // SAFETY: the caller guarantees `n` elements at `old`, if present.
-        let state = unsafe { load(old, at, count) };
+        let [i, f, g, o] = gates.map(|gate| unsafe { load(Some(gate), offset, count) });
+        // SAFETY: the caller guarantees `n` elements at `old_state`, if present.
+        let state = unsafe { load(old_state, offset, count) };
         let (mut cell, mut hidden) = ([0.0f32; LANES], [0.0f32; LANES]);
         for l in 0..LANES {
             cell[l] = sigmoid(f[l]) * state[l] + sigmoid(i[l]) * tanh(g[l]);
@@ -39,9 +40,9 @@ pub(super) unsafe fn row(gates: [*const f32; 4], old: Option<*const f32>, h: *mu
         }
         // SAFETY: the caller guarantees `n` elements at `c` and `h`, which overlap no operand.
         unsafe {
-            store(&cell, c, at, count);
-            store(&hidden, h, at, count);
+            store(&cell, c, offset, count);
+            store(&hidden, h, offset, count);
         }
-        at += count;
+        offset += count;
     }
 }

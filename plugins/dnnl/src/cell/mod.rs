@@ -43,7 +43,7 @@ impl CellKind {
     pub fn operand_indices(&self) -> Vec<usize> {
         match self {
             CellKind::Lstm(_) => vec![0, 1],
-            CellKind::Gru(gru) => (0..MAX_OPERANDS).filter(|&number| gru.present[number]).collect(),
+            CellKind::Gru(gru) => (0..MAX_OPERANDS).filter(|&index| gru.present[index]).collect(),
         }
     }
 }
@@ -74,7 +74,7 @@ impl Cell {
     /// tensor.
     pub unsafe fn run(&self, args: Arguments<'_>) {
         let Some(out) = args.floats(ARG_OUT) else { return };
-        let read = std::array::from_fn(|number| args.floats(number as i32).map(<*mut f32>::cast_const));
+        let read = std::array::from_fn(|index| args.floats(index as i32).map(<*mut f32>::cast_const));
         // SAFETY: the caller guarantees valid tensors, and an output that does not overlap them.
         unsafe { steps()(self, &Pointers { read, out }) }
     }
@@ -85,13 +85,13 @@ impl Cell {
         for r in 0..self.rows {
             // SAFETY: every offset is within a tensor that the caller guarantees.
             unsafe {
-                let row = |number: usize| pointers.read[number].map(|at| at.add(r * self.strides[number]));
+                let row = |index: usize| pointers.read[index].map(|pointer| pointer.add(r * self.strides[index]));
                 let out = pointers.out.add(r * self.hidden);
                 match &self.kind {
                     CellKind::Lstm(gates) => {
-                        let Some(sums) = row(0) else { return };
+                        let Some(pre_activations) = row(0) else { return };
                         lstm::row(
-                            gates.of(sums, self.hidden),
+                            gates.pointers(pre_activations, self.hidden),
                             row(1),
                             out,
                             out.add(self.rows * self.hidden),
@@ -126,8 +126,8 @@ mod tests {
             .enumerate()
             .map(|(k, width)| (0..rows * (width + 3)).map(|i| ((i * 7 + k * 13) % 29) as f32 / 7.0 - 2.0).collect())
             .collect();
-        for ((tensor, &number), &width) in tensors.iter().zip(&indices).zip(widths) {
-            (strides[number], read[number]) = (width + 3, Some(tensor.as_ptr()));
+        for ((tensor, &index), &width) in tensors.iter().zip(&indices).zip(widths) {
+            (strides[index], read[index]) = (width + 3, Some(tensor.as_ptr()));
         }
         let mut out = vec![9.0; outs * rows * hidden];
         // SAFETY: `tensors` and `out` are allocated above in the sizes that rows and strides imply.
@@ -142,8 +142,8 @@ mod tests {
         1.0 / (1.0 + (-f64::from(x)).exp())
     }
 
-    fn close(got: f32, wanted: f64) {
-        assert!((f64::from(got) - wanted).abs() < 1e-6, "expected {wanted}, found {got}");
+    fn assert_close(actual: f32, expected: f64) {
+        assert!((f64::from(actual) - expected).abs() < 1e-6, "expected {expected}, found {actual}");
     }
 
     #[test]
@@ -153,11 +153,11 @@ mod tests {
             let widths = if state { vec![4 * n, n] } else { vec![4 * n] };
             let (read, out) = run(CellKind::Lstm(gates), &widths, 2, n, 2);
             for i in 0..2 * n {
-                let gate = |number: usize| read[0][i / n * 4 * n + number * n + i % n];
-                let before = read.get(1).map_or(0.0, |state| f64::from(state[i]));
-                let cell = s(gate(0)) * before + s(gate(2)) * f64::from(gate(3)).tanh();
-                close(out[2 * n + i], cell);
-                close(out[i], s(gate(1)) * cell.tanh());
+                let gate = |index: usize| read[0][i / n * 4 * n + index * n + i % n];
+                let old_state = read.get(1).map_or(0.0, |state| f64::from(state[i]));
+                let cell = s(gate(0)) * old_state + s(gate(2)) * f64::from(gate(3)).tanh();
+                assert_close(out[2 * n + i], cell);
+                assert_close(out[i], s(gate(1)) * cell.tanh());
             }
         }
     }
@@ -171,11 +171,11 @@ mod tests {
                     let indices = kind.operand_indices();
                     let (read, out) = run(kind, &vec![n; indices.len()], 2, n, 1);
                     for i in 0..2 * n {
-                        let at = |number: usize| {
-                            indices.iter().position(|&other| other == number).map_or(0.0, |at| read[at][i])
+                        let at = |operand: usize| {
+                            indices.iter().position(|&index| index == operand).map_or(0.0, |position| read[position][i])
                         };
                         let mix = |z: f64, n: f32, h: f32| (1.0 - z) * f64::from(n).tanh() + z * f64::from(h);
-                        close(
+                        assert_close(
                             out[i],
                             match part {
                                 Part::Whole => {

@@ -24,8 +24,8 @@ pub fn set_plugin_path(path: &Path) {
 /// # Errors
 /// If the file named by `BYOC_DNNL_LIB`, or the file found, is not a complete shared library.
 pub fn find() -> Result<PathBuf> {
-    if let Some(named) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
-        let file = PathBuf::from(named);
+    if let Some(path) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
+        let file = PathBuf::from(path);
         return check(&file).map(|()| file).map_err(|problem| {
             Error::new(format!(
                 "BYOC_DNNL_LIB is {}: {problem}",
@@ -47,9 +47,9 @@ pub fn find() -> Result<PathBuf> {
 /// Returns the candidates in the plugin's directory and the directories above it.
 fn candidates(plugin: Option<&Path>) -> Vec<PathBuf> {
     let plugin = plugin.map(|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()));
-    let Some(folder) = plugin.as_deref().and_then(Path::parent) else { return Vec::new() };
-    let mut candidates = vec![folder.join(FILE_NAME)];
-    candidates.extend(folder.ancestors().take(4).map(|above| above.join("vendor").join("onednn").join(FILE_NAME)));
+    let Some(dir) = plugin.as_deref().and_then(Path::parent) else { return Vec::new() };
+    let mut candidates = vec![dir.join(FILE_NAME)];
+    candidates.extend(dir.ancestors().take(4).map(|ancestor| ancestor.join("vendor").join("onednn").join(FILE_NAME)));
     candidates
 }
 
@@ -58,31 +58,34 @@ fn candidates(plugin: Option<&Path>) -> Vec<PathBuf> {
 /// # Errors
 /// If `/proc/self/maps` does not list the library, or the current directory is not accessible.
 pub fn mapped(file: &Path) -> Result<PathBuf> {
-    if file.parent().is_some_and(|folder| !folder.as_os_str().is_empty()) {
+    if file.parent().is_some_and(|dir| !dir.as_os_str().is_empty()) {
         return Ok(std::path::absolute(file)?);
     }
-    let shown = file.display();
+    let library_path = file.display();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let stem = format!("/{FILE_NAME}");
-    let path = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..])).find(|path| path.contains(&stem));
-    path.map(PathBuf::from).ok_or_else(|| Error::new(format!("{shown}: /proc/self/maps does not list the library")))
+    let suffix = format!("/{FILE_NAME}");
+    let path =
+        maps.lines().filter_map(|line| line.find('/').map(|start| &line[start..])).find(|path| path.contains(&suffix));
+    path.map(PathBuf::from)
+        .ok_or_else(|| Error::new(format!("{library_path}: /proc/self/maps does not list the library")))
 }
 
 /// Checks that a file is a complete shared library: mapping a truncated library kills the process.
 fn check(file: &Path) -> std::result::Result<(), String> {
     use std::io::Read;
     let mut header = [0u8; 64];
-    let mut open = std::fs::File::open(file).map_err(|error| format!("cannot open the file: {error}"))?;
-    open.read_exact(&mut header)
+    let mut handle = std::fs::File::open(file).map_err(|error| format!("cannot open the file: {error}"))?;
+    handle
+        .read_exact(&mut header)
         .map_err(|_| "expected a shared library, found a file without an ELF header".to_owned())?;
     if header[..5] != *b"\x7fELF\x02" {
         return Err("expected a 64-bit shared library, found another format".into());
     }
-    let long = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap_or_default());
-    let short = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
+    let long = |offset: usize| u64::from_le_bytes(header[offset..offset + 8].try_into().unwrap_or_default());
+    let short = |offset: usize| u64::from(u16::from_le_bytes([header[offset], header[offset + 1]]));
     // The section header table is at the end of the file.
     let end = long(40).saturating_add(short(58) * short(60));
-    let length = open.metadata().map_err(|error| error.to_string())?.len();
+    let length = handle.metadata().map_err(|error| error.to_string())?.len();
     if length < end {
         return Err(format!("truncated shared library: expected {end} bytes, found {length}"));
     }
@@ -95,29 +98,29 @@ mod tests {
 
     #[test]
     fn searches_plugin_folder_and_vendor_folders_above() {
-        let found = candidates(Some(Path::new("/a/b/c/d/libbyoc_dnnl.so")));
-        let wanted = [
+        let actual = candidates(Some(Path::new("/a/b/c/d/libbyoc_dnnl.so")));
+        let expected = [
             "/a/b/c/d/libdnnl.so.3",
             "/a/b/c/d/vendor/onednn/libdnnl.so.3",
             "/a/b/c/vendor/onednn/libdnnl.so.3",
             "/a/b/vendor/onednn/libdnnl.so.3",
             "/a/vendor/onednn/libdnnl.so.3",
         ];
-        assert_eq!(found, wanted.map(PathBuf::from));
+        assert_eq!(actual, expected.map(PathBuf::from));
         assert!(candidates(None).is_empty());
     }
 
     #[test]
     fn rejects_truncated_library() {
-        let folder = tempfile::tempdir().unwrap();
-        let own = std::env::current_exe().unwrap();
-        assert_eq!(check(&own), Ok(()));
-        let bytes = std::fs::read(own).unwrap();
-        let part = folder.path().join("part.so");
-        std::fs::write(&part, &bytes[..bytes.len() / 2]).unwrap();
-        assert!(check(&part).unwrap_err().starts_with("truncated shared library"));
-        std::fs::write(&part, "text").unwrap();
-        assert_eq!(check(&part).unwrap_err(), "expected a shared library, found a file without an ELF header");
-        assert!(check(&folder.path().join("none")).unwrap_err().starts_with("cannot open the file"));
+        let dir = tempfile::tempdir().unwrap();
+        let executable = std::env::current_exe().unwrap();
+        assert_eq!(check(&executable), Ok(()));
+        let bytes = std::fs::read(executable).unwrap();
+        let truncated = dir.path().join("part.so");
+        std::fs::write(&truncated, &bytes[..bytes.len() / 2]).unwrap();
+        assert!(check(&truncated).unwrap_err().starts_with("truncated shared library"));
+        std::fs::write(&truncated, "text").unwrap();
+        assert_eq!(check(&truncated).unwrap_err(), "expected a shared library, found a file without an ELF header");
+        assert!(check(&dir.path().join("none")).unwrap_err().starts_with("cannot open the file"));
     }
 }

@@ -91,11 +91,11 @@ impl Desc {
     /// # Errors
     /// If the library does not support the element type, the rank or the strides.
     pub fn strided(library: &'static OneDnn, dtype: DType, shape: &[i64], strides: &[i64]) -> Result<Desc> {
-        let (number, dims, strides) = (dtype_number(dtype)?, dims(shape)?, dims(strides)?);
+        let (dtype_code, dims, strides) = (dtype_number(dtype)?, dims(shape)?, dims(strides)?);
         let mut raw = null_mut();
         // SAFETY: `dims` returns arrays of the library's size, and `raw` is a valid out-pointer.
         let status = unsafe {
-            (library.api.memory_desc_create_with_strides)(&mut raw, shape.len() as c_int, &dims, number, &strides)
+            (library.api.memory_desc_create_with_strides)(&mut raw, shape.len() as c_int, &dims, dtype_code, &strides)
         };
         check(status, "tensor layout")?;
         Ok(Desc { library, raw })
@@ -106,11 +106,17 @@ impl Desc {
     /// # Errors
     /// If the library does not support the element type or the rank.
     pub fn any(library: &'static OneDnn, dtype: DType, shape: &[i64]) -> Result<Desc> {
-        let (number, dims) = (dtype_number(dtype)?, dims(shape)?);
+        let (dtype_code, dims) = (dtype_number(dtype)?, dims(shape)?);
         let mut raw = null_mut();
         // SAFETY: `dims` returns an array of the library's size, and `raw` is a valid out-pointer.
         let status = unsafe {
-            (library.api.memory_desc_create_with_tag)(&mut raw, shape.len() as c_int, &dims, number, ffi::FORMAT_ANY)
+            (library.api.memory_desc_create_with_tag)(
+                &mut raw,
+                shape.len() as c_int,
+                &dims,
+                dtype_code,
+                ffi::FORMAT_ANY,
+            )
         };
         check(status, "tensor of any layout")?;
         Ok(Desc { library, raw })
@@ -451,17 +457,17 @@ impl PrimitiveDesc {
     pub fn weights(&self) -> Result<Desc> {
         // SAFETY: `self` owns the descriptor; the result lives as long as the descriptor and is copied.
         let raw = unsafe { (self.library.api.primitive_desc_query_md)(self.raw, ffi::QUERY_WEIGHTS_MD, 0) };
-        self.copied(raw)
+        self.clone_desc(raw)
     }
 
-    fn copied(&self, raw: *const ffi::CMemoryDesc) -> Result<Desc> {
+    fn clone_desc(&self, raw: *const ffi::CMemoryDesc) -> Result<Desc> {
         if raw.is_null() {
             return Err("oneDNN does not report the layout of this tensor".into());
         }
-        let mut own = null_mut();
+        let mut cloned = null_mut();
         // SAFETY: `raw` points to a layout that belongs to the descriptor of `self`.
-        check(unsafe { (self.library.api.memory_desc_clone)(&mut own, raw) }, "tensor layout")?;
-        Ok(Desc { library: self.library, raw: own })
+        check(unsafe { (self.library.api.memory_desc_clone)(&mut cloned, raw) }, "tensor layout")?;
+        Ok(Desc { library: self.library, raw: cloned })
     }
 
     /// Returns the scratchpad that the implementation requires, if any.
@@ -474,7 +480,7 @@ impl PrimitiveDesc {
         if raw.is_null() {
             return Ok(None);
         }
-        Ok(Some(self.copied(raw)?).filter(|desc| desc.size() > 0))
+        Ok(Some(self.clone_desc(raw)?).filter(|desc| desc.size() > 0))
     }
 
     /// Returns the name of the implementation: `brgconv:avx512_core`, `ref:any`.
@@ -550,9 +556,9 @@ impl Memory {
     ///
     /// # Errors
     /// If the library rejects the address, which is not expected to happen.
-    pub fn set(&mut self, place: *mut u8) -> Result<()> {
+    pub fn set(&mut self, address: *mut u8) -> Result<()> {
         // SAFETY: `self` owns the object; the address is dereferenced only during an execution.
-        check(unsafe { (self.library.api.memory_set_data_handle)(self.raw, place.cast()) }, "memory")
+        check(unsafe { (self.library.api.memory_set_data_handle)(self.raw, address.cast()) }, "memory")
     }
 
     /// Returns an execution argument with the given index, valid for the lifetime of this object.

@@ -50,8 +50,8 @@ pub fn onednn() -> Result<&'static OneDnn> {
 
 fn open() -> Result<OneDnn> {
     let file = find::find()?;
-    let shown = file.display();
-    let unusable = |problem: String| Error::new(format!("{shown}: {problem}")).hint(INSTALL_HINT);
+    let library_path = file.display();
+    let unusable = |problem: String| Error::new(format!("{library_path}: {problem}")).hint(INSTALL_HINT);
     // SAFETY: the user trusts the library; its constructors only initialize OpenMP and C++ statics.
     let library = openmp::with_short_spin(|| unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) })
         .map_err(|error| unusable(format!("cannot load the library: {error}")))?;
@@ -79,7 +79,7 @@ fn open() -> Result<OneDnn> {
     if let Some(status) = Status::of(status) {
         return Err(unusable(format!("cannot create a CPU engine: {status}")));
     }
-    tracing::debug!("oneDNN {shown_version} from {shown}");
+    tracing::debug!("oneDNN {shown_version} from {library_path}");
     let team = Team::of(&library);
     Ok(OneDnn { api, engine, set_threads, team, file, version: shown_version, _library: library })
 }
@@ -93,10 +93,10 @@ impl OneDnn {
         find::mapped(&self.file)
     }
 
-    /// Calls `body(thread, threads)` on every thread of the library's pool if there is `enough` work to justify waking
-    /// them, otherwise only on the calling thread. `body` must not panic.
-    pub fn on_threads(&self, enough: bool, body: &(dyn Fn(usize, usize) + Sync)) {
-        match self.team.as_ref().filter(|_| enough) {
+    /// Calls `body(thread, threads)` on every thread of the library's pool if `is_worthwhile` says that there is enough
+    /// work to justify waking them, otherwise only on the calling thread. `body` must not panic.
+    pub fn on_threads(&self, is_worthwhile: bool, body: &(dyn Fn(usize, usize) + Sync)) {
+        match self.team.as_ref().filter(|_| is_worthwhile) {
             Some(team) => team.run(body),
             None => body(0, 1),
         }

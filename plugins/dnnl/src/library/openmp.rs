@@ -62,7 +62,7 @@ impl Team {
             team: Team,
             body: &'a (dyn Fn(usize, usize) + Sync),
         }
-        unsafe extern "C" fn enter(task: *mut c_void) {
+        unsafe extern "C" fn thread_body(task: *mut c_void) {
             // SAFETY: `run` passes a pointer to its `Task`, which outlives the parallel region.
             let task = unsafe { &*task.cast::<Task<'_>>() };
             // SAFETY: both functions have no preconditions.
@@ -72,7 +72,7 @@ impl Team {
         let mut task = Task { team: *self, body };
         // SAFETY: `GOMP_parallel` returns after every thread has finished, so `task` outlives its uses. 0 selects the
         // calling thread's number of threads.
-        unsafe { (self.parallel)(enter, (&raw mut task).cast(), 0, 0) };
+        unsafe { (self.parallel)(thread_body, (&raw mut task).cast(), 0, 0) };
     }
 }
 
@@ -91,33 +91,33 @@ pub fn with_short_spin<T>(open: impl FnOnce() -> T) -> T {
     let Ok(entry) = CString::new(format!("GOMP_SPINCOUNT={}", spin_count())) else { return open() };
     // SAFETY: the C library defines `environ` as a pointer, which has the layout of `AtomicPtr`.
     let environment = unsafe { &environ };
-    let before = environment.load(Ordering::Acquire);
-    let mut with = vec![entry.into_raw()];
-    let mut at = before;
+    let original = environment.load(Ordering::Acquire);
+    let mut extended = vec![entry.into_raw()];
+    let mut entry_pointer = original;
     // SAFETY: the C library ends the array with a null pointer; a null array is empty.
-    while !at.is_null() && unsafe { !(*at).is_null() } {
-        // SAFETY: the loop condition ensures that `at` points to an entry.
-        with.push(unsafe { *at });
+    while !entry_pointer.is_null() && unsafe { !(*entry_pointer).is_null() } {
+        // SAFETY: the loop condition ensures that `entry_pointer` points to an entry.
+        extended.push(unsafe { *entry_pointer });
         // SAFETY: the loop condition ensures that the current entry is not the terminator.
-        at = unsafe { at.add(1) };
+        entry_pointer = unsafe { entry_pointer.add(1) };
     }
-    with.push(std::ptr::null_mut());
+    extended.push(std::ptr::null_mut());
     // Both arrays stay allocated and unchanged, so a thread that reads the environment concurrently sees a valid array.
-    environment.store(Box::leak(with.into_boxed_slice()).as_mut_ptr(), Ordering::Release);
-    let opened = open();
-    environment.store(before, Ordering::Release);
-    opened
+    environment.store(Box::leak(extended.into_boxed_slice()).as_mut_ptr(), Ordering::Release);
+    let result = open();
+    environment.store(original, Ordering::Release);
+    result
 }
 
 /// Measures the number of spin iterations that take [`SPIN`] on this machine.
 fn spin_count() -> u64 {
     const ITERATIONS: u32 = 2000;
-    let best = (0..5).map(|_| {
+    let best_time = (0..5).map(|_| {
         let start = Instant::now();
         (0..ITERATIONS).for_each(|_| spin_loop());
         start.elapsed()
     });
     let iteration =
-        best.min().unwrap_or_default().max(Duration::from_nanos(1)).as_nanos() as f64 / f64::from(ITERATIONS);
+        best_time.min().unwrap_or_default().max(Duration::from_nanos(1)).as_nanos() as f64 / f64::from(ITERATIONS);
     (SPIN.as_nanos() as f64 / iteration).clamp(100.0, 300_000.0) as u64
 }

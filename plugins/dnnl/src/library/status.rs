@@ -24,8 +24,8 @@ pub enum Status {
 
 impl Status {
     /// Converts a status code. Returns `None` for success.
-    pub fn of(number: ffi::Status) -> Option<Status> {
-        Some(match number {
+    pub fn of(code: ffi::Status) -> Option<Status> {
+        Some(match code {
             0 => return None,
             1 => Status::OutOfMemory,
             2 => Status::InvalidArguments,
@@ -47,7 +47,7 @@ impl fmt::Display for Status {
             Status::LastImplementationReached => "last implementation reached",
             Status::RuntimeError => "runtime error",
             Status::NotRequired => "not required",
-            Status::Unknown(number) => return write!(f, "unknown status {number}"),
+            Status::Unknown(code) => return write!(f, "unknown status {code}"),
         })
     }
 }

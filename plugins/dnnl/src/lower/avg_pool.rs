@@ -12,7 +12,7 @@ use byoc_plugin_support::view::View;
 impl Lowering<'_> {
     /// Adds an average pooling step, which runs a hand-written channels-last kernel.
     pub fn int_avg_pool(&mut self, op: &Op, pool: &IntAvgPool) -> Result<usize> {
-        let x = self.at(op.inputs[0]);
+        let x = self.placement(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
         if shape.len() != 4 {
             return Err(CompileError::new(
@@ -20,8 +20,8 @@ impl Lowering<'_> {
                 format!("expected rank 4, found shape {shape:?}"),
             ));
         }
-        let last = channels_last(4);
-        let x = self.in_order(&x, &last)?;
+        let channels_last_order = channels_last(4);
+        let x = self.in_order(&x, &channels_last_order)?;
         let axis = |i: usize| Axis {
             size: x.view.shape[2 + i],
             out: shape[2 + i],
@@ -39,10 +39,10 @@ impl Lowering<'_> {
             scale: pool.scale,
             signed: self.dtype(&x) == DType::I8,
         };
-        let result = self.scratch(View::in_order(&shape, &last));
+        let result = self.scratch(View::in_order(&shape, &channels_last_order));
         let args = vec![(ffi::ARG_SRC, x), (ffi::ARG_DST, result.clone())];
         self.handwritten_step(Operation::IntAvgPool(kernel), args, "integer average pooling")?;
-        self.put(op.output, result);
+        self.set_placement(op.output, result);
         Ok(0)
     }
 }

@@ -116,31 +116,31 @@ pub fn lower(library: &'static OneDnn, ir: &RegionIr, packs: &mut Packs) -> Resu
         let buffer = lowering.buffer(Place::Input(i), count(&view.shape), ir.get(input).dtype);
         lowering.tensor[input.index()] = Some(BufferView { buffer, view });
     }
-    for (now, item) in items.iter().enumerate() {
-        lowering.now = now;
+    for (item_index, item) in items.iter().enumerate() {
+        lowering.now = item_index;
         lowering.item(item)?;
     }
     lowering.finish()
 }
 
 fn last_reads(ir: &RegionIr, items: &[Item]) -> Vec<usize> {
-    let mut last = vec![0; ir.values.len()];
-    ir.outputs.iter().for_each(|output| last[output.index()] = usize::MAX);
-    for (now, item) in items.iter().enumerate().rev() {
+    let mut last_reads = vec![0; ir.values.len()];
+    ir.outputs.iter().for_each(|output| last_reads[output.index()] = usize::MAX);
+    for (item_index, item) in items.iter().enumerate().rev() {
         let ops = std::iter::once(item.anchor).chain(item.chain.iter().map(|link| link.op()));
         for op in ops.map(|op| &ir.ops[op]) {
-            let until = if op.kind.is_view() { last[op.output.index()].max(now) } else { now };
-            op.inputs.iter().for_each(|input| last[input.index()] = last[input.index()].max(until));
+            let read_at = if op.kind.is_view() { last_reads[op.output.index()].max(item_index) } else { item_index };
+            op.inputs.iter().for_each(|input| last_reads[input.index()] = last_reads[input.index()].max(read_at));
         }
     }
-    last
+    last_reads
 }
 
 impl Lowering<'_> {
     /// Adds a buffer of `elements` elements of type `dtype`.
-    pub fn buffer(&mut self, place: Place, elements: i64, dtype: DType) -> BufferId {
-        self.buffers.push(Buffer { place, bytes: elements as usize * dtype.size(), dtype });
-        self.needed_until.push(if matches!(place, Place::Arena(_)) { 0 } else { usize::MAX });
+    pub fn buffer(&mut self, placement: Place, elements: i64, dtype: DType) -> BufferId {
+        self.buffers.push(Buffer { place: placement, bytes: elements as usize * dtype.size(), dtype });
+        self.needed_until.push(if matches!(placement, Place::Arena(_)) { 0 } else { usize::MAX });
         BufferId((self.buffers.len() - 1) as u32)
     }
 
@@ -170,18 +170,18 @@ impl Lowering<'_> {
     }
 
     /// Returns the placement of a value.
-    pub fn at(&mut self, value: Val) -> BufferView {
+    pub fn placement(&mut self, value: Val) -> BufferView {
         if let Some(tensor) = &self.tensor[value.index()] {
             return tensor.clone();
         }
         let view = View::dense(self.ir.shape(value));
-        let Def::Constant(number) = self.ir.get(value).def else { unreachable!("operands precede their users") };
+        let Def::Constant(constant) = self.ir.get(value).def else { unreachable!("operands precede their users") };
         let dtype = self.ir.get(value).dtype;
-        let buffer = match self.constants.get(&number) {
+        let buffer = match self.constants.get(&constant) {
             Some(&buffer) => buffer,
             None => {
-                let buffer = self.buffer(Place::Constant(number), count(&view.shape), dtype);
-                self.constants.insert(number, buffer);
+                let buffer = self.buffer(Place::Constant(constant), count(&view.shape), dtype);
+                self.constants.insert(constant, buffer);
                 buffer
             }
         };
@@ -191,9 +191,9 @@ impl Lowering<'_> {
     }
 
     /// Sets the placement of a value.
-    pub fn put(&mut self, value: Val, tensor: BufferView) {
-        let until = &mut self.needed_until[tensor.buffer.0 as usize];
-        *until = (*until).max(self.last_read[value.index()]);
+    pub fn set_placement(&mut self, value: Val, tensor: BufferView) {
+        let needed_until = &mut self.needed_until[tensor.buffer.0 as usize];
+        *needed_until = (*needed_until).max(self.last_read[value.index()]);
         self.tensor[value.index()] = Some(tensor);
     }
 
@@ -224,19 +224,20 @@ impl Lowering<'_> {
     /// Returns a tensor in the dense layout of the given order, copying it if its layout differs. Constants are copied
     /// at load time.
     pub fn in_order(&mut self, tensor: &BufferView, order: &[usize]) -> Result<BufferView> {
-        let wanted = View::in_order(&tensor.view.shape, order);
-        if tensor.view.same_layout(&wanted) {
-            return Ok(BufferView { buffer: tensor.buffer, view: View { offset: tensor.view.offset, ..wanted } });
+        let expected = View::in_order(&tensor.view.shape, order);
+        if tensor.view.same_layout(&expected) {
+            return Ok(BufferView { buffer: tensor.buffer, view: View { offset: tensor.view.offset, ..expected } });
         }
-        if let Some((_, copy)) = self.copies.iter().find(|(from, to)| from == tensor && to.view == wanted) {
+        if let Some((_, copy)) = self.copies.iter().find(|(source, copied)| source == tensor && copied.view == expected)
+        {
             return Ok(copy.clone());
         }
         let dtype = self.dtype(tensor);
-        let desc = self.desc_as(dtype, &wanted)?;
+        let desc = self.desc_as(dtype, &expected)?;
         if let Some(packed) = self.pack(tensor, desc)? {
-            return Ok(BufferView { buffer: packed, view: wanted });
+            return Ok(BufferView { buffer: packed, view: expected });
         }
-        let copy = self.scratch_of(dtype, wanted);
+        let copy = self.scratch_of(dtype, expected);
         self.copy(tensor, &copy, "reorder")?;
         // Later items may read the copy instead of the original, so the copy's buffer is never reused.
         self.needed_until[copy.buffer.0 as usize] = usize::MAX;
@@ -251,41 +252,43 @@ impl Lowering<'_> {
     }
 
     /// Packs a constant into a oneDNN layout at load time. Returns `None` if the tensor is not a constant.
-    pub fn pack(&mut self, tensor: &BufferView, to: Desc) -> Result<Option<BufferId>> {
-        self.pack_as(tensor, Packing::Layout(to))
+    pub fn pack(&mut self, tensor: &BufferView, packing: Desc) -> Result<Option<BufferId>> {
+        self.pack_as(tensor, Packing::Layout(packing))
     }
 
     /// Packs a constant at load time. Returns `None` if the tensor is not a constant.
     pub fn pack_as(&mut self, tensor: &BufferView, to: Packing) -> Result<Option<BufferId>> {
         let Place::Constant(constant) = self.buffers[tensor.buffer.0 as usize].place else { return Ok(None) };
-        let from = self.desc_of(tensor)?;
+        let source_desc = self.desc_of(tensor)?;
         let offset = self.offset(tensor);
-        let same =
-            |pack: &PackSpec| pack.constant == constant && pack.offset == offset && pack.from == from && pack.to == to;
-        let number = match self.packs.packs.iter().position(same) {
-            Some(number) => number,
+        let is_same = |pack: &PackSpec| {
+            pack.constant == constant && pack.offset == offset && pack.from == source_desc && pack.to == to
+        };
+        let index = match self.packs.packs.iter().position(is_same) {
+            Some(index) => index,
             None => {
-                self.packs.packs.push(PackSpec { constant, offset, from, to });
+                self.packs.packs.push(PackSpec { constant, offset, from: source_desc, to });
                 self.packs.packs.len() - 1
             }
         };
-        if let Some(&buffer) = self.packed.get(&number) {
+        if let Some(&buffer) = self.packed.get(&index) {
             return Ok(Some(buffer));
         }
-        let bytes = self.packs.packs[number].to.bytes();
+        let bytes = self.packs.packs[index].to.bytes();
         let dtype = self.dtype(tensor);
-        let buffer = self.buffer(Place::Packed(number), bytes.div_ceil(dtype.size()) as i64, dtype);
-        self.packed.insert(number, buffer);
+        let buffer = self.buffer(Place::Packed(index), bytes.div_ceil(dtype.size()) as i64, dtype);
+        self.packed.insert(index, buffer);
         Ok(Some(buffer))
     }
 
     /// Returns the packed forms of a constant tensor that other plans have created.
     pub fn existing_packings(&self, tensor: &BufferView) -> Vec<Packing> {
         let Place::Constant(constant) = self.buffers[tensor.buffer.0 as usize].place else { return Vec::new() };
-        let Ok(from) = self.desc_of(tensor) else { return Vec::new() };
+        let Ok(source_desc) = self.desc_of(tensor) else { return Vec::new() };
         let offset = self.offset(tensor);
-        let own = |pack: &&PackSpec| pack.constant == constant && pack.offset == offset && pack.from == from;
-        self.packs.packs.iter().filter(own).map(|pack| pack.to.clone()).collect()
+        let is_of_constant =
+            |pack: &&PackSpec| pack.constant == constant && pack.offset == offset && pack.from == source_desc;
+        self.packs.packs.iter().filter(is_of_constant).map(|pack| pack.to.clone()).collect()
     }
 
     /// Returns the packed oneDNN layouts of a constant tensor that other plans have created.
@@ -295,11 +298,11 @@ impl Lowering<'_> {
     }
 
     /// Adds a step that copies a tensor into another layout.
-    pub fn copy(&mut self, from: &BufferView, to: &BufferView, label: &str) -> Result<()> {
-        let (src, dst) = (self.desc_of(from)?, self.desc_of(to)?);
+    pub fn copy(&mut self, source: &BufferView, destination: &BufferView, label: &str) -> Result<()> {
+        let (src, dst) = (self.desc_of(source)?, self.desc_of(destination)?);
         let attr = self.attr(&[])?;
         let desc = PrimitiveDesc::reorder(self.library, &src, &dst, &attr)?;
-        self.step(desc, vec![(ffi::ARG_SRC, from.clone(), src), (ffi::ARG_DST, to.clone(), dst)], label)
+        self.step(desc, vec![(ffi::ARG_SRC, source.clone(), src), (ffi::ARG_DST, destination.clone(), dst)], label)
     }
 
     /// Adds a step that fills an entire buffer with a byte.
@@ -310,12 +313,12 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Adds a step that replaces every NaN in a packed tensor with `number`.
-    pub fn replace_nan(&mut self, tensor: &BufferView, number: f32) -> Result<()> {
+    /// Adds a step that replaces every NaN in a packed tensor with `replacement`.
+    pub fn replace_nan(&mut self, tensor: &BufferView, replacement: f32) -> Result<()> {
         let desc = self.desc(&tensor.view)?;
         let offset = self.offset(tensor);
         let args = vec![Argument { arg: ffi::ARG_DST, buffer: tensor.buffer, offset, desc }];
-        self.push(Operation::NoNan(number, count(&tensor.view.shape) as usize), args, "NaN replacement");
+        self.push(Operation::NoNan(replacement, count(&tensor.view.shape) as usize), args, "NaN replacement");
         Ok(())
     }
 
@@ -353,9 +356,11 @@ impl Lowering<'_> {
 
     fn push(&mut self, operation: Operation, args: Vec<Argument>, label: &str) {
         // If a buffer is overwritten, copies of its tensors, and copies stored in it, are stale.
-        for written in args.iter().filter(|argument| argument.arg == ffi::ARG_DST) {
-            self.copies.retain(|(from, to)| from.buffer != written.buffer && to.buffer != written.buffer);
-            self.forget_bf16_copies(written.buffer);
+        for overwritten in args.iter().filter(|argument| argument.arg == ffi::ARG_DST) {
+            self.copies.retain(|(source, destination)| {
+                source.buffer != overwritten.buffer && destination.buffer != overwritten.buffer
+            });
+            self.forget_bf16_copies(overwritten.buffer);
         }
         self.steps.push(Step { operation, args, label: label.to_owned() });
     }
@@ -367,7 +372,7 @@ impl Lowering<'_> {
             match post_op {
                 PostOp::Sum => list.sum()?,
                 PostOp::Eltwise(f) => list.eltwise(f.alg, f.alpha, f.beta)?,
-                PostOp::Binary(alg, other) => list.binary(*alg, &self.desc(&other.view)?)?,
+                PostOp::Binary(alg, operand) => list.binary(*alg, &self.desc(&operand.view)?)?,
             }
         }
         Attr::new(self.library, &list)
@@ -388,17 +393,18 @@ impl Lowering<'_> {
     /// Returns a link's second operand, mapped to the dimensions of the primitive that computes the chain's first
     /// value, or `None` if that is impossible. `path` lists the views between that value and the link.
     pub fn operand(&mut self, other: Val, path: &[Link], dim_map: &DimMap) -> Option<BufferView> {
-        let tensor = self.at(other);
+        let tensor = self.placement(other);
         let mut view = tensor.view;
         // The operand broadcasts to the shape after the last view.
         for link in path.iter().rev() {
             let op = &self.ir.ops[link.op()];
-            let (before, after) = (self.ir.shape(op.inputs[0]), self.ir.shape(op.output));
+            let (shape_before, shape_after) = (self.ir.shape(op.inputs[0]), self.ir.shape(op.output));
             match &op.kind {
-                Kind::Reshape => view = view.reshape(&regroup(&view.shape, after, before)?)?,
+                Kind::Reshape => view = view.reshape(&regroup(&view.shape, shape_after, shape_before)?)?,
                 Kind::Transpose(axes) => {
-                    let lead = after.len().checked_sub(view.shape.len())?;
-                    let full: Vec<i64> = std::iter::repeat_n(1, lead).chain(view.shape.iter().copied()).collect();
+                    let leading_dims = shape_after.len().checked_sub(view.shape.len())?;
+                    let full: Vec<i64> =
+                        std::iter::repeat_n(1, leading_dims).chain(view.shape.iter().copied()).collect();
                     view = view.reshape(&full)?;
                     let mut inverse = vec![0; axes.len()];
                     axes.iter().enumerate().for_each(|(i, &axis)| inverse[axis] = i);
@@ -448,15 +454,15 @@ impl Lowering<'_> {
                 Link::Binary { op, other } => {
                     let Kind::Binary(alg) = self.ir.ops[op].kind else { break };
                     let Some(mut operand) = self.operand(other, &path, dim_map) else { break };
-                    let whole = operand.view.shape == dst.shape;
-                    let once = read.iter().filter(|&&buffer| buffer == operand.buffer).count() == 1;
+                    let is_whole = operand.view.shape == dst.shape;
+                    let is_read_once = read.iter().filter(|&&buffer| buffer == operand.buffer).count() == 1;
                     // oneDNN accumulates in place only as the first post-operator, and only in the layout of the
                     // result.
                     if sums
                         && chain.post_ops.is_empty()
                         && alg == ffi::BINARY_ADD
-                        && whole
-                        && once
+                        && is_whole
+                        && is_read_once
                         && operand.view.same_layout(dst)
                         && operand.view.is_packed()
                         && self.is_last_use(operand.buffer)
@@ -466,7 +472,7 @@ impl Lowering<'_> {
                         chain.links = i + 1;
                         continue;
                     }
-                    if whole && !operand.view.same_layout(dst) {
+                    if is_whole && !operand.view.same_layout(dst) {
                         operand = self.in_order(&operand, &dst.order())?;
                     } else if !operand.view.is_packed() {
                         operand = self.row_major(&operand)?;
@@ -481,11 +487,11 @@ impl Lowering<'_> {
 
     /// Returns the buffers that the links of a chain read.
     pub fn reads(&mut self, links: &[Link]) -> Vec<BufferId> {
-        let others = links.iter().filter_map(|link| match link {
-            Link::Binary { other, .. } => Some(*other),
+        let operands = links.iter().filter_map(|link| match link {
+            Link::Binary { other: operand, .. } => Some(*operand),
             _ => None,
         });
-        others.collect::<Vec<_>>().into_iter().map(|other| self.at(other).buffer).collect()
+        operands.collect::<Vec<_>>().into_iter().map(|operand| self.placement(operand).buffer).collect()
     }
 
     /// Returns true if an anchor may overwrite the operand `tensor`: nothing else in its item or in later items reads
@@ -514,7 +520,7 @@ impl Lowering<'_> {
         loop {
             let op = &self.ir.ops[anchor];
             self.chain_reads = self.reads(links);
-            let done = if op.kind.is_view() {
+            let fused_links = if op.kind.is_view() {
                 self.view(op)?;
                 0
             } else {
@@ -523,9 +529,9 @@ impl Lowering<'_> {
                     ..reason
                 })?
             };
-            let Some(next) = links.get(done) else { return Ok(()) };
-            anchor = next.op();
-            links = &links[done + 1..];
+            let Some(link) = links.get(fused_links) else { return Ok(()) };
+            anchor = link.op();
+            links = &links[fused_links + 1..];
         }
     }
 
@@ -544,15 +550,15 @@ impl Lowering<'_> {
         for link in &links[..count] {
             let op = &self.ir.ops[link.op()];
             value = op.output;
-            if let (Link::View(_), Some(before)) = (link, &view) {
+            if let (Link::View(_), Some(previous_view)) = (link, &view) {
                 view = match &op.kind {
-                    Kind::Transpose(axes) => Some(before.permute(axes)),
-                    _ => before.reshape(self.ir.shape(op.output)),
+                    Kind::Transpose(axes) => Some(previous_view.permute(axes)),
+                    _ => previous_view.reshape(self.ir.shape(op.output)),
                 };
             }
         }
         let view = view.ok_or_else(|| OneDnnError::from("the chain's result is not a view of the chain's value"))?;
-        self.put(value, BufferView { view, ..tensor });
+        self.set_placement(value, BufferView { view, ..tensor });
         Ok(())
     }
 
@@ -560,14 +566,14 @@ impl Lowering<'_> {
     /// operand of shape `operand` and with all operands of the chain.
     pub fn collapsed_dims(&mut self, op: &Op, links: &[Link], order: &[usize], operand: Option<&[i64]>) -> DimMap {
         let start = self.ir.shape(op.output).to_vec();
-        let whole = DimMap::plain(&start, &start);
+        let full_map = DimMap::plain(&start, &start);
         let mut shapes: Vec<Vec<i64>> = operand.into_iter().map(<[i64]>::to_vec).collect();
         let mut path: Vec<Link> = Vec::new();
         for &link in links {
             match link {
                 Link::View(_) => path.push(link),
                 Link::Binary { other, .. } => {
-                    shapes.extend(self.operand(other, &path, &whole).map(|tensor| tensor.view.shape));
+                    shapes.extend(self.operand(other, &path, &full_map).map(|tensor| tensor.view.shape));
                 }
                 Link::Eltwise(_) | Link::Stage { .. } => {}
             }
@@ -576,7 +582,7 @@ impl Lowering<'_> {
     }
 
     fn view(&mut self, op: &Op) -> Result<()> {
-        let tensor = self.at(op.inputs[0]);
+        let tensor = self.placement(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
         let through = |view: &View| match &op.kind {
             Kind::Reshape => view.reshape(&shape),
@@ -599,7 +605,7 @@ impl Lowering<'_> {
                 BufferView { view, ..copy }
             }
         };
-        self.put(op.output, tensor);
+        self.set_placement(op.output, tensor);
         Ok(())
     }
 
@@ -610,15 +616,15 @@ impl Lowering<'_> {
             let shape = self.ir.shape(output).to_vec();
             let dtype = self.ir.get(output).dtype;
             let bytes = count(&shape) as usize * dtype.size();
-            let tensor = self.at(output);
+            let tensor = self.placement(output);
             let buffer = &mut self.buffers[tensor.buffer.0 as usize];
-            let whole = tensor.view.is_dense() && tensor.view.offset == 0 && buffer.bytes == bytes;
-            if whole && matches!(buffer.place, Place::Arena(_)) {
+            let is_whole = tensor.view.is_dense() && tensor.view.offset == 0 && buffer.bytes == bytes;
+            if is_whole && matches!(buffer.place, Place::Arena(_)) {
                 buffer.place = Place::Output(k);
             } else {
                 let buffer = self.buffer(Place::Output(k), count(&shape), dtype);
-                let to = BufferView { buffer, view: View::dense(&shape) };
-                self.copy(&tensor, &to, "output")?;
+                let result = BufferView { buffer, view: View::dense(&shape) };
+                self.copy(&tensor, &result, "output")?;
             }
             outputs.push(shape.iter().map(|&d| d as usize).collect());
         }

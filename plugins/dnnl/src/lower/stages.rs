@@ -27,7 +27,7 @@ struct EpilogueBuilder {
     axis: Option<ParamAxis>,
     ops: Vec<EpilogueOp>,
     /// True if the operations so far produce floats.
-    real: bool,
+    is_real: bool,
 }
 
 fn unsupported_shape(detail: &str) -> CompileError {
@@ -38,21 +38,22 @@ impl Lowering<'_> {
     /// Adds one step for a stage and for the longest run of following links that fits in the same epilogue. Returns the
     /// number of links covered.
     pub fn stages(&mut self, op: &Op, links: &[Link]) -> Result<usize> {
-        let mut x = self.at(op.inputs[0]);
+        let mut x = self.placement(op.inputs[0]);
         if !x.view.is_packed() {
             x = self.in_order(&x, &x.view.order())?;
         }
-        let from = self.dtype(&x);
+        let dtype = self.dtype(&x);
         let mut view = View { offset: 0, ..x.view.clone() };
-        let mut epilogue = EpilogueBuilder { axis: None, ops: Vec::new(), real: from == DType::F32 };
+        let mut epilogue = EpilogueBuilder { axis: None, ops: Vec::new(), is_real: dtype == DType::F32 };
         let mut tensors = Vec::new();
-        let (mut done, mut last) = (None, (op.output, view.clone()));
-        let first = Link::Stage { op: self.op_index(op), other: op.inputs.get(1).copied() };
-        for (i, link) in std::iter::once(&first).chain(links).enumerate() {
-            let own = &self.ir.ops[link.op()];
-            match (link, &own.kind) {
+        let (mut fused_links, mut last) = (None, (op.output, view.clone()));
+        let first_link = Link::Stage { op: self.op_index(op), other: op.inputs.get(1).copied() };
+        for (i, link) in std::iter::once(&first_link).chain(links).enumerate() {
+            let stage_op = &self.ir.ops[link.op()];
+            match (link, &stage_op.kind) {
                 (Link::Stage { other, .. }, Kind::Stage(stage)) => {
-                    let swapped = matches!(other, Some(other) if *other == own.inputs[0]) && own.inputs.len() > 1;
+                    let swapped =
+                        matches!(other, Some(other) if *other == stage_op.inputs[0]) && stage_op.inputs.len() > 1;
                     if (other.is_some() && tensors.len() == MAX_OTHERS) || !epilogue.add(stage, &view, swapped && i > 0)
                     {
                         break;
@@ -62,43 +63,43 @@ impl Lowering<'_> {
                         epilogue.set_operand_dtype(self.dtype(&tensor));
                         tensors.push(tensor);
                     }
-                    (done, last) = (Some(i), (own.output, view.clone()));
+                    (fused_links, last) = (Some(i), (stage_op.output, view.clone()));
                 }
                 (_, Kind::Transpose(axes)) => view = view.permute(axes),
-                (_, Kind::Reshape) => match view.reshape(self.ir.shape(own.output)) {
+                (_, Kind::Reshape) => match view.reshape(self.ir.shape(stage_op.output)) {
                     Some(reshaped) => view = reshaped,
                     None => break,
                 },
                 _ => break,
             }
         }
-        let done = done.ok_or_else(|| {
+        let fused_links = fused_links.ok_or_else(|| {
             unsupported_shape("expected stage parameters along one axis, found parameters along several axes")
         })?;
         let (value, view) = last;
-        let to = self.ir.get(value).dtype;
+        let result_dtype = self.ir.get(value).dtype;
         let elements = count(&view.shape) as usize;
-        let result = BufferView { buffer: self.scratch_of(to, View::dense(&view.shape)).buffer, view };
+        let result = BufferView { buffer: self.scratch_of(result_dtype, View::dense(&view.shape)).buffer, view };
         let axis = epilogue.axis.unwrap_or(ParamAxis { size: 1, stride: 1 });
-        let kernel = Epilogue::new(elements, (axis.size, axis.stride), (from, to), epilogue.ops);
+        let kernel = Epilogue::new(elements, (axis.size, axis.stride), (dtype, result_dtype), epilogue.ops);
         let mut args = vec![(ffi::ARG_SRC, x)];
         args.extend(tensors.into_iter().enumerate().map(|(k, tensor)| (ffi::ARG_MULTIPLE_SRC + k as i32, tensor)));
         args.push((ffi::ARG_DST, result.clone()));
         self.handwritten_step(Operation::Epilogue(kernel), args, "integer stages")?;
-        self.put(value, result);
-        Ok(done)
+        self.set_placement(value, result);
+        Ok(fused_links)
     }
 
     fn op_index(&self, op: &Op) -> usize {
         match self.ir.get(op.output).def {
-            Def::Op(number) => number,
+            Def::Op(op_index) => op_index,
             _ => usize::MAX,
         }
     }
 
     /// Returns the operand `other` in the layout of the packed `view`, copying it if necessary.
     fn operand_in_layout(&mut self, other: Val, view: &View) -> Result<BufferView> {
-        let other = self.at(other);
+        let other = self.placement(other);
         if other.view.same_layout(view) {
             return Ok(other);
         }
@@ -115,24 +116,24 @@ impl EpilogueBuilder {
     /// Adds a stage on elements of layout `view`. Returns false if its parameters vary along a different axis than the
     /// parameters of earlier stages.
     fn add(&mut self, stage: &Stage, view: &View, swapped: bool) -> bool {
-        let along = match stage {
-            Stage::Offset(along) => (along.values.len(), along.axis),
+        let axis_values = match stage {
+            Stage::Offset(per_axis) => (per_axis.values.len(), per_axis.axis),
             Stage::Dequantize { scale, .. } => (scale.values.len(), scale.axis),
-            Stage::RealAdd(along) | Stage::RealMultiply(along) => (along.values.len(), along.axis),
+            Stage::RealAdd(per_axis) | Stage::RealMultiply(per_axis) => (per_axis.values.len(), per_axis.axis),
             Stage::Rescale { ratios: Ratios::Fixed(ratios), axis, .. } => (ratios.len(), *axis),
             Stage::Rescale { ratios: Ratios::Float(ratios), axis, .. } => (ratios.len(), *axis),
             _ => (1, 0),
         };
-        if along.0 != 1 {
-            let axis = ParamAxis { size: along.0, stride: view.strides[along.1] as usize };
+        if axis_values.0 != 1 {
+            let axis = ParamAxis { size: axis_values.0, stride: view.strides[axis_values.1] as usize };
             if *self.axis.get_or_insert(axis) != axis {
                 return false;
             }
         }
         match stage {
-            Stage::Offset(along) => match self.ops.last_mut() {
-                Some(EpilogueOp::Offset(before)) => before.add(&along.values),
-                _ => self.ops.push(EpilogueOp::Offset(AxisParam::new(&along.values))),
+            Stage::Offset(per_axis) => match self.ops.last_mut() {
+                Some(EpilogueOp::Offset(previous)) => previous.add(&per_axis.values),
+                _ => self.ops.push(EpilogueOp::Offset(AxisParam::new(&per_axis.values))),
             },
             Stage::Rescale { zero_in, ratios, rounding, zero_out, to, .. } => {
                 self.subtract_zero_point(*zero_in);
@@ -160,10 +161,10 @@ impl EpilogueBuilder {
             Stage::Clamp { low, high } => self.clamp(*low, *high),
             Stage::Sum { operands, zero, to } => {
                 let [left, right] = operands.each_ref().map(|operand| operand.as_ref().map(OperandRescale::of));
-                let (own, other) = if swapped { (right, left) } else { (left, right) };
-                if let Some(own) = own {
-                    self.subtract_zero_point(own.zero_in);
-                    self.ops.push(own.step);
+                let (own_rescale, other) = if swapped { (right, left) } else { (left, right) };
+                if let Some(own_rescale) = own_rescale {
+                    self.subtract_zero_point(own_rescale.zero_in);
+                    self.ops.push(own_rescale.step);
                 }
                 let other = match other {
                     Some(OperandRescale { zero_in, step }) => {
@@ -178,16 +179,16 @@ impl EpilogueBuilder {
             Stage::Dequantize { zero, scale } => {
                 self.subtract_zero_point(*zero);
                 self.ops.push(EpilogueOp::Dequantize(AxisParam::new(&scale.values)));
-                self.real = true;
+                self.is_real = true;
             }
             Stage::Quantize { scale, zero, rounding, to } => {
                 let (low, high) = range(*to);
                 self.ops.push(EpilogueOp::Quantize { scale: *scale, zero: *zero, rounding: *rounding, low, high });
-                self.real = false;
+                self.is_real = false;
             }
             Stage::Convert(to) => {
                 let to_real = *to == DType::F32;
-                match (self.real, to_real) {
+                match (self.is_real, to_real) {
                     (true, true) => {}
                     (false, true) => self.ops.push(EpilogueOp::ToReal),
                     (true, false) => {
@@ -196,18 +197,18 @@ impl EpilogueBuilder {
                     }
                     (false, false) => self.ops.push(EpilogueOp::Wrap(*to)),
                 }
-                self.real = to_real;
+                self.is_real = to_real;
             }
-            Stage::RealAdd(along) => self.ops.push(EpilogueOp::RealAdd(AxisParam::new(&along.values))),
-            Stage::RealMultiply(along) => self.ops.push(EpilogueOp::RealMultiply(AxisParam::new(&along.values))),
+            Stage::RealAdd(per_axis) => self.ops.push(EpilogueOp::RealAdd(AxisParam::new(&per_axis.values))),
+            Stage::RealMultiply(per_axis) => self.ops.push(EpilogueOp::RealMultiply(AxisParam::new(&per_axis.values))),
             Stage::RealClamp { low, high } => self.ops.push(EpilogueOp::RealClamp { low: *low, high: *high }),
-            Stage::RealSum(other) => {
-                let first = matches!(other.first(), Some(Stage::Convert(_)));
-                let mut inner = EpilogueBuilder { axis: None, ops: Vec::new(), real: !first };
-                if !other.iter().all(|stage| inner.add(stage, view, false)) || inner.axis.is_some() {
+            Stage::RealSum(stages) => {
+                let is_converted = matches!(stages.first(), Some(Stage::Convert(_)));
+                let mut inner_builder = EpilogueBuilder { axis: None, ops: Vec::new(), is_real: !is_converted };
+                if !stages.iter().all(|stage| inner_builder.add(stage, view, false)) || inner_builder.axis.is_some() {
                     return false;
                 }
-                self.ops.push(EpilogueOp::RealSum { other: inner.ops, from: DType::F32 });
+                self.ops.push(EpilogueOp::RealSum { other: inner_builder.ops, from: DType::F32 });
             }
         }
         true
@@ -215,8 +216,10 @@ impl EpilogueBuilder {
 
     /// Sets the element type of the last operation's second operand.
     fn set_operand_dtype(&mut self, dtype: DType) {
-        if let Some(EpilogueOp::RealSum { from, .. } | EpilogueOp::Sum { from, .. }) = self.ops.last_mut() {
-            *from = dtype;
+        if let Some(EpilogueOp::RealSum { from: operand_dtype, .. } | EpilogueOp::Sum { from: operand_dtype, .. }) =
+            self.ops.last_mut()
+        {
+            *operand_dtype = dtype;
         }
     }
 
@@ -275,14 +278,14 @@ fn fixed_point_scale(
 ) -> FixedPointScale {
     // Exponents are clamped to [-32, 32]: a larger exponent overflows `int32` for every nonzero value, and a smaller
     // exponent makes every result 0.
-    let left: Vec<i64> = ratios.iter().map(|ratio| i64::from(ratio.exponent.clamp(0, 32))).collect();
+    let left_shifts: Vec<i64> = ratios.iter().map(|ratio| i64::from(ratio.exponent.clamp(0, 32))).collect();
     let shifts: Vec<i32> = ratios.iter().map(|ratio| 31 + (-ratio.exponent).clamp(0, 32)).collect();
     let multipliers: Vec<i32> = ratios.iter().map(|ratio| ratio.multiplier).collect();
-    let grows = left.iter().any(|&left| left > 0);
+    let has_left_shift = left_shifts.iter().any(|&left_shifts| left_shifts > 0);
     FixedPointScale {
         offsets: offsets.unwrap_or_else(|| AxisParam::new(&[0])),
         multipliers: AxisParam::new(&multipliers),
-        left: grows.then(|| AxisParam::new(&left)),
+        left: has_left_shift.then(|| AxisParam::new(&left_shifts)),
         shifts: AxisParam::new(&shifts),
         rounding,
         zero,

@@ -29,9 +29,9 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Returns the range of taps of window `at` that are inside the data.
-    fn taps(self, at: i64) -> std::ops::Range<i64> {
-        let start = at * self.stride - self.before;
+    /// Returns the range of taps of window `window` that are inside the data.
+    fn taps(self, window: i64) -> std::ops::Range<i64> {
+        let start = window * self.stride - self.before;
         let first = if start < 0 { (-start + self.dilation - 1) / self.dilation } else { 0 };
         let last = if start >= self.size { 0 } else { (self.size - 1 - start) / self.dilation + 1 };
         first.min(self.kernel)..last.clamp(first.min(self.kernel), self.kernel)
@@ -59,8 +59,8 @@ const MIN_PARALLEL_BYTES: usize = 1 << 15;
 /// Tensor addresses during a run.
 #[derive(Clone, Copy)]
 struct Pointers {
-    from: *const u8,
-    to: *mut f32,
+    source: *const u8,
+    destination: *mut f32,
 }
 
 // SAFETY: `run` assigns disjoint results to the threads, and inputs are not written.
@@ -73,57 +73,57 @@ impl IntAvgPoolKernel {
     /// Each tensor must be at its argument's address, channels-last, with the pooling's dimensions; source and
     /// destination must not overlap.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
-        let (Some(from), Some(to)) = (args.find(ffi::ARG_SRC), args.find(ffi::ARG_DST)) else { return };
-        let pointers = Pointers { from: from.cast_const(), to: to.cast() };
+        let (Some(source), Some(destination)) = (args.find(ffi::ARG_SRC), args.find(ffi::ARG_DST)) else { return };
+        let pointers = Pointers { source: source.cast_const(), destination: destination.cast() };
         let [height, width] = self.axes;
         let blocks = self.channels.div_ceil(LANES);
         let units = self.images * (height.out * width.out) as usize * blocks;
-        let part = |thread: usize, threads: usize| {
+        let run_part = |thread: usize, threads: usize| {
             let pointers = &pointers;
             for unit in units * thread / threads..units * (thread + 1) / threads {
                 // SAFETY: the caller guarantees tensors that contain the unit, and only this thread computes it.
-                unsafe { self.unit(*pointers, unit / blocks, unit % blocks * LANES) };
+                unsafe { self.window_block(*pointers, unit / blocks, unit % blocks * LANES) };
             }
         };
-        library.on_threads(units * LANES * (height.kernel * width.kernel) as usize > MIN_PARALLEL_BYTES, &part);
+        library.on_threads(units * LANES * (height.kernel * width.kernel) as usize > MIN_PARALLEL_BYTES, &run_part);
     }
 
     /// Computes the means of one window for the block of channels that starts at `channel`.
     ///
     /// # Safety
     /// The tensors at `pointers` must have the pooling's dimensions.
-    unsafe fn unit(&self, pointers: Pointers, place: usize, channel: usize) {
+    unsafe fn window_block(&self, pointers: Pointers, window: usize, channel: usize) {
         let [height, width] = self.axes;
-        let row = place as i64 / width.out;
-        let (image, y, x) = (row / height.out, row % height.out, place as i64 % width.out);
+        let row = window as i64 / width.out;
+        let (image, y, x) = (row / height.out, row % height.out, window as i64 % width.out);
         let (rows, columns) = (height.taps(y), width.taps(x));
         let len = LANES.min(self.channels - channel);
-        let mut sums = [0i64; LANES];
-        let mut inside = 0i64;
+        let mut accumulators = [0i64; LANES];
+        let mut tap_count = 0i64;
         for tap_y in rows {
             for tap_x in columns.clone() {
                 let at_y = y * height.stride - height.before + tap_y * height.dilation;
                 let at_x = x * width.stride - width.before + tap_x * width.dilation;
-                let at = ((image * height.size + at_y) * width.size + at_x) as usize * self.channels + channel;
+                let offset = ((image * height.size + at_y) * width.size + at_x) as usize * self.channels + channel;
                 let mut block = [0u8; LANES];
                 // SAFETY: `taps` returns only taps inside the data, which has `len` channels from `channel` on.
-                unsafe { std::ptr::copy_nonoverlapping(pointers.from.add(at), block.as_mut_ptr(), len) };
-                for (sum, &byte) in sums.iter_mut().zip(&block) {
+                unsafe { std::ptr::copy_nonoverlapping(pointers.source.add(offset), block.as_mut_ptr(), len) };
+                for (sum, &byte) in accumulators.iter_mut().zip(&block) {
                     *sum += if self.signed { i64::from(byte as i8) } else { i64::from(byte) };
                 }
-                inside += 1;
+                tap_count += 1;
             }
         }
-        let count = if self.padded { height.kernel * width.kernel } else { inside };
+        let count = if self.padded { height.kernel * width.kernel } else { tap_count };
         let mut means = [0f32; LANES];
-        for (mean, sum) in means.iter_mut().zip(&sums) {
-            let sum = sum - inside * i64::from(self.zero);
+        for (mean, sum) in means.iter_mut().zip(&accumulators) {
+            let sum = sum - tap_count * i64::from(self.zero);
             *mean = (sum as f64 / count.max(1) as f64) as f32 * self.scale;
         }
         // SAFETY: the caller guarantees a result with `len` channels from `channel` on for this window.
         unsafe {
-            let to = pointers.to.add(place * self.channels + channel);
-            std::ptr::copy_nonoverlapping(means.as_ptr(), to, len);
+            let address = pointers.destination.add(window * self.channels + channel);
+            std::ptr::copy_nonoverlapping(means.as_ptr(), address, len);
         }
     }
 }

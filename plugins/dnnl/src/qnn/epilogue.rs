@@ -28,9 +28,9 @@ pub struct AxisParam<T> {
 impl<T: Copy> AxisParam<T> {
     /// Creates a parameter from a single value or from one value per index.
     pub fn new(values: &[T]) -> AxisParam<T> {
-        let each = values.len() != 1;
-        let len = if each { values.len() + BLOCK } else { BLOCK };
-        AxisParam { values: values.iter().copied().cycle().take(len).collect(), per_index: each }
+        let is_per_index = values.len() != 1;
+        let len = if is_per_index { values.len() + BLOCK } else { BLOCK };
+        AxisParam { values: values.iter().copied().cycle().take(len).collect(), per_index: is_per_index }
     }
 
     /// Returns the values without the padding.
@@ -42,10 +42,10 @@ impl<T: Copy> AxisParam<T> {
 impl AxisParam<i32> {
     /// Adds `values` to the parameter's values, wrapping on overflow.
     pub fn add(&mut self, values: &[i32]) {
-        let own = self.unpadded();
-        let len = own.len().max(values.len());
-        let sums = own.iter().cycle().zip(values.iter().cycle()).take(len).map(|(a, b)| a.wrapping_add(*b));
-        *self = AxisParam::new(&sums.collect::<Vec<_>>());
+        let own_values = self.unpadded();
+        let len = own_values.len().max(values.len());
+        let totals = own_values.iter().cycle().zip(values.iter().cycle()).take(len).map(|(a, b)| a.wrapping_add(*b));
+        *self = AxisParam::new(&totals.collect::<Vec<_>>());
     }
 }
 
@@ -152,20 +152,20 @@ impl Epilogue {
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
         let (Some(from), Some(to)) = (args.find(ffi::ARG_SRC), args.find(ffi::ARG_DST)) else { return };
         let mut others = [std::ptr::null::<u8>(); MAX_OTHERS];
-        for (k, other) in others.iter_mut().enumerate() {
-            let Some(at) = args.find(ffi::ARG_MULTIPLE_SRC + k as i32) else { break };
-            *other = at.cast_const();
+        for (k, operand) in others.iter_mut().enumerate() {
+            let Some(address) = args.find(ffi::ARG_MULTIPLE_SRC + k as i32) else { break };
+            *operand = address.cast_const();
         }
         let pointers = Pointers { from: from.cast_const(), to, others: &others };
         let blocks = self.elements.div_ceil(BLOCK);
         let code = code();
-        let part = |thread: usize, threads: usize| {
+        let run_part = |thread: usize, threads: usize| {
             let pointers = &pointers;
             let (first, last) = (blocks * thread / threads, blocks * (thread + 1) / threads);
             // SAFETY: the caller guarantees tensors that contain the blocks, and only this thread computes them.
             unsafe { code(self, pointers, first, last) };
         };
-        library.on_threads(self.elements >= MIN_PARALLEL_ELEMENTS, &part);
+        library.on_threads(self.elements >= MIN_PARALLEL_ELEMENTS, &run_part);
     }
 }
 
@@ -177,9 +177,9 @@ fastest! {
 /// Parameter indices of a block's elements.
 struct ParamIndex {
     /// Index of the first element's parameter, if parameters of adjacent elements are adjacent.
-    at: usize,
+    start: usize,
     /// Index of each element's parameter, if parameters of adjacent elements are not adjacent.
-    each: Option<[u32; BLOCK]>,
+    indices: Option<[u32; BLOCK]>,
 }
 
 /// Computes the blocks `first..last`.
@@ -188,22 +188,22 @@ struct ParamIndex {
 /// The blocks must be within the tensors, and no other thread may write to them.
 #[inline(always)]
 unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, last: usize) {
-    let (size, inner) = epilogue.axis;
+    let (size, stride) = epilogue.axis;
     for block in first..last {
         let start = block * BLOCK;
         let len = BLOCK.min(epilogue.elements - start);
-        let each = (inner != 1 && size != 1).then(|| std::array::from_fn(|l| ((start + l) / inner % size) as u32));
-        let index = ParamIndex { at: if inner == 1 { start % size } else { 0 }, each };
-        let (mut x, mut real) = ([0; BLOCK], [0.0; BLOCK]);
-        let mut other = 0;
+        let indices = (stride != 1 && size != 1).then(|| std::array::from_fn(|l| ((start + l) / stride % size) as u32));
+        let index = ParamIndex { start: if stride == 1 { start % size } else { 0 }, indices };
+        let (mut x, mut floats) = ([0; BLOCK], [0.0; BLOCK]);
+        let mut operand_index = 0;
         // SAFETY: the caller guarantees that the block is within the tensors.
         unsafe {
-            load(epilogue.from, pointers.from, start, len, &mut x, &mut real);
+            load(epilogue.from, pointers.from, start, len, &mut x, &mut floats);
             for op in &epilogue.ops {
-                if let EpilogueOp::Sum { other: ops, from, zero, low, high } = op {
+                if let EpilogueOp::Sum { other: ops, from: operand_dtype, zero, low, high } = op {
                     let (mut y, mut unused) = ([0; BLOCK], [0.0; BLOCK]);
-                    load(*from, pointers.others[other], start, len, &mut y, &mut unused);
-                    other += 1;
+                    load(*operand_dtype, pointers.others[operand_index], start, len, &mut y, &mut unused);
+                    operand_index += 1;
                     for op in ops {
                         apply(op, &index, &mut y, &mut unused);
                     }
@@ -211,21 +211,21 @@ unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, las
                         let sum = i64::from(*x) + i64::from(*y) - i64::from(*zero);
                         *x = sum.max(i64::from(*low)).min(i64::from(*high)) as i32;
                     }
-                } else if let EpilogueOp::RealSum { other: ops, from } = op {
+                } else if let EpilogueOp::RealSum { other: ops, from: operand_dtype } = op {
                     let (mut unused, mut y) = ([0; BLOCK], [0.0; BLOCK]);
-                    load(*from, pointers.others[other], start, len, &mut unused, &mut y);
-                    other += 1;
+                    load(*operand_dtype, pointers.others[operand_index], start, len, &mut unused, &mut y);
+                    operand_index += 1;
                     for op in ops {
                         apply(op, &index, &mut unused, &mut y);
                     }
-                    for (x, y) in real.iter_mut().zip(&y) {
+                    for (x, y) in floats.iter_mut().zip(&y) {
                         *x += y;
                     }
                 } else {
-                    apply(op, &index, &mut x, &mut real);
+                    apply(op, &index, &mut x, &mut floats);
                 }
             }
-            store(epilogue.to, pointers.to, start, len, &x, &real);
+            store(epilogue.to, pointers.to, start, len, &x, &floats);
         }
     }
 }
@@ -233,19 +233,19 @@ unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, las
 /// Loads a block as integers or as floats.
 ///
 /// # Safety
-/// `from` must hold `len` elements of type `dtype` from element `start` on.
+/// `source` must hold `len` elements of type `dtype` from element `start` on.
 #[inline(always)]
-unsafe fn load(dtype: DType, from: *const u8, start: usize, len: usize, x: &mut Ints, real: &mut Reals) {
+unsafe fn load(dtype: DType, source: *const u8, start: usize, len: usize, x: &mut Ints, floats: &mut Reals) {
     macro_rules! into {
         ($ty:ty, $lanes:expr, |$v:ident| $convert:expr) => {{
             let mut block = [<$ty>::default(); BLOCK];
             // SAFETY: the caller guarantees `len` elements from `start` on. A full block has a constant size, so its
             // copy is inlined.
             unsafe {
-                let from = from.cast::<$ty>().add(start);
+                let source = source.cast::<$ty>().add(start);
                 match len {
-                    BLOCK => std::ptr::copy_nonoverlapping(from, block.as_mut_ptr(), BLOCK),
-                    _ => std::ptr::copy_nonoverlapping(from, block.as_mut_ptr(), len),
+                    BLOCK => std::ptr::copy_nonoverlapping(source, block.as_mut_ptr(), BLOCK),
+                    _ => std::ptr::copy_nonoverlapping(source, block.as_mut_ptr(), len),
                 }
             }
             for (lane, &$v) in $lanes.iter_mut().zip(&block) {
@@ -257,16 +257,16 @@ unsafe fn load(dtype: DType, from: *const u8, start: usize, len: usize, x: &mut 
         DType::I8 => into!(i8, x, |v| v.into()),
         DType::U8 => into!(u8, x, |v| v.into()),
         DType::I32 => into!(i32, x, |v| v),
-        _ => into!(f32, real, |v| v),
+        _ => into!(f32, floats, |v| v),
     }
 }
 
 /// Stores a block.
 ///
 /// # Safety
-/// `to` must be valid for writing `len` elements of type `dtype` from element `start` on.
+/// `destination` must be valid for writing `len` elements of type `dtype` from element `start` on.
 #[inline(always)]
-unsafe fn store(dtype: DType, to: *mut u8, start: usize, len: usize, x: &Ints, real: &Reals) {
+unsafe fn store(dtype: DType, destination: *mut u8, start: usize, len: usize, x: &Ints, floats: &Reals) {
     macro_rules! from {
         ($ty:ty, $lanes:expr) => {{
             let mut block = [<$ty>::default(); BLOCK];
@@ -276,10 +276,10 @@ unsafe fn store(dtype: DType, to: *mut u8, start: usize, len: usize, x: &Ints, r
             // SAFETY: the caller guarantees `len` elements from `start` on. A full block has a constant size, so its
             // copy is inlined.
             unsafe {
-                let to = to.cast::<$ty>().add(start);
+                let destination = destination.cast::<$ty>().add(start);
                 match len {
-                    BLOCK => std::ptr::copy_nonoverlapping(block.as_ptr(), to, BLOCK),
-                    _ => std::ptr::copy_nonoverlapping(block.as_ptr(), to, len),
+                    BLOCK => std::ptr::copy_nonoverlapping(block.as_ptr(), destination, BLOCK),
+                    _ => std::ptr::copy_nonoverlapping(block.as_ptr(), destination, len),
                 }
             }
         }};
@@ -288,35 +288,39 @@ unsafe fn store(dtype: DType, to: *mut u8, start: usize, len: usize, x: &Ints, r
         DType::I8 => from!(i8, x),
         DType::U8 => from!(u8, x),
         DType::I32 => from!(i32, x),
-        _ => from!(f32, real),
+        _ => from!(f32, floats),
     }
 }
 
 /// Returns the parameters of a block's elements.
 #[inline(always)]
-fn block_params<'a, T: Copy>(param: &'a AxisParam<T>, index: &ParamIndex, own: &'a mut [T; BLOCK]) -> &'a [T; BLOCK] {
-    match &index.each {
-        Some(each) if param.per_index => {
-            for (own, &place) in own.iter_mut().zip(each) {
-                *own = param.values.get(place as usize).copied().unwrap_or(*own);
+fn block_params<'a, T: Copy>(
+    param: &'a AxisParam<T>,
+    index: &ParamIndex,
+    buffer: &'a mut [T; BLOCK],
+) -> &'a [T; BLOCK] {
+    match &index.indices {
+        Some(indices) if param.per_index => {
+            for (buffer, &position) in buffer.iter_mut().zip(indices) {
+                *buffer = param.values.get(position as usize).copied().unwrap_or(*buffer);
             }
-            own
+            buffer
         }
         _ => {
-            let at = if param.per_index { index.at } else { 0 };
-            let from = param.values.get(at..).and_then(<[T]>::first_chunk);
-            debug_assert!(from.is_some(), "parameter values must be one block longer than their axis");
-            from.unwrap_or(own)
+            let start = if param.per_index { index.start } else { 0 };
+            let params = param.values.get(start..).and_then(<[T]>::first_chunk);
+            debug_assert!(params.is_some(), "parameter values must be one block longer than their axis");
+            params.unwrap_or(buffer)
         }
     }
 }
 
 #[inline(always)]
-fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, real: &mut Reals) {
+fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, floats: &mut Reals) {
     match op {
         EpilogueOp::Offset(offsets) => {
-            let mut own = [0; BLOCK];
-            let offsets = block_params(offsets, index, &mut own);
+            let mut buffer = [0; BLOCK];
+            let offsets = block_params(offsets, index, &mut buffer);
             for (x, offset) in x.iter_mut().zip(offsets) {
                 *x = x.wrapping_add(*offset);
             }
@@ -328,15 +332,15 @@ fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, real: &mut Reals) {
         }
         EpilogueOp::FixedPoint(scale, low, high) => scale_fixed_point(scale, index, *low, *high, x),
         EpilogueOp::Float(scale) => {
-            let mut own = [0.0; BLOCK];
-            let ratios = block_params(&scale.ratios, index, &mut own);
-            let (zero, mut scaled) = (scale.zero as f32, [0.0; BLOCK]);
-            for ((scaled, x), ratio) in scaled.iter_mut().zip(&*x).zip(ratios) {
-                *scaled = *x as f32 * ratio;
+            let mut buffer = [0.0; BLOCK];
+            let ratios = block_params(&scale.ratios, index, &mut buffer);
+            let (zero, mut products) = (scale.zero as f32, [0.0; BLOCK]);
+            for ((product, x), ratio) in products.iter_mut().zip(&*x).zip(ratios) {
+                *product = *x as f32 * ratio;
             }
-            round(scale.rounding, &mut scaled);
-            for (x, scaled) in x.iter_mut().zip(&scaled) {
-                *x = ((scaled + zero) as i32).max(scale.low).min(scale.high);
+            round(scale.rounding, &mut products);
+            for (x, product) in x.iter_mut().zip(&products) {
+                *x = ((product + zero) as i32).max(scale.low).min(scale.high);
             }
         }
         EpilogueOp::AddZeroPoint { zero, low, high } => {
@@ -363,52 +367,52 @@ fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, real: &mut Reals) {
         }
         EpilogueOp::Wrap(_) => {}
         EpilogueOp::ToReal => {
-            for (real, x) in real.iter_mut().zip(&*x) {
-                *real = *x as f32;
+            for (floats, x) in floats.iter_mut().zip(&*x) {
+                *floats = *x as f32;
             }
         }
         EpilogueOp::ToInteger { low, high } => {
-            for (x, real) in x.iter_mut().zip(&*real) {
-                *x = (*real as i32).max(*low).min(*high);
+            for (x, floats) in x.iter_mut().zip(&*floats) {
+                *x = (*floats as i32).max(*low).min(*high);
             }
         }
         EpilogueOp::RealAdd(summands) => {
-            let mut own = [0.0; BLOCK];
-            let summands = block_params(summands, index, &mut own);
-            for (real, summand) in real.iter_mut().zip(summands) {
-                *real += summand;
+            let mut buffer = [0.0; BLOCK];
+            let summands = block_params(summands, index, &mut buffer);
+            for (floats, summand) in floats.iter_mut().zip(summands) {
+                *floats += summand;
             }
         }
         EpilogueOp::RealMultiply(factors) => {
-            let mut own = [0.0; BLOCK];
-            let factors = block_params(factors, index, &mut own);
-            for (real, factor) in real.iter_mut().zip(factors) {
-                *real *= factor;
+            let mut buffer = [0.0; BLOCK];
+            let factors = block_params(factors, index, &mut buffer);
+            for (floats, factor) in floats.iter_mut().zip(factors) {
+                *floats *= factor;
             }
         }
         EpilogueOp::RealClamp { low, high } => {
-            for real in real.iter_mut() {
+            for floats in floats.iter_mut() {
                 // Written so that NaN is preserved.
-                let x = if *real < *low { *low } else { *real };
-                *real = if x > *high { *high } else { x };
+                let x = if *floats < *low { *low } else { *floats };
+                *floats = if x > *high { *high } else { x };
             }
         }
         EpilogueOp::Dequantize(scales) => {
-            let mut own = [0.0; BLOCK];
-            let scales = block_params(scales, index, &mut own);
-            for ((real, x), scale) in real.iter_mut().zip(&*x).zip(scales) {
-                *real = *x as f32 * scale;
+            let mut buffer = [0.0; BLOCK];
+            let scales = block_params(scales, index, &mut buffer);
+            for ((floats, x), scale) in floats.iter_mut().zip(&*x).zip(scales) {
+                *floats = *x as f32 * scale;
             }
         }
         EpilogueOp::Quantize { scale, zero, rounding, low, high } => {
             let zero = *zero as f32;
-            for real in real.iter_mut() {
-                *real /= scale;
+            for floats in floats.iter_mut() {
+                *floats /= scale;
             }
-            round(*rounding, real);
-            for (x, real) in x.iter_mut().zip(&*real) {
+            round(*rounding, floats);
+            for (x, floats) in x.iter_mut().zip(&*floats) {
                 // NaN becomes 0, before the bounds apply.
-                *x = ((real + zero) as i32).max(*low).min(*high);
+                *x = ((floats + zero) as i32).max(*low).min(*high);
             }
         }
     }
@@ -438,14 +442,14 @@ fn round(rounding: Rounding, x: &mut Reals) {
 
 /// Masks a shift, which is at most 63, to let the compiler omit overflow handling.
 #[inline(always)]
-fn shift(by: i32) -> i64 {
-    i64::from(by) & 63
+fn shift(amount: i32) -> i64 {
+    i64::from(amount) & 63
 }
 
-/// Returns half of the unit in the last place of a value shifted right by `by`.
+/// Returns half of the unit in the last place of a value shifted right by `amount`.
 #[inline(always)]
-fn half(by: i32) -> i64 {
-    1 << (shift(by) - 1)
+fn half_unit(amount: i32) -> i64 {
+    1 << (shift(amount) - 1)
 }
 
 /// Computes `(x + offset) multiplier 2^(left - shift) + zero`, rounded and clamped to two bounds.
@@ -461,63 +465,63 @@ fn scale_fixed_point(scale: &FixedPointScale, index: &ParamIndex, low: i32, high
         let (low, high) = (low - scale.zero, high - scale.zero);
         for l in 0..BLOCK {
             let product = i64::from(x[l].wrapping_add(offsets[l])) * i64::from(multipliers[l]);
-            let whole = (product + half(shifts[l])) >> shift(shifts[l]);
-            x[l] = (whole as i32).max(low).min(high) + scale.zero;
+            let rounded = (product + half_unit(shifts[l])) >> shift(shifts[l]);
+            x[l] = (rounded as i32).max(low).min(high) + scale.zero;
         }
         return;
     }
     for (x, offset) in x.iter_mut().zip(offsets) {
         *x = x.wrapping_add(*offset);
     }
-    let mut wide = [0i64; BLOCK];
+    let mut products = [0i64; BLOCK];
     match &scale.left {
         None => {
-            for ((wide, x), multiplier) in wide.iter_mut().zip(&*x).zip(multipliers) {
-                *wide = i64::from(*x) * i64::from(*multiplier);
+            for ((product, x), multiplier) in products.iter_mut().zip(&*x).zip(multipliers) {
+                *product = i64::from(*x) * i64::from(*multiplier);
             }
         }
         Some(left) => {
-            let mut own = [0; BLOCK];
-            let left = block_params(left, index, &mut own);
-            for (((wide, x), multiplier), left) in wide.iter_mut().zip(&*x).zip(multipliers).zip(left) {
+            let mut buffer = [0; BLOCK];
+            let left = block_params(left, index, &mut buffer);
+            for (((product, x), multiplier), left) in products.iter_mut().zip(&*x).zip(multipliers).zip(left) {
                 // The shifted value is clamped to 2^32: times a multiplier of at least 2^30, the result exceeds `int32`
                 // in any case, and the product fits in 64 bits.
                 let bound = 1i64 << (32 - left);
-                *wide = (i64::from(*x).max(-bound).min(bound) << left) * i64::from(*multiplier);
+                *product = (i64::from(*x).max(-bound).min(bound) << left) * i64::from(*multiplier);
             }
         }
     }
-    let places = wide.iter_mut().zip(shifts);
+    let pairs = products.iter_mut().zip(shifts);
     match scale.rounding {
         Rounding::Up => {
-            for (wide, &by) in places {
-                *wide = (*wide + half(by)) >> shift(by);
+            for (product, &amount) in pairs {
+                *product = (*product + half_unit(amount)) >> shift(amount);
             }
         }
         Rounding::Away => {
-            for (wide, &by) in places {
-                *wide = (*wide + half(by) - i64::from(*wide < 0)) >> shift(by);
+            for (product, &amount) in pairs {
+                *product = (*product + half_unit(amount) - i64::from(*product < 0)) >> shift(amount);
             }
         }
         Rounding::Even => {
-            for (wide, &by) in places {
-                *wide = (*wide + (half(by) - 1) + ((*wide >> shift(by)) & 1)) >> shift(by);
+            for (product, &amount) in pairs {
+                *product = (*product + (half_unit(amount) - 1) + ((*product >> shift(amount)) & 1)) >> shift(amount);
             }
         }
     }
     if scale.left.is_some() {
-        for wide in &mut wide {
-            *wide = (*wide).max(i32::MIN.into()).min(i32::MAX.into());
+        for product in &mut products {
+            *product = (*product).max(i32::MIN.into()).min(i32::MAX.into());
         }
     }
     if scale.bytes {
         let (low, high) = (low - scale.zero, high - scale.zero);
-        for (x, wide) in x.iter_mut().zip(&wide) {
-            *x = (*wide as i32).max(low).min(high) + scale.zero;
+        for (x, product) in x.iter_mut().zip(&products) {
+            *x = (*product as i32).max(low).min(high) + scale.zero;
         }
     } else {
-        for (x, wide) in x.iter_mut().zip(&wide) {
-            *x = (*wide as i32).saturating_add(scale.zero).max(low).min(high);
+        for (x, product) in x.iter_mut().zip(&products) {
+            *x = (*product as i32).saturating_add(scale.zero).max(low).min(high);
         }
     }
 }

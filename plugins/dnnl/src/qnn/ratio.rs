@@ -20,10 +20,10 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// Returns `from / to`, rounded to 31 bits with ties up. Both scales must be finite and positive.
-    pub fn ratio(from: f32, to: f32) -> Fixed {
+    /// Returns `in_scale / out_scale`, rounded to 31 bits with ties up. Both scales must be finite and positive.
+    pub fn ratio(in_scale: f32, out_scale: f32) -> Fixed {
         // The quotient of two 32-bit floats is a normal 64-bit float, 1.m * 2^(e - 1023).
-        let bits = (f64::from(from) / f64::from(to)).to_bits();
+        let bits = (f64::from(in_scale) / f64::from(out_scale)).to_bits();
         let exponent = ((bits >> 52) & 0x7ff) as i32 - 1022;
         let mantissa = (bits & ((1 << 52) - 1)) | (1 << 52);
         match (mantissa + (1 << 21)) >> 22 {
@@ -46,15 +46,15 @@ pub enum Ratios {
 }
 
 impl Ratios {
-    /// Returns the ratio of each scale in `from` to the scale `to`, as floats if `floats` is set, otherwise in fixed
-    /// point. All scales must be finite and positive.
-    pub fn new(from: &[f32], to: f32, floats: bool) -> Ratios {
-        if from.iter().all(|&from| from == to) {
+    /// Returns the ratio of each scale in `in_scales` to the scale `out_scale`, as floats if `floats` is set, otherwise
+    /// in fixed point. All scales must be finite and positive.
+    pub fn new(in_scales: &[f32], out_scale: f32, floats: bool) -> Ratios {
+        if in_scales.iter().all(|&in_scales| in_scales == out_scale) {
             Ratios::Same
         } else if floats {
-            Ratios::Float(from.iter().map(|&from| from / to).collect())
+            Ratios::Float(in_scales.iter().map(|&in_scales| in_scales / out_scale).collect())
         } else {
-            Ratios::Fixed(from.iter().map(|&from| Fixed::ratio(from, to)).collect())
+            Ratios::Fixed(in_scales.iter().map(|&in_scales| Fixed::ratio(in_scales, out_scale)).collect())
         }
     }
 }
@@ -65,18 +65,18 @@ mod tests {
 
     #[test]
     fn ratio_splits_into_fraction_and_power_of_two() {
-        let fixed = |multiplier, exponent| Fixed { multiplier, exponent };
-        assert_eq!(Fixed::ratio(1.0, 1.0), fixed(1 << 30, 1));
-        assert_eq!(Fixed::ratio(0.75, 1.0), fixed(3 << 29, 0));
-        assert_eq!(Fixed::ratio(3.0, 0.25), fixed(3 << 29, 4));
-        assert_eq!(Fixed::ratio(1.0, 3.0), fixed(1_431_655_765, -1));
+        let fixed_point = |multiplier, exponent| Fixed { multiplier, exponent };
+        assert_eq!(Fixed::ratio(1.0, 1.0), fixed_point(1 << 30, 1));
+        assert_eq!(Fixed::ratio(0.75, 1.0), fixed_point(3 << 29, 0));
+        assert_eq!(Fixed::ratio(3.0, 0.25), fixed_point(3 << 29, 4));
+        assert_eq!(Fixed::ratio(1.0, 3.0), fixed_point(1_431_655_765, -1));
         let smallest = f32::from_bits(1);
-        assert_eq!(Fixed::ratio(smallest, smallest * 8.0), fixed(1 << 30, -2));
+        assert_eq!(Fixed::ratio(smallest, smallest * 8.0), fixed_point(1 << 30, -2));
         assert_eq!(Fixed::ratio(smallest, f32::MAX).exponent, -276);
         // 1 - 2^-24, the largest float32 below 1.
-        let below = Fixed::ratio(f32::from_bits(0x3f7f_ffff), 1.0);
-        assert_eq!(below, fixed(0x7fff_ff80, 0));
+        let below_one = Fixed::ratio(f32::from_bits(0x3f7f_ffff), 1.0);
+        assert_eq!(below_one, fixed_point(0x7fff_ff80, 0));
         let close = (8_388_609.0f32, 8_388_608.0f32);
-        assert_eq!(Fixed::ratio(close.1, close.0), fixed(0x7fff_ff00, 0));
+        assert_eq!(Fixed::ratio(close.1, close.0), fixed_point(0x7fff_ff00, 0));
     }
 }

@@ -94,14 +94,14 @@ fn blob_round_trips() {
 fn rejects_invalid_blobs() {
     let (graph, constants) = layer();
     let text = blob::write(&graph);
-    let rejected = |bytes: &[u8], constants: &[Constant], wanted: &str| {
-        let error = blob::read(bytes, constants).expect_err(wanted);
-        assert!(error.message.contains(wanted), "expected {wanted:?}, found {error}");
+    let rejected = |bytes: &[u8], constants: &[Constant], expected: &str| {
+        let error = blob::read(bytes, constants).expect_err(expected);
+        assert!(error.message.contains(expected), "expected {expected:?}, found {error}");
     };
-    for cut in 0..text.len() {
+    for end in 0..text.len() {
         assert!(
-            blob::read(&text.as_bytes()[..cut], &constants).is_err(),
-            "expected an error for the first {cut} of {} bytes",
+            blob::read(&text.as_bytes()[..end], &constants).is_err(),
+            "expected an error for the first {end} of {} bytes",
             text.len()
         );
     }
@@ -124,11 +124,11 @@ fn rejects_blob_of_another_region() {
     let (graph, constants) = layer();
     let services = Services::new(TestHost(1));
     let region = Region { graph: &graph, constants: &constants, options: &json!({}) };
-    let compiled = Dnnl.compile(&region).unwrap();
+    let compiled_region = Dnnl.compile(&region).unwrap();
     let load = |symbol: &str| {
         let request = LoadRequest {
             symbol,
-            blob: &compiled.blob,
+            blob: &compiled_region.blob,
             constants: &constants,
             options: &json!({}),
             services: &services,

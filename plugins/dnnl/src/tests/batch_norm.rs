@@ -30,8 +30,8 @@ fn batch_norm_matches_reference() {
     let output = run(&region, &[1, 2, 2, 2], &values);
     for i in 0..8 {
         let [gamma, beta, mean, variance] = parameters.map(|p: [f64; 2]| p[i / 4]);
-        let wanted = (f64::from(values[i]) - mean) / (variance + 0.01).sqrt() * gamma + beta;
-        let got = f64::from(output[i]);
-        assert!((got - wanted).abs() < 1e-5, "element {i}: expected {wanted}, found {got}");
+        let expected = (f64::from(values[i]) - mean) / (variance + 0.01).sqrt() * gamma + beta;
+        let actual = f64::from(output[i]);
+        assert!((actual - expected).abs() < 1e-5, "element {i}: expected {expected}, found {actual}");
     }
 }

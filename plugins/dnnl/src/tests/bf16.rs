@@ -26,12 +26,12 @@ fn product(options: &serde_json::Value) -> (String, f32) {
     let y = graph.push_op("nn.dense", [ValueRef::of(x), ValueRef::of(w)], [], [ty]);
     graph.outputs.push(ValueRef::of(y));
     let constants = [Constant::new("w", DType::F32, &[N, N], FloatConstant(vec![NEXT_BF16; N * N]))];
-    let compiled = Dnnl.compile(&Region { graph: &graph, constants: &constants, options }).unwrap();
+    let compiled_region = Dnnl.compile(&Region { graph: &graph, constants: &constants, options }).unwrap();
     let services = Services::new(TestHost(1));
     // Options take effect only at compile time.
     let request = LoadRequest {
         symbol: "region_0",
-        blob: &compiled.blob,
+        blob: &compiled_region.blob,
         constants: &constants,
         options: &json!({}),
         services: &services,
@@ -39,7 +39,7 @@ fn product(options: &serde_json::Value) -> (String, f32) {
     let region = JsonLoader.load(&request).unwrap();
     let output = run(&*region, &[N, N], &[HALFWAY; N * N]);
     assert!(output.iter().all(|&y| y == output[0]), "{output:?}");
-    (String::from_utf8(compiled.blob.to_vec()).unwrap(), output[0])
+    (String::from_utf8(compiled_region.blob.to_vec()).unwrap(), output[0])
 }
 
 #[test]

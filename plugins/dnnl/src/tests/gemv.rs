@@ -39,20 +39,20 @@ fn matches_reference_for_every_width_and_direction() {
             let (graph, constants) = chain(1, n, 3, bias);
             let region = LoadedRegion::new(graph, &constants, &Services::new(TestHost(threads))).unwrap();
             let x = numbers(n, 3);
-            let got = run(&region, &[1, n], &x);
+            let result = run(&region, &[1, n], &x);
             let w = constants[0].tensor();
             let (w, b) = (w.as_slice::<f32>(), numbers(n, 2));
-            let mut wanted: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+            let mut expected: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
             for _ in 0..3 {
-                let dot = |row: &[f32]| row.iter().zip(&wanted).map(|(&w, x)| f64::from(w) * x).sum::<f64>();
+                let dot = |row: &[f32]| row.iter().zip(&expected).map(|(&w, x)| f64::from(w) * x).sum::<f64>();
                 let sum = |(i, row)| dot(row) + if bias { f64::from(b[i]) } else { 0.0 };
-                wanted = w.chunks(n).enumerate().map(sum).collect();
+                expected = w.chunks(n).enumerate().map(sum).collect();
             }
-            let magnitude = wanted.iter().fold(0f64, |max, y| max.max(y.abs()));
-            for (i, (&got, wanted)) in got.iter().zip(wanted).enumerate() {
+            let magnitude = expected.iter().fold(0f64, |max, y| max.max(y.abs()));
+            for (i, (&actual, expected)) in result.iter().zip(expected).enumerate() {
                 assert!(
-                    (f64::from(got) - wanted).abs() <= 1e-5 * magnitude,
-                    "{n}, {threads}, {i}: expected {wanted}, found {got}"
+                    (f64::from(actual) - expected).abs() <= 1e-5 * magnitude,
+                    "{n}, {threads}, {i}: expected {expected}, found {actual}"
                 );
             }
         }

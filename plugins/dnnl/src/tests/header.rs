@@ -9,8 +9,8 @@ use std::process::Command;
 /// `oneapi/dnnl/dnnl.h`.
 fn include() -> Option<PathBuf> {
     let vendor = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../vendor/onednn/include");
-    let named = std::env::var_os("BYOC_DNNL_INCLUDE").map(PathBuf::from);
-    named.into_iter().chain([vendor, "/usr/include".into()]).find(|dir| dir.join("oneapi/dnnl/dnnl.h").is_file())
+    let include_dir = std::env::var_os("BYOC_DNNL_INCLUDE").map(PathBuf::from);
+    include_dir.into_iter().chain([vendor, "/usr/include".into()]).find(|dir| dir.join("oneapi/dnnl/dnnl.h").is_file())
 }
 
 #[test]
@@ -28,8 +28,8 @@ fn constants_and_sizes_match_the_header() {
     }
     source.push_str("_Static_assert(offsetof(dnnl_version_t, cpu_runtime) == 24, \"cpu_runtime\");\n#endif\n");
     let source = source.replacen('\n', "\n#include <stddef.h>\n", 1);
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("constants.c");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("constants.c");
     std::fs::write(&file, source).unwrap();
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
     let output = Command::new(compiler).arg("-fsyntax-only").arg("-I").arg(&include).arg(&file).output().unwrap();

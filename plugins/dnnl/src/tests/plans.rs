@@ -8,14 +8,14 @@ use byoc_plugin_api::*;
 
 /// Creates a region of two dense layers of width `n`, each followed by a ReLU, for an arbitrary number of rows.
 fn dynamic_region(n: usize) -> LoadedRegion {
-    let dynamic = || TensorType { dtype: DType::F32, dims: vec![Dim::Unknown("b".into()), Dim::Known(n)].into() };
+    let dynamic_type = || TensorType { dtype: DType::F32, dims: vec![Dim::Unknown("b".into()), Dim::Known(n)].into() };
     let mut graph = Graph::new("region_0");
-    let mut y = ValueRef::of(graph.push_input("x", dynamic()));
+    let mut y = ValueRef::of(graph.push_input("x", dynamic_type()));
     let mut constants = Vec::new();
     for layer in 0..2 {
         let w = ValueRef::of(graph.push_constant(layer, TensorType::new(DType::F32, &[n, n])));
-        y = ValueRef::of(graph.push_op("nn.dense", [y, w], [], [dynamic()]));
-        y = ValueRef::of(graph.push_op("nn.relu", [y], [], [dynamic()]));
+        y = ValueRef::of(graph.push_op("nn.dense", [y, w], [], [dynamic_type()]));
+        y = ValueRef::of(graph.push_op("nn.relu", [y], [], [dynamic_type()]));
         constants.push(Constant::new("w", DType::F32, &[n, n], FloatConstant(numbers(n * n, u64::from(layer)))));
     }
     graph.outputs.push(y);
@@ -34,30 +34,30 @@ fn releases_plans() {
     let region = dynamic_region(32);
     let reported_bytes =
         |prepared: &Prepared| prepared.attrs.iter().find(|attr| attr.key == "bytes").map(|a| a.value.clone());
-    let mut kept = std::collections::VecDeque::new();
-    let mut packed = 0;
+    let mut released_plans = std::collections::VecDeque::new();
+    let mut packed_bytes = 0;
     for rows in 1..=40 {
         let prepared = region.prepare(&[&[rows, 32]]).unwrap();
         assert!(matches!(reported_bytes(&prepared), Some(AttrValue::Int(1..))), "{:?}", prepared.attrs);
-        kept.push_back(prepared.plan);
-        if kept.len() > 4 {
-            assert!(release(&region, kept.pop_front().unwrap()).is_some());
+        released_plans.push_back(prepared.plan);
+        if released_plans.len() > 4 {
+            assert!(release(&region, released_plans.pop_front().unwrap()).is_some());
         }
-        assert_eq!(region.plans(), kept.len());
-        packed = packed.max(region.packed_bytes());
+        assert_eq!(region.plans(), released_plans.len());
+        packed_bytes = packed_bytes.max(region.packed_bytes());
     }
-    assert!(packed > 0, "expected packed weights");
+    assert!(packed_bytes > 0, "expected packed weights");
     // Preparing the same dimensions after their plan was released yields a new plan number and the same results.
     let x = numbers(32, 7);
-    let before = run(&region, &[1, 32], &x);
+    let first_result = run(&region, &[1, 32], &x);
     assert!(region.prepare(&[&[1, 32]]).unwrap().plan >= 40);
-    while let Some(plan) = kept.pop_front() {
+    while let Some(plan) = released_plans.pop_front() {
         release(&region, plan);
     }
-    let last = region.prepare(&[&[1, 32]]).unwrap().plan;
-    release(&region, last);
+    let last_plan = region.prepare(&[&[1, 32]]).unwrap().plan;
+    release(&region, last_plan);
     assert_eq!((region.plans(), region.packed_bytes()), (0, 0));
-    assert_eq!(run(&region, &[1, 32], &x), before);
+    assert_eq!(run(&region, &[1, 32], &x), first_result);
 }
 
 #[test]
@@ -83,20 +83,20 @@ fn memory_of_plans() {
     if library().is_none() {
         return;
     }
-    let resident = || {
+    let resident_bytes = || {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4
     };
     let max_plans = std::env::var("PLANS").map_or(64, |plans| plans.parse().unwrap());
     let region = dynamic_region(256);
-    let mut kept = std::collections::VecDeque::new();
+    let mut released_plans = std::collections::VecDeque::new();
     for rows in 1..=2000 {
-        kept.push_back(region.prepare(&[&[rows, 256]]).unwrap().plan);
-        if kept.len() > max_plans {
-            release(&region, kept.pop_front().unwrap());
+        released_plans.push_back(region.prepare(&[&[rows, 256]]).unwrap().plan);
+        if released_plans.len() > max_plans {
+            release(&region, released_plans.pop_front().unwrap());
         }
         if [1, 64, 128, 256, 500, 1000, 1500, 2000].contains(&rows) {
-            println!("{rows} sizes, {} plans: {} KiB", region.plans(), resident());
+            println!("{rows} sizes, {} plans: {} KiB", region.plans(), resident_bytes());
         }
     }
 }

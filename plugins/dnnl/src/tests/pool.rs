@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Worker of this thread's pool.
 struct Worker {
     task: PathBuf,
-    asleep: bool,
+    is_asleep: bool,
     /// CPU time in nanoseconds; current only while the worker sleeps.
     computed: u64,
 }
@@ -19,18 +19,19 @@ struct Worker {
 /// Lists the workers of this thread's pool. A worker inherits the name of the thread that created it, which
 /// distinguishes it from workers of other tests.
 fn workers() -> Vec<Worker> {
-    let own = std::fs::canonicalize("/proc/thread-self").unwrap();
-    let name = std::fs::read_to_string(own.join("comm")).unwrap();
+    let own_thread = std::fs::canonicalize("/proc/thread-self").unwrap();
+    let name = std::fs::read_to_string(own_thread.join("comm")).unwrap();
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     tasks
         .filter_map(|task| {
             let task = task.ok()?.path();
-            let mine = std::fs::read_to_string(task.join("comm")).ok()? == name && task.file_name() != own.file_name();
+            let is_worker =
+                std::fs::read_to_string(task.join("comm")).ok()? == name && task.file_name() != own_thread.file_name();
             // The state is the first word after the name, which is in parentheses.
             let stat = std::fs::read_to_string(task.join("stat")).ok()?;
-            let asleep = stat.rsplit_once(')')?.1.trim_start().starts_with('S');
+            let is_asleep = stat.rsplit_once(')')?.1.trim_start().starts_with('S');
             let text = std::fs::read_to_string(task.join("schedstat")).ok()?;
-            mine.then_some(Worker { task, asleep, computed: text.split_whitespace().next()?.parse().ok()? })
+            is_worker.then_some(Worker { task, is_asleep, computed: text.split_whitespace().next()?.parse().ok()? })
         })
         .collect()
 }
@@ -56,22 +57,24 @@ fn workers_sleep_after_a_run_and_stay_asleep() {
     let weight = Constant::new("w", DType::F32, &[N, N], FloatConstant(vec![0.25; N * N]));
     let region = LoadedRegion::new(graph, &[weight], &Services::new(TestHost(2))).unwrap();
     run_times(&region, &[N, N], &[0.0; N * N], 20);
-    let before = workers();
-    assert_eq!(before.len(), 1, "expected one worker besides the caller");
+    let initial_workers = workers();
+    assert_eq!(initial_workers.len(), 1, "expected one worker besides the caller");
     loop {
-        let then = workers();
+        let earlier = workers();
         std::thread::sleep(Duration::from_millis(20));
-        let now = workers();
-        let is_idle = |(then, now): (&Worker, &Worker)| then.asleep && now.asleep && then.computed == now.computed;
-        if then.iter().zip(&now).all(is_idle) {
+        let later = workers();
+        let is_idle = |(earlier, later): (&Worker, &Worker)| {
+            earlier.is_asleep && later.is_asleep && earlier.computed == later.computed
+        };
+        if earlier.iter().zip(&later).all(is_idle) {
             break;
         }
-        for (first, now) in before.iter().zip(&now) {
-            let more = now.computed - first.computed;
+        for (initial, later) in initial_workers.iter().zip(&later) {
+            let busy_time = later.computed - initial.computed;
             assert!(
-                more < MAX_CPU_TIME,
-                "{}: expected less than {MAX_CPU_TIME} ns of CPU time since the run, found {more}",
-                now.task.display()
+                busy_time < MAX_CPU_TIME,
+                "{}: expected less than {MAX_CPU_TIME} ns of CPU time since the run, found {busy_time}",
+                later.task.display()
             );
         }
     }

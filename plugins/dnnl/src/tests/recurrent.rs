@@ -56,7 +56,7 @@ impl Net {
         (0..parts).map(|i| (ValueRef { node, index: i as u32 }, columns)).collect()
     }
 
-    fn one(&mut self) -> Matrix {
+    fn constant_one(&mut self) -> Matrix {
         (self.constant(&[]), 0)
     }
 
@@ -73,11 +73,11 @@ impl Net {
     }
 
     /// Adds `(1 - z) n + z h`.
-    fn interpolate(&mut self, z: Matrix, n: Matrix, kept: (Matrix, Matrix)) -> Matrix {
-        let one = self.one();
-        let rest = self.op("subtract", &[one, z], z.1, vec![]);
-        let (new, kept) = (self.product(rest, n), self.product(kept.0, kept.1));
-        self.sum(new, kept)
+    fn interpolate(&mut self, z: Matrix, n: Matrix, products: (Matrix, Matrix)) -> Matrix {
+        let one = self.constant_one();
+        let complement = self.op("subtract", &[one, z], z.1, vec![]);
+        let (candidate_term, products) = (self.product(complement, n), self.product(products.0, products.1));
+        self.sum(candidate_term, products)
     }
 
     /// Returns the operators of the translated graph.
@@ -97,10 +97,10 @@ impl Net {
 /// Returns the cells among these operators, in order, with their number of operands. Asserts that all other operators
 /// are matrix products or bias additions.
 fn loops(kinds: &[Kind]) -> Vec<(Part, usize)> {
-    let rest = kinds
+    let other_kinds = kinds
         .iter()
         .filter(|kind| !matches!(kind, Kind::Cell(_) | Kind::MatMul { .. } | Kind::Binary(ffi::BINARY_ADD)));
-    assert_eq!(rest.collect::<Vec<_>>(), Vec::<&Kind>::new(), "{kinds:?}");
+    assert_eq!(other_kinds.collect::<Vec<_>>(), Vec::<&Kind>::new(), "{kinds:?}");
     kinds
         .iter()
         .filter_map(|kind| match kind {
@@ -119,8 +119,8 @@ fn reset_after_product(net: &mut Net, x: Matrix, h: Matrix, [gate, activation]: 
     let z = net.call(gate, z);
     let r = net.sum(x[1], product[1]);
     let r = net.call("sigmoid", r);
-    let scaled = net.product(r, product[2]);
-    let n = net.sum(x[2], scaled);
+    let gated = net.product(r, product[2]);
+    let n = net.sum(x[2], gated);
     [z, net.call(activation, n)]
 }
 
@@ -143,8 +143,8 @@ fn recognizes_equivalent_form() {
     let (x, h) = (net.input(5), net.input(HIDDEN));
     let [z, n] = reset_after_product(&mut net, x, h, ["sigmoid", "tanh"]);
     let difference = net.op("subtract", &[h, n], HIDDEN, vec![]);
-    let scaled = net.product(difference, z);
-    let h = net.sum(scaled, n);
+    let gated = net.product(difference, z);
+    let h = net.sum(gated, n);
     assert_eq!(loops(&net.kinds(&[h])), [(Part::Whole, 7)]);
 }
 
@@ -163,8 +163,8 @@ fn reset_before_product_is_two_loops_per_step() {
     let gates = net.sum(gates, product);
     let gates = net.call("sigmoid", gates);
     let gates = net.split(gates, 2);
-    let kept = net.product(gates[1], h);
-    let product = net.dense(kept, HIDDEN);
+    let state_term = net.product(gates[1], h);
+    let product = net.dense(state_term, HIDDEN);
     let n = net.sum(candidate, product);
     let n = net.call("tanh", n);
     let h = net.interpolate(gates[0], n, (gates[0], h));
@@ -185,18 +185,18 @@ fn first_step_has_no_state() {
     let z = net.call("sigmoid", z);
     let r = net.sum(x[1], bias[1]);
     let r = net.call("sigmoid", r);
-    let scaled = net.product(r, bias[2]);
-    let n = net.sum(x[2], scaled);
+    let gated = net.product(r, bias[2]);
+    let n = net.sum(x[2], gated);
     let n = net.call("tanh", n);
-    let one = net.one();
-    let rest = net.op("subtract", &[one, z], HIDDEN, vec![]);
-    let h = net.product(rest, n);
+    let one = net.constant_one();
+    let complement = net.op("subtract", &[one, z], HIDDEN, vec![]);
+    let h = net.product(complement, n);
     assert_eq!(loops(&net.kinds(&[h])), [(Part::Whole, 6)]);
 }
 
 #[test]
 fn does_not_match_similar_graphs() {
-    let found = |make: fn(&mut Net) -> Matrix| {
+    let is_recognized = |make: fn(&mut Net) -> Matrix| {
         let mut net = Net::new();
         let h = make(&mut net);
         net.kinds(&[h]).iter().any(|kind| {
@@ -204,49 +204,49 @@ fn does_not_match_similar_graphs() {
             matches!(kind, Kind::Cell(CellKind::Gru(gru)) if gru.present[if gru.part == Part::Whole { 6 } else { 4 }])
         })
     };
-    assert!(found(|net| {
+    assert!(is_recognized(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
         net.interpolate(z, n, (z, h))
     }));
     // The state and the candidate have different gates.
-    assert!(!found(|net| {
+    assert!(!is_recognized(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
-        let [other, _] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
-        net.interpolate(z, n, (other, h))
+        let [reset, _] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
+        net.interpolate(z, n, (reset, h))
     }));
     // Different activation functions.
-    assert!(!found(|net| {
+    assert!(!is_recognized(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = reset_after_product(net, x, h, ["tanh", "tanh"]);
         net.interpolate(z, n, (z, h))
     }));
-    assert!(!found(|net| {
+    assert!(!is_recognized(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = reset_after_product(net, x, h, ["sigmoid", "sigmoid"]);
         net.interpolate(z, n, (z, h))
     }));
     // The factor of the candidate is 2 - z.
-    assert!(!found(|net| {
+    assert!(!is_recognized(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
-        let (one, other) = (net.one(), net.one());
-        let rest = net.op("subtract", &[one, z], HIDDEN, vec![]);
-        let rest = net.op("add", &[rest, other], HIDDEN, vec![]);
-        let (new, kept) = (net.product(rest, n), net.product(z, h));
-        net.sum(new, kept)
+        let (one, other) = (net.constant_one(), net.constant_one());
+        let complement = net.op("subtract", &[one, z], HIDDEN, vec![]);
+        let complement = net.op("add", &[complement, other], HIDDEN, vec![]);
+        let (candidate_term, state_term) = (net.product(complement, n), net.product(z, h));
+        net.sum(candidate_term, state_term)
     }));
     // The difference subtracts a value other than the candidate.
-    assert!(!found(|net| {
+    assert!(!is_recognized(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
         let difference = net.op("subtract", &[h, z], HIDDEN, vec![]);
-        let scaled = net.product(difference, z);
-        net.sum(scaled, n)
+        let gated = net.product(difference, z);
+        net.sum(gated, n)
     }));
     // The gates are not columns of one matrix.
-    assert!(!found(|net| {
+    assert!(!is_recognized(|net| {
         let (z, n, h) = (net.input(HIDDEN), net.input(HIDDEN), net.input(HIDDEN));
         let (z, n) = (net.call("sigmoid", z), net.call("tanh", n));
         net.interpolate(z, n, (z, h))

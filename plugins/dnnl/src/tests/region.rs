@@ -25,7 +25,7 @@ pub fn run_times(region: &dyn Executable, shape: &[usize], x: &[f32], times: usi
     let (elements, workspace_floats) = (out_shape.iter().product(), prepared.workspace.div_ceil(4));
     let (mut input, mut output, mut workspace) =
         (cache_lines(x.len()), cache_lines(elements), cache_lines(workspace_floats));
-    input.iter_mut().flat_map(|line| &mut line.0).zip(x).for_each(|(to, &from)| *to = from);
+    input.iter_mut().flat_map(|line| &mut line.0).zip(x).for_each(|(element, &value)| *element = value);
     let inputs = [TensorRef::new(DType::F32, shape, bytes(&mut input, x.len()))];
     let mut outputs = [TensorMut::new(DType::F32, &mut out_shape, bytes(&mut output, elements))];
     let workspace = &mut bytes(&mut workspace, workspace_floats)[..prepared.workspace];

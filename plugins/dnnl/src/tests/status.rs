@@ -6,15 +6,15 @@ use byoc_plugin_api::{DType, Error, RefusalCode};
 
 #[test]
 fn converts_status_codes() {
-    let of = |number| OneDnnError::of(Status::of(number).unwrap(), "test");
+    let error_of = |code| OneDnnError::of(Status::of(code).unwrap(), "test");
     assert_eq!(Status::of(0), None);
-    assert!(matches!(of(1), OneDnnError::OutOfMemory(_)));
-    assert!(matches!(of(2), OneDnnError::Defect(_)));
-    for number in [3, 4, 6] {
-        assert!(matches!(of(number), OneDnnError::Unsupported(_)), "{number}");
+    assert!(matches!(error_of(1), OneDnnError::OutOfMemory(_)));
+    assert!(matches!(error_of(2), OneDnnError::Defect(_)));
+    for code in [3, 4, 6] {
+        assert!(matches!(error_of(code), OneDnnError::Unsupported(_)), "{code}");
     }
-    for number in [5, 7, 99, -1] {
-        assert!(matches!(of(number), OneDnnError::Defect(_)), "{number}");
+    for code in [5, 7, 99, -1] {
+        assert!(matches!(error_of(code), OneDnnError::Defect(_)), "{code}");
     }
 }
 

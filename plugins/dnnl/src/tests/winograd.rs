@@ -28,8 +28,8 @@ impl Sizes {
     fn direct(&self, x: &[f32], w: &[f32]) -> Vec<f64> {
         let ([images, height, width], [rows, columns]) = (self.source, self.result);
         let mut result = Vec::new();
-        for (image, row, column) in
-            (0..images * rows * columns).map(|at| (at / (rows * columns), at / columns % rows, at % columns))
+        for (image, row, column) in (0..images * rows * columns)
+            .map(|index| (index / (rows * columns), index / columns % rows, index % columns))
         {
             for filter in 0..self.filters {
                 let mut sum = 0.0;
@@ -64,10 +64,10 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
     let elements = source[0] * result[0] * result[1] * filters;
     let (mut x, w) = (numbers(source.iter().product::<usize>() * channels, 1), numbers(filters * channels * 9, 2));
     let (mut bias, mut addend) = (numbers(filters, 3), numbers(elements, 4));
-    let wanted = sizes.direct(&x, &w);
-    let sum = |i: usize| wanted[i] + f64::from(bias[i % filters]) + f64::from(addend[i]);
-    let wanted: Vec<f64> = (0..elements).map(sum).collect();
-    let magnitude = wanted.iter().fold(0f64, |max, y| max.max(y.abs()));
+    let expected = sizes.direct(&x, &w);
+    let sum = |i: usize| expected[i] + f64::from(bias[i % filters]) + f64::from(addend[i]);
+    let expected: Vec<f64> = (0..elements).map(sum).collect();
+    let magnitude = expected.iter().fold(0f64, |max, y| max.max(y.abs()));
     let mut packed = vec![0.0; weights.elements()];
     let bytes: Vec<u8> = w.iter().flat_map(|w| w.to_ne_bytes()).collect();
     assert_eq!(
@@ -96,14 +96,14 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
     };
     let args: Vec<Argument> = tensors.iter().enumerate().map(argument).collect();
     library.set_threads(threads[1]);
-    let bases: Vec<*mut u8> = tensors.iter().map(|(_, at)| at.cast()).collect();
+    let bases: Vec<*mut u8> = tensors.iter().map(|(_, pointer)| pointer.cast()).collect();
     // SAFETY: all tensors are allocated above in the sizes of `layer`, and the caller checked for AVX-512.
     unsafe { layer.run(library, Arguments { args: &args, bases: &bases }) };
     assert_eq!((out.pop(), scratch.pop().map(f32::is_nan)), (Some(7.0), Some(true)));
-    for (i, (&got, sum)) in out.iter().zip(wanted).enumerate() {
-        let wanted = sum.clamp(f64::from(range[0]), f64::from(range[1]));
-        let error = (f64::from(got) - wanted).abs() / magnitude;
-        assert!(error < 1e-5, "{sizes:?}, threads {threads:?}, element {i}: expected {wanted}, found {got}");
+    for (i, (&actual, sum)) in out.iter().zip(expected).enumerate() {
+        let expected = sum.clamp(f64::from(range[0]), f64::from(range[1]));
+        let error = (f64::from(actual) - expected).abs() / magnitude;
+        assert!(error < 1e-5, "{sizes:?}, threads {threads:?}, element {i}: expected {expected}, found {actual}");
     }
 }
 
@@ -150,8 +150,8 @@ fn graph(n: usize, k: usize, activation: &str, attrs: Vec<Attr>) -> (Graph, Cons
     let mut graph = Graph::new("region_0");
     let x = graph.push_input("x", ty(&[1, 32, n, n]));
     let w = graph.push_constant(0, ty(&[32, 32, k, k]));
-    let own = [Attr::new("padding", vec![k as i64 / 2; 4]), Attr::new("kernel_size", vec![k as i64; 2])];
-    let y = graph.push_op("nn.conv2d", [ValueRef::of(x), ValueRef::of(w)], own, [ty(&[1, 32, n, n])]);
+    let conv_attrs = [Attr::new("padding", vec![k as i64 / 2; 4]), Attr::new("kernel_size", vec![k as i64; 2])];
+    let y = graph.push_op("nn.conv2d", [ValueRef::of(x), ValueRef::of(w)], conv_attrs, [ty(&[1, 32, n, n])]);
     let y = graph.push_op(activation, [ValueRef::of(y)], attrs, [ty(&[1, 32, n, n])]);
     graph.outputs.push(ValueRef::of(y));
     (graph, Constant::new("w", DType::F32, &[32, 32, k, k], FloatConstant(numbers(32 * 32 * k * k, 5))))
@@ -160,8 +160,8 @@ fn graph(n: usize, k: usize, activation: &str, attrs: Vec<Attr>) -> (Graph, Cons
 #[test]
 fn used_if_profitable_and_enabled() {
     let Some(library) = library().filter(|_| has_avx512()) else { return };
-    let count_winograd = |(mut graph, w): (Graph, Constant), chosen: serde_json::Value| {
-        crate::options::store(&mut graph, &chosen);
+    let count_winograd = |(mut graph, w): (Graph, Constant), options: serde_json::Value| {
+        crate::options::store(&mut graph, &options);
         let shape: Vec<i64> = graph.inputs[0].ty.shape().unwrap().iter().map(|&d| d as i64).collect();
         let mut ir = RegionIr::of(&graph, &[w], &[shape]).unwrap();
         ir.options = crate::options::of_graph(&graph).0;
@@ -169,16 +169,16 @@ fn used_if_profitable_and_enabled() {
         plan.steps.iter().filter(|step| matches!(step.operation, Operation::Winograd(_))).count()
     };
     let relu = |n, k| graph(n, k, "nn.relu", vec![]);
-    let nothing = || serde_json::json!({});
-    assert_eq!(count_winograd(relu(16, 3), nothing()), 1);
+    let no_options = || serde_json::json!({});
+    assert_eq!(count_winograd(relu(16, 3), no_options()), 1);
     assert_eq!(
-        count_winograd(graph(16, 3, "clip", vec![Attr::new("a_min", 0.0), Attr::new("a_max", 6.0)]), nothing()),
+        count_winograd(graph(16, 3, "clip", vec![Attr::new("a_min", 0.0), Attr::new("a_max", 6.0)]), no_options()),
         1
     );
     assert_eq!(count_winograd(relu(16, 3), serde_json::json!({"backend_options": {"winograd": "false"}})), 0);
-    assert_eq!(count_winograd(relu(4, 3), nothing()), 0, "expected no Winograd for too few tiles");
-    assert_eq!(count_winograd(relu(16, 5), nothing()), 0, "expected no Winograd for a 5 x 5 kernel");
-    assert_eq!(count_winograd(graph(16, 3, "tanh", vec![]), nothing()), 0, "expected no Winograd for a fused tanh");
+    assert_eq!(count_winograd(relu(4, 3), no_options()), 0, "expected no Winograd for too few tiles");
+    assert_eq!(count_winograd(relu(16, 5), no_options()), 0, "expected no Winograd for a 5 x 5 kernel");
+    assert_eq!(count_winograd(graph(16, 3, "tanh", vec![]), no_options()), 0, "expected no Winograd for a fused tanh");
 }
 
 #[test]
@@ -192,12 +192,12 @@ fn nan_propagates_within_its_tiles_only() {
     let mut x = numbers(32 * N * N, 6);
     x[5 * N + 5] = f32::NAN;
     let y = run(&region, &[1, 32, N, N], &x);
-    for (row, column) in (0..N * N).map(|at| (at / N, at % N)) {
+    for (row, column) in (0..N * N).map(|index| (index / N, index % N)) {
         // NaN is allowed in outputs that depend on the NaN, and in outputs of the same tiles.
-        let near = |at: usize| (4..8).contains(&at);
+        let is_near = |index: usize| (4..8).contains(&index);
         let value = y[row * N + column];
         let depends = (4..=6).contains(&row) && (4..=6).contains(&column);
-        assert!(!value.is_nan() || (near(row) && near(column)), "{row}, {column}: {value}");
+        assert!(!value.is_nan() || (is_near(row) && is_near(column)), "{row}, {column}: {value}");
         assert!(value.is_nan() || !depends || !has_avx512(), "{row}, {column}: {value}");
     }
 }

@@ -40,17 +40,18 @@ impl RegionIr {
             let value = ir.value(shape.clone(), input.ty.dtype, Def::Input(i));
             ir.inputs.push(value);
         }
-        let mut numbered = vec![None; constants.len()];
+        let mut constant_values = vec![None; constants.len()];
         let values = expand(graph, constants.len(), ir.inputs.clone(), |node, operands| {
             let values = match &node.kind {
                 NodeKind::Constant(i) => {
                     let constant = &constants[*i as usize];
                     if constant.ty() != node.outputs[0] {
-                        let (is, wanted) = (constant.ty(), &node.outputs[0]);
-                        return Err(shape_error(format!("constant {i}: expected {wanted}, found {is}")));
+                        let (actual, expected) = (constant.ty(), &node.outputs[0]);
+                        return Err(shape_error(format!("constant {i}: expected {expected}, found {actual}")));
                     }
-                    let new = || ir.value(to_i64s(constant.shape()), constant.dtype(), Def::Constant(*i as usize));
-                    vec![*numbered[*i as usize].get_or_insert_with(new)]
+                    let add_constant =
+                        || ir.value(to_i64s(constant.shape()), constant.dtype(), Def::Constant(*i as usize));
+                    vec![*constant_values[*i as usize].get_or_insert_with(add_constant)]
                 }
                 _ => translate(&mut ir, node.op().unwrap_or_default(), node, operands)?,
             };
@@ -69,12 +70,12 @@ impl RegionIr {
 
 /// Checks that a shape matches the type in the graph.
 fn check_shape(ty: &TensorType, shape: &[i64]) -> Result<(), String> {
-    let same = ty.rank() == shape.len()
+    let is_match = ty.rank() == shape.len()
         && ty.dims.iter().zip(shape).all(|(dim, &size)| match dim {
-            Dim::Known(known) => *known as i64 == size,
+            Dim::Known(known_dim) => *known_dim as i64 == size,
             Dim::Unknown(_) => true,
         });
-    if same { Ok(()) } else { Err(format!("expected {ty}, found dimensions {shape:?}")) }
+    if is_match { Ok(()) } else { Err(format!("expected {ty}, found dimensions {shape:?}")) }
 }
 
 fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Result<Vec<Val>> {
@@ -98,13 +99,13 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
         }
     }
     if is_quantized(ir, row, node, inputs) {
-        let mut at = Translation { ir, node, attrs: Attributes::of(node), inputs };
-        let values = at.quantized(row).map_err(with_name)?;
+        let mut translation = Translation { ir, node, attrs: Attributes::of(node), inputs };
+        let values = translation.quantized(row).map_err(with_name)?;
         return check_results(ir, values).map_err(with_name);
     }
-    let exact =
+    let exact_value =
         Translation { ir: &mut *ir, node, attrs: Attributes::of(node), inputs }.exact_real(name).map_err(with_name)?;
-    if let Some(value) = exact {
+    if let Some(value) = exact_value {
         return check_results(ir, vec![value]).map_err(with_name);
     }
     for (i, ty) in node.outputs.iter().enumerate() {
@@ -121,8 +122,8 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
             return Err(with_name(CompileError::new(RefusalCode::UnsupportedDtype, detail)));
         }
     }
-    let mut at = Translation { ir, node, attrs: Attributes::of(node), inputs };
-    let values = (row.translate)(&mut at).map_err(with_name)?;
+    let mut translation = Translation { ir, node, attrs: Attributes::of(node), inputs };
+    let values = (row.translate)(&mut translation).map_err(with_name)?;
     check_results(ir, values).map_err(with_name)
 }
 
@@ -176,11 +177,11 @@ impl Translation<'_> {
         self.ir.shape(value).len()
     }
 
-    pub fn input(&self, number: usize) -> Result<Val> {
+    pub fn input(&self, index: usize) -> Result<Val> {
         self.inputs
-            .get(number)
+            .get(index)
             .copied()
-            .ok_or_else(|| shape_error(format!("expected operand {number}, found {} operands", self.inputs.len())))
+            .ok_or_else(|| shape_error(format!("expected operand {index}, found {} operands", self.inputs.len())))
     }
 
     fn reshape(&mut self, x: Val, shape: Vec<i64>) -> Result<Val> {
@@ -198,15 +199,15 @@ impl Translation<'_> {
         self.ir.push(Kind::Transpose(axes), &[x], shape)
     }
 
-    /// Permutes a tensor from `layout` into the order `wanted`.
-    fn convert_from_layout(&mut self, x: Val, layout: &str, wanted: &str) -> Result<Val> {
-        let axes = layout_order(layout, wanted, self.rank(x))?;
+    /// Permutes a tensor from `layout` into the order `expected`.
+    fn convert_from_layout(&mut self, x: Val, layout: &str, expected: &str) -> Result<Val> {
+        let axes = layout_order(layout, expected, self.rank(x))?;
         Ok(self.transpose(x, axes))
     }
 
-    /// Permutes a tensor from the order `from` into `layout`.
-    pub fn convert_to_layout(&mut self, x: Val, from: &str, layout: &str) -> Result<Val> {
-        let axes = layout_order(from, layout, self.rank(x))?;
+    /// Permutes a tensor from the order `order` into `layout`.
+    pub fn convert_to_layout(&mut self, x: Val, order: &str, layout: &str) -> Result<Val> {
+        let axes = layout_order(order, layout, self.rank(x))?;
         Ok(self.transpose(x, axes))
     }
 
@@ -264,24 +265,26 @@ impl Translation<'_> {
                 window.after[i] -= extra[i];
                 shape.push((x[2 + i] - 1) * window.strides[i] + extent - window.before[i] - window.after[i]);
             } else {
-                let slack = x[2 + i] + window.before[i] + window.after[i] - extent;
-                if slack < 0 {
+                let padded_slack = x[2 + i] + window.before[i] + window.after[i] - extent;
+                if padded_slack < 0 {
                     return Err(shape_error("the kernel is larger than the padded data"));
                 }
-                shape.push(slack / window.strides[i] + 1);
+                shape.push(padded_slack / window.strides[i] + 1);
                 // oneDNN expects only the padding that the last window reaches.
-                window.after[i] -= slack % window.strides[i];
+                window.after[i] -= padded_slack % window.strides[i];
             }
         }
         Ok(Convolution { data, weight, window, groups, shape, order, out_layout })
     }
 
-    /// Translates `where(isnan(x), number, x)`.
+    /// Translates `where(isnan(x), replacement, x)`.
     fn nan_replacement(&mut self) -> Result<Val> {
-        let (condition, number, x) = (self.inputs[0], self.input(1)?, self.input(2)?);
-        let tested = self.ir.producer(condition).filter(|op| op.kind == Kind::IsNan).map(|op| op.inputs[0]);
-        match self.ir.scalar(number) {
-            Some(number) if tested == Some(x) => Ok(self.ir.push(Kind::NoNan(number), &[x], self.shape(x))),
+        let (condition, replacement, x) = (self.inputs[0], self.input(1)?, self.input(2)?);
+        let nan_operand = self.ir.producer(condition).filter(|op| op.kind == Kind::IsNan).map(|op| op.inputs[0]);
+        match self.ir.scalar(replacement) {
+            Some(replacement) if nan_operand == Some(x) => {
+                Ok(self.ir.push(Kind::NoNan(replacement), &[x], self.shape(x)))
+            }
             _ => Err(attr_error("expected where(isnan(x), number, x) with a constant number, found other operands")),
         }
     }
@@ -354,27 +357,27 @@ impl Translation<'_> {
         let mut shape = vec![x[0], x[1]];
         for i in 0..axes {
             let extent = (kernel[i] - 1) * window.dilation[i] + 1;
-            let slack = x[2 + i] + window.before[i] + window.after[i] - extent;
-            if slack < 0 {
+            let padded_slack = x[2 + i] + window.before[i] + window.after[i] - extent;
+            if padded_slack < 0 {
                 return Err(shape_error("the window is larger than the padded data"));
             }
             let stride = window.strides[i];
-            let whole = slack / stride + 1;
+            let floor = padded_slack / stride + 1;
             let size = match &self.node.outputs[0].dims {
                 // The graph's type determines whether a partial last window produces a result.
-                _ if !ceil => whole,
+                _ if !ceil => floor,
                 dims => match self.spatial_dim(dims, &layout, &order, i) {
-                    Some(size) if size == whole || size == whole + 1 => size,
+                    Some(size) if size == floor || size == floor + 1 => size,
                     found => {
                         let found = found.map_or_else(|| "an unknown number".to_owned(), |size| size.to_string());
                         return Err(attr_error(format!(
-                            "attribute ceil_mode: expected {whole} or {} windows along spatial axis {i}, found {found}",
-                            whole + 1
+                            "attribute ceil_mode: expected {floor} or {} windows along spatial axis {i}, found {found}",
+                            floor + 1
                         )));
                     }
                 },
             };
-            if size > whole && alg == ffi::POOLING_AVG_INCLUDE_PADDING {
+            if size > floor && alg == ffi::POOLING_AVG_INCLUDE_PADDING {
                 return Err(attr_error(
                     "attribute ceil_mode: partial windows are not supported with count_include_pad",
                 ));
@@ -394,17 +397,17 @@ impl Translation<'_> {
 
     fn spatial_dim(&self, dims: &[Dim], layout: &str, order: &str, i: usize) -> Option<i64> {
         let letter = order.chars().nth(2 + i)?;
-        let at = layout.chars().position(|c| c == letter)?;
-        dims.get(at)?.known().map(|size| size as i64)
+        let position = layout.chars().position(|c| c == letter)?;
+        dims.get(position)?.known().map(|size| size as i64)
     }
 
     fn adaptive(&mut self, alg: i32, global: bool) -> Result<Val> {
         let (data, layout, order) = self.image()?;
         let x = self.shape(data);
         let axes = x.len() - 2;
-        let given = self.attrs.ints("output_size").unwrap_or_default();
+        let output_size = self.attrs.ints("output_size").unwrap_or_default();
         let size = |i: usize| {
-            if global { 1 } else { given.get(i).or(given.first()).copied().unwrap_or(x[2 + i]) }
+            if global { 1 } else { output_size.get(i).or(output_size.first()).copied().unwrap_or(x[2 + i]) }
         };
         let mut shape = vec![x[0], x[1]];
         let mut kernel = Vec::new();
@@ -419,9 +422,14 @@ impl Translation<'_> {
             shape.push(out);
             kernel.push(x[2 + i] / out);
         }
-        let none = vec![0; axes];
-        let window =
-            Window { strides: kernel.clone(), dilation: vec![1; axes], kernel, before: none.clone(), after: none };
+        let no_padding = vec![0; axes];
+        let window = Window {
+            strides: kernel.clone(),
+            dilation: vec![1; axes],
+            kernel,
+            before: no_padding.clone(),
+            after: no_padding,
+        };
         let result = self.ir.push(Kind::Pool { alg, window }, &[data], shape);
         self.convert_to_layout(result, &order, &layout)
     }
@@ -439,8 +447,8 @@ impl Translation<'_> {
         let epsilon = self.attrs.float("epsilon", 1e-5) as f32;
         if shape.len() < 2 {
             let row = self.reshape(data, vec![1, shape[0]])?;
-            let normal = self.ir.push(Kind::LayerNorm { epsilon }, &[row, gamma, beta], vec![1, shape[0]]);
-            return self.reshape(normal, shape);
+            let normalized = self.ir.push(Kind::LayerNorm { epsilon }, &[row, gamma, beta], vec![1, shape[0]]);
+            return self.reshape(normalized, shape);
         }
         Ok(self.ir.push(Kind::LayerNorm { epsilon }, &[data, gamma, beta], shape))
     }
@@ -451,30 +459,30 @@ impl Translation<'_> {
         let (data, mean, variance) = (self.inputs[0], self.input(3)?, self.input(4)?);
         let shape = self.shape(data);
         let axis = self.attrs.axis("axis", 1, shape.len())?;
-        for number in 1..5 {
-            let own = self.ir.shape(self.input(number)?);
-            if own != [shape[axis]] {
+        for index in 1..5 {
+            let param_shape = self.ir.shape(self.input(index)?);
+            if param_shape != [shape[axis]] {
                 return Err(shape_error(format!(
-                    "operand {number}: expected one value per index of axis {axis} of {shape:?}, found {own:?}"
+                    "operand {index}: expected one value per index of axis {axis} of {shape:?}, found {param_shape:?}"
                 )));
             }
         }
         let epsilon = self.attrs.float("epsilon", 1e-5) as f32;
-        let above = self.ir.affine(1.0, epsilon, variance);
-        let mut factor = self.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_POW, 1.0, -0.5), above);
+        let shifted_variance = self.ir.affine(1.0, epsilon, variance);
+        let mut factor = self.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_POW, 1.0, -0.5), shifted_variance);
         if self.attrs.flag("scale", true) {
             factor = self.ir.binary(ffi::BINARY_MUL, factor, self.inputs[1], vec![shape[axis]]);
         }
-        let mut along = vec![1; shape.len() - axis];
-        along[0] = shape[axis];
-        let (center, factor) = (self.reshape(mean, along.clone())?, self.reshape(factor, along.clone())?);
+        let mut param_shape = vec![1; shape.len() - axis];
+        param_shape[0] = shape[axis];
+        let (center, factor) = (self.reshape(mean, param_shape.clone())?, self.reshape(factor, param_shape.clone())?);
         let centered = self.ir.binary(ffi::BINARY_SUB, data, center, shape.clone());
-        let mut normal = self.ir.binary(ffi::BINARY_MUL, centered, factor, shape.clone());
+        let mut normalized = self.ir.binary(ffi::BINARY_MUL, centered, factor, shape.clone());
         if self.attrs.flag("center", true) {
-            let beta = self.reshape(self.inputs[2], along)?;
-            normal = self.ir.binary(ffi::BINARY_ADD, normal, beta, shape);
+            let beta = self.reshape(self.inputs[2], param_shape)?;
+            normalized = self.ir.binary(ffi::BINARY_ADD, normalized, beta, shape);
         }
-        Ok(vec![normal, mean, variance])
+        Ok(vec![normalized, mean, variance])
     }
 
     fn bias_add(&mut self) -> Result<Val> {
@@ -487,9 +495,9 @@ impl Translation<'_> {
                 self.ir.shape(bias)
             )));
         }
-        let mut along = vec![1; shape.len() - axis];
-        along[0] = shape[axis];
-        let bias = self.reshape(bias, along)?;
+        let mut slope_shape = vec![1; shape.len() - axis];
+        slope_shape[0] = shape[axis];
+        let bias = self.reshape(bias, slope_shape)?;
         Ok(self.ir.binary(ffi::BINARY_ADD, data, bias, shape))
     }
 
@@ -528,9 +536,9 @@ impl Translation<'_> {
                 self.ir.shape(slope)
             )));
         }
-        let mut along = vec![1; shape.len()];
-        along[axis] = shape[axis];
-        let slope = self.reshape(slope, along)?;
+        let mut shape_of_values = vec![1; shape.len()];
+        shape_of_values[axis] = shape[axis];
+        let slope = self.reshape(slope, shape_of_values)?;
         Ok(self.ir.push(Kind::Prelu, &[data, slope], shape))
     }
 
@@ -541,8 +549,8 @@ impl Translation<'_> {
         if axes.is_empty() {
             return Ok(x);
         }
-        let mut kept = shape.clone();
-        axes.iter().for_each(|&axis| kept[axis] = 1);
+        let mut kept_shape = shape.clone();
+        axes.iter().for_each(|&axis| kept_shape[axis] = 1);
         let spatial: Vec<usize> = (2..shape.len()).collect();
         let pooled = match alg {
             ffi::REDUCTION_MEAN => Some(ffi::POOLING_AVG_EXCLUDE_PADDING),
@@ -552,36 +560,44 @@ impl Translation<'_> {
         let result = match pooled {
             // A mean or maximum over entire planes is lowered to a pooling, which is fast for channels-last data.
             Some(alg) if axes == spatial && (3..=5).contains(&shape.len()) => {
-                let (kernel, none) = (shape[2..].to_vec(), vec![0; shape.len() - 2]);
+                let (kernel, no_padding) = (shape[2..].to_vec(), vec![0; shape.len() - 2]);
                 let ones = vec![1; kernel.len()];
-                let window =
-                    Window { strides: ones.clone(), dilation: ones, kernel, before: none.clone(), after: none };
-                self.ir.push(Kind::Pool { alg, window }, &[x], kept.clone())
+                let window = Window {
+                    strides: ones.clone(),
+                    dilation: ones,
+                    kernel,
+                    before: no_padding.clone(),
+                    after: no_padding,
+                };
+                self.ir.push(Kind::Pool { alg, window }, &[x], kept_shape.clone())
             }
-            _ => self.ir.push(Kind::Reduce { alg, axes: axes.clone() }, &[x], kept.clone()),
+            _ => self.ir.push(Kind::Reduce { alg, axes: axes.clone() }, &[x], kept_shape.clone()),
         };
         if self.attrs.flag("keepdims", false) {
             return Ok(result);
         }
-        let left = (0..shape.len()).filter(|d| !axes.contains(d)).map(|d| shape[d]).collect();
-        self.reshape(result, left)
+        let remaining_shape = (0..shape.len()).filter(|d| !axes.contains(d)).map(|d| shape[d]).collect();
+        self.reshape(result, remaining_shape)
     }
 
-    /// Adds a concatenation of `parts` along `axis`.
-    pub fn concat(&mut self, parts: &[Val], axis: usize) -> Result<Val> {
-        let mut shape = self.shape(parts[0]);
-        for &part in &parts[1..] {
-            let own = self.ir.shape(part);
-            let same = own.len() == shape.len() && (0..own.len()).all(|d| d == axis || own[d] == shape[d]);
-            if !same {
-                return Err(shape_error(format!("cannot concatenate {own:?} to {shape:?} along axis {axis}")));
+    /// Adds a concatenation of `operands` along `axis`.
+    pub fn concat(&mut self, operands: &[Val], axis: usize) -> Result<Val> {
+        let mut shape = self.shape(operands[0]);
+        for &operand in &operands[1..] {
+            let operand_shape = self.ir.shape(operand);
+            let is_match = operand_shape.len() == shape.len()
+                && (0..operand_shape.len()).all(|d| d == axis || operand_shape[d] == shape[d]);
+            if !is_match {
+                return Err(shape_error(format!(
+                    "cannot concatenate {operand_shape:?} to {shape:?} along axis {axis}"
+                )));
             }
-            shape[axis] += own[axis];
+            shape[axis] += operand_shape[axis];
         }
-        if parts.len() == 1 {
-            return Ok(parts[0]);
+        if operands.len() == 1 {
+            return Ok(operands[0]);
         }
-        Ok(self.ir.push(Kind::Concat { axis }, parts, shape))
+        Ok(self.ir.push(Kind::Concat { axis }, operands, shape))
     }
 
     fn resize(&mut self, name: &str) -> Result<Val> {
@@ -591,8 +607,8 @@ impl Translation<'_> {
             return Err(shape_error(format!("data: expected rank 4, found {}", x.len())));
         }
         let (height, width) = if name == "nn.upsampling" {
-            let scaled = |size: i64, scale: f64| (size as f64 * scale).round() as i64;
-            (scaled(x[2], self.attrs.float("scale_h", 1.0)), scaled(x[3], self.attrs.float("scale_w", 1.0)))
+            let scale_size = |size: i64, scale: f64| (size as f64 * scale).round() as i64;
+            (scale_size(x[2], self.attrs.float("scale_h", 1.0)), scale_size(x[3], self.attrs.float("scale_w", 1.0)))
         } else {
             match self.attrs.ints("size").unwrap_or_default()[..] {
                 [height, width] => (height, width),
@@ -627,14 +643,14 @@ impl Translation<'_> {
         let shape = self.shape(x);
         let axis = self.attrs.axis("axis", 0, shape.len())?;
         let bounds = self.attrs.split_bounds(shape[axis])?;
-        let part = |this: &mut Self, from: i64, to: i64| {
+        let slice = |this: &mut Self, start: i64, end: i64| {
             let mut begin = vec![0; shape.len()];
-            begin[axis] = from;
-            let mut own = shape.clone();
-            own[axis] = to - from;
-            this.ir.slice(x, begin, vec![1; shape.len()], own)
+            begin[axis] = start;
+            let mut slice_shape = shape.clone();
+            slice_shape[axis] = end - start;
+            this.ir.slice(x, begin, vec![1; shape.len()], slice_shape)
         };
-        Ok(bounds.windows(2).map(|pair| part(self, pair[0], pair[1])).collect())
+        Ok(bounds.windows(2).map(|bound| slice(self, bound[0], bound[1])).collect())
     }
 
     /// Translates `take` of one element of an axis, at a constant index.
@@ -669,20 +685,20 @@ impl Translation<'_> {
         }
         let mut begin = vec![0; shape.len()];
         begin[axis] = value;
-        let mut one = shape.clone();
-        one[axis] = 1;
-        let slice = self.ir.push(Kind::Slice { begin, step: vec![1; shape.len()] }, &[x], one.clone());
-        one.splice(axis..=axis, self.shape(index));
-        self.reshape(slice, one)
+        let mut slice_shape = shape.clone();
+        slice_shape[axis] = 1;
+        let slice = self.ir.push(Kind::Slice { begin, step: vec![1; shape.len()] }, &[x], slice_shape.clone());
+        slice_shape.splice(axis..=axis, self.shape(index));
+        self.reshape(slice, slice_shape)
     }
 }
 
 /// Returns the shape that two shapes broadcast to.
 fn broadcast(a: &[i64], b: &[i64]) -> Result<Vec<i64>> {
     let rank = a.len().max(b.len());
-    let at = |shape: &[i64], d: usize| (d + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);
+    let dim_at = |shape: &[i64], d: usize| (d + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);
     (0..rank)
-        .map(|d| match (at(a, d), at(b, d)) {
+        .map(|d| match (dim_at(a, d), dim_at(b, d)) {
             (x, y) if x == y || y == 1 => Ok(x),
             (1, y) => Ok(y),
             _ => Err(shape_error(format!("cannot broadcast {a:?} with {b:?}"))),
@@ -690,10 +706,16 @@ fn broadcast(a: &[i64], b: &[i64]) -> Result<Vec<i64>> {
         .collect()
 }
 
-/// Returns the position in `from` of each letter of `to`.
-fn layout_order(from: &str, to: &str, rank: usize) -> Result<Vec<usize>> {
-    let axes: Option<Vec<usize>> = to.chars().map(|c| from.chars().position(|other| other == c)).collect();
-    axes.filter(|axes| axes.len() == rank && from.len() == rank && to.len() == rank).ok_or_else(|| {
-        CompileError::new(RefusalCode::UnsupportedLayout, format!("cannot convert layout {from} to {to}"))
-    })
+/// Returns the position in `source_layout` of each letter of `target_layout`.
+fn layout_order(source_layout: &str, target_layout: &str, rank: usize) -> Result<Vec<usize>> {
+    let axes: Option<Vec<usize>> =
+        target_layout.chars().map(|c| source_layout.chars().position(|letter| letter == c)).collect();
+    axes.filter(|axes| axes.len() == rank && source_layout.len() == rank && target_layout.len() == rank).ok_or_else(
+        || {
+            CompileError::new(
+                RefusalCode::UnsupportedLayout,
+                format!("cannot convert layout {source_layout} to {target_layout}"),
+            )
+        },
+    )
 }

@@ -32,45 +32,53 @@ impl Translation<'_> {
     /// Translates an operator with integer operands or results.
     pub fn quantized(&mut self, row: &Row) -> Result<Vec<Val>> {
         let x = self.inputs[0];
-        let from = self.ir.get(x).dtype;
-        let to = self.node.outputs[0].dtype;
+        let in_dtype = self.ir.get(x).dtype;
+        let out_dtype = self.node.outputs[0].dtype;
         let single = |value: Val| Ok(vec![value]);
         match row.name {
             _ if row.quantized => (row.translate)(self),
-            "cast" if (is_integer(from) || from == DType::F32) && (is_integer(to) || to == DType::F32) => {
-                single(self.stage(Stage::Convert(to), to))
+            "cast"
+                if (is_integer(in_dtype) || in_dtype == DType::F32)
+                    && (is_integer(out_dtype) || out_dtype == DType::F32) =>
+            {
+                single(self.stage(Stage::Convert(out_dtype), out_dtype))
             }
-            "nn.bias_add" | "add" if from == DType::I32 && to == DType::I32 => single(self.integer_bias(row.name)?),
-            "nn.relu" if is_integer(from) && from == to => {
-                single(self.stage(Stage::Clamp { low: 0, high: range(to).1 }, to))
+            "nn.bias_add" | "add" if in_dtype == DType::I32 && out_dtype == DType::I32 => {
+                single(self.integer_bias(row.name)?)
             }
-            "clip" if is_integer(from) && from == to => single(self.integer_clip(to)?),
+            "nn.relu" if is_integer(in_dtype) && in_dtype == out_dtype => {
+                single(self.stage(Stage::Clamp { low: 0, high: range(out_dtype).1 }, out_dtype))
+            }
+            "clip" if is_integer(in_dtype) && in_dtype == out_dtype => single(self.integer_clip(out_dtype)?),
             // The result has the element type of the data.
-            _ if row.keeps_dtype && is_byte(from) && self.inputs.iter().all(|&x| self.ir.get(x).dtype == to) => {
+            _ if row.keeps_dtype
+                && is_byte(in_dtype)
+                && self.inputs.iter().all(|&x| self.ir.get(x).dtype == out_dtype) =>
+            {
                 (row.translate)(self)
             }
             "cast" => Err(dtype_error(format!(
-                "expected a cast between float32, int32, int8 and uint8, found {from} to {to}"
+                "expected a cast between float32, int32, int8 and uint8, found {in_dtype} to {out_dtype}"
             ))),
-            _ => Err(dtype_error(format!("expected float32, found {from} to {to}"))),
+            _ => Err(dtype_error(format!("expected float32, found {in_dtype} to {out_dtype}"))),
         }
     }
 
     /// Adds a stage that reads the first operand.
-    fn stage(&mut self, stage: Stage, to: DType) -> Val {
+    fn stage(&mut self, stage: Stage, dtype: DType) -> Val {
         let x = self.inputs[0];
-        self.push_stage(x, stage, to)
+        self.push_stage(x, stage, dtype)
     }
 
     /// Adds a stage that reads `x`.
-    pub fn push_stage(&mut self, x: Val, stage: Stage, to: DType) -> Val {
+    pub fn push_stage(&mut self, x: Val, stage: Stage, dtype: DType) -> Val {
         let shape = self.ir.shape(x).to_vec();
-        self.ir.push_as(Kind::Stage(stage), &[x], shape, to)
+        self.ir.push_as(Kind::Stage(stage), &[x], shape, dtype)
     }
 
-    /// Returns the constant operand `number`, which error messages call `name`.
-    fn constant_operand(&self, number: usize, name: &str) -> Result<TensorRef<'_>> {
-        let value = self.input(number)?;
+    /// Returns the constant operand `index`, which error messages call `name`.
+    fn constant_operand(&self, index: usize, name: &str) -> Result<TensorRef<'_>> {
+        let value = self.input(index)?;
         let constant = self.ir.constant(value);
         let reason = || {
             CompileError::new(RefusalCode::NotConstant, format!("{name}: expected a constant, found a runtime value"))
@@ -78,36 +86,36 @@ impl Translation<'_> {
         Ok(self.ir.constants[constant.ok_or_else(reason)?].tensor())
     }
 
-    /// Returns the per-tensor or per-axis scales in operand `number`.
-    fn scales(&self, number: usize, name: &str) -> Result<Vec<f32>> {
-        let constant = self.constant_operand(number, name)?;
+    /// Returns the per-tensor or per-axis scales in operand `index`.
+    fn scales(&self, index: usize, name: &str) -> Result<Vec<f32>> {
+        let constant = self.constant_operand(index, name)?;
         if constant.dtype() != DType::F32 {
             return Err(dtype_error(format!("{name}: expected float32, found {}", constant.dtype())));
         }
         let values = constant.as_slice::<f32>().to_vec();
         match values.iter().find(|&&scale| !(scale.is_finite() && scale > 0.0)) {
-            Some(bad) => Err(scheme_error(format!("{name}: expected a finite scale > 0, found {bad}"))),
+            Some(scale) => Err(scheme_error(format!("{name}: expected a finite scale > 0, found {scale}"))),
             None if values.is_empty() => Err(scheme_error(format!("{name}: expected at least 1 value, found 0"))),
             None => Ok(values),
         }
     }
 
-    /// Returns the per-tensor scale in operand `number`.
-    pub fn scale(&self, number: usize, name: &str) -> Result<f32> {
-        match self.scales(number, name)?[..] {
+    /// Returns the per-tensor scale in operand `index`.
+    pub fn scale(&self, index: usize, name: &str) -> Result<f32> {
+        match self.scales(index, name)?[..] {
             [scale] => Ok(scale),
-            ref several => Err(scheme_error(format!("{name}: expected 1 value, found {}", several.len()))),
+            ref values => Err(scheme_error(format!("{name}: expected 1 value, found {}", values.len()))),
         }
     }
 
-    /// Returns the zero point in operand `number`: a single value, possibly repeated for each index of an axis.
-    pub fn zero_point(&self, number: usize, name: &str) -> Result<i32> {
-        let constant = self.constant_operand(number, name)?;
+    /// Returns the zero point in operand `index`: a single value, possibly repeated for each index of an axis.
+    pub fn zero_point(&self, index: usize, name: &str) -> Result<i32> {
+        let constant = self.constant_operand(index, name)?;
         if constant.dtype() != DType::I32 {
             return Err(dtype_error(format!("{name}: expected int32, found {}", constant.dtype())));
         }
         match constant.as_slice::<i32>() {
-            [first, params @ ..] if params.iter().any(|other| other != first) => {
+            [first_value, params @ ..] if params.iter().any(|param| param != first_value) => {
                 Err(scheme_error(format!("{name}: expected one value for all indices, found several")))
             }
             [first, ..] if (-MAX_ZERO_POINT..=MAX_ZERO_POINT).contains(first) => Ok(*first),
@@ -146,16 +154,16 @@ impl Translation<'_> {
             return Err(scheme_error("kernel zero point: expected int32 zeros, found another type or value"));
         }
         let shape = constant.shape();
-        let (channels, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
-        let mut sums = vec![(0i32, 0i64); channels];
-        for (run, weights) in constant.as_slice::<i8>().chunks(inner).enumerate() {
-            let (sum, magnitude) = &mut sums[run % channels];
+        let (channels, channel_size) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
+        let mut channel_sums = vec![(0i32, 0i64); channels];
+        for (run, weights) in constant.as_slice::<i8>().chunks(channel_size).enumerate() {
+            let (sum, magnitude) = &mut channel_sums[run % channels];
             for &weight in weights {
                 *sum = sum.wrapping_add(weight.into());
                 *magnitude += i64::from(weight).abs();
             }
         }
-        Ok(sums)
+        Ok(channel_sums)
     }
 
     /// Returns the data in the type that oneDNN accumulates exactly, its zero point, and true if sums may reach 2^24.
@@ -163,15 +171,15 @@ impl Translation<'_> {
         let dtype = self.ir.get(data).dtype;
         let zero = self.zero_point(2, "data zero point")?;
         let max_magnitude = sums.iter().map(|(_, magnitude)| *magnitude).max().unwrap_or(0);
-        let reach = if dtype == DType::U8 { 255 } else { 128 };
+        let max_input = if dtype == DType::U8 { 255 } else { 128 };
         match dtype {
             DType::I8 | DType::U8 if max_magnitude * 255 > i64::from(i32::MAX) => {
                 Err(CompileError::new(RefusalCode::UnsupportedShape, "int32 accumulators may overflow"))
             }
-            DType::U8 => Ok((data, zero, max_magnitude * reach >= F32_EXACT_BOUND)),
-            DType::I8 if max_magnitude * reach < F32_EXACT_BOUND => Ok((data, zero, false)),
+            DType::U8 => Ok((data, zero, max_magnitude * max_input >= F32_EXACT_BOUND)),
+            DType::I8 if max_magnitude * max_input < F32_EXACT_BOUND => Ok((data, zero, false)),
             DType::I8 => {
-                let moved = Stage::Rescale {
+                let rescaling = Stage::Rescale {
                     zero_in: 0,
                     ratios: Ratios::Same,
                     axis: 0,
@@ -179,7 +187,7 @@ impl Translation<'_> {
                     zero_out: 128,
                     to: DType::U8,
                 };
-                Ok((self.push_stage(data, moved, DType::U8), zero + 128, true))
+                Ok((self.push_stage(data, rescaling, DType::U8), zero + 128, true))
             }
             other => Err(dtype_error(format!("data: expected int8 or uint8, found {other}"))),
         }
@@ -212,9 +220,9 @@ impl Translation<'_> {
             )
         })?;
         let sums = self.weight_sums(axis)?;
-        let parts = self.convolution_parts(false)?;
-        let (mut data, zero, wide) = self.data(parts.data, &sums)?;
-        let mut window = parts.window;
+        let convolution = self.convolution_parts(false)?;
+        let (mut data, zero, may_exceed) = self.data(convolution.data, &sums)?;
+        let mut window = convolution.window;
         let padding = |pads: &[i64]| pads.iter().any(|&pad| pad > 0);
         if zero != 0 && (padding(&window.before) || padding(&window.after)) {
             let dtype = self.ir.get(data).dtype;
@@ -224,36 +232,36 @@ impl Translation<'_> {
                     "data zero point: expected a value of type {dtype} for the padding, found {zero}"
                 )));
             }
-            let (mut shape, mut lead) = (self.shape(data), vec![0; 4]);
+            let (mut shape, mut leading_padding) = (self.shape(data), vec![0; 4]);
             for axis in 0..2 {
                 // Negative padding at the end, for elements that no window reads, is preserved.
                 let (before, after) = (window.before[axis], window.after[axis].max(0));
                 shape[2 + axis] += before + after;
-                lead[2 + axis] = before;
+                leading_padding[2 + axis] = before;
                 window.before[axis] = 0;
                 window.after[axis] -= after;
             }
-            data = self.ir.push(Kind::PadBytes { before: lead, value: zero as u8 }, &[data], shape);
+            data = self.ir.push(Kind::PadBytes { before: leading_padding, value: zero as u8 }, &[data], shape);
         }
-        let kind = Kind::Conv { window, groups: parts.groups, transposed: false };
-        let params = IntegerSum { zero, sums: &sums, axis: 1, wide };
-        let result = self.integer_sum(kind, [data, parts.weight], parts.shape, params)?;
-        self.convert_to_layout(result, &parts.order, &parts.out_layout)
+        let kind = Kind::Conv { window, groups: convolution.groups, transposed: false };
+        let params = IntegerSum { zero, sums: &sums, axis: 1, wide: may_exceed };
+        let result = self.integer_sum(kind, [data, convolution.weight], convolution.shape, params)?;
+        self.convert_to_layout(result, &convolution.order, &convolution.out_layout)
     }
 
     pub fn quantized_dense(&mut self) -> Result<Val> {
         let (data, weight) = (self.inputs[0], self.input(1)?);
-        let (mut shape, own) = (self.shape(data), self.shape(weight));
-        if own.len() != 2 || shape.len() < 2 || shape[shape.len() - 1] != own[1] {
-            let detail = format!("cannot multiply {shape:?} by {own:?}");
+        let (mut shape, weight_shape) = (self.shape(data), self.shape(weight));
+        if weight_shape.len() != 2 || shape.len() < 2 || shape[shape.len() - 1] != weight_shape[1] {
+            let detail = format!("cannot multiply {shape:?} by {weight_shape:?}");
             return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
         }
         let sums = self.weight_sums(0)?;
-        let (data, zero, wide) = self.data(data, &sums)?;
+        let (data, zero, may_exceed) = self.data(data, &sums)?;
         let axis = shape.len() - 1;
-        shape[axis] = own[0];
+        shape[axis] = weight_shape[0];
         let kind = Kind::MatMul { transpose_a: false, transpose_b: true };
-        self.integer_sum(kind, [data, weight], shape, IntegerSum { zero, sums: &sums, axis, wide })
+        self.integer_sum(kind, [data, weight], shape, IntegerSum { zero, sums: &sums, axis, wide: may_exceed })
     }
 
     /// Translates the addition of an `int32` bias along one axis.
@@ -261,7 +269,7 @@ impl Translation<'_> {
         let swapped = name == "add" && self.ir.constant(self.inputs[0]).is_some();
         let (x, bias) = if swapped { (self.input(1)?, 0) } else { (self.inputs[0], 1) };
         let shape = self.shape(x);
-        let own = self.shape(self.input(bias)?);
+        let bias_shape = self.shape(self.input(bias)?);
         let constant = self.constant_operand(bias, "bias")?;
         if constant.dtype() != DType::I32 {
             return Err(dtype_error(format!("bias: expected int32, found {}", constant.dtype())));
@@ -270,13 +278,16 @@ impl Translation<'_> {
         let axis = match name {
             "nn.bias_add" => self.attrs.axis("axis", 1, shape.len())?,
             _ => {
-                let lead = shape.len().checked_sub(own.len());
-                let at = own.iter().position(|&size| size != 1).unwrap_or(0);
-                lead.map(|lead| lead + at).filter(|&axis| axis < shape.len()).unwrap_or(usize::MAX)
+                let leading_dims = shape.len().checked_sub(bias_shape.len());
+                let position = bias_shape.iter().position(|&size| size != 1).unwrap_or(0);
+                leading_dims
+                    .map(|leading_dims| leading_dims + position)
+                    .filter(|&axis| axis < shape.len())
+                    .unwrap_or(usize::MAX)
             }
         };
         if values.len() != 1 && shape.get(axis) != Some(&(values.len() as i64)) {
-            let detail = format!("bias: expected values along one axis of {shape:?}, found {own:?}");
+            let detail = format!("bias: expected values along one axis of {shape:?}, found {bias_shape:?}");
             return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
         }
         Ok(self.push_stage(x, Stage::Offset(PerAxis { values, axis }), DType::I32))
@@ -285,9 +296,9 @@ impl Translation<'_> {
     fn integer_clip(&mut self, dtype: DType) -> Result<Val> {
         let (min, max) = range(dtype);
         let (low, high) = (self.attrs.float("a_min", f64::NEG_INFINITY), self.attrs.float("a_max", f64::INFINITY));
-        let whole = |bound: f64| bound.is_infinite() || bound == bound.trunc();
+        let is_integer = |bound: f64| bound.is_infinite() || bound == bound.trunc();
         let meets = low <= high && low <= f64::from(max) && high >= f64::from(min);
-        if !whole(low) || !whole(high) || !meets {
+        if !is_integer(low) || !is_integer(high) || !meets {
             let detail = format!("expected integer bounds of type {dtype}, found {low} and {high}");
             return Err(CompileError::new(RefusalCode::UnsupportedAttr, detail));
         }
@@ -295,9 +306,9 @@ impl Translation<'_> {
         Ok(self.stage(Stage::Clamp { low: bound(low), high: bound(high) }, dtype))
     }
 
-    pub fn requantize(&mut self, from: DType, to: DType) -> Result<Val> {
-        if !is_integer(from) || !is_integer(to) {
-            return Err(dtype_error(format!("expected int8, uint8 or int32, found {from} to {to}")));
+    pub fn requantize(&mut self, in_dtype: DType, out_dtype: DType) -> Result<Val> {
+        if !is_integer(in_dtype) || !is_integer(out_dtype) {
+            return Err(dtype_error(format!("expected int8, uint8 or int32, found {in_dtype} to {out_dtype}")));
         }
         let scales = self.scales(1, "input scale")?;
         let zero_in = self.zero_point(2, "input zero point")?;
@@ -327,12 +338,14 @@ impl Translation<'_> {
         {
             return Err(scheme_error(format!("ratio of the scales: expected a finite float32, found {ratio}")));
         }
-        Ok(self.stage(Stage::Rescale { zero_in, ratios, axis, rounding, zero_out, to }, to))
+        Ok(self.stage(Stage::Rescale { zero_in, ratios, axis, rounding, zero_out, to: out_dtype }, out_dtype))
     }
 
-    pub fn quantize(&mut self, from: DType, to: DType) -> Result<Val> {
-        if from != DType::F32 || !is_integer(to) {
-            return Err(dtype_error(format!("expected float32 to int8, uint8 or int32, found {from} to {to}")));
+    pub fn quantize(&mut self, in_dtype: DType, out_dtype: DType) -> Result<Val> {
+        if in_dtype != DType::F32 || !is_integer(out_dtype) {
+            return Err(dtype_error(format!(
+                "expected float32 to int8, uint8 or int32, found {in_dtype} to {out_dtype}"
+            )));
         }
         let scale = self.scale(1, "output scale")?;
         let zero = self.zero_point(2, "output zero point")?;
@@ -343,20 +356,22 @@ impl Translation<'_> {
                 return Err(scheme_error(format!("attribute rounding: expected TONEAREST or TOEVEN, found {other}")));
             }
         };
-        Ok(self.stage(Stage::Quantize { scale, zero, rounding, to }, to))
+        Ok(self.stage(Stage::Quantize { scale, zero, rounding, to: out_dtype }, out_dtype))
     }
 
-    pub fn dequantize(&mut self, from: DType, to: DType) -> Result<Val> {
-        if !is_integer(from) || to != DType::F32 {
-            return Err(dtype_error(format!("expected int8, uint8 or int32 to float32, found {from} to {to}")));
+    pub fn dequantize(&mut self, in_dtype: DType, out_dtype: DType) -> Result<Val> {
+        if !is_integer(in_dtype) || out_dtype != DType::F32 {
+            return Err(dtype_error(format!(
+                "expected int8, uint8 or int32 to float32, found {in_dtype} to {out_dtype}"
+            )));
         }
         let scales = self.scales(1, "input scale")?;
         let zero = self.zero_point(2, "input zero point")?;
         let axis = self.parameter_axis("axis", scales.len())?;
-        Ok(self.stage(Stage::Dequantize { zero, scale: PerAxis { values: scales, axis } }, to))
+        Ok(self.stage(Stage::Dequantize { zero, scale: PerAxis { values: scales, axis } }, out_dtype))
     }
 
-    pub fn quantized_add(&mut self, to: DType) -> Result<Val> {
+    pub fn quantized_add(&mut self, out_dtype: DType) -> Result<Val> {
         let (x, y) = (self.inputs[0], self.input(1)?);
         let shape = self.shape(x);
         if shape != self.shape(y) {
@@ -364,21 +379,25 @@ impl Translation<'_> {
             return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
         }
         let dtypes = [self.ir.get(x).dtype, self.ir.get(y).dtype];
-        if !is_byte(to) || dtypes != [to; 2] {
+        if !is_byte(out_dtype) || dtypes != [out_dtype; 2] {
             return Err(dtype_error(format!(
-                "expected int8 or uint8 throughout, found {} and {} to {to}",
+                "expected int8 or uint8 throughout, found {} and {} to {out_dtype}",
                 dtypes[0], dtypes[1]
             )));
         }
         let (scale, zero) = (self.scale(6, "output scale")?, self.zero_point(7, "output zero point")?);
-        let side = |number: usize, name: &str| -> Result<_> {
-            let from = self.scale(number, &format!("scale of {name}"))?;
-            let zero_in = self.zero_point(number + 1, &format!("zero point of {name}"))?;
-            let moved = from != scale || zero_in != zero;
-            Ok(moved.then(|| SumOperand { zero_in, ratios: Ratios::new(&[from], scale, false), zero_out: zero }))
+        let rescale = |index: usize, name: &str| -> Result<_> {
+            let in_scale = self.scale(index, &format!("scale of {name}"))?;
+            let zero_in = self.zero_point(index + 1, &format!("zero point of {name}"))?;
+            let is_rescaled = in_scale != scale || zero_in != zero;
+            Ok(is_rescaled.then(|| SumOperand {
+                zero_in,
+                ratios: Ratios::new(&[in_scale], scale, false),
+                zero_out: zero,
+            }))
         };
-        let operands = [side(2, "lhs")?, side(4, "rhs")?];
-        Ok(self.ir.push_as(Kind::Stage(Stage::Sum { operands, zero, to }), &[x, y], shape, to))
+        let operands = [rescale(2, "lhs")?, rescale(4, "rhs")?];
+        Ok(self.ir.push_as(Kind::Stage(Stage::Sum { operands, zero, to: out_dtype }), &[x, y], shape, out_dtype))
     }
 }
 

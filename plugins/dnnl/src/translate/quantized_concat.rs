@@ -10,50 +10,51 @@ use byoc_plugin_api::DType;
 
 impl Translation<'_> {
     /// Concatenates tensors, all requantized to the scale of the result.
-    pub fn quantized_concat(&mut self, to: DType) -> Result<Val> {
+    pub fn quantized_concat(&mut self, out_dtype: DType) -> Result<Val> {
         // Tuples are flattened: the tensors, their scales, their zero points, then the output's scale and zero point.
         let count = self.inputs.len().saturating_sub(2) / 3;
-        if count == 0 || self.inputs.len() != 3 * count + 2 || !is_byte(to) {
+        if count == 0 || self.inputs.len() != 3 * count + 2 || !is_byte(out_dtype) {
             return Err(dtype_error(format!(
-                "expected 3 n + 2 operands with an int8 or uint8 result, found {} with {to}",
+                "expected 3 n + 2 operands with an int8 or uint8 result, found {} with {out_dtype}",
                 self.inputs.len()
             )));
         }
         let (scale, zero_out) =
             (self.scale(3 * count, "output scale")?, self.zero_point(3 * count + 1, "output zero point")?);
-        let mut parts = Vec::with_capacity(count);
+        let mut rescaled = Vec::with_capacity(count);
         for part in 0..count {
             let x = self.inputs[part];
-            if self.ir.get(x).dtype != to {
-                return Err(dtype_error(format!("part {part}: expected {to}, found {}", self.ir.get(x).dtype)));
+            if self.ir.get(x).dtype != out_dtype {
+                return Err(dtype_error(format!("part {part}: expected {out_dtype}, found {}", self.ir.get(x).dtype)));
             }
-            let from = self.scale(count + part, &format!("scale of part {part}"))?;
+            let in_scale = self.scale(count + part, &format!("scale of part {part}"))?;
             let zero_in = self.zero_point(2 * count + part, &format!("zero point of part {part}"))?;
-            parts.push(match from == scale && zero_in == zero_out {
+            rescaled.push(match in_scale == scale && zero_in == zero_out {
                 true => x,
                 false => {
-                    let ratios = Ratios::new(&[from], scale, false);
-                    let stage = Stage::Rescale { zero_in, ratios, axis: 0, rounding: Rounding::Up, zero_out, to };
-                    self.push_stage(x, stage, to)
+                    let ratios = Ratios::new(&[in_scale], scale, false);
+                    let stage =
+                        Stage::Rescale { zero_in, ratios, axis: 0, rounding: Rounding::Up, zero_out, to: out_dtype };
+                    self.push_stage(x, stage, out_dtype)
                 }
             });
         }
-        let axis = self.attrs.axis("axis", 0, self.rank(parts[0]))?;
-        self.concat(&parts, axis)
+        let axis = self.attrs.axis("axis", 0, self.rank(rescaled[0]))?;
+        self.concat(&rescaled, axis)
     }
 
     /// Adds an average pooling with float results, and their quantization to 8 bits.
-    pub fn avg_pool(&mut self, from: DType, to: DType) -> Result<Val> {
-        if !is_byte(from) || from != to {
-            return Err(dtype_error(format!("expected int8 or uint8 throughout, found {from} to {to}")));
+    pub fn avg_pool(&mut self, in_dtype: DType, out_dtype: DType) -> Result<Val> {
+        if !is_byte(in_dtype) || in_dtype != out_dtype {
+            return Err(dtype_error(format!("expected int8 or uint8 throughout, found {in_dtype} to {out_dtype}")));
         }
         let (scale, zero) = (self.scale(1, "input scale")?, self.zero_point(2, "input zero point")?);
         let (scale_out, zero_out) = (self.scale(3, "output scale")?, self.zero_point(4, "output zero point")?);
         let padded = self.attrs.flag("count_include_pad", false);
         let alg = if padded { ffi::POOLING_AVG_INCLUDE_PADDING } else { ffi::POOLING_AVG_EXCLUDE_PADDING };
-        let real =
+        let float_result =
             self.pool_with(alg, DType::F32, |window| Kind::IntAvgPool(IntAvgPool { window, padded, zero, scale }))?;
-        let stage = Stage::Quantize { scale: scale_out, zero: zero_out, rounding: Rounding::Away, to };
-        Ok(self.push_stage(real, stage, to))
+        let stage = Stage::Quantize { scale: scale_out, zero: zero_out, rounding: Rounding::Away, to: out_dtype };
+        Ok(self.push_stage(float_result, stage, out_dtype))
     }
 }

@@ -27,7 +27,7 @@ impl Translation<'_> {
                 return Ok(Some(sum));
             }
             ("add" | "multiply" | "nn.bias_add", &[a, b]) => {
-                let (x, number) = if self.is_exact(a) { (a, b) } else { (b, a) };
+                let (x, constant) = if self.is_exact(a) { (a, b) } else { (b, a) };
                 if !self.is_exact(x) {
                     return Ok(None);
                 }
@@ -35,8 +35,8 @@ impl Translation<'_> {
                     "nn.bias_add" => Some(self.attrs.axis("axis", 1, shape.len())?),
                     _ => None,
                 };
-                let Some(along) = self.constant_per_axis(x, number, axis) else { return Ok(None) };
-                (x, if name == "multiply" { Stage::RealMultiply(along) } else { Stage::RealAdd(along) })
+                let Some(per_axis) = self.constant_per_axis(x, constant, axis) else { return Ok(None) };
+                (x, if name == "multiply" { Stage::RealMultiply(per_axis) } else { Stage::RealAdd(per_axis) })
             }
             _ => return Ok(None),
         };
@@ -49,36 +49,36 @@ impl Translation<'_> {
         op.is_some_and(|op| matches!(&op.kind, Kind::Stage(stage) if stage.is_exact_real()))
     }
 
-    /// Returns the values of the constant `number`, if they vary along at most one axis of `x`.
-    fn constant_per_axis(&self, x: Val, number: Val, axis: Option<usize>) -> Option<PerAxis<f32>> {
-        let constant = &self.ir.constants[self.ir.constant(number)?];
+    /// Returns the values of the constant `operand`, if they vary along at most one axis of `x`.
+    fn constant_per_axis(&self, x: Val, operand: Val, axis: Option<usize>) -> Option<PerAxis<f32>> {
+        let constant = &self.ir.constants[self.ir.constant(operand)?];
         if constant.dtype() != DType::F32 {
             return None;
         }
-        let (shape, own) = (self.ir.shape(x), self.ir.shape(number));
+        let (shape, operand_shape) = (self.ir.shape(x), self.ir.shape(operand));
         let values = constant.tensor().as_slice::<f32>().to_vec();
-        let lead = shape.len().checked_sub(own.len())?;
-        let at = axis.unwrap_or(lead + own.iter().position(|&size| size != 1).unwrap_or(0));
-        let fits = values.len() == 1 || shape.get(at) == Some(&(values.len() as i64));
-        fits.then_some(PerAxis { values, axis: at })
+        let leading_dims = shape.len().checked_sub(operand_shape.len())?;
+        let axis_index = axis.unwrap_or(leading_dims + operand_shape.iter().position(|&size| size != 1).unwrap_or(0));
+        let is_valid = values.len() == 1 || shape.get(axis_index) == Some(&(values.len() as i64));
+        is_valid.then_some(PerAxis { values, axis: axis_index })
     }
 
     /// Traces `value` back through stages with scalar parameters to a conversion from integers. Returns the converted
     /// tensor and the stages, or `value` and no stages.
     fn trace_stages(&self, value: Val) -> (Val, Vec<Stage>) {
-        let (mut at, mut stages) = (value, Vec::new());
-        while let Some(op) = self.ir.producer(at) {
+        let (mut current, mut stages) = (value, Vec::new());
+        while let Some(op) = self.ir.producer(current) {
             match &op.kind {
                 Kind::Stage(stage @ Stage::Convert(DType::F32)) => {
                     stages.push(stage.clone());
                     stages.reverse();
                     return (op.inputs[0], stages);
                 }
-                Kind::Stage(stage @ (Stage::RealMultiply(along) | Stage::RealAdd(along)))
-                    if along.values.len() == 1 =>
+                Kind::Stage(stage @ (Stage::RealMultiply(per_axis) | Stage::RealAdd(per_axis)))
+                    if per_axis.values.len() == 1 =>
                 {
                     stages.push(stage.clone());
-                    at = op.inputs[0];
+                    current = op.inputs[0];
                 }
                 _ => break,
             }

@@ -55,23 +55,23 @@ pub fn supported_alone() -> impl Iterator<Item = &'static str> {
 }
 
 static ROWS: &[Row] = &[
-    Row::new("nn.conv1d", |t| single(t.convolution(false)?)).computes(),
-    Row::new("nn.conv2d", |t| single(t.convolution(false)?)).computes(),
-    Row::new("nn.conv3d", |t| single(t.convolution(false)?)).computes(),
-    Row::new("nn.conv1d_transpose", |t| single(t.convolution(true)?)).computes(),
-    Row::new("nn.conv2d_transpose", |t| single(t.convolution(true)?)).computes(),
-    Row::new("nn.conv3d_transpose", |t| single(t.convolution(true)?)).computes(),
-    Row::new("nn.dense", |t| single(t.matmul(false, true)?)).computes(),
+    Row::new("nn.conv1d", |t| single_value(t.convolution(false)?)).computes(),
+    Row::new("nn.conv2d", |t| single_value(t.convolution(false)?)).computes(),
+    Row::new("nn.conv3d", |t| single_value(t.convolution(false)?)).computes(),
+    Row::new("nn.conv1d_transpose", |t| single_value(t.convolution(true)?)).computes(),
+    Row::new("nn.conv2d_transpose", |t| single_value(t.convolution(true)?)).computes(),
+    Row::new("nn.conv3d_transpose", |t| single_value(t.convolution(true)?)).computes(),
+    Row::new("nn.dense", |t| single_value(t.matmul(false, true)?)).computes(),
     Row::new("nn.matmul", matmul).computes(),
     Row::new("nn.batch_matmul", matmul).computes(),
-    Row::new("nn.max_pool1d", |t| single(t.pool(ffi::POOLING_MAX)?)).keeps_dtype(),
-    Row::new("nn.max_pool2d", |t| single(t.pool(ffi::POOLING_MAX)?)).keeps_dtype(),
-    Row::new("nn.max_pool3d", |t| single(t.pool(ffi::POOLING_MAX)?)).keeps_dtype(),
+    Row::new("nn.max_pool1d", |t| single_value(t.pool(ffi::POOLING_MAX)?)).keeps_dtype(),
+    Row::new("nn.max_pool2d", |t| single_value(t.pool(ffi::POOLING_MAX)?)).keeps_dtype(),
+    Row::new("nn.max_pool3d", |t| single_value(t.pool(ffi::POOLING_MAX)?)).keeps_dtype(),
     Row::new("nn.avg_pool1d", avg_pool),
     Row::new("nn.avg_pool2d", avg_pool),
     Row::new("nn.avg_pool3d", avg_pool),
-    Row::new("nn.global_avg_pool2d", |t| single(t.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, true)?)).computes(),
-    Row::new("nn.global_max_pool2d", |t| single(t.adaptive(ffi::POOLING_MAX, true)?)).keeps_dtype(),
+    Row::new("nn.global_avg_pool2d", |t| single_value(t.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, true)?)).computes(),
+    Row::new("nn.global_max_pool2d", |t| single_value(t.adaptive(ffi::POOLING_MAX, true)?)).keeps_dtype(),
     Row::new("nn.adaptive_avg_pool1d", adaptive_avg_pool),
     Row::new("nn.adaptive_avg_pool2d", adaptive_avg_pool),
     Row::new("nn.adaptive_avg_pool3d", adaptive_avg_pool),
@@ -80,19 +80,19 @@ static ROWS: &[Row] = &[
     Row::new("nn.adaptive_max_pool3d", adaptive_max_pool).keeps_dtype(),
     Row::new("nn.softmax", softmax).computes(),
     Row::new("nn.log_softmax", log_softmax),
-    Row::new("nn.layer_norm", |t| single(t.layer_norm()?)).computes(),
+    Row::new("nn.layer_norm", |t| single_value(t.layer_norm()?)).computes(),
     Row::new("nn.batch_norm", |t| t.batch_norm()),
-    Row::new("nn.bias_add", |t| single(t.bias_add()?)),
-    Row::new("add", |t| single(t.binary(ffi::BINARY_ADD)?)),
-    Row::new("subtract", |t| single(t.binary(ffi::BINARY_SUB)?)),
-    Row::new("multiply", |t| single(t.binary(ffi::BINARY_MUL)?)),
-    Row::new("divide", |t| single(t.binary(ffi::BINARY_DIV)?)),
-    Row::new("maximum", |t| single(t.binary(ffi::BINARY_MAX)?)),
-    Row::new("minimum", |t| single(t.binary(ffi::BINARY_MIN)?)),
-    Row::new("power", |t| single(t.power()?)),
+    Row::new("nn.bias_add", |t| single_value(t.bias_add()?)),
+    Row::new("add", |t| single_value(t.binary(ffi::BINARY_ADD)?)),
+    Row::new("subtract", |t| single_value(t.binary(ffi::BINARY_SUB)?)),
+    Row::new("multiply", |t| single_value(t.binary(ffi::BINARY_MUL)?)),
+    Row::new("divide", |t| single_value(t.binary(ffi::BINARY_DIV)?)),
+    Row::new("maximum", |t| single_value(t.binary(ffi::BINARY_MAX)?)),
+    Row::new("minimum", |t| single_value(t.binary(ffi::BINARY_MIN)?)),
+    Row::new("power", |t| single_value(t.power()?)),
     Row::new("nn.relu", |t| eltwise(t, EltwiseParams::plain(ffi::ELTWISE_RELU))),
     Row::new("nn.leaky_relu", leaky_relu),
-    Row::new("nn.prelu", |t| single(t.prelu()?)),
+    Row::new("nn.prelu", |t| single_value(t.prelu()?)),
     Row::new("clip", clip),
     Row::new("sigmoid", |t| eltwise(t, EltwiseParams::plain(ffi::ELTWISE_LOGISTIC))),
     Row::new("tanh", |t| eltwise(t, EltwiseParams::plain(ffi::ELTWISE_TANH))),
@@ -103,21 +103,21 @@ static ROWS: &[Row] = &[
     Row::new("abs", |t| eltwise(t, EltwiseParams::plain(ffi::ELTWISE_ABS))),
     Row::new("negative", |t| {
         let x = t.inputs[0];
-        single(t.ir.affine(-1.0, 0.0, x))
+        single_value(t.ir.affine(-1.0, 0.0, x))
     }),
     Row::new("erf", |t| same_shape(t, Kind::Erf)),
     Row::new("isnan", |t| same_shape(t, Kind::IsNan)).in_composites(),
-    Row::new("where", |t| single(t.nan_replacement()?)).in_composites(),
-    Row::new("mean", |t| single(t.reduce(ffi::REDUCTION_MEAN)?)),
-    Row::new("sum", |t| single(t.reduce(ffi::REDUCTION_SUM)?)),
-    Row::new("max", |t| single(t.reduce(ffi::REDUCTION_MAX)?)),
-    Row::new("min", |t| single(t.reduce(ffi::REDUCTION_MIN)?)),
-    Row::new("prod", |t| single(t.reduce(ffi::REDUCTION_MUL)?)),
+    Row::new("where", |t| single_value(t.nan_replacement()?)).in_composites(),
+    Row::new("mean", |t| single_value(t.reduce(ffi::REDUCTION_MEAN)?)),
+    Row::new("sum", |t| single_value(t.reduce(ffi::REDUCTION_SUM)?)),
+    Row::new("max", |t| single_value(t.reduce(ffi::REDUCTION_MAX)?)),
+    Row::new("min", |t| single_value(t.reduce(ffi::REDUCTION_MIN)?)),
+    Row::new("prod", |t| single_value(t.reduce(ffi::REDUCTION_MUL)?)),
     Row::new("concatenate", concatenate).keeps_dtype(),
     Row::new("stack", stack),
-    Row::new("image.resize2d", |t| single(t.resize("image.resize2d")?)),
-    Row::new("nn.upsampling", |t| single(t.resize("nn.upsampling")?)),
-    Row::new("nn.pad", |t| single(t.pad()?)),
+    Row::new("image.resize2d", |t| single_value(t.resize("image.resize2d")?)),
+    Row::new("nn.upsampling", |t| single_value(t.resize("nn.upsampling")?)),
+    Row::new("nn.pad", |t| single_value(t.pad()?)),
     Row::new("reshape", reshape).keeps_dtype(),
     // Only the shape of the second operand matters.
     Row::new("reshape_like", reshape_like).keeps_dtype(),
@@ -127,47 +127,47 @@ static ROWS: &[Row] = &[
     Row::new("transpose", transpose).keeps_dtype(),
     Row::new("strided_slice", strided_slice).keeps_dtype(),
     Row::new("split", |t| t.split()).keeps_dtype(),
-    Row::new("take", |t| single(t.take()?)),
+    Row::new("take", |t| single_value(t.take()?)),
     Row::new("copy", passed_through).keeps_dtype(),
     Row::new("nn.dropout", passed_through).keeps_dtype(),
-    Row::new("qnn.conv2d", |t| single(t.quantized_conv2d()?)).computes().quantized(),
-    Row::new("qnn.dense", |t| single(t.quantized_dense()?)).computes().quantized(),
-    Row::new("qnn.requantize", |t| single(t.requantize(from(t), to(t))?)).quantized(),
-    Row::new("qnn.quantize", |t| single(t.quantize(from(t), to(t))?)).quantized(),
-    Row::new("qnn.dequantize", |t| single(t.dequantize(from(t), to(t))?)).quantized(),
-    Row::new("qnn.add", |t| single(t.quantized_add(to(t))?)).quantized(),
-    Row::new("qnn.concatenate", |t| single(t.quantized_concat(to(t))?)).quantized(),
-    Row::new("qnn.avg_pool2d", |t| single(t.avg_pool(from(t), to(t))?)).quantized(),
+    Row::new("qnn.conv2d", |t| single_value(t.quantized_conv2d()?)).computes().quantized(),
+    Row::new("qnn.dense", |t| single_value(t.quantized_dense()?)).computes().quantized(),
+    Row::new("qnn.requantize", |t| single_value(t.requantize(in_dtype(t), out_dtype(t))?)).quantized(),
+    Row::new("qnn.quantize", |t| single_value(t.quantize(in_dtype(t), out_dtype(t))?)).quantized(),
+    Row::new("qnn.dequantize", |t| single_value(t.dequantize(in_dtype(t), out_dtype(t))?)).quantized(),
+    Row::new("qnn.add", |t| single_value(t.quantized_add(out_dtype(t))?)).quantized(),
+    Row::new("qnn.concatenate", |t| single_value(t.quantized_concat(out_dtype(t))?)).quantized(),
+    Row::new("qnn.avg_pool2d", |t| single_value(t.avg_pool(in_dtype(t), out_dtype(t))?)).quantized(),
     Row::new("cast", passed_through).in_composites(),
 ];
 
-fn single(value: Val) -> Result<Vec<Val>> {
+fn single_value(value: Val) -> Result<Vec<Val>> {
     Ok(vec![value])
 }
 
 fn eltwise(t: &mut Translation<'_>, params: EltwiseParams) -> Result<Vec<Val>> {
-    single(t.ir.eltwise(params, t.inputs[0]))
+    single_value(t.ir.eltwise(params, t.inputs[0]))
 }
 
 /// Adds a unary operator whose result has the shape of the operand.
 fn same_shape(t: &mut Translation<'_>, kind: Kind) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let shape = t.shape(x);
-    single(t.ir.push(kind, &[x], shape))
+    single_value(t.ir.push(kind, &[x], shape))
 }
 
-fn from(t: &Translation<'_>) -> DType {
+fn in_dtype(t: &Translation<'_>) -> DType {
     t.ir.get(t.inputs[0]).dtype
 }
 
-fn to(t: &Translation<'_>) -> DType {
+fn out_dtype(t: &Translation<'_>) -> DType {
     t.node.outputs[0].dtype
 }
 
 /// Returns the data; a second result (the mask of dropout) is refused because nothing computes it.
 fn passed_through(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     if t.node.outputs.len() == 1 {
-        single(t.inputs[0])
+        single_value(t.inputs[0])
     } else {
         Err(attr_error(format!("expected 1 result, found {}", t.node.outputs.len())))
     }
@@ -177,7 +177,7 @@ fn softmax(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let axis = t.attrs.axis("axis", -1, t.rank(x))?;
     let shape = t.shape(x);
-    single(t.ir.push(Kind::Softmax { alg: ffi::SOFTMAX_ACCURATE, axis }, &[x], shape))
+    single_value(t.ir.push(Kind::Softmax { alg: ffi::SOFTMAX_ACCURATE, axis }, &[x], shape))
 }
 
 /// Lowers to x - max x - ln(sum exp(x - max x)). The primitive of oneDNN 3.2 loses digits where the sum is near 1.
@@ -188,49 +188,49 @@ fn log_softmax(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let mut reduced = shape.clone();
     reduced[axis] = 1;
     let max = t.ir.push(Kind::Reduce { alg: ffi::REDUCTION_MAX, axes: vec![axis] }, &[x], reduced.clone());
-    let shifted = t.ir.binary(ffi::BINARY_SUB, x, max, shape.clone());
-    let powers = t.ir.eltwise(EltwiseParams::plain(ffi::ELTWISE_EXP), shifted);
+    let differences = t.ir.binary(ffi::BINARY_SUB, x, max, shape.clone());
+    let powers = t.ir.eltwise(EltwiseParams::plain(ffi::ELTWISE_EXP), differences);
     let sum = t.ir.push(Kind::Reduce { alg: ffi::REDUCTION_SUM, axes: vec![axis] }, &[powers], reduced.clone());
     let log = t.ir.push(Kind::MathFn(MathFn::Log), &[sum], reduced);
-    single(t.ir.binary(ffi::BINARY_SUB, shifted, log, shape))
+    single_value(t.ir.binary(ffi::BINARY_SUB, differences, log, shape))
 }
 
 fn matmul(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let (a, b) = (t.attrs.flag("transpose_a", false), t.attrs.flag("transpose_b", false));
-    single(t.matmul(a, b)?)
+    single_value(t.matmul(a, b)?)
 }
 
 fn avg_pool(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let include = t.attrs.flag("count_include_pad", false);
-    single(t.pool(if include { ffi::POOLING_AVG_INCLUDE_PADDING } else { ffi::POOLING_AVG_EXCLUDE_PADDING })?)
+    single_value(t.pool(if include { ffi::POOLING_AVG_INCLUDE_PADDING } else { ffi::POOLING_AVG_EXCLUDE_PADDING })?)
 }
 
 fn adaptive_avg_pool(t: &mut Translation<'_>) -> Result<Vec<Val>> {
-    single(t.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, false)?)
+    single_value(t.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, false)?)
 }
 
 fn adaptive_max_pool(t: &mut Translation<'_>) -> Result<Vec<Val>> {
-    single(t.adaptive(ffi::POOLING_MAX, false)?)
+    single_value(t.adaptive(ffi::POOLING_MAX, false)?)
 }
 
 fn leaky_relu(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let alpha = t.attrs.float("alpha", 0.25) as f32;
-    single(t.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_RELU, alpha, 0.0), x))
+    single_value(t.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_RELU, alpha, 0.0), x))
 }
 
 fn clip(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let low = t.attrs.float("a_min", f64::NEG_INFINITY).max(f64::from(f32::MIN)) as f32;
     let high = t.attrs.float("a_max", f64::INFINITY).min(f64::from(f32::MAX)) as f32;
-    single(t.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_CLIP, low, high), x))
+    single_value(t.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_CLIP, low, high), x))
 }
 
 fn concatenate(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let axis = t.attrs.axis("axis", 0, t.rank(x))?;
-    let parts = t.inputs.to_vec();
-    single(t.concat(&parts, axis)?)
+    let operands = t.inputs.to_vec();
+    single_value(t.concat(&operands, axis)?)
 }
 
 fn stack(t: &mut Translation<'_>) -> Result<Vec<Val>> {
@@ -238,38 +238,38 @@ fn stack(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let mut shape = t.shape(x);
     let axis = t.attrs.axis("axis", 0, shape.len() + 1)?;
     shape.insert(axis, 1);
-    let mut parts = Vec::with_capacity(t.inputs.len());
-    for &part in t.inputs {
-        parts.push(t.reshape(part, shape.clone())?);
+    let mut operands = Vec::with_capacity(t.inputs.len());
+    for &operand in t.inputs {
+        operands.push(t.reshape(operand, shape.clone())?);
     }
-    single(t.concat(&parts, axis)?)
+    single_value(t.concat(&operands, axis)?)
 }
 
 fn reshape(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let shape = t.attrs.reshaped(&t.shape(x))?;
-    single(t.reshape(x, shape)?)
+    single_value(t.reshape(x, shape)?)
 }
 
 fn reshape_like(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let shape = t.shape(*t.inputs.get(1).ok_or_else(|| shape_error("expected 2 inputs, found 1"))?);
-    single(t.reshape(x, shape)?)
+    single_value(t.reshape(x, shape)?)
 }
 
 fn batch_flatten(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let shape = t.shape(x);
-    let Some((&first, rest)) = shape.split_first() else {
+    let Some((&first_dim, remaining_dims)) = shape.split_first() else {
         return Err(shape_error("expected at least 1 dimension, found a scalar"));
     };
-    single(t.reshape(x, vec![first, count(rest)])?)
+    single_value(t.reshape(x, vec![first_dim, count(remaining_dims)])?)
 }
 
 fn squeeze(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let shape = t.attrs.squeezed(&t.shape(x))?;
-    single(t.reshape(x, shape)?)
+    single_value(t.reshape(x, shape)?)
 }
 
 fn expand_dims(t: &mut Translation<'_>) -> Result<Vec<Val>> {
@@ -279,13 +279,13 @@ fn expand_dims(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     for _ in 0..t.attrs.int("num_newaxis", 1).clamp(0, ffi::MAX_NDIMS as i64) {
         shape.insert(axis, 1);
     }
-    single(t.reshape(x, shape)?)
+    single_value(t.reshape(x, shape)?)
 }
 
 fn transpose(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let axes = t.attrs.permutation(t.rank(x))?;
-    single(t.transpose(x, axes))
+    single_value(t.transpose(x, axes))
 }
 
 fn strided_slice(t: &mut Translation<'_>) -> Result<Vec<Val>> {
@@ -294,5 +294,5 @@ fn strided_slice(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     if step.iter().any(|&s| s < 1) {
         return Err(attr_error(format!("attribute strides: expected integers >= 1, found {step:?}")));
     }
-    single(t.ir.slice(x, begin, step, shape))
+    single_value(t.ir.slice(x, begin, step, shape))
 }

@@ -21,9 +21,9 @@ impl Group {
     }
 
     /// Returns a batch as a range of tiles relative to the group's first tile.
-    fn batch(&self, number: usize) -> Range<usize> {
-        let begin = |number: usize| self.tiles.len() * number / self.batches;
-        begin(number)..begin(number + 1)
+    fn batch(&self, index: usize) -> Range<usize> {
+        let begin = |index: usize| self.tiles.len() * index / self.batches;
+        begin(index)..begin(index + 1)
     }
 }
 
@@ -39,7 +39,7 @@ impl Winograd {
     /// The requirements of [`run`](Winograd::run) apply, and no other thread may write these results or use that
     /// scratch memory.
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn part(&self, pointers: &Pointers, slot: usize, tiles: Range<usize>, blocks: Range<usize>) {
+    pub(super) unsafe fn run_part(&self, pointers: &Pointers, slot: usize, tiles: Range<usize>, blocks: Range<usize>) {
         let channels = self.weights.padded_channels();
         let groups = tiles.len().div_ceil(self.tiles_per_group()).max(1);
         let begin = |group: usize| tiles.start + tiles.len() * group / groups;
@@ -70,41 +70,42 @@ impl Winograd {
 
     /// Computes Bt d B for every tile of a group and every channel.
     #[target_feature(enable = "avx512f")]
-    unsafe fn transform(&self, pointers: &Pointers, group: &Group, to: *mut f32) {
-        let [filled, padded] = [self.weights.size[1], self.weights.padded_channels()];
-        for batch in (0..group.batches).map(|number| group.batch(number)) {
+    unsafe fn transform(&self, pointers: &Pointers, group: &Group, transformed: *mut f32) {
+        let [channels, padded] = [self.weights.size[1], self.weights.padded_channels()];
+        for batch in (0..group.batches).map(|index| group.batch(index)) {
             for tile in batch.clone() {
                 let [image, row, column] = self.locate(group.tiles.start + tile);
                 let [row, column] = [row * 2, column * 2];
-                let inside = |first: usize, before: usize, size: usize| {
-                    std::array::from_fn::<bool, 4, _>(|i| (before..size + before).contains(&(first + i)))
+                let is_inside = |first: usize, padding: usize, size: usize| {
+                    std::array::from_fn::<bool, 4, _>(|i| (padding..size + padding).contains(&(first + i)))
                 };
-                let rows = inside(row, self.padding[0], self.source[1]);
-                let columns = inside(column, self.padding[1], self.source[2]);
-                let whole = rows == [true; 4] && columns == [true; 4];
+                let rows = is_inside(row, self.padding[0], self.source[1]);
+                let columns = is_inside(column, self.padding[1], self.source[2]);
+                let is_whole = rows == [true; 4] && columns == [true; 4];
                 // The corner may be in the padding, so addresses are formed with wrapping arithmetic.
-                let [images, down, right] = self.strides;
-                let corner = pointers.data.wrapping_add(image * images + row * down + column * right);
-                let corner = corner.wrapping_sub(self.padding[0] * down + self.padding[1] * right);
+                let [images, row_stride, column_stride] = self.strides;
+                let corner = pointers.data.wrapping_add(image * images + row * row_stride + column * column_stride);
+                let corner = corner.wrapping_sub(self.padding[0] * row_stride + self.padding[1] * column_stride);
                 for channel in (0..padded).step_by(LANES) {
-                    let place = |i: usize, j: usize| corner.wrapping_add(i * down + j * right + channel);
-                    let left = lanes(filled - channel);
+                    let address =
+                        |i: usize, j: usize| corner.wrapping_add(i * row_stride + j * column_stride + channel);
+                    let left = lanes(channels - channel);
                     // SAFETY: reads are unmasked only if the whole tile is inside the image; otherwise, the mask
-                    // excludes elements outside. The matrices at `to` hold every tile and channel.
+                    // excludes elements outside. The matrices at `transformed` hold every tile and channel.
                     unsafe {
-                        let data = if whole && left == !0 {
-                            std::array::from_fn(|i| std::array::from_fn(|j| _mm512_loadu_ps(place(i, j))))
+                        let data = if is_whole && left == !0 {
+                            std::array::from_fn(|i| std::array::from_fn(|j| _mm512_loadu_ps(address(i, j))))
                         } else {
                             std::array::from_fn(|i| {
                                 std::array::from_fn(|j| {
                                     let mask = if rows[i] && columns[j] { left } else { 0 };
-                                    _mm512_maskz_loadu_ps(mask, place(i, j))
+                                    _mm512_maskz_loadu_ps(mask, address(i, j))
                                 })
                             })
                         };
-                        let before = batch.start * padded + channel * batch.len() + (tile - batch.start) * LANES;
-                        for (number, value) in transform_data(data).into_iter().enumerate() {
-                            _mm512_storeu_ps(to.add(number * group.tiles.len() * padded + before), value);
+                        let offset = batch.start * padded + channel * batch.len() + (tile - batch.start) * LANES;
+                        for (index, value) in transform_data(data).into_iter().enumerate() {
+                            _mm512_storeu_ps(transformed.add(index * group.tiles.len() * padded + offset), value);
                         }
                     }
                 }
@@ -114,17 +115,17 @@ impl Winograd {
 
     /// Multiplies a group's data by a block of kernels, for every position.
     #[target_feature(enable = "avx512f")]
-    unsafe fn multiply(&self, group: &Group, data: *const f32, weights: *const f32, to: *mut f32, block: usize) {
+    unsafe fn multiply(&self, group: &Group, data: *const f32, weights: *const f32, products: *mut f32, block: usize) {
         let channels = self.weights.padded_channels();
         let filters = self.weights.size[0] - block * BLOCK;
         let kernels = if filters > LANES { &WIDE_KERNELS } else { &NARROW_KERNELS };
-        for place in 0..POSITIONS {
-            for batch in (0..group.batches).map(|number| group.batch(number)) {
-                let before = place * group.tiles.len() + batch.start;
+        for position in 0..POSITIONS {
+            for batch in (0..group.batches).map(|index| group.batch(index)) {
+                let offset = position * group.tiles.len() + batch.start;
                 // SAFETY: the caller guarantees matrices of this many tiles, channels and filters for every position.
                 unsafe {
-                    let (data, weights) = (data.add(before * channels), weights.add(place * channels * BLOCK));
-                    kernels[batch.len() - 1](channels, data, weights, to.add(before * BLOCK));
+                    let (data, weights) = (data.add(offset * channels), weights.add(position * channels * BLOCK));
+                    kernels[batch.len() - 1](channels, data, weights, products.add(offset * BLOCK));
                 }
             }
         }
@@ -137,11 +138,11 @@ impl Winograd {
         let [height, width] = self.result;
         let [low, high] = self.range.map(|bound| _mm512_set1_ps(bound));
         for first in (block * BLOCK..filters.min((block + 1) * BLOCK)).step_by(LANES) {
-            let left = lanes(filters - first);
+            let mask = lanes(filters - first);
             let mut bias = _mm512_setzero_ps();
             if !pointers.bias.is_null() {
                 // SAFETY: the caller guarantees a bias with one element per filter.
-                bias = unsafe { _mm512_maskz_loadu_ps(left, pointers.bias.add(first)) };
+                bias = unsafe { _mm512_maskz_loadu_ps(mask, pointers.bias.add(first)) };
             }
             for tile in 0..group.tiles.len() {
                 let [image, row, column] = self.locate(group.tiles.start + tile);
@@ -150,8 +151,9 @@ impl Winograd {
                 // SAFETY: `multiply` wrote products for every position, tile and filter; only results inside the image
                 // are accessed.
                 unsafe {
-                    let from = products.add(tile * BLOCK + first % BLOCK);
-                    let product = |place: usize| _mm512_loadu_ps(from.add(place * group.tiles.len() * BLOCK));
+                    let product_base = products.add(tile * BLOCK + first % BLOCK);
+                    let product =
+                        |position: usize| _mm512_loadu_ps(product_base.add(position * group.tiles.len() * BLOCK));
                     let results =
                         transform_result(std::array::from_fn(|i| std::array::from_fn(|j| product(i * 4 + j))));
                     for (i, results) in results.into_iter().enumerate() {
@@ -159,14 +161,14 @@ impl Winograd {
                             if row + i >= height || column + j >= width {
                                 continue;
                             }
-                            let place = corner + (i * width + j) * filters;
+                            let offset = corner + (i * width + j) * filters;
                             let mut sum = _mm512_add_ps(result, bias);
                             if !pointers.addend.is_null() {
-                                sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(left, pointers.addend.add(place)));
+                                sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, pointers.addend.add(offset)));
                             }
                             // Propagates NaN: these instructions return the second operand of an unordered comparison.
                             let clamped = _mm512_min_ps(high, _mm512_max_ps(low, sum));
-                            _mm512_mask_storeu_ps(pointers.result.add(place), left, clamped);
+                            _mm512_mask_storeu_ps(pointers.result.add(offset), mask, clamped);
                         }
                     }
                 }
@@ -183,12 +185,12 @@ fn transform_data(d: [[__m512; 4]; 4]) -> [__m512; POSITIONS] {
         [_mm512_sub_ps(a, c), _mm512_add_ps(b, c), _mm512_sub_ps(c, b), _mm512_sub_ps(b, d)]
     };
     let columns: [[__m512; 4]; 4] = std::array::from_fn(|j| spread(d[0][j], d[1][j], d[2][j], d[3][j]));
-    let mut places = [_mm512_setzero_ps(); POSITIONS];
+    let mut matrix = [_mm512_setzero_ps(); POSITIONS];
     for i in 0..4 {
         let row = spread(columns[0][i], columns[1][i], columns[2][i], columns[3][i]);
-        places[i * 4..][..4].copy_from_slice(&row);
+        matrix[i * 4..][..4].copy_from_slice(&row);
     }
-    places
+    matrix
 }
 
 /// Computes At m A.
@@ -223,11 +225,11 @@ unsafe fn multiply<const ROWS: usize, const REGISTERS: usize>(
     channels: usize,
     mut data: *const f32,
     mut weights: *const f32,
-    to: *mut f32,
+    products: *mut f32,
 ) {
     /// Number of channels per iteration.
     const UNROLL: usize = 4;
-    let mut sums = [[_mm512_setzero_ps(); REGISTERS]; ROWS];
+    let mut accumulators = [[_mm512_setzero_ps(); REGISTERS]; ROWS];
     // SAFETY: the caller guarantees this many channels of data and weights.
     unsafe {
         for _ in 0..channels / LANES {
@@ -235,9 +237,9 @@ unsafe fn multiply<const ROWS: usize, const REGISTERS: usize>(
                 for channel in 0..UNROLL {
                     let weights = weights.add(channel * BLOCK);
                     let row: [__m512; REGISTERS] = std::array::from_fn(|r| _mm512_loadu_ps(weights.add(r * LANES)));
-                    for (tile, sums) in sums.iter_mut().enumerate() {
+                    for (tile, row_sums) in accumulators.iter_mut().enumerate() {
                         let x = _mm512_set1_ps(*data.add(tile * LANES + step * UNROLL + channel));
-                        for (sum, &weight) in sums.iter_mut().zip(&row) {
+                        for (sum, &weight) in row_sums.iter_mut().zip(&row) {
                             *sum = _mm512_fmadd_ps(x, weight, *sum);
                         }
                     }
@@ -246,9 +248,9 @@ unsafe fn multiply<const ROWS: usize, const REGISTERS: usize>(
             }
             data = data.add(ROWS * LANES);
         }
-        for (tile, sums) in sums.iter().enumerate() {
-            for (r, &sum) in sums.iter().enumerate() {
-                _mm512_storeu_ps(to.add(tile * BLOCK + r * LANES), sum);
+        for (tile, row_sums) in accumulators.iter().enumerate() {
+            for (r, &sum) in row_sums.iter().enumerate() {
+                _mm512_storeu_ps(products.add(tile * BLOCK + r * LANES), sum);
             }
         }
     }

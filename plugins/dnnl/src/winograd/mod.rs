@@ -110,8 +110,8 @@ impl Winograd {
     /// Returns the number of tile parts and the number of filter-block parts. Tiles are split first, because threads
     /// with the same tiles repeat the same data transform; each tile part should fill a register kernel.
     fn parts(&self, threads: usize) -> [usize; 2] {
-        let tiles = threads.min(self.tiles().div_ceil(MAX_ROWS)).max(1);
-        [tiles, (threads / tiles).clamp(1, self.weights.blocks())]
+        let tile_parts = threads.min(self.tiles().div_ceil(MAX_ROWS)).max(1);
+        [tile_parts, (threads / tile_parts).clamp(1, self.weights.blocks())]
     }
 
     /// Computes the convolution.
@@ -120,23 +120,25 @@ impl Winograd {
     /// Each tensor must be at its argument's address with the stated sizes; the result may overlap only the addend, and
     /// only exactly. The CPU must support AVX-512.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
-        let all = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST, ffi::ARG_SCRATCHPAD].map(|arg| args.floats(arg));
-        let [Some(data), Some(weights), Some(result), Some(scratch)] = all else { return };
+        let addresses = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST, ffi::ARG_SCRATCHPAD].map(|arg| args.floats(arg));
+        let [Some(data), Some(weights), Some(result), Some(scratch)] = addresses else { return };
         let [bias, addend] =
             [ffi::ARG_BIAS, ffi::ARG_SRC_1].map(|arg| args.floats(arg).unwrap_or(std::ptr::null_mut()));
         let pointers = Pointers { data, weights, bias, addend, result, scratch };
         library.on_threads(true, &|thread, threads| {
-            let [shares, others] = self.parts(threads.min(self.slots));
-            if thread < shares * others {
-                let share = |all: usize, part: usize, parts: usize| all * part / parts..all * (part + 1) / parts;
-                let tiles = share(self.tiles(), thread % shares, shares);
-                let blocks = share(self.weights.blocks(), thread / shares, others);
+            let [tile_parts, filter_parts] = self.parts(threads.min(self.slots));
+            if thread < tile_parts * filter_parts {
+                let range_of_part = |addresses: usize, index: usize, count: usize| {
+                    addresses * index / count..addresses * (index + 1) / count
+                };
+                let tiles = range_of_part(self.tiles(), thread % tile_parts, tile_parts);
+                let blocks = range_of_part(self.weights.blocks(), thread / tile_parts, filter_parts);
                 // Lowering never selects Winograd on other architectures.
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: the caller guarantees valid tensors and AVX-512; parts do not overlap, and each has its own
                 // scratch memory.
                 unsafe {
-                    self.part(&pointers, thread, tiles, blocks);
+                    self.run_part(&pointers, thread, tiles, blocks);
                 }
             }
         });

@@ -27,28 +27,28 @@ impl Weights {
         self.blocks() * POSITIONS * self.padded_channels() * BLOCK
     }
 
-    /// Transforms the kernels in `from` and stores them in `to`, which must be zeroed. Returns `None` if `from` is too
-    /// short.
-    pub fn transform(&self, from: &[u8], to: &mut [f32]) -> Option<()> {
-        let (floats, _) = from.as_chunks::<4>();
+    /// Transforms the kernels in `source` and stores them in `transformed`, which must be zeroed. Returns `None` if
+    /// `source` is too short.
+    pub fn transform(&self, source: &[u8], transformed: &mut [f32]) -> Option<()> {
+        let (floats, _) = source.as_chunks::<4>();
         let [filters, channels] = self.size;
         for filter in 0..filters {
             for channel in 0..channels {
-                let mut taps = [[0.0; 3]; 3];
-                for (column, taps) in taps.iter_mut().enumerate() {
+                let mut kernel = [[0.0; 3]; 3];
+                for (column, taps) in kernel.iter_mut().enumerate() {
                     for (row, tap) in taps.iter_mut().enumerate() {
                         let index = [filter, channel, row, column];
-                        let at: usize = index.iter().zip(self.strides).map(|(i, stride)| i * stride).sum();
-                        *tap = f64::from(f32::from_ne_bytes(*floats.get(at)?));
+                        let offset: usize = index.iter().zip(self.strides).map(|(i, stride)| i * stride).sum();
+                        *tap = f64::from(f32::from_ne_bytes(*floats.get(offset)?));
                     }
                 }
                 // Columns of G g, which the loop below multiplies by Gt.
-                let columns = taps.map(multiply_by_g);
+                let columns = kernel.map(multiply_by_g);
                 for row in 0..4 {
-                    let places = multiply_by_g(columns.map(|column| column[row]));
-                    for (column, &value) in places.iter().enumerate() {
+                    let values = multiply_by_g(columns.map(|column| column[row]));
+                    for (column, &value) in values.iter().enumerate() {
                         let plane = filter / BLOCK * POSITIONS + row * 4 + column;
-                        to[(plane * self.padded_channels() + channel) * BLOCK + filter % BLOCK] = value as f32;
+                        transformed[(plane * self.padded_channels() + channel) * BLOCK + filter % BLOCK] = value as f32;
                     }
                 }
             }
