@@ -38,13 +38,13 @@ impl Codegen for NucFpga {
             return Err(Error::new(format!("region symbol: expected a C identifier, found `{symbol}`")));
         }
         let list = lower::lower(region.graph, region.constants, &self.config)?;
-        let mut compiled = CompiledRegion::new(symbol, "nuc_fpga", blob::write(&list)?);
+        let mut compiled_region = CompiledRegion::new(symbol, "nuc_fpga", blob::write(&list)?);
         let macs: u64 = list.commands.iter().map(|command| command.layer.macs()).sum();
         let calls = list.commands.len();
-        compiled.notes.push(format!("{calls} device calls, {macs} multiply-accumulate operations").into());
-        compiled.metadata.push(Attr::new("device_calls", calls as i64));
+        compiled_region.notes.push(format!("{calls} device calls, {macs} multiply-accumulate operations").into());
+        compiled_region.metadata.push(Attr::new("device_calls", calls as i64));
         // An exported model can contain the source, which is a C program for the region.
-        compiled.metadata.push(Attr::new("program_workspace", list.workspace as i64));
-        Ok(compiled.with_source("c", source::source(&list)))
+        compiled_region.metadata.push(Attr::new("program_workspace", list.workspace as i64));
+        Ok(compiled_region.with_source("c", source::source(&list)))
     }
 }

@@ -85,7 +85,7 @@ pub struct Epilogue {
 impl Port {
     /// Returns the tensor size in bytes; `None` on overflow.
     pub fn bytes(&self) -> Option<u64> {
-        let count = self.shape.iter().try_fold(1u64, |all, &dim| all.checked_mul(dim as u64))?;
+        let count = self.shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64))?;
         count.checked_mul(self.element.size() as u64)
     }
 }
@@ -100,31 +100,31 @@ impl CommandList {
         if self.workspace > MAX_WORKSPACE {
             return Err(format!("workspace: expected at most {MAX_WORKSPACE} bytes, found {}", self.workspace));
         }
-        let mut written = vec![false; self.outputs.len()];
-        for (number, command) in self.commands.iter().enumerate() {
-            let with_number = |problem: String| format!("command {number}: {problem}");
-            self.check_command(command, &mut written).map_err(with_number)?;
+        let mut is_written = vec![false; self.outputs.len()];
+        for (index, command) in self.commands.iter().enumerate() {
+            let with_number = |problem: String| format!("command {index}: {problem}");
+            self.check_command(command, &mut is_written).map_err(with_number)?;
         }
-        match written.iter().position(|&written| !written) {
+        match is_written.iter().position(|&is_written| !is_written) {
             Some(output) => Err(format!("no command writes output {output}")),
             None => Ok(()),
         }
     }
 
-    fn check_command(&self, command: &Command, written: &mut [bool]) -> Result<(), String> {
+    fn check_command(&self, command: &Command, is_written: &mut [bool]) -> Result<(), String> {
         command.layer.check()?;
         let [feature, kernel, out] = command.layer.elements();
         let channels = command.layer.channels()[1];
-        self.check_place(command.feature, Element::Int8, feature, written, false)?;
-        self.check_place(command.kernel, Element::Int8, kernel, written, false)?;
-        self.check_place(command.sums, Element::Int32, out, written, true)?;
+        self.check_place(command.feature, Element::Int8, feature, is_written, false)?;
+        self.check_place(command.kernel, Element::Int8, kernel, is_written, false)?;
+        self.check_place(command.sums, Element::Int32, out, is_written, true)?;
         for place in [(command.feature, feature), (command.kernel, kernel)] {
             if overlap(place, (command.sums, 4 * out)) {
                 return Err("the sums overlap an operand".into());
             }
         }
         if let Some(epilogue) = &command.epilogue {
-            self.check_place(epilogue.out, epilogue.element, out, written, true)?;
+            self.check_place(epilogue.out, epilogue.element, out, is_written, true)?;
             if overlap((epilogue.out, epilogue.element.size() as u64 * out), (command.sums, 4 * out)) {
                 return Err("the result overlaps the sums".into());
             }
@@ -146,14 +146,14 @@ impl CommandList {
         };
         match step {
             EpilogueOp::Bias { constant, per_channel } => {
-                let wanted = if *per_channel { channels as u64 } else { 1 };
+                let expected = if *per_channel { channels as u64 } else { 1 };
                 match self.constants.get(*constant) {
-                    Some(Some(port)) if port.element == Element::Int32 && port.bytes() == Some(4 * wanted) => Ok(()),
+                    Some(Some(port)) if port.element == Element::Int32 && port.bytes() == Some(4 * expected) => Ok(()),
                     Some(Some(port)) => Err(format!(
-                        "constant {constant}: expected an int32 bias of {wanted} elements, found {:?} of shape {:?}",
+                        "constant {constant}: expected an int32 bias of {expected} elements, found {:?} of shape {:?}",
                         port.element, port.shape
                     )),
-                    _ => Err(format!("constant {constant}: expected an int32 bias of {wanted} elements, found none")),
+                    _ => Err(format!("constant {constant}: expected an int32 bias of {expected} elements, found none")),
                 }
             }
             EpilogueOp::Requantize { factors, range: [low, high], .. } => {
@@ -171,20 +171,20 @@ impl CommandList {
     }
 
     /// Checks that a location exists, contains `count` elements and may be accessed. Records a write to an output in
-    /// `written`.
+    /// `is_written`.
     fn check_place(
         &self,
         place: Place,
         element: Element,
         count: u64,
-        written: &mut [bool],
+        is_written: &mut [bool],
         write: bool,
     ) -> Result<(), String> {
         let port = match place {
             Place::Input(i) if !write => self.inputs.get(i),
             Place::Constant(i) if !write => self.constants.get(i).and_then(Option::as_ref),
             Place::Output(i) => {
-                if let Some(slot) = written.get_mut(i) {
+                if let Some(slot) = is_written.get_mut(i) {
                     if !write && !*slot {
                         return Err(format!("output {i} is read before it is written"));
                     }
@@ -192,11 +192,11 @@ impl CommandList {
                 }
                 self.outputs.get(i)
             }
-            Place::Work(at) => {
-                let end = at.checked_add(count * element.size() as u64);
-                if !at.is_multiple_of(ALIGN) || end.is_none_or(|end| end > self.workspace) {
+            Place::Work(offset) => {
+                let end = offset.checked_add(count * element.size() as u64);
+                if !offset.is_multiple_of(ALIGN) || end.is_none_or(|end| end > self.workspace) {
                     return Err(format!(
-                        "expected aligned elements within a workspace of {} bytes, found {count} elements at byte {at}",
+                        "expected aligned elements within a workspace of {} bytes, found {count} elements at byte {offset}",
                         self.workspace
                     ));
                 }

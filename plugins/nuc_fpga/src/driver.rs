@@ -61,8 +61,8 @@ pub fn files() -> Result<Vec<u8>> {
     match from_environment()? {
         None => Ok(b"[]".to_vec()),
         Some(driver) => {
-            let named = driver.path.display();
-            Err(Error::new(format!("driver {named} ({VARIABLE}) belongs to this machine"))
+            let library_path = driver.path.display();
+            Err(Error::new(format!("driver {library_path} ({VARIABLE}) belongs to this machine"))
                 .hint(format!("unset {VARIABLE} here, and set it on the machine that runs the regions")))
         }
     }
@@ -74,21 +74,21 @@ pub fn files() -> Result<Vec<u8>> {
 /// If the file is not a usable driver, as in [`from_environment`].
 pub fn open(path: OsString) -> Result<Arc<Driver>> {
     static OPEN: Mutex<BTreeMap<OsString, Arc<Driver>>> = Mutex::new(BTreeMap::new());
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(driver) = open.get(&path) {
+    let mut drivers = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(driver) = drivers.get(&path) {
         return Ok(driver.clone());
     }
     let driver = Arc::new(load(Path::new(&path))?);
-    open.insert(path, driver.clone());
+    drivers.insert(path, driver.clone());
     Ok(driver)
 }
 
 fn load(path: &Path) -> Result<Driver> {
-    let named = format!("driver {} ({VARIABLE})", path.display());
+    let subject = format!("driver {} ({VARIABLE})", path.display());
     let hint = "set NUC_FPGA_DRIVER to a shared library that exports nuc_fpga_conv2d and nuc_fpga_dense as declared in \
                 nuc_fpga.h, or unset it to use the software device";
     let symbols = library::open(path, ["nuc_fpga_conv2d", "nuc_fpga_dense"]);
-    let [conv2d, dense] = symbols.map_err(|problem| Error::new(format!("{named}: {problem}")).hint(hint))?;
+    let [conv2d, dense] = symbols.map_err(|problem| Error::new(format!("{subject}: {problem}")).hint(hint))?;
     // SAFETY: the library exports these functions of `nuc_fpga.h`, which declares them with these types.
     let (conv2d, dense) =
         unsafe { (std::mem::transmute::<Symbol, Conv2d>(conv2d), std::mem::transmute::<Symbol, Dense>(dense)) };

@@ -130,12 +130,12 @@ pub fn scale(value: i32, factor: Factor, rounding: Rounding) -> i64 {
     if shift == 0 {
         return product;
     }
-    let nudge = match rounding {
+    let tie_term = match rounding {
         Rounding::Upward => 0,
         Rounding::Tonearest => i64::from(product < 0),
         Rounding::Toeven => 1 - ((product >> shift) & 1),
     };
-    (product + (1i64 << (shift - 1)) - nudge) >> shift
+    (product + (1i64 << (shift - 1)) - tie_term) >> shift
 }
 
 impl EpilogueOp {
@@ -143,9 +143,9 @@ impl EpilogueOp {
     fn apply(&self, values: &mut [i32], channel: usize, bias: &dyn Fn(usize) -> *const i32) {
         match self {
             EpilogueOp::Bias { constant, per_channel } => {
-                let at = if *per_channel { channel } else { 0 };
+                let index = if *per_channel { channel } else { 0 };
                 // SAFETY: `CommandList::check` ensures that the constant has one element, or one per channel.
-                let bias = unsafe { bias(*constant).add(at).read() };
+                let bias = unsafe { bias(*constant).add(index).read() };
                 values.iter_mut().for_each(|v| *v = v.wrapping_add(bias));
             }
             EpilogueOp::Clip { low, high } => values.iter_mut().for_each(|v| *v = (*v).max(*low).min(*high)),
@@ -190,17 +190,18 @@ impl Target {
         self.0.cast()
     }
 
-    /// Writes elements, beginning at index `at`.
+    /// Writes elements, beginning at index `offset`.
     ///
     /// # Safety
     /// The memory must contain these elements and be aligned for them. Nothing else may access them during the call.
-    unsafe fn write(self, element: Element, at: usize, values: &[i32]) {
+    unsafe fn write(self, element: Element, offset: usize, values: &[i32]) {
         macro_rules! store {
             ($ty:ty) => {{
                 // SAFETY: the caller guarantees bounds, alignment and exclusive access.
-                let to = unsafe { std::slice::from_raw_parts_mut(self.0.cast::<$ty>().add(at), values.len()) };
-                for (to, &value) in to.iter_mut().zip(values) {
-                    *to = value as $ty;
+                let destination =
+                    unsafe { std::slice::from_raw_parts_mut(self.0.cast::<$ty>().add(offset), values.len()) };
+                for (destination, &value) in destination.iter_mut().zip(values) {
+                    *destination = value as $ty;
                 }
             }};
         }
@@ -218,29 +219,29 @@ impl Target {
 /// If a task panics.
 ///
 /// # Safety
-/// `out` must have one element per accumulator, not overlap `sums`, and not be accessed by anything else during the
-/// call. `bias` must return a pointer to the elements that [`EpilogueOp::Bias`] reads.
+/// `out` must have one element per accumulator, not overlap `accumulators`, and not be accessed by anything else during
+/// the call. `bias` must return a pointer to the elements that [`EpilogueOp::Bias`] reads.
 pub unsafe fn run(
     services: &Services,
     steps: &[EpilogueOp],
     element: Element,
     [outer, channels, inner]: [usize; 3],
-    sums: &[i32],
+    accumulators: &[i32],
     out: Target,
     bias: &(dyn Fn(usize) -> *const i32 + Sync),
 ) -> Result<()> {
     let rows = outer * channels;
-    let tasks = (services.num_threads() * 4).min(sums.len() / BLOCK + 1).min(rows.max(1));
+    let tasks = (services.num_threads() * 4).min(accumulators.len() / BLOCK + 1).min(rows.max(1));
     services.parallel_for(tasks, |task| {
         let mut block = [0i32; BLOCK];
         for row in rows * task / tasks..rows * (task + 1) / tasks {
             for start in (0..inner).step_by(BLOCK) {
-                let at = row * inner + start;
+                let offset = row * inner + start;
                 let block = &mut block[..BLOCK.min(inner - start)];
-                block.copy_from_slice(&sums[at..at + block.len()]);
+                block.copy_from_slice(&accumulators[offset..offset + block.len()]);
                 steps.iter().for_each(|step| step.apply(block, row % channels, &|i| bias(i)));
                 // SAFETY: each row belongs to one task, and the caller guarantees that `out` contains all rows.
-                unsafe { out.write(element, at, block) };
+                unsafe { out.write(element, offset, block) };
             }
         }
     })
@@ -251,16 +252,16 @@ mod tests {
     use super::*;
 
     /// Evaluates the formula of the operators, with the left shift before the multiplication, in 128 bits.
-    fn wide(value: i32, multiplier: i32, exponent: i32, rounding: Rounding) -> i128 {
-        let (left, right) = (exponent.max(0), (-exponent).max(0));
-        let y = (i128::from(value) << left) * i128::from(multiplier);
+    fn formula(value: i32, multiplier: i32, exponent: i32, rounding: Rounding) -> i128 {
+        let (left_shift, right) = (exponent.max(0), (-exponent).max(0));
+        let y = (i128::from(value) << left_shift) * i128::from(multiplier);
         let shift = 31 + right;
-        let nudge = match rounding {
+        let tie_term = match rounding {
             Rounding::Upward => 0,
             Rounding::Tonearest => i128::from(y < 0),
             Rounding::Toeven => 1 - ((y >> shift) & 1),
         };
-        (y + (1i128 << (30 + right)) - nudge) >> (31 + right)
+        (y + (1i128 << (30 + right)) - tie_term) >> (31 + right)
     }
 
     #[test]
@@ -271,9 +272,9 @@ mod tests {
             for value in values {
                 for multiplier in multipliers {
                     for rounding in [Rounding::Upward, Rounding::Tonearest, Rounding::Toeven] {
-                        let got = scale(value, Factor(multiplier, (31 - exponent) as u32), rounding);
-                        let wanted = wide(value, multiplier, exponent, rounding);
-                        assert_eq!(i128::from(got), wanted, "{value} {multiplier} {exponent} {rounding:?}");
+                        let actual = scale(value, Factor(multiplier, (31 - exponent) as u32), rounding);
+                        let expected = formula(value, multiplier, exponent, rounding);
+                        assert_eq!(i128::from(actual), expected, "{value} {multiplier} {exponent} {rounding:?}");
                     }
                 }
             }
@@ -283,8 +284,8 @@ mod tests {
     #[test]
     fn rounds_halves_up_away_from_zero_or_to_even() {
         // The factor is one half: 2^30 / 2^31.
-        let half = Factor(1 << 30, 31);
-        let round = |rounding| [-3, -1, 1, 3].map(|v| scale(v, half, rounding));
+        let one_half = Factor(1 << 30, 31);
+        let round = |rounding| [-3, -1, 1, 3].map(|v| scale(v, one_half, rounding));
         assert_eq!(round(Rounding::Upward), [-1, 0, 1, 2]);
         assert_eq!(round(Rounding::Tonearest), [-2, -1, 1, 2]);
         assert_eq!(round(Rounding::Toeven), [-2, 0, 0, 2]);

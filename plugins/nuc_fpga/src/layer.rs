@@ -64,8 +64,8 @@ pub enum Layer {
 /// Returns the number of windows along an axis with `pad` elements of padding on both sides; `None` if the padded size
 /// is smaller than the window.
 fn window_count(size: u32, kernel: u32, pad: u32, stride: u32) -> Option<u64> {
-    let slack = (u64::from(size) + 2 * u64::from(pad)).checked_sub(u64::from(kernel))?;
-    Some(slack / u64::from(stride) + 1)
+    let padded_slack = (u64::from(size) + 2 * u64::from(pad)).checked_sub(u64::from(kernel))?;
+    Some(padded_slack / u64::from(stride) + 1)
 }
 
 impl Conv {
@@ -106,7 +106,8 @@ impl Layer {
 
     /// Returns the number of elements in the feature map, the kernel and the result.
     pub fn elements(&self) -> [u64; 3] {
-        let product = |sizes: &[u64]| sizes.iter().fold(1u64, |all, &size| all.saturating_mul(size));
+        let product =
+            |sizes: &[u64]| sizes.iter().fold(1u64, |product_so_far, &size| product_so_far.saturating_mul(size));
         match self {
             Layer::Conv2d(c) => {
                 let [batch, channels, kernels] = [c.batch, c.channels, c.kernels].map(u64::from);

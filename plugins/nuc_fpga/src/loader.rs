@@ -60,8 +60,8 @@ impl Loader for CommandLoader {
             );
         }
         if list.constants.len() != request.constants.len() {
-            let (wanted, given) = (list.constants.len(), request.constants.len());
-            return Err(format!("expected {wanted} constants, found {given}").into());
+            let (expected, constant_count) = (list.constants.len(), request.constants.len());
+            return Err(format!("expected {expected} constants, found {constant_count}").into());
         }
         request.check_signature(&signature(&list))?;
         let mut constants = Vec::with_capacity(request.constants.len());
@@ -109,54 +109,56 @@ impl LoadedRegion {
             Place::Constant(i) => {
                 self.constants[i].as_ref().map_or(std::ptr::null_mut(), |constant| constant.bytes().as_ptr().cast_mut())
             }
-            Place::Work(at) => call.workspace.as_mut_ptr().wrapping_add(at as usize),
+            Place::Work(offset) => call.workspace.as_mut_ptr().wrapping_add(offset as usize),
         }
     }
 
-    fn run_command(&self, call: &mut Call<'_, '_>, number: usize, command: &Command) -> Result<()> {
+    fn run_command(&self, call: &mut Call<'_, '_>, index: usize, command: &Command) -> Result<()> {
         let layer = &command.layer;
         let [feature, kernel, count] = layer.elements().map(|count| count as usize);
         let a = self.address(call, command.feature).cast::<i8>();
         let b = self.address(call, command.kernel).cast::<i8>();
-        let sums = self.address(call, command.sums);
+        let accumulators = self.address(call, command.sums);
         match &self.device {
             // SAFETY: `CommandList::check` ensures that the places contain the layer's tensors and that the sums do not
             // overlap the operands; `run` checks that the call's tensors match the command list.
-            Device::Driver(driver) => unsafe { driver.run(layer, a, b, sums.cast()) },
+            Device::Driver(driver) => unsafe { driver.run(layer, a, b, accumulators.cast()) },
             Device::Software(_) => {
                 // SAFETY: `CommandList::check` ensures that the places contain `feature` and `kernel` elements; `run`
                 // has checked the call's tensors.
                 let (a, b) = unsafe { (std::slice::from_raw_parts(a, feature), std::slice::from_raw_parts(b, kernel)) };
                 // SAFETY: `CommandList::check` ensures that the result has as many elements as the layer has sums, and
                 // does not overlap the operands.
-                unsafe { product::run(&self.services, layer, a, b, Target(sums)) }?;
+                unsafe { product::run(&self.services, layer, a, b, Target(accumulators)) }?;
             }
         }
-        self.report(number, layer);
+        self.report(index, layer);
         let Some(epilogue) = &command.epilogue else { return Ok(()) };
         let out = Target(self.address(call, epilogue.out));
         // SAFETY: the device has written `count` sums, and `CommandList::check` ensures that the epilogue does not
         // overlap them.
-        let sums = unsafe { std::slice::from_raw_parts(sums.cast::<i32>().cast_const(), count) };
+        let accumulators = unsafe { std::slice::from_raw_parts(accumulators.cast::<i32>().cast_const(), count) };
         let bias = |constant: usize| match self.constants.get(constant) {
             Some(Some(constant)) => constant.bytes().as_ptr().cast(),
             _ => std::ptr::null(),
         };
         // SAFETY: `CommandList::check` ensures that the result has one element per sum and does not overlap the sums,
         // and that biases have the elements that are read.
-        unsafe { epilogue::run(&self.services, &epilogue.steps, epilogue.element, layer.channels(), sums, out, &bias) }
+        unsafe {
+            epilogue::run(&self.services, &epilogue.steps, epilogue.element, layer.channels(), accumulators, out, &bias)
+        }
     }
 
     /// Reports a call to the host as an event. On the software device, the event includes the estimated cost.
-    fn report(&self, number: usize, layer: &Layer) {
-        let mut fields = json!({"region": self.list.symbol, "command": number});
+    fn report(&self, index: usize, layer: &Layer) {
+        let mut fields = json!({"region": self.list.symbol, "command": index});
         let mut set = |key: &str, value: Value| fields[key] = value;
         set("arguments", json!(layer.arguments()));
         self.services.counter("nuc_fpga.calls", 1);
         match &self.device {
             Device::Driver(driver) => set("device", json!(driver.path.display().to_string())),
             Device::Software(estimates) => {
-                let estimate = &estimates[number];
+                let estimate = &estimates[index];
                 set("device", json!("software"));
                 set("cycles", json!(estimate.cycles));
                 set("compute_cycles", json!(estimate.compute_cycles));
@@ -182,11 +184,11 @@ impl LoadedRegion {
 ///
 /// # Errors
 /// If the number of tensors or a shape differs.
-fn check_shapes<'s>(name: &str, given: impl ExactSizeIterator<Item = &'s [usize]>, ports: &[Port]) -> Result<()> {
-    if given.len() != ports.len() {
-        return Err(Error::new(format!("expected {} {name}s, found {}", ports.len(), given.len())));
+fn check_shapes<'s>(name: &str, shapes: impl ExactSizeIterator<Item = &'s [usize]>, ports: &[Port]) -> Result<()> {
+    if shapes.len() != ports.len() {
+        return Err(Error::new(format!("expected {} {name}s, found {}", ports.len(), shapes.len())));
     }
-    for (i, (shape, port)) in given.zip(ports).enumerate() {
+    for (i, (shape, port)) in shapes.zip(ports).enumerate() {
         if shape != port.shape {
             return Err(Error::new(format!("{name} {i}: expected shape {:?}, found {shape:?}", port.shape)));
         }
@@ -206,17 +208,17 @@ impl Executable for LoadedRegion {
         check_shapes("output", call.outputs.iter().map(|tensor| tensor.shape()), &self.list.outputs)?;
         let ports = self.list.inputs.iter().chain(&self.list.outputs);
         let types = call.inputs.iter().map(|t| t.dtype()).chain(call.outputs.iter().map(|t| t.dtype()));
-        for (port, given) in ports.zip(types) {
-            if given != dtype(port.element) {
-                return Err(format!("expected a tensor of {}, found {given}", dtype(port.element)).into());
+        for (port, actual) in ports.zip(types) {
+            if actual != dtype(port.element) {
+                return Err(format!("expected a tensor of {}, found {actual}", dtype(port.element)).into());
             }
         }
         if (call.workspace.len() as u64) < self.list.workspace {
-            let (given, wanted) = (call.workspace.len(), self.list.workspace);
-            return Err(format!("expected {wanted} bytes of workspace, found {given}").into());
+            let (workspace_size, expected) = (call.workspace.len(), self.list.workspace);
+            return Err(format!("expected {expected} bytes of workspace, found {workspace_size}").into());
         }
-        for (number, command) in self.list.commands.iter().enumerate() {
-            self.run_command(&mut call, number, command)?;
+        for (index, command) in self.list.commands.iter().enumerate() {
+            self.run_command(&mut call, index, command)?;
         }
         Ok(())
     }

@@ -23,9 +23,9 @@ pub fn lower(graph: &Graph, constants: &[Constant], config: &Config) -> Result<C
     let ir = RegionIr::new(graph, constants)?;
     ir.ops.iter().try_for_each(single_result)?;
     let mut lowering = Lowering { ir: &ir, config, fused: vec![false; ir.ops.len()], commands: Vec::new() };
-    for number in 0..ir.ops.len() {
-        if !lowering.fused[number] {
-            lowering.command(number)?;
+    for index in 0..ir.ops.len() {
+        if !lowering.fused[index] {
+            lowering.command(index)?;
         }
     }
     let commands = lowering.commands;
@@ -53,10 +53,10 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// Lowers the command that begins with operator `number`, and fuses the operators of its epilogue.
-    fn command(&mut self, number: usize) -> Result<(), CompileError> {
+    /// Lowers the command that begins with operator `index`, and fuses the operators of its epilogue.
+    fn command(&mut self, index: usize) -> Result<(), CompileError> {
         let ir = self.ir;
-        let op = &ir.ops[number];
+        let op = &ir.ops[index];
         let layer = match op.name {
             "nn.conv2d" | "qnn.conv2d" => conv2d(ir, op)?,
             "nn.dense" | "qnn.dense" => dense(ir, op)?,
@@ -72,7 +72,7 @@ impl Lowering<'_> {
             let hint = "set the buffer sizes of the device in libbyoc_nuc_fpga.json next to the plugin";
             return refuse_with_hint(RefusalCode::ResourceLimit, detail, hint);
         }
-        self.fused[number] = true;
+        self.fused[index] = true;
         let (mut names, mut sources) = (vec![op.name], sources(op));
         let mut steps = Vec::new();
         let mut result = op.outputs[0];
@@ -86,8 +86,8 @@ impl Lowering<'_> {
             result = ir.get(user).outputs[0];
         }
         sources.dedup();
-        let from = if sources.is_empty() { String::new() } else { format!(" (from {})", sources.join(", ")) };
-        let comment = format!("{}{from}", names.join(", "));
+        let origin = if sources.is_empty() { String::new() } else { format!(" (from {})", sources.join(", ")) };
+        let comment = format!("{}{origin}", names.join(", "));
         self.commands.push(PendingCommand {
             layer,
             feature: op.inputs[0],
@@ -139,10 +139,10 @@ fn size(value: i64) -> u32 {
 
 fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
     check_types(ir, op)?;
-    for (key, wanted) in [("data_layout", "NCHW"), ("kernel_layout", "OIHW"), ("out_layout", "NCHW")] {
-        let found = op.attrs().text(key);
-        if found != wanted && !(found.is_empty() && key == "out_layout") {
-            let detail = format!("{key}: expected {wanted}, found {found}");
+    for (key, expected) in [("data_layout", "NCHW"), ("kernel_layout", "OIHW"), ("out_layout", "NCHW")] {
+        let layout = op.attrs().text(key);
+        if layout != expected && !(layout.is_empty() && key == "out_layout") {
+            let detail = format!("{key}: expected {expected}, found {layout}");
             let hint = "convert the layout: byoc opt --pass convert_layout --layout nn.conv2d=NCHW";
             return refuse_with_hint(RefusalCode::UnsupportedLayout, detail, hint);
         }
@@ -154,7 +154,7 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
     let padding = op.attrs().ints("padding").unwrap_or_default();
     let [top, left, bottom, right] = match padding[..] {
         [] => [0; 4],
-        [all] => [all; 4],
+        [pads] => [pads; 4],
         [y, x] => [y, x, y, x],
         [t, l, b, r] => [t, l, b, r],
         _ => {
@@ -174,7 +174,7 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
     let strides = op.attrs().ints("strides").unwrap_or_default();
     let [stride_height, stride_width] = match strides[..] {
         [] => [1; 2],
-        [all] => [all; 2],
+        [step_on_each_axis] => [step_on_each_axis; 2],
         [y, x] => [y, x],
         _ => return refuse(RefusalCode::UnsupportedAttr, format!("expected 1 or 2 strides, found {}", strides.len())),
     };
@@ -228,7 +228,7 @@ fn dense(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
             format!("kernel: expected {in_features} input features, found {terms}"),
         );
     }
-    let batch = leading.iter().fold(1i64, |all, &dim| all.saturating_mul(dim));
+    let batch = leading.iter().fold(1i64, |product, &dim| product.saturating_mul(dim));
     let dense = Dense { batch: size(batch), in_features: size(in_features), out_features: size(out_features) };
     Ok(Layer::Dense(dense))
 }
@@ -270,7 +270,7 @@ fn step(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Opt
             refuse(RefusalCode::UnsupportedDtype, detail)
         }
     };
-    let (from, to) = (element("operand", value)?, element("result", op.outputs[0])?);
+    let (in_element, out_element) = (element("operand", value)?, element("result", op.outputs[0])?);
     let (operand, result) = (&ir.val(value).shape, &ir.val(op.outputs[0]).shape);
     if result != operand {
         let detail = format!("{}: expected a result of the operand's shape {operand:?}, found {result:?}", op.name);
@@ -278,17 +278,17 @@ fn step(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Opt
     }
     Ok(Some(match op.name {
         "nn.bias_add" | "add" => {
-            if from != Element::Int32 || to != Element::Int32 {
+            if in_element != Element::Int32 || out_element != Element::Int32 {
                 let detail = format!("{}: expected a bias addition in int32, found {}", op.name, dtype(value));
                 return refuse(RefusalCode::UnsupportedDtype, detail);
             }
             vec![bias(ir, op, value, layer)?]
         }
-        "nn.relu" => vec![EpilogueOp::Clip { low: 0, high: from.range()[1] }],
-        "clip" => vec![clip(op, from)?],
-        "cast" => vec![EpilogueOp::Cast { to }],
+        "nn.relu" => vec![EpilogueOp::Clip { low: 0, high: in_element.range()[1] }],
+        "clip" => vec![clip(op, in_element)?],
+        "cast" => vec![EpilogueOp::Cast { to: out_element }],
         "fixed_point_multiply" => vec![fixed_point(op)?],
-        _ => vec![requantize(ir, op, value, layer, to)?],
+        _ => vec![requantize(ir, op, value, layer, out_element)?],
     }))
 }
 
@@ -304,8 +304,8 @@ fn bias(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Epi
             format!("{}: expected 2 operands, found {}", op.name, op.inputs.len()),
         );
     };
-    let other = if left == value { right } else { left };
-    let Some((constant, handle)) = ir.constant(other) else {
+    let addend = if left == value { right } else { left };
+    let Some((constant, handle)) = ir.constant(addend) else {
         return refuse(
             RefusalCode::NotConstant,
             format!("{}: expected a constant addend, found a runtime value", op.name),
@@ -326,11 +326,11 @@ fn bias(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Epi
     }
     // Broadcasting aligns shapes at the last dimension; every dimension except the channel axis must be 1.
     let per_channel = shape.iter().product::<usize>() != 1;
-    let along = shape.iter().rev().enumerate().all(|(i, &dim)| {
-        let at = rank.checked_sub(i + 1);
-        dim == 1 || (dim == channels && at == Some(axis))
+    let is_per_channel = shape.iter().rev().enumerate().all(|(i, &dim)| {
+        let axis_index = rank.checked_sub(i + 1);
+        dim == 1 || (dim == channels && axis_index == Some(axis))
     });
-    if !along || shape.len() > rank {
+    if !is_per_channel || shape.len() > rank {
         let detail = format!("bias: expected one value per channel, or one for all, found {shape:?}");
         return refuse(RefusalCode::UnsupportedShape, detail);
     }
@@ -352,11 +352,11 @@ fn fixed_point(op: &Op<'_>) -> Result<EpilogueOp, CompileError> {
     let multiplier = op.node.int("multiplier").and_then(|m| i32::try_from(m).ok()).filter(|&m| m >= 0);
     let shift = op.node.int("shift").and_then(|shift| u32::try_from(31 - shift).ok()).filter(|&s| s <= MAX_SHIFT);
     let (Some(multiplier), Some(shift)) = (multiplier, shift) else {
-        let shown = |key: &str| op.node.int(key).map_or_else(|| "none".to_owned(), |value| value.to_string());
+        let display = |key: &str| op.node.int(key).map_or_else(|| "none".to_owned(), |value| value.to_string());
         let detail = format!(
             "fixed_point_multiply: expected a multiplier >= 0 and a shift in [-31, 31], found {} and {}",
-            shown("multiplier"),
-            shown("shift")
+            display("multiplier"),
+            display("shift")
         );
         return refuse(RefusalCode::UnsupportedAttr, detail);
     };
@@ -368,7 +368,7 @@ fn requantize(
     op: &Op<'_>,
     value: Val,
     layer: &Layer,
-    to: Element,
+    out_element: Element,
 ) -> Result<EpilogueOp, CompileError> {
     if op.inputs.first() != Some(&value) {
         return refuse(
@@ -439,7 +439,7 @@ fn requantize(
     if factors.windows(2).all(|pair| pair[0] == pair[1]) {
         factors.truncate(1);
     }
-    Ok(EpilogueOp::Requantize { factors, rounding, zero, range: to.range() })
+    Ok(EpilogueOp::Requantize { factors, rounding, zero, range: out_element.range() })
 }
 
 /// Returns the fixed-point ratio of two scales: `frexp` of the quotient in binary64, with the fraction rounded to 31
@@ -474,15 +474,15 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
     let mut buffers: Vec<(usize, usize, u64)> = Vec::new();
     let mut sums: Vec<Option<usize>> = Vec::new();
     let mut results: BTreeMap<Val, usize> = BTreeMap::new();
-    for (number, command) in commands.iter().enumerate() {
+    for (index, command) in commands.iter().enumerate() {
         for operand in [command.feature, command.kernel] {
             if let Some(&buffer) = results.get(&operand) {
-                buffers[buffer].1 = number;
+                buffers[buffer].1 = index;
             }
         }
         let count = command.layer.elements()[2];
         let mut buffer = |bytes: u64| {
-            buffers.push((number, number, bytes.next_multiple_of(ALIGN)));
+            buffers.push((index, index, bytes.next_multiple_of(ALIGN)));
             buffers.len() - 1
         };
         sums.push((!command.steps.is_empty()).then(|| buffer(4 * count)));
@@ -495,13 +495,13 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
     for (&value, &buffer) in &results {
         places.insert(value, Place::Work(offsets[buffer]));
     }
-    let mut used = vec![false; ir.constants.len()];
+    let mut is_used = vec![false; ir.constants.len()];
     let mut placed_commands = Vec::with_capacity(commands.len());
     for (command, sums) in commands.into_iter().zip(sums) {
         let mut operand = |value: Val| match ir.val(value).def {
             Def::Input(i) => Ok(Place::Input(i)),
             Def::Constant(i) => {
-                used[i] = true;
+                is_used[i] = true;
                 Ok(Place::Constant(i))
             }
             Def::Op(op, _) => match places.get(&value) {
@@ -516,7 +516,7 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
         let out = operand(command.result)?;
         for step in &command.steps {
             if let EpilogueOp::Bias { constant, .. } = step {
-                used[*constant] = true;
+                is_used[*constant] = true;
             }
         }
         let element = Element::of(ir.val(command.result).dtype).unwrap_or(Element::Int32);
@@ -547,9 +547,9 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
             })
             .collect()
     };
-    let constants = ir.constants.iter().zip(used);
+    let constants = ir.constants.iter().zip(is_used);
     let constants =
-        constants.map(|(constant, used)| used.then(|| port(constant.shape(), constant.dtype())).transpose());
+        constants.map(|(constant, is_used)| is_used.then(|| port(constant.shape(), constant.dtype())).transpose());
     let list = CommandList {
         symbol: graph.symbol.to_string(),
         inputs: ports(&ir.inputs)?,
@@ -570,24 +570,27 @@ fn assign_offsets(buffers: &[(usize, usize, u64)]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     order.sort_by_key(|&b| (std::cmp::Reverse(buffers[b].2), b));
     let mut offsets = vec![0; buffers.len()];
-    let (mut placed, mut total): (Vec<usize>, u64) = (Vec::new(), 0);
+    let (mut placements, mut total_bytes): (Vec<usize>, u64) = (Vec::new(), 0);
     for b in order {
         let (first, last, bytes) = buffers[b];
-        let overlaps = |&other: &usize| buffers[other].0 <= last && first <= buffers[other].1;
-        let occupied =
-            placed.iter().copied().filter(overlaps).map(|other| (offsets[other], offsets[other] + buffers[other].2));
+        let overlaps = |&buffer: &usize| buffers[buffer].0 <= last && first <= buffers[buffer].1;
+        let occupied = placements
+            .iter()
+            .copied()
+            .filter(overlaps)
+            .map(|buffer| (offsets[buffer], offsets[buffer] + buffers[buffer].2));
         let mut occupied: Vec<(u64, u64)> = occupied.collect();
         occupied.sort_unstable();
-        let mut at = 0;
-        for (from, to) in occupied {
-            if at + bytes <= from {
+        let mut offset = 0;
+        for (start, end) in occupied {
+            if offset + bytes <= start {
                 break;
             }
-            at = at.max(to);
+            offset = offset.max(end);
         }
-        offsets[b] = at;
-        total = total.max(at + bytes);
-        placed.push(b);
+        offsets[b] = offset;
+        total_bytes = total_bytes.max(offset + bytes);
+        placements.push(b);
     }
-    (offsets, total)
+    (offsets, total_bytes)
 }

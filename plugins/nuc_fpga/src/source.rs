@@ -54,7 +54,7 @@ pub fn source(list: &CommandList) -> String {
 }
 
 /// Sanitizes model names so that they stay within a one-line comment.
-fn clean(text: &str) -> String {
+fn escape_comment(text: &str) -> String {
     text.replace("*/", "* /").replace("/*", "/ *").replace(|c: char| c.is_control() || c == '\\', " ")
 }
 
@@ -92,24 +92,24 @@ fn header(text: &mut String, list: &CommandList) {
 fn helpers(text: &mut String, list: &CommandList) {
     let steps = || list.commands.iter().filter_map(|c| c.epilogue.as_ref()).flat_map(|epilogue| &epilogue.steps);
     let symbol = &list.symbol;
-    let rounds = |expected: Rounding| {
+    let has_rounding = |expected: Rounding| {
         steps().any(|step| match step {
             EpilogueOp::Requantize { rounding, .. } => *rounding == expected,
             EpilogueOp::FixedPoint { .. } => expected == Rounding::Upward,
             _ => false,
         })
     };
-    for (rounding, how, nudge) in [
+    for (rounding, description, tie_term) in [
         (Rounding::Upward, "halves round up", ""),
         (Rounding::Tonearest, "halves round away from zero", " - (p < 0)"),
         (Rounding::Toeven, "halves round to even", " - (1 - ((p >> shift) & 1))"),
     ] {
-        if rounds(rounding) {
-            let _ = writeln!(text, "/* value * multiplier / 2^shift with shift > 0; {how}. */");
+        if has_rounding(rounding) {
+            let _ = writeln!(text, "/* value * multiplier / 2^shift with shift > 0; {description}. */");
             let _ = writeln!(
                 text,
                 "static int64_t {symbol}_{}(int32_t value, int32_t multiplier, int shift) {{\n    const int64_t p = \
-                 (int64_t)value * multiplier;\n    return (p + ((int64_t)1 << (shift - 1)){nudge}) >> shift;\n}}\n",
+                 (int64_t)value * multiplier;\n    return (p + ((int64_t)1 << (shift - 1)){tie_term}) >> shift;\n}}\n",
                 name(rounding)
             );
         }
@@ -137,13 +137,13 @@ fn pointer(place: Place, ty: &str) -> String {
         Place::Input(i) => format!("({ty} *)in[{i}]"),
         Place::Output(i) => format!("({ty} *)out[{i}]"),
         Place::Constant(i) => format!("({ty} *)constants[{i}]"),
-        Place::Work(at) => format!("({ty} *)((char *)work + {at})"),
+        Place::Work(offset) => format!("({ty} *)((char *)work + {offset})"),
     }
 }
 
 fn command(text: &mut String, symbol: &str, command: &Command) {
     let Command { layer, feature, kernel, sums, epilogue, comment } = command;
-    let _ = writeln!(text, "\n    /* {} */", clean(comment));
+    let _ = writeln!(text, "\n    /* {} */", escape_comment(comment));
     let arguments: Vec<String> = layer.arguments().iter().map(u32::to_string).collect();
     let _ = writeln!(
         text,
@@ -169,8 +169,8 @@ fn epilogue(text: &mut String, symbol: &str, layer: &Layer, sums: Place, epilogu
         let w = &mut body;
         let line = match step {
             EpilogueOp::Bias { constant, per_channel } => {
-                let at = if *per_channel { "c" } else { "0" };
-                format!("v = (int32_t)((uint32_t)v + (uint32_t)((const int32_t *)constants[{constant}])[{at}]);")
+                let index = if *per_channel { "c" } else { "0" };
+                format!("v = (int32_t)((uint32_t)v + (uint32_t)((const int32_t *)constants[{constant}])[{index}]);")
             }
             EpilogueOp::Clip { low, high } => {
                 format!("v = (int32_t){symbol}_clamp(v, {}, {});", literal(*low), literal(*high))
@@ -184,15 +184,15 @@ fn epilogue(text: &mut String, symbol: &str, layer: &Layer, sums: Place, epilogu
                         format!("multiplier{factor_tables}[c], shift{factor_tables}[c]")
                     }
                 };
-                let scaled = format!("{symbol}_{}(v, {factor})", name(*rounding));
+                let scaled_value = format!("{symbol}_{}(v, {factor})", name(*rounding));
                 // The clamp to the result's range includes the saturation to 32 bits, unless a zero point is added in
                 // between.
-                let shifted = if *zero == 0 {
-                    scaled
+                let value = if *zero == 0 {
+                    scaled_value
                 } else {
-                    format!("{symbol}_clamp({scaled}, INT32_MIN, INT32_MAX) + {}", literal(*zero))
+                    format!("{symbol}_clamp({scaled_value}, INT32_MIN, INT32_MAX) + {}", literal(*zero))
                 };
-                format!("v = (int32_t){symbol}_clamp({shifted}, {}, {});", literal(*low), literal(*high))
+                format!("v = (int32_t){symbol}_clamp({value}, {}, {});", literal(*low), literal(*high))
             }
             EpilogueOp::FixedPoint { factor: Factor(multiplier, 0) } => {
                 format!("v = (int32_t)((int64_t)v * {multiplier});")
@@ -226,7 +226,7 @@ fn literal(value: i32) -> String {
 }
 
 /// Writes the tables of an operation's per-channel factors.
-fn table(text: &mut String, number: usize, factors: &[Factor]) {
+fn table(text: &mut String, index: usize, factors: &[Factor]) {
     let join_lines = |values: Vec<String>| {
         let lines: Vec<String> = values.chunks(12).map(|line| line.join(", ")).collect();
         lines.join(",\n            ")
@@ -235,9 +235,9 @@ fn table(text: &mut String, number: usize, factors: &[Factor]) {
     let shifts = join_lines(factors.iter().map(|f| f.1.to_string()).collect());
     let _ = writeln!(
         text,
-        "        static const int32_t multiplier{number}[{}] = {{\n            {multipliers}}};",
+        "        static const int32_t multiplier{index}[{}] = {{\n            {multipliers}}};",
         factors.len()
     );
     let _ =
-        writeln!(text, "        static const uint8_t shift{number}[{}] = {{\n            {shifts}}};", factors.len());
+        writeln!(text, "        static const uint8_t shift{index}[{}] = {{\n            {shifts}}};", factors.len());
 }

@@ -79,20 +79,20 @@ mod tests {
 
     #[test]
     fn file_beside_the_library_overrides_the_defaults() {
-        let folder = tempfile::tempdir().unwrap();
-        let library = folder.path().join("libbyoc_nuc_fpga.so");
+        let dir = tempfile::tempdir().unwrap();
+        let library = dir.path().join("libbyoc_nuc_fpga.so");
         assert_eq!(Config::load_beside(&library).unwrap(), Config::default());
-        let write = |text: &str| std::fs::write(folder.path().join("libbyoc_nuc_fpga.json"), text).unwrap();
+        let write = |text: &str| std::fs::write(dir.path().join("libbyoc_nuc_fpga.json"), text).unwrap();
         let text = include_str!("../../device.json");
         write(&text.replace("\"array_rows\": 16", "\"array_rows\": 32"));
         assert_eq!(Config::load_beside(&library).unwrap(), Config { array_rows: 32, ..Config::default() });
-        for (from, to, expected) in [
+        for (original, replacement, expected) in [
             ("\"array_rows\": 16", "\"array_rows\": 0", "array_rows: expected 1 to 4096, found 0"),
             ("\"array_rows\": 16", "\"array_row\": 16", "unknown field `array_row`"),
             ("\"array_rows\": 16,", "", "missing field `array_rows`"),
             ("\"array_rows\": 16", "\"array_rows\": -1", "invalid value"),
         ] {
-            write(&text.replace(from, to));
+            write(&text.replace(original, replacement));
             let error = Config::load_beside(&library).unwrap_err();
             assert!(error.message.contains(expected) && error.message.contains("libbyoc_nuc_fpga.json"), "{error}");
         }

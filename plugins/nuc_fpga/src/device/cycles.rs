@@ -157,12 +157,12 @@ impl LayerDims {
     fn input(&self, channels: u64, rows: &Range<u64>) -> Runs {
         match self.layout {
             RowLayout::Planes { height, width, kernel, stride, pad } => {
-                let first = (rows.start * stride).saturating_sub(pad).min(height);
-                let end = ((rows.end - 1) * stride + kernel).saturating_sub(pad).clamp(first, height);
-                if end - first == height {
+                let first_row = (rows.start * stride).saturating_sub(pad).min(height);
+                let end = ((rows.end - 1) * stride + kernel).saturating_sub(pad).clamp(first_row, height);
+                if end - first_row == height {
                     Runs(1, channels * height * width)
                 } else {
-                    Runs(channels, (end - first) * width)
+                    Runs(channels, (end - first_row) * width)
                 }
             }
             RowLayout::Rows => {
@@ -202,17 +202,17 @@ impl LayerDims {
     /// Returns the maximum number of output rows for which a tile with these channels fits into half of each buffer;
     /// `None` if no row fits.
     fn max_rows(&self, channels: u64, outputs: u64, config: &Config) -> Option<u64> {
-        let fits = |rows: u64| {
+        let has_room = |rows: u64| {
             self.max_input(channels, rows) <= config.input_buffer_bytes / 2
                 && 4 * outputs * rows * self.width <= config.sum_buffer_bytes / 2
         };
-        if self.weights(channels, outputs).bytes() > config.weight_buffer_bytes / 2 || !fits(1) {
+        if self.weights(channels, outputs).bytes() > config.weight_buffer_bytes / 2 || !has_room(1) {
             return None;
         }
         let (mut low, mut high) = (1, self.rows);
         while low < high {
-            let middle = low + (high - low).div_ceil(2);
-            if fits(middle) { low = middle } else { high = middle - 1 }
+            let midpoint = low + (high - low).div_ceil(2);
+            if has_room(midpoint) { low = midpoint } else { high = midpoint - 1 }
         }
         Some(low)
     }
@@ -224,14 +224,14 @@ impl LayerDims {
     }
 
     fn steps(&self, tiling: &Tiling) -> u64 {
-        let tiles = [
+        let counts = [
             self.images,
             self.groups,
             self.rows.div_ceil(tiling.rows),
             self.outputs.div_ceil(tiling.outputs),
             self.channels.div_ceil(tiling.channels),
         ];
-        tiles.iter().fold(1u64, |all, &count| all.saturating_mul(count))
+        counts.iter().fold(1u64, |product, &count| product.saturating_mul(count))
     }
 
     /// Simulates the tiles of a tiling and returns the estimated cost.
@@ -240,7 +240,8 @@ impl LayerDims {
         let mut timeline = Timeline::default();
         // Operands of the preceding step: kernels by group, outputs, channels; features by image, group, row, channels.
         let (mut weights, mut features) = (None, None);
-        let blocks = |size: u64, step: u64| (0..size).step_by(step as usize).map(move |at| at..(at + step).min(size));
+        let blocks =
+            |size: u64, step: u64| (0..size).step_by(step as usize).map(move |start| start..(start + step).min(size));
         let mut tile = |group: u64, image: u64, outputs: &Range<u64>, rows: &Range<u64>| {
             for channels in blocks(self.channels, tiling.channels) {
                 let [o, r, c] = [outputs, rows, &channels].map(|range| range.end - range.start);
@@ -248,15 +249,15 @@ impl LayerDims {
                 if weights.replace((group, outputs.start, channels.start))
                     != Some((group, outputs.start, channels.start))
                 {
-                    let runs = self.weights(c, o);
-                    estimate.weight_bytes += runs.bytes();
-                    load += runs.cycles(config);
+                    let weight_runs = self.weights(c, o);
+                    estimate.weight_bytes += weight_runs.bytes();
+                    load += weight_runs.cycles(config);
                 }
                 let key = (image, group, rows.start, channels.start);
                 if features.replace(key) != Some(key) {
-                    let runs = self.input(c, rows);
-                    estimate.input_bytes += runs.bytes();
-                    load += runs.cycles(config);
+                    let input_runs = self.input(c, rows);
+                    estimate.input_bytes += input_runs.bytes();
+                    load += input_runs.cycles(config);
                 }
                 let compute = self.compute(c, o, r, config);
                 estimate.compute_cycles += compute;
@@ -298,7 +299,7 @@ struct Timeline {
 impl Timeline {
     fn step(&mut self, load: u64, compute: u64, store: u64) {
         self.cycles += match self.pending {
-            Some((before, left)) => before.max(load + left),
+            Some((pending_compute, pending_load)) => pending_compute.max(load + pending_load),
             None => load,
         };
         self.pending = Some((compute, self.store));
@@ -306,14 +307,14 @@ impl Timeline {
     }
 
     fn end(&self) -> u64 {
-        self.cycles + self.pending.map_or(0, |(compute, left)| compute.max(left)) + self.store
+        self.cycles + self.pending.map_or(0, |(compute, pending_load)| compute.max(pending_load)) + self.store
     }
 }
 
 /// Returns the block sizes to try for `size` channels: `size`, and `min` times each power of two below `size`.
 fn sizes(size: u64, min: u64) -> Vec<u64> {
     let mut sizes = vec![size];
-    sizes.extend(std::iter::successors(Some(min), |at| at.checked_mul(2)).take_while(|&at| at < size));
+    sizes.extend(std::iter::successors(Some(min), |size| size.checked_mul(2)).take_while(|&at| at < size));
     sizes
 }
 
@@ -324,12 +325,12 @@ fn sizes(size: u64, min: u64) -> Vec<u64> {
 pub fn fits(layer: &Layer, config: &Config) -> Result<(), String> {
     let dims = LayerDims::new(layer);
     let (channels, outputs) = (dims.channels.min(config.array_rows), dims.outputs.min(config.array_columns));
-    let needs = [
+    let requirements = [
         ("input", dims.max_input(channels, 1), config.input_buffer_bytes),
         ("weight", dims.weights(channels, outputs).bytes(), config.weight_buffer_bytes),
         ("sum", 4 * outputs * dims.width, config.sum_buffer_bytes),
     ];
-    for (name, bytes, buffer) in needs {
+    for (name, bytes, buffer) in requirements {
         if bytes > buffer / 2 {
             return Err(format!(
                 "one output row of {channels} input and {outputs} output channels: expected at most half of the {name} \
@@ -355,9 +356,9 @@ pub fn plan(layer: &Layer, config: &Config) -> Result<Estimate, String> {
         }
     }
     let fewest = tilings.iter().map(|tiling| dims.steps(tiling)).min().unwrap_or(0);
-    let tried = tilings.into_iter().filter(|tiling| dims.steps(tiling) <= fewest.max(MAX_STEPS));
-    let best = tried.map(|tiling| dims.simulate(tiling, config)).min_by_key(|estimate| estimate.cycles);
-    let mut estimate = best.ok_or("no tiling of the layer fits into the buffers")?;
+    let candidates = tilings.into_iter().filter(|tiling| dims.steps(tiling) <= fewest.max(MAX_STEPS));
+    let best_estimate = candidates.map(|tiling| dims.simulate(tiling, config)).min_by_key(|estimate| estimate.cycles);
+    let mut estimate = best_estimate.ok_or("no tiling of the layer fits into the buffers")?;
     estimate.macs = layer.macs();
     estimate.possible_macs = estimate.cycles.saturating_mul(config.array_rows * config.array_columns);
     Ok(estimate)

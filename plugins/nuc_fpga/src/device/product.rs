@@ -38,11 +38,11 @@ fn padded(rows: &[i8], terms: usize) -> Cow<'_, [i8]> {
     if width == terms {
         return Cow::Borrowed(rows);
     }
-    let mut wide = vec![0; rows.len() / terms * width];
-    for (to, from) in wide.chunks_exact_mut(width).zip(rows.chunks_exact(terms)) {
-        to[..terms].copy_from_slice(from);
+    let mut padded = vec![0; rows.len() / terms * width];
+    for (destination, source) in padded.chunks_exact_mut(width).zip(rows.chunks_exact(terms)) {
+        destination[..terms].copy_from_slice(source);
     }
-    Cow::Owned(wide)
+    Cow::Owned(padded)
 }
 
 /// Executes a fully connected layer; see [`run`].
@@ -81,16 +81,16 @@ unsafe fn conv2d(services: &Services, conv: &Conv, feature: &[i8], kernel: &[i8]
         let block = range(block, OUTPUTS, group_kernels);
         let mut windows = vec![0i8; band.len() * width];
         let image_plane = &feature[image * plane..(image + 1) * plane];
-        for (to, position) in windows.chunks_exact_mut(width).zip(band.clone()) {
-            window(conv, image_plane, group, position, &mut to[..terms]);
+        for (window_out, position) in windows.chunks_exact_mut(width).zip(band.clone()) {
+            window(conv, image_plane, group, position, &mut window_out[..terms]);
         }
-        let first = group * group_kernels + block.start;
-        let b = &kernel[first * width..(first + block.len()) * width];
+        let first_kernel = group * group_kernels + block.start;
+        let b = &kernel[first_kernel * width..(first_kernel + block.len()) * width];
         product(&windows, b, width, |position, output, sum| {
-            let at = (image * kernels + first + output) * positions + band.start + position;
+            let index = (image * kernels + first_kernel + output) * positions + band.start + position;
             // SAFETY: the tasks have disjoint positions and channels, all within the result, whose size the caller of
             // `run` guarantees.
-            unsafe { out.sums().add(at).write(sum) }
+            unsafe { out.sums().add(index).write(sum) }
         });
     })
 }
@@ -100,26 +100,27 @@ fn range(block: usize, size: usize, end: usize) -> std::ops::Range<usize> {
 }
 
 /// Copies the elements of a window in kernel order. Elements outside the feature map are 0.
-fn window(conv: &Conv, image: &[i8], group: usize, position: usize, to: &mut [i8]) {
+fn window(conv: &Conv, image: &[i8], group: usize, position: usize, destination: &mut [i8]) {
     let (y, x) = (position / conv.out_width(), position % conv.out_width());
     let [height, width] = [conv.height, conv.width].map(|size| size as usize);
     let [taps_y, taps_x] = [conv.kernel_height, conv.kernel_width].map(|size| size as usize);
     let top = (y * conv.stride_height as usize) as i64 - i64::from(conv.pad_height);
-    let left = (x * conv.stride_width as usize) as i64 - i64::from(conv.pad_width);
+    let left_edge = (x * conv.stride_width as usize) as i64 - i64::from(conv.pad_width);
     // Range of a row's taps that are inside the feature map.
-    let inside = (-left).clamp(0, taps_x as i64) as usize..(width as i64 - left).clamp(0, taps_x as i64) as usize;
+    let taps_inside =
+        (-left_edge).clamp(0, taps_x as i64) as usize..(width as i64 - left_edge).clamp(0, taps_x as i64) as usize;
     let channels = conv.group_channels();
-    for (row, to) in to.chunks_exact_mut(taps_x).enumerate() {
+    for (row, destination) in destination.chunks_exact_mut(taps_x).enumerate() {
         let (channel, v) = (group * channels + row / taps_y, row % taps_y);
         let at_y = top + v as i64;
-        if at_y < 0 || at_y >= height as i64 || inside.is_empty() {
-            to.fill(0);
+        if at_y < 0 || at_y >= height as i64 || taps_inside.is_empty() {
+            destination.fill(0);
             continue;
         }
-        let from = (channel * height + at_y as usize) * width + (left + inside.start as i64) as usize;
-        to[..inside.start].fill(0);
-        to[inside.end..].fill(0);
-        to[inside.clone()].copy_from_slice(&image[from..from + inside.len()]);
+        let offset = (channel * height + at_y as usize) * width + (left_edge + taps_inside.start as i64) as usize;
+        destination[..taps_inside.start].fill(0);
+        destination[taps_inside.end..].fill(0);
+        destination[taps_inside.clone()].copy_from_slice(&image[offset..offset + taps_inside.len()]);
     }
 }
 
@@ -129,20 +130,27 @@ fn product(a: &[i8], b: &[i8], width: usize, write: impl Fn(usize, usize, i32)) 
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: `is_x86_feature_detected` has confirmed that the CPU supports AVX2.
-        return tiles(a, b, width, |a, b| unsafe { avx2::tile(a, b, width) }, |a, b| unsafe { avx2::one(a, b) }, write);
+        return tiles(
+            a,
+            b,
+            width,
+            |a, b| unsafe { avx2::tile(a, b, width) },
+            |a, b| unsafe { avx2::dot_product(a, b) },
+            write,
+        );
     }
-    let one = |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(&a, &b)| i32::from(a) * i32::from(b)).sum();
+    let dot_product = |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(&a, &b)| i32::from(a) * i32::from(b)).sum();
     let tile = |a: &[i8], b: &[i8]| {
-        let row = |of: &[i8], i: usize| -> (usize, usize) { (i * width, (i * width + width).min(of.len())) };
-        let bounds = |of: &'_ [i8], i: usize| row(of, i);
+        let row = |matrix: &[i8], i: usize| -> (usize, usize) { (i * width, (i * width + width).min(matrix.len())) };
+        let bounds = |matrix: &'_ [i8], i: usize| row(matrix, i);
         std::array::from_fn(|i| {
             std::array::from_fn(|j| {
                 let ((a0, a1), (b0, b1)) = (bounds(a, i), bounds(b, j));
-                one(&a[a0..a1], &b[b0..b1])
+                dot_product(&a[a0..a1], &b[b0..b1])
             })
         })
     };
-    tiles(a, b, width, tile, one, write);
+    tiles(a, b, width, tile, dot_product, write);
 }
 
 /// Iterates over both operands in tiles, and over the remaining rows individually.
@@ -151,7 +159,7 @@ fn tiles(
     b: &[i8],
     width: usize,
     tile: impl Fn(&[i8], &[i8]) -> [[i32; TILE[1]]; TILE[0]],
-    one: impl Fn(&[i8], &[i8]) -> i32,
+    dot_product: impl Fn(&[i8], &[i8]) -> i32,
     write: impl Fn(usize, usize, i32),
 ) {
     let (rows, columns) = (a.len() / width, b.len() / width);
@@ -159,18 +167,18 @@ fn tiles(
     for j in (0..whole_columns).step_by(TILE[1]) {
         let b = &b[j * width..(j + TILE[1]) * width];
         for i in (0..whole_rows).step_by(TILE[0]) {
-            let sums = tile(&a[i * width..(i + TILE[0]) * width], b);
-            for (di, sums) in sums.iter().enumerate() {
-                for (dj, &sum) in sums.iter().enumerate() {
+            let tile_sums = tile(&a[i * width..(i + TILE[0]) * width], b);
+            for (di, tile_sums) in tile_sums.iter().enumerate() {
+                for (dj, &sum) in tile_sums.iter().enumerate() {
                     write(i + di, j + dj, sum);
                 }
             }
         }
     }
     for i in 0..rows {
-        let from = if i < whole_rows { whole_columns } else { 0 };
-        for j in from..columns {
-            write(i, j, one(&a[i * width..(i + 1) * width], &b[j * width..(j + 1) * width]));
+        let start_column = if i < whole_rows { whole_columns } else { 0 };
+        for j in start_column..columns {
+            write(i, j, dot_product(&a[i * width..(i + 1) * width], &b[j * width..(j + 1) * width]));
         }
     }
 }
@@ -183,50 +191,51 @@ mod avx2 {
     use super::{LANES, TILE};
     use std::arch::x86_64::*;
 
-    /// Loads 16 elements, beginning at index `at`, and widens them to 16 bits.
+    /// Loads 16 elements, beginning at index `offset`, and widens them to 16 bits.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn load(row: &[i8], at: usize) -> __m256i {
-        let bytes: &[i8; 16] = row[at..at + 16].first_chunk().unwrap_or(&[0; 16]);
+    fn load(row: &[i8], offset: usize) -> __m256i {
+        let bytes: &[i8; 16] = row[offset..offset + 16].first_chunk().unwrap_or(&[0; 16]);
         // SAFETY: `bytes` is a reference to 16 bytes, and the load requires no alignment.
         _mm256_cvtepi8_epi16(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
     }
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn total(sums: __m256i) -> i32 {
-        let half = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
-        let quarter = _mm_add_epi32(half, _mm_shuffle_epi32::<0b_01_00_11_10>(half));
+    fn horizontal_sum(accumulators: __m256i) -> i32 {
+        let half_sums =
+            _mm_add_epi32(_mm256_castsi256_si128(accumulators), _mm256_extracti128_si256::<1>(accumulators));
+        let quarter = _mm_add_epi32(half_sums, _mm_shuffle_epi32::<0b_01_00_11_10>(half_sums));
         _mm_cvtsi128_si32(_mm_add_epi32(quarter, _mm_shuffle_epi32::<0b_10_11_00_01>(quarter)))
     }
 
     /// Computes the dot products of two rows of `a` and four rows of `b`.
     #[target_feature(enable = "avx2")]
     pub fn tile(a: &[i8], b: &[i8], width: usize) -> [[i32; TILE[1]]; TILE[0]] {
-        let mut sums = [[_mm256_setzero_si256(); TILE[1]]; TILE[0]];
+        let mut accumulators = [[_mm256_setzero_si256(); TILE[1]]; TILE[0]];
         let (a0, a1) = a.split_at(width);
         let (b0, rest) = b.split_at(width);
         let (b1, rest) = rest.split_at(width);
         let (b2, b3) = rest.split_at(width);
-        for at in (0..width / LANES * LANES).step_by(16) {
-            let a = [load(a0, at), load(a1, at)];
+        for offset in (0..width / LANES * LANES).step_by(16) {
+            let a = [load(a0, offset), load(a1, offset)];
             for (j, b) in [b0, b1, b2, b3].iter().enumerate() {
-                let b = load(b, at);
-                for (sums, &a) in sums.iter_mut().zip(&a) {
-                    sums[j] = _mm256_add_epi32(sums[j], _mm256_madd_epi16(a, b));
+                let b = load(b, offset);
+                for (accumulators, &a) in accumulators.iter_mut().zip(&a) {
+                    accumulators[j] = _mm256_add_epi32(accumulators[j], _mm256_madd_epi16(a, b));
                 }
             }
         }
-        sums.map(|row| row.map(|sum| total(sum)))
+        accumulators.map(|row| row.map(|sum| horizontal_sum(sum)))
     }
 
     /// Computes the dot product of two rows.
     #[target_feature(enable = "avx2")]
-    pub fn one(a: &[i8], b: &[i8]) -> i32 {
-        let mut sums = _mm256_setzero_si256();
-        for at in (0..a.len() / LANES * LANES).step_by(16) {
-            sums = _mm256_add_epi32(sums, _mm256_madd_epi16(load(a, at), load(b, at)));
+    pub fn dot_product(a: &[i8], b: &[i8]) -> i32 {
+        let mut accumulators = _mm256_setzero_si256();
+        for offset in (0..a.len() / LANES * LANES).step_by(16) {
+            accumulators = _mm256_add_epi32(accumulators, _mm256_madd_epi16(load(a, offset), load(b, offset)));
         }
-        total(sums)
+        horizontal_sum(accumulators)
     }
 }

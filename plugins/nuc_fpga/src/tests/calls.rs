@@ -6,9 +6,9 @@ use byoc_plugin_api::DType;
 fn check(case: &Case) {
     let blob = case.compile().blob;
     for threads in [1, 3] {
-        let (got, heard) = case.run(&blob, threads);
-        assert!(got == case.expected(), "{:?} on {threads} threads", case.graph.nodes.last());
-        assert_eq!(heard.counters.lock().unwrap()["nuc_fpga.calls"], 1);
+        let (actual, test_host) = case.run(&blob, threads);
+        assert!(actual == case.expected(), "{:?} on {threads} threads", case.graph.nodes.last());
+        assert_eq!(test_host.counters.lock().unwrap()["nuc_fpga.calls"], 1);
     }
 }
 
@@ -22,9 +22,9 @@ fn check_conv(conv: &ConvCase, seed: u64) {
 
 #[test]
 fn convolutions_of_random_shapes() {
-    let mut numbers = Rng(1);
+    let mut rng = Rng(1);
     for seed in 0..150 {
-        check_conv(&ConvCase::random(&mut numbers), seed);
+        check_conv(&ConvCase::random(&mut rng), seed);
     }
 }
 
@@ -84,9 +84,15 @@ fn layers_of_resnet18() {
 
 #[test]
 fn dense_layers_of_random_shapes() {
-    let mut numbers = Rng(2);
+    let mut rng = Rng(2);
     let mut shapes: Vec<[usize; 3]> = (0..60)
-        .map(|_| [numbers.between(1, 70) as usize, numbers.between(1, 90) as usize, numbers.between(1, 140) as usize])
+        .map(|_| {
+            [
+                rng.random_between(1, 70) as usize,
+                rng.random_between(1, 90) as usize,
+                rng.random_between(1, 140) as usize,
+            ]
+        })
         .collect();
     shapes.extend([[1, 1, 1], [360, 64, 10], [49, 32, 65]]);
     for (seed, shape) in shapes.into_iter().enumerate() {
@@ -103,7 +109,7 @@ fn longest_sum_of_largest_products_does_not_overflow() {
     let w = case.constant(DType::I8, &[1, terms], &vec![0x80; terms]);
     let y = case.op("nn.dense", &[x, w], Vec::new(), ty(DType::I32, &[1, 1]));
     case.output(y);
-    let (got, _) = case.run(&case.compile().blob, 1);
-    assert_eq!(got, [[128 * 128 * terms as i64]]);
-    assert!(got[0][0] > i64::from(i32::MAX) - 128 * 128);
+    let (actual, _) = case.run(&case.compile().blob, 1);
+    assert_eq!(actual, [[128 * 128 * terms as i64]]);
+    assert!(actual[0][0] > i64::from(i32::MAX) - 128 * 128);
 }

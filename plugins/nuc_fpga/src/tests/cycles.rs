@@ -123,9 +123,9 @@ fn long_bursts_are_split() {
 
 #[test]
 fn reports_bytes_of_a_layer_that_does_not_fit() {
-    let wide = Layer::Conv2d(Conv { width: 40_000, ..conv(16, 8, 16, 3, 1) });
+    let wide_layer = Layer::Conv2d(Conv { width: 40_000, ..conv(16, 8, 16, 3, 1) });
     assert_eq!(
-        plan(&wide, &device()).unwrap_err(),
+        plan(&wide_layer, &device()).unwrap_err(),
         "one output row of 16 input and 16 output channels: expected at most half of the input buffer of 131072 bytes, \
          found 1920000 bytes"
     );
@@ -135,14 +135,14 @@ fn reports_bytes_of_a_layer_that_does_not_fit() {
 /// throughput of the array or the DRAM.
 #[test]
 fn bounds_hold_for_many_layers() {
-    let mut numbers = super::harness::Rng(3);
+    let mut rng = super::harness::Rng(3);
     for _ in 0..200 {
-        let mut pick = |from: u64, to: u64| numbers.between(from, to) as u32;
-        let kernel = [1, 3, 5, 7][pick(0, 3) as usize];
-        let layer = if pick(0, 3) == 0 {
-            dense(pick(1, 64), pick(1, 3000), pick(1, 2000))
+        let mut random_in = |min: u64, max: u64| rng.random_between(min, max) as u32;
+        let kernel = [1, 3, 5, 7][random_in(0, 3) as usize];
+        let layer = if random_in(0, 3) == 0 {
+            dense(random_in(1, 64), random_in(1, 3000), random_in(1, 2000))
         } else {
-            Layer::Conv2d(conv(pick(1, 300), pick(7, 60), pick(1, 300), kernel, 1))
+            Layer::Conv2d(conv(random_in(1, 300), random_in(7, 60), random_in(1, 300), kernel, 1))
         };
         let estimate = plan(&layer, &device()).unwrap();
         assert!(estimate.utilization() <= 1.0, "{layer:?}: {estimate:?}");
@@ -150,8 +150,8 @@ fn bounds_hold_for_many_layers() {
         let [input, kernel, sums] = layer.elements();
         assert!(estimate.weight_bytes >= kernel && estimate.sum_bytes == 4 * sums, "{layer:?}: {estimate:?}");
         assert!(estimate.input_bytes >= input, "{layer:?}: {estimate:?}");
-        let faster = Config { dram_bytes_per_second: 6_400_000_000, ..device() };
-        assert!(plan(&layer, &faster).unwrap().cycles <= estimate.cycles, "{layer:?}");
+        let faster_dram = Config { dram_bytes_per_second: 6_400_000_000, ..device() };
+        assert!(plan(&layer, &faster_dram).unwrap().cycles <= estimate.cycles, "{layer:?}");
         let larger = Config { input_buffer_bytes: 1 << 20, sum_buffer_bytes: 1 << 20, ..device() };
         assert!(plan(&layer, &larger).is_ok(), "{layer:?}");
     }

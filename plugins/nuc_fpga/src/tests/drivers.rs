@@ -11,8 +11,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 /// Builds a shared library from a C file.
-fn build(folder: &Path, source: &Path) -> PathBuf {
-    let library = folder.join("libdriver.so");
+fn build(dir: &Path, source: &Path) -> PathBuf {
+    let library = dir.join("libdriver.so");
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
     let arguments = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", include, "-o"];
     let status = Command::new("cc").args(arguments).arg(&library).arg(source).status().unwrap();
@@ -20,14 +20,14 @@ fn build(folder: &Path, source: &Path) -> PathBuf {
     library
 }
 
-fn sample(folder: &Path) -> PathBuf {
-    build(folder, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/samples/driver.c")))
+fn sample(dir: &Path) -> PathBuf {
+    build(dir, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/samples/driver.c")))
 }
 
 #[test]
 fn sample_driver_equals_software_device() {
-    let folder = tempfile::tempdir().unwrap();
-    let driver: Arc<Driver> = open(sample(folder.path()).into()).unwrap_or_else(|e| panic!("{e}"));
+    let dir = tempfile::tempdir().unwrap();
+    let driver: Arc<Driver> = open(sample(dir.path()).into()).unwrap_or_else(|e| panic!("{e}"));
     let conv = Conv {
         batch: 2,
         channels: 6,
@@ -46,22 +46,22 @@ fn sample_driver_equals_software_device() {
     let (services, _) = host(2);
     for layer in layers {
         let [feature, kernel, out] = layer.elements().map(|count| count as usize);
-        let mut numbers = Rng(5);
-        let (feature, kernel) = (numbers.int8s(feature), numbers.int8s(kernel));
-        let (mut ours, mut theirs) = (vec![0i32; out], vec![1i32; out]);
+        let mut rng = Rng(5);
+        let (feature, kernel) = (rng.int8s(feature), rng.int8s(kernel));
+        let (mut simulated, mut driven) = (vec![0i32; out], vec![1i32; out]);
         // SAFETY: `Layer::elements` determines the sizes of the vectors, which nothing else accesses.
         unsafe {
-            product::run(&services, &layer, &feature, &kernel, Target(ours.as_mut_ptr().cast())).unwrap();
-            driver.run(&layer, feature.as_ptr(), kernel.as_ptr(), theirs.as_mut_ptr());
+            product::run(&services, &layer, &feature, &kernel, Target(simulated.as_mut_ptr().cast())).unwrap();
+            driver.run(&layer, feature.as_ptr(), kernel.as_ptr(), driven.as_mut_ptr());
         }
-        assert!(ours == theirs, "{layer:?}");
+        assert!(simulated == driven, "{layer:?}");
     }
 }
 
 #[test]
 fn header_compiles_as_cpp() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("driver.cpp");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("driver.cpp");
     std::fs::write(&file, "#include \"nuc_fpga.h\"\nint main() { return nuc_fpga_dense == nullptr; }\n").unwrap();
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
     let output = Command::new("c++").args(["-Wall", "-Wextra", "-fsyntax-only", include]).arg(&file).output().unwrap();
@@ -70,51 +70,56 @@ fn header_compiles_as_cpp() {
 
 #[test]
 fn rejects_files_that_are_not_drivers() {
-    let folder = tempfile::tempdir().unwrap();
-    let said = |path: &Path| open(path.into()).err().expect("expected an error").message.to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let error_message = |path: &Path| open(path.into()).err().expect("expected an error").message.to_string();
     let file = |name: &str, bytes: &[u8]| {
-        let path = folder.path().join(name);
+        let path = dir.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         path
     };
-    let missing = folder.path().join("missing.so");
+    let missing_path = dir.path().join("missing.so");
     assert!(
-        said(&missing).contains("missing.so (NUC_FPGA_DRIVER): cannot be read: No such file"),
+        error_message(&missing_path).contains("missing.so (NUC_FPGA_DRIVER): cannot be read: No such file"),
         "{}",
-        said(&missing)
+        error_message(&missing_path)
     );
     for (name, bytes) in [("text.so", &b"this is no library\n"[..]), ("empty.so", b"")] {
         let path = file(name, bytes);
         assert!(
-            said(&path)
+            error_message(&path)
                 .ends_with(&format!("{name} (NUC_FPGA_DRIVER): expected a shared library, found another kind of file")),
             "{}",
-            said(&path)
+            error_message(&path)
         );
     }
-    assert!(said(folder.path()).contains("cannot be read"), "{}", said(folder.path()));
-    let good = std::fs::read(sample(folder.path())).unwrap();
-    for length in [64, 100, good.len() / 4, good.len() / 2] {
-        let path = file("truncated.so", &good[..length]);
-        let said = said(&path);
+    assert!(error_message(dir.path()).contains("cannot be read"), "{}", error_message(dir.path()));
+    let valid_bytes = std::fs::read(sample(dir.path())).unwrap();
+    for length in [64, 100, valid_bytes.len() / 4, valid_bytes.len() / 2] {
+        let path = file("truncated.so", &valid_bytes[..length]);
+        let error_message = error_message(&path);
         assert!(
-            said.ends_with("found a truncated one") || said.ends_with("found another kind of file"),
-            "{length}: {said}"
+            error_message.ends_with("found a truncated one") || error_message.ends_with("found another kind of file"),
+            "{length}: {error_message}"
         );
     }
-    let mut other = good.clone();
-    other[18] = 0x28;
+    let mut foreign = valid_bytes.clone();
+    foreign[18] = 0x28;
     assert!(
-        said(&file("arm.so", &other)).ends_with("expected a library for this machine, found one for another machine")
+        error_message(&file("arm.so", &foreign))
+            .ends_with("expected a library for this machine, found one for another machine")
     );
-    let half = file("half.c", b"void nuc_fpga_conv2d(void);\nvoid nuc_fpga_conv2d(void) {}\n");
-    std::fs::create_dir(folder.path().join("half")).unwrap();
-    let half = build(&folder.path().join("half"), &half);
-    assert!(said(&half).ends_with("lacks nuc_fpga_dense"), "{}", said(&half));
-    let none = file("none.c", b"int other;\n");
-    std::fs::create_dir(folder.path().join("none")).unwrap();
-    let none = build(&folder.path().join("none"), &none);
-    assert!(said(&none).ends_with("lacks nuc_fpga_conv2d and nuc_fpga_dense"), "{}", said(&none));
-    let error = open(none.into()).err().unwrap();
+    let half_driver = file("half.c", b"void nuc_fpga_conv2d(void);\nvoid nuc_fpga_conv2d(void) {}\n");
+    std::fs::create_dir(dir.path().join("half")).unwrap();
+    let half_driver = build(&dir.path().join("half"), &half_driver);
+    assert!(error_message(&half_driver).ends_with("lacks nuc_fpga_dense"), "{}", error_message(&half_driver));
+    let empty_driver = file("none.c", b"int other;\n");
+    std::fs::create_dir(dir.path().join("none")).unwrap();
+    let empty_driver = build(&dir.path().join("none"), &empty_driver);
+    assert!(
+        error_message(&empty_driver).ends_with("lacks nuc_fpga_conv2d and nuc_fpga_dense"),
+        "{}",
+        error_message(&empty_driver)
+    );
+    let error = open(empty_driver.into()).err().unwrap();
     assert!(error.hint.contains("or unset it to use the software device"), "{}", error.hint);
 }

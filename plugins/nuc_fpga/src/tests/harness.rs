@@ -25,17 +25,17 @@ impl HostServices for TestHost {
     }
 
     fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
-        let next = AtomicUsize::new(0);
-        let work = || {
+        let next_index = AtomicUsize::new(0);
+        let run_worker = || {
             loop {
-                let i = next.fetch_add(1, Ordering::Relaxed);
+                let i = next_index.fetch_add(1, Ordering::Relaxed);
                 if i >= count {
                     break;
                 }
                 task(i);
             }
         };
-        std::thread::scope(|scope| (0..self.0).for_each(|_| drop(scope.spawn(work))));
+        std::thread::scope(|scope| (0..self.0).for_each(|_| drop(scope.spawn(run_worker))));
     }
 
     fn event(&self, name: &str, fields: &Value) {
@@ -75,12 +75,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub fn random_below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
-    pub fn between(&mut self, from: u64, to: u64) -> u64 {
-        from + self.below(to - from + 1)
+    pub fn random_between(&mut self, min: u64, max: u64) -> u64 {
+        min + self.random_below(max - min + 1)
     }
 
     /// Returns uniformly distributed int8 values, including -128.
@@ -294,7 +294,7 @@ impl Case {
             _ => panic!("expected a constant, found another node"),
         };
         for node in self.graph.nodes.iter() {
-            let of = |i: usize| &values[node.inputs[i].node as usize];
+            let values_of = |i: usize| &values[node.inputs[i].node as usize];
             let shape = |i: usize| self.graph.type_of(node.inputs[i]).shape().unwrap();
             let out = node.outputs[0].shape().unwrap();
             let value = match &node.kind {
@@ -304,19 +304,22 @@ impl Case {
                 NodeKind::Constant(i) => decode(node.outputs[0].dtype, self.constants[*i as usize].bytes()),
                 NodeKind::Composite(_) => panic!("expected an operator, found a composite"),
                 NodeKind::Op(name) => match name.as_str() {
-                    "nn.conv2d" | "qnn.conv2d" => naive_conv2d(node, of(0), &shape(0), of(1), &shape(1), &out),
-                    "nn.dense" | "qnn.dense" => naive_dense(of(0), of(1), &shape(1)),
+                    "nn.conv2d" | "qnn.conv2d" => {
+                        naive_conv2d(node, values_of(0), &shape(0), values_of(1), &shape(1), &out)
+                    }
+                    "nn.dense" | "qnn.dense" => naive_dense(values_of(0), values_of(1), &shape(1)),
                     "nn.bias_add" | "add" => {
                         let axis = if out.len() == 4 { 1 } else { out.len() - 1 };
                         let inner: usize = out[axis + 1..].iter().product();
-                        let (x, b) = if shape(0) == out { (of(0), of(1)) } else { (of(1), of(0)) };
-                        let at = |i: usize| if b.len() == 1 { 0 } else { i / inner % b.len() };
+                        let (x, b) =
+                            if shape(0) == out { (values_of(0), values_of(1)) } else { (values_of(1), values_of(0)) };
+                        let channel_of = |i: usize| if b.len() == 1 { 0 } else { i / inner % b.len() };
                         x.iter()
                             .enumerate()
-                            .map(|(i, &x)| i64::from((x as i32).wrapping_add(b[at(i)] as i32)))
+                            .map(|(i, &x)| i64::from((x as i32).wrapping_add(b[channel_of(i)] as i32)))
                             .collect()
                     }
-                    "nn.relu" => of(0).iter().map(|&x| x.max(0)).collect(),
+                    "nn.relu" => values_of(0).iter().map(|&x| x.max(0)).collect(),
                     "clip" => {
                         let (low, high) = (node.float("a_min").unwrap(), node.float("a_max").unwrap());
                         let clip = |&x: &i64| {
@@ -328,17 +331,20 @@ impl Case {
                                 x
                             }
                         };
-                        of(0).iter().map(clip).collect()
+                        values_of(0).iter().map(clip).collect()
                     }
-                    "cast" => decode(node.outputs[0].dtype, &encode(node.outputs[0].dtype, of(0))),
+                    "cast" => decode(node.outputs[0].dtype, &encode(node.outputs[0].dtype, values_of(0))),
                     "fixed_point_multiply" => {
                         let (m, s) = (node.int("multiplier").unwrap(), node.int("shift").unwrap());
-                        let wrap = |y: i128| i64::from(y as i32);
-                        of(0).iter().map(|&x| wrap(fixed_point(x, m as i32, s as i32, "UPWARD"))).collect()
+                        let wrap_to_int32 = |y: i128| i64::from(y as i32);
+                        values_of(0)
+                            .iter()
+                            .map(|&x| wrap_to_int32(fixed_point(x, m as i32, s as i32, "UPWARD")))
+                            .collect()
                     }
                     "qnn.requantize" => {
                         let scales = constant(node.inputs[1]).tensor().as_slice::<f32>();
-                        let to = constant(node.inputs[3]).tensor().as_slice::<f32>()[0];
+                        let out_scale = constant(node.inputs[3]).tensor().as_slice::<f32>()[0];
                         let zero = i128::from(constant(node.inputs[4]).tensor().as_slice::<i32>()[0]);
                         let axis = if out.len() == 4 { 1 } else { out.len() - 1 };
                         let inner: usize = out[axis + 1..].iter().product();
@@ -347,10 +353,10 @@ impl Case {
                             DType::U8 => [0, 255],
                             _ => [i128::from(i32::MIN), i128::from(i32::MAX)],
                         };
-                        let each = |(i, &x): (usize, &i64)| {
-                            let from = scales[if scales.len() == 1 { 0 } else { i / inner % scales.len() }];
-                            let (m, e) = multiplier_and_exponent(from, to);
-                            let y = if from == to {
+                        let requantize = |(i, &x): (usize, &i64)| {
+                            let in_scale = scales[if scales.len() == 1 { 0 } else { i / inner % scales.len() }];
+                            let (m, e) = multiplier_and_exponent(in_scale, out_scale);
+                            let y = if in_scale == out_scale {
                                 i128::from(x)
                             } else {
                                 fixed_point(x, m, e, node.text("rounding").unwrap())
@@ -358,7 +364,7 @@ impl Case {
                             let y = y.clamp(i32::MIN.into(), i32::MAX.into());
                             (y + zero).clamp(range[0], range[1]) as i64
                         };
-                        of(0).iter().enumerate().map(each).collect()
+                        values_of(0).iter().enumerate().map(requantize).collect()
                     }
                     other => panic!("unsupported operator {other}"),
                 },
@@ -371,23 +377,23 @@ impl Case {
 
 /// Evaluates Relay's formula, with both shifts, in 128 bits.
 pub fn fixed_point(x: i64, multiplier: i32, exponent: i32, rounding: &str) -> i128 {
-    let (left, right) = (exponent.max(0), (-exponent).max(0));
-    let y = (i128::from(x) << left) * i128::from(multiplier);
+    let (left_shift, right) = (exponent.max(0), (-exponent).max(0));
+    let y = (i128::from(x) << left_shift) * i128::from(multiplier);
     let (half, shift) = (1i128 << (30 + right), 31 + right);
     match rounding {
         "TONEAREST" if y < 0 => (y + half - 1) >> shift,
         "TOEVEN" => {
             let floor = y >> shift;
-            let rest = y - (floor << shift);
-            if rest > half || (rest == half && floor % 2 != 0) { floor + 1 } else { floor }
+            let remainder = y - (floor << shift);
+            if remainder > half || (remainder == half && floor % 2 != 0) { floor + 1 } else { floor }
         }
         _ => (y + half) >> shift,
     }
 }
 
 /// Returns `frexp` of the quotient, computed by repeated halving, with the fraction rounded to 31 bits.
-fn multiplier_and_exponent(from: f32, to: f32) -> (i32, i32) {
-    let (mut fraction, mut exponent) = (f64::from(from) / f64::from(to), 0);
+fn multiplier_and_exponent(in_scale: f32, out_scale: f32) -> (i32, i32) {
+    let (mut fraction, mut exponent) = (f64::from(in_scale) / f64::from(out_scale), 0);
     while fraction >= 1.0 {
         fraction /= 2.0;
         exponent += 1;
@@ -420,8 +426,8 @@ fn naive_conv2d(node: &Node, x: &[i64], xs: &[usize], w: &[i64], ws: &[usize], o
                                     continue;
                                 }
                                 let channel = group * ws[1] + i;
-                                let at = ((n * xs[1] + channel) * xs[2] + row as usize) * xs[3] + column as usize;
-                                sum += x[at] * w[((o * ws[1] + i) * ws[2] + v) * ws[3] + u];
+                                let index = ((n * xs[1] + channel) * xs[2] + row as usize) * xs[3] + column as usize;
+                                sum += x[index] * w[((o * ws[1] + i) * ws[2] + v) * ws[3] + u];
                             }
                         }
                     }
@@ -457,22 +463,22 @@ impl Default for ConvCase {
 
 impl ConvCase {
     /// Returns random parameters. A third of the cases may have groups, including depthwise convolutions.
-    pub fn random(numbers: &mut Rng) -> ConvCase {
-        let pick = |numbers: &mut Rng, from, to| numbers.between(from, to) as usize;
-        let groups = [1, 1, pick(numbers, 1, 8)][pick(numbers, 0, 2)];
-        let (channels, kernels) = (pick(numbers, 1, 12), pick(numbers, 1, 12));
-        let kernel = [pick(numbers, 1, 5), pick(numbers, 1, 5)];
-        let padding = [pick(numbers, 0, 3), pick(numbers, 0, 3)];
-        let side = |numbers: &mut Rng, i: usize| {
-            let least = kernel[i].saturating_sub(2 * padding[i]).max(1) as u64;
-            numbers.between(least, least + 13) as usize
+    pub fn random(rng: &mut Rng) -> ConvCase {
+        let random_in = |rng: &mut Rng, min, max| rng.random_between(min, max) as usize;
+        let groups = [1, 1, random_in(rng, 1, 8)][random_in(rng, 0, 2)];
+        let (channels, kernels) = (random_in(rng, 1, 12), random_in(rng, 1, 12));
+        let kernel = [random_in(rng, 1, 5), random_in(rng, 1, 5)];
+        let padding = [random_in(rng, 0, 3), random_in(rng, 0, 3)];
+        let random_size = |rng: &mut Rng, i: usize| {
+            let min_size = kernel[i].saturating_sub(2 * padding[i]).max(1) as u64;
+            rng.random_between(min_size, min_size + 13) as usize
         };
-        let (height, width) = (side(numbers, 0), side(numbers, 1));
+        let (height, width) = (random_size(rng, 0), random_size(rng, 1));
         ConvCase {
-            data: [pick(numbers, 1, 3), groups * channels, height, width],
+            data: [random_in(rng, 1, 3), groups * channels, height, width],
             kernels: groups * kernels,
             kernel,
-            strides: [pick(numbers, 1, 3), pick(numbers, 1, 3)],
+            strides: [random_in(rng, 1, 3), random_in(rng, 1, 3)],
             padding,
             groups,
         }

@@ -67,10 +67,10 @@ fn float_models_get_a_hint() {
 
 #[test]
 fn layers_that_exceed_the_buffers() {
-    let wide = ConvCase { data: [1, 16, 8, 40_000], kernels: 16, ..ConvCase::default() };
+    let wide_conv = ConvCase { data: [1, 16, 8, 40_000], kernels: 16, ..ConvCase::default() };
     let mut case = Case::new(0);
-    let x = case.input_of(DType::I8, &wide.data);
-    let y = case.conv2d(&wide, x);
+    let x = case.input_of(DType::I8, &wide_conv.data);
+    let y = case.conv2d(&wide_conv, x);
     case.output(y);
     assert!(case.refusal().starts_with("ResourceLimit: one output row of 16 input and 16 output channels: expected"));
 
@@ -82,8 +82,12 @@ fn layers_that_exceed_the_buffers() {
     assert_eq!(case.refusal(), "ResourceLimit: expected at most 131071 terms per int32 accumulator, found 131072");
 }
 
-/// Builds a quantized dense layer with the given zero points, followed by the operators that `then` adds.
-fn quantized(input_zero: i64, kernel_zeros: &[i64], then: impl FnOnce(&mut Case, ValueRef) -> ValueRef) -> Case {
+/// Builds a quantized dense layer with the given zero points, followed by the operators that `add_operators` adds.
+fn quantized_dense(
+    input_zero: i64,
+    kernel_zeros: &[i64],
+    add_operators: impl FnOnce(&mut Case, ValueRef) -> ValueRef,
+) -> Case {
     let mut case = Case::new(0);
     let x = case.input_of(DType::I8, &[2, 8]);
     let w = case.kernel(&[4, 8]);
@@ -96,36 +100,43 @@ fn quantized(input_zero: i64, kernel_zeros: &[i64], then: impl FnOnce(&mut Case,
         case.float32(&[], &[0.25]),
     ];
     let sum = case.op("qnn.dense", &operands, vec![], ty(DType::I32, &[2, 4]));
-    let value = then(&mut case, sum);
+    let value = add_operators(&mut case, sum);
     case.output(value);
     case
 }
 
 #[test]
 fn zero_points() {
-    assert_eq!(quantized(0, &[0, 0, 0, 0], |_, sum| sum).refusal(), "supported");
-    assert_eq!(quantized(3, &[0], |_, sum| sum).refusal(), "QuantScheme: input zero point: expected 0, found 3");
+    assert_eq!(quantized_dense(0, &[0, 0, 0, 0], |_, sum| sum).refusal(), "supported");
+    assert_eq!(quantized_dense(3, &[0], |_, sum| sum).refusal(), "QuantScheme: input zero point: expected 0, found 3");
     assert_eq!(
-        quantized(0, &[0, 0, -7, 0], |_, sum| sum).refusal(),
+        quantized_dense(0, &[0, 0, -7, 0], |_, sum| sum).refusal(),
         "QuantScheme: kernel zero point: expected 0, found -7"
     );
-    let mut case = quantized(0, &[0], |_, sum| sum);
+    let mut case = quantized_dense(0, &[0], |_, sum| sum);
     // A quantized layer whose zero point is an input.
     let zero = case.input_of(DType::I32, &[]);
     let sum = case.graph.nodes.iter().position(|node| node.op().is_some()).unwrap();
     case.graph.nodes[sum].inputs[2] = zero;
-    let last = case.graph.nodes.len() - 1;
-    case.graph.nodes.swap(sum, last);
-    case.graph.nodes[last].inputs[2].node = sum as u32;
-    case.graph.outputs[0].node = last as u32;
+    let last_node = case.graph.nodes.len() - 1;
+    case.graph.nodes.swap(sum, last_node);
+    case.graph.nodes[last_node].inputs[2].node = sum as u32;
+    case.graph.outputs[0].node = last_node as u32;
     assert_eq!(case.refusal(), "NotConstant: input zero point: expected a constant, found a runtime value");
 }
 
 /// Adds a requantization of `sum`.
-fn requantize(case: &mut Case, sum: ValueRef, from: &[f32], zeros: [i64; 2], to: f32, attrs: [&str; 2]) -> ValueRef {
+fn requantize(
+    case: &mut Case,
+    sum: ValueRef,
+    in_scales: &[f32],
+    zeros: [i64; 2],
+    out_scale: f32,
+    attrs: [&str; 2],
+) -> ValueRef {
     let [from_zero, to_zero] = zeros.map(|zero| case.int32(&[], &[zero]));
-    let shape: &[usize] = if from.len() == 1 { &[] } else { &[from.len()] };
-    let inputs = [sum, case.float32(shape, from), from_zero, case.float32(&[], &[to]), to_zero];
+    let shape: &[usize] = if in_scales.len() == 1 { &[] } else { &[in_scales.len()] };
+    let inputs = [sum, case.float32(shape, in_scales), from_zero, case.float32(&[], &[out_scale]), to_zero];
     let attrs = vec![
         Attr::new("axis", 1i64),
         Attr::new("rounding", attrs[0]),
@@ -137,42 +148,42 @@ fn requantize(case: &mut Case, sum: ValueRef, from: &[f32], zeros: [i64; 2], to:
 
 #[test]
 fn epilogues() {
-    let after = |from: &[f32], zeros: [i64; 2], to: f32, attrs: [&str; 2]| {
-        quantized(0, &[0], |case, sum| requantize(case, sum, from, zeros, to, attrs)).refusal()
+    let refusal_of = |in_scales: &[f32], zeros: [i64; 2], out_scale: f32, attrs: [&str; 2]| {
+        quantized_dense(0, &[0], |case, sum| requantize(case, sum, in_scales, zeros, out_scale, attrs)).refusal()
     };
     let usual = ["UPWARD", "int64"];
-    assert_eq!(after(&[0.125; 4], [0, 5], 1.0, usual), "supported");
+    assert_eq!(refusal_of(&[0.125; 4], [0, 5], 1.0, usual), "supported");
     assert_eq!(
-        after(&[0.125], [1, 0], 1.0, usual),
+        refusal_of(&[0.125], [1, 0], 1.0, usual),
         "QuantScheme: input zero point of qnn.requantize: expected 0, found 1"
     );
     assert_eq!(
-        after(&[0.125; 3], [0, 0], 1.0, usual),
+        refusal_of(&[0.125; 3], [0, 0], 1.0, usual),
         "QuantScheme: expected 1 input scale, or 4 along the channel axis, found 3"
     );
     assert_eq!(
-        after(&[0.125, 0.0, 1.0, 1.0], [0, 0], 1.0, usual),
+        refusal_of(&[0.125, 0.0, 1.0, 1.0], [0, 0], 1.0, usual),
         "QuantScheme: input scale of qnn.requantize: expected a finite scale > 0, found 0"
     );
     assert_eq!(
-        after(&[0.125], [0, 0], f32::NAN, usual),
+        refusal_of(&[0.125], [0, 0], f32::NAN, usual),
         "QuantScheme: output scale of qnn.requantize: expected a finite scale > 0, found NaN"
     );
     assert_eq!(
-        after(&[1e30], [0, 0], 1e-5, usual),
+        refusal_of(&[1e30], [0, 0], 1e-5, usual),
         "QuantScheme: scale ratio of qnn.requantize: expected less than 2^31, found 100000000000000000000000000000000000"
     );
     assert_eq!(
-        after(&[0.125], [0, 0], 1.0, ["UPWARD", "float32"]),
+        refusal_of(&[0.125], [0, 0], 1.0, ["UPWARD", "float32"]),
         "UnsupportedAttr: compute_dtype of qnn.requantize: expected int64, found float32"
     );
     assert_eq!(
-        after(&[0.125], [0, 0], 1.0, ["DOWN", "int64"]),
+        refusal_of(&[0.125], [0, 0], 1.0, ["DOWN", "int64"]),
         "UnsupportedAttr: rounding of qnn.requantize: expected UPWARD, TONEAREST or TOEVEN, found DOWN"
     );
 
     let bias = |shape: &'static [usize]| {
-        let case = quantized(0, &[0], |case, sum| {
+        let case = quantized_dense(0, &[0], |case, sum| {
             let bias = case.int32(shape, &vec![1; shape.iter().product()]);
             case.op("add", &[sum, bias], vec![], ty(DType::I32, &[2, 4]))
         });
@@ -180,9 +191,10 @@ fn epilogues() {
     };
     assert_eq!(bias(&[1, 4]), "supported");
     assert_eq!(bias(&[2, 1]), "UnsupportedShape: bias: expected one value per channel, or one for all, found [2, 1]");
-    let residual = quantized(0, &[0], |case, sum| case.op("add", &[sum, sum], vec![], ty(DType::I32, &[2, 4])));
+    let sum_with_itself =
+        quantized_dense(0, &[0], |case, sum| case.op("add", &[sum, sum], vec![], ty(DType::I32, &[2, 4])));
     assert_eq!(
-        residual.refusal(),
+        sum_with_itself.refusal(),
         "UnsupportedOp: add does not follow a convolution or a dense layer of the same region"
     );
 }

@@ -11,11 +11,11 @@ use std::process::Command;
 fn epilogue(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
     let shape = case.graph.type_of(sum).shape().unwrap();
     let channels = shape[1];
-    let mut pick = Rng(seed.wrapping_mul(77) + 5);
+    let mut rng = Rng(seed.wrapping_mul(77) + 5);
     let mut value = sum;
     let int32 = ty(DType::I32, &shape);
-    let biases: Vec<i64> = (0..channels).map(|_| pick.below(40_000) as i64 - 20_000).collect();
-    match pick.below(4) {
+    let biases: Vec<i64> = (0..channels).map(|_| rng.random_below(40_000) as i64 - 20_000).collect();
+    match rng.random_below(4) {
         0 => {
             let bias = case.int32(&[channels], &biases);
             value = case.op("nn.bias_add", &[value, bias], vec![Attr::new("axis", 1i64)], int32.clone());
@@ -31,65 +31,71 @@ fn epilogue(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
         }
         _ => {}
     }
-    if pick.below(3) == 0 {
+    if rng.random_below(3) == 0 {
         value = case.op("nn.relu", &[value], vec![], int32.clone());
     }
-    if pick.below(4) == 0 {
+    if rng.random_below(4) == 0 {
         let bounds = vec![Attr::new("a_min", -30_000.5), Attr::new("a_max", 20_000.25)];
         value = case.op("clip", &[value], bounds, int32.clone());
     }
-    let narrow = [DType::I8, DType::U8][pick.below(2) as usize];
-    if pick.below(4) == 0 {
-        let multiplier = (1i64 << 30) + pick.below(1 << 30) as i64;
-        let shift = -(pick.below(12) as i64);
+    let narrow = [DType::I8, DType::U8][rng.random_below(2) as usize];
+    if rng.random_below(4) == 0 {
+        let multiplier = (1i64 << 30) + rng.random_below(1 << 30) as i64;
+        let shift = -(rng.random_below(12) as i64);
         let attrs = vec![Attr::new("multiplier", multiplier), Attr::new("shift", shift)];
         value = case.op("fixed_point_multiply", &[value], attrs, int32.clone());
         value = case.op("clip", &[value], vec![Attr::new("a_min", -128i64), Attr::new("a_max", 127i64)], int32);
         return case.op("cast", &[value], vec![Attr::new("dtype", "int8")], ty(DType::I8, &shape));
     }
-    let one = [0.001f32, 0.5, 2.0, 3.7e-9, 0.015625][pick.below(5) as usize];
-    let scales: Vec<f32> = (0..channels).map(|_| one * (1.0 + pick.below(1000) as f32 / 500.0)).collect();
-    let per_channel = pick.below(2) == 0;
-    let from = if per_channel { case.float32(&[channels], &scales) } else { case.float32(&[], &[one]) };
-    let to = [one * 100.0, one * 77.3, one, one * 0.3][pick.below(4) as usize];
-    let to_zero = [0, 0, 3, -100][pick.below(4) as usize];
+    let base_scale = [0.001f32, 0.5, 2.0, 3.7e-9, 0.015625][rng.random_below(5) as usize];
+    let scales: Vec<f32> = (0..channels).map(|_| base_scale * (1.0 + rng.random_below(1000) as f32 / 500.0)).collect();
+    let per_channel = rng.random_below(2) == 0;
+    let in_scale = if per_channel { case.float32(&[channels], &scales) } else { case.float32(&[], &[base_scale]) };
+    let out_scale_value =
+        [base_scale * 100.0, base_scale * 77.3, base_scale, base_scale * 0.3][rng.random_below(4) as usize];
+    let to_zero = [0, 0, 3, -100][rng.random_below(4) as usize];
     let from_zero = case.int32(&[], &[0]);
-    let to = case.float32(&[], &[to]);
+    let out_scale_value = case.float32(&[], &[out_scale_value]);
     let to_zero = case.int32(&[], &[to_zero]);
-    let out = [narrow, narrow, DType::I32][pick.below(3) as usize];
-    let rounding = ["None", "UPWARD", "TONEAREST", "TOEVEN"][pick.below(4) as usize];
+    let out = [narrow, narrow, DType::I32][rng.random_below(3) as usize];
+    let rounding = ["None", "UPWARD", "TONEAREST", "TOEVEN"][rng.random_below(4) as usize];
     let attrs = vec![
         Attr::new("axis", 1i64),
         Attr::new("rounding", rounding),
         Attr::new("compute_dtype", "None"),
         Attr::new("out_dtype", out.name().unwrap()),
     ];
-    let inputs = [value, from, from_zero, to, to_zero];
+    let inputs = [value, in_scale, from_zero, out_scale_value, to_zero];
     value = case.op("qnn.requantize", &inputs, attrs, ty(out, &shape));
-    if pick.below(3) == 0 {
+    if rng.random_below(3) == 0 {
         value = case.op("nn.relu", &[value], vec![], ty(out, &shape));
     }
-    if pick.below(3) == 0 {
+    if rng.random_below(3) == 0 {
         let bounds = vec![Attr::new("a_min", -9.75), Attr::new("a_max", 100i64)];
         value = case.op("clip", &[value], bounds, ty(out, &shape));
     }
-    if out == DType::I32 || pick.below(4) == 0 {
-        let to = [DType::I8, DType::U8, DType::I32][pick.below(3) as usize];
-        value = case.op("cast", &[value], vec![Attr::new("dtype", to.name().unwrap())], ty(to, &shape));
+    if out == DType::I32 || rng.random_below(4) == 0 {
+        let out_scale_value = [DType::I8, DType::U8, DType::I32][rng.random_below(3) as usize];
+        value = case.op(
+            "cast",
+            &[value],
+            vec![Attr::new("dtype", out_scale_value.name().unwrap())],
+            ty(out_scale_value, &shape),
+        );
     }
     value
 }
 
 fn random(seed: u64) -> Case {
-    let mut numbers = Rng(seed);
+    let mut rng = Rng(seed);
     let mut case = Case::new(seed);
-    let sum = if numbers.below(4) == 0 {
-        let [batch, inputs, outputs] = [1, 2, 3].map(|_| numbers.between(1, 40) as usize);
+    let sum = if rng.random_below(4) == 0 {
+        let [batch, inputs, outputs] = [1, 2, 3].map(|_| rng.random_between(1, 40) as usize);
         let x = case.input_of(DType::I8, &[batch, inputs]);
         let w = case.kernel(&[outputs, inputs]);
         case.op("nn.dense", &[x, w], vec![], ty(DType::I32, &[batch, outputs]))
     } else {
-        let conv = ConvCase::random(&mut numbers);
+        let conv = ConvCase::random(&mut rng);
         let x = case.input_of(DType::I8, &conv.data);
         case.conv2d(&conv, x)
     };
@@ -106,19 +112,19 @@ fn chain() -> Case {
     let mut value = case.input_of(DType::I8, &conv.data);
     for seed in [100, 103, 106, 112] {
         let sum = case.conv2d(&conv, value);
-        let finished = epilogue(&mut case, sum, seed);
-        value = to_int8(&mut case, finished);
+        let requantized = epilogue(&mut case, sum, seed);
+        value = to_int8(&mut case, requantized);
     }
-    let twice = value;
-    let left = case.conv2d(&conv, twice);
-    let right = case.conv2d(&ConvCase { strides: [2, 2], ..conv }, twice);
-    case.output(left);
+    let shared_value = value;
+    let first_branch = case.conv2d(&conv, shared_value);
+    let right = case.conv2d(&ConvCase { strides: [2, 2], ..conv }, shared_value);
+    case.output(first_branch);
     let right = to_int8(&mut case, right);
     let w = case.kernel(&[8, 8, 5, 5]);
     let attrs = ConvCase { data: [2, 8, 5, 5], kernels: 8, kernel: [5, 5], padding: [0, 0], ..ConvCase::default() };
-    let whole = case.op("nn.conv2d", &[right, w], attrs.attrs(), ty(DType::I32, &[2, 8, 1, 1]));
-    case.output(twice);
-    case.output(whole);
+    let pooled = case.op("nn.conv2d", &[right, w], attrs.attrs(), ty(DType::I32, &[2, 8, 1, 1]));
+    case.output(shared_value);
+    case.output(pooled);
     case
 }
 
@@ -131,15 +137,15 @@ fn to_int8(case: &mut Case, value: ValueRef) -> ValueRef {
     case.op("cast", &[value], vec![Attr::new("dtype", "int8")], ty(DType::I8, &shape))
 }
 
-fn same(case: &Case, got: &[Vec<i64>], wanted: &[Vec<i64>]) {
-    for (output, (got, wanted)) in got.iter().zip(wanted).enumerate() {
-        let at = got.iter().zip(wanted).position(|(got, wanted)| got != wanted);
-        let at = at.or((got.len() != wanted.len()).then_some(0));
-        let Some(at) = at else { continue };
+fn assert_equal(case: &Case, actual: &[Vec<i64>], expected: &[Vec<i64>]) {
+    for (output, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        let position = actual.iter().zip(expected).position(|(actual, expected)| actual != expected);
+        let position = position.or((actual.len() != expected.len()).then_some(0));
+        let Some(position) = position else { continue };
         panic!(
-            "output {output}, element {at}: found {}, expected {}, in\n{}",
-            got[at],
-            wanted[at],
+            "output {output}, element {position}: found {}, expected {}, in\n{}",
+            actual[position],
+            expected[position],
             case.graph.to_json()
         );
     }
@@ -152,13 +158,13 @@ fn random_regions() {
         let case = random(seed);
         let expected = case.expected();
         let blob = case.compile().blob;
-        same(&case, &case.run(&blob, 1).0, &expected);
+        assert_equal(&case, &case.run(&blob, 1).0, &expected);
         if seed % 10 == 0 {
-            same(&case, &case.run(&blob, 3).0, &expected);
+            assert_equal(&case, &case.run(&blob, 3).0, &expected);
         }
         // Counts the cases with non-constant results, because constant results would test little.
-        let first = expected[0][0];
-        kinds[0] += usize::from(expected[0].iter().any(|&v| v != first));
+        let first_value = expected[0][0];
+        kinds[0] += usize::from(expected[0].iter().any(|&v| v != first_value));
     }
     assert!(kinds[0] > 200, "expected more than 200 cases with non-constant results, found {kinds:?}");
 }
@@ -166,9 +172,9 @@ fn random_regions() {
 #[test]
 fn chains_reuse_the_workspace() {
     let case = chain();
-    let compiled = case.compile();
-    same(&case, &case.run(&compiled.blob, 2).0, &case.expected());
-    let list = crate::blob::read(&compiled.blob).unwrap();
+    let compiled_region = case.compile();
+    assert_equal(&case, &case.run(&compiled_region.blob, 2).0, &case.expected());
+    let list = crate::blob::read(&compiled_region.blob).unwrap();
     assert_eq!(list.commands.len(), 7);
     // Five layers have 2 x 8 x 9 x 9 sums each, but the sums and results of at most two layers are live simultaneously.
     assert!(
@@ -179,11 +185,11 @@ fn chains_reuse_the_workspace() {
 }
 
 /// Compiles the C source of a region together with the sample driver.
-fn compile_c(source: &str, folder: &Path) -> libloading::Library {
-    std::fs::write(folder.join("region.c"), source).unwrap();
+fn compile_c(source: &str, dir: &Path) -> libloading::Library {
+    std::fs::write(dir.join("region.c"), source).unwrap();
     let plugin = Path::new(env!("CARGO_MANIFEST_DIR"));
     let cc = |arguments: &[&str]| {
-        let output = Command::new("cc").args(arguments).current_dir(folder).output().unwrap();
+        let output = Command::new("cc").args(arguments).current_dir(dir).output().unwrap();
         assert!(output.status.success(), "{}\n{source}", String::from_utf8_lossy(&output.stderr));
         assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     };
@@ -193,7 +199,7 @@ fn compile_c(source: &str, folder: &Path) -> libloading::Library {
     cc(&["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", &include, "-c", sample.to_str().unwrap()]);
     cc(&["-shared", "-o", "libregion.so", "region.o", "driver.o"]);
     // SAFETY: the library was built above from generated C and the sample driver, neither of which has constructors.
-    unsafe { libloading::Library::new(folder.join("libregion.so")) }.unwrap()
+    unsafe { libloading::Library::new(dir.join("libregion.so")) }.unwrap()
 }
 
 /// Runs the compiled C source of a region.
@@ -207,12 +213,12 @@ fn run_c(case: &Case, library: &libloading::Library) -> Vec<Vec<i64>> {
     let types = case.output_types();
     let mut outputs: Vec<Memory> =
         types.iter().map(|t| Memory::new(t.element_count().unwrap() * t.dtype.size())).collect();
-    let mut work = Memory::new(size);
+    let mut workspace = Memory::new(size);
     let inputs: Vec<*const c_void> = case.inputs.iter().map(|memory| memory.bytes().as_ptr().cast()).collect();
     let constants: Vec<*const c_void> = case.constants.iter().map(|c| c.bytes().as_ptr().cast()).collect();
     let pointers: Vec<*mut c_void> = outputs.iter_mut().map(|memory| memory.bytes_mut().as_mut_ptr().cast()).collect();
     // SAFETY: `case` provides tensors of the types that the region was compiled for.
-    unsafe { run(inputs.as_ptr(), pointers.as_ptr(), constants.as_ptr(), work.bytes_mut().as_mut_ptr().cast()) };
+    unsafe { run(inputs.as_ptr(), pointers.as_ptr(), constants.as_ptr(), workspace.bytes_mut().as_mut_ptr().cast()) };
     types.iter().zip(outputs).map(|(t, memory)| decode(t.dtype, memory.bytes())).collect()
 }
 
@@ -220,14 +226,14 @@ fn run_c(case: &Case, library: &libloading::Library) -> Vec<Vec<i64>> {
 fn generated_c_is_bit_exact() {
     let mut cases: Vec<Case> = (0..40).map(|seed| random(1000 + seed)).collect();
     cases.push(chain());
-    for (number, case) in cases.iter().enumerate() {
-        let compiled = case.compile();
-        let source = compiled.source.into_option().unwrap();
+    for (index, case) in cases.iter().enumerate() {
+        let compiled_region = case.compile();
+        let source = compiled_region.source.into_option().unwrap();
         assert_eq!(source.language.as_str(), "c");
-        let folder = tempfile::tempdir().unwrap();
-        let library = compile_c(&source.text, folder.path());
+        let dir = tempfile::tempdir().unwrap();
+        let library = compile_c(&source.text, dir.path());
         let from_c = run_c(case, &library);
-        assert!(from_c == case.run(&compiled.blob, 2).0, "case {number}\n{}", source.text);
-        same(case, &from_c, &case.expected());
+        assert!(from_c == case.run(&compiled_region.blob, 2).0, "case {index}\n{}", source.text);
+        assert_equal(case, &from_c, &case.expected());
     }
 }

@@ -42,10 +42,10 @@ fn rejects_damaged_command_lists() {
             bytes.len()
         );
     }
-    for at in 0..bytes.len() {
+    for index in 0..bytes.len() {
         for bit in [0, 3, 6] {
             let mut damaged = bytes.clone();
-            damaged[at] ^= 1 << bit;
+            damaged[index] ^= 1 << bit;
             // A flipped bit may change a digit; the list must still match the region's tensors.
             if let Ok(executable) = case.load(&damaged, &services) {
                 assert!(executable.prepare(&[&[1, 8, 9, 7]]).is_ok() || executable.prepare(&[]).is_err());
@@ -64,15 +64,15 @@ fn rejects_damaged_command_lists() {
 fn check_rejects_invalid_places_and_numbers() {
     let list = blob::read(&region().compile().blob).unwrap();
     list.check().unwrap();
-    let wrong = |change: &dyn Fn(&mut CommandList)| {
+    let error_of = |change: &dyn Fn(&mut CommandList)| {
         let mut list = list.clone();
         change(&mut list);
         list.check().unwrap_err()
     };
-    let step = |at: usize, step: EpilogueOp| {
-        wrong(&|p: &mut CommandList| p.commands[0].epilogue.as_mut().unwrap().steps[at] = step.clone())
+    let step = |index: usize, step: EpilogueOp| {
+        error_of(&|p: &mut CommandList| p.commands[0].epilogue.as_mut().unwrap().steps[index] = step.clone())
     };
-    let places: &[(&dyn Fn(&mut CommandList), &str)] = &[
+    let cases: &[(&dyn Fn(&mut CommandList), &str)] = &[
         (&|p| p.workspace -= 64, "elements at byte 0"),
         (&|p| p.workspace = u64::MAX, "workspace: expected at most"),
         (&|p| p.commands[0].sums = Place::Work(4), "elements at byte 4"),
@@ -90,9 +90,9 @@ fn check_rejects_invalid_places_and_numbers() {
         (&|p| p.outputs.push(p.outputs[0].clone()), "no command writes output 1"),
         (&|p| p.constants[1] = None, "constant 1: expected an int32 bias of 6 elements"),
     ];
-    for (change, said) in places {
-        let error = wrong(change);
-        assert!(error.contains(said), "expected {said:?}, found {error:?}");
+    for (change, expected_message) in cases {
+        let error = error_of(change);
+        assert!(error.contains(expected_message), "expected {expected_message:?}, found {error:?}");
     }
     let requantize = |factors: Vec<Factor>, range| EpilogueOp::Requantize {
         factors,
@@ -100,7 +100,7 @@ fn check_rejects_invalid_places_and_numbers() {
         zero: 0,
         range,
     };
-    for (bad, said) in [
+    for (bad, expected_message) in [
         (EpilogueOp::Bias { constant: 9, per_channel: true }, "constant 9: expected an int32 bias"),
         (EpilogueOp::Bias { constant: 1, per_channel: false }, "constant 1: expected an int32 bias of 1 elements"),
         (requantize(vec![Factor(1, 63)], [0, 1]), "found 1 / 2^63"),
@@ -110,7 +110,7 @@ fn check_rejects_invalid_places_and_numbers() {
         (EpilogueOp::FixedPoint { factor: Factor(1, 99) }, "found 1 / 2^99"),
     ] {
         let error = step(0, bad);
-        assert!(error.contains(said), "expected {said:?}, found {error:?}");
+        assert!(error.contains(expected_message), "expected {expected_message:?}, found {error:?}");
     }
 }
 
@@ -124,16 +124,16 @@ fn rejects_other_constants_shapes_and_symbols() {
     let error = executable.prepare(&[&[2, 8, 9, 7]]).unwrap_err();
     assert_eq!(error.message.as_str(), "input 0: expected shape [1, 8, 9, 7], found [2, 8, 9, 7]");
     assert!(executable.prepare(&[]).is_err());
-    let mut other = region();
-    other.graph.symbol = "region_1".into();
-    let error = other.load(&blob, &services).err().unwrap();
+    let mut changed = region();
+    changed.graph.symbol = "region_1".into();
+    let error = changed.load(&blob, &services).err().unwrap();
     assert_eq!(error.message.as_str(), "expected the command list of region_1, found that of region_0");
-    let mut other = region();
-    other.constants.swap(0, 1);
-    let error = other.load(&blob, &services).err().unwrap();
+    let mut changed = region();
+    changed.constants.swap(0, 1);
+    let error = changed.load(&blob, &services).err().unwrap();
     assert!(error.message.starts_with("constant 0: expected Port"), "{error}");
-    other.constants.pop();
-    assert!(other.load(&blob, &services).is_err());
+    changed.constants.pop();
+    assert!(changed.load(&blob, &services).is_err());
 }
 
 #[test]
