@@ -6,11 +6,11 @@ use crate::program::{ALIGNMENT, Buffer, Launch, Place};
 pub fn plan(sizes: &[u64], launches: &[Launch]) -> (Vec<Buffer>, u64) {
     // Lifetimes: the first and the last launch that accesses a buffer.
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; sizes.len()];
-    for (at, launch) in launches.iter().enumerate() {
+    for (index, launch) in launches.iter().enumerate() {
         for place in &launch.arguments {
             if let Place::Work(buffer) = place {
-                let life = lives[*buffer].get_or_insert((at, at));
-                life.1 = at;
+                let life = lives[*buffer].get_or_insert((index, index));
+                life.1 = index;
             }
         }
     }
@@ -19,29 +19,29 @@ pub fn plan(sizes: &[u64], launches: &[Launch]) -> (Vec<Buffer>, u64) {
     // Larger buffers first, each in the first gap between buffers with overlapping lifetimes.
     let mut order: Vec<usize> = (0..sizes.len()).filter(|&i| lives[i].is_some()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(sizes[i]), i));
-    let mut placed: Vec<usize> = Vec::new();
+    let mut placed_buffers: Vec<usize> = Vec::new();
     let mut size = 0;
     for i in order {
         let overlaps = |j: &usize| match (lives[i], lives[*j]) {
             (Some(a), Some(b)) => a.0 <= b.1 && b.0 <= a.1,
             _ => false,
         };
-        let mut taken: Vec<(u64, u64)> = placed
+        let mut occupied: Vec<(u64, u64)> = placed_buffers
             .iter()
             .filter(|j| overlaps(j))
             .map(|&j| (buffers[j].offset, buffers[j].offset + aligned(buffers[j].bytes)))
             .collect();
-        taken.sort_unstable();
+        occupied.sort_unstable();
         let mut offset = 0;
-        for (from, to) in taken {
-            if offset + aligned(buffers[i].bytes) <= from {
+        for (start, end) in occupied {
+            if offset + aligned(buffers[i].bytes) <= start {
                 break;
             }
-            offset = offset.max(to);
+            offset = offset.max(end);
         }
         buffers[i].offset = offset;
         size = size.max(offset + aligned(buffers[i].bytes));
-        placed.push(i);
+        placed_buffers.push(i);
     }
     // An unused buffer stays at offset 0; the arena must still be large enough for it.
     let unused = (0..sizes.len()).filter(|&i| lives[i].is_none()).map(|i| aligned(sizes[i])).max();

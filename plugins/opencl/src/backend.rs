@@ -35,8 +35,8 @@ pub fn tiled(traits: &Traits, tile: &str) -> Traits {
 /// Returns the verdict on a candidate. The verdict on a region estimates its launches, and the memory for constants and
 /// intermediate results.
 fn check(candidate: &Candidate) -> std::result::Result<Verdict, CompileError> {
-    let chosen = candidate.attrs.iter().find(|attr| attr.key == "options").map(|attr| &attr.value);
-    let options: Value = match chosen {
+    let options_attr = candidate.attrs.iter().find(|attr| attr.key == "options").map(|attr| &attr.value);
+    let options: Value = match options_attr {
         Some(AttrValue::Str(text)) => serde_json::from_str(text).unwrap_or_default(),
         _ => Value::Null,
     };
@@ -44,11 +44,11 @@ fn check(candidate: &Candidate) -> std::result::Result<Verdict, CompileError> {
         Ok(device) => device,
         Err(error) => return refuse_with_hint(RefusalCode::Unavailable, error.message.as_str(), &error.hint),
     };
-    let closed = match open::is_open(&candidate.graph) {
+    let closed_graph = match open::is_open(&candidate.graph) {
         true => Some(open::example(&candidate.graph)?),
         false => None,
     };
-    let graph = closed.as_ref().unwrap_or(&candidate.graph);
+    let graph = closed_graph.as_ref().unwrap_or(&candidate.graph);
     let (graph, constants) = (widen::graph(graph, candidate.constants.len())?, widen::constants(&candidate.constants));
     let ir = RegionIr::new(&graph, &constants)?;
     for op in &ir.ops {
@@ -59,10 +59,10 @@ fn check(candidate: &Candidate) -> std::result::Result<Verdict, CompileError> {
             return refuse(RefusalCode::NotProfitable, "the region has only view operators and computes nothing");
         }
         if ir.ops.len() > support::MAX_OPERATORS {
-            let (found, most) = (ir.ops.len(), support::MAX_OPERATORS);
+            let (op_count, max_ops) = (ir.ops.len(), support::MAX_OPERATORS);
             return refuse(
                 RefusalCode::ResourceLimit,
-                format!("expected at most {most} operators in a region, found {found}"),
+                format!("expected at most {max_ops} operators in a region, found {op_count}"),
             );
         }
     }
@@ -70,7 +70,7 @@ fn check(candidate: &Candidate) -> std::result::Result<Verdict, CompileError> {
     let program = lower::lower(&graph, &ir, &device.traits)?;
     Ok(match candidate.kind {
         // An estimate for sample sizes of open dimensions does not apply to other sizes.
-        CandidateKind::Region if closed.is_none() => Verdict::estimated(&estimate(&program)),
+        CandidateKind::Region if closed_graph.is_none() => Verdict::estimated(&estimate(&program)),
         _ => Verdict::Supported,
     })
 }
@@ -140,12 +140,12 @@ impl Codegen for OpenCl {
             let bytes = blob::write(&program)?;
             (program, bytes)
         };
-        let mut compiled = CompiledRegion::new(symbol, "opencl", bytes);
+        let mut compiled_region = CompiledRegion::new(symbol, "opencl", bytes);
         let (launches, kernels) = (program.launches.len(), program.kernels.len());
         let note = format!("{launches} launches of {kernels} kernels, arena {} bytes", program.arena);
-        compiled.notes.push(note.into());
-        compiled.metadata.push(Attr::new("device", program.device.as_str()));
-        compiled.metadata.push(Attr::new("own_threads", true));
-        Ok(compiled.with_source("cl", program.source))
+        compiled_region.notes.push(note.into());
+        compiled_region.metadata.push(Attr::new("device", program.device.as_str()));
+        compiled_region.metadata.push(Attr::new("own_threads", true));
+        Ok(compiled_region.with_source("cl", program.source))
     }
 }

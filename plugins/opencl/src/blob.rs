@@ -143,7 +143,7 @@ fn invalid(problem: impl AsRef<str>) -> Error {
 /// # Errors
 /// If the bytes are not a region, have an unsupported version, are corrupt, or contain invalid sizes or references.
 pub fn read(bytes: &[u8]) -> Result<Blob> {
-    let (open, rest) = match (bytes.strip_prefix(MAGIC), bytes.strip_prefix(MAGIC_OPEN)) {
+    let (is_open, rest) = match (bytes.strip_prefix(MAGIC), bytes.strip_prefix(MAGIC_OPEN)) {
         (Some(rest), _) => (false, rest),
         (_, Some(rest)) => (true, rest),
         _ => return Err(Error::new("expected an OpenCL program, found foreign or corrupted data")),
@@ -162,7 +162,11 @@ pub fn read(bytes: &[u8]) -> Result<Blob> {
     if checksum(text, source) != u32::from_le_bytes(*sum) {
         return Err(invalid("checksum mismatch: the data is corrupt"));
     }
-    if open { Ok(Blob::Open(Box::new(read_open(text)?))) } else { Ok(Blob::Fixed(Box::new(read_fixed(text, source)?))) }
+    if is_open {
+        Ok(Blob::Open(Box::new(read_open(text)?)))
+    } else {
+        Ok(Blob::Fixed(Box::new(read_fixed(text, source)?)))
+    }
 }
 
 fn types(constants: &[(usize, String)]) -> Result<Vec<(usize, DType)>> {
@@ -224,27 +228,27 @@ fn check(program: &Program) -> std::result::Result<(), String> {
     }
     check_edges("input", &program.inputs, &program.signature.inputs)?;
     check_edges("output", &program.outputs, &program.signature.outputs)?;
-    for (number, packed) in program.packed.iter().enumerate() {
-        check_constant(program, packed).map_err(|problem| format!("packed constant {number}: {problem}"))?;
+    for (index, packed) in program.packed.iter().enumerate() {
+        check_constant(program, packed).map_err(|problem| format!("packed constant {index}: {problem}"))?;
     }
     if program.arena > MAX_BYTES {
         return Err(format!("expected an arena of at most {MAX_BYTES} bytes, found {}", program.arena));
     }
-    for (number, buffer) in program.buffers.iter().enumerate() {
-        let inside = buffer.offset.checked_add(buffer.bytes).is_some_and(|end| end <= program.arena);
-        if !inside || !buffer.offset.is_multiple_of(ALIGNMENT) || buffer.bytes == 0 {
-            return Err(format!("buffer {number}: expected an aligned range in the arena, found {buffer:?}"));
+    for (index, buffer) in program.buffers.iter().enumerate() {
+        let is_inside = buffer.offset.checked_add(buffer.bytes).is_some_and(|end| end <= program.arena);
+        if !is_inside || !buffer.offset.is_multiple_of(ALIGNMENT) || buffer.bytes == 0 {
+            return Err(format!("buffer {index}: expected an aligned range in the arena, found {buffer:?}"));
         }
     }
-    for (number, kernel) in program.kernels.iter().enumerate() {
+    for (index, kernel) in program.kernels.iter().enumerate() {
         let identifier = !kernel.name.is_empty() && kernel.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let size = kernel.local.iter().try_fold(1usize, |size, &dim| size.checked_mul(dim));
         if !identifier || size.is_none_or(|size| size == 0 || size > MAX_GROUP) {
-            return Err(format!("kernel {number}: expected a valid name and work-group size, found {kernel:?}"));
+            return Err(format!("kernel {index}: expected a valid name and work-group size, found {kernel:?}"));
         }
     }
-    for (number, launch) in program.launches.iter().enumerate() {
-        check_launch(program, launch).map_err(|problem| format!("launch {number}: {problem}"))?;
+    for (index, launch) in program.launches.iter().enumerate() {
+        check_launch(program, launch).map_err(|problem| format!("launch {index}: {problem}"))?;
     }
     Ok(())
 }
@@ -253,10 +257,10 @@ fn check_edges(kind: &str, edges: &[Edge], types: &[TensorType]) -> std::result:
     if edges.len() != types.len() {
         return Err(format!("expected {} {kind}s, found {}", types.len(), edges.len()));
     }
-    for (number, (edge, ty)) in edges.iter().zip(types).enumerate() {
-        let same = ty.shape().is_some_and(|shape| shape == edge.shape) && ty.dtype.size() == edge.element;
-        if !same || edge.bytes().is_none_or(|bytes| bytes > MAX_BYTES) {
-            return Err(format!("{kind} {number}: expected {ty}, found {edge:?}"));
+    for (index, (edge, ty)) in edges.iter().zip(types).enumerate() {
+        let is_match = ty.shape().is_some_and(|shape| shape == edge.shape) && ty.dtype.size() == edge.element;
+        if !is_match || edge.bytes().is_none_or(|bytes| bytes > MAX_BYTES) {
+            return Err(format!("{kind} {index}: expected {ty}, found {edge:?}"));
         }
     }
     Ok(())
@@ -274,10 +278,10 @@ fn check_constant(program: &Program, packed: &PackedConstant) -> std::result::Re
         return Err(format!("expected elements of {} bytes, found {}", dtype.size(), packed.element));
     }
     // A panel has at most 64 columns, of which all but one may be padding.
-    if packed.packing.elements().is_none_or(|packed| packed / 64 > elements as u64) {
+    if packed.packing.elements().is_none_or(|packed_elements| packed_elements / 64 > elements as u64) {
         return Err(format!("expected at most 64 times as many elements as {elements}, found {:?}", packed.packing));
     }
-    if packed.packing.source_elements().is_none_or(|needed| needed > elements as u64) {
+    if packed.packing.source_elements().is_none_or(|required_elements| required_elements > elements as u64) {
         return Err(format!("expected offsets within {elements} elements, found {:?}", packed.packing));
     }
     Ok(())
@@ -290,21 +294,21 @@ fn check_launch(program: &Program, launch: &Launch) -> std::result::Result<(), S
     if launch.arguments.len() != kernel.arguments {
         return Err(format!("expected {} arguments, found {}", kernel.arguments, launch.arguments.len()));
     }
-    let whole = |(&global, &local): (&usize, &usize)| global > 0 && global.is_multiple_of(local);
-    if !launch.global.iter().zip(&kernel.local).all(whole) {
+    let is_divisible = |(&global, &local): (&usize, &usize)| global > 0 && global.is_multiple_of(local);
+    if !launch.global.iter().zip(&kernel.local).all(is_divisible) {
         return Err(format!(
             "expected numbers of work-items divisible by {:?}, found {:?}",
             kernel.local, launch.global
         ));
     }
     for place in &launch.arguments {
-        let known = match *place {
+        let is_valid = match *place {
             Place::Input(i) => i < program.inputs.len(),
             Place::Output(i) => i < program.outputs.len(),
             Place::Constant(i) => i < program.packed.len(),
             Place::Work(i) => i < program.buffers.len(),
         };
-        if !known {
+        if !is_valid {
             return Err(format!("expected a buffer, found {place:?}"));
         }
     }
@@ -318,20 +322,20 @@ mod tests {
 
     fn program() -> Program {
         let ty = || [TensorType::new(DType::F32, &[2, 3])].into_iter().collect();
-        let edge = || vec![Edge { shape: vec![2, 3], element: 4 }];
+        let edges = || vec![Edge { shape: vec![2, 3], element: 4 }];
         let packing = Packing { offset: 0, outer: vec![], columns: (3, 1), width: 4, inner: vec![(2, 3)] };
-        let places = [Place::Input(0), Place::Constant(0), Place::Work(0), Place::Output(0)];
+        let arguments = [Place::Input(0), Place::Constant(0), Place::Work(0), Place::Output(0)];
         Program {
             symbol: "region_0".into(),
             signature: Signature { inputs: ty(), outputs: ty() },
-            inputs: edge(),
-            outputs: edge(),
+            inputs: edges(),
+            outputs: edges(),
             constants: vec![(6, DType::F32)],
             packed: vec![PackedConstant { constant: Some(0), element: 4, packing }],
             buffers: vec![Buffer { offset: ALIGNMENT, bytes: 24 }],
             arena: 2 * ALIGNMENT,
             kernels: vec![Kernel { name: "k0_map".into(), arguments: 4, local: [2, 1, 1] }],
-            launches: vec![Launch { name: "add".into(), kernel: 0, arguments: places.to_vec(), global: [4, 1, 1] }],
+            launches: vec![Launch { name: "add".into(), kernel: 0, arguments: arguments.to_vec(), global: [4, 1, 1] }],
             source: "kernel void k0_map() {}\n".into(),
             device: "a device".into(),
             selector: "auto".into(),
@@ -344,11 +348,11 @@ mod tests {
         let bytes = write(&program).unwrap();
         let Ok(Blob::Fixed(read_back)) = read(&bytes) else { panic!("expected a program") };
         assert_eq!(*read_back, program);
-        for at in 0..bytes.len() {
+        for index in 0..bytes.len() {
             let mut damaged = bytes.clone();
-            damaged[at] ^= 1;
-            assert!(read(&damaged).is_err(), "expected an error after a change of byte {at}");
-            assert!(read(&bytes[..at]).is_err(), "expected an error for the first {at} bytes");
+            damaged[index] ^= 1;
+            assert!(read(&damaged).is_err(), "expected an error after a change of byte {index}");
+            assert!(read(&bytes[..index]).is_err(), "expected an error for the first {index} bytes");
         }
         let mut later = bytes;
         later[8] = 2;

@@ -125,8 +125,8 @@ pub fn operand_view(ir: &RegionIr<'_>, op: &Op<'_>, i: usize, view: &View) -> Op
 
 /// Formats a float32 value as a scalar or vector literal that round-trips exactly.
 pub fn literal(value: f64, width: i64) -> String {
-    let single = value as f32;
-    let text = match single {
+    let narrowed = value as f32;
+    let text = match narrowed {
         v if v.is_nan() => "NAN".to_owned(),
         v if v == f32::INFINITY => "INFINITY".to_owned(),
         v if v == f32::NEG_INFINITY => "-INFINITY".to_owned(),
@@ -147,9 +147,9 @@ pub fn int_literal(dtype: DType, value: i64) -> String {
 
 /// Formats an operator applied to `args`, which are variables or literals; `None` if the types are unsupported.
 pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String], width: i64) -> Option<String> {
-    let first = ir.val(*op.inputs.first()?).dtype;
+    let first_dtype = ir.val(*op.inputs.first()?).dtype;
     let out = ir.val(op.outputs[0]).dtype;
-    c_type(first).and(c_type(out))?;
+    c_type(first_dtype).and(c_type(out))?;
     for &input in &op.inputs {
         c_type(ir.val(input).dtype)?;
     }
@@ -157,16 +157,16 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String], width: i64) -
     let dtype = ir.val(*op.inputs.last()?).dtype;
     let (a, b) = (args.first()?, args.get(1).map_or("", String::as_str));
     if op.name == "cast" {
-        return Some(cast(first, out, a));
+        return Some(cast(first_dtype, out, a));
     }
     if op.name == "where" {
         let c = args.get(2)?;
-        return (first == DType::BOOL).then(|| format!("{a} ? {b} : {c}"));
+        return (first_dtype == DType::BOOL).then(|| format!("{a} ? {b} : {c}"));
     }
     if dtype == DType::F32 {
         return float_expression(op, args, width);
     }
-    let unsigned = match dtype {
+    let unsigned_type = match dtype {
         DType::I32 => "uint",
         DType::I64 => "ulong",
         DType::BOOL => return bool_expression(op.name, a, b),
@@ -175,7 +175,7 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String], width: i64) -
     let ty = c_type(dtype)?;
     if let Some((_, sign)) = ARITHMETIC.iter().find(|entry| entry.0 == op.name) {
         // Signed overflow wraps in Relay and is undefined in C, so the operation is unsigned.
-        return Some(format!("({ty})(({unsigned}){a} {sign} ({unsigned}){b})"));
+        return Some(format!("({ty})(({unsigned_type}){a} {sign} ({unsigned_type}){b})"));
     }
     if let Some((_, sign)) = COMPARISONS.iter().find(|entry| entry.0 == op.name) {
         return Some(format!("{a} {sign} {b}"));
@@ -183,7 +183,7 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String], width: i64) -
     Some(match op.name {
         "maximum" => format!("max({a}, {b})"),
         "minimum" => format!("min({a}, {b})"),
-        "negative" => format!("({ty})(0 - ({unsigned}){a})"),
+        "negative" => format!("({ty})(0 - ({unsigned_type}){a})"),
         "nn.relu" => format!("max({a}, ({ty})0)"),
         _ => return None,
     })
@@ -240,16 +240,16 @@ fn float_expression(op: &Op<'_>, args: &[String], width: i64) -> Option<String> 
     })
 }
 
-fn cast(from: DType, to: DType, a: &str) -> String {
+fn cast(source_type: DType, target_type: DType, a: &str) -> String {
     // Loads and stores convert between float16 and float32.
     let in_register = |dtype| if dtype == DType::F16 { DType::F32 } else { dtype };
-    let (from, to) = (in_register(from), in_register(to));
-    let target = c_type(to).unwrap_or("float");
-    if from == to {
+    let (source_type, target_type) = (in_register(source_type), in_register(target_type));
+    let target = c_type(target_type).unwrap_or("float");
+    if source_type == target_type {
         a.to_owned()
-    } else if to == DType::BOOL {
+    } else if target_type == DType::BOOL {
         format!("{a} != 0")
-    } else if from == DType::F32 && to != DType::F32 {
+    } else if source_type == DType::F32 && target_type != DType::F32 {
         format!("{a} != {a} ? ({target})0 : convert_{target}_sat_rtz({a})")
     } else {
         format!("({target}){a}")

@@ -33,7 +33,7 @@ struct GroupSet(Vec<u64>);
 
 impl GroupSet {
     fn contains(&self, group: usize) -> bool {
-        self.0.get(group / 64).is_some_and(|bits| bits >> (group % 64) & 1 == 1)
+        self.0.get(group / 64).is_some_and(|word| word >> (group % 64) & 1 == 1)
     }
 
     fn insert(&mut self, group: usize) {
@@ -47,11 +47,11 @@ impl GroupSet {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
         }
-        self.0.iter_mut().zip(&other.0).for_each(|(bits, more)| *bits |= more);
+        self.0.iter_mut().zip(&other.0).for_each(|(word, other_word)| *word |= other_word);
     }
 
     fn len(&self) -> u32 {
-        self.0.iter().map(|bits| bits.count_ones()).sum()
+        self.0.iter().map(|word| word.count_ones()).sum()
     }
 }
 
@@ -60,14 +60,14 @@ pub struct Grouping {
     /// Groups in topological order.
     pub groups: Vec<Group>,
     /// Group of each operator; `None` for view operators.
-    pub of: Vec<Option<usize>>,
+    pub group_of_op: Vec<Option<usize>>,
 }
 
 /// Groups under construction, with the transitive dependencies of each.
 struct Builder<'p, 'a> {
     ir: &'p RegionIr<'a>,
     groups: Vec<Group>,
-    of: Vec<Option<usize>>,
+    group_of_op: Vec<Option<usize>>,
     depends: Vec<GroupSet>,
 }
 
@@ -102,7 +102,7 @@ impl Builder<'_, '_> {
     /// Returns the group that computes `value`, looking through view operators; `None` for inputs and constants.
     fn group_of(&self, mut value: Val) -> Option<usize> {
         while let Some(op) = self.ir.producer(value) {
-            if let Some(group) = self.of[op.index()] {
+            if let Some(group) = self.group_of_op[op.index()] {
                 return Some(group);
             }
             value = self.ir.get(op).inputs[0];
@@ -110,11 +110,11 @@ impl Builder<'_, '_> {
         None
     }
 
-    /// Returns the groups that an operator depends on, except `own`.
-    fn dependencies(&self, op: &Op<'_>, own: Option<usize>) -> GroupSet {
+    /// Returns the groups that an operator depends on, except `own_group`.
+    fn dependencies(&self, op: &Op<'_>, own_group: Option<usize>) -> GroupSet {
         let mut set = GroupSet::default();
         for group in op.inputs.iter().filter_map(|&input| self.group_of(input)) {
-            if Some(group) != own {
+            if Some(group) != own_group {
                 set.insert(group);
                 set.extend(&self.depends[group]);
             }
@@ -123,27 +123,27 @@ impl Builder<'_, '_> {
     }
 
     /// Returns an operator's result as a view of the group's domain; `None` if the operator cannot join the group.
-    fn joins(&self, op: &Op<'_>, group: usize, dependencies: &GroupSet) -> Option<View> {
-        let (ir, own) = (self.ir, &self.groups[group]);
+    fn view_in_group(&self, op: &Op<'_>, group: usize, dependencies: &GroupSet) -> Option<View> {
+        let (ir, member_group) = (self.ir, &self.groups[group]);
         let shape = ir.shape(op.outputs[0]);
-        let takes = own.members.len() < MAX_MEMBERS
-            && count(shape) == count(&own.domain)
+        let takes = member_group.members.len() < MAX_MEMBERS
+            && count(shape) == count(&member_group.domain)
             && !dependencies.contains(group)
             && op.outputs.len() == 1
-            && own.anchor.is_none_or(|anchor| fuses(ir.get(anchor)))
-            && is_float(ir, op) == (own.anchor.is_some() || is_float_group(ir, own));
-        let mut found: Option<View> = None;
+            && member_group.anchor.is_none_or(|anchor| fuses(ir.get(anchor)))
+            && is_float(ir, op) == (member_group.anchor.is_some() || is_float_group(ir, member_group));
+        let mut joint_view: Option<View> = None;
         for &input in op.inputs.iter().filter(|_| takes) {
-            match (index_in(ir, own, input), &found) {
-                (Some((_, view)), None) if view.shape == shape => found = Some(view),
-                (Some((_, view)), Some(known)) if view.offset == known.offset && view.same_layout(known) => {}
+            match (index_in(ir, member_group, input), &joint_view) {
+                (Some((_, view)), None) if view.shape == shape => joint_view = Some(view),
+                (Some((_, view)), Some(joint)) if view.offset == joint.offset && view.same_layout(joint) => {}
                 (Some(_), _) => return None,
                 // The operand would read elements that this group computes at other points.
                 (None, _) if self.group_of(input) == Some(group) => return None,
                 (None, _) => {}
             }
         }
-        found
+        joint_view
     }
 
     fn add(&mut self, id: OpId) {
@@ -154,13 +154,13 @@ impl Builder<'_, '_> {
         candidates.dedup();
         for group in candidates.into_iter().rev().filter(|_| elementwise) {
             let dependencies = self.dependencies(op, Some(group));
-            let Some(view) = self.joins(op, group, &dependencies) else { continue };
+            let Some(view) = self.view_in_group(op, group, &dependencies) else { continue };
             self.groups[group].members.push(id);
             self.groups[group].index.insert(op.outputs[0], view);
-            self.of[id.index()] = Some(group);
-            for other in 0..self.groups.len() {
-                if other == group || self.depends[other].contains(group) {
-                    self.depends[other].extend(&dependencies);
+            self.group_of_op[id.index()] = Some(group);
+            for candidate in 0..self.groups.len() {
+                if candidate == group || self.depends[candidate].contains(group) {
+                    self.depends[candidate].extend(&dependencies);
                 }
             }
             return;
@@ -168,7 +168,7 @@ impl Builder<'_, '_> {
         let domain = self.ir.shape(op.outputs[0]).to_vec();
         let index = BTreeMap::from([(op.outputs[0], View::dense(&domain))]);
         let dependencies = self.dependencies(op, None);
-        self.of[id.index()] = Some(self.groups.len());
+        self.group_of_op[id.index()] = Some(self.groups.len());
         self.depends.push(dependencies);
         let (anchor, members) = if elementwise { (None, vec![id]) } else { (Some(id), Vec::new()) };
         self.groups.push(Group { anchor, domain, members, index });
@@ -183,22 +183,23 @@ fn fuses(anchor: &Op<'_>) -> bool {
 impl Grouping {
     /// Divides a region into groups.
     pub fn new(ir: &RegionIr<'_>) -> Grouping {
-        let mut builder = Builder { ir, groups: Vec::new(), of: vec![None; ir.ops.len()], depends: Vec::new() };
-        for (number, op) in ir.ops.iter().enumerate() {
+        let mut builder =
+            Builder { ir, groups: Vec::new(), group_of_op: vec![None; ir.ops.len()], depends: Vec::new() };
+        for (op_index, op) in ir.ops.iter().enumerate() {
             if !is_view(op.name) {
-                builder.add(OpId::new(number));
+                builder.add(OpId::new(op_index));
             }
         }
-        let Builder { groups, mut of, depends, .. } = builder;
+        let Builder { groups, group_of_op: mut of, depends, .. } = builder;
         // A group has more dependencies than any group it depends on, so this order is topological.
         let mut order: Vec<usize> = (0..groups.len()).collect();
         order.sort_by_key(|&group| (depends[group].len(), group));
-        let mut place = vec![0; groups.len()];
-        for (new, &old) in order.iter().enumerate() {
-            place[old] = new;
+        let mut position = vec![0; groups.len()];
+        for (new_index, &old_index) in order.iter().enumerate() {
+            position[old_index] = new_index;
         }
-        of.iter_mut().flatten().for_each(|group| *group = place[*group]);
+        of.iter_mut().flatten().for_each(|group| *group = position[*group]);
         let mut groups: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
-        Grouping { groups: order.iter().filter_map(|&old| groups[old].take()).collect(), of }
+        Grouping { groups: order.iter().filter_map(|&old_index| groups[old_index].take()).collect(), group_of_op: of }
     }
 }

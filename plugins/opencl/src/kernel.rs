@@ -16,13 +16,13 @@ pub struct KernelText {
 
 impl KernelText {
     /// Returns the name of the pointer parameter for a place; adds the parameter on first use.
-    pub fn pointer(&mut self, place: Place, dtype: DType, written: bool) -> String {
-        let number = self.pointers.iter().position(|pointer| pointer.0 == place).unwrap_or_else(|| {
-            self.pointers.push((place, dtype, written));
+    pub fn pointer(&mut self, place: Place, dtype: DType, is_written: bool) -> String {
+        let index = self.pointers.iter().position(|pointer| pointer.0 == place).unwrap_or_else(|| {
+            self.pointers.push((place, dtype, is_written));
             self.pointers.len() - 1
         });
-        self.pointers[number].2 |= written;
-        format!("p{number}")
+        self.pointers[index].2 |= is_written;
+        format!("p{index}")
     }
 
     /// Appends a line that is indented by `depth` levels.
@@ -33,12 +33,12 @@ impl KernelText {
     /// Appends declarations of the index variables `names`, decoded from a row-major position in a tensor of shape
     /// `dims`.
     pub fn decode(&mut self, depth: usize, names: &[String], dims: &[i64], number: &str) {
-        let mut inner: i64 = dims.iter().product();
+        let mut inner_size: i64 = dims.iter().product();
         for (d, (name, &size)) in names.iter().zip(dims).enumerate() {
-            inner /= size.max(1);
+            inner_size /= size.max(1);
             let mut text = number.to_owned();
-            if inner != 1 {
-                let _ = write!(text, " / {inner}");
+            if inner_size != 1 {
+                let _ = write!(text, " / {inner_size}");
             }
             if d > 0 && size != 1 {
                 let _ = write!(text, " % {size}");
@@ -51,9 +51,9 @@ impl KernelText {
 
     /// Formats the parameter list, in argument order.
     pub fn parameters(&self) -> String {
-        let parameter = |(number, (_, dtype, written)): (usize, &(Place, DType, bool))| {
-            let constant = if *written { "" } else { "const " };
-            format!("global {constant}{} *restrict p{number}", c_type(*dtype).unwrap_or("void"))
+        let parameter = |(index, (_, dtype, is_written)): (usize, &(Place, DType, bool))| {
+            let constant = if *is_written { "" } else { "const " };
+            format!("global {constant}{} *restrict p{index}", c_type(*dtype).unwrap_or("void"))
         };
         self.pointers.iter().enumerate().map(parameter).collect::<Vec<_>>().join(", ")
     }
@@ -115,24 +115,24 @@ impl Point {
 
     /// Formats a load of the point's columns from a view.
     pub fn load(&self, pointer: &str, view: &View) -> String {
-        let (at, stride) = self.address(view);
+        let (address, stride) = self.address(view);
         let count = self.valid.clone().unwrap_or_else(|| self.width.to_string());
         match (self.width, stride) {
-            (1, _) => format!("{pointer}[{at}]"),
-            (width, 0) => format!("(float{width})({pointer}[{at}])"),
-            (width, 1) if self.valid.is_none() => format!("vload{width}(0, {pointer} + {at})"),
-            (width, stride) => format!("byoc_load{width}({pointer} + {at}, {stride}, {count})"),
+            (1, _) => format!("{pointer}[{address}]"),
+            (width, 0) => format!("(float{width})({pointer}[{address}])"),
+            (width, 1) if self.valid.is_none() => format!("vload{width}(0, {pointer} + {address})"),
+            (width, stride) => format!("byoc_load{width}({pointer} + {address}, {stride}, {count})"),
         }
     }
 
     /// Formats a store of the point's columns to a view.
     pub fn store(&self, value: &str, pointer: &str, view: &View) -> String {
-        let (at, stride) = self.address(view);
+        let (address, stride) = self.address(view);
         let count = self.valid.clone().unwrap_or_else(|| self.width.to_string());
         match (self.width, stride) {
-            (1, _) => format!("{pointer}[{at}] = {value};"),
-            (width, 1) if self.valid.is_none() => format!("vstore{width}({value}, 0, {pointer} + {at});"),
-            (width, stride) => format!("byoc_store{width}({value}, {pointer} + {at}, {stride}, {count});"),
+            (1, _) => format!("{pointer}[{address}] = {value};"),
+            (width, 1) if self.valid.is_none() => format!("vstore{width}({value}, 0, {pointer} + {address});"),
+            (width, stride) => format!("byoc_store{width}({value}, {pointer} + {address}, {stride}, {count});"),
         }
     }
 }
@@ -165,8 +165,8 @@ const ERF_LARGE: [f64; 9] = [
 /// Formats a polynomial in Horner form.
 fn polynomial(coefficients: &[f64], x: &str, width: i64) -> String {
     let mut terms = coefficients.iter().rev().map(|&c| literal(c, width));
-    let first = terms.next().unwrap_or_default();
-    terms.fold(first, |sum, term| format!("({sum} * {x} + {term})"))
+    let first_term = terms.next().unwrap_or_default();
+    terms.fold(first_term, |sum, term| format!("({sum} * {x} + {term})"))
 }
 
 /// Formats the helper functions for vectors of `width` elements. Returns name and definition of each.
@@ -204,13 +204,13 @@ pub fn functions(width: i64) -> Vec<(String, String)> {
          for (int i = 0; i < {width}; ++i)\n        if (i < count)\n            p[i * stride] = t[i];\n}}\n"
     );
     let vectors = if width == 1 { String::new() } else { width.to_string() };
-    let half = format!(
+    let rounding_function = format!(
         "/* Rounds to the nearest float16 value. */\n\
          {ty} byoc_half{width}({ty} x) {{\n    \
          ushort t[{width}];\n    \
          vstore_half{vectors}_rte(x, 0, (half *)t);\n    \
          return vload_half{vectors}(0, (half *)t);\n}}\n"
     );
-    let texts = [("sigmoid", sigmoid), ("erf", erf), ("load", load), ("store", store), ("half", half)];
+    let texts = [("sigmoid", sigmoid), ("erf", erf), ("load", load), ("store", store), ("half", rounding_function)];
     texts.into_iter().map(|(name, text)| (format!("byoc_{name}{width}"), text)).collect()
 }

@@ -27,10 +27,10 @@ pub struct OpenClLoader {
 
 impl OpenClLoader {
     /// Records the device of a loaded region for the host's memory query.
-    fn loaded(&self, device: &Arc<Device>, services: &Services) {
+    fn record_device(&self, device: &Arc<Device>, services: &Services) {
         let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = space.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, device));
-        if !known && device.alignment <= MAX_ALIGNMENT {
+        let is_known = space.as_ref().is_some_and(|(is_known, _)| Arc::ptr_eq(is_known, device));
+        if !is_known && device.alignment <= MAX_ALIGNMENT {
             *space = Some((device.clone(), answer_memory(Space::new(device, services))));
         }
     }
@@ -46,33 +46,45 @@ impl Loader for OpenClLoader {
             Blob::Fixed(program) => {
                 (program.symbol.as_str(), &program.constants, program.signature.clone(), &program.selector)
             }
-            Blob::Open(open) => {
-                (open.graph.symbol.as_str(), &open.constants, Signature::of(&open.graph), &open.selector)
-            }
+            Blob::Open(open_region) => (
+                open_region.graph.symbol.as_str(),
+                &open_region.constants,
+                Signature::of(&open_region.graph),
+                &open_region.selector,
+            ),
         };
         if symbol != request.symbol {
             return Err(Error::new(format!("expected the program of {}, found that of {symbol}", request.symbol)));
         }
         // A program has float32 in place of float16 constants; an open region has the element types of its graph.
-        let wide = widen::constants(request.constants);
-        check_constants(constants, if let Blob::Fixed(_) = &blob { &wide } else { request.constants })?;
+        let widened = widen::constants(request.constants);
+        check_constants(constants, if let Blob::Fixed(_) = &blob { &widened } else { request.constants })?;
         request.check_signature(&signature)?;
         let selector = request.options["device"].as_str().unwrap_or(selector);
         let device = Device::get(selector, Some(request.services.num_threads()))?;
-        self.loaded(&device, request.services);
+        self.record_device(&device, request.services);
         let (services, cache) = (request.services.clone(), cache_settings(request.options));
         match blob {
             Blob::Fixed(program) => {
                 let pool = ConstantPool::default();
-                let setup = Setup { constants: &wide, pool: &pool, cache, services: &services };
+                let setup = Setup { constants: &widened, pool: &pool, cache, services: &services };
                 let plan = Plan::new(*program, &device, &setup)?;
                 Ok(Box::new(FixedRegion { plan, services }))
             }
-            Blob::Open(open) => {
+            Blob::Open(open_region) => {
                 let (constants, pool) = (request.constants.to_vec(), ConstantPool::default());
-                let wide = wide.into_owned();
+                let widened = widened.into_owned();
                 let plans = Mutex::new(Plans::default());
-                Ok(Box::new(DynamicRegion { open: *open, device, constants, wide, pool, cache, plans, services }))
+                Ok(Box::new(DynamicRegion {
+                    open_region: *open_region,
+                    device,
+                    constants,
+                    widened,
+                    pool,
+                    cache,
+                    plans,
+                    services,
+                }))
             }
         }
     }
@@ -87,12 +99,12 @@ impl Loader for OpenClLoader {
             }
             MEMORY_KEY => {
                 let space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
-                Ok(space.as_ref().map(|(_, answer)| answer.clone()))
+                Ok(space.as_ref().map(|(_, memory_answer)| memory_answer.clone()))
             }
             "blob.summary" => Ok(Some(summary(&blob::read(data)?).into_bytes())),
             "blob.listing" => Ok(Some(match blob::read(data)? {
                 Blob::Fixed(program) => program.source.into_bytes(),
-                open => summary(&open).into_bytes(),
+                open_region => summary(&open_region).into_bytes(),
             })),
             _ => Ok(None),
         }
@@ -118,10 +130,12 @@ fn check_constants(expected: &[(usize, DType)], constants: &[Constant]) -> Resul
         return Err(Error::new(format!("expected {} constants, found {}", expected.len(), constants.len())));
     }
     for (i, (&(elements, dtype), constant)) in expected.iter().zip(constants).enumerate() {
-        let found = constant.shape().iter().product::<usize>();
-        if elements != found || dtype != constant.dtype() {
-            let found = format!("{found} of {}", constant.dtype());
-            return Err(Error::new(format!("constant {i}: expected {elements} elements of {dtype}, found {found}")));
+        let element_count = constant.shape().iter().product::<usize>();
+        if elements != element_count || dtype != constant.dtype() {
+            let element_count = format!("{element_count} of {}", constant.dtype());
+            return Err(Error::new(format!(
+                "constant {i}: expected {elements} elements of {dtype}, found {element_count}"
+            )));
         }
     }
     Ok(())
@@ -146,11 +160,11 @@ impl Executable for FixedRegion {
 
 /// Region with open dimensions.
 struct DynamicRegion {
-    open: OpenRegion,
+    open_region: OpenRegion,
     device: Arc<Device>,
     constants: Vec<Constant>,
     /// Constants with float16 converted to float32.
-    wide: Vec<Constant>,
+    widened: Vec<Constant>,
     pool: ConstantPool,
     cache: Option<Settings>,
     plans: Mutex<Plans>,
@@ -167,9 +181,9 @@ enum SizedRegion {
 /// Plans keyed by number, and plan numbers keyed by input dimensions.
 #[derive(Default)]
 struct Plans {
-    made: BTreeMap<u64, Arc<SizedRegion>>,
-    numbers: BTreeMap<Vec<Vec<usize>>, u64>,
-    next: u64,
+    plans: BTreeMap<u64, Arc<SizedRegion>>,
+    ids: BTreeMap<Vec<Vec<usize>>, u64>,
+    next_id: u64,
 }
 
 impl DynamicRegion {
@@ -179,16 +193,16 @@ impl DynamicRegion {
 
     /// Compiles the region for the given input dimensions.
     fn plan(&self, inputs: &[&[usize]]) -> Result<SizedRegion> {
-        let graph = bind(&self.open.graph, inputs)?;
+        let graph = bind(&self.open_region.graph, inputs)?;
         let types = graph.nodes.iter().flat_map(|node| node.outputs.iter());
         if types.into_iter().any(|ty| ty.element_count() == Some(0)) {
             let host = self.services.reference(&graph, &self.constants)?;
             let prepared = host.prepare(inputs)?;
             return Ok(SizedRegion::Host(host, prepared));
         }
-        let program = generate(&graph, &self.constants, &tiled(&self.device.traits, &self.open.tile))?;
+        let program = generate(&graph, &self.constants, &tiled(&self.device.traits, &self.open_region.tile))?;
         let setup =
-            Setup { constants: &self.wide, pool: &self.pool, cache: self.cache.clone(), services: &self.services };
+            Setup { constants: &self.widened, pool: &self.pool, cache: self.cache.clone(), services: &self.services };
         Ok(SizedRegion::Device(Box::new(Plan::new(program, &self.device, &setup)?)))
     }
 }
@@ -196,35 +210,35 @@ impl DynamicRegion {
 impl Executable for DynamicRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         let key: Vec<Vec<usize>> = inputs.iter().map(|shape| shape.to_vec()).collect();
-        let known = {
+        let existing_plan = {
             let plans = self.plans();
-            plans.numbers.get(&key).and_then(|number| Some((*number, plans.made.get(number)?.clone())))
+            plans.ids.get(&key).and_then(|id| Some((*id, plans.plans.get(id)?.clone())))
         };
-        let (number, plan) = match known {
-            Some(known) => known,
+        let (id, plan) = match existing_plan {
+            Some(existing_plan) => existing_plan,
             None => {
                 let plan = Arc::new(self.plan(inputs)?);
                 let mut plans = self.plans();
-                plans.next += 1;
-                let number = plans.next;
-                plans.made.insert(number, plan.clone());
-                plans.numbers.insert(key, number);
-                (number, plan)
+                plans.next_id += 1;
+                let id = plans.next_id;
+                plans.plans.insert(id, plan.clone());
+                plans.ids.insert(key, id);
+                (id, plan)
             }
         };
         Ok(match &*plan {
             SizedRegion::Device(plan) => {
                 let outputs = plan.program().outputs.iter().map(|edge| &edge.shape);
-                let mut prepared = Prepared::exact(outputs).with_plan(number);
+                let mut prepared = Prepared::exact(outputs).with_plan(id);
                 prepared.attrs.push(Attr::new("bytes", plan.bytes() as i64));
                 prepared
             }
-            SizedRegion::Host(_, prepared) => prepared.clone().with_plan(number),
+            SizedRegion::Host(_, prepared) => prepared.clone().with_plan(id),
         })
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
-        let plan = self.plans().made.get(&call.plan).cloned();
+        let plan = self.plans().plans.get(&call.plan).cloned();
         let plan = plan.ok_or_else(|| Error::new(format!("expected a plan of this region, found {}", call.plan)))?;
         match &*plan {
             SizedRegion::Device(plan) => plan.run(call, &self.services),
@@ -236,13 +250,13 @@ impl Executable for DynamicRegion {
         if key != "plan.release" {
             return Ok(None);
         }
-        let number = serde_json::from_slice::<Value>(data).ok().and_then(|data| data["plan"].as_u64());
-        let number = number.ok_or_else(|| Error::new("plan.release: expected a plan number, found none"))?;
+        let id = serde_json::from_slice::<Value>(data).ok().and_then(|data| data["plan"].as_u64());
+        let id = id.ok_or_else(|| Error::new("plan.release: expected a plan number, found none"))?;
         let mut plans = self.plans();
-        plans.numbers.retain(|_, known| *known != number);
-        let released = plans.made.remove(&number);
+        plans.ids.retain(|_, plan_id| *plan_id != id);
+        let plan = plans.plans.remove(&id);
         drop(plans);
-        drop(released);
+        drop(plan);
         Ok(Some(Vec::new()))
     }
 }

@@ -17,14 +17,14 @@ type Sizes = BTreeMap<String, usize>;
 
 /// Tests a graph for unknown dimensions.
 pub fn is_open(graph: &Graph) -> bool {
-    let open = |ty: &TensorType| ty.dims.iter().any(|dim| dim.known().is_none());
+    let has_unknown_dim = |ty: &TensorType| ty.dims.iter().any(|dim| dim.known().is_none());
     let mut graphs = vec![graph];
     while let Some(graph) = graphs.pop() {
-        if graph.inputs.iter().any(|input| open(&input.ty)) {
+        if graph.inputs.iter().any(|input| has_unknown_dim(&input.ty)) {
             return true;
         }
         for node in &graph.nodes {
-            if node.outputs.iter().any(open) {
+            if node.outputs.iter().any(has_unknown_dim) {
                 return true;
             }
             graphs.extend(node.as_composite().map(|(_, body)| body));
@@ -44,28 +44,29 @@ pub fn bind(graph: &Graph, inputs: &[&[usize]]) -> Result<Graph, CompileError> {
     }
     let mut sizes = Sizes::new();
     for (i, (input, shape)) in graph.inputs.iter().zip(inputs).enumerate() {
-        let fits = input.ty.dims.len() == shape.len()
+        let is_match = input.ty.dims.len() == shape.len()
             && input.ty.dims.iter().zip(*shape).all(|(dim, &size)| is_size(dim, size, &mut sizes));
-        if !fits {
+        if !is_match {
             let detail = format!("input {i}: expected {}, found {shape:?}", input.ty);
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
     }
-    closed(graph, &sizes, inputs)
+    close_graph(graph, &sizes, inputs)
 }
 
 /// Compares a dimension with a size, and records the derived value of the symbol. Returns false on a contradiction.
 fn is_size(dim: &Dim, size: usize, sizes: &mut Sizes) -> bool {
     let text = match dim {
-        Dim::Known(known) => return *known == size,
+        Dim::Known(known_size) => return *known_size == size,
         Dim::Unknown(text) if text.is_empty() => return true,
         Dim::Unknown(text) => text.as_str(),
     };
     // `12*batch` determines `batch`.
     let multiple = text.split_once('*').and_then(|(factor, name)| Some((factor.trim().parse::<usize>().ok()?, name)));
     if let Some((factor, name)) = multiple.filter(|(factor, name)| *factor > 0 && is_name(name.trim())) {
-        let own = size.is_multiple_of(factor).then_some(size / factor);
-        return own.is_some_and(|own| *sizes.entry(name.trim().to_owned()).or_insert(own) == own);
+        let factor_size = size.is_multiple_of(factor).then_some(size / factor);
+        return factor_size
+            .is_some_and(|factor_size| *sizes.entry(name.trim().to_owned()).or_insert(factor_size) == factor_size);
     }
     *sizes.entry(text.to_owned()).or_insert(size) == size
 }
@@ -75,19 +76,19 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Returns the graph with all dimensions known, for inputs with the shapes `inputs`.
-fn closed(graph: &Graph, sizes: &Sizes, inputs: &[&[usize]]) -> Result<Graph, CompileError> {
-    let mut closed = graph.clone();
-    for (input, shape) in closed.inputs.iter_mut().zip(inputs) {
+fn close_graph(graph: &Graph, sizes: &Sizes, inputs: &[&[usize]]) -> Result<Graph, CompileError> {
+    let mut closed_graph = graph.clone();
+    for (input, shape) in closed_graph.inputs.iter_mut().zip(inputs) {
         input.ty.dims = shape.iter().map(|&size| Dim::Known(size)).collect();
     }
-    for node in closed.nodes.iter_mut() {
+    for node in closed_graph.nodes.iter_mut() {
         if let NodeKind::Input(i) = node.kind
             && let (Some(ty), Some(shape)) = (node.outputs.first_mut(), inputs.get(i as usize))
         {
             ty.dims = shape.iter().map(|&size| Dim::Known(size)).collect();
         }
     }
-    let mut graphs = vec![&mut closed];
+    let mut graphs = vec![&mut closed_graph];
     while let Some(graph) = graphs.pop() {
         for input in graph.inputs.iter_mut() {
             close(&mut input.ty, sizes)?;
@@ -101,7 +102,7 @@ fn closed(graph: &Graph, sizes: &Sizes, inputs: &[&[usize]]) -> Result<Graph, Co
             }
         }
     }
-    Ok(closed)
+    Ok(closed_graph)
 }
 
 fn close(ty: &mut TensorType, sizes: &Sizes) -> Result<(), CompileError> {
@@ -155,9 +156,9 @@ mod tests {
     }
 
     fn bound(graph: &Graph, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
-        let closed = bind(graph, inputs).map_err(|error| error.detail)?;
-        assert!(!is_open(&closed));
-        Ok(closed.type_of(closed.outputs[0]).shape().unwrap())
+        let closed_graph = bind(graph, inputs).map_err(|error| error.detail)?;
+        assert!(!is_open(&closed_graph));
+        Ok(closed_graph.type_of(closed_graph.outputs[0]).shape().unwrap())
     }
 
     #[test]

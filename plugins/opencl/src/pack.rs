@@ -29,7 +29,7 @@ pub struct Packing {
 
 impl Packing {
     /// Creates the order of a tensor that is copied unchanged.
-    pub fn whole(elements: u64) -> Packing {
+    pub fn unpermuted(elements: u64) -> Packing {
         Packing { offset: 0, outer: Vec::new(), columns: (elements, 1), width: elements.max(1), inner: Vec::new() }
     }
 
@@ -48,11 +48,11 @@ impl Packing {
     /// Returns the minimum number of source elements; `None` if a loop has no steps or the number overflows.
     pub fn source_elements(&self) -> Option<u64> {
         let loops = self.outer.iter().chain(&self.inner).chain([&self.columns]);
-        let mut last = self.offset;
+        let mut last_offset = self.offset;
         for &(size, stride) in loops {
-            last = last.checked_add(size.checked_sub(1)?.checked_mul(stride)?)?;
+            last_offset = last_offset.checked_add(size.checked_sub(1)?.checked_mul(stride)?)?;
         }
-        last.checked_add(1)
+        last_offset.checked_add(1)
     }
 
     /// Packs elements of `element` bytes. The caller must have checked [`elements`](Packing::elements) and
@@ -60,22 +60,23 @@ impl Packing {
     pub fn pack(&self, source: &[u8], element: usize) -> Vec<u8> {
         let mut packed = Vec::with_capacity(self.elements().unwrap_or(0) as usize * element);
         let (columns, stride) = self.columns;
-        let rows = places(&self.inner);
-        for outer in places(&self.outer) {
+        let rows = offsets(&self.inner);
+        for outer in offsets(&self.outer) {
             for panel in 0..self.panels() {
-                let first = panel * self.width;
-                let valid = (columns - first).min(self.width);
+                let first_column = panel * self.width;
+                let valid_columns = (columns - first_column).min(self.width);
                 for &row in &rows {
-                    let at = (self.offset + outer + row + first * stride) as usize;
+                    let offset = (self.offset + outer + row + first_column * stride) as usize;
                     if stride == 1 {
-                        packed.extend_from_slice(&source[at * element..(at + valid as usize) * element]);
+                        packed
+                            .extend_from_slice(&source[offset * element..(offset + valid_columns as usize) * element]);
                     } else {
-                        for column in 0..valid as usize {
-                            let at = at + column * stride as usize;
-                            packed.extend_from_slice(&source[at * element..(at + 1) * element]);
+                        for column in 0..valid_columns as usize {
+                            let offset = offset + column * stride as usize;
+                            packed.extend_from_slice(&source[offset * element..(offset + 1) * element]);
                         }
                     }
-                    packed.resize(packed.len() + (self.width - valid) as usize * element, 0);
+                    packed.resize(packed.len() + (self.width - valid_columns) as usize * element, 0);
                 }
             }
         }
@@ -84,12 +85,12 @@ impl Packing {
 }
 
 /// Returns the source offset of every iteration of nested loops.
-fn places(loops: &[Loop]) -> Vec<u64> {
-    let mut places = vec![0];
+fn offsets(loops: &[Loop]) -> Vec<u64> {
+    let mut offsets = vec![0];
     for &(size, stride) in loops {
-        places = places.iter().flat_map(|at| (0..size).map(move |step| at + step * stride)).collect();
+        offsets = offsets.iter().flat_map(|offset| (0..size).map(move |step| offset + step * stride)).collect();
     }
-    places
+    offsets
 }
 
 #[cfg(test)]
@@ -103,8 +104,8 @@ mod tests {
         let packing = Packing { offset: 0, outer: vec![], columns: (2, 5), width: 4, inner: vec![(5, 1)] };
         assert_eq!((packing.elements(), packing.source_elements()), (Some(20), Some(10)));
         assert_eq!(packing.pack(&source, 1), [1, 6, 0, 0, 2, 7, 0, 0, 3, 8, 0, 0, 4, 9, 0, 0, 5, 10, 0, 0]);
-        let whole = Packing::whole(5);
-        assert_eq!(whole.pack(&source, 2), source);
+        let unpermuted = Packing::unpermuted(5);
+        assert_eq!(unpermuted.pack(&source, 2), source);
         let groups = Packing { offset: 0, outer: vec![(2, 5)], columns: (5, 1), width: 2, inner: vec![] };
         assert_eq!(groups.pack(&source, 1), [1, 2, 3, 4, 5, 0, 6, 7, 8, 9, 10, 0]);
     }
@@ -113,7 +114,10 @@ mod tests {
     fn sizes_that_overflow() {
         let packing = |columns, outer| Packing { offset: 0, outer, columns, width: 4, inner: vec![] };
         assert_eq!(packing((1 << 40, 1), vec![]).elements(), None);
-        assert_eq!(packing((2, u64::MAX), vec![]).source_elements(), Some(u64::MAX).and_then(|at| at.checked_add(1)));
+        assert_eq!(
+            packing((2, u64::MAX), vec![]).source_elements(),
+            Some(u64::MAX).and_then(|offset| offset.checked_add(1))
+        );
         assert_eq!(packing((1, 1), vec![(0, 1)]).source_elements(), None);
     }
 }

@@ -58,7 +58,7 @@ struct BoundEdge {
     /// Launch index and argument index of each kernel argument that refers to the tensor.
     arguments: Vec<[usize; 2]>,
     /// Device buffer for tensors in host memory, allocated on first use.
-    own: Option<Buffer>,
+    own_buffer: Option<Buffer>,
     /// Host memory that the device copies from and to. A lost device may access it after the caller has freed its
     /// tensors.
     staging: Vec<u8>,
@@ -81,28 +81,29 @@ enum Operand {
 }
 
 impl Operand {
-    fn of(raw: &Tensor) -> Result<Operand> {
-        if raw.device != space::dlpack_device() {
+    fn of(tensor: &Tensor) -> Result<Operand> {
+        if tensor.device != space::dlpack_device() {
             return Ok(Operand::Host);
         }
-        let buffer = BufferHandle::new(raw.data.cast()).ok_or_else(|| Error::new("expected a buffer, found none"))?;
-        Ok(Operand::Device(buffer, raw.byte_offset))
+        let buffer =
+            BufferHandle::new(tensor.data.cast()).ok_or_else(|| Error::new("expected a buffer, found none"))?;
+        Ok(Operand::Device(buffer, tensor.byte_offset))
     }
 }
 
 impl BoundEdge {
     fn new(edge: &Edge) -> BoundEdge {
         let bytes = edge.bytes().unwrap_or(u64::MAX);
-        BoundEdge { bytes, arguments: Vec::new(), own: None, staging: Vec::new(), bound: Bound::Nothing }
+        BoundEdge { bytes, arguments: Vec::new(), own_buffer: None, staging: Vec::new(), bound: Bound::Nothing }
     }
 
     /// Returns the edge's own buffer, allocated on first use, and its staging memory.
-    fn own(&mut self, device: &Arc<Device>) -> Result<(&Buffer, &mut Vec<u8>)> {
-        if self.own.is_none() {
-            self.own = Some(Buffer::new(device, self.bytes)?);
+    fn allocate_own_buffer(&mut self, device: &Arc<Device>) -> Result<(&Buffer, &mut Vec<u8>)> {
+        if self.own_buffer.is_none() {
+            self.own_buffer = Some(Buffer::new(device, self.bytes)?);
         }
         self.staging.resize(self.bytes as usize, 0);
-        match &self.own {
+        match &self.own_buffer {
             Some(buffer) => Ok((buffer, &mut self.staging)),
             None => Err(Error::new("expected a buffer, found none")),
         }
@@ -112,30 +113,30 @@ impl BoundEdge {
     fn bind(&mut self, operand: Operand, launches: &[Launch], device: &Arc<Device>) -> Result<()> {
         let bound = match (operand, &self.bound) {
             (Operand::Host, Bound::Own) => return Ok(()),
-            (Operand::Device(buffer, offset), Bound::Part(known, at, _))
-                if (buffer.as_ptr() as usize, offset) == (*known, *at) =>
+            (Operand::Device(buffer, offset), Bound::Part(bound_buffer, bound_offset, _))
+                if (buffer.as_ptr() as usize, offset) == (*bound_buffer, *bound_offset) =>
             {
                 return Ok(());
             }
             (Operand::Host, _) => {
-                self.own(device)?;
+                self.allocate_own_buffer(device)?;
                 Bound::Own
             }
             (Operand::Device(buffer, offset), _) => {
                 // SAFETY: the host owns the buffer and keeps it until the run has ended; OpenCL checks the range of the
                 // sub-buffer, and `into_handle` gives this reference up without a release.
-                let whole = unsafe { Buffer::from_handle(device, buffer.as_ptr(), usize::MAX) };
-                let part = whole.part(offset, self.bytes);
-                whole.into_handle();
-                Bound::Part(buffer.as_ptr() as usize, offset, part?)
+                let whole_buffer = unsafe { Buffer::from_handle(device, buffer.as_ptr(), usize::MAX) };
+                let sub_buffer = whole_buffer.part(offset, self.bytes);
+                whole_buffer.into_handle();
+                Bound::Part(buffer.as_ptr() as usize, offset, sub_buffer?)
             }
         };
-        let handle = match (&bound, &self.own) {
-            (Bound::Part(_, _, part), _) => part.handle(),
-            (_, Some(own)) => own.handle(),
+        let handle = match (&bound, &self.own_buffer) {
+            (Bound::Part(_, _, sub_buffer), _) => sub_buffer.handle(),
+            (_, Some(own_buffer)) => own_buffer.handle(),
             _ => return Err(Error::new("expected a buffer, found none")),
         };
-        self.arguments.iter().try_for_each(|&[launch, number]| launches[launch].set(number, handle))?;
+        self.arguments.iter().try_for_each(|&[launch, argument_index]| launches[launch].set(argument_index, handle))?;
         self.bound = bound;
         Ok(())
     }
@@ -145,7 +146,7 @@ impl ConstantPool {
     /// Returns the device copy of a constant; packs and copies the constant unless the pool already has it.
     fn get(&self, device: &Arc<Device>, packed: &PackedConstant, setup: &Setup<'_>) -> Result<Arc<Buffer>> {
         let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, buffer)) = pool.iter().find(|(known, _)| known == packed) {
+        if let Some((_, buffer)) = pool.iter().find(|(pooled, _)| pooled == packed) {
             return Ok(buffer.clone());
         }
         let data = match packed.constant {
@@ -154,11 +155,11 @@ impl ConstantPool {
         };
         let buffer = Buffer::new(device, data.len() as u64)?;
         // SAFETY: `data` outlives the wait for the event, and is leaked below if the device is lost.
-        let written = unsafe { buffer.write(&data) }.and_then(|event| event.wait(setup.services));
+        let result = unsafe { buffer.write(&data) }.and_then(|event| event.wait(setup.services));
         if device.is_lost() {
             std::mem::forget(data);
         }
-        written?;
+        result?;
         let buffer = Arc::new(buffer);
         pool.push((packed.clone(), buffer.clone()));
         Ok(buffer)
@@ -170,33 +171,35 @@ impl State {
         for kernel in &program.kernels {
             let size: usize = kernel.local.iter().product();
             if size > device.max_group {
-                let (most, name) = (device.max_group, &device.traits.name);
-                return Err(Error::new(format!("expected work-groups of at most {most} on {name}, found {size}"))
-                    .hint("compile the model again for this device"));
+                let (max_group_size, name) = (device.max_group, &device.traits.name);
+                return Err(Error::new(format!(
+                    "expected work-groups of at most {max_group_size} on {name}, found {size}"
+                ))
+                .hint("compile the model again for this device"));
             }
         }
-        let built = Built::build(device, &program.source, setup.cache.as_ref(), setup.services)?;
+        let built_program = Built::build(device, &program.source, setup.cache.as_ref(), setup.services)?;
         let mut edges: Vec<BoundEdge> = program.inputs.iter().chain(&program.outputs).map(BoundEdge::new).collect();
         let constants: Vec<Arc<Buffer>> =
             program.packed.iter().map(|packed| setup.pool.get(device, packed, setup)).collect::<Result<_>>()?;
         let arena = Buffer::new(device, program.arena)?;
-        let parts: Vec<Buffer> =
-            program.buffers.iter().map(|part| arena.part(part.offset, part.bytes)).collect::<Result<_>>()?;
+        let arena_buffers: Vec<Buffer> =
+            program.buffers.iter().map(|buffer| arena.part(buffer.offset, buffer.bytes)).collect::<Result<_>>()?;
         let mut launches = Vec::new();
-        for (number, launch) in program.launches.iter().enumerate() {
+        for (launch_index, launch) in program.launches.iter().enumerate() {
             let kernel = &program.kernels[launch.kernel];
-            let made = Launch::new(&built, &kernel.name, launch.global, kernel.local)?;
-            for (at, place) in launch.arguments.iter().enumerate() {
+            let new_launch = Launch::new(&built_program, &kernel.name, launch.global, kernel.local)?;
+            for (argument_index, place) in launch.arguments.iter().enumerate() {
                 match *place {
-                    Place::Input(i) => edges[i].arguments.push([number, at]),
-                    Place::Output(i) => edges[program.inputs.len() + i].arguments.push([number, at]),
-                    Place::Constant(i) => made.set(at, constants[i].handle())?,
-                    Place::Work(i) => made.set(at, parts[i].handle())?,
+                    Place::Input(i) => edges[i].arguments.push([launch_index, argument_index]),
+                    Place::Output(i) => edges[program.inputs.len() + i].arguments.push([launch_index, argument_index]),
+                    Place::Constant(i) => new_launch.set(argument_index, constants[i].handle())?,
+                    Place::Work(i) => new_launch.set(argument_index, arena_buffers[i].handle())?,
                 }
             }
-            launches.push(made);
+            launches.push(new_launch);
         }
-        Ok(State { launches, edges, _parts: parts, _arena: arena, _constants: constants })
+        Ok(State { launches, edges, _parts: arena_buffers, _arena: arena, _constants: constants })
     }
 
     /// Enqueues copies of the host inputs to the device, all kernels, and copies of the host outputs back. After an
@@ -204,19 +207,19 @@ impl State {
     fn enqueue(&mut self, operands: &[Operand], inputs: usize, enqueued: &mut Enqueued) -> Result<()> {
         let on_host = |operand: &Operand| matches!(operand, Operand::Host);
         for (edge, _) in self.edges.iter().zip(operands).take(inputs).filter(|(_, operand)| on_host(operand)) {
-            let Some(own) = &edge.own else { continue };
+            let Some(own_buffer) = &edge.own_buffer else { continue };
             // SAFETY: `edge` owns the staging memory. `run` waits for the copy before it writes there again, and leaks
             // the memory if the device is lost.
-            enqueued.copy = Some(unsafe { own.write(&edge.staging) }?);
+            enqueued.copy = Some(unsafe { own_buffer.write(&edge.staging) }?);
         }
         for launch in &self.launches {
             enqueued.kernels.push(launch.enqueue()?);
         }
         for (edge, _) in self.edges.iter_mut().zip(operands).skip(inputs).filter(|(_, operand)| on_host(operand)) {
-            let Some(own) = &edge.own else { continue };
+            let Some(own_buffer) = &edge.own_buffer else { continue };
             // SAFETY: `edge` owns the staging memory. `run` waits for the copy before it reads the result, and leaks
             // the memory if the device is lost.
-            enqueued.copy = Some(unsafe { own.read(&mut edge.staging) }?);
+            enqueued.copy = Some(unsafe { own_buffer.read(&mut edge.staging) }?);
             enqueued.ends_with_copy = true;
         }
         Ok(())
@@ -235,7 +238,7 @@ struct Enqueued {
 
 impl Enqueued {
     /// Returns the event of the last command.
-    fn last(&self) -> Option<&Event> {
+    fn last_event(&self) -> Option<&Event> {
         let kernel = self.kernels.last().filter(|_| !self.ends_with_copy);
         kernel.or(self.copy.as_ref())
     }
@@ -252,12 +255,12 @@ struct Work {
 
 impl Completion for Work {
     fn wait(&self, time: Duration) -> Result<bool> {
-        let done = self.last.wait(time)?;
-        if done && !self.reported.swap(true, Ordering::Relaxed) {
+        let is_done = self.last.wait(time)?;
+        if is_done && !self.reported.swap(true, Ordering::Relaxed) {
             let kernels = self.kernels.iter().chain([self.last.event()]);
             self.target.report(kernels, &self.services, [0; 2]);
         }
-        Ok(done)
+        Ok(is_done)
     }
 }
 
@@ -309,25 +312,25 @@ impl Plan {
         let Target { program, device } = &*self.target;
         check_shapes("input", inputs.iter().map(TensorRef::shape), &program.inputs)?;
         check_shapes("output", outputs.iter().map(TensorMut::shape), &program.outputs)?;
-        let raw = inputs.iter().map(TensorRef::raw).chain(outputs.iter().map(TensorMut::raw));
-        let operands: Vec<Operand> = raw.map(Operand::of).collect::<Result<_>>()?;
+        let raw_tensors = inputs.iter().map(TensorRef::raw).chain(outputs.iter().map(TensorMut::raw));
+        let operands: Vec<Operand> = raw_tensors.map(Operand::of).collect::<Result<_>>()?;
         let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *guard;
         device.check()?;
         for (edge, operand) in state.edges.iter_mut().zip(&operands) {
             edge.bind(*operand, &state.launches, device)?;
         }
-        let mut copied = [0; 2];
+        let mut copied_bytes = [0; 2];
         for ((edge, operand), tensor) in state.edges.iter_mut().zip(&operands).zip(inputs) {
             if let Operand::Host = operand {
-                edge.own(device)?.1.copy_from_slice(tensor.bytes());
-                copied[0] += edge.bytes;
+                edge.allocate_own_buffer(device)?.1.copy_from_slice(tensor.bytes());
+                copied_bytes[0] += edge.bytes;
             }
         }
         for (edge, operand) in state.edges.iter_mut().zip(&operands).skip(inputs.len()) {
             if let Operand::Host = operand {
-                edge.own(device)?;
-                copied[1] += edge.bytes;
+                edge.allocate_own_buffer(device)?;
+                copied_bytes[1] += edge.bytes;
             }
         }
         let mut enqueued = Enqueued::default();
@@ -337,16 +340,16 @@ impl Plan {
             return self.hand_over(enqueued.kernels, services);
         }
         // After an error, the commands that are already enqueued still use the staging memory.
-        let waited = match enqueued.last() {
-            Some(last) if !device.is_lost() => last.wait(services),
+        let wait_result = match enqueued.last_event() {
+            Some(last_event) if !device.is_lost() => last_event.wait(services),
             _ => Ok(()),
         };
-        let ran = outcome.and(waited);
+        let result = outcome.and(wait_result);
         if device.is_lost() {
             // The device may still copy from and to this memory.
             state.edges.iter_mut().for_each(|edge| std::mem::forget(std::mem::take(&mut edge.staging)));
         }
-        ran?;
+        result?;
         for ((edge, operand), tensor) in state.edges[inputs.len()..].iter().zip(&operands[inputs.len()..]).zip(outputs)
         {
             if let Operand::Host = operand {
@@ -354,19 +357,19 @@ impl Plan {
             }
         }
         drop(guard);
-        self.target.report(enqueued.kernels.iter(), services, copied);
+        self.target.report(enqueued.kernels.iter(), services, copied_bytes);
         Ok(())
     }
 
     /// Hands the enqueued kernels to the host; waits for them if the host does not accept them.
     fn hand_over(&self, mut kernels: Vec<Event>, services: &Services) -> Result<()> {
-        let Some(last) = kernels.pop() else { return Ok(()) };
-        let last = last.unfinished()?;
+        let Some(last_kernel) = kernels.pop() else { return Ok(()) };
+        let last_kernel = last_kernel.into_unfinished()?;
         let work = Work {
             target: self.target.clone(),
             kernels,
             services: services.clone(),
-            last,
+            last: last_kernel,
             reported: AtomicBool::new(false),
         };
         let Err(work) = submit(services, work) else { return Ok(()) };
@@ -377,24 +380,28 @@ impl Plan {
 
 impl Target {
     /// Reports the device time of each kernel, and the bytes that the run has copied in and out.
-    fn report<'e>(&self, kernels: impl Iterator<Item = &'e Event>, services: &Services, copied: [u64; 2]) {
+    fn report<'e>(&self, kernels: impl Iterator<Item = &'e Event>, services: &Services, copied_bytes: [u64; 2]) {
         let program = &self.program;
         let times: Vec<Option<[u64; 2]>> = kernels.map(Event::times).collect();
-        let now = times.iter().flatten().map(|[_, end]| *end).max().unwrap_or(0);
+        let latest_end = times.iter().flatten().map(|[_, end]| *end).max().unwrap_or(0);
         for (launch, time) in program.launches.iter().zip(&times) {
-            let Some([begin, end]) = *time else { continue };
+            let Some([start, end]) = *time else { continue };
             let fields = json!({
                 "region": program.symbol,
                 "kernel": program.kernels[launch.kernel].name,
                 "device": self.device.traits.name,
-                "microseconds": end.saturating_sub(begin) as f64 / 1000.0,
+                "microseconds": end.saturating_sub(start) as f64 / 1000.0,
                 "work_items": launch.global.iter().product::<usize>(),
             });
-            services.span(&launch.name, &Span { track: &self.device.traits.name, begin, end, now }, fields);
+            services.span(
+                &launch.name,
+                &Span { track: &self.device.traits.name, begin: start, end, now: latest_end },
+                fields,
+            );
         }
-        let time = times.iter().flatten().map(|[begin, end]| end.saturating_sub(*begin)).sum();
+        let time = times.iter().flatten().map(|[start, end]| end.saturating_sub(*start)).sum();
         services.counter("opencl.nanoseconds", time);
-        services.counter("opencl.bytes_in", copied[0]);
-        services.counter("opencl.bytes_out", copied[1]);
+        services.counter("opencl.bytes_in", copied_bytes[0]);
+        services.counter("opencl.bytes_out", copied_bytes[1]);
     }
 }

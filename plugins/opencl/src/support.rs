@@ -47,8 +47,8 @@ pub fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Result {
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
         if count(&value.shape) > i64::from(i32::MAX) / 2 {
-            let found = count(&value.shape);
-            let detail = format!("{}: {name}: expected fewer than 2^30 elements, found {found}", op.name);
+            let elements = count(&value.shape);
+            let detail = format!("{}: {name}: expected fewer than 2^30 elements, found {elements}", op.name);
             return refuse(RefusalCode::ResourceLimit, detail);
         }
     }
@@ -80,8 +80,11 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Result {
     }
     for (i, &input) in op.inputs.iter().enumerate() {
         if operand_view(ir, op, i, &View::dense(ir.shape(input))).is_none() {
-            let (from, to) = (ir.shape(input), ir.shape(op.outputs[0]));
-            let detail = format!("{}: input {i}: expected a shape that broadcasts to {to:?}, found {from:?}", op.name);
+            let (in_shape, out_shape) = (ir.shape(input), ir.shape(op.outputs[0]));
+            let detail = format!(
+                "{}: input {i}: expected a shape that broadcasts to {out_shape:?}, found {in_shape:?}",
+                op.name
+            );
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
     }
@@ -125,8 +128,8 @@ fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result {
         Anchor::MatrixProduct | Anchor::Normalize | Anchor::Reduce | Anchor::Concatenate => {}
     }
     if negative("padding") {
-        let found = op.attrs().ints("padding").unwrap_or_default();
-        let detail = format!("{}: attribute padding: expected integers >= 0, found {found:?}", op.name);
+        let padding = op.attrs().ints("padding").unwrap_or_default();
+        let detail = format!("{}: attribute padding: expected integers >= 0, found {padding:?}", op.name);
         return refuse(RefusalCode::UnsupportedAttr, detail);
     }
     Ok(())

@@ -37,8 +37,8 @@ pub fn through(ir: &RegionIr<'_>, op: &Op<'_>, k: usize, input: &View) -> Option
         "broadcast_to" => input.broadcast(out),
         "split" => {
             let axis = op.attrs().axis("axis", 0, rank)?;
-            let before = op.outputs[..k].iter().map(|&part| ir.shape(part)[axis]).sum();
-            Some(input.slice(axis, before, 1, out[axis]))
+            let start = op.outputs[..k].iter().map(|&output| ir.shape(output)[axis]).sum();
+            Some(input.slice(axis, start, 1, out[axis]))
         }
         "strided_slice" => slice(op, input, out),
         _ => input.reshape(out),
@@ -51,16 +51,16 @@ fn slice(op: &Op<'_>, input: &View, out: &[i64]) -> Option<View> {
     let strides = op.attrs().ints("strides").unwrap_or_default();
     let axes = op.attrs().ints("axes").filter(|axes| !axes.is_empty());
     let axes = axes.unwrap_or_else(|| (0..begin.len() as i64).collect());
-    let sizes = op.attrs().text("slice_mode") == "size";
+    let by_size = op.attrs().text("slice_mode") == "size";
     let mut view = input.clone();
     for (i, axis) in axes.iter().enumerate() {
         let axis = normalize_axis(*axis, rank)?;
         let size = input.shape[axis];
-        let step = if sizes { 1 } else { strides.get(i).or(strides.last()).copied().unwrap_or(1) };
-        let given = begin.get(i).copied().unwrap_or(0);
-        let from = if given < 0 { given + size } else { given };
-        let from = if step < 0 { from.clamp(-1, size - 1) } else { from.clamp(0, size) };
-        view = view.slice(axis, from, step, out[axis]);
+        let step = if by_size { 1 } else { strides.get(i).or(strides.last()).copied().unwrap_or(1) };
+        let requested_begin = begin.get(i).copied().unwrap_or(0);
+        let begin_index = if requested_begin < 0 { requested_begin + size } else { requested_begin };
+        let begin_index = if step < 0 { begin_index.clamp(-1, size - 1) } else { begin_index.clamp(0, size) };
+        view = view.slice(axis, begin_index, step, out[axis]);
     }
     Some(view)
 }
@@ -83,29 +83,33 @@ pub fn pull_back(index: &View, operand: &View, domain: &[i64]) -> Option<View> {
 
 /// Merges adjacent dimensions that are contiguous in all views. Returns the merged shape and views.
 pub fn collapse(shape: &[i64], views: &[&View]) -> (Vec<i64>, Vec<View>) {
-    let mut merged: Vec<i64> = Vec::new();
+    let mut merged_shape: Vec<i64> = Vec::new();
     let mut strides: Vec<Vec<i64>> = vec![Vec::new(); views.len()];
     for d in (0..shape.len()).filter(|&d| shape[d] != 1) {
-        let fits = !merged.is_empty()
-            && views.iter().zip(&strides).all(|(view, own)| own.last() == Some(&(view.strides[d] * shape[d])));
-        match merged.last_mut().filter(|_| fits) {
-            Some(last) => *last *= shape[d],
-            None => merged.push(shape[d]),
+        let is_contiguous = !merged_shape.is_empty()
+            && views
+                .iter()
+                .zip(&strides)
+                .all(|(view, view_strides)| view_strides.last() == Some(&(view.strides[d] * shape[d])));
+        match merged_shape.last_mut().filter(|_| is_contiguous) {
+            Some(last_size) => *last_size *= shape[d],
+            None => merged_shape.push(shape[d]),
         }
-        for (view, own) in views.iter().zip(&mut strides) {
-            match own.last_mut().filter(|_| fits) {
-                Some(last) => *last = view.strides[d],
-                None => own.push(view.strides[d]),
+        for (view, view_strides) in views.iter().zip(&mut strides) {
+            match view_strides.last_mut().filter(|_| is_contiguous) {
+                Some(last_stride) => *last_stride = view.strides[d],
+                None => view_strides.push(view.strides[d]),
             }
         }
     }
-    if merged.is_empty() {
-        merged.push(1);
-        strides.iter_mut().for_each(|own| own.push(0));
+    if merged_shape.is_empty() {
+        merged_shape.push(1);
+        strides.iter_mut().for_each(|view_strides| view_strides.push(0));
     }
     let views = views.iter().zip(strides);
-    let views = views.map(|(view, strides)| View { shape: merged.clone(), strides, offset: view.offset }).collect();
-    (merged, views)
+    let views =
+        views.map(|(view, strides)| View { shape: merged_shape.clone(), strides, offset: view.offset }).collect();
+    (merged_shape, views)
 }
 
 #[cfg(test)]
@@ -113,10 +117,11 @@ mod tests {
     use super::*;
     use byoc_plugin_support::view::{count, dense_strides};
 
-    fn places(view: &View) -> Vec<i64> {
+    fn offsets(view: &View) -> Vec<i64> {
         let dense = dense_strides(&view.shape);
-        let at = |i: i64| (0..view.shape.len()).map(|d| i / dense[d] % view.shape[d] * view.strides[d]).sum::<i64>();
-        (0..count(&view.shape)).map(|i| view.offset + at(i)).collect()
+        let offset =
+            |i: i64| (0..view.shape.len()).map(|d| i / dense[d] % view.shape[d] * view.strides[d]).sum::<i64>();
+        (0..count(&view.shape)).map(|i| view.offset + offset(i)).collect()
     }
 
     #[test]
@@ -124,9 +129,9 @@ mod tests {
         let index = View::dense(&[4, 6]).reshape(&[4, 2, 3]).unwrap().permute(&[1, 2, 0]);
         let operand = View::dense(&[2, 3, 4]);
         let pulled = pull_back(&index, &operand, &[4, 6]).unwrap();
-        let (at, direct) = (places(&index), places(&operand));
-        for (k, &place) in at.iter().enumerate() {
-            assert_eq!(places(&pulled)[place as usize], direct[k]);
+        let (positions, direct) = (offsets(&index), offsets(&operand));
+        for (k, &position) in positions.iter().enumerate() {
+            assert_eq!(offsets(&pulled)[position as usize], direct[k]);
         }
     }
 
@@ -136,7 +141,7 @@ mod tests {
         let b = View::dense(&[3, 4]).broadcast(&[2, 1, 3, 4]).unwrap();
         let (shape, views) = collapse(&[2, 1, 3, 4], &[&a, &b]);
         assert_eq!(shape, [2, 12]);
-        assert_eq!([places(&views[0]), places(&views[1])], [places(&a), places(&b)]);
+        assert_eq!([offsets(&views[0]), offsets(&views[1])], [offsets(&a), offsets(&b)]);
         assert_eq!(collapse(&[1, 1], &[]).0, [1]);
     }
 }

@@ -23,14 +23,14 @@ fn has_half(graph: &Graph) -> bool {
     false
 }
 
-fn wide(ty: &TensorType) -> TensorType {
+fn widened_type(ty: &TensorType) -> TensorType {
     let dtype = if ty.dtype == DType::F16 { DType::F32 } else { ty.dtype };
     TensorType { dtype, dims: ty.dims.clone() }
 }
 
-/// Appends a `cast` of a value to element type `to`, which Relay calls `name`.
-fn cast(graph: &mut Graph, value: ValueRef, to: DType, name: &str) -> ValueRef {
-    let ty = TensorType { dtype: to, dims: graph.type_of(value).dims.clone() };
+/// Appends a `cast` of a value to element type `dtype`, which Relay calls `name`.
+fn cast(graph: &mut Graph, value: ValueRef, dtype: DType, name: &str) -> ValueRef {
+    let ty = TensorType { dtype, dims: graph.type_of(value).dims.clone() };
     ValueRef::of(graph.push_op("cast", [value], [Attr::new("dtype", name)], [ty]))
 }
 
@@ -55,19 +55,19 @@ pub fn graph(graph: &Graph, constants: usize) -> Result<Cow<'_, Graph>, RegionEr
     }
     let outputs = expand(graph, constants, inputs, |node: &Node, operands: &[ValueRef]| {
         let narrows = node.op() == Some("cast") && node.outputs.iter().any(|ty| ty.dtype == DType::F16);
-        let outputs: Vec<TensorType> = node.outputs.iter().map(wide).collect();
-        let mut new = Node { inputs: operands.iter().copied().collect(), outputs: outputs.into(), ..node.clone() };
+        let outputs: Vec<TensorType> = node.outputs.iter().map(widened_type).collect();
+        let mut new_node = Node { inputs: operands.iter().copied().collect(), outputs: outputs.into(), ..node.clone() };
         if narrows {
-            let from = operands.first().map(|&operand| widened.type_of(operand).dtype);
-            if from != Some(DType::F32) {
+            let in_dtype = operands.first().map(|&operand| widened.type_of(operand).dtype);
+            if in_dtype != Some(DType::F32) {
                 // `ROUND` accepts only float32, so the operand is first cast to float32.
-                let number = widened.push(new.clone());
-                new.inputs = [ValueRef::of(number)].into_iter().collect();
+                let index = widened.push(new_node.clone());
+                new_node.inputs = [ValueRef::of(index)].into_iter().collect();
             }
-            new.kind = NodeKind::Op(ROUND.into());
+            new_node.kind = NodeKind::Op(ROUND.into());
         }
-        let count = new.outputs.len() as u32;
-        let number = widened.push(new);
+        let count = new_node.outputs.len() as u32;
+        let number = widened.push(new_node);
         Ok::<_, RegionError>((0..count).map(|index| ValueRef { node: number, index }).collect())
     })?;
     for (value, ty) in outputs.into_iter().zip(graph.output_types()) {
@@ -96,7 +96,7 @@ struct Widened(Vec<f32>);
 impl Widened {
     fn of(constant: &Constant) -> Widened {
         let halves = constant.bytes().chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
-        Widened(halves.map(single).collect())
+        Widened(halves.map(half_to_single).collect())
     }
 }
 
@@ -111,7 +111,7 @@ impl ConstantSource for Widened {
 }
 
 /// Converts a float16 bit pattern to float32.
-fn single(half: u16) -> f32 {
+fn half_to_single(half: u16) -> f32 {
     let sign = u32::from(half >> 15) << 31;
     let (exponent, fraction) = (u32::from(half >> 10) & 0x1f, u32::from(half) & 0x3ff);
     match (exponent, fraction) {
@@ -142,25 +142,25 @@ mod tests {
             (0x7c00, f32::INFINITY),
             (0xfc00, f32::NEG_INFINITY),
         ] {
-            assert_eq!(single(half), value, "{half:#x}");
+            assert_eq!(half_to_single(half), value, "{half:#x}");
         }
-        assert!(single(0x7e00).is_nan() && single(0x8000).is_sign_negative());
+        assert!(half_to_single(0x7e00).is_nan() && half_to_single(0x8000).is_sign_negative());
     }
 
     #[test]
     fn graph_computes_in_float32_between_its_edges() {
-        let half = TensorType::new(DType::F16, &[4]);
+        let half_type = TensorType::new(DType::F16, &[4]);
         let mut narrow = Graph::new("f");
-        let x = narrow.push_input("x", half.clone());
-        let c = narrow.push_constant(0, half.clone());
-        let sum = narrow.push_op("add", [ValueRef::of(x), ValueRef::of(c)], [], [half.clone()]);
+        let x = narrow.push_input("x", half_type.clone());
+        let c = narrow.push_constant(0, half_type.clone());
+        let sum = narrow.push_op("add", [ValueRef::of(x), ValueRef::of(c)], [], [half_type.clone()]);
         narrow.outputs.push(ValueRef::of(sum));
         let widened = graph(&narrow, 1).unwrap();
         widened.check(1).unwrap();
         let operators: Vec<(&str, DType)> =
             widened.operators().iter().map(|(name, node, _)| (*name, node.outputs[0].dtype)).collect();
         assert_eq!(operators, [("cast", DType::F32), ("add", DType::F32), ("cast", DType::F16)]);
-        assert!(widened.output_types().eq([&half]) && widened.inputs == narrow.inputs);
+        assert!(widened.output_types().eq([&half_type]) && widened.inputs == narrow.inputs);
         let float = Graph::new("g");
         assert!(matches!(graph(&float, 0).unwrap(), Cow::Borrowed(_)));
     }

@@ -34,7 +34,7 @@ unsafe impl Sync for Event {}
 #[derive(Debug, Default)]
 struct Signal {
     status: Mutex<Option<i32>>,
-    ended: Condvar,
+    condition: Condvar,
 }
 
 impl Signal {
@@ -42,7 +42,7 @@ impl Signal {
     fn wait(&self, time: Duration) -> Option<i32> {
         let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         *self
-            .ended
+            .condition
             .wait_timeout_while(status, time, |status| status.is_none())
             .unwrap_or_else(PoisonError::into_inner)
             .0
@@ -52,14 +52,14 @@ impl Signal {
 /// Command that may outlast the run that enqueued it.
 #[derive(Debug)]
 pub struct Unfinished {
-    last: Event,
+    last_event: Event,
     signal: Arc<Signal>,
 }
 
 impl Unfinished {
     /// Returns the event of the command.
     pub fn event(&self) -> &Event {
-        &self.last
+        &self.last_event
     }
 
     /// Waits at most `time` for the command to end. Returns true if it has ended.
@@ -68,7 +68,7 @@ impl Unfinished {
     /// If the command failed.
     pub fn wait(&self, time: Duration) -> Result<bool> {
         match self.signal.wait(time) {
-            Some(code) => self.last.device.ended(code).map(|()| true),
+            Some(code) => self.last_event.device.check_status(code).map(|()| true),
             None => Ok(false),
         }
     }
@@ -78,7 +78,7 @@ impl Drop for Unfinished {
     fn drop(&mut self) {
         // The host has stopped waiting for a command that has not ended.
         if self.signal.wait(Duration::ZERO).is_none() {
-            self.last.device.lose();
+            self.last_event.device.lose();
         }
     }
 }
@@ -87,7 +87,7 @@ extern "C" fn signal(_: cl_event, status: i32, data: *mut c_void) {
     // SAFETY: `data` is the `Arc` that `Event::signalled` passed to the library, which calls back once.
     let signal = unsafe { Arc::from_raw(data.cast::<Signal>().cast_const()) };
     *signal.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-    signal.ended.notify_all();
+    signal.condition.notify_all();
 }
 
 impl Event {
@@ -105,14 +105,14 @@ impl Event {
     fn register(&self) -> Result<Arc<Signal>> {
         let device = &self.device;
         cl3::command_queue::flush(device.handles.queue).map_err(|code| device.failed("clFlush", code))?;
-        let shared = Arc::new(Signal::default());
-        let given = Arc::into_raw(shared.clone());
-        if let Err(code) = set_event_callback(self.handle, CL_COMPLETE, signal, given.cast_mut().cast()) {
+        let shared_signal = Arc::new(Signal::default());
+        let callback_data = Arc::into_raw(shared_signal.clone());
+        if let Err(code) = set_event_callback(self.handle, CL_COMPLETE, signal, callback_data.cast_mut().cast()) {
             // SAFETY: registration failed, so the library did not take ownership of the `Arc`.
-            drop(unsafe { Arc::from_raw(given) });
+            drop(unsafe { Arc::from_raw(callback_data) });
             return Err(device.failed("clSetEventCallback", code));
         }
-        Ok(shared)
+        Ok(shared_signal)
     }
 
     /// Waits for the command and all earlier commands to end. After a cancellation, they have `GRACE` to end; then the
@@ -122,16 +122,16 @@ impl Event {
     /// If the command fails, the device is lost, or the caller cancels.
     pub fn wait(&self, services: &Services) -> Result<()> {
         let shared = self.signalled()?;
-        let mut cancelled: Option<Instant> = None;
+        let mut cancelled_at: Option<Instant> = None;
         loop {
             if let Some(code) = shared.wait(INTERVAL) {
-                self.device.ended(code)?;
-                return if cancelled.is_some() { Err(Error::cancelled()) } else { Ok(()) };
+                self.device.check_status(code)?;
+                return if cancelled_at.is_some() { Err(Error::cancelled()) } else { Ok(()) };
             }
-            if cancelled.is_none() && services.cancelled() {
-                cancelled = Some(Instant::now());
+            if cancelled_at.is_none() && services.cancelled() {
+                cancelled_at = Some(Instant::now());
             }
-            if cancelled.is_some_and(|since| since.elapsed() > GRACE) {
+            if cancelled_at.is_some_and(|instant| instant.elapsed() > GRACE) {
                 self.device.lose();
                 return Err(Error::cancelled());
             }
@@ -142,8 +142,8 @@ impl Event {
     ///
     /// # Errors
     /// If the library cannot flush the queue or register the callback.
-    pub fn unfinished(self) -> Result<Unfinished> {
-        Ok(Unfinished { signal: self.signalled()?, last: self })
+    pub fn into_unfinished(self) -> Result<Unfinished> {
+        Ok(Unfinished { signal: self.signalled()?, last_event: self })
     }
 
     /// Returns the start and end times of the command in nanoseconds of the device clock; `None` if it has not ended.

@@ -40,9 +40,9 @@ impl Launch {
     ///
     /// # Errors
     /// If the kernel has no parameter with this number.
-    pub fn set(&self, number: usize, argument: cl_mem) -> Result<()> {
+    pub fn set(&self, index: usize, argument: cl_mem) -> Result<()> {
         // SAFETY: the pointer refers to `argument`, which outlives the call and has the passed size.
-        unsafe { set_kernel_arg(self.kernel, number as u32, size_of::<cl_mem>(), (&raw const argument).cast()) }
+        unsafe { set_kernel_arg(self.kernel, index as u32, size_of::<cl_mem>(), (&raw const argument).cast()) }
             .map_err(|code| self.device.failed("clSetKernelArg", code))
     }
 

@@ -128,7 +128,7 @@ fn text(device: cl_device_id, name: cl_device_info) -> Result<String> {
 }
 
 /// Returns a sub-device with `units` compute units; `None` if the driver cannot partition the device.
-fn part(device: cl_device_id, units: usize) -> Option<cl_device_id> {
+fn create_subdevice(device: cl_device_id, units: usize) -> Option<cl_device_id> {
     let counts = [CL_DEVICE_PARTITION_BY_COUNTS, units as isize, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, 0];
     create_sub_devices(device, &counts).ok()?.into_iter().next()
 }
@@ -139,17 +139,17 @@ impl Device {
     /// # Errors
     /// If no OpenCL library or no device is found.
     pub fn list() -> Result<Vec<Value>> {
-        let found = Found::get()?;
-        let about = |(index, (id, name, kind)): (usize, &(cl_device_id, String, u64))| {
+        let devices = Found::get()?;
+        let describe = |(index, (id, name, kind)): (usize, &(cl_device_id, String, u64))| {
             let memory = property!(*id, CL_DEVICE_GLOBAL_MEM_SIZE as u64).unwrap_or(0);
-            let about = match kind {
+            let describe = match kind {
                 kind if kind & CL_DEVICE_TYPE_CPU != 0 => "CPU",
                 kind if kind & CL_DEVICE_TYPE_GPU != 0 => "GPU",
                 _ => "accelerator",
             };
-            json!({"id": index.to_string(), "name": name, "memory": memory, "about": about})
+            json!({"id": index.to_string(), "name": name, "memory": memory, "about": describe})
         };
-        Ok(found.devices.iter().enumerate().map(about).collect())
+        Ok(devices.devices.iter().enumerate().map(describe).collect())
     }
 
     /// Returns the device that `selector` names: an index in library order, or [`AUTO`] for the first non-CPU device,
@@ -160,18 +160,18 @@ impl Device {
     /// If no OpenCL library is found, `selector` names no device, or the device cannot be opened.
     pub fn get(selector: &str, threads: Option<usize>) -> Result<Arc<Device>> {
         static OPENED: Mutex<Vec<((usize, Option<usize>), Arc<Device>)>> = Mutex::new(Vec::new());
-        let found = Found::get()?;
-        let index = found.select(selector)?;
-        let (id, kind) = (found.devices[index].0, found.devices[index].2);
+        let devices = Found::get()?;
+        let index = devices.select(selector)?;
+        let (id, kind) = (devices.devices[index].0, devices.devices[index].2);
         let units = property!(id, CL_DEVICE_MAX_COMPUTE_UNITS as u32)? as usize;
         let threads = threads.filter(|&threads| kind & CL_DEVICE_TYPE_CPU != 0 && (1..units).contains(&threads));
-        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, device)) = opened.iter().find(|(known, _)| *known == (index, threads)) {
+        let mut open_devices = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, device)) = open_devices.iter().find(|(key, _)| *key == (index, threads)) {
             return Ok(device.clone());
         }
-        let part = threads.and_then(|threads| part(id, threads));
-        let device = Arc::new(Device::open(part.unwrap_or(id))?);
-        opened.push(((index, threads), device.clone()));
+        let subdevice = threads.and_then(|threads| create_subdevice(id, threads));
+        let device = Arc::new(Device::open(subdevice.unwrap_or(id))?);
+        open_devices.push(((index, threads), device.clone()));
         Ok(device)
     }
 
@@ -233,7 +233,7 @@ impl Device {
 
     /// Converts the final status of a command to a result. Marks the device as lost after any failure other than
     /// out of memory.
-    fn ended(&self, code: i32) -> Result<()> {
+    fn check_status(&self, code: i32) -> Result<()> {
         if code >= 0 {
             return Ok(());
         }
@@ -279,11 +279,11 @@ impl Found {
     }
 
     fn select(&self, selector: &str) -> Result<usize> {
-        let found = match selector {
+        let device_index = match selector {
             "" | AUTO => Some(self.devices.iter().position(|(_, _, kind)| kind & CL_DEVICE_TYPE_CPU == 0).unwrap_or(0)),
-            number => number.parse().ok().filter(|&index| index < self.devices.len()),
+            index_text => index_text.parse().ok().filter(|&index| index < self.devices.len()),
         };
-        found.ok_or_else(|| {
+        device_index.ok_or_else(|| {
             let names: Vec<String> =
                 self.devices.iter().enumerate().map(|(i, (_, name, _))| format!("{i} ({name})")).collect();
             Error::new(format!("device: expected one of {}, found {selector}", names.join(", ")))

@@ -55,9 +55,9 @@ impl Program {
         };
         let mut hasher = blake3::Hasher::new();
         let options = OPTIONS.to_string_lossy();
-        for part in [source, &device.traits.name, &device.traits.version, &options] {
-            hasher.update(&(part.len() as u64).to_le_bytes());
-            hasher.update(part.as_bytes());
+        for digest_part in [source, &device.traits.name, &device.traits.version, &options] {
+            hasher.update(&(digest_part.len() as u64).to_le_bytes());
+            hasher.update(digest_part.as_bytes());
         }
         let binary = cached(cache, hasher.finalize(), &mut compile);
         match (built, binary) {
@@ -76,7 +76,7 @@ impl Program {
     fn from_source(device: &Arc<Device>, source: &str, services: &Services) -> Result<Program> {
         let handle = create_program_with_source(device.handles.context, &[source])
             .map_err(|code| device.failed("clCreateProgramWithSource", code))?;
-        Program { device: device.clone(), handle }.built(services)
+        Program { device: device.clone(), handle }.build_on_thread(services)
     }
 
     fn from_binary(device: &Arc<Device>, binary: &[u8], services: &Services) -> Result<Program> {
@@ -84,11 +84,11 @@ impl Program {
         // unchanged output of this driver.
         let handle = unsafe { create_program_with_binary(device.handles.context, &[device.handles.device], &[binary]) }
             .map_err(|code| device.failed("clCreateProgramWithBinary", code))?;
-        Program { device: device.clone(), handle }.built(services)
+        Program { device: device.clone(), handle }.build_on_thread(services)
     }
 
     /// Compiles the program on a separate thread, because drivers take seconds and cannot be interrupted.
-    fn built(self, services: &Services) -> Result<Program> {
+    fn build_on_thread(self, services: &Services) -> Result<Program> {
         let (send, receive) = mpsc::channel();
         let build = move || {
             // After a cancellation, the receiver no longer exists.
@@ -97,7 +97,7 @@ impl Program {
         std::thread::Builder::new().name("opencl build".into()).spawn(build)?;
         loop {
             match receive.recv_timeout(INTERVAL) {
-                Ok(built) => return built,
+                Ok(program) => return program,
                 Err(RecvTimeoutError::Timeout) if services.cancelled() => return Err(Error::cancelled()),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {

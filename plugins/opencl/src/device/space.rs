@@ -31,16 +31,20 @@ impl Space {
     }
 
     /// Calls `f` with a sub-buffer.
-    fn with_part<R>(&self, of: Transfer, bytes: usize, f: impl FnOnce(&Buffer) -> Result<R>) -> Result<R> {
+    fn with_sub_buffer<R>(&self, transfer: Transfer, bytes: usize, f: impl FnOnce(&Buffer) -> Result<R>) -> Result<R> {
         self.device.check()?;
-        let size =
-            self.sizes.lock().unwrap_or_else(PoisonError::into_inner).get(&(of.buffer.as_ptr() as usize)).copied();
+        let size = self
+            .sizes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&(transfer.buffer.as_ptr() as usize))
+            .copied();
         let size = size.ok_or_else(|| Error::new("expected a buffer of this device, found an unknown handle"))?;
-        let handle: cl_mem = of.buffer.as_ptr();
+        let handle: cl_mem = transfer.buffer.as_ptr();
         // SAFETY: `sizes` lists the handle, so the host has not released the buffer; `into_handle` below returns it
         // without a release.
         let buffer = unsafe { Buffer::from_handle(&self.device, handle, size) };
-        let result = buffer.part(of.offset as u64, bytes as u64).and_then(|part| f(&part));
+        let result = buffer.part(transfer.offset as u64, bytes as u64).and_then(|sub_buffer| f(&sub_buffer));
         buffer.into_handle();
         result
     }
@@ -70,37 +74,37 @@ impl DeviceMemory for Space {
         }
     }
 
-    fn copy_in(&self, to: Transfer, from: &[u8]) -> Result<()> {
-        if from.is_empty() {
+    fn copy_in(&self, destination: Transfer, source: &[u8]) -> Result<()> {
+        if source.is_empty() {
             return Ok(());
         }
         // A lost device may still read the bytes after this call has returned, so they are copied.
-        let data = from.to_vec();
-        let copied = self.with_part(to, data.len(), |part| {
+        let data = source.to_vec();
+        let result = self.with_sub_buffer(destination, data.len(), |sub_buffer| {
             // SAFETY: `data` outlives the wait for the event, and is leaked below if the device is lost.
-            unsafe { part.write(&data) }.and_then(|event| event.wait(&self.services))
+            unsafe { sub_buffer.write(&data) }.and_then(|event| event.wait(&self.services))
         });
         if self.device.is_lost() {
             std::mem::forget(data);
         }
-        copied
+        result
     }
 
-    fn copy_out(&self, from: Transfer, to: &mut [u8]) -> Result<()> {
-        if to.is_empty() {
+    fn copy_out(&self, source: Transfer, destination: &mut [u8]) -> Result<()> {
+        if destination.is_empty() {
             return Ok(());
         }
-        let mut data = vec![0; to.len()];
-        let copied = self.with_part(from, to.len(), |part| {
+        let mut data = vec![0; destination.len()];
+        let result = self.with_sub_buffer(source, destination.len(), |sub_buffer| {
             // SAFETY: `data` outlives the wait for the event, and is leaked below if the device is lost.
-            unsafe { part.read(&mut data) }.and_then(|event| event.wait(&self.services))
+            unsafe { sub_buffer.read(&mut data) }.and_then(|event| event.wait(&self.services))
         });
         if self.device.is_lost() {
             std::mem::forget(data);
-            return copied.and(self.device.check());
+            return result.and(self.device.check());
         }
-        copied?;
-        to.copy_from_slice(&data);
+        result?;
+        destination.copy_from_slice(&data);
         Ok(())
     }
 }

@@ -123,9 +123,9 @@ impl Body {
 impl Lowering<'_, '_> {
     /// Builds the body of a group, resolves its operands and chooses the storage of its results. `order` is the memory
     /// order of the result dimensions; `None` selects the order of the least-broadcast operand.
-    pub fn body(&mut self, number: usize, order: Option<&[usize]>) -> Result<Body, CompileError> {
+    pub fn body(&mut self, group_index: usize, order: Option<&[usize]>) -> Result<Body, CompileError> {
         let (ir, grouping) = (self.ir, self.grouping);
-        let group: &Group = &grouping.groups[number];
+        let group: &Group = &grouping.groups[group_index];
         let mut body = Body { domain: group.domain.clone(), ..Body::default() };
         let mut names: BTreeMap<Val, String> = BTreeMap::new();
         let mut preferred: Option<(usize, Vec<usize>)> = None;
@@ -144,33 +144,33 @@ impl Lowering<'_, '_> {
                     }
                     continue;
                 }
-                if let Some(number) = self.scalar(input) {
-                    operands.push(number);
+                if let Some(group_index) = self.scalar(input) {
+                    operands.push(group_index);
                     continue;
                 }
                 let storage = self.resolve(input)?;
-                let Some(wide) = operand_view(ir, op, i, &storage.view) else {
+                let Some(broadcast_view) = operand_view(ir, op, i, &storage.view) else {
                     let detail = format!("{}: input {i} does not broadcast to the result", op.name);
                     return refuse(RefusalCode::UnsupportedShape, detail);
                 };
                 let dtype = ir.val(input).dtype;
-                let (place, view) = match pull_back(index, &wide, &group.domain) {
+                let (place, view) = match pull_back(index, &broadcast_view, &group.domain) {
                     Some(view) => (storage.place, view),
                     // A copy in index-space order is always readable.
                     None => {
-                        let to = self.allocate(&group.domain, dtype);
-                        let target = Storage { place: to, view: index.clone() };
-                        self.copy(&Storage { place: storage.place, view: wide }, &target, dtype, op.name)?;
-                        (to, View::dense(&group.domain))
+                        let copy_place = self.allocate(&group.domain, dtype);
+                        let target = Storage { place: copy_place, view: index.clone() };
+                        self.copy(&Storage { place: storage.place, view: broadcast_view }, &target, dtype, op.name)?;
+                        (copy_place, View::dense(&group.domain))
                     }
                 };
                 let distinct = view.strides.iter().zip(&view.shape).filter(|(s, d)| **s != 0 || **d == 1).count();
-                if preferred.as_ref().is_none_or(|(best, _)| distinct > *best) {
+                if preferred.as_ref().is_none_or(|(best_count, _)| distinct > *best_count) {
                     preferred = Some((distinct, memory_order(&view)));
                 }
-                let known = body.loads.iter().find(|load| load.place == place && load.view == view);
-                let name = known.map_or_else(|| format!("x{}", body.loads.len()), |load| load.name.clone());
-                if known.is_none() {
+                let existing_load = body.loads.iter().find(|load| load.place == place && load.view == view);
+                let name = existing_load.map_or_else(|| format!("x{}", body.loads.len()), |load| load.name.clone());
+                if existing_load.is_none() {
                     body.loads.push(Access { name: name.clone(), place, view, dtype });
                 }
                 operands.push(Operand::Name(name));
@@ -186,11 +186,12 @@ impl Lowering<'_, '_> {
             names.insert(op.outputs[0], name);
         }
         let row_major: Vec<usize> = (0..group.domain.len()).collect();
-        let order = order.map(<[usize]>::to_vec).or(preferred.map(|best| best.1)).unwrap_or(row_major);
+        let order =
+            order.map(<[usize]>::to_vec).or(preferred.map(|preferred_order| preferred_order.1)).unwrap_or(row_major);
         for (value, name) in names {
-            if self.is_used_outside(value, number) {
+            if self.is_used_outside(value, group_index) {
                 let index = &group.index[&value];
-                let (storage, view) = self.place(value, index, &group.domain, &order);
+                let (storage, view) = self.place_result(value, index, &group.domain, &order);
                 let dtype = ir.val(value).dtype;
                 self.storage.insert(value, storage.clone());
                 body.stores.push(Access { name, place: storage.place, view, dtype });
@@ -201,7 +202,7 @@ impl Lowering<'_, '_> {
 
     /// Chooses the storage of a result, given its view `index` of the domain. Returns the storage, and the view of the
     /// storage over the domain.
-    fn place(&mut self, value: Val, index: &View, domain: &[i64], order: &[usize]) -> (Storage, View) {
+    fn place_result(&mut self, value: Val, index: &View, domain: &[i64], order: &[usize]) -> (Storage, View) {
         let shape = self.ir.shape(value).to_vec();
         let dense = View::dense(&shape);
         if let Some(output) = self.ir.outputs.iter().position(|&v| v == value)
@@ -221,15 +222,15 @@ impl Lowering<'_, '_> {
     /// Tests for a value that another group reads, directly or through view operators, or that is a region output.
     fn is_used_outside(&self, value: Val, group: usize) -> bool {
         let mut worklist = vec![value];
-        while let Some(at) = worklist.pop() {
-            if self.ir.outputs.contains(&at) {
+        while let Some(current) = worklist.pop() {
+            if self.ir.outputs.contains(&current) {
                 return true;
             }
-            for &user in &self.ir.val(at).users {
+            for &user in &self.ir.val(current).users {
                 let op = self.ir.get(user);
                 if is_view(op.name) {
                     worklist.extend(&op.outputs);
-                } else if self.grouping.of[user.index()] != Some(group) {
+                } else if self.grouping.group_of_op[user.index()] != Some(group) {
                     return true;
                 }
             }
@@ -239,14 +240,14 @@ impl Lowering<'_, '_> {
 
     /// Returns a one-element constant as a number or literal; `None` for any other value.
     fn scalar(&self, value: Val) -> Option<Operand> {
-        let mut at = value;
-        while let Some(op) = self.ir.producer(at) {
+        let mut current = value;
+        while let Some(op) = self.ir.producer(current) {
             if !is_view(self.ir.get(op).name) {
                 return None;
             }
-            at = self.ir.get(op).inputs[0];
+            current = self.ir.get(op).inputs[0];
         }
-        let (_, constant) = self.ir.constant(at)?;
+        let (_, constant) = self.ir.constant(current)?;
         if constant.shape().iter().product::<usize>() != 1 {
             return None;
         }

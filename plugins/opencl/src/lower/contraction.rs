@@ -4,7 +4,7 @@
 //! channels and fill vectors. `a` is read in place, one element at a time for all columns of a tile; `b` is packed into
 //! panels as wide as a tile: a constant when the region is loaded, any other operand in a preceding kernel. A work-item
 //! accumulates a tile in registers and applies the elementwise operators of the group to it. On devices with dedicated
-//! local memory, a work-group first loads the elements that its tiles share ([`Lowering::shared`]).
+//! local memory, a work-group first loads the elements that its tiles share ([`Lowering::local_memory_contraction`]).
 
 use super::body::Body;
 use super::panels::Operand;
@@ -63,22 +63,22 @@ impl Tile {
     /// 16 vector registers, or 32 if `native` is 16.
     fn choose(rows: i64, columns: i64, native: i64) -> Tile {
         let registers = if native >= 16 { 32 } else { 16 };
-        let mut best: Option<(i64, Tile)> = None;
+        let mut best_tile: Option<(i64, Tile)> = None;
         for width in [4, 8, 16].into_iter().filter(|&width| width <= native.max(4)) {
             for vectors in 1..=3 {
-                let most = ((registers - vectors - 2) / vectors).min(12).min(rows);
-                for tile_rows in (most - 4).max(1)..=most {
-                    let tiles =
+                let max_rows = ((registers - vectors - 2) / vectors).min(12).min(rows);
+                for tile_rows in (max_rows - 4).max(1)..=max_rows {
+                    let tile_count =
                         ((rows + tile_rows - 1) / tile_rows) * ((columns + vectors * width - 1) / (vectors * width));
                     // A vector multiplication costs 2, a load costs 1.
-                    let cost = tiles * (2 * tile_rows * vectors + tile_rows + vectors);
-                    if best.is_none_or(|(least, _)| cost < least) {
-                        best = Some((cost, Tile { rows: tile_rows, vectors, width }));
+                    let cost = tile_count * (2 * tile_rows * vectors + tile_rows + vectors);
+                    if best_tile.is_none_or(|(least_cost, _)| cost < least_cost) {
+                        best_tile = Some((cost, Tile { rows: tile_rows, vectors, width }));
                     }
                 }
             }
         }
-        best.map_or(Tile { rows: 1, vectors: 1, width: 4 }, |(_, tile)| tile)
+        best_tile.map_or(Tile { rows: 1, vectors: 1, width: 4 }, |(_, tile)| tile)
     }
 
     /// Returns the total number of columns in the tile.
@@ -89,9 +89,9 @@ impl Tile {
 
 impl Lowering<'_, '_> {
     /// Lowers a contraction.
-    pub fn contraction(&mut self, number: usize, c: Contraction) -> Result<()> {
+    pub fn contraction(&mut self, group_index: usize, c: Contraction) -> Result<()> {
         if self.device.local_memory {
-            return self.shared(number, &c);
+            return self.local_memory_contraction(group_index, &c);
         }
         let rank = c.body.domain.len();
         let rows: i64 = c.body.domain[c.batch..rank - 1].iter().product();
@@ -99,29 +99,29 @@ impl Lowering<'_, '_> {
         let columns = c.body.domain[rank - 1];
         let tile = Tile::choose(rows, columns, self.device.width);
         let b = self.panels(&c.b, tile.columns())?;
-        let tiles = (rows + tile.rows - 1) / tile.rows;
-        let grid = Grid { local: [1, 1, 1], items: [tiles, c.b.panels(tile.columns()), batch] };
+        let row_tiles = (rows + tile.rows - 1) / tile.rows;
+        let grid = Grid { local: [1, 1, 1], items: [row_tiles, c.b.panels(tile.columns()), batch] };
         let mut text = KernelText::default();
         text.line(1, &format!("const int m0 = get_global_id(0) * {};", tile.rows));
         text.line(1, "const int panel = get_global_id(1), g = get_global_id(2);");
-        self.sums(&mut text, &c, tile, b, rows);
+        self.accumulate(&mut text, &c, tile, b, rows);
         finish(self, &mut text, &c, tile, rows, &format!("panel * {}", tile.columns()));
-        let (name, comment) = self.names(number);
+        let (name, comment) = self.names(group_index);
         self.launch("product", text, grid, &name, &comment);
         Ok(())
     }
 
     /// Appends the accumulation of a tile in registers, named `s<row>_<vector>`.
-    fn sums(&mut self, text: &mut KernelText, c: &Contraction, tile: Tile, b: Place, rows: i64) {
+    fn accumulate(&mut self, text: &mut KernelText, c: &Contraction, tile: Tile, b: Place, rows: i64) {
         let rank = c.body.domain.len();
         let ty = vector(tile.width);
         let a = text.pointer(c.a, DType::F32, false);
         let b_pointer = text.pointer(b, DType::F32, false);
-        let checked = c.taps.iter().any(|tap| tap.bounds.is_some());
-        let zeros = checked.then(|| {
+        let has_bounds = c.taps.iter().any(|tap| tap.bounds.is_some());
+        let zeros = has_bounds.then(|| {
             let span = (c.k.0 - 1) * c.k.1 + 1;
             let length = if c.k.1 == 1 { span } else { 1 };
-            let zeros = self.constant(None, DType::F32, Packing::whole(length as u64));
+            let zeros = self.constant(None, DType::F32, Packing::unpermuted(length as u64));
             text.pointer(zeros, DType::F32, false)
         });
         batch_indices(text, c);
@@ -141,10 +141,10 @@ impl Lowering<'_, '_> {
                 }
             }
         }
-        let sums: Vec<String> = (0..tile.rows * tile.vectors)
+        let declarations: Vec<String> = (0..tile.rows * tile.vectors)
             .map(|i| format!("s{}_{} = 0.0f", i / tile.vectors, i % tile.vectors))
             .collect();
-        text.line(1, &format!("{ty} {};", sums.join(", ")));
+        text.line(1, &format!("{ty} {};", declarations.join(", ")));
         let size = c.b.depth() * tile.columns();
         let group = group_offset(c);
         text.line(
@@ -173,22 +173,22 @@ impl Lowering<'_, '_> {
                 text.line(depth, &format!("global const float *x{r} = {element};"));
                 continue;
             };
-            let inside: Vec<String> = c
+            let conditions: Vec<String> = c
                 .taps
                 .iter()
                 .enumerate()
                 .filter_map(|(t, tap)| {
                     let axis = tap.bounds.as_ref()?.1;
-                    let at =
+                    let position =
                         if tap.size > 1 { format!("q{t}_{r} + t{t} * {}", axis.dilation) } else { format!("q{t}_{r}") };
-                    Some(format!("(uint)({at}) < {}", axis.size))
+                    Some(format!("(uint)({position}) < {}", axis.size))
                 })
                 .collect();
-            let inside = inside.join(" && ");
+            let conditions = conditions.join(" && ");
             if stride == 1 {
-                text.line(depth, &format!("global const float *x{r} = {inside} ? {element} : {zeros};"));
+                text.line(depth, &format!("global const float *x{r} = {conditions} ? {element} : {zeros};"));
             } else {
-                text.line(depth, &format!("const int in{r} = {inside};"));
+                text.line(depth, &format!("const int in{r} = {conditions};"));
                 text.line(depth, &format!("global const float *x{r} = in{r} ? {element} : {zeros};"));
                 text.line(depth, &format!("const int d{r} = in{r} ? {stride} : 0;"));
             }
@@ -197,12 +197,13 @@ impl Lowering<'_, '_> {
         let loads: Vec<String> = (0..tile.vectors).map(|j| format!("w{j} = vload{}({j}, w)", tile.width)).collect();
         text.line(depth + 1, &format!("const {ty} {};", loads.join(", ")));
         for r in 0..tile.rows {
-            let at = match (stride, &zeros) {
+            let index = match (stride, &zeros) {
                 (1, _) => "k".to_owned(),
                 (_, Some(_)) => format!("k * d{r}"),
                 (stride, None) => format!("k * {stride}"),
             };
-            let products: Vec<String> = (0..tile.vectors).map(|j| format!("s{r}_{j} += x{r}[{at}] * w{j};")).collect();
+            let products: Vec<String> =
+                (0..tile.vectors).map(|j| format!("s{r}_{j} += x{r}[{index}] * w{j};")).collect();
             text.line(depth + 1, &products.join(" "));
         }
         text.line(depth + 1, &format!("w += {};", tile.columns()));
@@ -247,14 +248,14 @@ pub fn finish(lowering: &Lowering<'_, '_>, text: &mut KernelText, c: &Contractio
     let rank = c.body.domain.len();
     let columns = c.body.domain[rank - 1];
     let ty = vector(tile.width);
-    let sums: Vec<String> =
+    let accumulators: Vec<String> =
         (0..tile.rows * tile.vectors).map(|i| format!("s{}_{}", i / tile.vectors, i % tile.vectors)).collect();
-    text.line(1, &format!("const {ty} sums[{}] = {{{}}};", sums.len(), sums.join(", ")));
+    text.line(1, &format!("const {ty} sums[{}] = {{{}}};", accumulators.len(), accumulators.join(", ")));
     text.line(1, &format!("for (int r = 0; r < {}; ++r) {{", tile.rows));
     text.line(2, "const int m = m0 + r;");
     // With local memory, whole tiles may be past the last row or column.
-    let shared = lowering.device.local_memory;
-    if shared || rows % tile.rows != 0 {
+    let in_local_memory = lowering.device.local_memory;
+    if in_local_memory || rows % tile.rows != 0 {
         text.line(2, &format!("if (m >= {rows})\n            break;"));
     }
     let names = row_indices(c, "");
@@ -263,8 +264,8 @@ pub fn finish(lowering: &Lowering<'_, '_>, text: &mut KernelText, c: &Contractio
     indices.extend(names);
     text.line(2, &format!("for (int j = 0; j < {}; ++j) {{", tile.vectors));
     text.line(3, &format!("const int c = {first} + j * {};", tile.width));
-    let ragged = shared || columns % tile.columns() != 0;
-    if ragged {
+    let has_partial_tiles = in_local_memory || columns % tile.columns() != 0;
+    if has_partial_tiles {
         text.line(3, &format!("if (c >= {columns})\n                break;"));
     }
     let valid = (columns % tile.width != 0).then(|| {
@@ -285,8 +286,9 @@ mod tests {
     #[test]
     fn tiles_fit_rows_columns_and_registers() {
         let tile = Tile::choose(49, 2048, 16);
-        let computed = 49_u64.next_multiple_of(tile.rows as u64) * 2048_u64.next_multiple_of(tile.columns() as u64);
-        assert!(computed * 20 <= 49 * 2048 * 21, "expected at most 5 % padding, found {tile:?}");
+        let padded_elements =
+            49_u64.next_multiple_of(tile.rows as u64) * 2048_u64.next_multiple_of(tile.columns() as u64);
+        assert!(padded_elements * 20 <= 49 * 2048 * 21, "expected at most 5 % padding, found {tile:?}");
         let tile = Tile::choose(12544, 24, 16);
         assert!(tile.rows >= 8 && tile.columns() < 48, "{tile:?}");
         assert_eq!(Tile::choose(1, 1000, 16).rows, 1);

@@ -12,7 +12,7 @@ use byoc_plugin_support::view::View;
 
 impl Lowering<'_, '_> {
     /// Lowers a convolution.
-    pub fn convolution(&mut self, number: usize, op: &Op<'_>) -> Result<()> {
+    pub fn convolution(&mut self, group_index: usize, op: &Op<'_>) -> Result<()> {
         let axes = spatial_axes(op.name).unwrap_or(2);
         let Some(layout) = layout(op, axes) else {
             return refuse(RefusalCode::UnsupportedLayout, format!("{}: unsupported layouts", op.name));
@@ -25,7 +25,7 @@ impl Lowering<'_, '_> {
         let mut order = vec![layout.n];
         order.extend(&layout.spatial);
         order.push(layout.c);
-        let body = self.body(number, Some(&order))?;
+        let body = self.body(group_index, Some(&order))?;
         let channels = x.shape[layout.c] / groups.max(1);
         let (strides, dilation) = (op.attrs().per_axis("strides", axes, 1), op.attrs().per_axis("dilation", axes, 1));
         let pads = op.attrs().padding(axes);
@@ -59,7 +59,7 @@ impl Lowering<'_, '_> {
                 axes,
                 reduction: Reduction::Products(b),
             };
-            return self.window(number, window);
+            return self.window(group_index, window);
         }
         // The channels are split into groups, which become the outermost dimension.
         let columns = out[layout.c] / groups.max(1);
@@ -85,8 +85,8 @@ impl Lowering<'_, '_> {
             step: axis.dilation * axis.step,
             bounds: (!axis.is_inside()).then_some((2 + i, *axis)),
         };
-        let mut inner = kernel;
-        inner.push((channels, w.strides[layout.input]));
+        let mut inner_loops = kernel;
+        inner_loops.push((channels, w.strides[layout.input]));
         let contraction = Contraction {
             batch: 1,
             a: data.place,
@@ -96,11 +96,11 @@ impl Lowering<'_, '_> {
             b: Operand {
                 outer: vec![(groups, columns * w.strides[layout.out])],
                 columns: (columns, w.strides[layout.out]),
-                inner,
+                inner: inner_loops,
                 storage: weight.clone(),
             },
             body,
         };
-        self.contraction(number, contraction)
+        self.contraction(group_index, contraction)
     }
 }

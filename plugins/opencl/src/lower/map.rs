@@ -59,20 +59,20 @@ impl KernelText {
 
 impl Lowering<'_, '_> {
     /// Lowers a group without an anchor.
-    pub fn chain(&mut self, number: usize) -> Result<()> {
-        let body = self.body(number, None)?;
-        let float = is_float_group(self.ir, &self.grouping.groups[number]);
-        let (name, comment) = self.names(number);
+    pub fn chain(&mut self, group_index: usize) -> Result<()> {
+        let body = self.body(group_index, None)?;
+        let float = is_float_group(self.ir, &self.grouping.groups[group_index]);
+        let (name, comment) = self.names(group_index);
         self.map(body, float, "map", &name, &comment);
         Ok(())
     }
 
     /// Adds a copy of a tensor.
-    pub fn copy(&mut self, from: &Storage, to: &Storage, dtype: DType, name: &str) -> Result<()> {
+    pub fn copy(&mut self, source: &Storage, destination: &Storage, dtype: DType, name: &str) -> Result<()> {
         let access =
             |storage: &Storage| Access { name: "x0".into(), place: storage.place, view: storage.view.clone(), dtype };
-        let domain = to.view.shape.clone();
-        let body = Body { domain, loads: vec![access(from)], lines: Vec::new(), stores: vec![access(to)] };
+        let domain = destination.view.shape.clone();
+        let body = Body { domain, loads: vec![access(source)], lines: Vec::new(), stores: vec![access(destination)] };
         let comment = format!("copy to another order, for {name}");
         self.map(body, dtype == DType::F32, "copy", "copy", &comment);
         Ok(())

@@ -67,7 +67,7 @@ pub struct Lowering<'p, 'a> {
     kernels: Vec<Kernel>,
     definitions: Vec<String>,
     /// Kernel indices keyed by kernel text.
-    known: BTreeMap<String, usize>,
+    kernel_indices: BTreeMap<String, usize>,
     launches: Vec<Launch>,
     comments: Vec<String>,
 }
@@ -76,8 +76,8 @@ pub struct Lowering<'p, 'a> {
 pub fn axis(op: &Op<'_>, default: i64, rank: usize) -> Result<usize> {
     op.attrs().axis("axis", default, rank).map_or_else(
         || {
-            let found = op.attrs().int("axis", default);
-            let detail = format!("{}: attribute axis: expected an axis of rank {rank}, found {found}", op.name);
+            let axis_value = op.attrs().int("axis", default);
+            let detail = format!("{}: attribute axis: expected an axis of rank {rank}, found {axis_value}", op.name);
             refuse(RefusalCode::UnsupportedAttr, detail)
         },
         Ok,
@@ -94,8 +94,8 @@ impl Lowering<'_, '_> {
     /// Returns the place of a packed constant, or of zeros if `constant` is `None`. Identical requests share a place.
     pub fn constant(&mut self, constant: Option<usize>, dtype: DType, packing: Packing) -> Place {
         let packed = PackedConstant { constant, element: dtype.size(), packing };
-        let known = self.packed.iter().position(|other| *other == packed);
-        Place::Constant(known.unwrap_or_else(|| {
+        let existing_index = self.packed.iter().position(|existing| *existing == packed);
+        Place::Constant(existing_index.unwrap_or_else(|| {
             self.packed.push(packed);
             self.packed.len() - 1
         }))
@@ -115,7 +115,7 @@ impl Lowering<'_, '_> {
                 Def::Input(i) => break Storage { place: Place::Input(i), view },
                 Def::Constant(i) => {
                     let elements = count(&view.shape) as u64;
-                    let place = self.constant(Some(i), ir.val(at).dtype, Packing::whole(elements));
+                    let place = self.constant(Some(i), ir.val(at).dtype, Packing::unpermuted(elements));
                     break Storage { place, view };
                 }
                 Def::Op(op, k) if is_view(ir.get(op).name) => {
@@ -128,12 +128,12 @@ impl Lowering<'_, '_> {
                 }
             }
         };
-        for (id, k, to) in chain.into_iter().rev() {
+        for (id, k, value) in chain.into_iter().rev() {
             let op = ir.get(id);
             let view = match through(ir, op, k, &storage.view) {
                 Some(view) => view,
                 None => {
-                    storage = self.dense(&storage, ir.val(to).dtype, op.name)?;
+                    storage = self.dense(&storage, ir.val(value).dtype, op.name)?;
                     let Some(view) = through(ir, op, k, &storage.view) else {
                         let detail = format!("{}: the shapes of input and output do not match", op.name);
                         return refuse(RefusalCode::UnsupportedShape, detail);
@@ -142,17 +142,17 @@ impl Lowering<'_, '_> {
                 }
             };
             storage = Storage { place: storage.place, view };
-            self.storage.insert(to, storage.clone());
+            self.storage.insert(value, storage.clone());
         }
         Ok(storage)
     }
 
     /// Adds a row-major copy of a tensor, and returns its storage.
-    pub fn dense(&mut self, from: &Storage, dtype: DType, name: &str) -> Result<Storage> {
-        let shape = &from.view.shape;
-        let to = Storage { place: self.allocate(shape, dtype), view: View::dense(shape) };
-        self.copy(from, &to, dtype, name)?;
-        Ok(to)
+    pub fn dense(&mut self, source: &Storage, dtype: DType, name: &str) -> Result<Storage> {
+        let shape = &source.view.shape;
+        let destination = Storage { place: self.allocate(shape, dtype), view: View::dense(shape) };
+        self.copy(source, &destination, dtype, name)?;
+        Ok(destination)
     }
 
     /// Describes an operator for a comment in the source: name, shapes, model nodes.
@@ -177,7 +177,7 @@ impl Lowering<'_, '_> {
         let [x, y, z] = grid.local;
         let definition = format!("({}) {{\n{}}}\n", text.parameters(), text.code);
         let key = format!("{kind} {x} {y} {z} {definition}");
-        let kernel = match self.known.get(&key) {
+        let kernel = match self.kernel_indices.get(&key) {
             Some(&kernel) => kernel,
             None => {
                 let kernel = self.kernels.len();
@@ -185,7 +185,7 @@ impl Lowering<'_, '_> {
                 let head = format!("kernel __attribute__((reqd_work_group_size({x}, {y}, {z})))\nvoid {name}");
                 self.definitions.push(format!("/* {comment} */\n{head}{definition}"));
                 self.kernels.push(Kernel { name, arguments: text.arguments().len(), local: grid.local });
-                self.known.insert(key, kernel);
+                self.kernel_indices.insert(key, kernel);
                 kernel
             }
         };
@@ -196,24 +196,24 @@ impl Lowering<'_, '_> {
     }
 
     /// Returns the launch name of a group, made of its operator names, and the launch comment.
-    pub fn names(&self, number: usize) -> (String, String) {
-        let group = &self.grouping.groups[number];
+    pub fn names(&self, group_index: usize) -> (String, String) {
+        let group = &self.grouping.groups[group_index];
         let ops: Vec<OpId> = group.anchor.iter().chain(&group.members).copied().collect();
         let names: Vec<&str> = ops.iter().map(|&op| self.ir.get(op).name).collect();
-        let lines: Vec<String> = ops.iter().map(|&op| self.describe(op)).collect();
-        (names.join(" + "), lines.join("\n   "))
+        let descriptions: Vec<String> = ops.iter().map(|&op| self.describe(op)).collect();
+        (names.join(" + "), descriptions.join("\n   "))
     }
 
-    fn group(&mut self, number: usize) -> Result<()> {
+    fn group(&mut self, group_index: usize) -> Result<()> {
         let ir = self.ir;
-        let Some(id) = self.grouping.groups[number].anchor else { return self.chain(number) };
+        let Some(id) = self.grouping.groups[group_index].anchor else { return self.chain(group_index) };
         let op = ir.get(id);
         match anchor(op.name) {
-            Some(Anchor::Convolution) => self.convolution(number, op),
-            Some(Anchor::MatrixProduct) => self.matrix_product(number, op),
-            Some(Anchor::Pool) => self.pool(number, op),
-            Some(Anchor::Normalize) => self.normalize(number, op),
-            Some(Anchor::Reduce) => self.reduce(number, op),
+            Some(Anchor::Convolution) => self.convolution(group_index, op),
+            Some(Anchor::MatrixProduct) => self.matrix_product(group_index, op),
+            Some(Anchor::Pool) => self.pool(group_index, op),
+            Some(Anchor::Normalize) => self.normalize(group_index, op),
+            Some(Anchor::Reduce) => self.reduce(group_index, op),
             Some(Anchor::Concatenate) => self.concatenate(op),
             Some(Anchor::Take) => self.take(op),
             None => refuse(RefusalCode::UnsupportedOp, format!("{}: no code generation", op.name)),
@@ -227,9 +227,9 @@ impl Lowering<'_, '_> {
             if self.storage.get(&value).is_some_and(|storage| storage.place == place && storage.view.is_dense()) {
                 continue;
             }
-            let from = self.resolve(value)?;
-            let to = Storage { place, view: View::dense(&from.view.shape) };
-            self.copy(&from, &to, self.ir.val(value).dtype, "copy to the output")?;
+            let source = self.resolve(value)?;
+            let destination = Storage { place, view: View::dense(&source.view.shape) };
+            self.copy(&source, &destination, self.ir.val(value).dtype, "copy to the output")?;
         }
         Ok(())
     }
@@ -270,12 +270,12 @@ pub fn lower(graph: &Graph, ir: &RegionIr<'_>, device: &Traits) -> Result<Progra
         packed: Vec::new(),
         kernels: Vec::new(),
         definitions: Vec::new(),
-        known: BTreeMap::new(),
+        kernel_indices: BTreeMap::new(),
         launches: Vec::new(),
         comments: Vec::new(),
     };
-    for number in 0..grouping.groups.len() {
-        lowering.group(number)?;
+    for group_index in 0..grouping.groups.len() {
+        lowering.group(group_index)?;
     }
     lowering.outputs()?;
     let source = lowering.source(&graph.symbol);
@@ -305,20 +305,22 @@ pub fn lower(graph: &Graph, ir: &RegionIr<'_>, device: &Traits) -> Result<Progra
 
 /// Removes constants that no launch reads.
 fn prune(packed: Vec<PackedConstant>, launches: &mut [Launch]) -> Vec<PackedConstant> {
-    let mut used = vec![false; packed.len()];
+    let mut is_used = vec![false; packed.len()];
     for place in launches.iter().flat_map(|launch| &launch.arguments) {
         if let Place::Constant(i) = place {
-            used[*i] = true;
+            is_used[*i] = true;
         }
     }
-    let numbers: Vec<usize> =
-        used.iter().scan(0, |next, &used| Some(std::mem::replace(next, *next + usize::from(used)))).collect();
+    let new_indices: Vec<usize> = is_used
+        .iter()
+        .scan(0, |next_index, &is_used| Some(std::mem::replace(next_index, *next_index + usize::from(is_used))))
+        .collect();
     for place in launches.iter_mut().flat_map(|launch| &mut launch.arguments) {
         if let Place::Constant(i) = place {
-            *i = numbers[*i];
+            *i = new_indices[*i];
         }
     }
-    packed.into_iter().zip(used).filter_map(|(packed, used)| used.then_some(packed)).collect()
+    packed.into_iter().zip(is_used).filter_map(|(packed, is_used)| is_used.then_some(packed)).collect()
 }
 
 /// Returns the OpenCL C type of an element type that [`support::check`](crate::support::check) accepts.

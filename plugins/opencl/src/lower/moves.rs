@@ -16,21 +16,21 @@ impl Lowering<'_, '_> {
         let shape = self.ir.shape(value).to_vec();
         let dtype = self.ir.val(value).dtype;
         let axis = axis(op, 0, shape.len())?;
-        let parts: Vec<Storage> = op.inputs.iter().map(|&input| self.resolve(input)).collect::<Result<_>>()?;
+        let operands: Vec<Storage> = op.inputs.iter().map(|&input| self.resolve(input)).collect::<Result<_>>()?;
         let storage = match self.ir.outputs.iter().position(|&output| output == value) {
             Some(output) => Storage { place: Place::Output(output), view: View::dense(&shape) },
             None => {
-                let largest = parts.iter().max_by_key(|part| count(&part.view.shape));
-                let order = largest.map_or_else(|| (0..shape.len()).collect(), |part| memory_order(&part.view));
+                let largest = operands.iter().max_by_key(|operand| count(&operand.view.shape));
+                let order = largest.map_or_else(|| (0..shape.len()).collect(), |operand| memory_order(&operand.view));
                 Storage { place: self.allocate(&shape, dtype), view: View::in_order(&shape, &order) }
             }
         };
-        let mut before = 0;
-        for part in parts {
-            let size = part.view.shape[axis];
-            let to = Storage { place: storage.place, view: storage.view.slice(axis, before, 1, size) };
-            self.copy(&part, &to, dtype, op.name)?;
-            before += size;
+        let mut start = 0;
+        for operand in operands {
+            let size = operand.view.shape[axis];
+            let slice = Storage { place: storage.place, view: storage.view.slice(axis, start, 1, size) };
+            self.copy(&operand, &slice, dtype, op.name)?;
+            start += size;
         }
         self.storage.insert(value, storage);
         Ok(())
@@ -53,11 +53,11 @@ impl Lowering<'_, '_> {
                 Storage { view: View::dense(&[count(&data.view.shape)]), ..dense }
             }
         };
-        let place = match self.ir.outputs.iter().position(|&output| output == value) {
+        let destination_place = match self.ir.outputs.iter().position(|&output| output == value) {
             Some(output) => Place::Output(output),
             None => self.allocate(&out, dtype),
         };
-        let to = Storage { place, view: View::dense(&out) };
+        let destination = Storage { place: destination_place, view: View::dense(&out) };
         let between = indices.view.shape.len();
         let size = data.view.shape[axis];
         let index_type = self.ir.val(op.inputs[1]).dtype;
@@ -70,23 +70,23 @@ impl Lowering<'_, '_> {
         text.decode(1, &names[..axis + between], &out[..axis + between], "m");
         text.decode(1, &names[axis + between..], &out[axis + between..], "x");
         let index_pointer = text.pointer(indices.place, index_type, false);
-        let at = address(&indices.view, &names[axis..axis + between]);
-        text.line(1, &format!("{} k = {index_pointer}[{at}];", element_type(index_type)));
+        let index_offset = address(&indices.view, &names[axis..axis + between]);
+        text.line(1, &format!("{} k = {index_pointer}[{index_offset}];", element_type(index_type)));
         if op.attrs().text("mode") == "wrap" {
             text.line(1, &format!("k %= {size};"));
             text.line(1, &format!("k = k < 0 ? k + {size} : k;"));
         } else {
             text.line(1, &format!("k = k < 0 ? 0 : (k >= {size} ? {} : k);", size - 1));
         }
-        let mut from: Vec<String> = names[..axis].to_vec();
-        from.push("(int)k".into());
-        from.extend(names[axis + between..].iter().cloned());
+        let mut source_index: Vec<String> = names[..axis].to_vec();
+        source_index.push("(int)k".into());
+        source_index.extend(names[axis + between..].iter().cloned());
         let from_pointer = text.pointer(data.place, dtype, false);
-        let to_pointer = text.pointer(to.place, dtype, true);
+        let to_pointer = text.pointer(destination.place, dtype, true);
         // An index along a unit axis is 0 and does not contribute to the address.
-        let (source, target) = (address(&data.view, &from), address(&to.view, &names));
+        let (source, target) = (address(&data.view, &source_index), address(&destination.view, &names));
         text.line(1, &format!("{to_pointer}[{target}] = {from_pointer}[{source}];"));
-        self.storage.insert(value, to);
+        self.storage.insert(value, destination);
         let comment = op.outputs.first().and_then(|&v| self.ir.producer(v)).map(|id| self.describe(id));
         self.launch("take", text, grid, op.name, &comment.unwrap_or_default());
         Ok(())

@@ -43,22 +43,22 @@ impl Lowering<'_, '_> {
             let detail = format!("expected an operand of at most 2^31 elements in panels of {width}, found more");
             return refuse(RefusalCode::ResourceLimit, detail);
         }
-        let unsigned = |loops: &[(i64, i64)]| -> Option<Vec<Loop>> {
+        let to_unsigned = |loops: &[(i64, i64)]| -> Option<Vec<Loop>> {
             loops.iter().map(|&(size, stride)| Some((size as u64, u64::try_from(stride).ok()?))).collect()
         };
         let source = self.source_constant(b.storage.place);
         if let Some(constant) = source
-            && let (Some(outer), Some(inner), Some(columns)) =
-                (unsigned(&b.outer), unsigned(&b.inner), unsigned(&[b.columns]))
+            && let (Some(outer), Some(inner_loops), Some(columns)) =
+                (to_unsigned(&b.outer), to_unsigned(&b.inner), to_unsigned(&[b.columns]))
         {
             let offset = b.storage.view.offset as u64;
-            let packing = Packing { offset, outer, columns: columns[0], width: width as u64, inner };
+            let packing = Packing { offset, outer, columns: columns[0], width: width as u64, inner: inner_loops };
             return Ok(self.constant(Some(constant), DType::F32, packing));
         }
         let depth = b.depth();
         let batch: i64 = b.outer.iter().map(|step| step.0).product();
         let padded = b.panels(width) * width;
-        let to = self.allocate(&[batch, padded, depth], DType::F32);
+        let panel_place = self.allocate(&[batch, padded, depth], DType::F32);
         let mut text = KernelText::default();
         let grid = super::map::grid(padded, depth * batch);
         text.positions(&grid);
@@ -70,10 +70,10 @@ impl Lowering<'_, '_> {
             strides: dims.iter().map(|dim| dim.1).chain([b.columns.1]).collect(),
             offset: b.storage.view.offset,
         };
-        let from = text.pointer(b.storage.place, DType::F32, false);
-        let target = text.pointer(to, DType::F32, true);
+        let source_pointer = text.pointer(b.storage.place, DType::F32, false);
+        let target = text.pointer(panel_place, DType::F32, true);
         let indices: Vec<String> = names.into_iter().chain(["x".to_owned()]).collect();
-        let value = format!("{from}[{}]", address(&view, &indices));
+        let value = format!("{source_pointer}[{}]", address(&view, &indices));
         let value = if padded == b.columns.0 { value } else { format!("x < {} ? {value} : 0.0f", b.columns.0) };
         let m = if depth * batch == 1 { "0" } else { "m" };
         let panels = b.panels(width);
@@ -84,7 +84,7 @@ impl Lowering<'_, '_> {
             ),
         );
         self.launch("pack", text, grid, "pack", "product operand, packed into column panels");
-        Ok(to)
+        Ok(panel_place)
     }
 
     /// Returns the index of the region constant that a place contains unchanged; `None` for any other place.
@@ -92,6 +92,6 @@ impl Lowering<'_, '_> {
         let Place::Constant(i) = place else { return None };
         let packed = &self.packed[i];
         let elements = packed.packing.elements()?;
-        packed.constant.filter(|_| packed.packing == Packing::whole(elements))
+        packed.constant.filter(|_| packed.packing == Packing::unpermuted(elements))
     }
 }

@@ -8,13 +8,13 @@ use byoc_plugin_support::view::View;
 
 impl Lowering<'_, '_> {
     /// Lowers a matrix product.
-    pub fn matrix_product(&mut self, number: usize, op: &Op<'_>) -> Result<()> {
+    pub fn matrix_product(&mut self, group_index: usize, op: &Op<'_>) -> Result<()> {
         let a = self.resolve(op.inputs[0])?;
         let b = self.resolve(op.inputs[1])?;
         let transpose_a = op.name != "nn.dense" && op.attrs().flag("transpose_a", false);
         let transpose_b = op.name == "nn.dense" || op.attrs().flag("transpose_b", false);
         let rank = self.ir.shape(op.outputs[0]).len();
-        let body = self.body(number, Some(&(0..rank).collect::<Vec<_>>()))?;
+        let body = self.body(group_index, Some(&(0..rank).collect::<Vec<_>>()))?;
         let (a_rank, b_rank) = (a.view.shape.len(), b.view.shape.len());
         let (b_k, b_column) = if transpose_b { (b_rank - 1, b_rank - 2) } else { (b_rank - 2, b_rank - 1) };
         let (row, a_k) = if transpose_a { (a_rank - 1, a_rank - 2) } else { (a_rank - 2, a_rank - 1) };
@@ -43,6 +43,6 @@ impl Lowering<'_, '_> {
             },
             body,
         };
-        self.contraction(number, contraction)
+        self.contraction(group_index, contraction)
     }
 }

@@ -30,7 +30,7 @@ fn combine(name: &str) -> Combine {
 
 impl Lowering<'_, '_> {
     /// Lowers a reduction.
-    pub fn reduce(&mut self, number: usize, op: &Op<'_>) -> Result<()> {
+    pub fn reduce(&mut self, group_index: usize, op: &Op<'_>) -> Result<()> {
         let data = self.resolve(op.inputs[0])?;
         let x = &data.view;
         let rank = x.shape.len();
@@ -42,31 +42,33 @@ impl Lowering<'_, '_> {
             );
             return refuse(RefusalCode::UnsupportedAttr, detail);
         };
-        let kept: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
+        let kept_dims: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
         let by_memory: Vec<usize> = memory_order(x).into_iter().filter(|&d| !reduced[d]).collect();
-        let summed: Vec<usize> = memory_order(x).into_iter().filter(|&d| reduced[d] && x.shape[d] != 1).collect();
+        let summed_dims: Vec<usize> = memory_order(x).into_iter().filter(|&d| reduced[d] && x.shape[d] != 1).collect();
         let out_rank = self.ir.shape(op.outputs[0]).len();
         // The result has the memory order of the kept dimensions.
-        let keepdims = out_rank == rank && kept.len() != rank;
-        let of = |d: usize| if keepdims { d } else { kept.iter().position(|&k| k == d).unwrap_or(0) };
-        let mut order: Vec<usize> = by_memory.iter().map(|&d| of(d)).collect();
+        let keepdims = out_rank == rank && kept_dims.len() != rank;
+        let result_dim = |d: usize| if keepdims { d } else { kept_dims.iter().position(|&k| k == d).unwrap_or(0) };
+        let mut order: Vec<usize> = by_memory.iter().map(|&d| result_dim(d)).collect();
         if keepdims {
             order.extend((0..rank).filter(|&d| reduced[d]));
         }
-        let kept_shape: Vec<i64> = kept.iter().map(|&d| x.shape[d]).collect();
-        let place: Vec<usize> = by_memory.iter().map(|d| kept.iter().position(|k| k == d).unwrap_or(0)).collect();
-        let Some(body) = self.body(number, Some(&order))?.transform(|view| view.reshape(&kept_shape)) else {
-            let found = self.ir.shape(op.outputs[0]);
-            let detail = format!("{}: result: expected the elements of shape {kept_shape:?}, found {found:?}", op.name);
+        let kept_shape: Vec<i64> = kept_dims.iter().map(|&d| x.shape[d]).collect();
+        let positions: Vec<usize> =
+            by_memory.iter().map(|d| kept_dims.iter().position(|k| k == d).unwrap_or(0)).collect();
+        let Some(body) = self.body(group_index, Some(&order))?.transform(|view| view.reshape(&kept_shape)) else {
+            let out_shape = self.ir.shape(op.outputs[0]);
+            let detail =
+                format!("{}: result: expected the elements of shape {kept_shape:?}, found {out_shape:?}", op.name);
             return refuse(RefusalCode::UnsupportedShape, detail);
         };
-        let mut body = body.permute(&place);
+        let mut body = body.permute(&positions);
         let mut rows = x.permute(&by_memory);
         if rows.shape.is_empty() {
             // A scalar is a row of one column.
             let Some(scalar) = body.transform(|view| view.reshape(&[1])) else {
-                let found = self.ir.shape(op.outputs[0]);
-                let detail = format!("{}: result: expected one element, found shape {found:?}", op.name);
+                let out_shape = self.ir.shape(op.outputs[0]);
+                let detail = format!("{}: result: expected one element, found shape {out_shape:?}", op.name);
                 return refuse(RefusalCode::UnsupportedShape, detail);
             };
             body = scalar;
@@ -74,10 +76,10 @@ impl Lowering<'_, '_> {
         }
         let dims = rows.shape.len();
         let columns = rows.shape[dims - 1];
-        let inner = summed.last().map(|&d| (x.shape[d], x.strides[d]));
+        let innermost = summed_dims.last().map(|&d| (x.shape[d], x.strides[d]));
         let across = rows.strides[dims - 1] == 1 && columns >= 4;
         let width = if across { self.device.vector(columns) } else { 1 };
-        let lanes = match inner {
+        let lanes = match innermost {
             Some((size, 1)) if !across => self.device.vector(size),
             _ => 1,
         };
@@ -94,22 +96,25 @@ impl Lowering<'_, '_> {
         let mut view = View { offset: 0, ..rows.clone() };
         let mut depth = 1;
         let mut offset = x.offset.to_string();
-        let outer = summed.len().saturating_sub(1);
-        for (i, &d) in summed[..outer].iter().enumerate() {
+        let outer = summed_dims.len().saturating_sub(1);
+        for (i, &d) in summed_dims[..outer].iter().enumerate() {
             text.line(depth, &format!("for (int r{i} = 0; r{i} < {}; ++r{i}) {{", x.shape[d]));
             offset.push_str(&format!(" + r{i} * {}", x.strides[d]));
             depth += 1;
         }
         let point = Point { indices: indices.clone(), column: "c".into(), valid: valid.clone(), width };
         // Partial results of the innermost loop keep sums of many elements accurate.
-        let (size, stride) = inner.unwrap_or((1, 0));
+        let (size, stride) = innermost.unwrap_or((1, 0));
         let partial = vector(lanes.max(width));
         text.line(depth, &format!("{partial} s = {};", literal(start, lanes.max(width))));
         text.line(depth, "int r = 0;");
         if lanes > 1 {
-            let mut at = indices.clone();
-            at.push("c".into());
-            text.line(depth, &format!("global const float *e = {pointer} + {offset} + {};", address(&view, &at)));
+            let mut element_index = indices.clone();
+            element_index.push("c".into());
+            text.line(
+                depth,
+                &format!("global const float *e = {pointer} + {offset} + {};", address(&view, &element_index)),
+            );
             text.line(depth, &format!("for (; r + {lanes} <= {size}; r += {lanes}) {{"));
             text.line(depth + 1, &format!("const {partial} v = vload{lanes}(0, e + r);"));
             text.line(depth + 1, &format!("s = {};", combine("s", "v")));
@@ -134,11 +139,12 @@ impl Lowering<'_, '_> {
         for level in (1..depth).rev() {
             text.line(level, "}");
         }
-        let counted: i64 = summed.iter().map(|&d| x.shape[d]).product();
-        let acc = if op.name == "mean" { format!("a / {}", literal(counted as f64, width)) } else { "a".to_owned() };
+        let element_count: i64 = summed_dims.iter().map(|&d| x.shape[d]).product();
+        let acc =
+            if op.name == "mean" { format!("a / {}", literal(element_count as f64, width)) } else { "a".to_owned() };
         text.line(1, &format!("const {ty} acc = {acc};"));
         body.emit(self.ir, &mut text, &point, 1);
-        let (name, comment) = self.names(number);
+        let (name, comment) = self.names(group_index);
         self.launch("reduce", text, grid, &name, &comment);
         Ok(())
     }

@@ -17,20 +17,20 @@ const GROUP: i64 = 4;
 pub fn fold(name: &str, width: i64, combine: fn(&str, &str) -> String, code: &mut String, depth: usize) -> String {
     let pad = "    ".repeat(depth);
     let mut width = width;
-    let mut from = name.to_owned();
+    let mut source = name.to_owned();
     while width > 1 {
         width /= 2;
         let (low, high) = match width {
-            1 => (format!("{from}.x"), format!("{from}.y")),
-            _ => (format!("{from}.lo"), format!("{from}.hi")),
+            1 => (format!("{source}.x"), format!("{source}.y")),
+            _ => (format!("{source}.lo"), format!("{source}.hi")),
         };
-        let to = format!("{name}{width}");
+        let target = format!("{name}{width}");
         let ty = vector(width);
-        let _ = writeln!(code, "{pad}const {ty} {to}l = {low}, {to}h = {high};");
-        let _ = writeln!(code, "{pad}const {ty} {to} = {};", combine(&format!("{to}l"), &format!("{to}h")));
-        from = to;
+        let _ = writeln!(code, "{pad}const {ty} {target}l = {low}, {target}h = {high};");
+        let _ = writeln!(code, "{pad}const {ty} {target} = {};", combine(&format!("{target}l"), &format!("{target}h")));
+        source = target;
     }
-    from
+    source
 }
 
 /// Row in memory.
@@ -49,7 +49,7 @@ impl Row<'_> {
 
     /// Appends a loop over the vectors of a row, and a loop over the remaining elements. `body` appends the statements
     /// for a vector or element `v`.
-    fn each(&self, text: &mut KernelText, mut body: impl FnMut(&mut KernelText, i64)) {
+    fn append_loops(&self, text: &mut KernelText, mut body: impl FnMut(&mut KernelText, i64)) {
         text.line(1, "c = 0;");
         for width in [self.width, 1] {
             if width == 1 && self.size % self.width == 0 && self.width > 1 {
@@ -70,7 +70,7 @@ impl Row<'_> {
 
     /// Appends a reduction of a row into the variable `name`; `element` formats the operand to combine as a function of
     /// `v`.
-    fn total(
+    fn append_reduction(
         &self,
         text: &mut KernelText,
         name: &str,
@@ -79,17 +79,17 @@ impl Row<'_> {
         element: impl Fn(i64) -> String,
     ) {
         text.line(1, &format!("float {name} = {};", literal(start, 1)));
-        let lanes = format!("{name}_v");
+        let lanes_name = format!("{name}_v");
         if self.width > 1 {
-            text.line(1, &format!("{} {lanes} = {};", vector(self.width), literal(start, self.width)));
+            text.line(1, &format!("{} {lanes_name} = {};", vector(self.width), literal(start, self.width)));
         }
-        self.each(text, |text, width| {
-            let sum = if width > 1 { &lanes } else { name };
+        self.append_loops(text, |text, width| {
+            let sum = if width > 1 { &lanes_name } else { name };
             text.line(2, &format!("const {} e = {};", vector(width), element(width)));
             text.line(2, &format!("{sum} = {};", combine(sum, "e")));
         });
         if self.width > 1 {
-            let folded = fold(&lanes, self.width, combine, &mut text.code, 1);
+            let folded = fold(&lanes_name, self.width, combine, &mut text.code, 1);
             text.line(1, &format!("{name} = {};", combine(name, &folded)));
         }
     }
@@ -97,7 +97,7 @@ impl Row<'_> {
 
 impl Lowering<'_, '_> {
     /// Lowers `nn.softmax`, `nn.log_softmax` and `nn.layer_norm`.
-    pub fn normalize(&mut self, number: usize, op: &Op<'_>) -> Result<()> {
+    pub fn normalize(&mut self, group_index: usize, op: &Op<'_>) -> Result<()> {
         let data = self.resolve(op.inputs[0])?;
         let shape = data.view.shape.clone();
         let rank = shape.len();
@@ -112,7 +112,7 @@ impl Lowering<'_, '_> {
         }
         let mut order: Vec<usize> = (0..rank).filter(|&d| d != axis).collect();
         order.push(axis);
-        let body = self.body(number, Some(&order))?.permute(&order);
+        let body = self.body(group_index, Some(&order))?.permute(&order);
         let view = data.view.permute(&order);
         let size = shape[axis];
         let width = if view.strides[rank - 1] == 1 { self.device.vector(size) } else { 1 };
@@ -130,23 +130,29 @@ impl Lowering<'_, '_> {
         let row = Row { pointer: &pointer, view: &view, indices: &indices, size, width };
         let add = |a: &str, b: &str| format!("{a} + {b}");
         let result: Box<dyn Fn(i64) -> String> = if norm {
-            row.total(&mut text, "sum", 0.0, add, |_| "v".to_owned());
+            row.append_reduction(&mut text, "sum", 0.0, add, |_| "v".to_owned());
             text.line(1, &format!("const float mean = sum / {};", literal(size as f64, 1)));
-            row.total(&mut text, "squares", 0.0, add, |_| "(v - mean) * (v - mean)".to_owned());
+            row.append_reduction(&mut text, "squares", 0.0, add, |_| "(v - mean) * (v - mean)".to_owned());
             let epsilon = literal(op.attrs().float("epsilon", 1e-5), 1);
             text.line(
                 1,
                 &format!("const float scale = 1.0f / sqrt(squares / {} + {epsilon});", literal(size as f64, 1)),
             );
-            let has = |name: &str| parameters.iter().any(|(known, _)| *known == name);
+            let has = |name: &str| parameters.iter().any(|(parameter, _)| *parameter == name);
             let (gamma, beta) = (has("gamma"), has("beta"));
             Box::new(move |_| {
-                let scaled = if gamma { "(v - mean) * scale * gamma" } else { "(v - mean) * scale" };
-                if beta { format!("{scaled} + beta") } else { scaled.to_owned() }
+                let scaled_value = if gamma { "(v - mean) * scale * gamma" } else { "(v - mean) * scale" };
+                if beta { format!("{scaled_value} + beta") } else { scaled_value.to_owned() }
             })
         } else {
-            row.total(&mut text, "top", f64::NEG_INFINITY, |a, b| format!("fmax({a}, {b})"), |_| "v".to_owned());
-            row.total(&mut text, "total", 0.0, add, |_| "exp(v - top)".to_owned());
+            row.append_reduction(
+                &mut text,
+                "top",
+                f64::NEG_INFINITY,
+                |a, b| format!("fmax({a}, {b})"),
+                |_| "v".to_owned(),
+            );
+            row.append_reduction(&mut text, "total", 0.0, add, |_| "exp(v - top)".to_owned());
             if op.name == "nn.log_softmax" {
                 text.line(1, "const float shift = log(total);");
                 Box::new(|_| "v - top - shift".to_owned())
@@ -155,7 +161,7 @@ impl Lowering<'_, '_> {
             }
         };
         let ir = self.ir;
-        row.each(&mut text, |text, width| {
+        row.append_loops(&mut text, |text, width| {
             for (name, storage) in &parameters {
                 let mut strides = vec![0; rank];
                 strides[rank - 1] = storage.view.strides.first().copied().unwrap_or(0);
@@ -168,7 +174,7 @@ impl Lowering<'_, '_> {
             text.line(2, &format!("const {} acc = {};", vector(width), result(width)));
             body.emit(ir, text, &row.point(width), 2);
         });
-        let (name, comment) = self.names(number);
+        let (name, comment) = self.names(group_index);
         self.launch("rows", text, grid, &name, &comment);
         Ok(())
     }

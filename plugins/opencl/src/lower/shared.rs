@@ -21,7 +21,7 @@ const LOADS: i64 = SIDE * DEPTH / (ITEMS * ITEMS);
 
 impl Lowering<'_, '_> {
     /// Adds the local-memory kernel for a contraction.
-    pub fn shared(&mut self, number: usize, c: &Contraction) -> Result<()> {
+    pub fn local_memory_contraction(&mut self, group_index: usize, c: &Contraction) -> Result<()> {
         let rank = c.body.domain.len();
         let rows: i64 = c.body.domain[c.batch..rank - 1].iter().product();
         let batch: i64 = c.body.domain[..c.batch].iter().product();
@@ -62,7 +62,7 @@ impl Lowering<'_, '_> {
         text.line(2, "barrier(CLK_LOCAL_MEM_FENCE);");
         text.line(1, "}");
         finish(self, &mut text, c, TILE, rows, &format!("panel * {SIDE} + lx * {}", TILE.width));
-        let (name, comment) = self.names(number);
+        let (name, comment) = self.names(group_index);
         self.launch("shared_product", text, grid, &name, &comment);
         Ok(())
     }
@@ -86,13 +86,13 @@ impl Lowering<'_, '_> {
         let mut indices = batch_names(c);
         indices.extend(names.iter().cloned());
         indices.push("0".into());
-        let mut at = address(&c.a_view, &indices);
-        let mut inside: Vec<String> = Vec::new();
+        let mut offset = address(&c.a_view, &indices);
+        let mut conditions: Vec<String> = Vec::new();
         if rows % SIDE != 0 {
-            inside.push(format!("m < {rows}"));
+            conditions.push(format!("m < {rows}"));
         }
         if depth % DEPTH != 0 {
-            inside.push(format!("k < {depth}"));
+            conditions.push(format!("k < {depth}"));
         }
         // `k` is the row-major index of taps and channel.
         let mut step = depth;
@@ -100,21 +100,22 @@ impl Lowering<'_, '_> {
             step /= tap.size;
             if tap.size > 1 {
                 text.line(3, &format!("const int t{t} = k / {step} % {};", tap.size));
-                at.push_str(&format!(" + t{t} * {}", tap.step));
+                offset.push_str(&format!(" + t{t} * {}", tap.step));
             }
             if let Some((d, axis)) = &tap.bounds {
                 let index = if c.body.domain[*d] == 1 { "0" } else { &names[d - c.batch] };
-                let tap = if tap.size > 1 { format!(" + t{t} * {}", axis.dilation) } else { String::new() };
-                inside.push(format!("(uint)({index} * {} - {}{tap}) < {}", axis.stride, axis.pad.0, axis.size));
+                let tap_offset = if tap.size > 1 { format!(" + t{t} * {}", axis.dilation) } else { String::new() };
+                conditions
+                    .push(format!("(uint)({index} * {} - {}{tap_offset}) < {}", axis.stride, axis.pad.0, axis.size));
             }
         }
         if c.k.0 > 1 {
             let channel =
                 if c.taps.iter().all(|tap| tap.size == 1) { "k".to_owned() } else { format!("k % {}", c.k.0) };
-            at.push_str(&format!(" + {channel} * {}", c.k.1));
+            offset.push_str(&format!(" + {channel} * {}", c.k.1));
         }
-        let value = format!("{a}[{at}]");
-        let value = if inside.is_empty() { value } else { format!("{} ? {value} : 0.0f", inside.join(" && ")) };
+        let value = format!("{a}[{offset}]");
+        let value = if conditions.is_empty() { value } else { format!("{} ? {value} : 0.0f", conditions.join(" && ")) };
         text.line(3, &format!("as[ks][row] = {value};"));
     }
 }

@@ -39,7 +39,7 @@ pub struct Window {
 
 impl Lowering<'_, '_> {
     /// Lowers a pooling operator.
-    pub fn pool(&mut self, number: usize, op: &Op<'_>) -> Result<()> {
+    pub fn pool(&mut self, group_index: usize, op: &Op<'_>) -> Result<()> {
         let data = self.resolve(op.inputs[0])?;
         let (shape, out) = (data.view.shape.clone(), self.ir.shape(op.outputs[0]).to_vec());
         let rank = shape.len();
@@ -49,16 +49,16 @@ impl Lowering<'_, '_> {
         let mut order = vec![0];
         order.extend(&spatial);
         order.push(channel);
-        let body = self.body(number, Some(&order))?.permute(&order);
+        let body = self.body(group_index, Some(&order))?.permute(&order);
         let (sizes, strides) = (op.attrs().per_axis("pool_size", axes, 1), op.attrs().per_axis("strides", axes, 1));
         let (dilation, pads) = (op.attrs().per_axis("dilation", axes, 1), op.attrs().padding(axes));
-        let whole = op.name.contains("global") || op.name.contains("adaptive");
+        let whole_window = op.name.contains("global") || op.name.contains("adaptive");
         let axis = |(i, &d): (usize, &usize)| Axis {
             // 0 marks global and adaptive windows, whose bounds the kernel computes.
-            taps: if whole { 0 } else { sizes[i] },
+            taps: if whole_window { 0 } else { sizes[i] },
             stride: strides[i],
-            dilation: if whole { 1 } else { dilation[i] },
-            pad: if whole { (0, 0) } else { pads[i] },
+            dilation: if whole_window { 1 } else { dilation[i] },
+            pad: if whole_window { (0, 0) } else { pads[i] },
             size: shape[d],
             outputs: out[d],
             step: data.view.strides[d],
@@ -70,11 +70,11 @@ impl Lowering<'_, '_> {
             Reduction::Mean(op.attrs().flag("count_include_pad", false))
         };
         let (batch, channel) = (data.view.strides[0], data.view.strides[channel]);
-        self.window(number, Window { body, storage: data, batch, channel, axes, reduction })
+        self.window(group_index, Window { body, storage: data, batch, channel, axes, reduction })
     }
 
     /// Adds a kernel that reduces windows.
-    pub fn window(&mut self, number: usize, w: Window) -> Result<()> {
+    pub fn window(&mut self, group_index: usize, w: Window) -> Result<()> {
         let rank = w.body.domain.len();
         let channels = w.body.domain[rank - 1];
         let width = if w.channel == 1 { self.device.vector(channels) } else { 1 };
@@ -113,24 +113,25 @@ impl Lowering<'_, '_> {
         view.strides.extend(w.axes.iter().map(|axis| axis.step));
         view.shape.push(channels);
         view.strides.push(w.channel);
-        let mut at = vec![indices[0].clone()];
-        at.extend(names);
-        let point = Point { indices: at, column: "c".into(), valid: valid.clone(), width };
+        let mut index = vec![indices[0].clone()];
+        index.extend(names);
+        let point = Point { indices: index, column: "c".into(), valid: valid.clone(), width };
         text.line(depth, &format!("const {ty} v = {};", point.load(&x, &view)));
         match &w.reduction {
             Reduction::Max => text.line(depth, "a = ((a != a) | (a > v)) ? a : v;"),
             Reduction::Mean(_) => text.line(depth, "a += v;"),
             Reduction::Products(_) => {
-                let mut tap = String::from("0");
+                let mut tap_index = String::from("0");
                 for (i, axis) in w.axes.iter().enumerate() {
-                    let at = if axis.dilation == 1 {
+                    let index = if axis.dilation == 1 {
                         format!("(y{i} - at{i})")
                     } else {
                         format!("(y{i} - at{i}) / {}", axis.dilation)
                     };
-                    tap = if tap == "0" { at } else { format!("({tap}) * {} + {at}", axis.taps) };
+                    tap_index =
+                        if tap_index == "0" { index } else { format!("({tap_index}) * {} + {index}", axis.taps) };
                 }
-                let load = if width == 1 { format!("w[{tap}]") } else { format!("vload{width}({tap}, w)") };
+                let load = if width == 1 { format!("w[{tap_index}]") } else { format!("vload{width}({tap_index}, w)") };
                 text.line(depth, &format!("a += v * {load};"));
             }
         }
@@ -148,7 +149,7 @@ impl Lowering<'_, '_> {
         };
         text.line(1, &format!("const {ty} acc = {acc};"));
         w.body.emit(self.ir, &mut text, &Point { indices, column: "c".into(), valid, width }, 1);
-        let (name, comment) = self.names(number);
+        let (name, comment) = self.names(group_index);
         self.launch("window", text, grid, &name, &comment);
         Ok(())
     }
@@ -170,12 +171,12 @@ fn window_bounds(text: &mut KernelText, i: usize, axis: &Axis, index: &str) {
         return;
     }
     let dilation = axis.dilation;
-    let first = if dilation == 1 {
+    let first_tap = if dilation == 1 {
         "0".to_owned()
     } else {
         format!("(-at{i} + {0}) / {dilation} * {dilation} + at{i}", dilation - 1)
     };
-    text.line(1, &format!("const int from{i} = at{i} < 0 ? {first} : at{i};"));
+    text.line(1, &format!("const int from{i} = at{i} < 0 ? {first_tap} : at{i};"));
     text.line(1, &format!("const int to{i} = min(at{i} + {end}, {size});"));
 }
 
