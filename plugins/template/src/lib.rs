@@ -67,13 +67,13 @@ impl Config {
         let text = std::fs::read_to_string(&path).map_err(|error| invalid(error.to_string()))?;
         let value: Map<String, Value> = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
         for (key, value) in &value {
-            let Some((_, kind, is_valid)) = KEYS.iter().find(|(known, ..)| known == key) else {
-                let closest = KEYS.iter().map(|(known, ..)| *known).min_by_key(|known| strsim::levenshtein(known, key));
-                let closest = closest.filter(|closest| strsim::levenshtein(closest, key) <= 3);
-                let hint = closest.map(|closest| format!("; did you mean \"{closest}\"?")).unwrap_or_default();
-                let known: Vec<&str> = KEYS.iter().map(|(known, ..)| *known).collect();
+            let Some((_, kind, is_valid)) = KEYS.iter().find(|(name, ..)| name == key) else {
+                let suggestion = KEYS.iter().map(|(name, ..)| *name).min_by_key(|name| strsim::levenshtein(name, key));
+                let suggestion = suggestion.filter(|suggestion| strsim::levenshtein(suggestion, key) <= 3);
+                let hint = suggestion.map(|suggestion| format!("; did you mean \"{suggestion}\"?")).unwrap_or_default();
+                let key_names: Vec<&str> = KEYS.iter().map(|(key_names, ..)| *key_names).collect();
                 return Err(invalid(format!("unknown key \"{key}\"{hint}"))
-                    .hint(format!("use one of the keys {}", known.join(", "))));
+                    .hint(format!("use one of the keys {}", key_names.join(", "))));
             };
             if !is_valid(value) {
                 return Err(invalid(format!("\"{key}\": expected {kind}, found {value}")));
