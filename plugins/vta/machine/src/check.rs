@@ -57,50 +57,53 @@ pub fn check(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(
     let queues = tokens::by_module(stream);
     let mut heads = [0usize; MODULES];
     let mut clocks: [Clock; MODULES] = Default::default();
-    let mut given: [VecDeque<Clock>; QUEUES] = Default::default();
+    let mut produced_tokens: [VecDeque<Clock>; QUEUES] = Default::default();
     loop {
         let mut progress = false;
         for module in [Module::Load, Module::Compute, Module::Store] {
-            let own = module as usize;
-            let Some(&index) = queues[own].get(heads[own]) else { continue };
+            let module_index = module as usize;
+            let Some(&index) = queues[module_index].get(heads[module_index]) else { continue };
             let insn = &stream[index];
-            let at = |message| Violation { instruction: Some(index), message };
-            let pops = tokens::pops(module, &insn.deps).map_err(at)?;
-            if pops.iter().flatten().any(|queue| given[*queue as usize].is_empty()) {
+            let violation_at = |message| Violation { instruction: Some(index), message };
+            let pops = tokens::pops(module, &insn.deps).map_err(violation_at)?;
+            if pops.iter().flatten().any(|queue| produced_tokens[*queue as usize].is_empty()) {
                 continue;
             }
-            for clock in pops.iter().flatten().filter_map(|queue| given[*queue as usize].pop_front()) {
-                clocks[own] = std::array::from_fn(|i| clocks[own][i].max(clock[i]));
+            for clock in pops.iter().flatten().filter_map(|queue| produced_tokens[*queue as usize].pop_front()) {
+                clocks[module_index] = std::array::from_fn(|i| clocks[module_index][i].max(clock[i]));
             }
-            clocks[own][own] += 1;
-            checker.visit(insn, module, clocks[own]).map_err(at)?;
-            for queue in tokens::pushes(module, &insn.deps).map_err(at)?.into_iter().flatten() {
-                let tokens = &mut given[queue as usize];
-                tokens.push_back(clocks[own]);
+            clocks[module_index][module_index] += 1;
+            checker.visit(insn, module, clocks[module_index]).map_err(violation_at)?;
+            for queue in tokens::pushes(module, &insn.deps).map_err(violation_at)?.into_iter().flatten() {
+                let tokens = &mut produced_tokens[queue as usize];
+                tokens.push_back(clocks[module_index]);
                 if tokens.len() > MAX_TOKENS {
                     let name = Queue::NAMES[queue as usize];
-                    return Err(at(format!("{name}: expected at most {MAX_TOKENS} tokens, found {}", tokens.len())));
+                    return Err(violation_at(format!(
+                        "{name}: expected at most {MAX_TOKENS} tokens, found {}",
+                        tokens.len()
+                    )));
                 }
             }
-            heads[own] += 1;
+            heads[module_index] += 1;
             progress = true;
         }
         if !progress {
             break;
         }
     }
-    if let Some((module, index)) = waiting(&queues, heads) {
+    if let Some((module, index)) = first_pending(&queues, heads) {
         let message = format!("deadlock: {module} waits for a token that no instruction pushes: {}", stream[index]);
         return Err(Violation { instruction: Some(index), message });
     }
-    let whole = |message| Violation { instruction: None, message };
-    if let Some(queue) = given.iter().position(|tokens| !tokens.is_empty()) {
-        let (name, left) = (Queue::NAMES[queue], given[queue].len());
-        return Err(whole(format!("{name}: expected no token at the end of the stream, found {left}")));
+    let stream_violation = |message| Violation { instruction: None, message };
+    if let Some(queue) = produced_tokens.iter().position(|tokens| !tokens.is_empty()) {
+        let (name, remaining) = (Queue::NAMES[queue], produced_tokens[queue].len());
+        return Err(stream_violation(format!("{name}: expected no token at the end of the stream, found {remaining}")));
     }
     match stream.iter().filter(|insn| insn.op == Op::Finish).count() {
         1 if stream.last().is_some_and(|insn| insn.op == Op::Finish) => Ok(()),
-        count => Err(whole(format!("expected one FINISH at the end of the stream, found {count}"))),
+        count => Err(stream_violation(format!("expected one FINISH at the end of the stream, found {count}"))),
     }
 }
 
@@ -116,14 +119,14 @@ pub const MIN_DISTANCE: usize = 4;
 pub fn hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(), Violation> {
     let mut checker = Checker::new(config, segments);
     for (index, insn) in stream.iter().enumerate() {
-        let at = |message| Violation { instruction: Some(index), message };
+        let violation_at = |message| Violation { instruction: Some(index), message };
         match &insn.op {
             Op::Load(transfer) if transfer.memory == Memory::Uop && !transfer.is_no_op() => {
-                checker.load_uops(transfer).map_err(at)?;
+                checker.load_uops(transfer).map_err(violation_at)?;
             }
             Op::Gemm(gemm) if !gemm.reset => {
                 let mut recent = VecDeque::new();
-                let uops = checker.known_uops(&gemm.loops).map_err(at)?;
+                let uops = checker.known_uops(&gemm.loops).map_err(violation_at)?;
                 let step = |dst: usize| {
                     if recent.contains(&dst) {
                         return Err(format!("ACC[{dst}]: expected {MIN_DISTANCE} steps between two sums, found fewer"));
@@ -134,7 +137,7 @@ pub fn hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result
                     }
                     Ok(())
                 };
-                each_sum(&uops, gemm, step).map_err(at)?;
+                each_sum(&uops, gemm, step).map_err(violation_at)?;
             }
             _ => {}
         }
@@ -143,7 +146,7 @@ pub fn hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result
 }
 
 /// Returns the first module with pending instructions, and the index of its next instruction.
-fn waiting(queues: &[Vec<usize>; MODULES], heads: [usize; MODULES]) -> Option<(Module, usize)> {
+fn first_pending(queues: &[Vec<usize>; MODULES], heads: [usize; MODULES]) -> Option<(Module, usize)> {
     let modules = [Module::Load, Module::Compute, Module::Store];
     modules.into_iter().zip(queues).zip(heads).find_map(|((module, queue), head)| Some((module, *queue.get(head)?)))
 }
@@ -158,7 +161,7 @@ struct Accesses {
 impl Accesses {
     /// Records an access. Returns false if an earlier conflicting access does not happen before it.
     fn record(&mut self, module: Module, clock: Clock, writes: bool) -> bool {
-        let after_write = self.write.is_none_or(|(by, number)| clock[by as usize] >= number);
+        let after_write = self.write.is_none_or(|(writer, time)| clock[writer as usize] >= time);
         let after_reads = !writes || self.reads.iter().zip(clock).all(|(read, clock)| clock >= *read);
         if writes {
             *self = Accesses { write: Some((module, clock[module as usize])), reads: [0; MODULES] };
@@ -219,12 +222,12 @@ impl<'a> Checker<'a> {
                         "expected a device that loads bytes as accumulators (ACC_8BIT), found one that does not".into(),
                     );
                 }
-                let to = if transfer.memory == Memory::Acc8 { Memory::Acc } else { transfer.memory };
-                for element in self.elements(to, transfer)? {
-                    self.access(to, element, module, clock, true)?;
+                let memory = if transfer.memory == Memory::Acc8 { Memory::Acc } else { transfer.memory };
+                for element in self.elements(memory, transfer)? {
+                    self.access(memory, element, module, clock, true)?;
                 }
                 self.transfer(transfer, module, clock, false)?;
-                if to == Memory::Uop { self.load_uops(transfer) } else { Ok(()) }
+                if memory == Memory::Uop { self.load_uops(transfer) } else { Ok(()) }
             }
             Op::Store(transfer) => {
                 if transfer.memory != Memory::Out {
@@ -283,9 +286,9 @@ impl<'a> Checker<'a> {
 
     /// Returns the range of memory elements that a transfer accesses. The start of an empty range must be in bounds
     /// too, as in the simulators.
-    fn elements(&self, memory: Memory, of: &Transfer) -> Result<Range<usize>, String> {
-        let (limit, base) = (self.limit(memory), usize::from(of.sram_base));
-        let end = base + of.rows() * of.row_length();
+    fn elements(&self, memory: Memory, transfer: &Transfer) -> Result<Range<usize>, String> {
+        let (limit, base) = (self.limit(memory), usize::from(transfer.sram_base));
+        let end = base + transfer.rows() * transfer.row_length();
         if end > limit {
             return Err(format!("{memory}: expected elements below {limit}, found {}", base.max(limit)));
         }
@@ -324,12 +327,13 @@ impl<'a> Checker<'a> {
     fn transfer(&mut self, of: &Transfer, module: Module, clock: Clock, writes: bool) -> Result<(), String> {
         let bytes = self.config.element_bytes(of.memory);
         for row in 0..usize::from(of.y_size) {
-            let first = of.dram_base as usize + row * usize::from(of.x_stride);
-            let range = first * bytes..(first + usize::from(of.x_size)) * bytes;
-            let within = |segment: &&Segment| segment.range.start <= range.start && range.end <= segment.range.end;
-            let number = self.segments.iter().position(|segment| within(&segment));
-            let number = match number {
-                Some(number) if !writes || self.segments[number].writable => number,
+            let first_element = of.dram_base as usize + row * usize::from(of.x_stride);
+            let range = first_element * bytes..(first_element + usize::from(of.x_size)) * bytes;
+            let contains_range =
+                |segment: &&Segment| segment.range.start <= range.start && range.end <= segment.range.end;
+            let segment_index = self.segments.iter().position(|segment| contains_range(&segment));
+            let segment_index = match segment_index {
+                Some(segment_index) if !writes || self.segments[segment_index].writable => segment_index,
                 Some(_) => {
                     return Err(format!("expected a writable buffer, found {:#x}..{:#x}", range.start, range.end));
                 }
@@ -338,10 +342,10 @@ impl<'a> Checker<'a> {
                     return Err(format!("expected addresses within one buffer, found {start:#x}..{end:#x}"));
                 }
             };
-            let first_granule = granules(&self.segments[number].range).start;
+            let first_granule = granules(&self.segments[segment_index].range).start;
             for granule in granules(&range) {
                 self.count()?;
-                if !self.dram[number][granule - first_granule].record(module, clock, writes) {
+                if !self.dram[segment_index][granule - first_granule].record(module, clock, writes) {
                     let (address, verb) = (granule * GRANULE, if writes { "writes" } else { "reads" });
                     return Err(format!("{module} {verb} DRAM at {address:#x} without a token after the last access"));
                 }
@@ -352,19 +356,19 @@ impl<'a> Checker<'a> {
 
     /// Copies micro-operations to the on-chip memory. Only a single row is valid, because hardware ignores the other
     /// sizes.
-    fn load_uops(&mut self, of: &Transfer) -> Result<(), String> {
-        if of.y_size != 1 || of.rows() != 1 || of.row_length() != usize::from(of.x_size) {
-            let (rows, row) = (of.rows(), of.row_length());
+    fn load_uops(&mut self, transfer: &Transfer) -> Result<(), String> {
+        if transfer.y_size != 1 || transfer.rows() != 1 || transfer.row_length() != usize::from(transfer.x_size) {
+            let (rows, row) = (transfer.rows(), transfer.row_length());
             return Err(format!("UOP: expected one row without padding, found {rows} rows of {row} elements"));
         }
-        let start = of.dram_base as usize * 4;
+        let start = transfer.dram_base as usize * 4;
         let segment = self.segments.iter().find(|segment| segment.uops.is_some() && segment.range.contains(&start));
-        let Some((segment, words)) = segment.and_then(|segment| Some((segment, segment.uops.as_ref()?))) else {
+        let Some((segment, uop_words)) = segment.and_then(|segment| Some((segment, segment.uops.as_ref()?))) else {
             return Err(format!("expected a micro-operation buffer at {start:#x}, found none"));
         };
-        let first = (start - segment.range.start) / 4;
-        let to = self.uops.iter_mut().skip(usize::from(of.sram_base)).take(usize::from(of.x_size));
-        to.enumerate().for_each(|(i, to)| *to = words.get(first + i).copied());
+        let first_word = (start - segment.range.start) / 4;
+        let uop_slots = self.uops.iter_mut().skip(usize::from(transfer.sram_base)).take(usize::from(transfer.x_size));
+        uop_slots.enumerate().for_each(|(i, uop_slots)| *uop_slots = uop_words.get(first_word + i).copied());
         Ok(())
     }
 
@@ -375,11 +379,11 @@ impl<'a> Checker<'a> {
         if range.end > entries {
             return Err(format!("UOP: expected micro-operations below {entries}, found {}", range.end));
         }
-        let words: Option<Vec<u32>> = self.uops.get(range.clone()).unwrap_or_default().iter().copied().collect();
-        let words = words.ok_or_else(|| {
+        let entries: Option<Vec<u32>> = self.uops.get(range.clone()).unwrap_or_default().iter().copied().collect();
+        let entries = entries.ok_or_else(|| {
             format!("UOP: expected micro-operations loaded at {} to {}, found unloaded entries", range.start, range.end)
         })?;
-        Ok(words.into_iter().map(|word| Uop::decode(word, self.config)).collect())
+        Ok(entries.into_iter().map(|word| Uop::decode(word, self.config)).collect())
     }
 }
 
@@ -394,12 +398,12 @@ fn each_element(
     if indices.clone().next().is_none() {
         return Ok(());
     }
-    let times = |level: usize| match factors[level] {
+    let iteration_count = |level: usize| match factors[level] {
         0 => u32::from(loops.iterations[level].min(1)),
         _ => u32::from(loops.iterations[level]),
     };
-    for y in 0..times(0) {
-        for x in 0..times(1) {
+    for y in 0..iteration_count(0) {
+        for x in 0..iteration_count(1) {
             let offset = y * u32::from(factors[0]) + x * u32::from(factors[1]);
             for index in indices.clone() {
                 f((index + offset) as usize)?;

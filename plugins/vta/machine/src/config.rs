@@ -158,9 +158,9 @@ impl Config {
                 ));
             }
             if 1u64 << log_element > MAX_ELEMENT {
-                let found = 1u64 << log_element;
+                let elements = 1u64 << log_element;
                 return fail(format!(
-                    "LOG_{memory}_BUFF_SIZE: expected elements of at most {MAX_ELEMENT} bytes, found {found}"
+                    "LOG_{memory}_BUFF_SIZE: expected elements of at most {MAX_ELEMENT} bytes, found {elements}"
                 ));
             }
             if self.log_depth(memory) > 16 {
@@ -171,14 +171,14 @@ impl Config {
             }
         }
         let [uop, inp, wgt, acc] = memories.map(|memory| self.log_depth(memory));
-        let fits = [
+        let field_widths = [
             ("a micro-operation", acc + inp.max(acc) + wgt, 32),
             ("word 0 of GEMM and ALU", 3 + 4 + 1 + uop + (uop + 1) + 14 + 14, 64),
             ("word 1 of GEMM", 2 * acc + 2 * inp + 2 * wgt, 64),
             ("word 1 of ALU", 4 * acc + 3 + 1 + 16, 64),
         ];
-        match fits.into_iter().find(|(_, bits, limit)| bits > limit) {
-            Some((what, bits, limit)) => fail(format!("{what}: expected at most {limit} bits, found {bits}")),
+        match field_widths.into_iter().find(|(_, bits, limit)| bits > limit) {
+            Some((subject, bits, limit)) => fail(format!("{subject}: expected at most {limit} bits, found {bits}")),
             None => Ok(()),
         }
     }

@@ -67,8 +67,8 @@ pub fn time(config: &Config, stream: &[Insn]) -> Option<Timing> {
     let rates = Rates::of(config.profile);
     let queues = tokens::by_module(stream);
     let mut heads = [0usize; MODULES];
-    let mut free = [0.0f64; MODULES];
-    let mut given: [VecDeque<f64>; QUEUES] = Default::default();
+    let mut idle_from = [0.0f64; MODULES];
+    let mut token_times: [VecDeque<f64>; QUEUES] = Default::default();
     let mut timing = Timing { ends: vec![0.0; stream.len()], ..Timing::default() };
     loop {
         let mut progress = false;
@@ -76,18 +76,18 @@ pub fn time(config: &Config, stream: &[Insn]) -> Option<Timing> {
             while let Some(&index) = queues[module as usize].get(heads[module as usize]) {
                 let insn = &stream[index];
                 let pops = tokens::pops(module, &insn.deps).ok()?;
-                if pops.iter().flatten().any(|queue| given[*queue as usize].is_empty()) {
+                if pops.iter().flatten().any(|queue| token_times[*queue as usize].is_empty()) {
                     break;
                 }
-                let taken = pops.iter().flatten().filter_map(|queue| given[*queue as usize].pop_front());
-                let start = taken.fold(free[module as usize], f64::max);
-                let spent = duration(config, insn, &rates);
-                let end = start + spent;
+                let arrival_times = pops.iter().flatten().filter_map(|queue| token_times[*queue as usize].pop_front());
+                let start = arrival_times.fold(idle_from[module as usize], f64::max);
+                let elapsed = duration(config, insn, &rates);
+                let end = start + elapsed;
                 for queue in tokens::pushes(module, &insn.deps).ok()?.into_iter().flatten() {
-                    given[queue as usize].push_back(end);
+                    token_times[queue as usize].push_back(end);
                 }
-                free[module as usize] = end;
-                timing.busy[module as usize] += spent;
+                idle_from[module as usize] = end;
+                timing.busy[module as usize] += elapsed;
                 timing.ends[index] = end;
                 timing.total = timing.total.max(end);
                 heads[module as usize] += 1;
@@ -98,6 +98,6 @@ pub fn time(config: &Config, stream: &[Insn]) -> Option<Timing> {
             break;
         }
     }
-    let done = heads.iter().zip(&queues).all(|(head, queue)| *head == queue.len());
-    done.then_some(timing)
+    let is_finished = heads.iter().zip(&queues).all(|(head, queue)| *head == queue.len());
+    is_finished.then_some(timing)
 }

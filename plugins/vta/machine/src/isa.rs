@@ -185,7 +185,7 @@ impl Insn {
     /// Returns an instruction that only moves tokens.
     pub fn no_op(module: Module, deps: Deps) -> Insn {
         let memory = if module == Module::Load { Memory::Inp } else { Memory::Uop };
-        let nothing = Transfer {
+        let empty_transfer = Transfer {
             memory,
             sram_base: 0,
             dram_base: 0,
@@ -195,7 +195,7 @@ impl Insn {
             y_pad: [0; 2],
             x_pad: [0; 2],
         };
-        Insn { deps, op: if module == Module::Store { Op::Store(nothing) } else { Op::Load(nothing) } }
+        Insn { deps, op: if module == Module::Store { Op::Store(empty_transfer) } else { Op::Load(empty_transfer) } }
     }
 
     /// Encodes the instruction for a device.
@@ -204,7 +204,7 @@ impl Insn {
     /// If a value does not fit its field.
     pub fn encode(&self, config: &Config) -> Result<[u64; 2], EncodeError> {
         let widths = Widths::of(config);
-        let mut to = Writer::default();
+        let mut writer = Writer::default();
         let code = match &self.op {
             Op::Load(_) => 0,
             Op::Store(_) => 1,
@@ -212,43 +212,43 @@ impl Insn {
             Op::Finish => 3,
             Op::Alu(_) => 4,
         };
-        to.put("opcode", code, 3)?;
+        writer.write_field("opcode", code, 3)?;
         for (name, flag) in [
             ("pop_prev", self.deps.pop_prev),
             ("pop_next", self.deps.pop_next),
             ("push_prev", self.deps.push_prev),
             ("push_next", self.deps.push_next),
         ] {
-            to.put(name, u64::from(flag), 1)?;
+            writer.write_field(name, u64::from(flag), 1)?;
         }
         match &self.op {
             Op::Finish => {}
-            Op::Load(transfer) => transfer.encode(&widths, false, &mut to)?,
-            Op::Store(transfer) => transfer.encode(&widths, true, &mut to)?,
+            Op::Load(transfer) => transfer.encode(&widths, false, &mut writer)?,
+            Op::Store(transfer) => transfer.encode(&widths, true, &mut writer)?,
             Op::Gemm(gemm) => {
-                gemm.loops.encode(gemm.reset, &widths, &mut to)?;
-                to.next_word();
+                gemm.loops.encode(gemm.reset, &widths, &mut writer)?;
+                writer.next_word();
                 let factors =
                     [(gemm.dst, widths.acc, "dst"), (gemm.src, widths.inp, "src"), (gemm.wgt, widths.wgt, "wgt")];
                 for (factor, width, name) in factors {
-                    to.put(name, u64::from(factor[0]), width)?;
-                    to.put(name, u64::from(factor[1]), width)?;
+                    writer.write_field(name, u64::from(factor[0]), width)?;
+                    writer.write_field(name, u64::from(factor[1]), width)?;
                 }
             }
             Op::Alu(alu) => {
-                alu.loops.encode(alu.reset, &widths, &mut to)?;
-                to.next_word();
+                alu.loops.encode(alu.reset, &widths, &mut writer)?;
+                writer.next_word();
                 for factor in [alu.dst, alu.src] {
-                    to.put("factor", u64::from(factor[0]), widths.acc)?;
-                    to.put("factor", u64::from(factor[1]), widths.acc)?;
+                    writer.write_field("factor", u64::from(factor[0]), widths.acc)?;
+                    writer.write_field("factor", u64::from(factor[1]), widths.acc)?;
                 }
                 let code = AluOp::ALL.iter().position(|op| *op == alu.op).unwrap_or_default();
-                to.put("alu_opcode", code as u64, widths.code)?;
-                to.put("use_imm", u64::from(alu.use_imm), 1)?;
-                to.put("imm", u64::from(alu.imm as u16), 16)?;
+                writer.write_field("alu_opcode", code as u64, widths.code)?;
+                writer.write_field("use_imm", u64::from(alu.use_imm), 1)?;
+                writer.write_field("imm", u64::from(alu.imm as u16), 16)?;
             }
         }
-        Ok(to.words())
+        Ok(writer.words())
     }
 
     /// Decodes an instruction for a device.
@@ -257,73 +257,73 @@ impl Insn {
     /// If an operation, memory or vector operation is unknown, or a bit outside all fields is set.
     pub fn decode(words: [u64; 2], config: &Config) -> Result<Insn, DecodeError> {
         let widths = Widths::of(config);
-        let mut from = Reader::new(words);
-        let code = from.take(3);
-        let mut flag = || from.take(1) == 1;
+        let mut reader = Reader::new(words);
+        let code = reader.take(3);
+        let mut flag = || reader.take(1) == 1;
         let deps = Deps { pop_prev: flag(), pop_next: flag(), push_prev: flag(), push_next: flag() };
         let op = match code {
-            0 => Op::Load(Transfer::decode(&widths, &mut from)?),
+            0 => Op::Load(Transfer::decode(&widths, &mut reader)?),
             1 => {
-                let mut transfer = Transfer::decode(&widths, &mut from)?;
+                let mut transfer = Transfer::decode(&widths, &mut reader)?;
                 if widths.code == 2 && transfer.memory == Memory::Uop && !transfer.is_no_op() {
                     transfer.memory = Memory::Out;
                 }
                 Op::Store(transfer)
             }
             2 => {
-                let (reset, loops) = Loops::decode(&widths, &mut from);
-                from.next_word()?;
-                let mut pair = |width: u32| [from.take(width) as u16, from.take(width) as u16];
-                let (dst, src, wgt) = (pair(widths.acc), pair(widths.inp), pair(widths.wgt));
+                let (reset, loops) = Loops::decode(&widths, &mut reader);
+                reader.next_word()?;
+                let mut read_pair = |width: u32| [reader.take(width) as u16, reader.take(width) as u16];
+                let (dst, src, wgt) = (read_pair(widths.acc), read_pair(widths.inp), read_pair(widths.wgt));
                 Op::Gemm(Gemm { reset, loops, dst, src, wgt })
             }
             3 => Op::Finish,
             4 => {
-                let (reset, loops) = Loops::decode(&widths, &mut from);
-                from.next_word()?;
-                let mut pair = || [from.take(widths.acc) as u16, from.take(widths.acc) as u16];
-                let (dst, src) = (pair(), pair());
-                let code = from.take(widths.code);
+                let (reset, loops) = Loops::decode(&widths, &mut reader);
+                reader.next_word()?;
+                let mut read_pair = || [reader.take(widths.acc) as u16, reader.take(widths.acc) as u16];
+                let (dst, src) = (read_pair(), read_pair());
+                let code = reader.take(widths.code);
                 let op = AluOp::ALL.get(code as usize).ok_or(DecodeError::UnknownAluOp(code))?;
-                let use_imm = from.take(1) == 1;
-                Op::Alu(Alu { reset, loops, dst, src, op: *op, use_imm, imm: from.take(16) as u16 as i16 })
+                let use_imm = reader.take(1) == 1;
+                Op::Alu(Alu { reset, loops, dst, src, op: *op, use_imm, imm: reader.take(16) as u16 as i16 })
             }
             other => return Err(DecodeError::UnknownOpcode(other)),
         };
-        from.end()?;
+        reader.end()?;
         Ok(Insn { deps, op })
     }
 }
 
 impl Transfer {
-    fn encode(&self, widths: &Widths, store: bool, to: &mut Writer) -> Result<(), EncodeError> {
+    fn encode(&self, widths: &Widths, store: bool, writer: &mut Writer) -> Result<(), EncodeError> {
         let mut code = Memory::ALL.iter().position(|memory| *memory == self.memory).unwrap_or_default() as u64;
         if widths.code == 2 && store && self.memory == Memory::Out {
             // The first revision has no code for OUT, the only memory that a store can name.
             code = 0;
         }
-        to.put("memory_type", code, widths.code)?;
-        to.put("sram_base", u64::from(self.sram_base), 16)?;
-        to.put("dram_base", u64::from(self.dram_base), 32)?;
-        to.next_word();
-        to.put("y_size", u64::from(self.y_size), 16)?;
-        to.put("x_size", u64::from(self.x_size), 16)?;
-        to.put("x_stride", u64::from(self.x_stride), 16)?;
+        writer.write_field("memory_type", code, widths.code)?;
+        writer.write_field("sram_base", u64::from(self.sram_base), 16)?;
+        writer.write_field("dram_base", u64::from(self.dram_base), 32)?;
+        writer.next_word();
+        writer.write_field("y_size", u64::from(self.y_size), 16)?;
+        writer.write_field("x_size", u64::from(self.x_size), 16)?;
+        writer.write_field("x_stride", u64::from(self.x_stride), 16)?;
         for (name, pad) in [("y_pad", self.y_pad), ("x_pad", self.x_pad)] {
-            to.put(name, u64::from(pad[0]), 4)?;
-            to.put(name, u64::from(pad[1]), 4)?;
+            writer.write_field(name, u64::from(pad[0]), 4)?;
+            writer.write_field(name, u64::from(pad[1]), 4)?;
         }
         Ok(())
     }
 
-    fn decode(widths: &Widths, from: &mut Reader) -> Result<Transfer, DecodeError> {
-        let code = from.take(widths.code);
+    fn decode(widths: &Widths, reader: &mut Reader) -> Result<Transfer, DecodeError> {
+        let code = reader.take(widths.code);
         let memory = *Memory::ALL.get(code as usize).ok_or(DecodeError::UnknownMemory(code))?;
-        let (sram_base, dram_base) = (from.take(16) as u16, from.take(32) as u32);
-        from.next_word()?;
-        let (y_size, x_size, x_stride) = (from.take(16) as u16, from.take(16) as u16, from.take(16) as u16);
-        let mut pair = || [from.take(4) as u8, from.take(4) as u8];
-        let (y_pad, x_pad) = (pair(), pair());
+        let (sram_base, dram_base) = (reader.take(16) as u16, reader.take(32) as u32);
+        reader.next_word()?;
+        let (y_size, x_size, x_stride) = (reader.take(16) as u16, reader.take(16) as u16, reader.take(16) as u16);
+        let mut read_pair = || [reader.take(4) as u8, reader.take(4) as u8];
+        let (y_pad, x_pad) = (read_pair(), read_pair());
         Ok(Transfer { memory, sram_base, dram_base, y_size, x_size, x_stride, y_pad, x_pad })
     }
 
@@ -344,18 +344,18 @@ impl Transfer {
 }
 
 impl Loops {
-    fn encode(&self, reset: bool, widths: &Widths, to: &mut Writer) -> Result<(), EncodeError> {
-        to.put("reset", u64::from(reset), 1)?;
-        to.put("uop_begin", u64::from(self.uop_begin), widths.uop)?;
-        to.put("uop_end", u64::from(self.uop_end), widths.uop + 1)?;
-        to.put("iter_out", u64::from(self.iterations[0]), 14)?;
-        to.put("iter_in", u64::from(self.iterations[1]), 14)
+    fn encode(&self, reset: bool, widths: &Widths, writer: &mut Writer) -> Result<(), EncodeError> {
+        writer.write_field("reset", u64::from(reset), 1)?;
+        writer.write_field("uop_begin", u64::from(self.uop_begin), widths.uop)?;
+        writer.write_field("uop_end", u64::from(self.uop_end), widths.uop + 1)?;
+        writer.write_field("iter_out", u64::from(self.iterations[0]), 14)?;
+        writer.write_field("iter_in", u64::from(self.iterations[1]), 14)
     }
 
-    fn decode(widths: &Widths, from: &mut Reader) -> (bool, Loops) {
-        let reset = from.take(1) == 1;
-        let (uop_begin, uop_end) = (from.take(widths.uop) as u32, from.take(widths.uop + 1) as u32);
-        let iterations = [from.take(14) as u16, from.take(14) as u16];
+    fn decode(widths: &Widths, reader: &mut Reader) -> (bool, Loops) {
+        let reset = reader.take(1) == 1;
+        let (uop_begin, uop_end) = (reader.take(widths.uop) as u32, reader.take(widths.uop + 1) as u32);
+        let iterations = [reader.take(14) as u16, reader.take(14) as u16];
         (reset, Loops { uop_begin, uop_end, iterations })
     }
 
@@ -373,21 +373,21 @@ impl Uop {
     /// If an index does not fit its field.
     pub fn encode(&self, config: &Config) -> Result<u32, EncodeError> {
         let widths = Widths::of(config);
-        let mut to = Writer::default();
-        to.put("dst", u64::from(self.dst), widths.acc)?;
-        to.put("src", u64::from(self.src), widths.uop_src)?;
-        to.put("wgt", u64::from(self.wgt), widths.wgt)?;
-        Ok(to.words()[0] as u32)
+        let mut writer = Writer::default();
+        writer.write_field("dst", u64::from(self.dst), widths.acc)?;
+        writer.write_field("src", u64::from(self.src), widths.uop_src)?;
+        writer.write_field("wgt", u64::from(self.wgt), widths.wgt)?;
+        Ok(writer.words()[0] as u32)
     }
 
     /// Decodes a micro-operation for a device.
     pub fn decode(word: u32, config: &Config) -> Uop {
         let widths = Widths::of(config);
-        let mut from = Reader::new([u64::from(word), 0]);
+        let mut reader = Reader::new([u64::from(word), 0]);
         Uop {
-            dst: from.take(widths.acc) as u32,
-            src: from.take(widths.uop_src) as u32,
-            wgt: from.take(widths.wgt) as u32,
+            dst: reader.take(widths.acc) as u32,
+            src: reader.take(widths.uop_src) as u32,
+            wgt: reader.take(widths.wgt) as u32,
         }
     }
 }
@@ -407,14 +407,14 @@ struct Widths {
 impl Widths {
     fn of(config: &Config) -> Widths {
         let [inp, acc] = [Memory::Inp, Memory::Acc].map(|memory| config.log_depth(memory));
-        let first = config.revision() == Revision::First;
+        let is_first_revision = config.revision() == Revision::First;
         Widths {
             uop: config.log_depth(Memory::Uop),
             inp,
             wgt: config.log_depth(Memory::Wgt),
             acc,
-            uop_src: if first { inp } else { inp.max(acc) },
-            code: if first { 2 } else { 3 },
+            uop_src: if is_first_revision { inp } else { inp.max(acc) },
+            code: if is_first_revision { 2 } else { 3 },
         }
     }
 }

@@ -88,13 +88,13 @@ pub fn run_unless(
     let mut heads = [0usize; MODULES];
     let mut tokens = [0u64; QUEUES];
     let mut random = options.seed;
-    let mut executed = 0u64;
+    let mut executed_count = 0u64;
     loop {
         let mut ready = Vec::with_capacity(MODULES);
         for (module, queue) in queues.iter().enumerate() {
             let Some(&index) = queue.get(heads[module]) else { continue };
-            let at = |message| SimError { instruction: Some(index), message };
-            let pops = tokens::pops(stream[index].module(), &stream[index].deps).map_err(at)?;
+            let error_at = |message| SimError { instruction: Some(index), message };
+            let pops = tokens::pops(stream[index].module(), &stream[index].deps).map_err(error_at)?;
             if pops.iter().flatten().all(|queue| tokens[*queue as usize] > 0) {
                 ready.push((module, index, pops));
             }
@@ -104,25 +104,25 @@ pub fn run_unless(
         }
         let choice = match options.serial {
             false => next_random(&mut random) as usize % ready.len(),
-            true => match ready.iter().position(|(_, index, _)| *index as u64 == executed) {
+            true => match ready.iter().position(|(_, index, _)| *index as u64 == executed_count) {
                 Some(choice) => choice,
                 None => break,
             },
         };
         let (module, index, pops) = ready[choice];
-        let at = |message| SimError { instruction: Some(index), message };
+        let error_at = |message| SimError { instruction: Some(index), message };
         pops.iter().flatten().for_each(|queue| tokens[*queue as usize] -= 1);
-        machine.execute(&stream[index].op).map_err(at)?;
-        let pushes = tokens::pushes(stream[index].module(), &stream[index].deps).map_err(at)?;
+        machine.execute(&stream[index].op).map_err(error_at)?;
+        let pushes = tokens::pushes(stream[index].module(), &stream[index].deps).map_err(error_at)?;
         pushes.iter().flatten().for_each(|queue| tokens[*queue as usize] += 1);
         heads[module] += 1;
-        executed += 1;
-        if executed.is_multiple_of(CANCELLATION_INTERVAL) && cancelled() {
+        executed_count += 1;
+        if executed_count.is_multiple_of(CANCELLATION_INTERVAL) && cancelled() {
             return Err(SimError { instruction: Some(index), message: "cancelled".into() });
         }
-        if options.max_instructions > 0 && executed > options.max_instructions {
+        if options.max_instructions > 0 && executed_count > options.max_instructions {
             let message =
-                format!("expected at most {} executed instructions, found {executed}", options.max_instructions);
+                format!("expected at most {} executed instructions, found {executed_count}", options.max_instructions);
             return Err(SimError { instruction: Some(index), message });
         }
     }
@@ -134,11 +134,12 @@ pub fn run_unless(
 
 /// Describes a deadlock: the instruction at which each module waits, and the number of tokens in each queue.
 fn deadlock(stream: &[Insn], queues: &[Vec<usize>; MODULES], heads: [usize; MODULES], tokens: [u64; QUEUES]) -> String {
-    let waiting = queues.iter().zip(heads).filter_map(|(queue, head)| queue.get(head));
-    let waiting: Vec<String> =
-        waiting.map(|&i| format!("{} waits at {i}: {}", stream[i].module(), stream[i])).collect();
-    let fills: Vec<String> = Queue::NAMES.iter().zip(tokens).map(|(name, fill)| format!("{name} {fill}")).collect();
-    format!("deadlock: {}; tokens: {}", waiting.join("; "), fills.join(", "))
+    let blocked = queues.iter().zip(heads).filter_map(|(queue, head)| queue.get(head));
+    let blocked: Vec<String> =
+        blocked.map(|&i| format!("{} waits at {i}: {}", stream[i].module(), stream[i])).collect();
+    let token_counts: Vec<String> =
+        Queue::NAMES.iter().zip(tokens).map(|(name, token_count)| format!("{name} {token_count}")).collect();
+    format!("deadlock: {}; tokens: {}", blocked.join("; "), token_counts.join(", "))
 }
 
 /// Advances a linear congruential generator and returns its upper bits.

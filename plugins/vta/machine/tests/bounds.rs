@@ -38,18 +38,18 @@ fn simulate(ops: &[Op]) -> Result<(), String> {
 /// not know which micro-operations the device holds.
 #[test]
 fn checker_rejects_micro_operations_in_several_rows() {
-    let one = transfer(Memory::Uop, UOPS, [1, 2]);
-    assert_eq!(check(&Config::default(), &stream(&[Op::Load(one)]), &segments()), Ok(()));
+    let one_uop = transfer(Memory::Uop, UOPS, [1, 2]);
+    assert_eq!(check(&Config::default(), &stream(&[Op::Load(one_uop)]), &segments()), Ok(()));
     let rejected = [
-        (Transfer { y_size: 0, ..one }, "0 rows"),
-        (Transfer { y_size: 2, ..one }, "2 rows"),
-        (Transfer { y_pad: [1, 0], ..one }, "2 rows"),
-        (Transfer { x_pad: [0, 1], ..one }, "1 rows of 3 elements"),
+        (Transfer { y_size: 0, ..one_uop }, "0 rows"),
+        (Transfer { y_size: 2, ..one_uop }, "2 rows"),
+        (Transfer { y_pad: [1, 0], ..one_uop }, "2 rows"),
+        (Transfer { x_pad: [0, 1], ..one_uop }, "1 rows of 3 elements"),
     ];
-    for (transfer, found) in rejected {
+    for (transfer, expected_message) in rejected {
         let message = violation(&[Op::Load(transfer)]);
         assert!(message.starts_with("instruction 0: UOP: expected one row without padding, found "), "{message}");
-        assert!(message.contains(found), "{message}");
+        assert!(message.contains(expected_message), "{message}");
         let hazard = hazards(&Config::default(), &stream(&[Op::Load(transfer)]), &segments());
         assert_eq!(hazard.unwrap_err().to_string(), message);
     }

@@ -51,12 +51,12 @@ impl Stream {
     }
 
     /// Makes the last instruction push a token to the previous or next module.
-    fn give(&mut self, next: bool) {
-        let Some(last) = self.0.last_mut() else { return };
-        if next {
-            last.deps.push_next = true;
+    fn give(&mut self, to_next: bool) {
+        let Some(last_insn) = self.0.last_mut() else { return };
+        if to_next {
+            last_insn.deps.push_next = true;
         } else {
-            last.deps.push_prev = true;
+            last_insn.deps.push_prev = true;
         }
     }
 }
@@ -94,9 +94,9 @@ fn stream(layer: &Layer) -> Vec<Insn> {
     let positions = rows * columns;
     // Number of data rows that a tile reads, without padding.
     let read = |tile: usize| {
-        let first = (tile * rows * stride) as isize - pad as isize;
-        let last = first + ((rows - 1) * stride + kernel) as isize;
-        (last.min(height as isize) - first.max(0)) as usize
+        let first_row = (tile * rows * stride) as isize - pad as isize;
+        let last_row = first_row + ((rows - 1) * stride + kernel) as isize;
+        (last_row.min(height as isize) - first_row.max(0)) as usize
     };
     let mut stream = Stream::default();
     for _ in 0..2 {
@@ -153,7 +153,10 @@ fn model_agrees_with_measured_times() {
         let ratio = cycles / 1e5 / layer.measured;
         errors.push((layer.name, ratio));
     }
-    let worst = errors.iter().map(|(_, ratio)| (ratio - 1.0).abs()).fold(0.0, f64::max);
-    let mean = errors.iter().map(|(_, ratio)| (ratio - 1.0).abs()).sum::<f64>() / errors.len() as f64;
-    assert!(mean <= 0.06 && worst <= 0.30, "expected errors <= 0.06 and 0.30, found {mean}, {worst}: {errors:?}");
+    let worst_error = errors.iter().map(|(_, ratio)| (ratio - 1.0).abs()).fold(0.0, f64::max);
+    let mean_error = errors.iter().map(|(_, ratio)| (ratio - 1.0).abs()).sum::<f64>() / errors.len() as f64;
+    assert!(
+        mean_error <= 0.06 && worst_error <= 0.30,
+        "expected errors <= 0.06 and 0.30, found {mean_error}, {worst_error}: {errors:?}"
+    );
 }

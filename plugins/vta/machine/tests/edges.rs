@@ -19,14 +19,14 @@ fn insn(op: Op) -> Insn {
 
 /// Adds a hand-over from COMPUTE to STORE before the first store, and the end of the stream.
 fn sequence(mut ops: Vec<Op>) -> Vec<Insn> {
-    let first = ops.iter().position(|op| matches!(op, Op::Store(_))).unwrap_or(ops.len());
+    let first_store = ops.iter().position(|op| matches!(op, Op::Store(_))).unwrap_or(ops.len());
     ops.push(Op::Finish);
-    let mut all: Vec<Insn> = ops.into_iter().map(insn).collect();
-    if first > 0 && first + 1 < all.len() {
-        all[first - 1].deps.push_next = true;
-        all[first].deps.pop_prev = true;
+    let mut insns: Vec<Insn> = ops.into_iter().map(insn).collect();
+    if first_store > 0 && first_store + 1 < insns.len() {
+        insns[first_store - 1].deps.push_next = true;
+        insns[first_store].deps.pop_prev = true;
     }
-    all
+    insns
 }
 
 const ONE: Loops = Loops { uop_begin: 0, uop_end: 1, iterations: [1, 1] };
@@ -36,7 +36,7 @@ fn alu(op: AluOp, imm: Option<i16>) -> Op {
     Op::Alu(Alu { reset: false, loops: ONE, dst: [0; 2], src: [0; 2], op, use_imm, imm })
 }
 
-fn words(values: &[i32]) -> Vec<u8> {
+fn to_bytes(values: &[i32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
@@ -66,15 +66,15 @@ fn vector_operations_agree() {
         (AluOp::Mul, -3, [0, -3, 3, -125, -128, -128, -125, 3, 0, 0, 3, 0, 3, 0, 124, 15]),
     ];
     for (op, imm, bytes) in table {
-        let found = run_on(&words(&LANES), vec![load, uop, alu(op, Some(imm)), store], 16).unwrap();
-        assert_eq!(found, bytes, "{op:?} {imm}");
+        let actual = run_on(&to_bytes(&LANES), vec![load, uop, alu(op, Some(imm)), store], 16).unwrap();
+        assert_eq!(actual, bytes, "{op:?} {imm}");
     }
 }
 
 #[test]
 fn tensor_shift_takes_its_amounts_from_an_accumulator() {
-    let mut data = words(&[-100; 16]);
-    data.extend(words(&(-4..12).collect::<Vec<i32>>()));
+    let mut data = to_bytes(&[-100; 16]);
+    data.extend(to_bytes(&(-4..12).collect::<Vec<i32>>()));
     let shift = Op::Alu(Alu {
         reset: false,
         loops: Loops { iterations: [1, 1], ..ONE },
@@ -95,8 +95,8 @@ fn tensor_shift_takes_its_amounts_from_an_accumulator() {
         Op::Store(transfer(Memory::Out, RESULT, 1)),
     ];
     run(&Config::default(), &sequence(ops), &mut dram, &Options::default()).unwrap();
-    let found: Vec<i8> = dram.read(RESULT as usize, 16).unwrap().iter().map(|byte| *byte as i8).collect();
-    assert_eq!(found, [-64, -32, 112, 56, -100, -50, -25, -13, -7, -4, -2, -1, -1, -1, -1, -1]);
+    let actual: Vec<i8> = dram.read(RESULT as usize, 16).unwrap().iter().map(|byte| *byte as i8).collect();
+    assert_eq!(actual, [-64, -32, 112, 56, -100, -50, -25, -13, -7, -4, -2, -1, -1, -1, -1, -1]);
 }
 
 /// Multiplies each activation element by the identity matrix, so the result is the data that the load has written.
@@ -161,14 +161,14 @@ fn loads_accumulators_from_bytes() {
         shift,
         Op::Store(transfer(Memory::Out, RESULT, 2)),
     ];
-    let found = run_on(&bytes, ops, 32).unwrap();
-    assert_eq!(found, (-16i8..16).map(|value| 2 * value).collect::<Vec<_>>());
+    let actual = run_on(&bytes, ops, 32).unwrap();
+    assert_eq!(actual, (-16i8..16).map(|value| 2 * value).collect::<Vec<_>>());
 }
 
 #[test]
 fn sums_wrap() {
     let mut dram = Dram::new(0x10000);
-    dram.write(DATA as usize, 64).unwrap().copy_from_slice(&words(&[i32::MAX; 16]));
+    dram.write(DATA as usize, 64).unwrap().copy_from_slice(&to_bytes(&[i32::MAX; 16]));
     dram.write(0x2000, 16).unwrap()[0] = 1;
     for output in 0..16 {
         dram.write(0x3000 + 16 * output, 1).unwrap()[0] = 1;
@@ -204,14 +204,14 @@ fn byte_planes_are_the_integers() {
     let mut stream = vec![insn(load), insn(uop)];
     for plane in 0..4u32 {
         stream.push(insn(alu(AluOp::Shr, Some(if plane == 0 { 0 } else { 8 }))));
-        let last = stream.len() - 1;
-        stream[last].deps = Deps { push_next: true, pop_next: plane > 0, ..Deps::default() };
+        let last_index = stream.len() - 1;
+        stream[last_index].deps = Deps { push_next: true, pop_next: plane > 0, ..Deps::default() };
         let store = Op::Store(transfer(Memory::Out, RESULT + 16 * plane, 1));
         stream.push(Insn { deps: Deps { pop_prev: true, push_prev: plane < 3, ..Deps::default() }, op: store });
     }
     stream.push(insn(Op::Finish));
     let mut dram = Dram::new(0x10000);
-    dram.write(DATA as usize, 64).unwrap().copy_from_slice(&words(&LANES));
+    dram.write(DATA as usize, 64).unwrap().copy_from_slice(&to_bytes(&LANES));
     run(&Config::default(), &stream, &mut dram, &Options { mode: Mode::Strict, ..Options::default() }).unwrap();
     let planes = dram.read(RESULT as usize, 64).unwrap();
     let integers: Vec<i32> = (0..16)
@@ -222,14 +222,14 @@ fn byte_planes_are_the_integers() {
 
 #[test]
 fn reports_errors_with_the_instruction() {
-    let beyond = Transfer { sram_base: 2047, ..transfer(Memory::Inp, DATA, 2) };
-    let error = run_on(&[], vec![Op::Load(beyond)], 0).unwrap_err();
+    let load_beyond_memory = Transfer { sram_base: 2047, ..transfer(Memory::Inp, DATA, 2) };
+    let error = run_on(&[], vec![Op::Load(load_beyond_memory)], 0).unwrap_err();
     assert_eq!(error.to_string(), "instruction 0: INP: expected elements below 2048, found 2047 to 2049");
-    let missing = Transfer { dram_base: u32::MAX, ..transfer(Memory::Inp, DATA, 1) };
-    let error = run_on(&[], vec![Op::Load(missing)], 0).unwrap_err();
+    let load_beyond_dram = Transfer { dram_base: u32::MAX, ..transfer(Memory::Inp, DATA, 1) };
+    let error = run_on(&[], vec![Op::Load(load_beyond_dram)], 0).unwrap_err();
     assert!(error.to_string().starts_with("instruction 0: expected addresses below 0x10000"), "{error}");
-    let waiting = Insn { deps: Deps { pop_prev: true, ..Deps::default() }, op: Op::Finish };
-    let error = run(&Config::default(), &[waiting], &mut Dram::new(16), &Options::default()).unwrap_err();
+    let waiting_finish = Insn { deps: Deps { pop_prev: true, ..Deps::default() }, op: Op::Finish };
+    let error = run(&Config::default(), &[waiting_finish], &mut Dram::new(16), &Options::default()).unwrap_err();
     assert!(error.to_string().starts_with("deadlock: COMPUTE waits at 0: FINISH pop_prev; tokens: LOAD to COMPUTE 0"));
     let unwritten =
         sequence(vec![Op::Load(transfer(Memory::Acc, DATA, 1)), Op::Store(transfer(Memory::Out, RESULT, 1))]);

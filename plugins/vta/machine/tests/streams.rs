@@ -39,32 +39,32 @@ impl Runtime {
         }
     }
 
-    /// Records that `to` waits for `from`; modules are numbered from 1.
-    fn pop(&mut self, from: usize, to: usize) {
-        let (to, side) = (to - 1, usize::from(from > to));
-        if self.pending[to][side] {
-            self.emit_pending(to);
+    /// Records that `destination` waits for `source`; modules are numbered from 1.
+    fn pop(&mut self, source: usize, destination: usize) {
+        let (destination, is_from_next) = (destination - 1, usize::from(source > destination));
+        if self.pending[destination][is_from_next] {
+            self.emit_pending(destination);
         }
-        self.pending[to][side] = true;
+        self.pending[destination][is_from_next] = true;
     }
 
-    /// Records that `from` allows `to` to continue.
-    fn push(&mut self, from: usize, to: usize) {
-        let (module, next) = (from - 1, from < to);
+    /// Records that `source` allows `destination` to continue.
+    fn push(&mut self, source: usize, destination: usize) {
+        let (module, is_to_next) = (source - 1, source < destination);
         self.emit_pending(module);
         let flag = |deps: &mut Deps| {
-            if next {
+            if is_to_next {
                 std::mem::replace(&mut deps.push_next, true)
             } else {
                 std::mem::replace(&mut deps.push_prev, true)
             }
         };
-        if let Some(last) = self.stream.last_mut() {
-            let nobody = matches!(&last.op, Op::Load(transfer) if transfer.is_no_op());
-            if !nobody && last.module() == modules()[module] {
-                let mut deps = last.deps;
+        if let Some(last_insn) = self.stream.last_mut() {
+            let is_no_op = matches!(&last_insn.op, Op::Load(transfer) if transfer.is_no_op());
+            if !is_no_op && last_insn.module() == modules()[module] {
+                let mut deps = last_insn.deps;
                 if !flag(&mut deps) {
-                    last.deps = deps;
+                    last_insn.deps = deps;
                     return;
                 }
             }
@@ -130,9 +130,9 @@ impl Runtime {
     fn gemm(&mut self, reset: bool, loops: &[[u16; 4]], uops: &[[u32; 3]]) {
         let (uop_begin, uop_end) = self.kernel(format!("{reset} {loops:?} {uops:?}"), uops);
         let [outer, inner] = [0, 1].map(|i| loops.get(i).copied().unwrap_or([1, 0, 0, 0]));
-        let pair = |i: usize| [outer[i], inner[i]];
-        let loops = Loops { uop_begin, uop_end, iterations: pair(0) };
-        self.emit(1, Op::Gemm(Gemm { reset, loops, dst: pair(1), src: pair(2), wgt: pair(3) }));
+        let level_pair = |i: usize| [outer[i], inner[i]];
+        let loops = Loops { uop_begin, uop_end, iterations: level_pair(0) };
+        self.emit(1, Op::Gemm(Gemm { reset, loops, dst: level_pair(1), src: level_pair(2), wgt: level_pair(3) }));
     }
 
     /// Emits a vector instruction with one loop of (count, dst, src).
@@ -405,26 +405,26 @@ fn checker_accepts_streams_and_finds_every_missing_token() {
         assert_eq!(check(&config, &case.stream, &case.segments()), Ok(()));
     }
     let case = stream_a();
-    let mut removed = 0;
+    let mut removed_tokens = 0;
     for index in 0..case.stream.len() {
         for flag in 0..4 {
             let mut stream = case.stream.clone();
             let deps = &mut stream[index].deps;
             let flags = [&mut deps.pop_prev, &mut deps.pop_next, &mut deps.push_prev, &mut deps.push_next];
             if std::mem::take(flags.into_iter().nth(flag).unwrap()) {
-                removed += 1;
+                removed_tokens += 1;
                 assert!(check(&config, &stream, &case.segments()).is_err(), "instruction {index}, flag {flag}");
             }
         }
     }
-    assert!(removed > 60, "expected more than 60 flags, found {removed}");
+    assert!(removed_tokens > 60, "expected more than 60 flags, found {removed_tokens}");
 }
 
 #[test]
 fn checker_names_what_it_finds() {
     let config = Config::default();
     let case = stream_a();
-    let broken = |change: &dyn Fn(&mut Vec<Insn>)| {
+    let violation_of = |change: &dyn Fn(&mut Vec<Insn>)| {
         let mut stream = case.stream.clone();
         change(&mut stream);
         check(&config, &stream, &case.segments()).unwrap_err().to_string()
@@ -434,15 +434,15 @@ fn checker_names_what_it_finds() {
             change(transfer);
         }
     };
-    let message = broken(&|stream| store(stream, &|transfer| transfer.sram_base = 2040));
+    let message = violation_of(&|stream| store(stream, &|transfer| transfer.sram_base = 2040));
     assert_eq!(message, "instruction 51: ACC: expected elements below 2048, found 2048");
-    let message = broken(&|stream| store(stream, &|transfer| transfer.dram_base = (A / 16) as u32));
+    let message = violation_of(&|stream| store(stream, &|transfer| transfer.dram_base = (A / 16) as u32));
     assert_eq!(message, "instruction 51: expected a writable buffer, found 0x100000..0x100100");
-    let message = broken(&|stream| store(stream, &|transfer| transfer.dram_base += 1));
+    let message = violation_of(&|stream| store(stream, &|transfer| transfer.dram_base += 1));
     assert_eq!(message, "instruction 51: expected addresses within one buffer, found 0x130010..0x130110");
-    let message = broken(&|stream| stream[51].deps.pop_prev = false);
+    let message = violation_of(&|stream| stream[51].deps.pop_prev = false);
     assert!(message.contains("STORE reads ACC") || message.contains("COMPUTE"), "{message}");
-    let message = broken(&|stream| assert!(stream.pop().is_some()));
+    let message = violation_of(&|stream| assert!(stream.pop().is_some()));
     assert_eq!(message, "expected one FINISH at the end of the stream, found 0");
 }
 
@@ -456,6 +456,6 @@ fn cycle_model_counts_overlapping_modules() {
         assert!(timing.total >= longest && timing.total <= load + compute + store, "{timing:?}");
         assert!(compute > 451_584.0, "expected at least one cycle per matrix unit step, found {compute}");
     }
-    let waiting = Insn { deps: Deps { pop_next: true, ..Deps::default() }, op: Op::Finish };
-    assert_eq!(cycles::time(&Config::default(), &[waiting]), None);
+    let waiting_finish = Insn { deps: Deps { pop_next: true, ..Deps::default() }, op: Op::Finish };
+    assert_eq!(cycles::time(&Config::default(), &[waiting_finish]), None);
 }

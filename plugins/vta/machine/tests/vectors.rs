@@ -46,7 +46,7 @@ fn encodes_the_vectors() {
     let store = Insn { deps: deps("pP"), op: Op::Store(transfer(Memory::Out, 784, 0x60000, [7, 14, 28])) };
     let product = gemm("pP", false, loops(28, 154, [8, 7]), [[98, 14], [0, 16], [9, 0]]);
     let shift = alu("", AluOp::Shr, Some(8), loops(280, 281, [1, 784]), [0, 1], [0, 1]);
-    let ones = Transfer {
+    let all_ones = Transfer {
         memory: Memory::Inp,
         sram_base: u16::MAX,
         dram_base: u32::MAX,
@@ -57,7 +57,7 @@ fn encodes_the_vectors() {
         x_pad: [15; 2],
     };
     let default = Config::default();
-    let (first, wide) = (first_revision(), block_32());
+    let (first_revision_config, wide_config) = (first_revision(), block_32());
     let vectors: [(Insn, &Config, u64, u64); 22] = [
         (load("", transfer(Memory::Uop, 5, 0x4000, [1, 3, 3])), &default, 0x0000_0100_0000_1400, 0x0000_0003_0003_0001),
         (load("n", padded), &default, 0x0000_0402_d802_4110, 0x1110_000e_000e_0008),
@@ -110,17 +110,17 @@ fn encodes_the_vectors() {
         (Insn::no_op(Module::Compute, deps("pn")), &default, 0x18, 0),
         (Insn::no_op(Module::Store, deps("P")), &default, 0x21, 0),
         (Insn { deps: Deps::default(), op: Op::Finish }, &default, 3, 0),
-        (load("pnPN", ones), &default, 0x03ff_ffff_ffff_fd78, 0xffff_ffff_ffff_ffff),
-        (load("n", padded), &first, 0x0000_0201_6c01_2110, 0x1110_000e_000e_0008),
-        (shift, &first, 0x0620_0008_2321_1804, 0x0004_7002_0000_0800),
-        (store, &first, 0x0000_0c00_0006_2029, 0x0000_001c_000e_0007),
-        (product, &wide, 0x000e_0040_1340_1c2a, 0x0000_0904_0000_3862),
-        (shift, &wide, 0x0620_0008_2321_1804, 0x0000_8b00_4000_0400),
+        (load("pnPN", all_ones), &default, 0x03ff_ffff_ffff_fd78, 0xffff_ffff_ffff_ffff),
+        (load("n", padded), &first_revision_config, 0x0000_0201_6c01_2110, 0x1110_000e_000e_0008),
+        (shift, &first_revision_config, 0x0620_0008_2321_1804, 0x0004_7002_0000_0800),
+        (store, &first_revision_config, 0x0000_0c00_0006_2029, 0x0000_001c_000e_0007),
+        (product, &wide_config, 0x000e_0040_1340_1c2a, 0x0000_0904_0000_3862),
+        (shift, &wide_config, 0x0620_0008_2321_1804, 0x0000_8b00_4000_0400),
     ];
-    for (number, (insn, config, word_0, word_1)) in vectors.into_iter().enumerate() {
+    for (index, (insn, config, word_0, word_1)) in vectors.into_iter().enumerate() {
         let words = insn.encode(config).unwrap();
-        assert_eq!(words, [word_0, word_1], "vector {}: {insn}: {words:#x?}", number + 1);
-        assert_eq!(Insn::decode(words, config), Ok(insn), "vector {}", number + 1);
+        assert_eq!(words, [word_0, word_1], "vector {}: {insn}: {words:#x?}", index + 1);
+        assert_eq!(Insn::decode(words, config), Ok(insn), "vector {}", index + 1);
     }
 }
 
@@ -191,14 +191,14 @@ fn refuses_invalid_configurations() {
 
 fn configs() -> impl Strategy<Value = Config> {
     let sizes = (0u32..3, 3u32..6, 10u32..16, 10u32..17, 12u32..19, 12u32..19, any::<bool>());
-    let config = sizes.prop_map(|(batch, block, uop, inp, wgt, acc, first)| Config {
+    let config = sizes.prop_map(|(batch, block, uop, inp, wgt, acc, is_first_revision)| Config {
         log_batch: batch,
         log_block: block,
         log_uop_buff_size: uop,
         log_inp_buff_size: inp,
         log_wgt_buff_size: wgt,
         log_acc_buff_size: acc,
-        hw_ver: if first { "0.0.1" } else { "0.0.2" }.into(),
+        hw_ver: if is_first_revision { "0.0.1" } else { "0.0.2" }.into(),
         ..Config::default()
     });
     config.prop_filter("a valid configuration", |config| config.check().is_ok())
@@ -211,9 +211,9 @@ proptest! {
     fn decodes_what_it_encodes(config in configs(), kind in 0..4usize, flags in 0..16u8, r in any::<[u32; 12]>()) {
         let bit = |i: u8| flags >> i & 1 == 1;
         let deps = Deps { pop_prev: bit(0), pop_next: bit(1), push_prev: bit(2), push_next: bit(3) };
-        let below = |i: usize, memory| (r[i] as usize % config.depth(memory)) as u16;
+        let random_below = |i: usize, memory| (r[i] as usize % config.depth(memory)) as u16;
         let memories = [Memory::Uop, Memory::Wgt, Memory::Inp, Memory::Acc];
-        let of = Transfer {
+        let transfer = Transfer {
             memory: if kind == 1 { Memory::Out } else { memories[r[0] as usize % 4] },
             sram_base: r[1] as u16,
             dram_base: r[2],
@@ -224,27 +224,27 @@ proptest! {
             x_pad: [r[8] as u8 & 15, r[9] as u8 & 15],
         };
         let loops = Loops {
-            uop_begin: u32::from(below(1, Memory::Uop)),
+            uop_begin: u32::from(random_below(1, Memory::Uop)),
             uop_end: r[2] % (config.depth(Memory::Uop) as u32 + 1),
             iterations: [r[3] as u16 & 0x3fff, r[4] as u16 & 0x3fff],
         };
-        let pair = |i: usize, memory| [below(i, memory), below(i + 1, memory)];
+        let random_pair = |i: usize, memory| [random_below(i, memory), random_below(i + 1, memory)];
         let ops = [AluOp::Min, AluOp::Max, AluOp::Add, AluOp::Shr];
         let op = match kind {
-            0 => Op::Load(of),
-            1 => Op::Store(of),
+            0 => Op::Load(transfer),
+            1 => Op::Store(transfer),
             2 => Op::Gemm(Gemm {
                 reset: r[0] & 1 == 1,
                 loops,
-                dst: pair(5, Memory::Acc),
-                src: pair(7, Memory::Inp),
-                wgt: pair(9, Memory::Wgt),
+                dst: random_pair(5, Memory::Acc),
+                src: random_pair(7, Memory::Inp),
+                wgt: random_pair(9, Memory::Wgt),
             }),
             _ => Op::Alu(Alu {
                 reset: r[0] & 1 == 1,
                 loops,
-                dst: pair(5, Memory::Acc),
-                src: pair(7, Memory::Acc),
+                dst: random_pair(5, Memory::Acc),
+                src: random_pair(7, Memory::Acc),
                 op: ops[r[10] as usize % 4],
                 use_imm: r[11] & 1 == 1,
                 imm: r[9] as i16,

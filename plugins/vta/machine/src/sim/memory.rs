@@ -71,9 +71,9 @@ pub(super) struct Row {
 /// Returns the data rows of a transfer, without its padding.
 pub(super) fn rows(transfer: &Transfer) -> impl Iterator<Item = Row> + use<> {
     let transfer = *transfer;
-    let first = usize::from(transfer.sram_base) + usize::from(transfer.y_pad[0]) * transfer.row_length();
+    let first_entry = usize::from(transfer.sram_base) + usize::from(transfer.y_pad[0]) * transfer.row_length();
     (0..usize::from(transfer.y_size)).map(move |row| Row {
-        sram: first + row * transfer.row_length() + usize::from(transfer.x_pad[0]),
+        sram: first_entry + row * transfer.row_length() + usize::from(transfer.x_pad[0]),
         dram: u64::from(transfer.dram_base) + row as u64 * u64::from(transfer.x_stride),
     })
 }

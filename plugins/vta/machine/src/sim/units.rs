@@ -5,97 +5,104 @@ use super::{Machine, Mode};
 use crate::isa::{Alu, AluOp, Gemm, Loops, Memory, Transfer, Uop};
 
 impl Machine<'_> {
-    pub(super) fn load(&mut self, of: &Transfer) -> Result<(), String> {
-        if of.is_no_op() {
+    pub(super) fn load(&mut self, transfer: &Transfer) -> Result<(), String> {
+        if transfer.is_no_op() {
             return Ok(());
         }
-        let memory = of.memory;
+        let memory = transfer.memory;
         if memory == Memory::Out {
             return Err("expected a load of UOP, WGT, INP or ACC, found OUT".into());
         }
-        let padded = of.x_pad != [0; 2] || of.y_pad != [0; 2];
+        let padded = transfer.x_pad != [0; 2] || transfer.y_pad != [0; 2];
         if self.mode == Mode::Strict && padded && matches!(memory, Memory::Wgt | Memory::Uop) {
             return Err(format!(
                 "{memory}: expected no padding, because the hardware ignores it, found {:?} in x and {:?} in y",
-                of.x_pad, of.y_pad
+                transfer.x_pad, transfer.y_pad
             ));
         }
-        let (depth, total) = (self.config.depth(memory), of.rows() * of.row_length());
+        let (depth, entries) = (self.config.depth(memory), transfer.rows() * transfer.row_length());
         // ACC_8BIT loads write elements of ACC, but their DRAM addresses are in units of OUT.
         let depth = if memory == Memory::Acc8 { self.config.depth(Memory::Acc) } else { depth };
-        let base = usize::from(of.sram_base);
-        if base + total > depth {
-            return Err(format!("{memory}: expected elements below {depth}, found {base} to {}", base + total));
+        let base = usize::from(transfer.sram_base);
+        if base + entries > depth {
+            return Err(format!("{memory}: expected elements below {depth}, found {base} to {}", base + entries));
         }
         let bytes = self.config.element_bytes(memory);
-        let counted = if memory == Memory::Acc8 { self.config.element_bytes(Memory::Acc) } else { bytes };
-        let moved = u64::from(of.x_size) * u64::from(of.y_size) * counted as u64;
+        let counted_bytes = if memory == Memory::Acc8 { self.config.element_bytes(Memory::Acc) } else { bytes };
+        let moved_bytes = u64::from(transfer.x_size) * u64::from(transfer.y_size) * counted_bytes as u64;
         let counter = match memory {
             Memory::Uop => &mut self.counters.uop_load_nbytes,
             Memory::Inp => &mut self.counters.inp_load_nbytes,
             Memory::Wgt => &mut self.counters.wgt_load_nbytes,
             _ => &mut self.counters.acc_load_nbytes,
         };
-        *counter += moved;
+        *counter += moved_bytes;
         let lanes = self.config.element_bytes(Memory::Out);
         match memory {
-            Memory::Uop => self.sram.uop[base..base + total].fill(0),
-            Memory::Inp => self.sram.inp[base * bytes..(base + total) * bytes].fill(0),
-            Memory::Wgt => self.sram.wgt[base * bytes..(base + total) * bytes].fill(0),
-            _ => self.sram.acc[base * lanes..(base + total) * lanes].fill(0),
+            Memory::Uop => self.sram.uop[base..base + entries].fill(0),
+            Memory::Inp => self.sram.inp[base * bytes..(base + entries) * bytes].fill(0),
+            Memory::Wgt => self.sram.wgt[base * bytes..(base + entries) * bytes].fill(0),
+            _ => self.sram.acc[base * lanes..(base + entries) * lanes].fill(0),
         }
-        for row in rows(of) {
-            let (count, start) = (usize::from(of.x_size), row.dram as usize * bytes);
+        for row in rows(transfer) {
+            let (count, start) = (usize::from(transfer.x_size), row.dram as usize * bytes);
             let data = self.dram.read(start, count * bytes)?;
-            let words = || data.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+            let read_words =
+                || data.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
             match memory {
-                Memory::Uop => self.sram.uop[row.sram..].iter_mut().zip(words()).for_each(|(to, word)| *to = word),
+                Memory::Uop => {
+                    self.sram.uop[row.sram..].iter_mut().zip(read_words()).for_each(|(slot, word)| *slot = word)
+                }
                 Memory::Inp => copy(&mut self.sram.inp[row.sram * bytes..], data),
                 Memory::Wgt => copy(&mut self.sram.wgt[row.sram * bytes..], data),
                 Memory::Acc8 => {
-                    let to = self.sram.acc[row.sram * lanes..].iter_mut();
-                    to.zip(data).for_each(|(to, byte)| *to = i32::from(*byte as i8));
+                    let accumulators = self.sram.acc[row.sram * lanes..].iter_mut();
+                    accumulators.zip(data).for_each(|(slot, byte)| *slot = i32::from(*byte as i8));
                 }
                 _ => {
-                    let to = self.sram.acc[row.sram * lanes..].iter_mut();
-                    to.zip(words()).for_each(|(to, word)| *to = word as i32);
+                    let accumulators = self.sram.acc[row.sram * lanes..].iter_mut();
+                    accumulators.zip(read_words()).for_each(|(accumulator, word)| *accumulator = word as i32);
                 }
             }
         }
         Ok(())
     }
 
-    pub(super) fn store(&mut self, of: &Transfer) -> Result<(), String> {
-        if of.is_no_op() {
+    pub(super) fn store(&mut self, transfer: &Transfer) -> Result<(), String> {
+        if transfer.is_no_op() {
             return Ok(());
         }
-        if of.memory != Memory::Out {
-            return Err(format!("expected a store of OUT, found {}", of.memory));
+        if transfer.memory != Memory::Out {
+            return Err(format!("expected a store of OUT, found {}", transfer.memory));
         }
-        if of.x_pad != [0; 2] || of.y_pad != [0; 2] {
+        if transfer.x_pad != [0; 2] || transfer.y_pad != [0; 2] {
             return Err("expected a store without padding, found padding".into());
         }
         let (lanes, depth) = (self.config.element_bytes(Memory::Out), self.config.depth(Memory::Out));
-        let (base, total) = (usize::from(of.sram_base), usize::from(of.x_size) * usize::from(of.y_size));
-        if base + total > depth {
-            return Err(format!("OUT: expected elements below {depth}, found {base} to {}", base + total));
+        let (base, elements) =
+            (usize::from(transfer.sram_base), usize::from(transfer.x_size) * usize::from(transfer.y_size));
+        if base + elements > depth {
+            return Err(format!("OUT: expected elements below {depth}, found {base} to {}", base + elements));
         }
-        self.counters.out_store_nbytes += (total * lanes) as u64;
-        for row in rows(of) {
-            let count = usize::from(of.x_size);
-            let to = self.dram.write(row.dram as usize * lanes, count * lanes)?;
+        self.counters.out_store_nbytes += (elements * lanes) as u64;
+        for row in rows(transfer) {
+            let count = usize::from(transfer.x_size);
+            let destination = self.dram.write(row.dram as usize * lanes, count * lanes)?;
             if self.mode == Mode::Functional {
-                let from = &self.sram.acc[row.sram * lanes..(row.sram + count) * lanes];
-                to.iter_mut().zip(from).for_each(|(to, lane)| *to = *lane as u8);
+                let source = &self.sram.acc[row.sram * lanes..(row.sram + count) * lanes];
+                destination.iter_mut().zip(source).for_each(|(destination, lane)| *destination = *lane as u8);
                 continue;
             }
-            for (i, to) in to.chunks_exact_mut(lanes).enumerate() {
+            for (i, destination) in destination.chunks_exact_mut(lanes).enumerate() {
                 let element = row.sram + i;
-                let from = self.sram.out[element].as_ref();
-                let from = from.ok_or_else(|| {
+                let element_in = self.sram.out[element].as_ref();
+                let element_in = element_in.ok_or_else(|| {
                     format!("OUT[{element}]: expected the result of a computation, found an unwritten element")
                 })?;
-                to.iter_mut().zip(from.iter()).for_each(|(to, lane)| *to = *lane as u8);
+                destination
+                    .iter_mut()
+                    .zip(element_in.iter())
+                    .for_each(|(destination, lane)| *destination = *lane as u8);
             }
         }
         Ok(())
@@ -128,8 +135,8 @@ impl Machine<'_> {
                 let step = |factor: [u16; 2]| y * u32::from(factor[0]) + x * u32::from(factor[1]);
                 let offsets = [step(dst), step(src), step(wgt)];
                 for uop in &uops {
-                    let at = [uop.dst + offsets[0], uop.src + offsets[1], uop.wgt + offsets[2]];
-                    f(self, at.map(|index| index as usize))?;
+                    let indices = [uop.dst + offsets[0], uop.src + offsets[1], uop.wgt + offsets[2]];
+                    f(self, indices.map(|index| index as usize))?;
                 }
             }
         }
@@ -145,20 +152,20 @@ impl Machine<'_> {
         }
         let reset = of.reset;
         let limits = [Memory::Acc, Memory::Inp, Memory::Wgt].map(|memory| (memory, self.config.depth(memory)));
-        self.for_each_step(&of.loops, [of.dst, of.src, of.wgt], |machine, at| {
-            let used = if reset { 1 } else { 3 };
-            for (index, (memory, depth)) in at.iter().zip(&limits).take(used) {
+        self.for_each_step(&of.loops, [of.dst, of.src, of.wgt], |machine, indices| {
+            let accessed_count = if reset { 1 } else { 3 };
+            for (index, (memory, depth)) in indices.iter().zip(&limits).take(accessed_count) {
                 if index >= depth {
                     return Err(format!("{memory}: expected elements below {depth}, found {index}"));
                 }
             }
-            let acc = &mut machine.sram.acc[at[0] * lanes..(at[0] + 1) * lanes];
+            let acc = &mut machine.sram.acc[indices[0] * lanes..(indices[0] + 1) * lanes];
             if reset {
                 acc.fill(0);
                 return Ok(());
             }
-            let inp = &machine.sram.inp[at[1] * lanes..(at[1] + 1) * lanes];
-            let wgt = &machine.sram.wgt[at[2] * block * block..(at[2] + 1) * block * block];
+            let inp = &machine.sram.inp[indices[1] * lanes..(indices[1] + 1) * lanes];
+            let wgt = &machine.sram.wgt[indices[2] * block * block..(indices[2] + 1) * block * block];
             for (acc, row) in acc.chunks_exact_mut(block).zip(inp.chunks_exact(block)) {
                 for (acc, column) in acc.iter_mut().zip(wgt.chunks_exact(block)) {
                     let products = row.iter().zip(column).map(|(a, b)| i32::from(*a) * i32::from(*b));
@@ -166,7 +173,7 @@ impl Machine<'_> {
                 }
             }
             if strict {
-                machine.write_out(at[0], lanes);
+                machine.write_out(indices[0], lanes);
             }
             Ok(())
         })
@@ -178,9 +185,9 @@ impl Machine<'_> {
         self.counters.alu_counter += of.loops.steps();
         let Alu { op, use_imm, imm, .. } = *of;
         self.for_each_step(&of.loops, [of.dst, of.src, [0; 2]], |machine, [dst, src, _]| {
-            let used = if use_imm { dst } else { dst.max(src) };
-            if used >= depth {
-                return Err(format!("ACC: expected elements below {depth}, found {used}"));
+            let last_accessed = if use_imm { dst } else { dst.max(src) };
+            if last_accessed >= depth {
+                return Err(format!("ACC: expected elements below {depth}, found {last_accessed}"));
             }
             for lane in 0..lanes {
                 let a = machine.sram.acc[dst * lanes + lane];
@@ -203,13 +210,13 @@ impl Machine<'_> {
 
     /// Writes the low bytes of an accumulator to the result memory.
     fn write_out(&mut self, element: usize, lanes: usize) {
-        let from = &self.sram.acc[element * lanes..(element + 1) * lanes];
-        self.sram.out[element] = Some(from.iter().map(|lane| *lane as i8).collect());
+        let accumulators = &self.sram.acc[element * lanes..(element + 1) * lanes];
+        self.sram.out[element] = Some(accumulators.iter().map(|lane| *lane as i8).collect());
     }
 }
 
-fn copy(to: &mut [i8], from: &[u8]) {
-    to.iter_mut().zip(from).for_each(|(to, byte)| *to = *byte as i8);
+fn copy(destination: &mut [i8], source: &[u8]) {
+    destination.iter_mut().zip(source).for_each(|(destination, byte)| *destination = *byte as i8);
 }
 
 /// Shifts right, rounding down; shifts left for a negative amount. Amounts of 32 and more shift all bits out.
