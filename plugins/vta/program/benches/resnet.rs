@@ -69,16 +69,16 @@ impl Case {
 }
 
 /// Measures a function on each case.
-fn each<T>(group: &mut BenchmarkGroup<'_, WallTime>, cases: &[Case], what: &str, f: impl Fn(&Case) -> T) {
+fn bench_each<T>(group: &mut BenchmarkGroup<'_, WallTime>, cases: &[Case], name: &str, f: impl Fn(&Case) -> T) {
     for case in cases {
         group.throughput(case.instructions());
-        group.bench_function(format!("{what} {}", case.name), |bencher| bencher.iter(|| f(case)));
+        group.bench_function(format!("{name} {}", case.name), |bencher| bencher.iter(|| f(case)));
     }
 }
 
 fn assemble(criterion: &mut Criterion, config: &Config, cases: &[Case]) {
     let mut group = criterion.benchmark_group("assemble");
-    each(&mut group, cases, "encode", |case| case.words(config));
+    bench_each(&mut group, cases, "encode", |case| case.words(config));
     for case in cases {
         let words = case.words(config);
         let decode = || words.iter().map(|words| Insn::decode(*words, config)).collect::<Result<Vec<Insn>, _>>();
@@ -97,9 +97,9 @@ fn search(criterion: &mut Criterion, config: &Config, cases: &[Case]) {
 
 fn verify(criterion: &mut Criterion, config: &Config, cases: &[Case]) {
     let mut group = criterion.benchmark_group("verify");
-    each(&mut group, cases, "check", |case| check(config, &case.prepared.stream, &case.prepared.segments));
-    each(&mut group, cases, "hazards", |case| hazards(config, &case.prepared.stream, &case.prepared.segments));
-    each(&mut group, cases, "cycles", |case| cycles::time(config, &case.prepared.stream));
+    bench_each(&mut group, cases, "check", |case| check(config, &case.prepared.stream, &case.prepared.segments));
+    bench_each(&mut group, cases, "hazards", |case| hazards(config, &case.prepared.stream, &case.prepared.segments));
+    bench_each(&mut group, cases, "cycles", |case| cycles::time(config, &case.prepared.stream));
 }
 
 fn simulate(criterion: &mut Criterion, config: &Config, cases: &[Case]) {

@@ -129,11 +129,11 @@ pub enum Layer {
 impl Conv {
     /// Returns the number of result rows and columns; `None` if the padded data is smaller than the kernel.
     pub fn result(&self) -> Option<[usize; 2]> {
-        let along = |axis: usize| {
+        let result_size = |axis: usize| {
             let padded = self.size[axis] + self.pads[axis][0] + self.pads[axis][1];
             Some(padded.checked_sub(self.kernel[axis])? / self.strides[axis] + 1)
         };
-        Some([along(0)?, along(1)?])
+        Some([result_size(0)?, result_size(1)?])
     }
 
     /// Returns the number of result elements.
@@ -154,7 +154,7 @@ impl Layer {
         match self {
             Layer::Conv(conv) => &conv.steps,
             Layer::Pool(pool) => &pool.steps,
-            Layer::Elementwise(each) => &each.steps,
+            Layer::Elementwise(elementwise) => &elementwise.steps,
         }
     }
 
@@ -165,11 +165,11 @@ impl Layer {
 
     /// Returns the number of vector unit operations per result.
     pub(crate) fn alu_steps(&self) -> usize {
-        let each = |step: &Step| match step {
+        let steps_of = |step: &Step| match step {
             Step::Immediate(..) | Step::Vector(..) => 1,
             Step::AddTensor { steps, .. } => steps.len() + 1,
         };
-        self.steps().iter().map(each).sum()
+        self.steps().iter().map(steps_of).sum()
     }
 
     /// Returns the size of the result in bytes.
@@ -178,7 +178,7 @@ impl Layer {
         match self {
             Layer::Conv(conv) => conv.result_elements() * element * conv.form.bytes(),
             Layer::Pool(pool) => pool.images * pool.results[0] * pool.results[1] * element,
-            Layer::Elementwise(each) => each.elements * element,
+            Layer::Elementwise(elementwise) => elementwise.elements * element,
         }
     }
 
@@ -195,14 +195,14 @@ impl Layer {
                 (pool.data, pool.result) = (nowhere, nowhere);
                 &mut pool.steps
             }
-            Layer::Elementwise(each) => {
-                (each.data, each.result) = (nowhere, nowhere);
-                &mut each.steps
+            Layer::Elementwise(elementwise) => {
+                (elementwise.data, elementwise.result) = (nowhere, nowhere);
+                &mut elementwise.steps
             }
         };
         for step in steps {
             match step {
-                Step::Vector(_, place) | Step::AddTensor { place, .. } => *place = nowhere,
+                Step::Vector(_, address) | Step::AddTensor { place: address, .. } => *address = nowhere,
                 Step::Immediate(..) => {}
             }
         }

@@ -17,7 +17,7 @@ pub(crate) struct Recorder<'a> {
     /// Range of each kernel in the micro-operation memory.
     kernels: HashMap<Vec<u32>, (u32, u32)>,
     /// Index of the first free entry in the micro-operation memory.
-    free: usize,
+    free_entry: usize,
 }
 
 impl<'a> Recorder<'a> {
@@ -29,7 +29,7 @@ impl<'a> Recorder<'a> {
             buffers: Vec::new(),
             uops: Vec::new(),
             kernels: HashMap::new(),
-            free: 0,
+            free_entry: 0,
         }
     }
 
@@ -42,15 +42,15 @@ impl<'a> Recorder<'a> {
     /// Appends a transfer from or to a buffer.
     pub(crate) fn transfer(&mut self, deps: Deps, op: Op, buffer: u32) {
         self.push(deps, op);
-        if let Some(last) = self.buffers.last_mut() {
-            *last = Some(buffer);
+        if let Some(last_buffer) = self.buffers.last_mut() {
+            *last_buffer = Some(buffer);
         }
     }
 
     /// Makes the last instruction push a token to the next or previous module.
-    pub(crate) fn give(&mut self, next: bool) {
-        if let Some(last) = self.stream.last_mut() {
-            let flag = if next { &mut last.deps.push_next } else { &mut last.deps.push_prev };
+    pub(crate) fn give(&mut self, to_next: bool) {
+        if let Some(last_insn) = self.stream.last_mut() {
+            let flag = if to_next { &mut last_insn.deps.push_next } else { &mut last_insn.deps.push_prev };
             *flag = true;
         }
     }
@@ -63,7 +63,7 @@ impl<'a> Recorder<'a> {
     /// Marks the micro-operation memory as empty.
     pub(crate) fn forget_kernels(&mut self) {
         self.kernels.clear();
-        self.free = 0;
+        self.free_entry = 0;
     }
 
     /// Returns the range of a kernel in the micro-operation memory. Loads a kernel that is not there; refills the
@@ -73,12 +73,12 @@ impl<'a> Recorder<'a> {
         if let Some(&range) = self.kernels.get(&words) {
             return Ok(range);
         }
-        if self.free + words.len() > self.config.uop_entries() {
+        if self.free_entry + words.len() > self.config.uop_entries() {
             self.forget_kernels();
         }
         let transfer = Transfer {
             memory: Memory::Uop,
-            sram_base: self.free as u16,
+            sram_base: self.free_entry as u16,
             dram_base: self.uops.len() as u32,
             y_size: 1,
             x_size: words.len() as u16,
@@ -87,9 +87,9 @@ impl<'a> Recorder<'a> {
             x_pad: [0; 2],
         };
         self.transfer(Deps::default(), Op::Load(transfer), self.buffer);
-        let range = (self.free as u32, (self.free + words.len()) as u32);
+        let range = (self.free_entry as u32, (self.free_entry + words.len()) as u32);
         self.uops.extend(&words);
-        self.free += words.len();
+        self.free_entry += words.len();
         self.kernels.insert(words, range);
         Ok(range)
     }

@@ -39,13 +39,13 @@ pub fn relocate(
         if transfer.is_no_op() {
             return Ok(insn);
         }
-        let number = buffer.ok_or_else(|| fail("expected a buffer for the transfer, found none".into()))?;
+        let index = buffer.ok_or_else(|| fail("expected a buffer for the transfer, found none".into()))?;
         let address = addresses
-            .get(number as usize)
-            .ok_or_else(|| fail(format!("expected a buffer number less than {}, found {number}", addresses.len())))?;
+            .get(index as usize)
+            .ok_or_else(|| fail(format!("expected a buffer number less than {}, found {index}", addresses.len())))?;
         let unit = config.element_bytes(transfer.memory) as u64;
         if !address.is_multiple_of(unit) {
-            return Err(fail(format!("buffer {number}: expected an address divisible by {unit}, found {address:#x}")));
+            return Err(fail(format!("buffer {index}: expected an address divisible by {unit}, found {address:#x}")));
         }
         let element = address / unit + u64::from(transfer.dram_base);
         transfer.dram_base = u32::try_from(element)

@@ -10,20 +10,20 @@ use byoc_vta_machine::isa::Memory;
 
 /// Returns the fastest tiling of a layer with its predicted cycles; `None` if no tile fits into the on-chip memories.
 pub fn fastest(config: &Config, layer: &Layer) -> Option<(Tile, f64)> {
-    let mut all: Vec<(f64, Tile)> =
-        candidates(config, layer).into_iter().map(|tile| (least(config, layer, &tile), tile)).collect();
-    all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-    let mut best: Option<(Tile, f64)> = None;
-    for (least, tile) in all {
-        if best.as_ref().is_some_and(|(_, cycles)| *cycles <= least) {
+    let mut bounded_tiles: Vec<(f64, Tile)> =
+        candidates(config, layer).into_iter().map(|tile| (min_cycles(config, layer, &tile), tile)).collect();
+    bounded_tiles.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let mut fastest_tile: Option<(Tile, f64)> = None;
+    for (bound, tile) in bounded_tiles {
+        if fastest_tile.as_ref().is_some_and(|(_, cycles)| *cycles <= bound) {
             break;
         }
         let Some(cycles) = predicted(config, layer, tile) else { continue };
-        if best.as_ref().is_none_or(|(_, fewest)| cycles < *fewest) {
-            best = Some((tile, cycles));
+        if fastest_tile.as_ref().is_none_or(|(_, fewest)| cycles < *fewest) {
+            fastest_tile = Some((tile, cycles));
         }
     }
-    best
+    fastest_tile
 }
 
 /// Tests whether any tiling of a layer fits into the on-chip memories.
@@ -34,7 +34,7 @@ pub fn has_tiling(config: &Config, layer: &Layer) -> bool {
 
 /// Returns a lower bound on the cycles of a tiling: the maximum of the LOAD and COMPUTE times, without latencies that
 /// depend on the instruction order.
-fn least(config: &Config, layer: &Layer, tile: &Tile) -> f64 {
+fn min_cycles(config: &Config, layer: &Layer, tile: &Tile) -> f64 {
     let conv = match layer {
         Layer::Conv(conv) => conv,
         // These layers have few candidates, and all are emitted.
@@ -55,16 +55,16 @@ fn load_time(config: &Config, layer: &Conv, tile: &Tile) -> f64 {
     let blocks = layer.outputs.div_ceil(tile.outputs);
     let element = |memory| config.element_bytes(memory) as f64;
     // The last tile of an axis may be smaller, and its data may be in the padding.
-    let inside = |axis: usize| {
+    let data_extent = |axis: usize| {
         let count = [rows, columns][axis].div_ceil(tile.size[axis]);
-        let all = layer.size[axis] + (count - 1) * layer.kernel[axis].saturating_sub(layer.strides[axis]);
-        all.saturating_sub(layer.pads[axis][0] + layer.pads[axis][1] + layer.strides[axis]).max(1) as f64
+        let extent = layer.size[axis] + (count - 1) * layer.kernel[axis].saturating_sub(layer.strides[axis]);
+        extent.saturating_sub(layer.pads[axis][0] + layer.pads[axis][1] + layer.strides[axis]).max(1) as f64
     };
     // Tiles of whole rows are contiguous.
-    let runs = if tile.size[1] == columns { 1.0 } else { inside(0) };
-    let bytes = inside(0) * inside(1) / columns.div_ceil(tile.size[1]) as f64 * element(Memory::Inp);
+    let run_count = if tile.size[1] == columns { 1.0 } else { data_extent(0) };
+    let bytes = data_extent(0) * data_extent(1) / columns.div_ceil(tile.size[1]) as f64 * element(Memory::Inp);
     let loads = (images * layer.inputs * blocks * columns.div_ceil(tile.size[1])) as f64;
-    let of_data = loads * (runs * rates.row + bytes / rates.bandwidth);
+    let of_data = loads * (run_count * rates.row + bytes / rates.bandwidth);
     let taps = layer.kernel[0] * layer.kernel[1];
     let of_weights =
         (tiles * layer.outputs * layer.inputs) as f64 * taps as f64 * element(Memory::Wgt) / rates.bandwidth;
@@ -85,10 +85,10 @@ const MAX_PIECES: usize = 16;
 /// of the smallest size.
 fn pieces(size: usize) -> Vec<usize> {
     let mut sizes: Vec<usize> = (1..=size.min(MAX_PIECES)).map(|count| size.div_ceil(count)).collect();
-    while let Some(&last) = sizes.last()
-        && last > 1
+    while let Some(&last_size) = sizes.last()
+        && last_size > 1
     {
-        sizes.push(last.div_ceil(2));
+        sizes.push(last_size.div_ceil(2));
     }
     sizes.dedup();
     sizes
@@ -99,7 +99,7 @@ fn candidates(config: &Config, layer: &Layer) -> Vec<Tile> {
     let mut tiles = match layer {
         Layer::Conv(conv) => of_conv(conv),
         Layer::Pool(pool) => of_pool(pool),
-        Layer::Elementwise(each) => of_elementwise(config, each),
+        Layer::Elementwise(elementwise) => of_elementwise(config, elementwise),
     };
     tiles.retain(|tile| tile.fits(layer, config));
     tiles
@@ -126,15 +126,15 @@ fn of_conv(layer: &Conv) -> Vec<Tile> {
 fn of_pool(layer: &Pool) -> Vec<Tile> {
     let [rows, columns] = layer.results;
     let tile = |rows, columns, threads| Tile { size: [rows, columns], inputs: 1, outputs: 1, threads };
-    let both = |rows, columns| [Threads::OverRows, Threads::One].map(|threads| tile(rows, columns, threads));
-    let whole = pieces(rows).into_iter().flat_map(|rows| both(rows, columns));
-    whole.chain(pieces(columns).into_iter().flat_map(|columns| both(1, columns))).collect()
+    let with_threads = |rows, columns| [Threads::OverRows, Threads::One].map(|threads| tile(rows, columns, threads));
+    let row_tiles = pieces(rows).into_iter().flat_map(|rows| with_threads(rows, columns));
+    row_tiles.chain(pieces(columns).into_iter().flat_map(|columns| with_threads(1, columns))).collect()
 }
 
 /// Returns tiles that fill fractions of the accumulators.
 fn of_elementwise(config: &Config, layer: &Elementwise) -> Vec<Tile> {
-    let least = config.depth(Memory::Acc).min(layer.elements).max(1);
-    let sizes = pieces(least);
+    let elements = config.depth(Memory::Acc).min(layer.elements).max(1);
+    let sizes = pieces(elements);
     let tile = |columns, threads| Tile { size: [1, columns], inputs: 1, outputs: 1, threads };
     sizes.into_iter().flat_map(|size| [Threads::OverRows, Threads::One].map(|threads| tile(size, threads))).collect()
 }

@@ -93,11 +93,11 @@ impl Tile {
     /// Tests whether the tiles of all threads fit into the on-chip memories.
     pub fn fits(&self, layer: &Layer, config: &Config) -> bool {
         let threads = self.threads.count();
-        let share = |memory| config.depth(memory) / threads;
+        let depth_per_thread = |memory| config.depth(memory) / threads;
         let results = self.outputs * self.size[0] * self.size[1];
-        let added = layer.added_tensors();
+        let tensor_count = layer.added_tensors();
         let vectors = layer.steps().iter().any(|step| matches!(step, Step::Vector(..)));
-        let epilogue = results * added.min(1) + if vectors { self.outputs } else { 0 };
+        let epilogue = results * tensor_count.min(1) + if vectors { self.outputs } else { 0 };
         // Tensors pass through the activation memory if the device cannot load bytes into accumulators.
         let through = |tensors: usize| if config.acc_8bit() { 0 } else { tensors };
         let steps = results <= MAX_ITERATIONS;
@@ -105,11 +105,11 @@ impl Tile {
         match layer {
             Layer::Conv(conv) => {
                 let [rows, columns] = self.data(conv.kernel, conv.strides);
-                let data = (self.inputs * rows * columns).max(results * through(added));
+                let data = (self.inputs * rows * columns).max(results * through(tensor_count));
                 steps
-                    && data <= share(Memory::Inp)
-                    && self.outputs * self.inputs * conv.kernel[0] * conv.kernel[1] <= share(Memory::Wgt)
-                    && results + epilogue <= share(Memory::Acc)
+                    && data <= depth_per_thread(Memory::Inp)
+                    && self.outputs * self.inputs * conv.kernel[0] * conv.kernel[1] <= depth_per_thread(Memory::Wgt)
+                    && results + epilogue <= depth_per_thread(Memory::Acc)
                     && uops(self.uops(conv))
             }
             Layer::Pool(pool) => {
@@ -117,14 +117,14 @@ impl Tile {
                 let data = rows * columns;
                 steps
                     && data <= MAX_ITERATIONS
-                    && data * through(1) + results * through(added) <= share(Memory::Inp)
-                    && results + data.max(epilogue) <= share(Memory::Acc)
+                    && data * through(1) + results * through(tensor_count) <= depth_per_thread(Memory::Inp)
+                    && results + data.max(epilogue) <= depth_per_thread(Memory::Acc)
                     && uops(pool.kernel[0] * pool.kernel[1])
             }
             Layer::Elementwise(_) => {
                 steps
-                    && results * through(1 + added) <= share(Memory::Inp)
-                    && results + epilogue <= share(Memory::Acc)
+                    && results * through(1 + tensor_count) <= depth_per_thread(Memory::Inp)
+                    && results + epilogue <= depth_per_thread(Memory::Acc)
                     && uops(0)
             }
         }

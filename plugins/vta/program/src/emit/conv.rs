@@ -37,13 +37,13 @@ struct Span {
 impl Span {
     /// Returns the rows (axis 0) or columns (axis 1) that a tile reads.
     fn of(layer: &Conv, part: &Part, axis: usize) -> Span {
-        let first = (part.first[axis] * layer.strides[axis]) as isize - layer.pads[axis][0] as isize;
+        let first_row = (part.first[axis] * layer.strides[axis]) as isize - layer.pads[axis][0] as isize;
         let length = (part.size[axis] - 1) * layer.strides[axis] + layer.kernel[axis];
-        let end = first + length as isize;
-        let (from, to) = (first.max(0), end.min(layer.size[axis] as isize));
-        let count = (to - from).max(0);
-        let pads = [from - first, end - from - count].map(|pad| pad.clamp(0, MAX_PAD as isize) as u8);
-        Span { start: from as usize, count: count as usize, pads, length }
+        let end = first_row + length as isize;
+        let (start, to) = (first_row.max(0), end.min(layer.size[axis] as isize));
+        let count = (to - start).max(0);
+        let pads = [start - first_row, end - start - count].map(|pad| pad.clamp(0, MAX_PAD as isize) as u8);
+        Span { start: start as usize, count: count as usize, pads, length }
     }
 }
 
@@ -57,12 +57,12 @@ impl Emitter<'_, '_> {
             let results: Vec<Results> = group.iter().map(|part| self.results(layer, result, part)).collect();
             for tile in &results {
                 self.reset(POP_NEXT, tile.base, tile.count())?;
-                self.to.give(false);
+                self.recorder.give(false);
             }
             self.take_unused(group.len());
-            for (first, inputs) in tiles_of(layer.inputs, self.tile.inputs) {
+            for (first_input, inputs) in tiles_of(layer.inputs, self.tile.inputs) {
                 for part in &group {
-                    self.load(layer, part, first, inputs);
+                    self.load(layer, part, first_input, inputs);
                 }
                 for part in &group {
                     self.multiply(layer, part, inputs)?;
@@ -71,10 +71,10 @@ impl Emitter<'_, '_> {
             self.fetch_added(&results, 0);
             for tile in &results {
                 self.apply_steps(tile, 0)?;
-                self.to.give(true);
+                self.recorder.give(true);
             }
             for _ in &group {
-                self.to.no_op(Module::Load, POP_NEXT);
+                self.recorder.no_op(Module::Load, POP_NEXT);
             }
             self.store(&results, layer.result, layer.form)?;
             self.give_unused(group.len());
@@ -85,7 +85,7 @@ impl Emitter<'_, '_> {
     /// Returns groups of tiles that the threads compute at the same time.
     fn groups(&self, layer: &Conv, result: [usize; 2]) -> Vec<Vec<Part>> {
         let threads = self.tile.threads;
-        let mut parts = Vec::new();
+        let mut tile_parts = Vec::new();
         for batch in 0..layer.batch {
             for group in 0..layer.groups {
                 for (column, columns) in tiles_of(result[1], self.tile.size[1]) {
@@ -97,13 +97,13 @@ impl Emitter<'_, '_> {
                         }
                     }
                     if threads == Threads::OverRows {
-                        grid.sort_by_key(|part| (part.output, part.first[0]));
+                        grid.sort_by_key(|tile_part| (tile_part.output, tile_part.first[0]));
                     }
-                    parts.extend(grid);
+                    tile_parts.extend(grid);
                 }
             }
         }
-        let mut groups: Vec<Vec<Part>> = parts.chunks(threads.count()).map(<[Part]>::to_vec).collect();
+        let mut groups: Vec<Vec<Part>> = tile_parts.chunks(threads.count()).map(<[Part]>::to_vec).collect();
         for group in &mut groups {
             group.iter_mut().enumerate().for_each(|(thread, part)| part.thread = thread);
         }
@@ -115,12 +115,12 @@ impl Emitter<'_, '_> {
         let channel = part.batch * layer.groups * layer.outputs + block;
         Results {
             thread: part.thread,
-            base: self.share(Memory::Acc, part.thread),
+            base: self.first_of_thread(Memory::Acc, part.thread),
             block,
             size: [part.outputs, part.size[0], part.size[1]],
             first: (channel * rows + part.first[0]) * columns + part.first[1],
             strides: [rows * columns, columns],
-            all: layer.result_elements(),
+            element_count: layer.result_elements(),
         }
     }
 
@@ -129,14 +129,14 @@ impl Emitter<'_, '_> {
         let [rows, columns] = [0, 1].map(|axis| Span::of(layer, part, axis));
         if rows.count == 0 || columns.count == 0 {
             // An empty load would leave stale data in the memory. The products are zeros, so nothing is loaded.
-            self.to.no_op(Module::Load, POP_NEXT);
-            self.to.give(true);
+            self.recorder.no_op(Module::Load, POP_NEXT);
+            self.recorder.give(true);
             return;
         }
         for input in 0..inputs {
             let image = (part.batch * layer.groups + part.group) * layer.inputs + first + input;
             let elements = Elements {
-                sram: self.share(Memory::Inp, part.thread) + input * rows.length * columns.length,
+                sram: self.first_of_thread(Memory::Inp, part.thread) + input * rows.length * columns.length,
                 first: (image * height + rows.start) * width + columns.start,
                 size: [rows.count, columns.count],
                 stride: width,
@@ -147,44 +147,45 @@ impl Emitter<'_, '_> {
         }
         let taps = layer.kernel[0] * layer.kernel[1];
         let elements = Elements {
-            sram: self.share(Memory::Wgt, part.thread),
+            sram: self.first_of_thread(Memory::Wgt, part.thread),
             first: ((part.group * layer.outputs + part.output) * layer.inputs + first) * taps,
             size: [part.outputs, inputs * taps],
             stride: layer.inputs * taps,
             pads: [[0; 2]; 2],
         };
         self.move_elements(Deps::default(), Memory::Wgt, layer.weight, elements);
-        self.to.give(true);
+        self.recorder.give(true);
     }
 
     /// Accumulates the products of `inputs` input channel blocks in a tile.
     fn multiply(&mut self, layer: &Conv, part: &Part, inputs: usize) -> Result<()> {
         let [rows, columns] = [0, 1].map(|axis| Span::of(layer, part, axis));
         if rows.count == 0 || columns.count == 0 {
-            self.to.no_op(Module::Compute, POP_PREV);
-            self.to.give(false);
+            self.recorder.no_op(Module::Compute, POP_PREV);
+            self.recorder.give(false);
             return Ok(());
         }
-        let [acc, inp, wgt] = [Memory::Acc, Memory::Inp, Memory::Wgt].map(|memory| self.share(memory, part.thread));
+        let [acc, inp, wgt] =
+            [Memory::Acc, Memory::Inp, Memory::Wgt].map(|memory| self.first_of_thread(memory, part.thread));
         let taps = inputs * layer.kernel[0] * layer.kernel[1];
         // Index step of each result axis in the three memories.
         let dst = [part.size[0] * part.size[1], part.size[1], 1];
         let src = [0, layer.strides[0] * columns.length, layer.strides[1]];
         let by_block = [taps, 0, 0];
-        let sizes = [part.outputs, part.size[0], part.size[1]];
+        let axis_sizes = [part.outputs, part.size[0], part.size[1]];
         let unrolled = Unrolled::of(part.size, part.outputs, taps);
         // Number of axes that micro-operations enumerate, innermost first.
-        let inner = match unrolled {
+        let enumerated_axes = match unrolled {
             Unrolled::Columns => 1,
             Unrolled::Rows => 2,
             Unrolled::All | Unrolled::Nothing => 3,
         };
         let mut points = vec![[0usize; 3]];
-        for axis in 3 - inner..3 {
+        for axis in 3 - enumerated_axes..3 {
             let step = [dst[axis], src[axis], by_block[axis]];
             points = points
                 .iter()
-                .flat_map(|at| (0..sizes[axis]).map(move |i| [0, 1, 2].map(|k| at[k] + i * step[k])))
+                .flat_map(|point| (0..axis_sizes[axis]).map(move |i| [0, 1, 2].map(|k| point[k] + i * step[k])))
                 .collect();
         }
         let mut kernels = vec![Vec::with_capacity(taps * points.len())];
@@ -192,10 +193,10 @@ impl Emitter<'_, '_> {
             for y in 0..layer.kernel[0] {
                 for x in 0..layer.kernel[1] {
                     let tap = (input * layer.kernel[0] + y) * layer.kernel[1] + x;
-                    let from = (input * rows.length + y) * columns.length + x;
-                    let uops = points.iter().map(|[to, of, block]| Uop {
-                        dst: (acc + to) as u32,
-                        src: (inp + from + of) as u32,
+                    let source = (input * rows.length + y) * columns.length + x;
+                    let uops = points.iter().map(|[dst_offset, src_offset, block]| Uop {
+                        dst: (acc + dst_offset) as u32,
+                        src: (inp + source + src_offset) as u32,
                         wgt: (wgt + tap + block) as u32,
                     });
                     match kernels.last_mut() {
@@ -206,16 +207,16 @@ impl Emitter<'_, '_> {
             }
         }
         let (iterations, axes) = match unrolled {
-            Unrolled::Columns => ([sizes[0], sizes[1]], [Some(0), Some(1)]),
-            Unrolled::Rows => ([sizes[0], 1], [Some(0), None]),
+            Unrolled::Columns => ([axis_sizes[0], axis_sizes[1]], [Some(0), Some(1)]),
+            Unrolled::Rows => ([axis_sizes[0], 1], [Some(0), None]),
             Unrolled::All | Unrolled::Nothing => ([1, 1], [None, None]),
         };
         let factors = [dst, src, by_block].map(|steps| axes.map(|axis| axis.map_or(0, |axis: usize| steps[axis])));
-        for (number, kernel) in kernels.iter().enumerate() {
-            let deps = if number == 0 { POP_PREV } else { Deps::default() };
+        for (index, kernel) in kernels.iter().enumerate() {
+            let deps = if index == 0 { POP_PREV } else { Deps::default() };
             self.matrix(deps, false, kernel, iterations, factors)?;
         }
-        self.to.give(false);
+        self.recorder.give(false);
         Ok(())
     }
 }

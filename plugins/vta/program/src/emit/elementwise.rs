@@ -8,50 +8,50 @@ use byoc_vta_machine::isa::{Deps, Memory, Module};
 impl Emitter<'_, '_> {
     pub(super) fn elementwise(&mut self, layer: &Elementwise) -> Result<()> {
         let tiles: Vec<(usize, usize)> = tiles_of(layer.elements, self.tile.size[1]).collect();
-        let through_loads = !self.to.config.acc_8bit();
-        let added = self.layer.added_tensors();
+        let through_loads = !self.recorder.config.acc_8bit();
+        let tensor_count = self.layer.added_tensors();
         for group in tiles.chunks(self.tile.threads.count()) {
             let results: Vec<Results> = group
                 .iter()
                 .enumerate()
                 .map(|(thread, &(first, count))| Results {
                     thread,
-                    base: self.share(Memory::Acc, thread),
+                    base: self.first_of_thread(Memory::Acc, thread),
                     block: 0,
                     size: [1, 1, count],
                     first,
                     strides: [layer.elements; 2],
-                    all: layer.elements,
+                    element_count: layer.elements,
                 })
                 .collect();
             for tile in &results {
-                self.to.no_op(Module::Compute, POP_NEXT);
+                self.recorder.no_op(Module::Compute, POP_NEXT);
                 if through_loads {
-                    self.to.give(false);
-                    let base = self.share(Memory::Inp, tile.thread);
+                    self.recorder.give(false);
+                    let base = self.first_of_thread(Memory::Inp, tile.thread);
                     let data = Elements::run(base, tile.first, tile.count());
                     self.move_elements(POP_NEXT, Memory::Inp, layer.data, data);
                     self.fetch_added(std::slice::from_ref(tile), tile.count());
                     self.fetch_identity(tile.thread);
-                    self.to.give(true);
+                    self.recorder.give(true);
                 }
             }
             self.take_unused(group.len());
             for tile in &results {
                 if through_loads {
-                    let from = self.share(Memory::Inp, tile.thread);
-                    self.copy(POP_PREV, tile.thread, from, tile.base, tile.count())?;
-                    if added == 0 {
-                        self.to.give(false);
+                    let source = self.first_of_thread(Memory::Inp, tile.thread);
+                    self.copy(POP_PREV, tile.thread, source, tile.base, tile.count())?;
+                    if tensor_count == 0 {
+                        self.recorder.give(false);
                     }
                 } else {
                     let data = Elements::run(tile.base, tile.first, tile.count());
                     self.move_elements(Deps::default(), Memory::Acc8, layer.data, data);
                 }
                 self.apply_steps(tile, tile.count())?;
-                self.to.give(true);
+                self.recorder.give(true);
                 if through_loads {
-                    self.to.no_op(Module::Load, POP_NEXT);
+                    self.recorder.no_op(Module::Load, POP_NEXT);
                 }
             }
             self.store(&results, layer.result, Form::Bytes)?;

@@ -19,7 +19,7 @@ pub(super) struct Results {
     /// Block stride and row stride of the tensor, in elements.
     pub strides: [usize; 2],
     /// Number of elements in the tensor.
-    pub all: usize,
+    pub element_count: usize,
 }
 
 impl Results {
@@ -45,24 +45,24 @@ impl Emitter<'_, '_> {
     /// there already, if the device cannot load bytes into accumulators. If `data` is 0, LOAD pops a token per tile and
     /// pushes one to COMPUTE.
     pub(super) fn fetch_added(&mut self, group: &[Results], data: usize) {
-        let added = self.layer.added_tensors();
-        if added == 0 || self.to.config.acc_8bit() {
+        let tensor_count = self.layer.added_tensors();
+        if tensor_count == 0 || self.recorder.config.acc_8bit() {
             return;
         }
         let places: Vec<Place> = self.layer.steps().iter().filter_map(tensor_of).collect();
         for results in group {
-            let base = self.share(Memory::Inp, results.thread) + data;
-            for (number, place) in places.iter().enumerate() {
+            let base = self.first_of_thread(Memory::Inp, results.thread) + data;
+            for (tensor_index, tensor) in places.iter().enumerate() {
                 for block in 0..results.size[0] {
-                    let first = number == 0 && block == 0 && data == 0;
-                    let deps = if first { POP_NEXT } else { Deps::default() };
-                    let elements = results.elements(base + number * results.count(), block);
-                    self.move_elements(deps, Memory::Inp, *place, elements);
+                    let is_first = tensor_index == 0 && block == 0 && data == 0;
+                    let deps = if is_first { POP_NEXT } else { Deps::default() };
+                    let elements = results.elements(base + tensor_index * results.count(), block);
+                    self.move_elements(deps, Memory::Inp, *tensor, elements);
                 }
             }
             if data == 0 {
                 self.fetch_identity(results.thread);
-                self.to.give(true);
+                self.recorder.give(true);
             }
         }
     }
@@ -70,15 +70,22 @@ impl Emitter<'_, '_> {
     /// Loads the identity matrix into the first weight element of a thread.
     pub(super) fn fetch_identity(&mut self, thread: usize) {
         let place = Place { buffer: self.identity, offset: 0 };
-        let elements = Elements::run(self.share(Memory::Wgt, thread), 0, 1);
+        let elements = Elements::run(self.first_of_thread(Memory::Wgt, thread), 0, 1);
         self.move_elements(Deps::default(), Memory::Wgt, place, elements);
     }
 
     /// Copies activations to accumulators by multiplying them by the identity matrix.
-    pub(super) fn copy(&mut self, deps: Deps, thread: usize, from: usize, to: usize, count: usize) -> Result<()> {
-        self.reset(deps, to, count)?;
-        let wgt = self.share(Memory::Wgt, thread) as u32;
-        let uop = Uop { dst: to as u32, src: from as u32, wgt };
+    pub(super) fn copy(
+        &mut self,
+        deps: Deps,
+        thread: usize,
+        source: usize,
+        destination: usize,
+        count: usize,
+    ) -> Result<()> {
+        self.reset(deps, destination, count)?;
+        let wgt = self.first_of_thread(Memory::Wgt, thread) as u32;
+        let uop = Uop { dst: destination as u32, src: source as u32, wgt };
         self.matrix(Deps::default(), false, &[uop], [1, count], [[0, 1], [0, 1], [0; 2]])
     }
 
@@ -88,7 +95,7 @@ impl Emitter<'_, '_> {
         let count = results.count();
         let [blocks, rows, columns] = results.size;
         let mut area = results.base + count;
-        let mut number = 0;
+        let mut tensor_index = 0;
         if self.layer.steps().iter().any(|step| matches!(step, Step::Vector(..))) {
             area += blocks;
         }
@@ -105,18 +112,18 @@ impl Emitter<'_, '_> {
                     self.vector(*op, uop, [blocks, positions], [[positions, 1], [1, 0]])?;
                 }
                 Step::AddTensor { place, steps } => {
-                    if self.to.config.acc_8bit() {
+                    if self.recorder.config.acc_8bit() {
                         for block in 0..blocks {
                             let elements = results.elements(area, block);
                             self.move_elements(Deps::default(), Memory::Acc8, *place, elements);
                         }
                     } else {
-                        let from = self.share(Memory::Inp, results.thread) + fetched + number * count;
-                        let deps = if number == 0 && fetched == 0 { POP_PREV } else { Deps::default() };
-                        self.copy(deps, results.thread, from, area, count)?;
-                        number += 1;
-                        if number == self.layer.added_tensors() {
-                            self.to.give(false);
+                        let source = self.first_of_thread(Memory::Inp, results.thread) + fetched + tensor_index * count;
+                        let deps = if tensor_index == 0 && fetched == 0 { POP_PREV } else { Deps::default() };
+                        self.copy(deps, results.thread, source, area, count)?;
+                        tensor_index += 1;
+                        if tensor_index == self.layer.added_tensors() {
+                            self.recorder.give(false);
                         }
                     }
                     for (op, imm) in steps {
@@ -139,7 +146,7 @@ impl Emitter<'_, '_> {
         let loops = self.loops(&[Uop { dst: base as u32, src: base as u32, wgt: 0 }], [1, count])?;
         let step = used_steps([1, count], [0, 1]);
         let alu = Alu { reset: false, loops, dst: step, src: step, op, use_imm: true, imm };
-        self.to.push(Deps::default(), Op::Alu(alu));
+        self.recorder.push(Deps::default(), Op::Alu(alu));
         Ok(())
     }
 
@@ -155,7 +162,7 @@ impl Emitter<'_, '_> {
         let loops = self.loops(&[uop], iterations)?;
         let [dst, src] = factors.map(|factor| used_steps(iterations, factor));
         let alu = Alu { reset: false, loops, dst, src, op, use_imm: false, imm: 0 };
-        self.to.push(Deps::default(), Op::Alu(alu));
+        self.recorder.push(Deps::default(), Op::Alu(alu));
         Ok(())
     }
 
@@ -164,19 +171,20 @@ impl Emitter<'_, '_> {
         for plane in 0..form.bytes() {
             if plane > 0 {
                 for results in group {
-                    self.to.no_op(Module::Compute, POP_NEXT);
+                    self.recorder.no_op(Module::Compute, POP_NEXT);
                     self.immediate(AluOp::Shr, 8, results.base, results.count())?;
-                    self.to.give(true);
+                    self.recorder.give(true);
                 }
             }
             for results in group {
-                let offset = place.offset + plane * results.all * self.to.config.element_bytes(Memory::Out);
+                let offset =
+                    place.offset + plane * results.element_count * self.recorder.config.element_bytes(Memory::Out);
                 for block in 0..results.size[0] {
                     let deps = if block == 0 { POP_PREV } else { Deps::default() };
                     let elements = results.elements(results.base, block);
                     self.move_elements(deps, Memory::Out, Place { offset, ..place }, elements);
                 }
-                self.to.give(false);
+                self.recorder.give(false);
             }
         }
         Ok(())

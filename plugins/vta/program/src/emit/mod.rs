@@ -97,29 +97,29 @@ const PUSH_PREV: Deps = Deps { pop_prev: false, pop_next: false, push_prev: true
 /// # Errors
 /// If a tiling does not fit the device, or the device cannot load a geometry.
 pub fn program(config: &Config, layers: &[(Layer, Tile)], auxiliary: Auxiliary, runs: Runs) -> Result<Program> {
-    let mut to = Recorder::new(config, auxiliary.uops);
+    let mut recorder = Recorder::new(config, auxiliary.uops);
     let mut program = Program::default();
     let mut start = 0;
-    for (number, (layer, tile)) in layers.iter().enumerate() {
-        let first = to.stream.len();
+    for (layer_index, (layer, tile)) in layers.iter().enumerate() {
+        let first_insn = recorder.stream.len();
         // LOAD waits for the last results of the previous layer, if both layers are in the same run.
-        if first > start {
-            to.no_op(Module::Load, POP_NEXT);
+        if first_insn > start {
+            recorder.no_op(Module::Load, POP_NEXT);
         }
-        Emitter { layer, tile: *tile, identity: auxiliary.identity, to: &mut to }.layer()?;
-        let length = to.stream.len() - start;
-        let per_layer = runs == Runs::PerLayer || length + (to.stream.len() - first) > MAX_RUN;
-        if number + 1 == layers.len() || per_layer {
-            to.push(Deps::default(), Op::Finish);
-            to.forget_kernels();
-            program.runs.push(start..to.stream.len());
-            start = to.stream.len();
+        Emitter { layer, tile: *tile, identity: auxiliary.identity, recorder: &mut recorder }.layer()?;
+        let length = recorder.stream.len() - start;
+        let per_layer = runs == Runs::PerLayer || length + (recorder.stream.len() - first_insn) > MAX_RUN;
+        if layer_index + 1 == layers.len() || per_layer {
+            recorder.push(Deps::default(), Op::Finish);
+            recorder.forget_kernels();
+            program.runs.push(start..recorder.stream.len());
+            start = recorder.stream.len();
         } else {
-            to.give(false);
+            recorder.give(false);
         }
-        program.layers.push(first..to.stream.len());
+        program.layers.push(first_insn..recorder.stream.len());
     }
-    Ok(Program { stream: to.stream, buffers: to.buffers, uops: to.uops, ..program })
+    Ok(Program { stream: recorder.stream, buffers: recorder.buffers, uops: recorder.uops, ..program })
 }
 
 /// Emits the stream of one layer.
@@ -127,7 +127,7 @@ struct Emitter<'a, 'r> {
     layer: &'a Layer,
     tile: Tile,
     identity: u32,
-    to: &'r mut Recorder<'a>,
+    recorder: &'r mut Recorder<'a>,
 }
 
 /// Tensor elements that a transfer moves, in units of memory elements.
@@ -155,60 +155,66 @@ impl Elements {
 impl Emitter<'_, '_> {
     /// Emits the layer, including the instructions that pop the last tokens of STORE.
     fn layer(&mut self) -> Result<()> {
-        if !self.tile.fits(self.layer, self.to.config) {
+        if !self.tile.fits(self.layer, self.recorder.config) {
             return Err(EmitError::DoesNotFit);
         }
         let threads = self.tile.threads.count();
         for _ in 0..threads {
-            self.to.no_op(Module::Store, PUSH_PREV);
+            self.recorder.no_op(Module::Store, PUSH_PREV);
         }
         match self.layer {
             Layer::Conv(conv) => self.conv(conv)?,
             Layer::Pool(pool) => self.pool(pool)?,
-            Layer::Elementwise(each) => self.elementwise(each)?,
+            Layer::Elementwise(elementwise) => self.elementwise(elementwise)?,
         }
         for _ in 0..threads {
-            self.to.no_op(Module::Compute, POP_NEXT);
+            self.recorder.no_op(Module::Compute, POP_NEXT);
         }
         Ok(())
     }
 
     /// Returns the first element of a thread's share of a memory.
-    fn share(&self, memory: Memory, thread: usize) -> usize {
-        self.to.config.depth(memory) / self.tile.threads.count() * thread
+    fn first_of_thread(&self, memory: Memory, thread: usize) -> usize {
+        self.recorder.config.depth(memory) / self.tile.threads.count() * thread
     }
 
     /// Emits a transfer of tensor elements.
-    fn move_elements(&mut self, deps: Deps, memory: Memory, place: Place, of: Elements) {
+    fn move_elements(&mut self, deps: Deps, memory: Memory, place: Place, elements: Elements) {
         // Rows without gaps form a single row.
-        let whole = of.stride == of.size[1] && of.pads[1] == [0; 2] && of.size[0] * of.size[1] <= usize::from(u16::MAX);
-        let [y_size, x_size] = if whole && of.pads[0] == [0; 2] { [1, of.size[0] * of.size[1]] } else { of.size };
+        let is_contiguous = elements.stride == elements.size[1]
+            && elements.pads[1] == [0; 2]
+            && elements.size[0] * elements.size[1] <= usize::from(u16::MAX);
+        let [y_size, x_size] = if is_contiguous && elements.pads[0] == [0; 2] {
+            [1, elements.size[0] * elements.size[1]]
+        } else {
+            elements.size
+        };
         let transfer = Transfer {
             memory,
-            sram_base: of.sram as u16,
-            dram_base: (place.offset / self.to.config.element_bytes(memory) + of.first) as u32,
+            sram_base: elements.sram as u16,
+            dram_base: (place.offset / self.recorder.config.element_bytes(memory) + elements.first) as u32,
             y_size: y_size as u16,
             x_size: x_size as u16,
-            x_stride: if y_size == 1 { x_size } else { of.stride } as u16,
-            y_pad: of.pads[0],
-            x_pad: of.pads[1],
+            x_stride: if y_size == 1 { x_size } else { elements.stride } as u16,
+            y_pad: elements.pads[0],
+            x_pad: elements.pads[1],
         };
         let op = if memory == Memory::Out { Op::Store(transfer) } else { Op::Load(transfer) };
-        self.to.transfer(deps, op, place.buffer);
+        self.recorder.transfer(deps, op, place.buffer);
     }
 
     /// Pops the accumulator tokens of threads without a tile at the end of an axis. Otherwise, the active threads would
     /// pop them.
-    fn take_unused(&mut self, used: usize) {
-        for _ in used..self.tile.threads.count() {
-            self.to.no_op(Module::Compute, POP_NEXT);
+    fn take_unused(&mut self, used_threads: usize) {
+        for _ in used_threads..self.tile.threads.count() {
+            self.recorder.no_op(Module::Compute, POP_NEXT);
         }
     }
 
     /// Returns the accumulator tokens of threads without a tile.
-    fn give_unused(&mut self, used: usize) {
-        for _ in used..self.tile.threads.count() {
-            self.to.no_op(Module::Store, PUSH_PREV);
+    fn give_unused(&mut self, used_threads: usize) {
+        for _ in used_threads..self.tile.threads.count() {
+            self.recorder.no_op(Module::Store, PUSH_PREV);
         }
     }
 
@@ -228,12 +234,12 @@ impl Emitter<'_, '_> {
     ) -> Result<()> {
         let loops = self.loops(uops, iterations)?;
         let [dst, src, wgt] = factors.map(|factor| used_steps(iterations, factor));
-        self.to.push(deps, Op::Gemm(Gemm { reset, loops, dst, src, wgt }));
+        self.recorder.push(deps, Op::Gemm(Gemm { reset, loops, dst, src, wgt }));
         Ok(())
     }
 
     fn loops(&mut self, uops: &[Uop], iterations: [usize; 2]) -> Result<Loops> {
-        let (uop_begin, uop_end) = self.to.kernel(uops)?;
+        let (uop_begin, uop_end) = self.recorder.kernel(uops)?;
         Ok(Loops { uop_begin, uop_end, iterations: iterations.map(|count| count as u16) })
     }
 }

@@ -25,38 +25,44 @@ impl Emitter<'_, '_> {
             }
         }
         for group in tiles.chunks(self.tile.threads.count()) {
-            let parts: Vec<(Results, Data, usize)> = group
+            let tile_parts: Vec<(Results, Data, usize)> = group
                 .iter()
                 .enumerate()
                 .map(|(thread, (image, spans))| self.window_tile(layer, thread, *image, *spans))
                 .collect();
-            let results: Vec<Results> = parts.iter().map(|(results, ..)| *results).collect();
-            let through_loads = !self.to.config.acc_8bit();
-            for (results, data, image) in &parts {
+            let results: Vec<Results> = tile_parts.iter().map(|(results, ..)| *results).collect();
+            let through_loads = !self.recorder.config.acc_8bit();
+            for (results, data, image) in &tile_parts {
                 self.reset(POP_NEXT, results.base, results.count())?;
                 self.immediate(AluOp::Min, LEAST, results.base, results.count())?;
                 if through_loads {
-                    self.to.give(false);
-                    let base = self.share(Memory::Inp, results.thread);
+                    self.recorder.give(false);
+                    let base = self.first_of_thread(Memory::Inp, results.thread);
                     self.move_elements(POP_NEXT, Memory::Inp, layer.data, elements(layer, data, *image, base));
                     self.fetch_identity(results.thread);
-                    self.to.give(true);
+                    self.recorder.give(true);
                 }
             }
             self.take_unused(group.len());
-            for (results, data, image) in &parts {
+            for (results, data, image) in &tile_parts {
                 let (count, area) = (data.size[0] * data.size[1], results.base + results.count());
                 if through_loads {
-                    self.copy(POP_PREV, results.thread, self.share(Memory::Inp, results.thread), area, count)?;
-                    self.to.give(false);
-                    self.to.no_op(Module::Load, POP_NEXT);
+                    self.copy(
+                        POP_PREV,
+                        results.thread,
+                        self.first_of_thread(Memory::Inp, results.thread),
+                        area,
+                        count,
+                    )?;
+                    self.recorder.give(false);
+                    self.recorder.no_op(Module::Load, POP_NEXT);
                 } else {
-                    let of = elements(layer, data, *image, area);
-                    self.move_elements(Deps::default(), Memory::Acc8, layer.data, of);
+                    let image_elements = elements(layer, data, *image, area);
+                    self.move_elements(Deps::default(), Memory::Acc8, layer.data, image_elements);
                 }
                 self.compare(layer, results, data, area)?;
                 self.apply_steps(results, count)?;
-                self.to.give(true);
+                self.recorder.give(true);
             }
             self.store(&results, layer.result, Form::Bytes)?;
             self.give_unused(group.len());
@@ -75,17 +81,17 @@ impl Emitter<'_, '_> {
         let [rows, columns] = layer.results;
         let results = Results {
             thread,
-            base: self.share(Memory::Acc, thread),
+            base: self.first_of_thread(Memory::Acc, thread),
             block: 0,
             size: [1, spans[0].1, spans[1].1],
             first: (image * rows + spans[0].0) * columns + spans[1].0,
             strides: [rows * columns, columns],
-            all: layer.images * rows * columns,
+            element_count: layer.images * rows * columns,
         };
         let range = |axis: usize| {
-            let (first, count) = spans[axis];
-            let start = (first * layer.strides[axis]).saturating_sub(layer.pads[axis]);
-            let end = (first + count - 1) * layer.strides[axis] + layer.kernel[axis];
+            let (first_result, count) = spans[axis];
+            let start = (first_result * layer.strides[axis]).saturating_sub(layer.pads[axis]);
+            let end = (first_result + count - 1) * layer.strides[axis] + layer.kernel[axis];
             (start, end.saturating_sub(layer.pads[axis]).clamp(start, layer.size[axis].max(start)))
         };
         let ranges = [range(0), range(1)];
@@ -96,30 +102,30 @@ impl Emitter<'_, '_> {
     /// Compares each tap with the results for which the tap is inside the data.
     fn compare(&mut self, layer: &Pool, results: &Results, data: &Data, area: usize) -> Result<()> {
         let [rows, columns] = layer.results;
-        let at = results.first % (rows * columns);
-        let first = [at / columns, at % columns];
+        let position = results.first % (rows * columns);
+        let first = [position / columns, position % columns];
         let sizes = [results.size[1], results.size[2]];
         for y in 0..layer.kernel[0] {
             for x in 0..layer.kernel[1] {
                 // Results of the tile for which the tap is inside the data: first result, number, first data index.
                 let range = |axis: usize, tap: usize| {
-                    let inside = |i: &usize| {
-                        let place = (first[axis] + i) * layer.strides[axis] + tap;
-                        (layer.pads[axis]..layer.pads[axis] + layer.size[axis]).contains(&place)
+                    let is_inside = |i: &usize| {
+                        let position = (first[axis] + i) * layer.strides[axis] + tap;
+                        (layer.pads[axis]..layer.pads[axis] + layer.size[axis]).contains(&position)
                     };
-                    let from = (0..sizes[axis]).find(inside)?;
-                    let end = (from..sizes[axis]).find(|i| !inside(i)).unwrap_or(sizes[axis]);
-                    let place = (first[axis] + from) * layer.strides[axis] + tap - layer.pads[axis];
-                    Some((from, end - from, place - data.start[axis]))
+                    let start = (0..sizes[axis]).find(is_inside)?;
+                    let end = (start..sizes[axis]).find(|i| !is_inside(i)).unwrap_or(sizes[axis]);
+                    let data_index = (first[axis] + start) * layer.strides[axis] + tap - layer.pads[axis];
+                    Some((start, end - start, data_index - data.start[axis]))
                 };
-                let (Some(down), Some(right)) = (range(0, y), range(1, x)) else { continue };
+                let (Some(row_range), Some(column_range)) = (range(0, y), range(1, x)) else { continue };
                 let uop = Uop {
-                    dst: (results.base + down.0 * sizes[1] + right.0) as u32,
-                    src: (area + down.2 * data.size[1] + right.2) as u32,
+                    dst: (results.base + row_range.0 * sizes[1] + column_range.0) as u32,
+                    src: (area + row_range.2 * data.size[1] + column_range.2) as u32,
                     wgt: 0,
                 };
                 let factors = [[sizes[1], 1], [layer.strides[0] * data.size[1], layer.strides[1]]];
-                self.vector(AluOp::Max, uop, [down.1, right.1], factors)?;
+                self.vector(AluOp::Max, uop, [row_range.1, column_range.1], factors)?;
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use memory::{Memory, simulate};
 use proptest::prelude::*;
 
 /// Returns a device with memories that hold only small tiles.
-fn small(log_block: u32) -> Config {
+fn small_device(log_block: u32) -> Config {
     Config {
         log_block,
         log_uop_buff_size: 11,
@@ -29,8 +29,8 @@ fn small(log_block: u32) -> Config {
 fn device(choice: usize) -> Config {
     let config = match choice % 3 {
         0 => Config::default(),
-        1 => small(4),
-        _ => Config { log_batch: 1, ..small(3) },
+        1 => small_device(4),
+        _ => Config { log_batch: 1, ..small_device(3) },
     };
     Config { acc_8bit: Some(choice < 3), ..config }
 }
@@ -56,9 +56,9 @@ fn requantization(memory: &mut Memory, blocks: usize, [bias, shifts]: [bool; 2],
 /// Checks that simulations of a layer match the reference, if the tiling fits.
 fn check(config: &Config, layer: &Layer, tile: Tile, memory: &Memory) -> Result<bool, TestCaseError> {
     match simulate(config, layer, tile, memory) {
-        Ok(all) => {
+        Ok(runs) => {
             let expected = naive::evaluate(config, layer, memory);
-            prop_assert!(all.iter().all(|found| *found == expected), "{layer:?} {tile:?}");
+            prop_assert!(runs.iter().all(|result| *result == expected), "{layer:?} {tile:?}");
             Ok(true)
         }
         Err(error) => {
@@ -113,7 +113,7 @@ proptest! {
         tile in (1usize..6, 1usize..6, 1usize..3, 1usize..3, 0usize..3),
         more in (any::<[bool; 4]>(), 0i16..12, any::<u64>(), 0usize..6, 1usize..3),
     ) {
-        let ([bias, shifts, added, planes], shift, seed, choice, groups) = more;
+        let ([bias, shifts, has_addend, planes], shift, seed, choice, groups) = more;
         let config = device(choice);
         let mut memory = Memory::new(&config, seed);
         let (batch, inputs, outputs) = (sizes.0, sizes.1, sizes.2);
@@ -136,10 +136,10 @@ proptest! {
         if bias || !planes {
             conv.steps = requantization(&mut memory, groups * outputs, [bias, shifts], shift);
         }
-        if added {
-            let place = memory.bytes(conv.result_elements() * memory.activation());
+        if has_addend {
+            let addend = memory.bytes(conv.result_elements() * memory.activation());
             let steps = vec![(AluOp::Shr, -1), (AluOp::Add, 3), (AluOp::Shr, 2)];
-            conv.steps.extend([Step::AddTensor { place, steps }, Step::Immediate(AluOp::Max, 0)]);
+            conv.steps.extend([Step::AddTensor { place: addend, steps }, Step::Immediate(AluOp::Max, 0)]);
         }
         let tile = Tile { size: [tile.0, tile.1], inputs: tile.2, outputs: tile.3, threads: THREADS[tile.4] };
         check(&config, &Layer::Conv(conv), tile, &memory)?;
@@ -158,7 +158,7 @@ proptest! {
         let pads = [window.2.min(kernel[0] - 1), window.3.min(kernel[1] - 1)];
         // Windows may extend past the end of the data too.
         let results = [0, 1].map(|axis| {
-            (size[axis] + 2 * pads[axis] + window.4).checked_sub(kernel[axis]).map_or(0, |rest| rest / strides[axis] + 1)
+            (size[axis] + 2 * pads[axis] + window.4).checked_sub(kernel[axis]).map_or(0, |span| span / strides[axis] + 1)
         });
         prop_assume!(results.iter().all(|count| *count > 0));
         let data = memory.bytes(sizes.0 * size[0] * size[1] * memory.activation());
@@ -181,8 +181,8 @@ proptest! {
         let data = memory.bytes(elements * memory.activation());
         let mut steps = vec![Step::Immediate(AluOp::Shr, -2)];
         if more.0 {
-            let place = memory.bytes(elements * memory.activation());
-            steps.push(Step::AddTensor { place, steps: vec![(AluOp::Add, 1), (AluOp::Shr, 1)] });
+            let addend = memory.bytes(elements * memory.activation());
+            steps.push(Step::AddTensor { place: addend, steps: vec![(AluOp::Add, 1), (AluOp::Shr, 1)] });
         }
         steps.extend([Step::Immediate(AluOp::Min, 127), Step::Immediate(AluOp::Max, -128)]);
         let layer = Layer::Elementwise(Elementwise { elements, data, steps, result: memory.result() });
@@ -197,9 +197,9 @@ fn places_are_relative_to_their_buffers() {
     let mut memory = Memory::new(&config, 3);
     // Tensors that begin at an offset in their buffer.
     let data = memory.bytes(64 * memory.activation());
-    let inside = Place { offset: 16 * memory.activation(), ..data };
+    let view_inside = Place { offset: 16 * memory.activation(), ..data };
     let steps = vec![Step::Immediate(AluOp::Add, 1)];
-    let layer = Layer::Elementwise(Elementwise { elements: 48, data: inside, steps, result: memory.result() });
+    let layer = Layer::Elementwise(Elementwise { elements: 48, data: view_inside, steps, result: memory.result() });
     let tile = Tile { size: [1, 48], inputs: 1, outputs: 1, threads: Threads::One };
     assert!(check(&config, &layer, tile, &memory).unwrap());
 }

@@ -105,18 +105,18 @@ pub fn prepare(config: &Config, layers: &[(Layer, Tile)], memory: &Memory) -> Re
     let mut buffers = memory.buffers.clone();
     buffers[UOPS as usize] = program.uops.iter().flat_map(|word| word.to_le_bytes()).collect();
     let (mut writable, mut addresses, mut segments) = (memory.writable.clone(), Vec::new(), Vec::new());
-    if let Some((last, _)) = layers.last() {
-        buffers[RESULT as usize] = vec![0; last.result_bytes(config)];
+    if let Some((last_layer, _)) = layers.last() {
+        buffers[RESULT as usize] = vec![0; last_layer.result_bytes(config)];
         writable.push(RESULT);
     }
     let mut end = 4096;
-    for (number, buffer) in buffers.iter().enumerate() {
-        let number = number as u32;
+    for (index, buffer) in buffers.iter().enumerate() {
+        let index = index as u32;
         addresses.push(end as u64);
         segments.push(Segment {
             range: end..end + buffer.len(),
-            writable: writable.contains(&number),
-            uops: (number == UOPS).then(|| program.uops.clone()),
+            writable: writable.contains(&index),
+            uops: (index == UOPS).then(|| program.uops.clone()),
         });
         end += buffer.len().next_multiple_of(4096);
     }
@@ -152,15 +152,15 @@ impl Prepared {
     pub fn simulate_counted(&self, stream: &[Insn], options: &Options) -> Result<(Vec<u8>, Counters), SimError> {
         let mut dram = self.dram();
         let counters = run(&self.config, stream, &mut dram, options)?;
-        let mut written = Vec::new();
-        for (number, segment) in self.segments.iter().enumerate() {
-            if segment.writable && number != RESULT as usize {
-                written.extend_from_slice(dram.read(segment.range.start, segment.range.len()).unwrap());
+        let mut written_bytes = Vec::new();
+        for (index, segment) in self.segments.iter().enumerate() {
+            if segment.writable && index != RESULT as usize {
+                written_bytes.extend_from_slice(dram.read(segment.range.start, segment.range.len()).unwrap());
             }
         }
         let result = &self.segments[RESULT as usize].range;
-        written.extend_from_slice(dram.read(result.start, result.len()).unwrap());
-        Ok((written, counters))
+        written_bytes.extend_from_slice(dram.read(result.start, result.len()).unwrap());
+        Ok((written_bytes, counters))
     }
 }
 
@@ -172,16 +172,17 @@ pub fn simulate(config: &Config, layer: &Layer, tile: Tile, memory: &Memory) -> 
     }
     let strict = Options { mode: Mode::Strict, ..Options::default() };
     let seeded = |seed| Options { seed, ..Options::default() };
-    let all = [seeded(0), seeded(1), seeded(2), Options { serial: true, ..strict }, Options { seed: 3, ..strict }];
-    Ok(all
+    let option_sets =
+        [seeded(0), seeded(1), seeded(2), Options { serial: true, ..strict }, Options { seed: 3, ..strict }];
+    Ok(option_sets
         .map(|options| {
-            let (written, counters) = prepared.simulate_counted(&prepared.stream, &options).unwrap();
+            let (written_bytes, counters) = prepared.simulate_counted(&prepared.stream, &options).unwrap();
             if let Layer::Conv(conv) = layer
                 && config.acc_8bit()
             {
                 assert!(counters.gemm_counter <= conv.gemm_steps() as u64);
             }
-            written
+            written_bytes
         })
         .to_vec())
 }

@@ -17,15 +17,15 @@ pub fn evaluate(config: &Config, layer: &Layer, memory: &Memory) -> Vec<u8> {
     let (values, form): (Vec<i32>, Form) = match layer {
         Layer::Conv(conv) => {
             let count = conv.result_elements() * lanes;
-            ((0..count).map(|at| naive.conv(conv, at)).collect(), conv.form)
+            ((0..count).map(|index| naive.conv(conv, index)).collect(), conv.form)
         }
         Layer::Pool(pool) => {
             let count = pool.images * pool.results[0] * pool.results[1] * lanes;
-            ((0..count).map(|at| naive.pool(pool, at)).collect(), Form::Bytes)
+            ((0..count).map(|index| naive.pool(pool, index)).collect(), Form::Bytes)
         }
-        Layer::Elementwise(each) => {
-            let count = each.elements * lanes;
-            let value = |at| naive.apply(&each.steps, naive.byte(each.data, at), at, 0);
+        Layer::Elementwise(elementwise) => {
+            let count = elementwise.elements * lanes;
+            let value = |index| naive.apply(&elementwise.steps, naive.byte(elementwise.data, index), index, 0);
             ((0..count).map(value).collect(), Form::Bytes)
         }
     };
@@ -33,35 +33,36 @@ pub fn evaluate(config: &Config, layer: &Layer, memory: &Memory) -> Vec<u8> {
 }
 
 impl Naive<'_> {
-    fn byte(&self, place: Place, at: usize) -> i32 {
-        i32::from(self.memory.buffers[place.buffer as usize][place.offset + at] as i8)
+    fn byte(&self, place: Place, index: usize) -> i32 {
+        i32::from(self.memory.buffers[place.buffer as usize][place.offset + index] as i8)
     }
 
-    fn number(&self, place: Place, at: usize) -> i32 {
-        let bytes = &self.memory.buffers[place.buffer as usize][place.offset + 4 * at..][..4];
+    fn read_int32(&self, place: Place, index: usize) -> i32 {
+        let bytes = &self.memory.buffers[place.buffer as usize][place.offset + 4 * index..][..4];
         i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
-    /// Applies operations to element `at` of a result; `lane` is its output channel index in a vector.
-    fn apply(&self, steps: &[Step], mut value: i32, at: usize, lane: usize) -> i32 {
+    /// Applies operations to element `index` of a result; `lane` is its output channel index in a vector.
+    fn apply(&self, steps: &[Step], mut value: i32, index: usize, lane: usize) -> i32 {
         for step in steps {
             value = match step {
                 Step::Immediate(op, imm) => alu(*op, value, i32::from(*imm)),
-                Step::Vector(op, place) => alu(*op, value, self.number(*place, lane)),
+                Step::Vector(op, place) => alu(*op, value, self.read_int32(*place, lane)),
                 Step::AddTensor { place, steps } => {
-                    let other = steps.iter().fold(self.byte(*place, at), |v, (op, imm)| alu(*op, v, i32::from(*imm)));
-                    value.wrapping_add(other)
+                    let addend =
+                        steps.iter().fold(self.byte(*place, index), |v, (op, imm)| alu(*op, v, i32::from(*imm)));
+                    value.wrapping_add(addend)
                 }
             };
         }
         value
     }
 
-    fn conv(&self, layer: &Conv, at: usize) -> i32 {
+    fn conv(&self, layer: &Conv, index: usize) -> i32 {
         let (batch, block) = (self.config.batch(), self.config.block());
         let [rows, columns] = layer.result().unwrap();
         let [height, width] = layer.size;
-        let (lane, element) = (at % (batch * block), at / (batch * block));
+        let (lane, element) = (index % (batch * block), index / (batch * block));
         let (row_of_batch, channel) = (lane / block, lane % block);
         let (x, y) = (element % columns, element / columns % rows);
         let outputs = layer.groups * layer.outputs;
@@ -88,26 +89,26 @@ impl Naive<'_> {
                 }
             }
         }
-        self.apply(&layer.steps, sum, at, output * batch * block + lane)
+        self.apply(&layer.steps, sum, index, output * batch * block + lane)
     }
 
-    fn pool(&self, layer: &Pool, at: usize) -> i32 {
+    fn pool(&self, layer: &Pool, index: usize) -> i32 {
         let lanes = self.config.batch() * self.config.block();
-        let (lane, element) = (at % lanes, at / lanes);
+        let (lane, element) = (index % lanes, index / lanes);
         let [rows, columns] = layer.results;
         let (x, y, image) = (element % columns, element / columns % rows, element / columns / rows);
-        let mut greatest = -128;
+        let mut max = -128;
         for v in 0..layer.kernel[0] {
             for u in 0..layer.kernel[1] {
                 let row = (y * layer.strides[0] + v).checked_sub(layer.pads[0]).filter(|i| *i < layer.size[0]);
                 let column = (x * layer.strides[1] + u).checked_sub(layer.pads[1]).filter(|j| *j < layer.size[1]);
                 if let (Some(i), Some(j)) = (row, column) {
                     let data = ((image * layer.size[0] + i) * layer.size[1] + j) * lanes + lane;
-                    greatest = greatest.max(self.byte(layer.data, data));
+                    max = max.max(self.byte(layer.data, data));
                 }
             }
         }
-        self.apply(&layer.steps, greatest, at, 0)
+        self.apply(&layer.steps, max, index, 0)
     }
 }
 

@@ -31,8 +31,8 @@ impl Network<'_> {
         let pad = kernel / 2;
         let weight = self.memory.bytes(outputs * inputs * kernel * kernel * self.memory.weight());
         let mut steps = self.requantized(outputs);
-        if let Some(place) = add {
-            steps.push(Step::AddTensor { place, steps: vec![(AluOp::Shr, 1)] });
+        if let Some(addend) = add {
+            steps.push(Step::AddTensor { place: addend, steps: vec![(AluOp::Shr, 1)] });
             steps.push(Step::Immediate(AluOp::Min, 127));
         }
         let results = (size + 2 * pad - kernel) / stride + 1;
@@ -83,9 +83,9 @@ impl Network<'_> {
     fn emit(mut self, config: &Config) -> Prepared {
         let result = self.memory.result();
         match self.layers.last_mut() {
-            Some(Layer::Conv(last)) => last.result = result,
-            Some(Layer::Pool(last)) => last.result = result,
-            Some(Layer::Elementwise(last)) => last.result = result,
+            Some(Layer::Conv(last_layer)) => last_layer.result = result,
+            Some(Layer::Pool(last_layer)) => last_layer.result = result,
+            Some(Layer::Elementwise(last_layer)) => last_layer.result = result,
             None => {}
         }
         let tiled: Vec<_> = self
@@ -127,13 +127,15 @@ fn check_schedules(prepared: &Prepared, schedules: u64) -> Vec<u8> {
 fn remove_tokens(prepared: &Prepared, expected: &[u8]) -> usize {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        let part = |first: usize| (first..prepared.stream.len()).step_by(threads);
-        let removed: Vec<_> = (0..threads)
+        let indices = |first: usize| (first..prepared.stream.len()).step_by(threads);
+        let handles: Vec<_> = (0..threads)
             .map(|first| {
-                scope.spawn(move || part(first).map(|index| remove_tokens_of(prepared, index, expected)).sum::<usize>())
+                scope.spawn(move || {
+                    indices(first).map(|index| remove_tokens_of(prepared, index, expected)).sum::<usize>()
+                })
             })
             .collect();
-        removed.into_iter().map(|thread| thread.join().unwrap()).sum()
+        handles.into_iter().map(|thread| thread.join().unwrap()).sum()
     })
 }
 
@@ -144,20 +146,20 @@ fn remove_tokens_of(prepared: &Prepared, index: usize, expected: &[u8]) -> usize
         |insn| &mut insn.deps.push_prev,
         |insn| &mut insn.deps.push_next,
     ];
-    let mut missed = 0;
+    let mut removed = 0;
     for flag in remove {
         let mut stream = prepared.stream.clone();
         if !std::mem::replace(flag(&mut stream[index]), false) || prepared.violation(&stream).is_some() {
             continue;
         }
-        missed += 1;
-        let found = (0..SCHEDULES).any(|seed| {
+        removed += 1;
+        let is_detected = (0..SCHEDULES).any(|seed| {
             let options = Options { seed, ..Options::default() };
-            prepared.simulate(&stream, &options).ok().is_none_or(|found| found != *expected)
+            prepared.simulate(&stream, &options).ok().is_none_or(|is_detected| is_detected != *expected)
         });
-        assert!(found, "instruction {index}: {}", prepared.stream[index]);
+        assert!(is_detected, "instruction {index}: {}", prepared.stream[index]);
     }
-    missed
+    removed
 }
 
 /// Returns a ResNet-18 convolution on the default device.
@@ -185,12 +187,12 @@ fn digits(config: &Config) -> Prepared {
     let mut memory = Memory::new(config, 10);
     let data = memory.bytes(8 * 8 * memory.activation());
     let mut network = Network { memory: &mut memory, layers: Vec::new() };
-    let first = network.conv(data, [8, 1, 1, 3, 1], None);
-    let second = network.conv(first, [8, 1, 2, 3, 1], None);
-    let pooled = network.pool(second, 2, 8, [2, 2, 0]);
-    let third = network.conv(pooled, [4, 2, 2, 3, 1], Some(pooled));
-    let small = network.pool(third, 2, 4, [4, 4, 0]);
-    network.conv(small, [1, 2, 1, 1, 1], None);
+    let first_conv = network.conv(data, [8, 1, 1, 3, 1], None);
+    let second_conv = network.conv(first_conv, [8, 1, 2, 3, 1], None);
+    let pooled = network.pool(second_conv, 2, 8, [2, 2, 0]);
+    let third_conv = network.conv(pooled, [4, 2, 2, 3, 1], Some(pooled));
+    let small_pool = network.pool(third_conv, 2, 4, [4, 4, 0]);
+    network.conv(small_pool, [1, 2, 1, 1, 1], None);
     network.emit(config)
 }
 
@@ -214,10 +216,10 @@ fn resnet(config: &Config) -> Prepared {
         for block in 0..2 {
             let stride = if stage > 0 && block == 0 { 2 } else { 1 };
             let [size, inputs] = shape;
-            let first = network.conv(data, [size, inputs, outputs, 3, stride], None);
+            let first_conv = network.conv(data, [size, inputs, outputs, 3, stride], None);
             let shortcut =
                 if inputs == outputs { data } else { network.conv(data, [size, inputs, outputs, 1, stride], None) };
-            let sum = network.conv(first, [size / stride, outputs, outputs, 3, 1], Some(shortcut));
+            let sum = network.conv(first_conv, [size / stride, outputs, outputs, 3, 1], Some(shortcut));
             data = network.relu(sum, (size / stride) * (size / stride) * outputs);
             shape = [size / stride, outputs];
         }
