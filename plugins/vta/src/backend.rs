@@ -26,8 +26,8 @@ impl Vta {
     fn verdict(&self, candidate: &Candidate) -> std::result::Result<(), CompileError> {
         let network = lower::lower(&candidate.graph, &candidate.constants)?;
         plan::check(&network, &self.config)?;
-        let sums = network.nodes.iter().any(|node| matches!(node.kind, lower::Kind::Conv(_)));
-        if candidate.kind == CandidateKind::Region && !sums {
+        let has_sums = network.nodes.iter().any(|node| matches!(node.kind, lower::Kind::Conv(_)));
+        if candidate.kind == CandidateKind::Region && !has_sums {
             return refuse(RefusalCode::NotProfitable, "expected a convolution or a dense layer, found none");
         }
         Ok(())
@@ -80,24 +80,24 @@ impl Codegen for Vta {
         };
         let mut image = plan::plan(&network, symbol, &config, runs)?;
         image.simulator = Simulator::named(option(region.options, "simulator"));
-        let mut compiled = CompiledRegion::new(symbol, "vta", blob::write(&image)?);
+        let mut compiled_region = CompiledRegion::new(symbol, "vta", blob::write(&image)?);
         let Image { layers, stream, .. } = &image;
         let (cycles, steps) = (image.cycles(), layers.iter().map(|layer| layer.gemm_steps).sum::<u64>());
         let note = format!("{} layers, {} instructions, {cycles} predicted cycles", layers.len(), stream.len());
-        compiled.notes.push(note.into());
-        compiled.metadata.push(Attr::new("device", self.config.name().as_str()));
-        compiled.metadata.push(Attr::new("predicted_cycles", cycles as i64));
-        compiled.metadata.push(Attr::new("gemm_steps", steps as i64));
+        compiled_region.notes.push(note.into());
+        compiled_region.metadata.push(Attr::new("device", self.config.name().as_str()));
+        compiled_region.metadata.push(Attr::new("predicted_cycles", cycles as i64));
+        compiled_region.metadata.push(Attr::new("gemm_steps", steps as i64));
         if region.options["program"] == "c" {
-            let program = source::exported(&image, region.constants)?;
-            compiled.metadata.push(Attr::new("program_workspace", program.workspace as i64));
-            compiled.metadata.push(Attr::new("program_status", true));
-            compiled.metadata.push(Attr::new("program_constant_bytes", program.constant_bytes as i64));
-            compiled = compiled.with_source("c", program.text);
+            let program = source::export(&image, region.constants)?;
+            compiled_region.metadata.push(Attr::new("program_workspace", program.workspace as i64));
+            compiled_region.metadata.push(Attr::new("program_status", true));
+            compiled_region.metadata.push(Attr::new("program_constant_bytes", program.constant_bytes as i64));
+            compiled_region = compiled_region.with_source("c", program.text);
         } else if region.options["source"] == true || source::is_small(&image) {
-            compiled = compiled.with_source("c", source::source(&image, region.constants)?);
+            compiled_region = compiled_region.with_source("c", source::source(&image, region.constants)?);
         }
-        Ok(compiled)
+        Ok(compiled_region)
     }
 }
 

@@ -104,8 +104,8 @@ pub fn write(image: &Image) -> Result<Vec<u8>> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(VERSION.to_le_bytes());
     bytes.extend((text.len() as u64).to_le_bytes());
-    for part in [&text, &image.vectors, &uops, &words, &accessed] {
-        bytes.extend_from_slice(part);
+    for section in [&text, &image.vectors, &uops, &words, &accessed] {
+        bytes.extend_from_slice(section);
     }
     bytes.extend(crc32fast::hash(&text).to_le_bytes());
     Ok(bytes)
@@ -133,27 +133,27 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
     let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(|| invalid("truncated header"))?;
     let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
     let (text, rest) = rest.split_at_checked(length).ok_or_else(|| invalid("truncated header"))?;
-    let (parts, sum) = rest.split_last_chunk::<4>().ok_or_else(|| invalid("truncated header"))?;
+    let (body, sum) = rest.split_last_chunk::<4>().ok_or_else(|| invalid("truncated header"))?;
     if crc32fast::hash(text) != u32::from_le_bytes(*sum) {
         return Err(invalid("corrupt header: checksum mismatch"));
     }
     let header: Header = serde_json::from_slice(text).map_err(|error| invalid(&error.to_string()))?;
     check_header(&header).map_err(|problem| invalid(&problem))?;
     let sizes = [header.vector_bytes, header.uops * 4, header.instructions * 16, header.instructions * 4];
-    let wanted: usize = sizes.iter().sum();
-    if parts.len() != wanted {
-        return Err(invalid(&format!("expected {wanted} bytes after the header, found {}", parts.len())));
+    let expected: usize = sizes.iter().sum();
+    if body.len() != expected {
+        return Err(invalid(&format!("expected {expected} bytes after the header, found {}", body.len())));
     }
-    let mut rest = parts;
+    let mut rest = body;
     let [vectors, uops, words, accessed] = sizes.map(|size| {
-        let (part, others) = rest.split_at(size);
-        rest = others;
-        part
+        let (bytes, remaining) = rest.split_at(size);
+        rest = remaining;
+        bytes
     });
-    for (part, sum, name) in
+    for (section, sum, name) in
         [(vectors, header.checksums[0], "vectors"), (uops, header.checksums[1], "micro-operations")]
     {
-        if crc32fast::hash(part) != sum {
+        if crc32fast::hash(section) != sum {
             return Err(invalid(&format!("corrupt {name}: checksum mismatch")));
         }
     }
@@ -181,7 +181,7 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
         accessed: accessed.chunks_exact(4).map(word).map(|buffer| (buffer != u32::MAX).then_some(buffer)).collect(),
     };
     for (index, words) in words.chunks_exact(16).enumerate() {
-        let value = |at: usize| u64::from(word(&words[at..])) | u64::from(word(&words[at + 4..])) << 32;
+        let value = |index: usize| u64::from(word(&words[index..])) | u64::from(word(&words[index + 4..])) << 32;
         let decoded = Insn::decode([value(0), value(8)], &image.config);
         let insn = decoded.map_err(|error| invalid(&image.at(Some(index), &error.to_string())))?;
         image.stream.push(insn);
@@ -193,55 +193,56 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
 /// Checks the sizes and references in a header.
 fn check_header(header: &Header) -> std::result::Result<(), String> {
     header.device.check().map_err(|error| error.to_string())?;
-    let parts =
+    let counts =
         [header.buffers.len(), header.layers.len(), header.runs.len(), header.inputs.len(), header.outputs.len()];
-    if let Some(count) = parts.into_iter().find(|count| *count > MAX_PARTS) {
+    if let Some(count) = counts.into_iter().find(|count| *count > MAX_PARTS) {
         return Err(format!("expected at most {MAX_PARTS} entries per list, found {count}"));
     }
     if header.instructions > MAX_INSTRUCTIONS || header.uops > MAX_INSTRUCTIONS * 4 || header.vector_bytes > MAX_BYTES {
         return Err(format!("expected at most {MAX_INSTRUCTIONS} instructions, found {}", header.instructions));
     }
-    let mut total = PAGE;
+    let mut total_bytes = PAGE;
     for buffer in &header.buffers {
-        total = total.saturating_add(buffer.bytes.saturating_add(PAGE));
+        total_bytes = total_bytes.saturating_add(buffer.bytes.saturating_add(PAGE));
     }
-    if total > MAX_BYTES {
-        return Err(format!("expected buffers of at most {MAX_BYTES} bytes, found {total}"));
+    if total_bytes > MAX_BYTES {
+        return Err(format!("expected buffers of at most {MAX_BYTES} bytes, found {total_bytes}"));
     }
-    for (number, buffer) in header.buffers.iter().enumerate() {
-        let wanted = match &buffer.content {
+    for (index, buffer) in header.buffers.iter().enumerate() {
+        let expected = match &buffer.content {
             Content::Uops => header.uops * 4,
             Content::Identity => header.device.element_bytes(Memory::Wgt),
             Content::Vectors => header.vector_bytes,
             Content::Weights(weights) => {
                 let sizes = [weights.kernels, weights.channels, weights.groups, weights.merged, weights.taps];
-                let valid = sizes.iter().all(|size| (1..1 << 24).contains(size))
+                let is_valid = sizes.iter().all(|size| (1..1 << 24).contains(size))
                     && weights.kernels.is_multiple_of(weights.groups)
                     && weights.groups.is_multiple_of(weights.merged)
                     && weights.constant < header.constants;
                 let limit = |product: usize, size: usize| product.saturating_mul(size);
-                if !valid || [weights.kernels, weights.channels, weights.taps].into_iter().fold(1, limit) > MAX_BYTES {
-                    return Err(format!("buffer {number}: expected sizes of weights, found {weights:?}"));
+                if !is_valid || [weights.kernels, weights.channels, weights.taps].into_iter().fold(1, limit) > MAX_BYTES
+                {
+                    return Err(format!("buffer {index}: expected sizes of weights, found {weights:?}"));
                 }
                 weights.bytes(header.device.block())
             }
-            Content::Input(i) => edge_bytes(header, header.inputs.get(*i), number)?,
-            Content::Output(i) => edge_bytes(header, header.outputs.get(*i), number)?,
+            Content::Input(i) => edge_bytes(header, header.inputs.get(*i), index)?,
+            Content::Output(i) => edge_bytes(header, header.outputs.get(*i), index)?,
             Content::Scratch => buffer.bytes,
         };
-        if buffer.bytes != wanted {
-            return Err(format!("buffer {number}: expected {wanted} bytes, found {}", buffer.bytes));
+        if buffer.bytes != expected {
+            return Err(format!("buffer {index}: expected {expected} bytes, found {}", buffer.bytes));
         }
     }
     for (kind, edges) in [("input", &header.inputs), ("output", &header.outputs)] {
         for (i, edge) in edges.iter().enumerate() {
             let content = header.buffers.get(edge.buffer as usize).map(|buffer| &buffer.content);
-            let same = match content {
-                Some(Content::Input(of)) => kind == "input" && *of == i,
-                Some(Content::Output(of)) => kind == "output" && *of == i,
+            let is_match = match content {
+                Some(Content::Input(index)) => kind == "input" && *index == i,
+                Some(Content::Output(index)) => kind == "output" && *index == i,
                 _ => false,
             };
-            if !same || (kind == "input" && edge.int32) {
+            if !is_match || (kind == "input" && edge.int32) {
                 return Err(format!("{kind} {i}: expected a separate buffer, found {}", edge.buffer));
             }
         }
@@ -271,12 +272,12 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
 }
 
 /// Returns the buffer size in bytes of an input or output.
-fn edge_bytes(header: &Header, edge: Option<&Edge>, number: usize) -> std::result::Result<usize, String> {
+fn edge_bytes(header: &Header, edge: Option<&Edge>, index: usize) -> std::result::Result<usize, String> {
     let edge =
-        edge.ok_or_else(|| format!("buffer {number}: expected the buffer of an input or output, found another one"))?;
+        edge.ok_or_else(|| format!("buffer {index}: expected the buffer of an input or output, found another one"))?;
     let count = edge.shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
-    if edge.buffer as usize != number || edge.shape.contains(&0) || count.is_none_or(|count| count > MAX_BYTES) {
-        return Err(format!("buffer {number}: expected a separate non-empty tensor, found {edge:?}"));
+    if edge.buffer as usize != index || edge.shape.contains(&0) || count.is_none_or(|count| count > MAX_BYTES) {
+        return Err(format!("buffer {index}: expected a separate non-empty tensor, found {edge:?}"));
     }
     Ok(edge.bytes(&header.device))
 }
@@ -302,11 +303,11 @@ fn check_stream(image: &Image) -> Result<()> {
         .map_err(|error| invalid(&image.at(Some(error.instruction), &error.message)))?;
     let segments = image.segments(&addresses);
     for run in &image.runs {
-        let at = |violation: check::Violation| {
+        let invalid_at = |violation: check::Violation| {
             let instruction = violation.instruction.map(|index| index + run.start);
             invalid(&image.at(instruction, &violation.message))
         };
-        check(&image.config, &stream[run.clone()], &segments).map_err(at)?;
+        check(&image.config, &stream[run.clone()], &segments).map_err(invalid_at)?;
     }
     Ok(())
 }
@@ -326,10 +327,10 @@ mod tests {
         assert!(!regions.is_empty(), "expected vta regions in the artifact, found none");
         for (name, bytes) in regions {
             let image = read(bytes).unwrap();
-            let removed = removed_tokens(&image);
+            let removed_count = removed_tokens(&image);
             assert!(
-                removed > image.layers.len(),
-                "{name}: expected more than {} tokens, found {removed}",
+                removed_count > image.layers.len(),
+                "{name}: expected more than {} tokens, found {removed_count}",
                 image.layers.len()
             );
         }
@@ -339,13 +340,14 @@ mod tests {
     fn removed_tokens(image: &Image) -> usize {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|scope| {
-            let part = |first: usize| {
+            let remove_in_thread = |first_index: usize| {
                 let mut image = image.clone();
-                let indices = (first..image.stream.len()).step_by(threads);
+                let indices = (first_index..image.stream.len()).step_by(threads);
                 indices.map(|index| removed_tokens_of(&mut image, index)).sum::<usize>()
             };
-            let parts: Vec<_> = (0..threads).map(|first| scope.spawn(move || part(first))).collect();
-            parts.into_iter().map(|part| part.join().unwrap()).sum()
+            let threads_of_removal: Vec<_> =
+                (0..threads).map(|thread_index| scope.spawn(move || remove_in_thread(thread_index))).collect();
+            threads_of_removal.into_iter().map(|remove_in_thread| remove_in_thread.join().unwrap()).sum()
         })
     }
 
@@ -356,15 +358,15 @@ mod tests {
             |insn| &mut insn.deps.push_prev,
             |insn| &mut insn.deps.push_next,
         ];
-        let mut removed = 0;
+        let mut removed_count = 0;
         for flag in flags {
             if std::mem::replace(flag(&mut image.stream[index]), false) {
-                let found = check_stream(image);
-                assert!(found.is_err(), "expected an error for {index} without a token: {}", image.stream[index]);
+                let result = check_stream(image);
+                assert!(result.is_err(), "expected an error for {index} without a token: {}", image.stream[index]);
                 *flag(&mut image.stream[index]) = true;
-                removed += 1;
+                removed_count += 1;
             }
         }
-        removed
+        removed_count
     }
 }

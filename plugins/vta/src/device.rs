@@ -59,24 +59,24 @@ fn simulate(
     options: Options,
     cancelled: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Counters>> {
-    let mut all = Counters::default();
+    let mut counters = Counters::default();
     for run in &image.runs {
-        let ran = sim::run_unless(&image.config, &stream[run.clone()], dram, &options, cancelled);
-        all += ran.map_err(|error| {
+        let result = sim::run_unless(&image.config, &stream[run.clone()], dram, &options, cancelled);
+        counters += result.map_err(|error| {
             let instruction = error.instruction.map(|index| index + run.start);
             Error::new(image.at(instruction, &error.message))
         })?;
     }
-    Ok(Some(all))
+    Ok(Some(counters))
 }
 
 /// Compares the buffers after two runs.
-fn compare(image: &Image, buffers: &[(usize, usize)], first: &Dram, other: &Dram, options: Options) -> Result<()> {
-    for (number, (start, size)) in buffers.iter().enumerate() {
-        if first.read(*start, *size)? != other.read(*start, *size)? {
+fn compare(image: &Image, buffers: &[(usize, usize)], expected: &Dram, actual: &Dram, options: Options) -> Result<()> {
+    for (index, (start, size)) in buffers.iter().enumerate() {
+        if expected.read(*start, *size)? != actual.read(*start, *size)? {
             return Err(Error::new(format!(
-                "{}: buffer {number} differs from the first run under {options:?}",
-                image.buffers[number].content
+                "{}: buffer {index} differs from the first run under {options:?}",
+                image.buffers[index].content
             )));
         }
     }
@@ -119,10 +119,10 @@ impl Device {
     /// # Errors
     /// If a constant does not match the compiled region, or the driver fails.
     pub fn upload(&mut self, image: &Image, constants: &[Constant], services: &Services) -> Result<()> {
-        for number in 0..image.buffers.len() {
-            if let Some(content) = image.content(number, constants, services)? {
-                self.write(number as u32, content.len(), |to| {
-                    to.copy_from_slice(&content);
+        for index in 0..image.buffers.len() {
+            if let Some(content) = image.content(index, constants, services)? {
+                self.write(index as u32, content.len(), |destination| {
+                    destination.copy_from_slice(&content);
                     Ok(())
                 })?;
             }
@@ -180,12 +180,12 @@ impl Device {
                     Simulator::Functional => simulate(image, stream, dram, functional, cancelled),
                     Simulator::Strict => simulate(image, stream, dram, strict, cancelled),
                     Simulator::Schedules => {
-                        let before = dram.clone();
+                        let initial_dram = dram.clone();
                         let counters = simulate(image, stream, dram, functional, cancelled)?;
                         for options in schedules() {
-                            let mut other = before.clone();
-                            simulate(image, stream, &mut other, options, cancelled)?;
-                            compare(image, buffers, dram, &other, options)?;
+                            let mut dram_of_run = initial_dram.clone();
+                            simulate(image, stream, &mut dram_of_run, options, cancelled)?;
+                            compare(image, buffers, dram, &dram_of_run, options)?;
                         }
                         Ok(counters)
                     }

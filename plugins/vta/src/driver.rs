@@ -82,8 +82,8 @@ pub fn files() -> Result<Vec<u8>> {
     match from_environment()? {
         None => Ok(b"[]".to_vec()),
         Some(driver) => {
-            let named = driver.path.display();
-            Err(Error::new(format!("driver {named} ({VARIABLE}) belongs to this machine"))
+            let library_path = driver.path.display();
+            Err(Error::new(format!("driver {library_path} ({VARIABLE}) belongs to this machine"))
                 .hint(format!("unset {VARIABLE} here, and set it on the machine that runs the regions")))
         }
     }
@@ -95,12 +95,12 @@ pub fn files() -> Result<Vec<u8>> {
 /// If the file is not a usable driver, as in [`from_environment`].
 pub fn open(path: OsString) -> Result<Arc<Driver>> {
     static OPEN: Mutex<BTreeMap<OsString, Arc<Driver>>> = Mutex::new(BTreeMap::new());
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(driver) = open.get(&path) {
+    let mut drivers = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(driver) = drivers.get(&path) {
         return Ok(driver.clone());
     }
     let driver = Arc::new(load(Path::new(&path))?);
-    open.insert(path, driver.clone());
+    drivers.insert(path, driver.clone());
     Ok(driver)
 }
 
@@ -263,7 +263,7 @@ impl Driver {
         let (Ok(address), Ok(count)) = (u32::try_from(address), u32::try_from(count)) else {
             return Err(self.error("expected addresses and instruction counts below 2^32, found a larger value"));
         };
-        let (done, answer) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let (run, device) = (self.functions.run, self.device);
         // The driver may never return, so it is called on a separate thread.
         let call = move || {
@@ -271,13 +271,13 @@ impl Driver {
             // SAFETY: `Device` has written the instructions to driver memory, and `blob::read` has checked them.
             let code = unsafe { run(device.0, address, count, WAIT_CYCLES) };
             // The receiver is gone if the deadline has passed.
-            let _ = done.send(code);
+            let _ = sender.send(code);
         };
         std::thread::Builder::new()
             .name("vta-run".into())
             .spawn(call)
             .map_err(|error| self.error(&format!("cannot start a thread: {error}")))?;
-        match answer.recv_timeout(deadline) {
+        match receiver.recv_timeout(deadline) {
             Ok(0) => Ok(()),
             Ok(code) => {
                 Err(self.lost_error(&format!("VTADeviceRun: expected 0, found {code}: the run has not finished")))

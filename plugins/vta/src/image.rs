@@ -143,8 +143,8 @@ impl fmt::Display for Content {
             Content::Identity => f.write_str("identity matrix"),
             Content::Vectors => f.write_str("vectors of biases and shift amounts"),
             Content::Weights(weights) => write!(f, "weights of constant {}", weights.constant),
-            Content::Input(number) => write!(f, "input {number}"),
-            Content::Output(number) => write!(f, "output {number}"),
+            Content::Input(index) => write!(f, "input {index}"),
+            Content::Output(index) => write!(f, "output {index}"),
             Content::Scratch => f.write_str("tensor between layers"),
         }
     }
@@ -179,7 +179,7 @@ impl LayerInfo {
         cycles: u64,
         stream: &[Insn],
     ) -> LayerInfo {
-        let moved = |insn: &Insn| match &insn.op {
+        let transferred_bytes = |insn: &Insn| match &insn.op {
             Op::Load(transfer) | Op::Store(transfer) => {
                 u64::from(transfer.x_size) * u64::from(transfer.y_size) * config.element_bytes(transfer.memory) as u64
             }
@@ -187,7 +187,7 @@ impl LayerInfo {
         };
         LayerInfo {
             name: node.comment.clone(),
-            bytes: stream[instructions.clone()].iter().map(moved).sum(),
+            bytes: stream[instructions.clone()].iter().map(transferred_bytes).sum(),
             instructions,
             tile: [tile.size[0], tile.size[1], tile.inputs, tile.outputs, tile.threads.count()],
             gemm_steps: if let Layer::Conv(conv) = layer { conv.gemm_steps() as u64 } else { 0 },
@@ -235,10 +235,10 @@ impl Image {
             Content::Vectors => self.vectors.clone(),
             Content::Weights(weights) => {
                 let constant = &constants[weights.constant];
-                let wanted = weights.kernels * weights.channels * weights.taps;
-                if constant.dtype() != DType::I8 || constant.bytes().len() != wanted {
-                    let number = weights.constant;
-                    let problem = format!("constant {number}: expected {wanted} int8 weights, found {constant:?}");
+                let expected = weights.kernels * weights.channels * weights.taps;
+                if constant.dtype() != DType::I8 || constant.bytes().len() != expected {
+                    let index = weights.constant;
+                    let problem = format!("constant {index}: expected {expected} int8 weights, found {constant:?}");
                     return Err(Error::new(problem));
                 }
                 let mut packed = vec![0; weights.bytes(block)];

@@ -6,10 +6,10 @@ use std::fmt::Write;
 /// Returns the listing of a region, with at most `limit` instructions per layer.
 pub fn listing(image: &Image, limit: usize) -> String {
     let mut text = String::new();
-    let total: usize = image.buffers.iter().map(|buffer| buffer.bytes).sum();
+    let total_bytes: usize = image.buffers.iter().map(|buffer| buffer.bytes).sum();
     let _ = writeln!(
         text,
-        "device {}, {} layers, {} instructions, {} predicted cycles, {} runs, {total} bytes in {} buffers",
+        "device {}, {} layers, {} instructions, {} predicted cycles, {} runs, {total_bytes} bytes in {} buffers",
         image.config.name(),
         image.layers.len(),
         image.stream.len(),
@@ -17,8 +17,8 @@ pub fn listing(image: &Image, limit: usize) -> String {
         image.runs.len(),
         image.buffers.len()
     );
-    for (number, buffer) in image.buffers.iter().enumerate() {
-        let _ = writeln!(text, "buffer {number}: {}, {} bytes", buffer.content, buffer.bytes);
+    for (index, buffer) in image.buffers.iter().enumerate() {
+        let _ = writeln!(text, "buffer {index}: {}, {} bytes", buffer.content, buffer.bytes);
     }
     for (number, layer) in image.layers.iter().enumerate() {
         let [rows, columns, inputs, outputs, threads] = layer.tile;
@@ -33,12 +33,12 @@ pub fn listing(image: &Image, limit: usize) -> String {
         );
         for index in layer.instructions.clone().take(limit) {
             let (Some(insn), Some(accessed)) = (image.stream.get(index), image.accessed.get(index)) else { continue };
-            let of = accessed.map(|buffer| format!("  ; buffer {buffer}")).unwrap_or_default();
-            let _ = writeln!(text, "  {index:>6}  {insn}{of}");
+            let buffer_comment = accessed.map(|buffer| format!("  ; buffer {buffer}")).unwrap_or_default();
+            let _ = writeln!(text, "  {index:>6}  {insn}{buffer_comment}");
         }
-        let more = layer.instructions.len().saturating_sub(limit);
-        if more > 0 {
-            let _ = writeln!(text, "          {more} more instructions");
+        let remaining = layer.instructions.len().saturating_sub(limit);
+        if remaining > 0 {
+            let _ = writeln!(text, "          {remaining} more instructions");
         }
     }
     text

@@ -27,7 +27,7 @@ struct LoadedRegion {
     /// Driver path or simulator name.
     device_name: String,
     /// True if a driver runs the region.
-    driven: bool,
+    is_driven: bool,
     device: Mutex<Device>,
     services: Services,
 }
@@ -51,15 +51,16 @@ impl Loader for VtaLoader {
         if image.symbol != request.symbol {
             return Err(format!("expected the program of {}, found that of {}", request.symbol, image.symbol).into());
         }
-        let same = Config { target: self.config.target.clone(), profile: self.config.profile, ..image.config.clone() };
-        if same != self.config {
-            let (wanted, found) = (self.config.name(), image.config.name());
-            return Err(Error::new(format!("expected a program for the device {wanted}, found one for {found}"))
+        let comparable =
+            Config { target: self.config.target.clone(), profile: self.config.profile, ..image.config.clone() };
+        if comparable != self.config {
+            let (expected, found) = (self.config.name(), image.config.name());
+            return Err(Error::new(format!("expected a program for the device {expected}, found one for {found}"))
                 .hint("compile the model again with the configuration file of this device next to the plugin"));
         }
         if image.constants != request.constants.len() {
-            let (wanted, given) = (image.constants, request.constants.len());
-            return Err(format!("expected {wanted} constants, found {given}").into());
+            let (expected, constant_count) = (image.constants, request.constants.len());
+            return Err(format!("expected {expected} constants, found {constant_count}").into());
         }
         request.check_signature(&signature(&image))?;
         let driver = driver::from_environment()?;
@@ -71,7 +72,7 @@ impl Loader for VtaLoader {
         Ok(Box::new(LoadedRegion {
             image,
             device_name,
-            driven: driver.is_some(),
+            is_driven: driver.is_some(),
             device: Mutex::new(device),
             services: request.services.clone(),
         }))
@@ -92,13 +93,13 @@ impl Loader for VtaLoader {
 /// Compares tensor types with the types that a region expects.
 fn check_tensors<'s>(
     name: &str,
-    given: impl ExactSizeIterator<Item = (&'s [usize], Option<DType>)>,
+    actual: impl ExactSizeIterator<Item = (&'s [usize], Option<DType>)>,
     edges: &[Edge],
 ) -> Result<()> {
-    if given.len() != edges.len() {
-        return Err(Error::new(format!("expected {} {name}s, found {}", edges.len(), given.len())));
+    if actual.len() != edges.len() {
+        return Err(Error::new(format!("expected {} {name}s, found {}", edges.len(), actual.len())));
     }
-    for (i, ((shape, found), edge)) in given.zip(edges).enumerate() {
+    for (i, ((shape, found), edge)) in actual.zip(edges).enumerate() {
         if shape != edge.shape {
             return Err(Error::new(format!("{name} {i}: expected shape {:?}, found {shape:?}", edge.shape)));
         }
@@ -112,11 +113,11 @@ fn check_tensors<'s>(
 impl LoadedRegion {
     /// Reports the layers of a run, and the simulator counters.
     fn report(&self, counters: Option<Counters>) {
-        for (number, layer) in self.image.layers.iter().enumerate() {
+        for (index, layer) in self.image.layers.iter().enumerate() {
             let [rows, columns, inputs, outputs, threads] = layer.tile;
             let fields = json!({
                 "region": self.image.symbol,
-                "layer": number,
+                "layer": index,
                 "device": self.device_name,
                 "cycles": layer.cycles,
                 "utilisation": layer.utilization(),
@@ -137,8 +138,8 @@ impl LoadedRegion {
 
 impl Executable for LoadedRegion {
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
-        let driven = self.driven.to_string();
-        Ok((key == "region.may_be_lost").then(|| driven.into_bytes()))
+        let is_driven = self.is_driven.to_string();
+        Ok((key == "region.may_be_lost").then(|| is_driven.into_bytes()))
     }
 
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
@@ -154,17 +155,19 @@ impl Executable for LoadedRegion {
         let (services, config) = (&self.services, &image.config);
         let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         for (edge, tensor) in image.inputs.iter().zip(inputs) {
-            let pack = |to: &mut [u8]| pack::pack(services, config, &edge.layout(), tensor.as_slice::<i8>(), to);
+            let pack = |destination: &mut [u8]| {
+                pack::pack(services, config, &edge.layout(), tensor.as_slice::<i8>(), destination)
+            };
             device.write(edge.buffer, edge.bytes(config), pack)?;
         }
         let counters = device.run(image, &mut || services.cancelled())?;
         for (edge, tensor) in image.outputs.iter().zip(outputs) {
             let layout = edge.layout();
-            device.read(edge.buffer, edge.bytes(config), |from| {
+            device.read(edge.buffer, edge.bytes(config), |source| {
                 if edge.int32 {
-                    pack::unpack_planes(services, config, &layout, from, tensor.as_mut_slice::<i32>())
+                    pack::unpack_planes(services, config, &layout, source, tensor.as_mut_slice::<i32>())
                 } else {
-                    pack::unpack(services, config, &layout, from, tensor.as_mut_slice::<i8>())
+                    pack::unpack(services, config, &layout, source, tensor.as_mut_slice::<i8>())
                 }
             })?;
         }

@@ -71,9 +71,9 @@ impl Layout {
                 let (first_image, first_channel) = (slab / blocks * b, slab % blocks * c);
                 for image in 0..b.min(batch - first_image) {
                     for channel in 0..c.min(channels - first_channel) {
-                        let from = ((first_image + image) * channels + first_channel + channel) * positions;
-                        let to = image * c + channel;
-                        (0..positions).for_each(|position| f(position * b * c + to, from + position));
+                        let source = ((first_image + image) * channels + first_channel + channel) * positions;
+                        let destination = image * c + channel;
+                        (0..positions).for_each(|position| f(position * b * c + destination, source + position));
                     }
                 }
             }
@@ -103,10 +103,10 @@ impl<T: Copy> Target<T> {
     /// pointer.
     ///
     /// # Safety
-    /// `at` must be in bounds, and nothing else may access the element during the call.
-    unsafe fn write(self, at: usize, value: T) {
-        // SAFETY: the caller guarantees that `at` is in bounds and that the access is exclusive.
-        unsafe { self.0.add(at).write(value) };
+    /// `index` must be in bounds, and nothing else may access the element during the call.
+    unsafe fn write(self, index: usize, value: T) {
+        // SAFETY: the caller guarantees that `index` is in bounds and that the access is exclusive.
+        unsafe { self.0.add(index).write(value) };
     }
 }
 
@@ -124,9 +124,11 @@ pub fn pack(services: &Services, config: &Config, layout: &Layout, tensor: &[i8]
     packed.fill(0);
     let target = Target(packed.as_mut_ptr());
     services.parallel_for(slabs, |slab| {
-        let first = slab * elements * lanes;
+        let slab_start = slab * elements * lanes;
         // SAFETY: each task writes only its own slab, and the assertion ensures that `packed` contains all slabs.
-        layout.for_each(config, slab, |at, from| unsafe { target.write(first + at, tensor[from] as u8) });
+        layout.for_each(config, slab, |slab_index, source| unsafe {
+            target.write(slab_start + slab_index, tensor[source] as u8)
+        });
     })
 }
 
@@ -135,7 +137,7 @@ pub fn pack(services: &Services, config: &Config, layout: &Layout, tensor: &[i8]
 /// # Errors
 /// If a task panics.
 pub fn unpack(services: &Services, config: &Config, layout: &Layout, packed: &[u8], tensor: &mut [i8]) -> Result<()> {
-    unpack_with(services, config, layout, packed.len(), tensor, |at| packed[at] as i8)
+    unpack_with(services, config, layout, packed.len(), tensor, |index| packed[index] as i8)
 }
 
 /// Unpacks an int32 tensor from four byte planes.
@@ -150,7 +152,7 @@ pub fn unpack_planes(
     tensor: &mut [i32],
 ) -> Result<()> {
     let plane = packed.len() / 4;
-    let value = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|number| packed[number * plane + at]));
+    let value = |index: usize| i32::from_le_bytes([0, 1, 2, 3].map(|plane_index| packed[plane_index * plane + index]));
     unpack_with(services, config, layout, plane, tensor, value)
 }
 
@@ -170,10 +172,12 @@ fn unpack_with<T: Copy + Send>(
     );
     let target = Target(tensor.as_mut_ptr());
     services.parallel_for(slabs, |slab| {
-        let first = slab * elements * lanes;
+        let slab_start = slab * elements * lanes;
         // SAFETY: each tensor element is in one slab, each slab belongs to one task, and the assertion checks the
         // sizes.
-        layout.for_each(config, slab, |at, to| unsafe { target.write(to, value(first + at)) });
+        layout.for_each(config, slab, |slab_index, destination| unsafe {
+            target.write(destination, value(slab_start + slab_index))
+        });
     })
 }
 
@@ -199,12 +203,12 @@ pub struct Weights {
 impl Weights {
     /// Returns the number of groups to merge: the fewest that fill whole blocks, or else all groups.
     pub fn groups_to_merge(channels: usize, kernels: usize, groups: usize, block: usize) -> usize {
-        let fills = |merged: &usize| {
+        let fills_blocks = |merged: &usize| {
             groups.is_multiple_of(*merged)
                 && (merged * channels).is_multiple_of(block)
                 && (merged * kernels).is_multiple_of(block)
         };
-        (1..groups).find(fills).unwrap_or(groups)
+        (1..groups).find(fills_blocks).unwrap_or(groups)
     }
 
     /// Returns the number of groups after merging.
@@ -247,16 +251,16 @@ impl Weights {
                     continue;
                 }
                 // First input channel of the kernel's group within the merged group.
-                let first = kernel / of_group * self.channels;
+                let first_channel = kernel / of_group * self.channels;
                 for channel in 0..self.channels {
-                    let (input, k) = ((first + channel) / block, (first + channel) % block);
+                    let (input, k) = ((first_channel + channel) / block, (first_channel + channel) % block);
                     for tap in 0..self.taps {
-                        let at = ((input * self.taps + tap) * block + lane) * block + k;
+                        let index = ((input * self.taps + tap) * block + lane) * block + k;
                         let kernel = group * self.merged * of_group + kernel;
-                        let from = (kernel * self.channels + channel) * self.taps + tap;
+                        let source = (kernel * self.channels + channel) * self.taps + tap;
                         // SAFETY: each task writes only its own row of blocks, and the assertion ensures that `packed`
                         // contains all rows.
-                        unsafe { target.write(row * row_bytes + at, weights[from] as u8) };
+                        unsafe { target.write(row * row_bytes + index, weights[source] as u8) };
                     }
                 }
             }

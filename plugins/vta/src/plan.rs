@@ -57,12 +57,12 @@ pub fn check(network: &Network<'_>, config: &Config) -> Result<(), CompileError>
 /// If an input is not int8, a layer has no tiling, or a buffer is too large.
 pub fn plan(network: &Network<'_>, symbol: &str, config: &Config, runs: Runs) -> Result<Image, CompileError> {
     let planner = Planner::new(network, config)?;
-    let mut chosen: Vec<(Layer, Tile)> = Vec::new();
-    let mut known: BTreeMap<String, Tile> = BTreeMap::new();
+    let mut tiled_layers: Vec<(Layer, Tile)> = Vec::new();
+    let mut tiles_by_layer: BTreeMap<String, Tile> = BTreeMap::new();
     for (layer, node) in planner.layers.iter().zip(&network.nodes) {
         // Layers that differ only in the locations of their tensors share a tiling.
         let key = format!("{:?}", layer.without_places());
-        let tile = match known.get(&key) {
+        let tile = match tiles_by_layer.get(&key) {
             Some(tile) => *tile,
             None => match search::fastest(config, layer) {
                 Some((tile, _)) => tile,
@@ -74,16 +74,16 @@ pub fn plan(network: &Network<'_>, symbol: &str, config: &Config, runs: Runs) ->
                 }
             },
         };
-        known.insert(key, tile);
-        chosen.push((layer.clone(), tile));
+        tiles_by_layer.insert(key, tile);
+        tiled_layers.push((layer.clone(), tile));
     }
-    let program = match emit::program(config, &chosen, Auxiliary { uops: UOPS, identity: IDENTITY }, runs) {
+    let program = match emit::program(config, &tiled_layers, Auxiliary { uops: UOPS, identity: IDENTITY }, runs) {
         Ok(program) => program,
         Err(error) => return refuse(RefusalCode::ResourceLimit, error.to_string()),
     };
     let timing = cycles::time(config, &program.stream).unwrap_or_default();
     let mut start = 0.0;
-    let layers = program.layers.iter().zip(&chosen).zip(&network.nodes).map(|((range, (layer, tile)), node)| {
+    let layers = program.layers.iter().zip(&tiled_layers).zip(&network.nodes).map(|((range, (layer, tile)), node)| {
         let end = timing.ends.get(range.clone()).unwrap_or_default().iter().fold(start, |a: f64, b| a.max(*b));
         let cycles = (end - start).round() as u64;
         start = end;
@@ -132,12 +132,12 @@ impl<'a> Planner<'a> {
         let ir = &network.ir;
         let (vectors, layers) = (Vec::new(), Vec::new());
         let mut planner = Planner { config, ir, buffers, vectors, tensors: BTreeMap::new(), layers };
-        for (number, input) in ir.inputs.iter().enumerate() {
+        for (index, input) in ir.inputs.iter().enumerate() {
             if ir.val(*input).dtype != DType::I8 {
-                let detail = format!("input {number}: expected int8, found {}", ir.val(*input).dtype);
+                let detail = format!("input {index}: expected int8, found {}", ir.val(*input).dtype);
                 return refuse(RefusalCode::UnsupportedDtype, detail);
             }
-            planner.tensor(*input, Form::Bytes, Content::Input(number))?;
+            planner.tensor(*input, Form::Bytes, Content::Input(index))?;
         }
         for node in &network.nodes {
             let layer = planner.layer(node)?;

@@ -16,7 +16,7 @@ pub struct Epilogue {
     /// Operations on the accumulators.
     pub steps: Vec<NodeStep>,
     /// Accumulator ranges before each operation.
-    before: Vec<Vec<Range>>,
+    ranges_before: Vec<Vec<Range>>,
     /// Number of output channels; 1 for a tensor that is read element by element.
     channels: usize,
     axis: ChannelAxis,
@@ -29,7 +29,7 @@ pub struct Epilogue {
 impl Epilogue {
     /// Creates an empty epilogue for accumulators with these per-channel ranges.
     pub fn new(channels: usize, axis: ChannelAxis, ranges: Vec<Range>, dtype: DType) -> Epilogue {
-        Epilogue { steps: Vec::new(), before: Vec::new(), channels, axis, ranges, dtype }
+        Epilogue { steps: Vec::new(), ranges_before: Vec::new(), channels, axis, ranges, dtype }
     }
 
     /// Creates an empty epilogue for the elements of an int8 tensor; `dtype` is their type in the model.
@@ -79,8 +79,8 @@ impl Epilogue {
         match op.name {
             "nn.bias_add" => self.add_constant(ir, op, tail)?,
             "add" => {
-                let other = other(op, tail);
-                match widened.get(&other) {
+                let addend = other_operand(op, tail);
+                match widened.get(&addend) {
                     Some(widened) => self.add_tensor(widened.clone()),
                     None => self.add_constant(ir, op, tail)?,
                 }
@@ -107,33 +107,34 @@ impl Epilogue {
     fn push(&mut self, step: ChannelStep) {
         use ChannelStep::{Immediate, Vector};
         let channels = self.channels;
-        let before = self.ranges.clone();
+        let ranges_before = self.ranges.clone();
         let operand = |step: &ChannelStep, channel: usize| match step {
             Immediate(op, imm) => (*op, i64::from(*imm)),
             Vector(op, operands) => (*op, operands.get(channel).copied().unwrap_or(0).into()),
         };
         for (channel, range) in self.ranges.iter_mut().enumerate() {
             let (op, operand) = operand(&step, channel);
-            *range = range::after(op, *range, operand);
+            *range = range::propagate(op, *range, operand);
         }
-        let merged = match (self.steps.last(), &step) {
+        let combined = match (self.steps.last(), &step) {
             // Wrapping additions are associative.
-            (Some(NodeStep::Channel(last)), Immediate(AluOp::Add, _) | Vector(AluOp::Add, _))
-                if operand(last, 0).0 == AluOp::Add =>
+            (Some(NodeStep::Channel(last_step)), Immediate(AluOp::Add, _) | Vector(AluOp::Add, _))
+                if operand(last_step, 0).0 == AluOp::Add =>
             {
-                let sum = |channel| operand(last, channel).1 + operand(&step, channel).1;
-                let sums: Vec<i64> = (0..channels).map(|channel| i64::from(sum(channel) as i32)).collect();
-                let merged = addition(&sums);
+                let sum = |channel| operand(last_step, channel).1 + operand(&step, channel).1;
+                let totals: Vec<i64> = (0..channels).map(|channel| i64::from(sum(channel) as i32)).collect();
+                let combined = addition(&totals);
                 // Vector operands require a channel axis.
-                (channels > 1 || matches!(merged, Immediate(..)) || self.axis != ChannelAxis::None).then_some(merged)
+                (channels > 1 || matches!(combined, Immediate(..)) || self.axis != ChannelAxis::None)
+                    .then_some(combined)
             }
             _ => None,
         };
-        match (merged, self.steps.last_mut()) {
-            (Some(merged), Some(last)) => *last = NodeStep::Channel(merged),
+        match (combined, self.steps.last_mut()) {
+            (Some(combined), Some(last_step)) => *last_step = NodeStep::Channel(combined),
             _ => {
                 self.steps.push(NodeStep::Channel(step));
-                self.before.push(before);
+                self.ranges_before.push(ranges_before);
             }
         }
     }
@@ -168,48 +169,48 @@ impl Epilogue {
             NodeStep::Channel(ChannelStep::Immediate(op, _) | ChannelStep::Vector(op, _)) => *op == AluOp::Add,
             NodeStep::Add(_) => false,
         };
-        let first = end - usize::from(end > 0 && is_addition(&self.steps[end - 1]));
+        let first_step = end - usize::from(end > 0 && is_addition(&self.steps[end - 1]));
         let mut addends = vec![0i64; self.channels];
-        if first < end {
-            addends = values(&self.steps[first]);
+        if first_step < end {
+            addends = values(&self.steps[first_step]);
         }
         let mut amounts = vec![0i64; self.channels];
         for step in &self.steps[end..end + shifts] {
-            amounts.iter_mut().zip(values(step)).for_each(|(amount, more)| *amount += more);
+            amounts.iter_mut().zip(values(step)).for_each(|(amount, step_amount)| *amount += step_amount);
         }
-        let half = 1i64 << (shift - 1);
+        let half_unit = 1i64 << (shift - 1);
         for (addend, amount) in addends.iter_mut().zip(&amounts) {
-            *addend += half << amount;
+            *addend += half_unit << amount;
         }
         amounts.iter_mut().for_each(|amount| *amount += shift);
-        let ranges = self.before[first].clone();
-        let fits = ranges.iter().zip(&addends).all(|(range, addend)| {
+        let ranges = self.ranges_before[first_step].clone();
+        let is_in_range = ranges.iter().zip(&addends).all(|(range, addend)| {
             i32::try_from(*addend).is_ok() && range[0] + addend >= INT32[0] && range[1] + addend <= INT32[1]
         });
         let sum = addition(&addends);
         let vector = matches!(sum, ChannelStep::Vector(..)) && self.axis == ChannelAxis::None;
-        if !fits || vector || amounts.iter().any(|amount| *amount > 2 * MAX_SHIFT) {
+        if !is_in_range || vector || amounts.iter().any(|amount| *amount > 2 * MAX_SHIFT) {
             return false;
         }
         let bounds: Vec<(AluOp, i64)> = self.steps[end + shifts..].iter().filter_map(immediate_of).collect();
-        self.steps.truncate(first);
-        self.before.truncate(first);
+        self.steps.truncate(first_step);
+        self.ranges_before.truncate(first_step);
         self.ranges = ranges;
         self.push(sum);
         shifts_right(&amounts).into_iter().for_each(|step| self.push(step));
         for (op, bound) in bounds {
             // The bounds are 16-bit immediates, so they fit after the shift too.
-            self.immediate(op, ((bound + half) >> shift) as i16);
+            self.immediate(op, ((bound + half_unit) >> shift) as i16);
         }
         true
     }
 
     /// Clamps the accumulators if they may be out of range. Consecutive clamps are merged into one pair of bounds.
     fn clamp(&mut self, [low, high]: Range) -> Result<(), CompileError> {
-        let (least, greatest) = (self.least(), self.greatest());
-        let mut bounds = [(AluOp::Max, low, least < low), (AluOp::Min, high, greatest > high)];
-        for (op, bound, needed) in &mut bounds {
-            if !*needed {
+        let (min, max) = (self.min(), self.max());
+        let mut bounds = [(AluOp::Max, low, min < low), (AluOp::Min, high, max > high)];
+        for (op, bound, is_needed) in &mut bounds {
+            if !*is_needed {
                 continue;
             }
             let Ok(imm) = i16::try_from(*bound) else {
@@ -232,9 +233,9 @@ impl Epilogue {
             .rev()
             .take_while(|step| matches!(step, NodeStep::Channel(ChannelStep::Immediate(AluOp::Max | AluOp::Min, _))))
             .count();
-        let first = self.steps.len() - bounds;
-        let found = self.steps[first..].iter_mut().find_map(|step| match step {
-            NodeStep::Channel(ChannelStep::Immediate(of, bound)) if *of == op => Some(bound),
+        let first_bound = self.steps.len() - bounds;
+        let existing_bound = self.steps[first_bound..].iter_mut().find_map(|step| match step {
+            NodeStep::Channel(ChannelStep::Immediate(existing_op, bound)) if *existing_op == op => Some(bound),
             _ => None,
         });
         let crosses = |range: &Range| {
@@ -242,28 +243,28 @@ impl Epilogue {
             if op == AluOp::Max { imm > range[1] } else { imm < range[0] }
         };
         // Bounds that leave a single value do not commute.
-        let Some(bound) = found.filter(|_| !self.ranges.iter().any(crosses)) else { return false };
+        let Some(bound) = existing_bound.filter(|_| !self.ranges.iter().any(crosses)) else { return false };
         *bound = if op == AluOp::Max { (*bound).max(imm) } else { (*bound).min(imm) };
         for range in &mut self.ranges {
-            *range = range::after(op, *range, i64::from(imm));
+            *range = range::propagate(op, *range, i64::from(imm));
         }
         true
     }
 
-    fn least(&self) -> i64 {
+    fn min(&self) -> i64 {
         self.ranges.iter().map(|range| range[0]).min().unwrap_or(0)
     }
 
-    fn greatest(&self) -> i64 {
+    fn max(&self) -> i64 {
         self.ranges.iter().map(|range| range[1]).max().unwrap_or(0)
     }
 
     fn add_tensor(&mut self, other: Widened) {
-        let range = other.steps.iter().fold(INT8, |range, (op, imm)| range::after(*op, range, i64::from(*imm)));
-        self.before.push(self.ranges.clone());
-        for of in &mut self.ranges {
-            let sum = [of[0] + range[0], of[1] + range[1]];
-            *of = if sum[0] < INT32[0] || sum[1] > INT32[1] { INT32 } else { sum };
+        let range = other.steps.iter().fold(INT8, |range, (op, imm)| range::propagate(*op, range, i64::from(*imm)));
+        self.ranges_before.push(self.ranges.clone());
+        for sum_range in &mut self.ranges {
+            let sum = [sum_range[0] + range[0], sum_range[1] + range[1]];
+            *sum_range = if sum[0] < INT32[0] || sum[1] > INT32[1] { INT32 } else { sum };
         }
         self.steps.push(NodeStep::Add(other));
     }
@@ -290,14 +291,14 @@ impl Epilogue {
         let values = elements(ir, op, input, DType::I32, name, |t| t.as_slice::<i32>().to_vec())?;
         let (rank, shape) = (ir.val(tail).shape.len(), &ir.val(op.inputs[input]).shape);
         let axis = self.axis.index(rank);
-        let along = if op.name == "nn.bias_add" {
+        let is_per_channel = if op.name == "nn.bias_add" {
             axis.is_some() && op.attrs().axis("axis", 1, rank) == axis && input == 1
         } else {
             // Broadcasting aligns shapes at the last dimension; every dimension except the channel axis must be 1.
             shape.len() <= rank
                 && shape.iter().rev().enumerate().all(|(i, &dim)| dim == 1 || rank.checked_sub(i + 1) == axis)
         };
-        if !along || !(values.len() == 1 || values.len() == self.channels) {
+        if !is_per_channel || !(values.len() == 1 || values.len() == self.channels) {
             let detail = format!("{name}: expected one value per channel, or one for all, found {shape:?}");
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
@@ -311,21 +312,22 @@ impl Epilogue {
             return refuse(RefusalCode::UnsupportedAttr, detail);
         }
         // Clipping an integer to a fractional bound truncates the bound.
-        let whole = |bound: f64| bound.trunc().clamp(INT32[0] as f64, INT32[1] as f64) as i64;
-        self.clamp([whole(low), whole(high)])
+        let truncated = |bound: f64| bound.trunc().clamp(INT32[0] as f64, INT32[1] as f64) as i64;
+        self.clamp([truncated(low), truncated(high)])
     }
 
     fn cast(&self, to: DType) -> Result<(), CompileError> {
         match (self.dtype, to) {
             (DType::I32 | DType::I8, DType::I32) => Ok(()),
-            (DType::I32 | DType::I8, DType::I8) if self.least() >= INT8[0] && self.greatest() <= INT8[1] => Ok(()),
+            (DType::I32 | DType::I8, DType::I8) if self.min() >= INT8[0] && self.max() <= INT8[1] => Ok(()),
             (DType::I32, DType::I8) => {
-                let detail = format!("cast: expected values of int8, found {} to {}", self.least(), self.greatest());
+                let detail = format!("cast: expected values of int8, found {} to {}", self.min(), self.max());
                 refuse_with_hint(RefusalCode::UnsupportedOp, detail, "clip the values before the cast")
             }
-            (from, to) => {
-                refuse(RefusalCode::UnsupportedDtype, format!("cast: expected int32 to int8, found {from} to {to}"))
-            }
+            (in_dtype, out_dtype) => refuse(
+                RefusalCode::UnsupportedDtype,
+                format!("cast: expected int32 to int8, found {in_dtype} to {out_dtype}"),
+            ),
         }
     }
 
@@ -383,9 +385,9 @@ impl Epilogue {
         }
     }
 
-    fn requantize(&mut self, ir: &RegionIr<'_>, op: &Op<'_>, tail: Val, to: DType) -> Result<(), CompileError> {
-        if op.inputs.first() != Some(&tail) || to != DType::I8 {
-            let detail = format!("qnn.requantize: expected a sum and a result of int8, found {to}");
+    fn requantize(&mut self, ir: &RegionIr<'_>, op: &Op<'_>, tail: Val, out_dtype: DType) -> Result<(), CompileError> {
+        if op.inputs.first() != Some(&tail) || out_dtype != DType::I8 {
+            let detail = format!("qnn.requantize: expected a sum and a result of int8, found {out_dtype}");
             return refuse(RefusalCode::UnsupportedDtype, detail);
         }
         for (input, name) in [(2, "input"), (4, "output")] {
@@ -460,7 +462,7 @@ impl Epilogue {
         for (input, name) in [(3, "lhs"), (5, "rhs"), (7, "output")] {
             zero_point(ir, op, input, &format!("{name} zero point of qnn.add"))?;
         }
-        let one = |input: usize, name: &str| {
+        let scale_of = |input: usize, name: &str| {
             let scales = scales(ir, op, input, &format!("{name} scale of qnn.add"))?;
             match scales[..] {
                 [scale] => Ok(scale),
@@ -470,8 +472,8 @@ impl Epilogue {
                 }
             }
         };
-        let (of_lhs, of_rhs, of_sum) = (one(2, "lhs")?, one(4, "rhs")?, one(6, "output")?);
-        let (own, other, tensor) = if lhs == tail { (of_lhs, of_rhs, rhs) } else { (of_rhs, of_lhs, lhs) };
+        let (of_lhs, of_rhs, of_sum) = (scale_of(2, "lhs")?, scale_of(4, "rhs")?, scale_of(6, "output")?);
+        let (own_scale, other_scale, tensor) = if lhs == tail { (of_lhs, of_rhs, rhs) } else { (of_rhs, of_lhs, lhs) };
         // A shift of 9 scales every int8 value to 0.
         let shift = |scale: f32| -> Result<i64, CompileError> {
             let shift = shift_of(scale, of_sum)?.min(9);
@@ -484,16 +486,16 @@ impl Epilogue {
             }
             Ok(shift)
         };
-        let own = shift(own)?;
-        if own < 0 {
-            self.immediate(AluOp::Shr, own as i16);
-        } else if !self.scale_bounded(own) {
-            self.scale(&vec![own; self.channels])?;
+        let own_scale = shift(own_scale)?;
+        if own_scale < 0 {
+            self.immediate(AluOp::Shr, own_scale as i16);
+        } else if !self.scale_bounded(own_scale) {
+            self.scale(&vec![own_scale; self.channels])?;
         }
-        let steps = match shift(other)? {
+        let steps = match shift(other_scale)? {
             0 => Vec::new(),
-            left @ ..0 => vec![(AluOp::Shr, left as i16)],
-            right => vec![(AluOp::Add, 1 << (right - 1)), (AluOp::Shr, right as i16)],
+            negative @ ..0 => vec![(AluOp::Shr, negative as i16)],
+            positive => vec![(AluOp::Add, 1 << (positive - 1)), (AluOp::Shr, positive as i16)],
         };
         self.add_tensor(Widened { tensor, steps });
         self.clamp(INT8)
@@ -501,7 +503,7 @@ impl Epilogue {
 }
 
 /// Returns the operand of an addition besides `tail`.
-fn other(op: &Op<'_>, tail: Val) -> Val {
+fn other_operand(op: &Op<'_>, tail: Val) -> Val {
     op.inputs.iter().copied().find(|input| *input != tail).unwrap_or(tail)
 }
 

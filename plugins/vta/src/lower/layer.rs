@@ -83,7 +83,7 @@ impl ChannelAxis {
 ///
 /// # Errors
 /// If the device does not support an element type, zero point, layout or size.
-pub fn sums(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<ConvShape, CompileError> {
+pub fn conv_shape(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<ConvShape, CompileError> {
     check_types(ir, op)?;
     let Some((weight, _)) = op.inputs.get(1).and_then(|weight| ir.constant(*weight)) else {
         return refuse(RefusalCode::NotConstant, "weight: expected a constant, found a runtime value");
@@ -139,10 +139,10 @@ pub(super) fn zero_point(ir: &RegionIr<'_>, op: &Op<'_>, input: usize, name: &st
 }
 
 fn layout(op: &Op<'_>, keys: &[(&str, &str)]) -> Result<(), CompileError> {
-    for (key, wanted) in keys {
-        let found = op.attrs().text(key);
-        if found != *wanted && !(found.is_empty() && *key == "out_layout") {
-            let detail = format!("{key}: expected {wanted}, found {found}");
+    for (key, expected) in keys {
+        let layout = op.attrs().text(key);
+        if layout != *expected && !(layout.is_empty() && *key == "out_layout") {
+            let detail = format!("{key}: expected {expected}, found {layout}");
             let hint = "convert the layout: byoc opt --pass convert_layout --layout OPERATOR=NCHW";
             return refuse_with_hint(RefusalCode::UnsupportedLayout, detail, hint);
         }
@@ -184,8 +184,8 @@ fn window(op: &Op<'_>) -> Result<([usize; 2], [[usize; 2]; 2]), CompileError> {
         return refuse(RefusalCode::UnsupportedAttr, "strides: expected at least 1, found 0");
     }
     let mut pads = [[0; 2]; 2];
-    for (pad, (before, after)) in pads.iter_mut().zip(padding) {
-        *pad = [attribute(op, "padding", before)?, attribute(op, "padding", after)?];
+    for (pad, (pad_before, pad_after)) in pads.iter_mut().zip(padding) {
+        *pad = [attribute(op, "padding", pad_before)?, attribute(op, "padding", pad_after)?];
     }
     Ok((strides, pads))
 }
@@ -219,7 +219,7 @@ fn dense(ir: &RegionIr<'_>, op: &Op<'_>, weight: usize) -> Result<ConvShape, Com
         let detail = format!("data of {}: expected rank 1, 2 or 3, found 4", op.name);
         return refuse_with_hint(RefusalCode::UnsupportedShape, detail, "reshape the data to rank 2 before the layer");
     }
-    let rows = data[..data.len() - 1].iter().fold(1i64, |all, &dim| all.saturating_mul(dim));
+    let rows = data[..data.len() - 1].iter().fold(1i64, |product, &dim| product.saturating_mul(dim));
     let batch = usize::try_from(rows).unwrap_or(usize::MAX);
     Ok(ConvShape {
         dense: true,

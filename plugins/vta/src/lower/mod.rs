@@ -62,7 +62,7 @@ pub struct Node {
     /// Tensor that the node stores.
     pub result: Val,
     /// Index of the last operator.
-    last: usize,
+    last_op: usize,
     /// Operators, with their source nodes in the model.
     pub comment: String,
 }
@@ -85,17 +85,17 @@ pub fn lower<'a>(graph: &'a Graph, constants: &'a [Constant]) -> Result<Network<
     let mut lowering =
         Lowering { ir: &ir, fused: vec![false; ir.ops.len()], widened: BTreeMap::new(), nodes: Vec::new() };
     // Widening is done first, because an epilogue may add a value that is computed after its layer.
-    for (number, op) in ir.ops.iter().enumerate() {
-        lowering.fused[number] = lowering.widen(op);
+    for (op_index, op) in ir.ops.iter().enumerate() {
+        lowering.fused[op_index] = lowering.widen(op);
     }
-    for number in 0..ir.ops.len() {
-        if !lowering.fused[number] {
-            lowering.node(number)?;
+    for op_index in 0..ir.ops.len() {
+        if !lowering.fused[op_index] {
+            lowering.node(op_index)?;
         }
     }
     let mut nodes = lowering.nodes;
     // A node reads operands of all its operators, so it is executed in the position of the last one.
-    nodes.sort_by_key(|node| node.last);
+    nodes.sort_by_key(|node| node.last_op);
     check_values(&ir, &nodes)?;
     Ok(Network { ir, nodes })
 }
@@ -109,15 +109,15 @@ struct Lowering<'i, 'a> {
 }
 
 impl<'a> Lowering<'_, 'a> {
-    /// Lowers the node that begins with operator `number`, and fuses subsequent operators.
-    fn node(&mut self, number: usize) -> Result<(), CompileError> {
+    /// Lowers the node that begins with operator `op_index`, and fuses subsequent operators.
+    fn node(&mut self, op_index: usize) -> Result<(), CompileError> {
         let ir = self.ir;
-        let op = &ir.ops[number];
-        self.fused[number] = true;
+        let op = &ir.ops[op_index];
+        self.fused[op_index] = true;
         let result = op.outputs[0];
         let (kind, data, mut epilogue) = match op.name {
             "nn.conv2d" | "qnn.conv2d" | "nn.dense" | "qnn.dense" => {
-                let shape = layer::sums(ir, op)?;
+                let shape = layer::conv_shape(ir, op)?;
                 let ranges = layer::ranges(ir, &shape)?;
                 let epilogue = Epilogue::new(shape.kernels, layer::channel_axis(op), ranges, DType::I32);
                 (Kind::Conv(shape), op.inputs[0], epilogue)
@@ -132,19 +132,19 @@ impl<'a> Lowering<'_, 'a> {
                 (Kind::Elementwise, data, epilogue)
             }
         };
-        let (mut last, mut tail, mut ops) = (number, result, vec![op]);
+        let (mut last_op, mut tail, mut ops) = (op_index, result, vec![op]);
         while !ir.outputs.contains(&tail) {
             let &[user] = &ir.val(tail).users[..] else { break };
-            let next = ir.get(user);
-            if self.fused[user.index()] || !epilogue.append(ir, next, tail, &self.widened)? {
+            let next_op = ir.get(user);
+            if self.fused[user.index()] || !epilogue.append(ir, next_op, tail, &self.widened)? {
                 break;
             }
             self.fused[user.index()] = true;
-            (last, tail) = (last.max(user.index()), next.outputs[0]);
-            ops.push(next);
+            (last_op, tail) = (last_op.max(user.index()), next_op.outputs[0]);
+            ops.push(next_op);
         }
         let comment = comment(&ops);
-        self.nodes.push(Node { kind, data, steps: epilogue.steps, result: tail, last, comment });
+        self.nodes.push(Node { kind, data, steps: epilogue.steps, result: tail, last_op, comment });
         Ok(())
     }
 
@@ -152,16 +152,16 @@ impl<'a> Lowering<'_, 'a> {
     /// otherwise.
     fn widen(&mut self, op: &Op<'a>) -> bool {
         let ir = self.ir;
-        let (from, to) = (op.inputs[0], op.outputs[0]);
+        let (operand, result) = (op.inputs[0], op.outputs[0]);
         let dtype = |value: Val| ir.val(value).dtype;
-        if op.name == "cast" && (dtype(from), dtype(to)) == (DType::I8, DType::I32) {
-            self.widened.insert(to, Widened { tensor: from, steps: Vec::new() });
+        if op.name == "cast" && (dtype(operand), dtype(result)) == (DType::I8, DType::I32) {
+            self.widened.insert(result, Widened { tensor: operand, steps: Vec::new() });
             return true;
         }
-        let Some(Widened { tensor, mut steps }) = self.widened.get(&from).cloned() else { return false };
+        let Some(Widened { tensor, mut steps }) = self.widened.get(&operand).cloned() else { return false };
         let mut epilogue = Epilogue::of_tensor(DType::I32);
         // An operator that is unsupported here may belong to an epilogue. If not, it is refused later, with the reason.
-        if dtype(to) != DType::I32 || !epilogue.append(ir, op, from, &BTreeMap::new()).unwrap_or(false) {
+        if dtype(result) != DType::I32 || !epilogue.append(ir, op, operand, &BTreeMap::new()).unwrap_or(false) {
             return false;
         }
         for step in epilogue.steps {
@@ -170,15 +170,15 @@ impl<'a> Lowering<'_, 'a> {
                 _ => return false,
             }
         }
-        self.widened.insert(to, Widened { tensor, steps });
+        self.widened.insert(result, Widened { tensor, steps });
         true
     }
 
     /// Begins an elementwise node with an operator on int8 tensors or widened values.
     fn elementwise(&self, op: &Op<'a>) -> Result<Option<(Val, Epilogue)>, CompileError> {
         let ir = self.ir;
-        let first = op.inputs[0];
-        let (data, mut epilogue) = match self.widened.get(&first) {
+        let data_operand = op.inputs[0];
+        let (data, mut epilogue) = match self.widened.get(&data_operand) {
             Some(widened) => {
                 let mut epilogue = Epilogue::of_tensor(DType::I32);
                 for (op, imm) in &widened.steps {
@@ -186,15 +186,15 @@ impl<'a> Lowering<'_, 'a> {
                 }
                 (widened.tensor, epilogue)
             }
-            None if ir.val(first).dtype == DType::I8 => (first, Epilogue::of_tensor(DType::I8)),
+            None if ir.val(data_operand).dtype == DType::I8 => (data_operand, Epilogue::of_tensor(DType::I8)),
             None => {
-                let dtype = ir.val(first).dtype;
+                let dtype = ir.val(data_operand).dtype;
                 let hint = if dtype.is_float() { QUANTIZE } else { "" };
                 let detail = format!("input 0: expected int8, found {dtype}");
                 return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, hint);
             }
         };
-        Ok(epilogue.append(ir, op, first, &self.widened)?.then_some((data, epilogue)))
+        Ok(epilogue.append(ir, op, data_operand, &self.widened)?.then_some((data, epilogue)))
     }
 }
 
@@ -204,8 +204,8 @@ fn comment(ops: &[&Op<'_>]) -> String {
     let mut sources: Vec<String> =
         ops.iter().flat_map(|op| op.node.sources.iter().map(|source| source.to_string())).collect();
     sources.dedup();
-    let from = if sources.is_empty() { String::new() } else { format!(" (from {})", sources.join(", ")) };
-    format!("{}{from}", names.join(", "))
+    let origin = if sources.is_empty() { String::new() } else { format!(" (from {})", sources.join(", ")) };
+    format!("{}{origin}", names.join(", "))
 }
 
 /// Checks that an operator has operands and one result, as every supported operator does.
@@ -219,20 +219,20 @@ fn single_result(op: &Op<'_>) -> Result<(), CompileError> {
 /// Checks that nodes read int8 tensors that are region inputs or node results, and that region outputs are node
 /// results.
 fn check_values(ir: &RegionIr<'_>, nodes: &[Node]) -> Result<(), CompileError> {
-    let stored = |value: Val| nodes.iter().any(|node| node.result == value);
+    let is_stored = |value: Val| nodes.iter().any(|node| node.result == value);
     for node in nodes {
-        let added = node.steps.iter().filter_map(|step| match step {
+        let addends = node.steps.iter().filter_map(|step| match step {
             NodeStep::Add(widened) => Some(widened.tensor),
             NodeStep::Channel(_) => None,
         });
         let elementwise = (node.kind == Kind::Elementwise).then_some(node.data);
         let result = &ir.val(node.result).shape;
-        if let Some(other) = added.clone().chain(elementwise).find(|value| ir.val(*value).shape != *result) {
-            let found = &ir.val(other).shape;
-            let detail = format!("{}: expected operands of the shape {result:?}, found {found:?}", node.comment);
+        if let Some(mismatch) = addends.clone().chain(elementwise).find(|value| ir.val(*value).shape != *result) {
+            let shape = &ir.val(mismatch).shape;
+            let detail = format!("{}: expected operands of the shape {result:?}, found {shape:?}", node.comment);
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
-        for value in [node.data].into_iter().chain(added) {
+        for value in [node.data].into_iter().chain(addends) {
             let dtype = ir.val(value).dtype;
             if dtype != DType::I8 {
                 return refuse(
@@ -242,7 +242,7 @@ fn check_values(ir: &RegionIr<'_>, nodes: &[Node]) -> Result<(), CompileError> {
             }
             match ir.val(value).def {
                 Def::Input(_) => {}
-                Def::Op(..) if stored(value) => {}
+                Def::Op(..) if is_stored(value) => {}
                 Def::Constant(_) => {
                     let detail = format!("{}: expected a tensor, found a constant", node.comment);
                     return refuse(RefusalCode::UnsupportedOp, detail);
@@ -272,7 +272,7 @@ fn check_values(ir: &RegionIr<'_>, nodes: &[Node]) -> Result<(), CompileError> {
         }
     }
     for (i, output) in ir.outputs.iter().enumerate() {
-        if !stored(*output) || ir.outputs[..i].contains(output) {
+        if !is_stored(*output) || ir.outputs[..i].contains(output) {
             let detail = format!("output {i}: expected the result of a layer, found another value or another output");
             return refuse(RefusalCode::UnsupportedOp, detail);
         }

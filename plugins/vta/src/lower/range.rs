@@ -35,9 +35,9 @@ pub enum ScaleError {
     Spread(i64),
 }
 
-fn saturating_range([low, high]: Range, add: i64, left: i64) -> Option<Range> {
-    let scaled = |value: i64| value.checked_mul(1i64.checked_shl(left as u32)?)?.checked_add(add);
-    let range = [scaled(low)?, scaled(high)?];
+fn saturating_range([low, high]: Range, add: i64, left_shift: i64) -> Option<Range> {
+    let scale = |value: i64| value.checked_mul(1i64.checked_shl(left_shift as u32)?)?.checked_add(add);
+    let range = [scale(low)?, scale(high)?];
     (range[0] >= INT32[0] && range[1] <= INT32[1]).then_some(range)
 }
 
@@ -49,25 +49,25 @@ pub fn scale(ranges: &[Range], shifts: &[i64]) -> Result<Vec<ChannelStep>, Scale
     // A channel with a constant accumulator, such as one with zero weights, accepts any shift.
     let varies = |(range, shift): (&Range, &i64)| (range[0] != range[1]).then_some(*shift);
     let varying: Vec<i64> = ranges.iter().zip(shifts).filter_map(varies).collect();
-    let (least, greatest) = match (varying.iter().min(), varying.iter().max()) {
-        (Some(least), Some(greatest)) => (*least, *greatest),
+    let (min, max) = match (varying.iter().min(), varying.iter().max()) {
+        (Some(min), Some(max)) => (*min, *max),
         _ => (0, 0),
     };
     let constant = ranges.iter().any(|range| range[0] == range[1]);
-    if least == greatest && least < 0 && !constant {
-        return left(ranges, -least);
+    if min == max && min < 0 && !constant {
+        return left_shifts(ranges, -min);
     }
-    let up = (-least).max(0);
-    if up > MAX_SHIFT {
-        return Err(ScaleError::Spread(greatest - least));
+    let left_shift = (-min).max(0);
+    if left_shift > MAX_SHIFT {
+        return Err(ScaleError::Spread(max - min));
     }
     let mut plan = Vec::with_capacity(ranges.len());
     for (range, shift) in ranges.iter().zip(shifts) {
-        plan.push(one(*range, *shift, up, greatest + up)?);
+        plan.push(channel_scale(*range, *shift, left_shift, max + left_shift)?);
     }
     let mut steps = Vec::new();
-    if up > 0 {
-        steps.push(ChannelStep::Immediate(AluOp::Shr, -up as i16));
+    if left_shift > 0 {
+        steps.push(ChannelStep::Immediate(AluOp::Shr, -left_shift as i16));
     }
     let (addends, amounts): (Vec<i64>, Vec<i64>) = plan.into_iter().unzip();
     if addends.iter().any(|addend| *addend != 0) {
@@ -77,11 +77,11 @@ pub fn scale(ranges: &[Range], shifts: &[i64]) -> Result<Vec<ChannelStep>, Scale
     Ok(steps)
 }
 
-/// Returns the addend and the right shift of a channel, after the left shift by `up` that all channels share. `common`
-/// is the right shift of a channel with a constant accumulator.
-fn one(range: Range, shift: i64, up: i64, common: i64) -> Result<(i64, i64), ScaleError> {
-    let greatest = range[0].abs().max(range[1].abs());
-    let overflow = ScaleError::Overflow(greatest.saturating_mul(1 << up));
+/// Returns the addend and the right shift of a channel, after the left shift by `left_shift` that all channels share.
+/// `common_shift` is the right shift of a channel with a constant accumulator.
+fn channel_scale(range: Range, shift: i64, left_shift: i64, common_shift: i64) -> Result<(i64, i64), ScaleError> {
+    let magnitude = range[0].abs().max(range[1].abs());
+    let overflow = ScaleError::Overflow(magnitude.saturating_mul(1 << left_shift));
     if range[0] == range[1] {
         // The addend makes a constant accumulator the scaled constant after the common shift.
         let result = if shift <= 0 {
@@ -89,76 +89,76 @@ fn one(range: Range, shift: i64, up: i64, common: i64) -> Result<(i64, i64), Sca
         } else {
             (range[0] + (1i64 << (shift.min(40) - 1))) >> shift.min(40)
         };
-        let amount = common.clamp(0, 2 * MAX_SHIFT);
-        let addend = (result.clamp(-256, 256) << amount.min(20)) - (range[0] << up);
+        let amount = common_shift.clamp(0, 2 * MAX_SHIFT);
+        let addend = (result.clamp(-256, 256) << amount.min(20)) - (range[0] << left_shift);
         return match i32::try_from(addend) {
             Ok(addend) => Ok((i64::from(addend), amount.min(20))),
             Err(_) => Err(overflow),
         };
     }
-    let amount = shift + up;
+    let amount = shift + left_shift;
     if amount == 0 {
-        return saturating_range(range, 0, up).map(|_| (0, 0)).ok_or(overflow);
+        return saturating_range(range, 0, left_shift).map(|_| (0, 0)).ok_or(overflow);
     }
-    let half = 1i64 << (amount - 1).min(40);
+    let half_unit = 1i64 << (amount - 1).min(40);
     if amount <= 2 * MAX_SHIFT {
-        return saturating_range(range, half, up).map(|_| (half, amount)).ok_or(overflow);
+        return saturating_range(range, half_unit, left_shift).map(|_| (half_unit, amount)).ok_or(overflow);
     }
     // A larger shift rounds the entire range to 0. So does the maximum shift after `-low` is added, if the range is
     // shorter than `limit`.
-    let [low, high] = saturating_range(range, 0, up).ok_or(overflow.clone())?;
+    let [low, high] = saturating_range(range, 0, left_shift).ok_or(overflow.clone())?;
     let limit = 1i64 << (2 * MAX_SHIFT);
-    if low >= -half && high < half && high - low < limit {
+    if low >= -half_unit && high < half_unit && high - low < limit {
         return Ok((-low, 2 * MAX_SHIFT));
     }
     Err(overflow)
 }
 
-/// Returns the operations that multiply by `2^up` without overflow; products outside the int8 range stay outside.
-fn left(ranges: &[Range], up: i64) -> Result<Vec<ChannelStep>, ScaleError> {
+/// Returns the operations that multiply by `2^left_shift` without overflow; products outside the int8 range stay outside.
+fn left_shifts(ranges: &[Range], left_shift: i64) -> Result<Vec<ChannelStep>, ScaleError> {
     // Every nonzero integer times 2^8 is outside the int8 range.
-    let up = up.min(8);
+    let left_shift = left_shift.min(8);
     let mut steps = Vec::new();
-    if ranges.iter().any(|range| saturating_range(*range, 0, up).is_none()) {
+    if ranges.iter().any(|range| saturating_range(*range, 0, left_shift).is_none()) {
         steps.extend([ChannelStep::Immediate(AluOp::Max, -256), ChannelStep::Immediate(AluOp::Min, 255)]);
     }
-    steps.push(ChannelStep::Immediate(AluOp::Shr, -up as i16));
+    steps.push(ChannelStep::Immediate(AluOp::Shr, -left_shift as i16));
     Ok(steps)
 }
 
 /// Returns the addition of one value per channel; an immediate if the values are equal and fit into 16 bits.
 pub fn addition(addends: &[i64]) -> ChannelStep {
-    let first = addends.first().copied().unwrap_or(0);
-    match i16::try_from(first) {
-        Ok(imm) if addends.iter().all(|addend| *addend == first) => ChannelStep::Immediate(AluOp::Add, imm),
+    let first_addend = addends.first().copied().unwrap_or(0);
+    match i16::try_from(first_addend) {
+        Ok(imm) if addends.iter().all(|addend| *addend == first_addend) => ChannelStep::Immediate(AluOp::Add, imm),
         _ => ChannelStep::Vector(AluOp::Add, addends.iter().map(|addend| *addend as i32).collect()),
     }
 }
 
 /// Returns right shifts by per-channel amounts of at most 30, in steps of at most 15. Equal amounts become immediates.
 pub fn shifts_right(amounts: &[i64]) -> Vec<ChannelStep> {
-    let (least, greatest) = (amounts.iter().min().copied().unwrap_or(0), amounts.iter().max().copied().unwrap_or(0));
+    let (min, max) = (amounts.iter().min().copied().unwrap_or(0), amounts.iter().max().copied().unwrap_or(0));
     let immediate = |amount: i64| ChannelStep::Immediate(AluOp::Shr, amount as i16);
-    if least == greatest {
-        let parts = [greatest.min(MAX_SHIFT), greatest - greatest.min(MAX_SHIFT)];
-        return parts.into_iter().filter(|amount| *amount > 0).map(immediate).collect();
+    if min == max {
+        let halves = [max.min(MAX_SHIFT), max - max.min(MAX_SHIFT)];
+        return halves.into_iter().filter(|amount| *amount > 0).map(immediate).collect();
     }
     let vector =
         |amounts: Vec<i64>| ChannelStep::Vector(AluOp::Shr, amounts.iter().map(|amount| *amount as i32).collect());
-    let common = greatest - MAX_SHIFT;
-    if common <= 0 {
+    let common_shift = max - MAX_SHIFT;
+    if common_shift <= 0 {
         return vec![vector(amounts.to_vec())];
     }
-    if least >= common {
-        return vec![immediate(common), vector(amounts.iter().map(|amount| amount - common).collect())];
+    if min >= common_shift {
+        return vec![immediate(common_shift), vector(amounts.iter().map(|amount| amount - common_shift).collect())];
     }
-    let parts = amounts.iter().map(|amount| (*amount.min(&MAX_SHIFT), amount - amount.min(&MAX_SHIFT)));
-    let (first, second): (Vec<i64>, Vec<i64>) = parts.unzip();
-    vec![vector(first), vector(second)]
+    let halves = amounts.iter().map(|amount| (*amount.min(&MAX_SHIFT), amount - amount.min(&MAX_SHIFT)));
+    let (first_shifts, second_shifts): (Vec<i64>, Vec<i64>) = halves.unzip();
+    vec![vector(first_shifts), vector(second_shifts)]
 }
 
 /// Returns the range of an accumulator after an operation.
-pub fn after(op: AluOp, [low, high]: Range, operand: i64) -> Range {
+pub fn propagate(op: AluOp, [low, high]: Range, operand: i64) -> Range {
     let range = match op {
         AluOp::Min => [low.min(operand), high.min(operand)],
         AluOp::Max => [low.max(operand), high.max(operand)],
@@ -198,20 +198,20 @@ mod tests {
     }
 
     /// Computes the reference result, clipped to int8.
-    fn wanted(value: i64, shift: i64) -> i64 {
+    fn reference(value: i64, shift: i64) -> i64 {
         let value = i128::from(value);
-        let scaled = if shift <= 0 { value << -shift } else { (value + (1i128 << (shift - 1))) >> shift };
-        scaled.clamp(-128, 127) as i64
+        let product = if shift <= 0 { value << -shift } else { (value + (1i128 << (shift - 1))) >> shift };
+        product.clamp(-128, 127) as i64
     }
 
     fn check(ranges: &[Range], shifts: &[i64]) {
         let steps = scale(ranges, shifts).unwrap_or_else(|error| panic!("{ranges:?} {shifts:?}: {error:?}"));
         for (channel, (range, shift)) in ranges.iter().zip(shifts).enumerate() {
-            let inner = [-(1i64 << 20), -1000, -129, -128, -2, -1, 0, 1, 2, 127, 128, 999, 1 << 20];
+            let samples = [-(1i64 << 20), -1000, -129, -128, -2, -1, 0, 1, 2, 127, 128, 999, 1 << 20];
             let ends = [range[0], range[0] + 1, range[1] - 1, range[1]];
-            for value in inner.into_iter().chain(ends).filter(|value| (range[0]..=range[1]).contains(value)) {
-                let found = apply(&steps, channel, value).clamp(-128, 127);
-                assert_eq!(found, wanted(value, *shift), "{value} by {shift}: {steps:?}");
+            for value in samples.into_iter().chain(ends).filter(|value| (range[0]..=range[1]).contains(value)) {
+                let actual = apply(&steps, channel, value).clamp(-128, 127);
+                assert_eq!(actual, reference(value, *shift), "{value} by {shift}: {steps:?}");
             }
         }
     }

@@ -40,13 +40,13 @@ pub fn inline_services() -> Services {
 }
 
 /// Returns the elements of an input, from the linear congruential generator that the program uses.
-fn input(number: usize, count: usize) -> Vec<i8> {
-    let mut state = number as u32 + 1;
-    let mut next = || {
+fn input(index: usize, count: usize) -> Vec<i8> {
+    let mut state = index as u32 + 1;
+    let mut next_value = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 24) as u8 as i8
     };
-    (0..count).map(|_| next()).collect()
+    (0..count).map(|_| next_value()).collect()
 }
 
 /// Returns the 64-bit FNV-1a hash of bytes.
@@ -63,23 +63,23 @@ pub fn hashes(image: &Image, constants: &[Constant]) -> Result<Vec<u64>> {
     let (services, config) = (inline_services(), &image.config);
     let mut device = Device::simulator(image)?;
     device.upload(image, constants, &services)?;
-    for (number, edge) in image.inputs.iter().enumerate() {
-        let tensor = input(number, edge.layout().count());
-        let pack = |to: &mut [u8]| pack::pack(&services, config, &edge.layout(), &tensor, to);
+    for (index, edge) in image.inputs.iter().enumerate() {
+        let tensor = input(index, edge.layout().count());
+        let pack = |destination: &mut [u8]| pack::pack(&services, config, &edge.layout(), &tensor, destination);
         device.write(edge.buffer, edge.bytes(config), pack)?;
     }
     device.run(image, &mut || false)?;
     let mut hashes = Vec::with_capacity(image.outputs.len());
     for edge in &image.outputs {
         let layout = edge.layout();
-        device.read(edge.buffer, edge.bytes(config), |from| {
+        device.read(edge.buffer, edge.bytes(config), |source| {
             hashes.push(if edge.int32 {
                 let mut tensor = vec![0; layout.count()];
-                pack::unpack_planes(&services, config, &layout, from, &mut tensor)?;
+                pack::unpack_planes(&services, config, &layout, source, &mut tensor)?;
                 hash(tensor.iter().flat_map(|value| value.to_le_bytes()))
             } else {
                 let mut tensor = vec![0; layout.count()];
-                pack::unpack(&services, config, &layout, from, &mut tensor)?;
+                pack::unpack(&services, config, &layout, source, &mut tensor)?;
                 hash(tensor.iter().map(|&value| value as u8))
             });
             Ok(())

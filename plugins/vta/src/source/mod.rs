@@ -67,7 +67,7 @@ pub struct Exported {
 ///
 /// # Errors
 /// If an instruction cannot be encoded.
-pub fn exported(image: &Image, constants: &[Constant]) -> Result<Exported> {
+pub fn export(image: &Image, constants: &[Constant]) -> Result<Exported> {
     let mut text = String::new();
     exported_header(&mut text, image);
     text.push_str(PROGRAM);
@@ -85,7 +85,7 @@ fn scratch_bytes(image: &Image) -> usize {
 /// Writes the arrays of the region and the structure that refers to them. Returns the size of the constant arrays in
 /// bytes.
 fn region(text: &mut String, image: &Image, constants: &[Constant], expected: &str) -> Result<usize> {
-    let held = buffers(text, image, constants)?;
+    let held_bytes = buffers(text, image, constants)?;
     stream(text, image)?;
     let symbol = &image.symbol;
     for (name, edges) in [("inputs", &image.inputs), ("outputs", &image.outputs)] {
@@ -112,7 +112,7 @@ fn region(text: &mut String, image: &Image, constants: &[Constant], expected: &s
     field("scratch_bytes", scratch_bytes(image).to_string());
     text.push_str("};\n\n");
     // An instruction has 16 bytes, a transfer 8.
-    Ok(held + image.stream.len() * 16 + addressed(image).count() * 8)
+    Ok(held_bytes + image.stream.len() * 16 + addressed(image).count() * 8)
 }
 
 /// Writes the functions of the region.
@@ -188,13 +188,17 @@ void {symbol}_close(void) {{
 }
 
 /// Makes model names safe within a C comment.
-fn clean(text: &str) -> String {
+fn escape_comment(text: &str) -> String {
     text.replace("*/", "* /").replace("/*", "/ *").replace(|c: char| c.is_control() || c == '\\' || c == '?', " ")
 }
 
 fn header(text: &mut String, image: &Image) {
     let Image { symbol, config, .. } = image;
-    let _ = writeln!(text, "/*\n * Region {symbol} as a program for the VTA device {}.\n *", clean(&config.name()));
+    let _ = writeln!(
+        text,
+        "/*\n * Region {symbol} as a program for the VTA device {}.\n *",
+        escape_comment(&config.name())
+    );
     let _ = writeln!(text, " *   int {symbol}_open(void)                     fills the memory of the device");
     let _ = writeln!(text, " *   int {symbol}_run(const void **in, void **out)  runs the stream on dense tensors");
     let _ = writeln!(text, " *   void {symbol}_close(void)");
@@ -214,8 +218,11 @@ fn header(text: &mut String, image: &Image) {
 
 fn exported_header(text: &mut String, image: &Image) {
     let Image { symbol, config, .. } = image;
-    let _ =
-        writeln!(text, "/*\n * Region {symbol} on the VTA device {}, through its driver.\n *", clean(&config.name()));
+    let _ = writeln!(
+        text,
+        "/*\n * Region {symbol} on the VTA device {}, through its driver.\n *",
+        escape_comment(&config.name())
+    );
     let _ =
         writeln!(text, " *   int {symbol}(in, out, constants, work)  runs the stream; the first run opens the device");
     let _ = writeln!(text, " *   void {symbol}_close(void)               closes the device\n *");
@@ -231,9 +238,9 @@ fn exported_header(text: &mut String, image: &Image) {
 /// Writes the tensors of a region as comment lines.
 fn tensors(text: &mut String, image: &Image) {
     for (kind, edges) in [("in", &image.inputs), ("out", &image.outputs)] {
-        for (number, edge) in edges.iter().enumerate() {
+        for (index, edge) in edges.iter().enumerate() {
             let dtype = if edge.int32 { "int32, little-endian" } else { "int8" };
-            let _ = writeln!(text, " *   {kind}[{number}]: {dtype} {:?}", edge.shape);
+            let _ = writeln!(text, " *   {kind}[{index}]: {dtype} {:?}", edge.shape);
         }
     }
 }
@@ -241,8 +248,8 @@ fn tensors(text: &mut String, image: &Image) {
 /// Writes the predicted cycles, and ends the comment.
 fn costs(text: &mut String, image: &Image) {
     let _ = writeln!(text, " * {} predicted cycles:", image.cycles());
-    for (number, layer) in image.layers.iter().enumerate() {
-        let _ = writeln!(text, " *   layer {number}: {}, {} cycles", clean(&layer.name), layer.cycles);
+    for (index, layer) in image.layers.iter().enumerate() {
+        let _ = writeln!(text, " *   layer {index}: {}, {} cycles", escape_comment(&layer.name), layer.cycles);
     }
     text.push_str(" */\n\n");
 }
@@ -261,25 +268,25 @@ fn buffers(text: &mut String, image: &Image, constants: &[Constant]) -> Result<u
     let services = expected::inline_services();
     let symbol = &image.symbol;
     let mut rows = Vec::with_capacity(image.buffers.len());
-    let mut held = 0;
-    for (number, buffer) in image.buffers.iter().enumerate() {
-        let content = image.content(number, constants, &services)?.unwrap_or_default();
-        let about = buffer.content.to_string();
+    let mut held_bytes = 0;
+    for (index, buffer) in image.buffers.iter().enumerate() {
+        let content = image.content(index, constants, &services)?.unwrap_or_default();
+        let description = buffer.content.to_string();
         if content.is_empty() {
-            rows.push(format!("{{{}, NULL}}, /* {number}: {about} */", buffer.bytes));
+            rows.push(format!("{{{}, NULL}}, /* {index}: {description} */", buffer.bytes));
             continue;
         }
-        held += content.len();
-        let _ = writeln!(text, "/* Buffer {number}: {about}. */");
-        array(text, &format!("unsigned char {symbol}_buffer_{number}[]"), content.iter());
-        rows.push(format!("{{{}, {symbol}_buffer_{number}}}, /* {number}: {about} */", buffer.bytes));
+        held_bytes += content.len();
+        let _ = writeln!(text, "/* Buffer {index}: {description}. */");
+        array(text, &format!("unsigned char {symbol}_buffer_{index}[]"), content.iter());
+        rows.push(format!("{{{}, {symbol}_buffer_{index}}}, /* {index}: {description} */", buffer.bytes));
     }
     let _ = writeln!(text, "static const struct vta_buffer {symbol}_buffers[] = {{");
     for row in rows {
         let _ = writeln!(text, "    {row}");
     }
     text.push_str("};\n\n");
-    Ok(held)
+    Ok(held_bytes)
 }
 
 /// Returns the transfers that need a buffer address: instruction index, buffer index, element size in bytes.
@@ -298,8 +305,9 @@ fn stream(text: &mut String, image: &Image) -> Result<()> {
     let symbol = &image.symbol;
     let _ = writeln!(text, "static const uint64_t {symbol}_stream[][2] = {{");
     for (index, insn) in image.stream.iter().enumerate() {
-        if let Some(number) = image.layers.iter().position(|layer| layer.instructions.start == index) {
-            let _ = writeln!(text, "    /* layer {number}: {} */", clean(&image.layers[number].name));
+        if let Some(layer_index) = image.layers.iter().position(|layer| layer.instructions.start == index) {
+            let _ =
+                writeln!(text, "    /* layer {layer_index}: {} */", escape_comment(&image.layers[layer_index].name));
         }
         let [low, high] = encode(&image.config, image, index)?;
         let _ = writeln!(text, "    {{{low:#018x}u, {high:#018x}u}}, /* {index}: {insn} */");
