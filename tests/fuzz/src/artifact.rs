@@ -58,9 +58,9 @@ const MAX_ELEMENTS: usize = 1 << 16;
 fn session() -> &'static Session {
     static SESSION: OnceLock<Session> = OnceLock::new();
     SESSION.get_or_init(|| {
-        let folder = byoc_test_support::plugin_dir(&["dnnl", "nuc_fpga", "vta", "template", "ccompiler"]).keep();
-        byoc_test_support::copy(&byoc_test_support::sample("elementwise"), &folder.join("libbyoc_elementwise.so"));
-        Session::new(&[folder], 1).expect("cannot start a thread")
+        let dir = byoc_test_support::plugin_dir(&["dnnl", "nuc_fpga", "vta", "template", "ccompiler"]).keep();
+        byoc_test_support::copy(&byoc_test_support::sample("elementwise"), &dir.join("libbyoc_elementwise.so"));
+        Session::new(&[dir], 1).expect("cannot start a thread")
     })
 }
 
@@ -69,31 +69,31 @@ fn session() -> &'static Session {
 /// runs on the host.
 fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
     static SEEDS: [OnceLock<Vec<Vec<u8>>>; BACKENDS.len()] = [const { OnceLock::new() }; BACKENDS.len()];
-    let at = BACKENDS.iter().position(|name| *name == backend).expect("unknown backend");
-    SEEDS[at].get_or_init(|| {
+    let backend_index = BACKENDS.iter().position(|name| *name == backend).expect("unknown backend");
+    SEEDS[backend_index].get_or_init(|| {
         let mut seeds = Vec::new();
         let mut without_regions = Vec::new();
-        let mut refused = String::new();
+        let mut refusal = String::new();
         for (file, _) in corpus("artifact") {
-            let loaded = frontend::load(&file, &LoadOptions::default()).expect("cannot load the program");
+            let module = frontend::load(&file, &LoadOptions::default()).expect("cannot load the program");
             let options = BuildOptions { backends: vec![backend.to_owned()], ..BuildOptions::default() };
-            let built = match build(session(), loaded, &options, &mut |_| {}) {
-                Ok(built) => built,
+            let compiled = match build(session(), module, &options, &mut |_| {}) {
+                Ok(compiled) => compiled,
                 Err(failure) => {
-                    refused = failure.to_string();
+                    refusal = failure.to_string();
                     continue;
                 }
             };
             let path = files::file(&[], "seed");
-            artifact::write(&path, &built.compiled).expect("cannot write the artifact");
+            artifact::write(&path, &compiled.compiled).expect("cannot write the artifact");
             let bytes = std::fs::read(&path).expect("cannot read the artifact");
-            match built.compiled.regions.iter().flatten().count() {
+            match compiled.compiled.regions.iter().flatten().count() {
                 0 => without_regions.push(bytes),
                 _ => seeds.push(bytes),
             }
         }
         let seeds = if seeds.is_empty() { without_regions } else { seeds };
-        assert!(!seeds.is_empty(), "expected {backend} to compile a corpus program: {refused}");
+        assert!(!seeds.is_empty(), "expected {backend} to compile a corpus program: {refusal}");
         seeds
     })
 }
@@ -134,7 +134,9 @@ fn seal_entries(entries: &Entries) -> Option<Vec<u8>> {
         && let Some((header, data)) = header_of(weights)
     {
         for record in manifest["tensors"].as_array_mut().into_iter().flatten() {
-            let range = |at: usize| header[record["name"].as_str()?]["data_offsets"][at].as_u64().map(|n| n as usize);
+            let range = |end_index: usize| {
+                header[record["name"].as_str()?]["data_offsets"][end_index].as_u64().map(|n| n as usize)
+            };
             if let Some(bytes) = range(0).zip(range(1)).and_then(|(start, end)| data.get(start..end)) {
                 record["blake3"] = json!(digest(bytes));
             }
@@ -154,9 +156,9 @@ fn seal_entries(entries: &Entries) -> Option<Vec<u8>> {
     }
     archive.finish().ok()?;
     let mut bytes = file.into_inner();
-    let covered = bytes.len().checked_sub(DIGEST_DIGITS)?;
-    let seal = digest(&bytes[..covered]);
-    bytes[covered..].copy_from_slice(seal.as_bytes());
+    let covered_len = bytes.len().checked_sub(DIGEST_DIGITS)?;
+    let seal = digest(&bytes[..covered_len]);
+    bytes[covered_len..].copy_from_slice(seal.as_bytes());
     Some(bytes)
 }
 
@@ -234,14 +236,14 @@ fn mutate_contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
             Some(false)
         }
         10 => {
-            let at = below(random, entries.len());
+            let index = below(random, entries.len());
             match below(random, 3) {
-                0 => drop(entries.remove(at)),
+                0 => drop(entries.remove(index)),
                 1 => {
-                    let to = below(random, entries.len());
-                    entries.swap(at, to);
+                    let other_index = below(random, entries.len());
+                    entries.swap(index, other_index);
                 }
-                _ => entries[at].0 = pick(random, &["x", PROGRAM, "../x", "regions//x"]).to_string(),
+                _ => entries[index].0 = pick(random, &["x", PROGRAM, "../x", "regions//x"]).to_string(),
             }
             Some(false)
         }
@@ -255,7 +257,7 @@ const NUC_FPGA: &[u8] = b"NUCFPGA\n";
 /// Mutates a region's blob; the region's result may then differ from the host's result.
 fn mutate_blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     let is_blob = |name: &str| name.starts_with("regions/") && !name.contains("/source.");
-    let blobs: Vec<usize> = (0..entries.len()).filter(|&at| is_blob(&entries[at].0)).collect();
+    let blobs: Vec<usize> = (0..entries.len()).filter(|&index| is_blob(&entries[index].0)).collect();
     if blobs.is_empty() {
         return None;
     }
@@ -296,8 +298,8 @@ fn mutate_ccompiler_header(rest: &[u8], random: &mut Random) -> Option<Vec<u8>> 
         fields.extend(native_fields.map(|(key, value)| (key.to_owned(), value)));
     }
     let text = serde_json::to_vec(&header).ok()?;
-    let rest = [&(text.len() as u64).to_le_bytes()[..], &text, code].concat();
-    Some([CCOMPILER, &blake3::hash(&rest).as_bytes()[..], &rest].concat())
+    let payload = [&(text.len() as u64).to_le_bytes()[..], &text, code].concat();
+    Some([CCOMPILER, &blake3::hash(&payload).as_bytes()[..], &payload].concat())
 }
 
 fn run(bytes: &[u8]) -> Result<(), String> {
@@ -306,19 +308,19 @@ fn run(bytes: &[u8]) -> Result<(), String> {
         Ok(artifact) => artifact,
         Err(diagnostic) => return check_diagnostics([&diagnostic]),
     };
-    let compiled = artifact.into_compiled();
-    let comparable = compiled.options["fuzz"].is_null();
-    let small = compiled.program.functions.iter().flat_map(|function| &function.registers).all(|register| {
+    let program = artifact.into_compiled();
+    let comparable = program.options["fuzz"].is_null();
+    let is_small = program.program.functions.iter().flat_map(|function| &function.registers).all(|register| {
         let elements = |ty: &byoc_ir::ir::TensorType| {
             let dims = ty.dims.iter().map(|dim| dim.fixed().unwrap_or(2));
             dims.fold(1usize, usize::saturating_mul)
         };
         register.ty.as_ref().is_none_or(|ty| elements(ty) <= MAX_ELEMENTS)
     });
-    let inputs = files::small_inputs(&compiled.program.inputs).filter(|_| small);
-    let on_host = Compiled { regions: vec![None; compiled.regions.len()], ..compiled.clone() };
+    let inputs = files::small_inputs(&program.program.inputs).filter(|_| is_small);
+    let on_host = Compiled { regions: vec![None; program.regions.len()], ..program.clone() };
     let reference = load_and_run(on_host, inputs.as_deref())?;
-    let result = load_and_run(compiled, inputs.as_deref())?;
+    let result = load_and_run(program, inputs.as_deref())?;
     match (reference, result) {
         (Some(reference), Some(result)) if comparable => compare_outputs(&reference, &result),
         _ => Ok(()),
@@ -328,7 +330,7 @@ fn run(bytes: &[u8]) -> Result<(), String> {
 /// Returns the outputs of a run; `None` if it is rejected with a message, or skipped.
 fn load_and_run(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<Vec<Tensor>>, String> {
     let (model, warnings) = match Model::load(session(), compiled, None) {
-        Ok(loaded) => loaded,
+        Ok(model_and_warnings) => model_and_warnings,
         Err(failure) => return check_diagnostics(&failure.diagnostics).map(|()| None),
     };
     if !warnings.is_empty() {
@@ -353,10 +355,10 @@ fn load_and_run(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<
         }
     };
     for (output, port) in outputs.iter().zip(model.outputs()) {
-        let fits = output.dtype() == port.ty.dtype
+        let matches_port = output.dtype() == port.ty.dtype
             && output.shape().len() == port.ty.dims.len()
             && output.shape().iter().zip(&port.ty.dims).all(|(size, dim)| dim.fixed().is_none_or(|dim| dim == *size));
-        if !fits {
+        if !matches_port {
             return Err(format!("output {}: found {output:?}, expected {:?}", port.name, port.ty));
         }
     }
@@ -366,19 +368,22 @@ fn load_and_run(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<
 
 /// Checks that two runs produced equal outputs: integers bit for bit, floats up to a thousandth of the largest value.
 fn compare_outputs(reference: &[Tensor], result: &[Tensor]) -> Result<(), String> {
-    for (number, (expected, found)) in reference.iter().zip(result).enumerate() {
+    for (output_index, (expected, found)) in reference.iter().zip(result).enumerate() {
         if expected.dtype() != found.dtype() || expected.shape() != found.shape() {
-            return Err(format!("output {number}: expected {expected:?}, found {found:?}"));
+            return Err(format!("output {output_index}: expected {expected:?}, found {found:?}"));
         }
         let (expected, found) = (expected.view().to_f64s(), found.view().to_f64s());
-        let largest = expected.iter().filter(|x| x.is_finite()).fold(1.0f64, |most, x| most.max(x.abs()));
+        let largest = expected.iter().filter(|x| x.is_finite()).fold(1.0f64, |max, x| max.max(x.abs()));
         if expected.iter().any(|x| !x.is_finite()) {
             // Backends make no guarantees for NaN and infinity.
             continue;
         }
         let is_close = |expected: f64, found: f64| (expected - found).abs() <= 1e-3 * largest;
-        if let Some(at) = (0..expected.len()).find(|&at| !is_close(expected[at], found[at])) {
-            return Err(format!("output {number}, element {at}: found {}, expected {}", found[at], expected[at]));
+        if let Some(element) = (0..expected.len()).find(|&element| !is_close(expected[element], found[element])) {
+            return Err(format!(
+                "output {output_index}, element {element}: found {}, expected {}",
+                found[element], expected[element]
+            ));
         }
     }
     Ok(())

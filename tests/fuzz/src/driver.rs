@@ -45,11 +45,11 @@ pub struct Summary {
 const MAX_FAILURES: usize = 20;
 
 /// Returns the input of an execution: the unchanged seeds come first, then seeds with up to five successive mutations.
-pub fn input(target: &Target, seeds: &[Vec<u8>], seed: u64, number: u64) -> Vec<u8> {
-    if let Some(seed_input) = usize::try_from(number).ok().and_then(|number| seeds.get(number)) {
+pub fn input(target: &Target, seeds: &[Vec<u8>], seed: u64, index: u64) -> Vec<u8> {
+    if let Some(seed_input) = usize::try_from(index).ok().and_then(|index| seeds.get(index)) {
         return seed_input.clone();
     }
-    let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number.wrapping_mul(0xd134_2543_de82_ef95));
+    let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index.wrapping_mul(0xd134_2543_de82_ef95));
     let mut bytes = crate::pick(&mut random, seeds).clone();
     for _ in 0..1 + crate::below(&mut random, 16).saturating_sub(11) {
         bytes = (target.mutate)(&bytes, &mut random);
@@ -79,28 +79,28 @@ pub fn execute(target: &Target, bytes: &[u8]) -> Result<(), String> {
 pub fn run(target: &Target, options: &Options) -> std::io::Result<Summary> {
     let seeds = (target.seeds)();
     let progress = options.progress.as_ref().map(File::create).transpose()?;
-    let current = Arc::new(AtomicU64::new(0));
-    watchdog(current.clone(), options.execution_timeout, target.name, options.seed);
+    let current_execution = Arc::new(AtomicU64::new(0));
+    watchdog(current_execution.clone(), options.execution_timeout, target.name, options.seed);
     let start = Instant::now();
     let mut summary = Summary::default();
-    for number in options.first..options.first.saturating_add(options.executions) {
+    for index in options.first..options.first.saturating_add(options.executions) {
         if start.elapsed() > options.time || summary.failures.len() >= MAX_FAILURES {
             break;
         }
-        let bytes = input(target, &seeds, options.seed, number);
+        let bytes = input(target, &seeds, options.seed, index);
         if let Some(progress) = &progress {
-            progress.write_all_at(&number.to_le_bytes(), 0)?;
+            progress.write_all_at(&index.to_le_bytes(), 0)?;
         }
-        current.store(number + 1, Ordering::Relaxed);
-        let started = Instant::now();
+        current_execution.store(index + 1, Ordering::Relaxed);
+        let start_time = Instant::now();
         let result = execute(target, &bytes);
-        let elapsed = started.elapsed();
-        current.store(0, Ordering::Relaxed);
+        let elapsed = start_time.elapsed();
+        current_execution.store(0, Ordering::Relaxed);
         if elapsed > summary.longest.1 {
-            summary.longest = (number, elapsed);
+            summary.longest = (index, elapsed);
         }
         if let Err(message) = result {
-            summary.failures.push((number, message));
+            summary.failures.push((index, message));
         }
         summary.executions += 1;
     }
@@ -110,18 +110,18 @@ pub fn run(target: &Target, options: &Options) -> std::io::Result<Summary> {
 
 /// Aborts the process if one execution takes too long, because a thread cannot be stopped externally.
 #[expect(clippy::print_stderr, reason = "the process aborts")]
-fn watchdog(current: Arc<AtomicU64>, execution_timeout: Duration, name: &'static str, seed: u64) {
+fn watchdog(current_execution: Arc<AtomicU64>, execution_timeout: Duration, name: &'static str, seed: u64) {
     std::thread::spawn(move || {
-        let (mut last, mut since) = (0, Instant::now());
+        let (mut last_seen, mut changed_at) = (0, Instant::now());
         loop {
             std::thread::sleep(execution_timeout / 50);
-            let now = current.load(Ordering::Relaxed);
-            if now != last {
-                (last, since) = (now, Instant::now());
-            } else if now != 0 && since.elapsed() > execution_timeout {
+            let execution = current_execution.load(Ordering::Relaxed);
+            if execution != last_seen {
+                (last_seen, changed_at) = (execution, Instant::now());
+            } else if execution != 0 && changed_at.elapsed() > execution_timeout {
                 eprintln!(
                     "{name} --seed {seed}: execution {}: expected completion within {execution_timeout:?}, found a timeout",
-                    now - 1
+                    execution - 1
                 );
                 std::process::abort();
             }

@@ -108,10 +108,10 @@ pub const IMAGE: Target = Target {
     mutate: |seed, random| mutate::bytes(seed, random, &["IHDR", "IDAT", "PLTE", "tRNS", "\u{ff}"]),
     run: |bytes| {
         // The first byte selects the model input that the image is loaded for; the rest is the image.
-        let (&choice, bytes) = bytes.split_first().unwrap_or((&0, &[]));
+        let (&selector, bytes) = bytes.split_first().unwrap_or((&0, &[]));
         let png = bytes.starts_with(b"\x89P");
-        let shape: &[usize] = [&[1, 3, 8, 8][..], &[8, 8, 1], &[4, 5, 3], &[7, 9], &[3]][usize::from(choice) % 5];
-        let dtype = [DType::F32, DType::U8, DType::F16, DType::I64][usize::from(choice) / 8 % 4];
+        let shape: &[usize] = [&[1, 3, 8, 8][..], &[8, 8, 1], &[4, 5, 3], &[7, 9], &[3]][usize::from(selector) % 5];
+        let dtype = [DType::F32, DType::U8, DType::F16, DType::I64][usize::from(selector) / 8 % 4];
         match image::load(&file(bytes, if png { "png" } else { "jpg" }), dtype, shape, &image::Normalization::default())
         {
             Ok(tensor) if tensor.shape() == shape && tensor.dtype() == dtype => accept_tensor(&tensor),
@@ -255,9 +255,9 @@ fn check_tensor(tensor: &Tensor) -> Result<(), String> {
 
 /// Writes a temporary file, and returns its path, which is constant per process and extension.
 pub fn file(bytes: &[u8], extension: &str) -> PathBuf {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| byoc_test_support::temporary_folder().keep());
-    let path = folder.join(format!("input.{extension}"));
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    let dir = DIR.get_or_init(|| byoc_test_support::temporary_folder().keep());
+    let path = dir.join(format!("input.{extension}"));
     // The old file is removed first, as constants of the previous execution may still map it.
     let _ = std::fs::remove_file(&path);
     std::fs::write(&path, bytes).expect("cannot write a temporary file");
@@ -277,17 +277,18 @@ fn host() -> &'static Session {
 }
 
 fn build_and_run(path: &Path, options: &LoadOptions) -> Result<(), String> {
-    let loaded = match frontend::load(path, options) {
-        Ok(loaded) => loaded,
+    let module = match frontend::load(path, options) {
+        Ok(module) => module,
         Err(failure) => return check_diagnostics(&failure.diagnostics),
     };
-    let built = match build(host(), loaded, &BuildOptions::default(), &mut |_| {}) {
-        Ok(built) => built,
+    let compiled = match build(host(), module, &BuildOptions::default(), &mut |_| {}) {
+        Ok(compiled) => compiled,
         Err(failure) => return check_diagnostics(&failure.diagnostics),
     };
-    let flops = serde_json::to_value(&built.explanation).ok().and_then(|e| e["totals"]["flops"].as_u64()).unwrap_or(0);
-    let inputs = small_inputs(&built.compiled.program.inputs);
-    let model = match Model::load(host(), built.compiled, None) {
+    let flops =
+        serde_json::to_value(&compiled.explanation).ok().and_then(|e| e["totals"]["flops"].as_u64()).unwrap_or(0);
+    let inputs = small_inputs(&compiled.compiled.program.inputs);
+    let model = match Model::load(host(), compiled.compiled, None) {
         Ok((model, _)) => model,
         Err(failure) => return check_diagnostics(&failure.diagnostics),
     };
@@ -304,11 +305,11 @@ fn build_and_run(path: &Path, options: &LoadOptions) -> Result<(), String> {
 
 /// Returns random inputs, with every symbolic dimension set to 2; `None` if the inputs are too large.
 pub fn small_inputs(ports: &[byoc::runtime::exec::program::Port]) -> Option<Vec<Tensor>> {
-    let mut remaining = MAX_ELEMENTS;
+    let mut remaining_elements = MAX_ELEMENTS;
     let input = |port: &byoc::runtime::exec::program::Port| {
         let shape: Vec<usize> = port.ty.dims.iter().map(|dim| dim.fixed().unwrap_or(2)).collect();
-        remaining = remaining.checked_sub(element_count(&shape)?)?;
-        Some(random::tensor(port.ty.dtype, &shape, remaining as u64))
+        remaining_elements = remaining_elements.checked_sub(element_count(&shape)?)?;
+        Some(random::tensor(port.ty.dtype, &shape, remaining_elements as u64))
     };
     ports.iter().map(input).collect()
 }

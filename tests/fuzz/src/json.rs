@@ -16,39 +16,40 @@ pub fn mutate(root: &mut Value, random: &mut Random) -> Vec<Path> {
     if paths.is_empty() {
         return Vec::new();
     }
-    let at = pick(random, &paths).clone();
-    let Some(before) = root.pointer(&pointer(&at)).cloned() else { return Vec::new() };
-    let leaf = !before.is_array() && !before.is_object();
-    if leaf && below(random, 3) == 0 {
-        let after = mutate_value(&before, root, &paths, random);
-        let same: Vec<Path> = paths.into_iter().filter(|at| root.pointer(&pointer(at)) == Some(&before)).collect();
-        for at in &same {
-            if let Some(slot) = root.pointer_mut(&pointer(at)) {
-                *slot = after.clone();
+    let path = pick(random, &paths).clone();
+    let Some(original) = root.pointer(&pointer(&path)).cloned() else { return Vec::new() };
+    let is_leaf = !original.is_array() && !original.is_object();
+    if is_leaf && below(random, 3) == 0 {
+        let mutated = mutate_value(&original, root, &paths, random);
+        let equal_paths: Vec<Path> =
+            paths.into_iter().filter(|path| root.pointer(&pointer(path)) == Some(&original)).collect();
+        for path in &equal_paths {
+            if let Some(slot) = root.pointer_mut(&pointer(path)) {
+                *slot = mutated.clone();
             }
         }
-        return same;
+        return equal_paths;
     }
-    let after = mutate_value(&before, root, &paths, random);
-    if below(random, 8) == 0 && remove(root, &at) {
-        return vec![at];
+    let mutated = mutate_value(&original, root, &paths, random);
+    if below(random, 8) == 0 && remove(root, &path) {
+        return vec![path];
     }
-    if let Some(slot) = root.pointer_mut(&pointer(&at)) {
-        *slot = after;
+    if let Some(slot) = root.pointer_mut(&pointer(&path)) {
+        *slot = mutated;
     }
-    vec![at]
+    vec![path]
 }
 
-fn pointer(at: &[String]) -> String {
-    at.iter().map(|key| format!("/{}", key.replace('~', "~0").replace('/', "~1"))).collect()
+fn pointer(path: &[String]) -> String {
+    path.iter().map(|key| format!("/{}", key.replace('~', "~0").replace('/', "~1"))).collect()
 }
 
-fn remove(root: &mut Value, at: &[String]) -> bool {
-    let Some((last, parent)) = at.split_last() else { return false };
+fn remove(root: &mut Value, path: &[String]) -> bool {
+    let Some((last_key, parent)) = path.split_last() else { return false };
     match root.pointer_mut(&pointer(parent)) {
-        Some(Value::Object(fields)) => fields.shift_remove(last).is_some(),
+        Some(Value::Object(fields)) => fields.shift_remove(last_key).is_some(),
         Some(Value::Array(items)) => {
-            let index = last.parse().unwrap_or(usize::MAX);
+            let index = last_key.parse().unwrap_or(usize::MAX);
             index < items.len() && {
                 items.remove(index);
                 true
@@ -60,9 +61,9 @@ fn remove(root: &mut Value, at: &[String]) -> bool {
 
 // The recursion depth equals the nesting depth of the JSON, which serde_json bounds for the seed and for the parts
 // grafted into it.
-fn collect_paths(value: &Value, at: &mut Path, paths: &mut Vec<Path>) {
-    if !at.is_empty() {
-        paths.push(at.clone());
+fn collect_paths(value: &Value, path: &mut Path, paths: &mut Vec<Path>) {
+    if !path.is_empty() {
+        paths.push(path.clone());
     }
     let children: Vec<(String, &Value)> = match value {
         Value::Array(items) => items.iter().enumerate().map(|(i, item)| (i.to_string(), item)).collect(),
@@ -70,23 +71,28 @@ fn collect_paths(value: &Value, at: &mut Path, paths: &mut Vec<Path>) {
         _ => return,
     };
     for (key, child) in children {
-        at.push(key);
-        collect_paths(child, at, paths);
-        at.pop();
+        path.push(key);
+        collect_paths(child, path, paths);
+        path.pop();
     }
 }
 
 /// Returns a mutated value, close to `value` or of the same kind from elsewhere in the document.
 fn mutate_value(value: &Value, root: &Value, paths: &[Path], random: &mut Random) -> Value {
     if below(random, 16) == 0 {
-        let any = [Value::Null, Value::from(true), Value::from(""), Value::Array(Vec::new()), Value::from(0.5)];
-        return pick(random, &any).clone();
+        let candidates = [Value::Null, Value::from(true), Value::from(""), Value::Array(Vec::new()), Value::from(0.5)];
+        return pick(random, &candidates).clone();
     }
     match value {
         Value::Number(number) => {
-            let now = number.as_i64().unwrap_or(0);
-            let neighbors =
-                [now.wrapping_add(1), now.wrapping_sub(1), now.wrapping_mul(2), now / 2, now.wrapping_neg()];
+            let value_before = number.as_i64().unwrap_or(0);
+            let neighbors = [
+                value_before.wrapping_add(1),
+                value_before.wrapping_sub(1),
+                value_before.wrapping_mul(2),
+                value_before / 2,
+                value_before.wrapping_neg(),
+            ];
             match below(random, 3) {
                 0 => Value::from(*pick(random, &EDGE_VALUES)),
                 1 => value_from_elsewhere(value, root, paths, random),
@@ -103,15 +109,15 @@ fn mutate_value(value: &Value, root: &Value, paths: &[Path], random: &mut Random
         },
         Value::Array(items) if !items.is_empty() => {
             let mut items = items.clone();
-            let at = below(random, items.len());
+            let index = below(random, items.len());
             match below(random, 4) {
-                0 => drop(items.remove(at)),
-                1 => items.insert(at, items[at].clone()),
+                0 => drop(items.remove(index)),
+                1 => items.insert(index, items[index].clone()),
                 2 => {
-                    let to = below(random, items.len());
-                    items.swap(at, to);
+                    let other_index = below(random, items.len());
+                    items.swap(index, other_index);
                 }
-                _ => items.push(value_from_elsewhere(&items[at], root, paths, random)),
+                _ => items.push(value_from_elsewhere(&items[index], root, paths, random)),
             }
             Value::Array(items)
         }
@@ -123,11 +129,11 @@ fn mutate_value(value: &Value, root: &Value, paths: &[Path], random: &mut Random
 /// Returns a value from elsewhere in the document, of the same kind if a few attempts find one.
 fn value_from_elsewhere(value: &Value, root: &Value, paths: &[Path], random: &mut Random) -> Value {
     for _ in 0..16 {
-        if let Some(found) = root.pointer(&pointer(pick::<Path>(random, paths)))
-            && std::mem::discriminant(found) == std::mem::discriminant(value)
-            && found != value
+        if let Some(other_value) = root.pointer(&pointer(pick::<Path>(random, paths)))
+            && std::mem::discriminant(other_value) == std::mem::discriminant(value)
+            && other_value != value
         {
-            return found.clone();
+            return other_value.clone();
         }
     }
     value.clone()

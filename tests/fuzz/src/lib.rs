@@ -76,11 +76,11 @@ pub fn target(name: &str) -> Option<&'static Target> {
 /// # Panics
 /// If there are no files, as the corpus is part of the project.
 fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
+    let entries = std::fs::read_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.sort();
-    assert!(!files.is_empty(), "expected corpus files in {}, found none", folder.display());
+    assert!(!files.is_empty(), "expected corpus files in {}, found none", dir.display());
     files.into_iter().filter_map(|file| Some((file.clone(), std::fs::read(file).ok()?))).collect()
 }
 

@@ -44,22 +44,22 @@ fn run(args: &[String]) -> Result<bool, String> {
         progress: None,
         execution_timeout: Duration::from_secs(20),
     };
-    let (mut only, mut save, mut files) = (None, None::<PathBuf>, Vec::new());
-    let mut words = rest.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word}: expected a value, found none"));
-        let number = |text: &String| text.parse::<u64>().map_err(|e| format!("{word} {text}: {e}"));
-        match word.as_str() {
-            "--executions" => options.executions = number(value()?)?,
-            "--seconds" => options.time = Duration::from_secs(number(value()?)?),
-            "--each" => options.execution_timeout = Duration::from_secs(number(value()?)?),
-            "--seed" => options.seed = number(value()?)?,
-            "--first" => options.first = number(value()?)?,
+    let (mut only_execution, mut save, mut files) = (None, None::<PathBuf>, Vec::new());
+    let mut arguments = rest.iter();
+    while let Some(option) = arguments.next() {
+        let mut value = || arguments.next().ok_or_else(|| format!("{option}: expected a value, found none"));
+        let parse_integer = |text: &String| text.parse::<u64>().map_err(|e| format!("{option} {text}: {e}"));
+        match option.as_str() {
+            "--executions" => options.executions = parse_integer(value()?)?,
+            "--seconds" => options.time = Duration::from_secs(parse_integer(value()?)?),
+            "--each" => options.execution_timeout = Duration::from_secs(parse_integer(value()?)?),
+            "--seed" => options.seed = parse_integer(value()?)?,
+            "--first" => options.first = parse_integer(value()?)?,
             "--progress" => options.progress = Some(value()?.into()),
-            "--only" => only = Some(number(value()?)?),
+            "--only" => only_execution = Some(parse_integer(value()?)?),
             "--save" => save = Some(value()?.into()),
             file if !file.starts_with("--") => files.push(PathBuf::from(file)),
-            other => return Err(format!("unknown option {other}")),
+            unknown => return Err(format!("unknown option {unknown}")),
         }
     }
     // Compiles and caches the seeds before the first execution.
@@ -76,22 +76,22 @@ fn run(args: &[String]) -> Result<bool, String> {
         }
         return Ok(all_passed);
     }
-    if let Some(number) = only {
-        let bytes = driver::input(target, &(target.seeds)(), options.seed, number);
+    if let Some(execution) = only_execution {
+        let bytes = driver::input(target, &(target.seeds)(), options.seed, execution);
         if let Some(file) = save {
             std::fs::write(&file, &bytes).map_err(|e| format!("{}: {e}", file.display()))?;
         }
         let result = driver::execute(target, &bytes);
-        println!("{number}: {}", result.as_ref().map_or_else(String::as_str, |()| "well"));
+        println!("{execution}: {}", result.as_ref().map_or_else(String::as_str, |()| "well"));
         return Ok(result.is_ok());
     }
     let summary = driver::run(target, &options).map_err(|e| e.to_string())?;
-    for (number, message) in &summary.failures {
-        println!("{name} --seed {} --only {number}: {message}", options.seed);
+    for (execution, message) in &summary.failures {
+        println!("{name} --seed {} --only {execution}: {message}", options.seed);
     }
-    let (longest, took) = summary.longest;
+    let (longest, longest_time) = summary.longest;
     println!(
-        "{name}: {} executions, {} accepted, {} failures, longest {longest} in {took:?}, at most {} MiB",
+        "{name}: {} executions, {} accepted, {} failures, longest {longest} in {longest_time:?}, at most {} MiB",
         summary.executions,
         summary.accepted,
         summary.failures.len(),

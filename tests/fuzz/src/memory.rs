@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// System allocator with a limit. Above the limit, allocations fail: code that handles the failure continues, and all
 /// other code aborts, as if memory were exhausted.
 pub struct LimitedAllocator {
-    used: AtomicUsize,
+    used_bytes: AtomicUsize,
     peak: AtomicUsize,
     limit: usize,
 }
@@ -14,7 +14,7 @@ pub struct LimitedAllocator {
 impl LimitedAllocator {
     /// Creates an allocator with at most `limit` bytes in use at any time.
     pub const fn new(limit: usize) -> LimitedAllocator {
-        LimitedAllocator { used: AtomicUsize::new(0), peak: AtomicUsize::new(0), limit }
+        LimitedAllocator { used_bytes: AtomicUsize::new(0), peak: AtomicUsize::new(0), limit }
     }
 
     /// Returns the peak number of bytes in use.
@@ -25,12 +25,12 @@ impl LimitedAllocator {
 
 impl LimitedAllocator {
     fn reserve(&self, size: usize) -> bool {
-        let used = self.used.fetch_add(size, Ordering::Relaxed).saturating_add(size);
-        if used > self.limit {
-            self.used.fetch_sub(size, Ordering::Relaxed);
+        let used_bytes = self.used_bytes.fetch_add(size, Ordering::Relaxed).saturating_add(size);
+        if used_bytes > self.limit {
+            self.used_bytes.fetch_sub(size, Ordering::Relaxed);
             return false;
         }
-        self.peak.fetch_max(used, Ordering::Relaxed);
+        self.peak.fetch_max(used_bytes, Ordering::Relaxed);
         true
     }
 }
@@ -54,10 +54,10 @@ unsafe impl GlobalAlloc for LimitedAllocator {
         unsafe { System.alloc_zeroed(layout) }
     }
 
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        self.used.fetch_sub(layout.size(), Ordering::Relaxed);
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        self.used_bytes.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller guarantees that the memory was allocated here with this layout, that is, by the system
         // allocator.
-        unsafe { System.dealloc(at, layout) }
+        unsafe { System.dealloc(pointer, layout) }
     }
 }

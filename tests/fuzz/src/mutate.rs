@@ -43,38 +43,42 @@ fn mutate_once(bytes: &mut Vec<u8>, random: &mut Random, tokens: &[&str]) {
         bytes.extend_from_slice(&random.next_u64().to_le_bytes());
         return;
     }
-    let at = below(random, bytes.len());
-    let length = 1 + below(random, 16).min(bytes.len() - at - 1);
+    let index = below(random, bytes.len());
+    let length = 1 + below(random, 16).min(bytes.len() - index - 1);
     match below(random, if tokens.is_empty() { 8 } else { 12 }) {
-        0 => bytes[at] ^= 1 << below(random, 8),
-        1 => bytes[at] = random.next_u64() as u8,
-        2 => bytes[at] = bytes[at].wrapping_add(*pick(random, &[1, 2, 0xff, 0x80, 0x7f])),
-        3 => drop(bytes.drain(at..at + length)),
+        0 => bytes[index] ^= 1 << below(random, 8),
+        1 => bytes[index] = random.next_u64() as u8,
+        2 => bytes[index] = bytes[index].wrapping_add(*pick(random, &[1, 2, 0xff, 0x80, 0x7f])),
+        3 => drop(bytes.drain(index..index + length)),
         4 => {
-            let copy = bytes[at..at + length].to_vec();
-            let to = below(random, bytes.len());
-            bytes.splice(to..to, copy);
+            let copy = bytes[index..index + length].to_vec();
+            let destination = below(random, bytes.len());
+            bytes.splice(destination..destination, copy);
         }
         5 => {
-            let edge = pick(random, &EDGE_VALUES).to_le_bytes();
+            let edge_value = pick(random, &EDGE_VALUES).to_le_bytes();
             let size = *pick(random, &[1, 2, 4, 8]);
-            let end = (at + size).min(bytes.len());
-            bytes[at..end].copy_from_slice(&edge[..end - at]);
+            let end = (index + size).min(bytes.len());
+            bytes[index..end].copy_from_slice(&edge_value[..end - index]);
         }
-        6 => bytes.truncate(at),
+        6 => bytes.truncate(index),
         7 => {
-            let other = below(random, bytes.len());
-            bytes.swap(at, other);
+            let other_index = below(random, bytes.len());
+            bytes.swap(index, other_index);
         }
-        8 | 9 => drop(bytes.splice(at..at, pick(random, tokens).bytes())),
-        10 => drop(bytes.splice(at..at, pick(random, &EDGE_VALUES).to_string().into_bytes())),
-        _ => number(bytes, at, random),
+        8 | 9 => drop(bytes.splice(index..index, pick(random, tokens).bytes())),
+        10 => drop(bytes.splice(index..index, pick(random, &EDGE_VALUES).to_string().into_bytes())),
+        _ => number(bytes, index, random),
     }
 }
 
 /// Replaces the next decimal number with a mutated number.
-fn number(bytes: &mut Vec<u8>, from: usize, random: &mut Random) {
-    let Some(start) = bytes[from..].iter().position(u8::is_ascii_digit).map(|at| from + at) else { return };
-    let end = bytes[start..].iter().position(|byte| !byte.is_ascii_digit()).map_or(bytes.len(), |at| start + at);
+fn number(bytes: &mut Vec<u8>, start_from: usize, random: &mut Random) {
+    let Some(start) = bytes[start_from..].iter().position(u8::is_ascii_digit).map(|position| start_from + position)
+    else {
+        return;
+    };
+    let end =
+        bytes[start..].iter().position(|byte| !byte.is_ascii_digit()).map_or(bytes.len(), |position| start + position);
     bytes.splice(start..end, pick(random, &EDGE_VALUES).to_string().into_bytes());
 }

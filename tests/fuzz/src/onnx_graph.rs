@@ -183,8 +183,8 @@ impl Choices<'_> {
         (self.byte() << 8 | self.byte()) % n
     }
 
-    fn pick<'t, T>(&mut self, of: &'t [T]) -> &'t T {
-        &of[self.below(of.len())]
+    fn pick<'t, T>(&mut self, items: &'t [T]) -> &'t T {
+        &items[self.below(items.len())]
     }
 
     /// Returns a dimension: any of [`SIZES`] with probability 1/32, otherwise a small size.
@@ -215,26 +215,26 @@ fn model(bytes: &[u8]) -> ModelProto {
         let elem_type = if c.byte() < 16 { *c.pick(&TYPES) } else { base };
         graph.input.push(port(&names[i], elem_type, &dims));
     }
-    for number in 0..1 + c.below(6) {
+    for node_index in 0..1 + c.below(6) {
         let (op, kinds, attribute_names) = *c.pick(OPERATORS);
         let mut input = Vec::new();
-        for (at, kind) in kinds.bytes().enumerate() {
+        for (operand_index, kind) in kinds.bytes().enumerate() {
             let kind = if c.byte() < 16 { *c.pick(b"xswif-") } else { kind };
             let kind = if kind == b's' && c.byte() < 128 { b'x' } else { kind };
-            let last = names[names.len() - 1].clone();
+            let last_name = names[names.len() - 1].clone();
             input.push(match kind {
-                b'x' if c.byte() < 160 => last,
+                b'x' if c.byte() < 160 => last_name,
                 b'x' => c.pick(&names).clone(),
                 b'-' => String::new(),
                 kind => {
-                    let name = format!("k{number}_{at}");
+                    let name = format!("k{node_index}_{operand_index}");
                     graph.initializer.push(constant(&mut c, name.clone(), kind, &shape));
                     name
                 }
             });
         }
         let output: Vec<String> =
-            (0..if c.byte() < 16 { c.below(4) } else { 1 }).map(|i| format!("v{number}_{i}")).collect();
+            (0..if c.byte() < 16 { c.below(4) } else { 1 }).map(|i| format!("v{node_index}_{i}")).collect();
         let mut attribute = Vec::new();
         for name in attribute_names {
             if c.byte() < 128 {
@@ -245,7 +245,7 @@ fn model(bytes: &[u8]) -> ModelProto {
         let node = NodeProto {
             input,
             output,
-            name: format!("n{number}"),
+            name: format!("n{node_index}"),
             op_type: op.into(),
             attribute,
             ..NodeProto::default()
@@ -292,7 +292,8 @@ fn constant(c: &mut Choices<'_>, name: String, kind: u8, shape: &[i64]) -> Tenso
     if kind == b'i' && c.byte() < 32 {
         dims.clear();
     }
-    let count = dims.iter().try_fold(1i64, |all, &dim| all.checked_mul(dim)).filter(|count| (0..4096).contains(count));
+    let count =
+        dims.iter().try_fold(1i64, |product, &dim| product.checked_mul(dim)).filter(|count| (0..4096).contains(count));
     let count = count.unwrap_or(1) as usize;
     let data_type = match (c.byte(), kind) {
         (0..8, _) => *c.pick(&TYPES),

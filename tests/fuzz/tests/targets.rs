@@ -7,26 +7,26 @@ use std::process::Command;
 const SECONDS: &str = "10";
 
 fn fuzz(target: &str) {
-    let folder = byoc_test_support::temporary_folder();
-    let progress = folder.path().join("progress");
+    let dir = byoc_test_support::temporary_folder();
+    let progress = dir.path().join("progress");
     let output = Command::new(env!("CARGO_BIN_EXE_byoc-fuzz"))
         .args([target, "--seed", "1", "--seconds", SECONDS, "--progress"])
         .arg(&progress)
         // Regions run on guarded copies, so that out-of-bounds writes are detected without a sanitizer.
         .env("BYOC_CHECK_REGIONS", "1")
         .env("BYOC_LOG", "off")
-        .env("BYOC_CACHE_DIR", folder.path())
+        .env("BYOC_CACHE_DIR", dir.path())
         .output()
         .expect("cannot start the driver");
     if output.status.success() {
         return;
     }
     let output_text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    let number = std::fs::read(&progress).ok().and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
-    let reproduction = match (output.status.signal(), number) {
-        (Some(signal), Some(number)) => {
+    let index = std::fs::read(&progress).ok().and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
+    let reproduction = match (output.status.signal(), index) {
+        (Some(signal), Some(index)) => {
             format!(
-                "signal {signal} in execution {number}; reproduce with: byoc-fuzz {target} --seed 1 --only {number} --save FILE"
+                "signal {signal} in execution {index}; reproduce with: byoc-fuzz {target} --seed 1 --only {index} --save FILE"
             )
         }
         _ => format!("{}", output.status),
@@ -43,11 +43,11 @@ macro_rules! targets {
 
         #[test]
         fn every_target_is_tested() {
-            let tested = [$(stringify!($name)),*];
-            let all: Vec<&str> = byoc_fuzz::TARGETS.iter().map(|target| target.name).collect();
-            assert_eq!(tested, all[..]);
+            let tested_names = [$(stringify!($name)),*];
+            let names: Vec<&str> = byoc_fuzz::TARGETS.iter().map(|target| target.name).collect();
+            assert_eq!(tested_names, names[..]);
             let root = byoc_test_support::workspace().join("fuzz");
-            for name in all {
+            for name in names {
                 let file = root.join("fuzz_targets").join(format!("{name}.rs"));
                 assert!(file.is_file(), "expected the file {}, found none", file.display());
             }

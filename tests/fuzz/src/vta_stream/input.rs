@@ -26,13 +26,13 @@ impl Input {
     /// Parses bytes. Missing bytes are 0, and an incomplete instruction is ignored.
     pub fn parse(bytes: &[u8]) -> Input {
         let (header, rest) = bytes.split_at(bytes.len().min(3));
-        let at = |index: usize| header.get(index).copied().unwrap_or(0);
-        let (uops, words) = rest.split_at(rest.len().min(4 * usize::from(at(2))));
+        let header_byte = |index: usize| header.get(index).copied().unwrap_or(0);
+        let (uops, words) = rest.split_at(rest.len().min(4 * usize::from(header_byte(2))));
         let (uops, _) = uops.as_chunks();
         let (halves, _) = words.as_chunks();
         let (words, _) = halves.as_chunks::<2>();
         Input {
-            device: [at(0), at(1)],
+            device: [header_byte(0), header_byte(1)],
             uops: uops.iter().map(|word| u32::from_le_bytes(*word)).collect(),
             words: words.iter().map(|words| words.map(u64::from_le_bytes)).collect(),
         }
@@ -48,13 +48,13 @@ impl Input {
 
     /// Returns the device configuration, which is valid for every choice.
     pub fn config(&self) -> Config {
-        let [choice, extra] = self.device;
+        let [choice, depth_bits] = self.device;
         let has = |bit: u8| choice & bit != 0;
         let (log_block, log_batch) = (1 + u32::from(choice & 3), u32::from(has(BATCH)));
-        let extra = |index: u32| u32::from(extra >> (2 * index) & 3);
+        let depth_bits = |index: u32| u32::from(depth_bits >> (2 * index) & 3);
         let [uop, inp, wgt, acc] = match has(DEFAULT_DEPTHS) {
             true => [13, 11, 10, 11],
-            false => [6 + extra(0), 4 + extra(1), 2 + extra(2), 5 + extra(3)],
+            false => [6 + depth_bits(0), 4 + depth_bits(1), 2 + depth_bits(2), 5 + depth_bits(3)],
         };
         Config {
             hw_ver: if has(FIRST_REVISION) { "0.0.1" } else { "0.0.2" }.into(),

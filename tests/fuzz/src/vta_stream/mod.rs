@@ -90,8 +90,8 @@ fn decode(config: &Config, words: [u64; 2]) -> Result<Option<Insn>, String> {
         Err(_) => return Ok(None),
     };
     match insn.encode(config) {
-        Ok(again) if again == words && !insn.to_string().is_empty() => Ok(Some(insn)),
-        other => Err(format!("{insn}: expected {words:x?}, found {other:x?}")),
+        Ok(encoded) if encoded == words && !insn.to_string().is_empty() => Ok(Some(insn)),
+        result => Err(format!("{insn}: expected {words:x?}, found {result:x?}")),
     }
 }
 
@@ -99,8 +99,8 @@ fn decode(config: &Config, words: [u64; 2]) -> Result<Option<Insn>, String> {
 fn check_uop(config: &Config, word: u32) -> Result<(), String> {
     let uop = Uop::decode(word, config);
     match uop.encode(config) {
-        Ok(again) if Uop::decode(again, config) == uop => Ok(()),
-        other => Err(format!("{uop:?}: expected equal fields after encoding, found {other:x?}")),
+        Ok(encoded) if Uop::decode(encoded, config) == uop => Ok(()),
+        result => Err(format!("{uop:?}: expected equal fields after encoding, found {result:x?}")),
     }
 }
 
@@ -131,8 +131,8 @@ impl Case<'_> {
     fn dram(&self) -> Result<Dram, String> {
         let mut dram = Dram::new(DRAM);
         dram.write(0, DRAM)?.copy_from_slice(pattern());
-        for (word, to) in self.uops.iter().zip(dram.write(UOPS, 4 * self.uops.len())?.chunks_exact_mut(4)) {
-            to.copy_from_slice(&word.to_le_bytes());
+        for (word, slot) in self.uops.iter().zip(dram.write(UOPS, 4 * self.uops.len())?.chunks_exact_mut(4)) {
+            slot.copy_from_slice(&word.to_le_bytes());
         }
         Ok(dram)
     }
@@ -167,14 +167,14 @@ impl Case<'_> {
     /// Checks that an accepted stream produces the same results under several schedules and writes only to permitted
     /// addresses.
     fn check_results(&self) -> Result<(), String> {
-        let before = self.dram()?;
+        let initial_dram = self.dram()?;
         for mode in [Mode::Functional, Mode::Strict] {
             let expected = self.simulate(&options(mode, 0))?;
             match &expected {
-                Ok((after, _)) => {
-                    for outside in [0..WRITABLE.start, WRITABLE.end..DRAM] {
-                        if after[outside.clone()] != *before.read(outside.start, outside.len())? {
-                            return Err(format!("{mode:?}: expected no write to {outside:x?}, found one"));
+                Ok((final_dram, _)) => {
+                    for range in [0..WRITABLE.start, WRITABLE.end..DRAM] {
+                        if final_dram[range.clone()] != *initial_dram.read(range.start, range.len())? {
+                            return Err(format!("{mode:?}: expected no write to {range:x?}, found one"));
                         }
                     }
                 }
@@ -182,8 +182,8 @@ impl Case<'_> {
                 Err(error) => return Err(format!("{mode:?}: expected a result of an accepted stream, found {error}")),
             }
             for seed in 1..3 {
-                let found = self.simulate(&options(mode, seed))?;
-                if found.as_ref().ok() != expected.as_ref().ok() {
+                let actual = self.simulate(&options(mode, seed))?;
+                if actual.as_ref().ok() != expected.as_ref().ok() {
                     return Err(format!(
                         "{mode:?}: expected equal results under schedules 0 and {seed}, found different results"
                     ));

@@ -24,28 +24,30 @@ fn mutate_once(input: &mut Input, config: &Config, random: &mut Random) {
         input.words.extend(new_insn(random).encode(config));
         return;
     }
-    let at = below(random, input.words.len());
+    let index = below(random, input.words.len());
     match below(random, 16) {
-        0 => change(input, config, at, |insn| {
+        0 => change(input, config, index, |insn| {
             let flag = pick(random, &FLAGS);
             *flag(&mut insn.deps) ^= true;
         }),
-        1 | 2 => move_token(input, config, at, random),
-        3..9 => change(input, config, at, |insn| mutate_fields(&mut insn.op, random)),
-        9 => drop(input.words.remove(at)),
-        10 => input.words.extend_from_within(at..(at + 4).min(at + 1 + below(random, 4)).min(input.words.len())),
+        1 | 2 => move_token(input, config, index, random),
+        3..9 => change(input, config, index, |insn| mutate_fields(&mut insn.op, random)),
+        9 => drop(input.words.remove(index)),
+        10 => {
+            input.words.extend_from_within(index..(index + 4).min(index + 1 + below(random, 4)).min(input.words.len()))
+        }
         11 => {
-            let other = below(random, input.words.len());
-            input.words.swap(at, other);
+            let other_index = below(random, input.words.len());
+            input.words.swap(index, other_index);
         }
         12 => {
             if let Ok(words) = new_insn(random).encode(config) {
-                input.words.insert(at, words);
+                input.words.insert(index, words);
             }
         }
         13 => mutate_uop(input, config, random),
         14 => input.device[below(random, 2)] ^= 1 << below(random, 8),
-        _ => input.words[at][below(random, 2)] ^= 1 << below(random, 64),
+        _ => input.words[index][below(random, 2)] ^= 1 << below(random, 64),
     }
 }
 
@@ -53,29 +55,29 @@ fn mutate_once(input: &mut Input, config: &Config, random: &mut Random) {
 const FLAGS: [fn(&mut Deps) -> &mut bool; 4] =
     [|deps| &mut deps.pop_prev, |deps| &mut deps.pop_next, |deps| &mut deps.push_prev, |deps| &mut deps.push_next];
 
-/// Changes the instruction at index `at`, if it can be decoded and the changed fields can be encoded.
-fn change(input: &mut Input, config: &Config, at: usize, f: impl FnOnce(&mut Insn)) {
-    let Ok(mut insn) = Insn::decode(input.words[at], config) else { return };
+/// Changes the instruction at index `index`, if it can be decoded and the changed fields can be encoded.
+fn change(input: &mut Input, config: &Config, index: usize, f: impl FnOnce(&mut Insn)) {
+    let Ok(mut insn) = Insn::decode(input.words[index], config) else { return };
     f(&mut insn);
     if let Ok(words) = insn.encode(config) {
-        input.words[at] = words;
+        input.words[index] = words;
     }
 }
 
 /// Moves a token flag to the next instruction of the same module that does not have it.
-fn move_token(input: &mut Input, config: &Config, at: usize, random: &mut Random) {
-    let Ok(insn) = Insn::decode(input.words[at], config) else { return };
+fn move_token(input: &mut Input, config: &Config, index: usize, random: &mut Random) {
+    let Ok(insn) = Insn::decode(input.words[index], config) else { return };
     let flag = pick(random, &FLAGS);
     if !*flag(&mut insn.deps.clone()) {
         return;
     }
     let is_free = |words: &[u64; 2]| {
-        let other = Insn::decode(*words, config);
-        other.is_ok_and(|mut other| other.module() == insn.module() && !*flag(&mut other.deps))
+        let result = Insn::decode(*words, config);
+        result.is_ok_and(|mut result| result.module() == insn.module() && !*flag(&mut result.deps))
     };
-    if let Some(to) = input.words[at..].iter().position(is_free) {
-        change(input, config, at, |insn| *flag(&mut insn.deps) = false);
-        change(input, config, at + to, |insn| *flag(&mut insn.deps) = true);
+    if let Some(distance) = input.words[index..].iter().position(is_free) {
+        change(input, config, index, |insn| *flag(&mut insn.deps) = false);
+        change(input, config, index + distance, |insn| *flag(&mut insn.deps) = true);
     }
 }
 
@@ -88,46 +90,46 @@ fn mutate_fields(op: &mut Op, random: &mut Random) {
     }
 }
 
-fn mutate_transfer(of: &mut Transfer, random: &mut Random) {
+fn mutate_transfer(transfer: &mut Transfer, random: &mut Random) {
     match below(random, 9) {
-        0 => of.memory = *pick(random, &MEMORIES),
-        1 => change_number(&mut of.sram_base, random),
-        2 | 3 => change_number(&mut of.dram_base, random),
-        4 => change_number(&mut of.y_size, random),
-        5 => change_number(&mut of.x_size, random),
-        6 => change_number(&mut of.x_stride, random),
-        7 => change_number(&mut of.y_pad[below(random, 2)], random),
-        _ => change_number(&mut of.x_pad[below(random, 2)], random),
+        0 => transfer.memory = *pick(random, &MEMORIES),
+        1 => change_number(&mut transfer.sram_base, random),
+        2 | 3 => change_number(&mut transfer.dram_base, random),
+        4 => change_number(&mut transfer.y_size, random),
+        5 => change_number(&mut transfer.x_size, random),
+        6 => change_number(&mut transfer.x_stride, random),
+        7 => change_number(&mut transfer.y_pad[below(random, 2)], random),
+        _ => change_number(&mut transfer.x_pad[below(random, 2)], random),
     }
 }
 
-fn mutate_loops(of: &mut Loops, random: &mut Random) {
+fn mutate_loops(loops: &mut Loops, random: &mut Random) {
     match below(random, 4) {
-        0 => change_number(&mut of.uop_begin, random),
-        1 => change_number(&mut of.uop_end, random),
-        2 if below(random, 4) == 0 => of.uop_end = of.uop_begin,
-        _ => change_number(&mut of.iterations[below(random, 2)], random),
+        0 => change_number(&mut loops.uop_begin, random),
+        1 => change_number(&mut loops.uop_end, random),
+        2 if below(random, 4) == 0 => loops.uop_end = loops.uop_begin,
+        _ => change_number(&mut loops.iterations[below(random, 2)], random),
     }
 }
 
-fn mutate_gemm(of: &mut Gemm, random: &mut Random) {
+fn mutate_gemm(gemm: &mut Gemm, random: &mut Random) {
     match below(random, 8) {
-        0 => of.reset ^= true,
-        1..4 => mutate_loops(&mut of.loops, random),
-        4 | 5 => change_number(&mut of.dst[below(random, 2)], random),
-        6 => change_number(&mut of.src[below(random, 2)], random),
-        _ => change_number(&mut of.wgt[below(random, 2)], random),
+        0 => gemm.reset ^= true,
+        1..4 => mutate_loops(&mut gemm.loops, random),
+        4 | 5 => change_number(&mut gemm.dst[below(random, 2)], random),
+        6 => change_number(&mut gemm.src[below(random, 2)], random),
+        _ => change_number(&mut gemm.wgt[below(random, 2)], random),
     }
 }
 
-fn mutate_alu(of: &mut Alu, random: &mut Random) {
+fn mutate_alu(alu: &mut Alu, random: &mut Random) {
     match below(random, 8) {
-        0 => of.op = *pick(random, &[AluOp::Min, AluOp::Max, AluOp::Add, AluOp::Shr, AluOp::Mul]),
-        1 => of.use_imm ^= true,
-        2 => of.imm = random.next_u64() as i16,
-        3 | 4 => mutate_loops(&mut of.loops, random),
-        5 | 6 => change_number(&mut of.dst[below(random, 2)], random),
-        _ => change_number(&mut of.src[below(random, 2)], random),
+        0 => alu.op = *pick(random, &[AluOp::Min, AluOp::Max, AluOp::Add, AluOp::Shr, AluOp::Mul]),
+        1 => alu.use_imm ^= true,
+        2 => alu.imm = random.next_u64() as i16,
+        3 | 4 => mutate_loops(&mut alu.loops, random),
+        5 | 6 => change_number(&mut alu.dst[below(random, 2)], random),
+        _ => change_number(&mut alu.src[below(random, 2)], random),
     }
 }
 
@@ -137,18 +139,18 @@ const LIMITS: [u64; 7] = [0, 0, 1, 2, 15, 16383, 65535];
 /// Replaces a field value with a nearby value, a limit or a random value, unless the new value is out of range for the
 /// type.
 fn change_number<T: Copy + Into<u64> + TryFrom<u64>>(number: &mut T, random: &mut Random) {
-    let now: u64 = (*number).into();
-    let bits = below(random, 17);
-    let to = match below(random, 8) {
-        0 | 1 => now + 1,
-        2 | 3 => now.saturating_sub(1),
-        4 => now * 2,
-        5 => now / 2,
+    let old_value: u64 = (*number).into();
+    let shift = below(random, 17);
+    let new_value = match below(random, 8) {
+        0 | 1 => old_value + 1,
+        2 | 3 => old_value.saturating_sub(1),
+        4 => old_value * 2,
+        5 => old_value / 2,
         6 => *pick(random, &LIMITS),
-        _ => random.next_u64() & ((1 << bits) - 1),
+        _ => random.next_u64() & ((1 << shift) - 1),
     };
-    if let Ok(to) = T::try_from(to) {
-        *number = to;
+    if let Ok(new_value) = T::try_from(new_value) {
+        *number = new_value;
     }
 }
 
@@ -157,11 +159,11 @@ fn mutate_uop(input: &mut Input, config: &Config, random: &mut Random) {
     if input.uops.is_empty() {
         return input.uops.push(0);
     }
-    let at = below(random, input.uops.len());
-    let mut uop = Uop::decode(input.uops[at], config);
+    let index = below(random, input.uops.len());
+    let mut uop = Uop::decode(input.uops[index], config);
     change_number([&mut uop.dst, &mut uop.src, &mut uop.wgt][below(random, 3)], random);
     if let Ok(word) = uop.encode(config) {
-        input.uops[at] = word;
+        input.uops[index] = word;
     }
 }
 

@@ -57,8 +57,8 @@ const MAX_ELEMENTS: usize = 64;
 
 fn networks() -> [Vec<Layer>; 4] {
     let clamp = |low| [(AluOp::Max, low), (AluOp::Min, 127)].map(|(op, imm)| Step::Immediate(op, imm));
-    let biased = [Step::Vector(AluOp::Add, VECTOR), Step::Immediate(AluOp::Shr, 8)];
-    let first = conv([5, 2, 2, 3, 1], DATA, BETWEEN, [&biased[..], &clamp(0)].concat(), Form::Bytes);
+    let bias_and_shift = [Step::Vector(AluOp::Add, VECTOR), Step::Immediate(AluOp::Shr, 8)];
+    let first_conv = conv([5, 2, 2, 3, 1], DATA, BETWEEN, [&bias_and_shift[..], &clamp(0)].concat(), Form::Bytes);
     let add = Step::AddTensor { place: BETWEEN, steps: vec![(AluOp::Shr, -1), (AluOp::Shr, 2)] };
     let sum = conv([5, 2, 2, 1, 1], BETWEEN, RESULT, [vec![add.clone()], clamp(-128).to_vec()].concat(), Form::Bytes);
     let planes = conv([4, 1, 1, 1, 2], DATA, RESULT, Vec::new(), Form::Planes);
@@ -73,12 +73,17 @@ fn networks() -> [Vec<Layer>; 4] {
         steps: Vec::new(),
         result: RESULT,
     });
-    let each = |data, result, step| {
+    let elementwise = |data, result, step| {
         let steps = [&[step][..], &clamp(-128)].concat();
         Layer::Elementwise(Elementwise { elements: 40, data, steps, result })
     };
-    let shifted = each(DATA, BETWEEN, Step::Immediate(AluOp::Shr, -2));
-    [vec![first.clone(), sum], vec![first, pool], vec![planes], vec![shifted, each(DATA, RESULT, add)]]
+    let shifted_left = elementwise(DATA, BETWEEN, Step::Immediate(AluOp::Shr, -2));
+    [
+        vec![first_conv.clone(), sum],
+        vec![first_conv, pool],
+        vec![planes],
+        vec![shifted_left, elementwise(DATA, RESULT, add)],
+    ]
 }
 
 fn conv(
@@ -116,8 +121,8 @@ mod tests {
         for seed in seeds() {
             let input = Input::parse(&seed);
             let config = input.config();
-            let decoded = |words: &[u64; 2]| Insn::decode(*words, &config).unwrap();
-            let stream: Vec<Insn> = input.words.iter().map(decoded).collect();
+            let decode = |words: &[u64; 2]| Insn::decode(*words, &config).unwrap();
+            let stream: Vec<Insn> = input.words.iter().map(decode).collect();
             let case = Case { config: config.clone(), uops: &input.uops, stream };
             assert_eq!(check(&config, &case.stream, &case.segments()), Ok(()));
         }
