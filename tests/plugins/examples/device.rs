@@ -64,7 +64,7 @@ struct Backend(Config);
 impl Backend {
     /// Describes the backend, which supports one additional operator if the option `wide` is set.
     fn description(&self, options: &Value) -> Description {
-        let wide = options["backend_options"]["wide"] == "true";
+        let is_wide = options["backend_options"]["wide"] == "true";
         let operators = ["nn.conv2d", "nn.bias_add", "nn.relu", "add", "multiply", "nn.max_pool2d", "tanh", "nn.dense"];
         let option = |about: &str, values: &[&str], load| BackendOption {
             about: about.into(),
@@ -75,7 +75,7 @@ impl Backend {
         let level = BackendOption { run: true, ..option("Level of detail of a run", &["low", "high"], false) };
         Description {
             about: "host reference kernels on separate device memory".into(),
-            operators: operators.into_iter().chain(wide.then_some("sigmoid")).map(String::from).collect(),
+            operators: operators.into_iter().chain(is_wide.then_some("sigmoid")).map(String::from).collect(),
             device_memory: true,
             per_device: self.0.per_device,
             options: [
@@ -120,13 +120,13 @@ impl Codegen for Backend {
             Some(AttrValue::Str(text)) => serde_json::from_str(text).unwrap_or_default(),
             _ => Value::Null,
         };
-        let refused = |detail: &str| Verdict::refused(RefusalCode::UnsupportedOp, detail);
+        let refuse = |detail: &str| Verdict::refused(RefusalCode::UnsupportedOp, detail);
         match (&*candidate.name, options["device"].as_str()) {
             ("nn.relu", Some("0")) if self.0.per_device => {
-                return refused("expected an operator other than nn.relu on the first device, found nn.relu");
+                return refuse("expected an operator other than nn.relu on the first device, found nn.relu");
             }
             ("add", Some("1")) if self.0.per_device => {
-                return refused("expected an operator other than add on the second device, found add");
+                return refuse("expected an operator other than add on the second device, found add");
             }
             _ => {}
         }
@@ -156,13 +156,13 @@ impl Codegen for Backend {
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
-        let mut compiled = CompiledRegion::new(&region.graph.symbol, "device", region.graph.to_json());
-        compiled.metadata.push(Attr::new("format", self.0.format));
+        let mut compiled_region = CompiledRegion::new(&region.graph.symbol, "device", region.graph.to_json());
+        compiled_region.metadata.push(Attr::new("format", self.0.format));
         if self.0.in_place {
-            let pair = AttrValue::List(vec![AttrValue::Int(0), AttrValue::Int(0)].into());
-            compiled.metadata.push(Attr::new("in_place", AttrValue::List(vec![pair].into())));
+            let in_place_pair = AttrValue::List(vec![AttrValue::Int(0), AttrValue::Int(0)].into());
+            compiled_region.metadata.push(Attr::new("in_place", AttrValue::List(vec![in_place_pair].into())));
         }
-        Ok(compiled)
+        Ok(compiled_region)
     }
 }
 
@@ -209,8 +209,8 @@ impl Loader for DeviceLoader {
             "blob.native" => Ok(Some(b"false".to_vec())),
             "blob.compatible" => {
                 let region: Value = serde_json::from_slice(data)?;
-                let same = region["metadata"]["format"] == self.config.format;
-                Ok(Some(if same { b"yes".to_vec() } else { b"recompile".to_vec() }))
+                let is_same_format = region["metadata"]["format"] == self.config.format;
+                Ok(Some(if is_same_format { b"yes".to_vec() } else { b"recompile".to_vec() }))
             }
             _ => Ok(None),
         }
@@ -227,10 +227,10 @@ struct OwnMemory {
 struct Buffer(Box<[u64]>);
 
 impl OwnMemory {
-    fn bytes(at: Transfer) -> *mut u8 {
+    fn bytes(transfer: Transfer) -> *mut u8 {
         // SAFETY: the host passes only handles from `allocate` that it has not released.
-        let buffer = unsafe { &mut *at.buffer.as_ptr().cast::<Buffer>() };
-        buffer.0.as_mut_ptr().cast::<u8>().wrapping_add(at.offset)
+        let buffer = unsafe { &mut *transfer.buffer.as_ptr().cast::<Buffer>() };
+        buffer.0.as_mut_ptr().cast::<u8>().wrapping_add(transfer.offset)
     }
 }
 
@@ -297,9 +297,9 @@ struct Work(Arc<(Mutex<Option<Result<()>>>, Condvar)>);
 
 impl Completion for Work {
     fn wait(&self, time: Duration) -> Result<bool> {
-        let (outcome, changed) = &*self.0;
+        let (outcome, condition) = &*self.0;
         let guard = outcome.lock().unwrap();
-        let (guard, _) = changed.wait_timeout_while(guard, time, |outcome| outcome.is_none()).unwrap();
+        let (guard, _) = condition.wait_timeout_while(guard, time, |outcome| outcome.is_none()).unwrap();
         guard.clone().map_or(Ok(false), |outcome| outcome.map(|()| true))
     }
 }
@@ -315,16 +315,16 @@ struct Operand {
 unsafe impl Send for Operand {}
 
 impl Operand {
-    fn new(raw: &Tensor, shape: &[usize]) -> Operand {
-        let offset = raw.byte_offset as usize;
-        let data = match raw.device.kind == EXTENSION {
+    fn new(tensor: &Tensor, shape: &[usize]) -> Operand {
+        let offset = tensor.byte_offset as usize;
+        let data = match tensor.device.kind == EXTENSION {
             true => {
-                let buffer = NonNull::new(raw.data).expect("expected a device buffer, found null").cast();
+                let buffer = NonNull::new(tensor.data).expect("expected a device buffer, found null").cast();
                 OwnMemory::bytes(Transfer { buffer, offset }).cast()
             }
-            false => raw.data.wrapping_add(offset).cast(),
+            false => tensor.data.wrapping_add(offset).cast(),
         };
-        Operand { dtype: raw.dtype, shape: shape.to_vec(), data }
+        Operand { dtype: tensor.dtype, shape: shape.to_vec(), data }
     }
 
     fn len(&self) -> usize {
@@ -359,9 +359,9 @@ impl LoadedRegion {
                 .map(|(operand, shape)| TensorMut::new(operand.dtype, shape, bytes(operand)))
                 .collect();
             reference.run(Call { inputs: &inputs, outputs: &mut targets, workspace: &mut [], plan: 0 })?;
-            if let Some(last) = outputs.last().filter(|_| config.fault == "past_end") {
-                let longer = Operand { dtype: DType::U8, shape: vec![last.len() + 1], data: last.data };
-                bytes(&longer)[last.len()] = 7;
+            if let Some(last_output) = outputs.last().filter(|_| config.fault == "past_end") {
+                let extended = Operand { dtype: DType::U8, shape: vec![last_output.len() + 1], data: last_output.data };
+                bytes(&extended)[last_output.len()] = 7;
             }
             Ok(())
         }
@@ -384,30 +384,35 @@ impl Executable for LoadedRegion {
             self.services.counter("device.in_place", 1);
         }
         let work = self.work(inputs, outputs);
-        let before: Vec<Work> = dependencies(&self.services).own::<Work>().cloned().collect();
-        let done = Work(Arc::default());
+        let dependencies_before: Vec<Work> = dependencies(&self.services).own::<Work>().cloned().collect();
+        let completion = Work(Arc::default());
         let services = self.services.clone();
-        let ended = done.clone();
+        let completion_of_run = completion.clone();
         let on_device = call.inputs.iter().all(|t| t.raw().device.kind == EXTENSION);
         let (early, unordered) = (self.config.fault == "early" && on_device, self.config.fault == "unordered");
         if early {
-            *done.0.0.lock().unwrap() = Some(Ok(()));
+            *completion.0.0.lock().unwrap() = Some(Ok(()));
         }
         std::thread::spawn(move || {
             // Work that later runs depend on takes longer than those runs, so that it overwrites their results.
-            if early || (unordered && before.is_empty()) {
+            if early || (unordered && dependencies_before.is_empty()) {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            let before = if unordered { Vec::new() } else { before };
-            let ready = before.iter().try_for_each(|work| work.wait(Duration::MAX).map(|_| ()));
-            let begin = now();
+            let dependencies_before = if unordered { Vec::new() } else { dependencies_before };
+            let ready =
+                dependencies_before.iter().try_for_each(|dependency| dependency.wait(Duration::MAX).map(|_| ()));
+            let start = now();
             let outcome = ready.and_then(|()| work());
             let end = now();
-            services.span("kernel", &Span { track: "queue of the test's device", begin, end, now: now() }, json!({}));
-            *ended.0.0.lock().unwrap() = Some(outcome);
-            ended.0.1.notify_all();
+            services.span(
+                "kernel",
+                &Span { track: "queue of the test's device", begin: start, end, now: now() },
+                json!({}),
+            );
+            *completion_of_run.0.0.lock().unwrap() = Some(outcome);
+            completion_of_run.0.1.notify_all();
         });
-        let Err(work) = submit(&self.services, done) else { return Ok(()) };
+        let Err(work) = submit(&self.services, completion) else { return Ok(()) };
         while !work.wait(Duration::from_millis(10))? {
             if self.services.cancelled() {
                 return Err(Error::cancelled());

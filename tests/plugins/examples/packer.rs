@@ -87,12 +87,12 @@ fn encode(head: &Head, data: &[u8]) -> Result<Vec<u8>> {
 
 fn decode(blob: &[u8]) -> Result<(Head, &[u8])> {
     let content = blob.split_first_chunk::<8>().filter(|(sum, content)| **sum == checksum(content));
-    let parts = content.and_then(|(_, content)| content.split_first_chunk::<8>()).and_then(|(size, rest)| {
+    let sections = content.and_then(|(_, content)| content.split_first_chunk::<8>()).and_then(|(size, rest)| {
         let size = usize::try_from(u64::from_le_bytes(*size)).ok()?;
         rest.split_at_checked(size)
     });
     let (text, data) =
-        parts.ok_or_else(|| Error::new("expected a blob from packer, found corrupt or unrecognized data"))?;
+        sections.ok_or_else(|| Error::new("expected a blob from packer, found corrupt or unrecognized data"))?;
     Ok((serde_json::from_slice(text)?, data))
 }
 
@@ -124,27 +124,27 @@ impl Codegen for Backend {
             let dtype = [code.into(), bits.into(), lanes];
             head.constants.push(Place { dtype, shape: constant.shape().to_vec(), offset, size });
         }
-        let mut compiled = CompiledRegion::new(&region.graph.symbol, "packer", encode(&head, &data)?);
-        compiled.metadata.push(Attr::new("format", format));
+        let mut compiled_region = CompiledRegion::new(&region.graph.symbol, "packer", encode(&head, &data)?);
+        compiled_region.metadata.push(Attr::new("format", format));
         if packed {
             let indices: Vec<AttrValue> = (0..region.constants.len()).map(|i| AttrValue::Int(i as i64)).collect();
-            compiled.metadata.push(Attr::new("packed_constants", AttrValue::List(indices.into())));
-            compiled.metadata.push(Attr::new("host_fallback", AttrValue::Bool(false)));
+            compiled_region.metadata.push(Attr::new("packed_constants", AttrValue::List(indices.into())));
+            compiled_region.metadata.push(Attr::new("host_fallback", AttrValue::Bool(false)));
         }
         if self.0.state {
-            compiled.metadata.push(Attr::new("state", AttrValue::Bool(true)));
+            compiled_region.metadata.push(Attr::new("state", AttrValue::Bool(true)));
         }
         if self.0.in_place {
-            let pair = AttrValue::List(vec![AttrValue::Int(0), AttrValue::Int(0)].into());
-            compiled.metadata.push(Attr::new("in_place", AttrValue::List(vec![pair].into())));
+            let in_place_pair = AttrValue::List(vec![AttrValue::Int(0), AttrValue::Int(0)].into());
+            compiled_region.metadata.push(Attr::new("in_place", AttrValue::List(vec![in_place_pair].into())));
         }
         if self.0.concurrency > 0 {
-            compiled.metadata.push(Attr::new("concurrency", self.0.concurrency));
+            compiled_region.metadata.push(Attr::new("concurrency", self.0.concurrency));
         }
         if link {
-            compiled.metadata.push(Attr::new("link", AttrValue::Bool(true)));
+            compiled_region.metadata.push(Attr::new("link", AttrValue::Bool(true)));
         }
-        Ok(compiled)
+        Ok(compiled_region)
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -155,14 +155,14 @@ impl Codegen for Backend {
             return Err(Error::new("expected at most 1 region, found more").hint("use a larger device"));
         }
         let request = LinkRequest::parse(data)?;
-        let (mut shared, mut known): (Vec<u8>, HashMap<Vec<u8>, usize>) = (Vec::new(), HashMap::new());
+        let (mut shared, mut offsets): (Vec<u8>, HashMap<Vec<u8>, usize>) = (Vec::new(), HashMap::new());
         let mut linked = Linked::default();
         for region in &request.regions {
             let (mut head, data) = decode(region.blob)?;
             head.linked = true;
-            for place in &mut head.constants {
-                let bytes = data.get(place.offset..place.end()).unwrap_or_default();
-                place.offset = *known.entry(bytes.to_vec()).or_insert_with(|| {
+            for constant_entry in &mut head.constants {
+                let bytes = data.get(constant_entry.offset..constant_entry.end()).unwrap_or_default();
+                constant_entry.offset = *offsets.entry(bytes.to_vec()).or_insert_with(|| {
                     shared.resize(shared.len().next_multiple_of(64), 0);
                     shared.extend_from_slice(bytes);
                     shared.len() - bytes.len()
@@ -245,22 +245,25 @@ impl Loader for PackerLoader {
             }
         };
         let mut constants = Vec::new();
-        let mut next = 0usize;
-        for (place, given) in head.constants.iter().zip(region.constants) {
-            if !given.bytes().is_empty() {
+        let mut next_constant = 0usize;
+        for (place, supplied) in head.constants.iter().zip(region.constants) {
+            if !supplied.bytes().is_empty() {
                 return Err(Error::new(
                     "expected a constant without elements, because the blob contains its elements, found elements",
                 ));
             }
-            let offset = if head.linked { place.offset } else { next.next_multiple_of(64) };
-            next = offset.saturating_add(place.size);
-            if next > engine.0.len() {
-                return Err(Error::new(format!("expected {next} bytes of constants, found {}", engine.0.len())));
+            let offset = if head.linked { place.offset } else { next_constant.next_multiple_of(64) };
+            next_constant = offset.saturating_add(place.size);
+            if next_constant > engine.0.len() {
+                return Err(Error::new(format!(
+                    "expected {next_constant} bytes of constants, found {}",
+                    engine.0.len()
+                )));
             }
             let [code, bits, lanes] = place.dtype;
             let dtype = DType { code: code as u8, bits: bits as u8, lanes };
-            let part = Part { engine: engine.clone(), offset, size: place.size };
-            constants.push(Constant::new("", dtype, &place.shape, part));
+            let engine_part = Part { engine: engine.clone(), offset, size: place.size };
+            constants.push(Constant::new("", dtype, &place.shape, engine_part));
         }
         let constants = if head.constants.is_empty() { region.constants.to_vec() } else { constants };
         graph.check(constants.len())?;
@@ -272,13 +275,13 @@ impl Loader for PackerLoader {
         if !state && concurrency == 0 {
             return Ok(reference);
         }
-        let most = if state { 1 } else { concurrency };
+        let max_runs = if state { 1 } else { concurrency };
         Ok(Box::new(Watched {
             reference,
             runs: AtomicI64::new(0),
             running: self.running,
-            own: AtomicI64::new(0),
-            most,
+            own_running: AtomicI64::new(0),
+            max_running: max_runs,
             state,
         }))
     }
@@ -288,8 +291,8 @@ impl Loader for PackerLoader {
             "blob.native" => Some(b"false".to_vec()),
             "blob.compatible" => {
                 let region: Value = serde_json::from_slice(data)?;
-                let same = region["metadata"]["format"] == self.config.format;
-                Some(if same { b"yes".to_vec() } else { b"recompile".to_vec() })
+                let is_same_format = region["metadata"]["format"] == self.config.format;
+                Some(if is_same_format { b"yes".to_vec() } else { b"recompile".to_vec() })
             }
             _ => None,
         })
@@ -304,8 +307,8 @@ struct Watched {
     /// Number of runs in progress, over all regions.
     running: &'static AtomicI64,
     /// Number of runs of this region in progress: regions with separate states run concurrently.
-    own: AtomicI64,
-    most: i64,
+    own_running: AtomicI64,
+    max_running: i64,
     state: bool,
 }
 
@@ -315,19 +318,22 @@ impl Executable for Watched {
     }
 
     fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
-        let running = if self.state { &self.own } else { self.running };
-        let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+        let running = if self.state { &self.own_running } else { self.running };
+        let concurrent_runs = running.fetch_add(1, Ordering::SeqCst) + 1;
         std::thread::sleep(Duration::from_millis(20));
         let Call { inputs, ref mut outputs, plan, .. } = call;
-        let ran = self.reference.run(Call { inputs, outputs, workspace: &mut [], plan });
+        let result = self.reference.run(Call { inputs, outputs, workspace: &mut [], plan });
         running.fetch_sub(1, Ordering::SeqCst);
-        ran?;
-        if now > self.most {
-            return Err(Error::new(format!("expected at most {} runs at a time, found {now}", self.most)));
+        result?;
+        if concurrent_runs > self.max_running {
+            return Err(Error::new(format!(
+                "expected at most {} runs at a time, found {concurrent_runs}",
+                self.max_running
+            )));
         }
         if self.state {
-            let before = self.runs.fetch_add(1, Ordering::SeqCst);
-            call.outputs[0].as_mut_slice::<f32>().iter_mut().for_each(|value| *value += before as f32);
+            let previous_runs = self.runs.fetch_add(1, Ordering::SeqCst);
+            call.outputs[0].as_mut_slice::<f32>().iter_mut().for_each(|value| *value += previous_runs as f32);
         }
         Ok(())
     }

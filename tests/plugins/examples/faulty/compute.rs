@@ -90,9 +90,9 @@ fn operator(mistake: &str, name: &str, node: &Node, args: &[&Value], dims: &[usi
             let outer = if mistake == "concatenates_memory" { 1 } else { dims[..axis].iter().product() };
             let mut bytes = Vec::new();
             for block in 0..outer {
-                for part in args {
-                    let size = part.bytes.len() / outer;
-                    bytes.extend_from_slice(&part.bytes[block * size..(block + 1) * size]);
+                for operand in args {
+                    let size = operand.bytes.len() / outer;
+                    bytes.extend_from_slice(&operand.bytes[block * size..(block + 1) * size]);
                 }
             }
             Value { dtype: args[0].dtype, dims: dims.to_vec(), bytes }
@@ -108,15 +108,15 @@ fn add(mistake: &str, args: &[&Value], dims: &[usize]) -> Value {
         DType::I8 if saturates => pairs.map(|(a, b)| (*a as i8).saturating_add(*b as i8) as u8).collect(),
         DType::I8 => pairs.map(|(a, b)| a.wrapping_add(*b)).collect(),
         DType::I32 => {
-            let words = |v: &Value| -> Vec<i32> {
+            let to_ints = |v: &Value| -> Vec<i32> {
                 v.bytes.chunks_exact(4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect()
             };
             let sum = |(a, b): (i32, i32)| if saturates { a.saturating_add(b) } else { a.wrapping_add(b) };
-            words(args[0]).into_iter().zip(words(args[1])).map(sum).flat_map(i32::to_ne_bytes).collect()
+            to_ints(args[0]).into_iter().zip(to_ints(args[1])).map(sum).flat_map(i32::to_ne_bytes).collect()
         }
         _ => {
-            let same = mistake == "aliases_wrong" && args[0].bytes == args[1].bytes;
-            let sum = |(a, b): (f32, f32)| if same { a } else { a + b };
+            let is_aliased = mistake == "aliases_wrong" && args[0].bytes == args[1].bytes;
+            let sum = |(a, b): (f32, f32)| if is_aliased { a } else { a + b };
             let sums: Vec<f32> = args[0].floats().into_iter().zip(args[1].floats()).map(sum).collect();
             return Value::of_floats(dims, &sums);
         }
@@ -128,11 +128,11 @@ fn softmax(x: &[f32], dims: &[usize], axis: usize) -> Vec<f32> {
     let (size, inner): (usize, usize) = (dims[axis], dims[axis + 1..].iter().product());
     let mut y = vec![0.0; x.len()];
     for (outer, k) in (0..x.len() / (size * inner).max(1)).flat_map(|o| (0..inner).map(move |k| (o, k))) {
-        let at = |i: usize| (outer * size + i) * inner + k;
-        let max = (0..size).map(|i| x[at(i)]).fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = (0..size).map(|i| f64::from(x[at(i)] - max).exp()).sum();
+        let index = |i: usize| (outer * size + i) * inner + k;
+        let max = (0..size).map(|i| x[index(i)]).fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = (0..size).map(|i| f64::from(x[index(i)] - max).exp()).sum();
         for i in 0..size {
-            y[at(i)] = (f64::from(x[at(i)] - max).exp() / sum) as f32;
+            y[index(i)] = (f64::from(x[index(i)] - max).exp() / sum) as f32;
         }
     }
     y

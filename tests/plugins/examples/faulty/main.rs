@@ -137,11 +137,11 @@ impl Codegen for Faulty {
         }
         let symbol = if self.is("other_symbol") { "somebody_else" } else { region.graph.symbol.as_str() };
         let loader = if self.is("other_loader") { "somebody_else" } else { "faulty" };
-        let mut compiled = CompiledRegion::new(symbol, loader, blob.into_bytes());
+        let mut compiled_region = CompiledRegion::new(symbol, loader, blob.into_bytes());
         if self.is("shared_scratch_one_at_a_time") {
-            compiled.metadata.push(Attr::new("one_at_a_time", true));
+            compiled_region.metadata.push(Attr::new("one_at_a_time", true));
         }
-        Ok(compiled)
+        Ok(compiled_region)
     }
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -159,10 +159,10 @@ impl Loader for Faulty {
         misbehavior::loop_forever(&self.mistake, "load");
         let text = String::from_utf8_lossy(region.blob).into_owned();
         let (sum, json) = text.split_at_checked(16).unwrap_or(("", ""));
-        let whole = u64::from_str_radix(sum, 16) == Ok(checksum(json.as_bytes()));
+        let is_intact = u64::from_str_radix(sum, 16) == Ok(checksum(json.as_bytes()));
         let json = json.trim_end_matches(|c: char| c.is_ascii_digit() || c == ' ');
         let graph = match Graph::from_json(json) {
-            Ok(graph) if whole => graph,
+            Ok(graph) if is_intact => graph,
             _ if self.is("damaged_blob_accepted") => Graph::default(),
             _ => {
                 return Err(format!(
@@ -178,11 +178,11 @@ impl Loader for Faulty {
         if self.is("stale_weights") {
             // Simulates a cache of packed weights with the shape as its only key.
             static PACKED: OnceLock<Mutex<Vec<Value>>> = OnceLock::new();
-            let mut packed = PACKED.get_or_init(Mutex::default).lock().unwrap_or_else(|p| p.into_inner());
+            let mut packed_constants = PACKED.get_or_init(Mutex::default).lock().unwrap_or_else(|p| p.into_inner());
             for constant in &mut constants {
-                match packed.iter().find(|known| known.dims == constant.dims) {
-                    Some(known) => constant.bytes.clone_from(&known.bytes),
-                    None => packed.push(constant.clone()),
+                match packed_constants.iter().find(|existing| existing.dims == constant.dims) {
+                    Some(existing) => constant.bytes.clone_from(&existing.bytes),
+                    None => packed_constants.push(constant.clone()),
                 }
             }
         }
@@ -242,9 +242,9 @@ impl Executable for LoadedRegion {
         let inputs: Vec<Value> = call.inputs.iter().map(Value::of_tensor).collect();
         let odd = inputs.first().is_some_and(|input| input.dims.iter().product::<usize>() % 2 == 1);
         if self.is("writes_input") && odd && !inputs[0].bytes.is_empty() {
-            let at = call.inputs[0].raw().data;
+            let address = call.inputs[0].raw().data;
             // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
-            unsafe { *at ^= 1 };
+            unsafe { *address ^= 1 };
         }
         // A per-region lock does not protect data shared by all regions.
         let _busy =
@@ -259,9 +259,10 @@ impl Executable for LoadedRegion {
             if self.is("reads_past_end") && odd && output.dtype() == DType::F32 && bytes.len() >= 4 {
                 let input = &call.inputs[0];
                 // SAFETY: deliberately unsound; the host passes guarded copies, so the read stays in the process.
-                let past = unsafe { input.raw().data.add(input.bytes().len()).cast::<f32>().read_unaligned() };
+                let value_past_end =
+                    unsafe { input.raw().data.add(input.bytes().len()).cast::<f32>().read_unaligned() };
                 let last = bytes.len() - 4;
-                let value = f32::from_ne_bytes(bytes[last..].try_into().expect("expected four bytes")) + past;
+                let value = f32::from_ne_bytes(bytes[last..].try_into().expect("expected four bytes")) + value_past_end;
                 bytes[last..].copy_from_slice(&value.to_ne_bytes());
             }
             if self.is("second_run_differs") && run == 1 && !bytes.is_empty() {
@@ -273,9 +274,9 @@ impl Executable for LoadedRegion {
             self.write(output, &bytes)?;
         }
         if self.is("writes_past_workspace") {
-            let at = call.workspace.as_mut_ptr();
+            let address = call.workspace.as_mut_ptr();
             // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
-            unsafe { at.add(call.workspace.len()).write(7) };
+            unsafe { address.add(call.workspace.len()).write(7) };
         }
         Ok(())
     }
@@ -302,9 +303,9 @@ impl LoadedRegion {
             unsafe { start.sub(1).write(7) };
         }
         if self.is("adds_to_output") && bytes.len() >= 4 {
-            let old = target[0];
+            let old_byte = target[0];
             target.copy_from_slice(bytes);
-            target[0] = target[0].wrapping_add(old);
+            target[0] = target[0].wrapping_add(old_byte);
             return Ok(());
         }
         if self.is("tail_of_odd_sizes") && odd {
@@ -314,18 +315,18 @@ impl LoadedRegion {
         }
         if self.is("threads_lose_the_rest") {
             let threads = self.services.num_threads();
-            let each = bytes.len() / size_of::<f32>() / threads * size_of::<f32>();
-            return self.in_parts(target, bytes, threads, each, |part| part);
+            let part_size = bytes.len() / size_of::<f32>() / threads * size_of::<f32>();
+            return self.in_parts(target, bytes, threads, part_size, |part| part);
         }
         if self.is("race") {
             // Each task claims the next part; because of the race, two tasks may claim the same part.
-            let next = AtomicU64::new(0);
-            let each = bytes.len().div_ceil(8);
-            return self.in_parts(target, bytes, 8, each, |_| {
-                let mine = next.load(Ordering::Relaxed);
+            let next_part = AtomicU64::new(0);
+            let part_size = bytes.len().div_ceil(8);
+            return self.in_parts(target, bytes, 8, part_size, |_| {
+                let claimed = next_part.load(Ordering::Relaxed);
                 std::thread::sleep(std::time::Duration::from_micros(50));
-                next.store(mine + 1, Ordering::Relaxed);
-                mine as usize
+                next_part.store(claimed + 1, Ordering::Relaxed);
+                claimed as usize
             });
         }
         target.copy_from_slice(bytes);
@@ -337,7 +338,7 @@ impl LoadedRegion {
         target: &mut [u8],
         bytes: &[u8],
         parts: usize,
-        each: usize,
+        part_size: usize,
         select_part: impl Fn(usize) -> usize + Sync,
     ) -> Result<()> {
         struct Start(*mut u8);
@@ -346,11 +347,12 @@ impl LoadedRegion {
         let start = Start(target.as_mut_ptr());
         self.services.parallel_for(parts, |part| {
             let start = &start;
-            let from = (select_part(part) * each).min(bytes.len());
-            let to = (from + each).min(bytes.len());
-            for (at, &byte) in bytes.iter().enumerate().take(to).skip(from) {
-                // SAFETY: `at` is less than `bytes.len()`, the size of `target`; `write_volatile` needs no reference.
-                unsafe { start.0.add(at).write_volatile(byte) };
+            let start_of_part = (select_part(part) * part_size).min(bytes.len());
+            let end_of_part = (start_of_part + part_size).min(bytes.len());
+            for (index, &byte) in bytes.iter().enumerate().take(end_of_part).skip(start_of_part) {
+                // SAFETY: `index` is less than `bytes.len()`, the size of `target`; `write_volatile` needs no
+                // reference.
+                unsafe { start.0.add(index).write_volatile(byte) };
             }
         })
     }
