@@ -35,8 +35,8 @@ impl Entries {
     /// # Panics
     /// If no entry name has this suffix.
     pub fn entry(&mut self, suffix: &str) -> &mut Vec<u8> {
-        let found = self.0.iter_mut().find(|(name, _)| name.ends_with(suffix));
-        &mut found.unwrap_or_else(|| panic!("expected an entry name that ends with {suffix}, found none")).1
+        let entry = self.0.iter_mut().find(|(name, _)| name.ends_with(suffix));
+        &mut entry.unwrap_or_else(|| panic!("expected an entry name that ends with {suffix}, found none")).1
     }
 
     /// Edits an entry as JSON.
@@ -53,12 +53,12 @@ impl Entries {
     /// Replaces text in an entry.
     ///
     /// # Panics
-    /// If the entry is missing, is not UTF-8, or does not contain `from`.
-    pub fn replace(&mut self, suffix: &str, from: &str, to: &str) {
+    /// If the entry is missing, is not UTF-8, or does not contain `original`.
+    pub fn replace(&mut self, suffix: &str, original: &str, replacement: &str) {
         let entry = self.entry(suffix);
         let text = String::from_utf8(std::mem::take(entry)).expect("expected an entry in UTF-8");
-        assert!(text.contains(from), "expected {from} in {text}");
-        *entry = text.replace(from, to).into_bytes();
+        assert!(text.contains(original), "expected {original} in {text}");
+        *entry = text.replace(original, replacement).into_bytes();
     }
 
     /// Packs the artifact, with the digests recomputed.
@@ -100,9 +100,9 @@ impl Entries {
 
 /// Writes the digest of the preceding bytes at the end of an artifact.
 pub fn seal(bytes: &mut [u8]) {
-    if let Some(covered) = bytes.len().checked_sub(DIGEST_DIGITS) {
-        let digest = blake3::hash(&bytes[..covered]).to_hex();
-        bytes[covered..].copy_from_slice(digest.as_bytes());
+    if let Some(covered_len) = bytes.len().checked_sub(DIGEST_DIGITS) {
+        let digest = blake3::hash(&bytes[..covered_len]).to_hex();
+        bytes[covered_len..].copy_from_slice(digest.as_bytes());
     }
 }
 

@@ -66,13 +66,13 @@ pub fn bundle_runner() -> PathBuf {
 /// # Panics
 /// If the README has no such command, or the command fails.
 pub fn sample(name: &str) -> PathBuf {
-    once(&format!("sample {name}"), || {
+    build_once(&format!("sample {name}"), || {
         let readme = std::fs::read_to_string(workspace().join("README.md")).expect("cannot read the README");
         let line = readme
             .lines()
             .find(|line| line.contains(&format!(" plugins/samples/{name}.")))
             .unwrap_or_else(|| panic!("expected a command in the README that builds {name}, found none"));
-        let library = output_folder().join(format!("libbyoc_{name}.so"));
+        let library = output_dir().join(format!("libbyoc_{name}.so"));
         let output_option = format!("-o plugins/libbyoc_{name}.so");
         assert!(line.contains(&output_option), "{line}");
         shell(&line.replace(&output_option, &format!("-o '{}'", library.display())));
@@ -85,8 +85,8 @@ pub fn sample(name: &str) -> PathBuf {
 /// # Panics
 /// If the plugin does not build.
 pub fn c_plugin(name: &str) -> PathBuf {
-    once(&format!("c {name}"), || {
-        let library = output_folder().join(format!("libbyoc_test_{name}.so"));
+    build_once(&format!("c {name}"), || {
+        let library = output_dir().join(format!("libbyoc_test_{name}.so"));
         shell(&format!(
             "cc -std=c11 -g -O1 -Wall -Wextra -Werror -shared -fPIC -I plugin-api/include -o '{}' tests/plugins/c/{name}.c",
             library.display()
@@ -108,8 +108,8 @@ pub fn first_plugin() -> PathBuf {
 /// # Panics
 /// If a plugin does not build.
 pub fn release_plugins() -> [PathBuf; 2] {
-    let in_c = once("c of release 0.1", || {
-        let library = output_folder().join("libbyoc_frozen_c.so");
+    let in_c = build_once("c of release 0.1", || {
+        let library = output_dir().join("libbyoc_frozen_c.so");
         shell(&format!(
             "cc -std=c11 -O1 -Wall -Wextra -Werror -shared -fPIC -o '{}' tests/abi_0_1/c/frozen.c",
             library.display()
@@ -120,24 +120,24 @@ pub fn release_plugins() -> [PathBuf; 2] {
 }
 
 /// Returns the library of the crate `byoc-<name>` in `tests/<folder>`, a separate workspace with its own lock file.
-fn frozen_crate(folder: &str, name: &str) -> PathBuf {
-    once(folder, || {
+fn frozen_crate(dir: &str, name: &str) -> PathBuf {
+    build_once(dir, || {
         // Both workspaces lock the same versions, and share their build output.
         let target = workspace().join("target/abi_first");
-        let output = cargo(&workspace().join("tests").join(folder))
+        let output = cargo(&workspace().join("tests").join(dir))
             .args(["build", "--quiet", "--locked", "--package", &format!("byoc-{name}"), "--target-dir"])
             .arg(&target)
             .output()
             .expect("cannot start cargo");
-        assert!(output.status.success(), "cannot build {folder}:\n{}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "cannot build {dir}:\n{}", String::from_utf8_lossy(&output.stderr));
         target.join("debug").join(format!("libbyoc_{name}{}", std::env::consts::DLL_SUFFIX))
     })
 }
 
 /// Returns the output directory for C compilers, in the system's temporary directory.
-fn output_folder() -> &'static Path {
-    static FOLDER: OnceLock<TempDir> = OnceLock::new();
-    FOLDER.get_or_init(temporary_folder).path()
+fn output_dir() -> &'static Path {
+    static DIR: OnceLock<TempDir> = OnceLock::new();
+    DIR.get_or_init(temporary_folder).path()
 }
 
 fn shell(line: &str) {
@@ -173,8 +173,8 @@ pub fn plugin_dir(names: &[&str]) -> TempDir {
 /// Returns the path of oneDNN: `BYOC_DNNL_LIB`, or the copy in `vendor/onednn` from `cargo xtask fetch-onednn`. Without
 /// oneDNN, tests that need it are skipped.
 pub fn onednn() -> Option<PathBuf> {
-    let named = std::env::var_os("BYOC_DNNL_LIB").map(PathBuf::from);
-    named.or_else(|| Some(workspace().join("vendor/onednn/libdnnl.so.3"))).filter(|file| file.is_file())
+    let library = std::env::var_os("BYOC_DNNL_LIB").map(PathBuf::from);
+    library.or_else(|| Some(workspace().join("vendor/onednn/libdnnl.so.3"))).filter(|file| file.is_file())
 }
 
 /// Returns true if the CPU has int8 dot-product instructions (VNNI), without which oneDNN is not used for int8.
@@ -195,21 +195,21 @@ pub fn has_vnni() -> bool {
 ///
 /// # Panics
 /// If the file cannot be copied.
-pub fn copy(from: &Path, to: &Path) {
-    if let Err(error) = std::fs::copy(from, to) {
-        panic!("cannot copy {from:?} to {to:?}: {error}");
+pub fn copy(source: &Path, destination: &Path) {
+    if let Err(error) = std::fs::copy(source, destination) {
+        panic!("cannot copy {source:?} to {destination:?}: {error}");
     }
 }
 
 /// Returns the result of `build`, which is called once per key and process.
-fn once(key: &str, build: impl FnOnce() -> PathBuf) -> PathBuf {
+fn build_once(key: &str, build: impl FnOnce() -> PathBuf) -> PathBuf {
     static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(path) = built.get(key) {
+    let mut built_products = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(path) = built_products.get(key) {
         return path.clone();
     }
     let path = build();
-    built.insert(key.to_owned(), path.clone());
+    built_products.insert(key.to_owned(), path.clone());
     path
 }
 
@@ -224,9 +224,9 @@ enum Product<'a> {
 
 /// Returns a file that cargo builds for a package.
 fn build(package: &str, product: Product<'_>) -> PathBuf {
-    if let Some(folder) = std::env::var_os("BYOC_TEST_BUILT") {
+    if let Some(dir) = std::env::var_os("BYOC_TEST_BUILT") {
         let library = |name: &str| format!("{}{name}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
-        let file = Path::new(&folder).join(match product {
+        let file = Path::new(&dir).join(match product {
             Product::Library if package == "byoc-capi" => library("byocapi"),
             Product::Library => library(&package.replace('-', "_")),
             Product::Program(name) => name.to_owned(),
@@ -243,7 +243,7 @@ fn build(package: &str, product: Product<'_>) -> PathBuf {
         Product::ExampleLibrary(name) | Product::ExampleProgram(name) => arguments.extend(["--example", name]),
     }
     let key = arguments.join(" ");
-    once(&key, || {
+    build_once(&key, || {
         let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
         let output = cargo(workspace())
             .args(["build", "--quiet", "--message-format=json-render-diagnostics", "--profile", profile])
@@ -268,8 +268,8 @@ fn build(package: &str, product: Product<'_>) -> PathBuf {
 }
 
 /// Returns a `cargo` command that runs in a directory.
-fn cargo(folder: &Path) -> Command {
+fn cargo(dir: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(folder);
+    command.current_dir(dir);
     command
 }
