@@ -14,7 +14,7 @@ use byoc_plugin_support::region::{Op, RegionIr};
 pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), (RefusalCode, String)> {
     let refuse = |code, detail: String| Err((code, detail));
     let shape = ir.shape(op.inputs[0]);
-    let negative = |key: &str| op.attrs().ints(key).unwrap_or_default().iter().any(|&v| v < 0);
+    let has_negative = |key: &str| op.attrs().ints(key).unwrap_or_default().iter().any(|&v| v < 0);
     match kind {
         Anchor::Convolution => {
             if !layout_is_known(op) {
@@ -25,7 +25,7 @@ pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), 
                 );
                 return refuse(RefusalCode::UnsupportedLayout, detail);
             }
-            if negative("padding") {
+            if has_negative("padding") {
                 return refuse(
                     RefusalCode::UnsupportedAttr,
                     "attribute padding: expected integers >= 0, found a negative integer".into(),
@@ -51,7 +51,7 @@ pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), 
                     ),
                 );
             }
-            if negative("padding") {
+            if has_negative("padding") {
                 return refuse(
                     RefusalCode::UnsupportedAttr,
                     "attribute padding: expected integers >= 0, found a negative integer".into(),

@@ -84,8 +84,8 @@ impl Lowering<'_, '_> {
         let mut vars: Vec<String> = (0..groups).map(|d| format!("g{d}")).collect();
         vars.extend((0..rows).map(|d| format!("r{d}")));
         vars.push("c".into());
-        let last = groups + rows - 1;
-        let len = body.domain[last];
+        let last_row_dim = groups + rows - 1;
+        let len = body.domain[last_row_dim];
 
         // Range of the last row dimension in which no tap is in the padding.
         let bounds = guards
@@ -165,7 +165,7 @@ impl Lowering<'_, '_> {
                 b.place, b.strides[2], b.column
             );
         }
-        for (var, &n) in vars.iter().zip(&body.domain).take(last).skip(groups) {
+        for (var, &n) in vars.iter().zip(&body.domain).take(last_row_dim).skip(groups) {
             open_loop(w, &mut depth, var, n);
         }
         // Tap ranges of the axes whose row index is already fixed.
@@ -193,7 +193,7 @@ impl Lowering<'_, '_> {
             }
         }
         let mut index = vars.clone();
-        index[last] = "row".into();
+        index[last_row_dim] = "row".into();
         let mut a_at = address(&a_view, &index);
         let mut b_at = b.offset.clone();
         if local_panel {
@@ -221,7 +221,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "{pad}const {a_type} *a = {} + ({a_at});", c.a);
         let b_from = if local_panel { "panel".to_owned() } else { b.place.to_string() };
         let _ = writeln!(w, "{pad}const {b_type} *b = {b_from} + ({});", b_at.trim_start_matches(" + "));
-        let row_stride = a_view.strides[last];
+        let row_stride = a_view.strides[last_row_dim];
         let is_contiguous = b.column == 1 || local_panel;
         let remaining_rows = (high - low).max(0) % mr;
         let mut kinds = vec![mr];
@@ -262,7 +262,7 @@ impl Lowering<'_, '_> {
             };
             let _ = writeln!(w, "{pad}{head}{call}");
         }
-        let row = &vars[last];
+        let row = &vars[last_row_dim];
         let _ = writeln!(w, "{pad}for (int64_t i = 0; i < rows; ++i) {{");
         let _ = writeln!(w, "{pad}    const int64_t {row} = row + i;\n{pad}    (void){row};");
         let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < {cols}; ++j) {{");

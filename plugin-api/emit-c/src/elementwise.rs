@@ -95,7 +95,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// Returns true if each output element depends only on the input elements at the same index, up to broadcasting.
 pub fn is_elementwise(name: &str) -> bool {
-    names().any(|known| known == name) || quantized::is_elementwise(name)
+    names().any(|elementwise_name| elementwise_name == name) || quantized::is_elementwise(name)
 }
 
 /// Returns operand `i` as a view of the result's shape, broadcast or aligned with the attribute `axis`; `None` if the
@@ -181,12 +181,12 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
         "clip" => {
             let (low, high) = (op.attrs().float("a_min", f64::NEG_INFINITY), op.attrs().float("a_max", f64::INFINITY));
             // A bound that no element exceeds is omitted.
-            let idle = |bound: f64| {
+            let is_unneeded = |bound: f64| {
                 let (min, max) = integer_range(dtype);
                 bound.is_infinite()
                     || (dtype.size() < 4 && (bound < min || bound > max || bound == min || bound == max))
             };
-            let bounds = |name: &str, bound: f64| match (float, idle(bound)) {
+            let bounds = |name: &str, bound: f64| match (float, is_unneeded(bound)) {
                 (false, true) => None,
                 _ => Some(format!("{a} {name} {0} ? {0} : ", literal(dtype, bound))),
             };

@@ -121,8 +121,8 @@ impl Lowering<'_, '_> {
         if kernel_layout.is_empty() || kernel_layout == model_layout {
             return Ok(None);
         }
-        let places: Option<Vec<usize>> = kernel_layout.chars().map(|letter| model_layout.find(letter)).collect();
-        let axes = places.filter(|axes| axes.len() == model_layout.len() && !model_layout.is_empty());
+        let axis_order: Option<Vec<usize>> = kernel_layout.chars().map(|letter| model_layout.find(letter)).collect();
+        let axes = axis_order.filter(|axes| axes.len() == model_layout.len() && !model_layout.is_empty());
         let axes = axes
             .ok_or_else(|| format!("{}: expected a permutation of {model_layout:?}, found {kernel_layout}", op.name))?;
         let (Place::Constant(index), offset, dtype) = inputs[1] else {
@@ -266,7 +266,7 @@ fn quote(text: &str) -> String {
 
 /// Returns the reason why a user-supplied function cannot compute an operator of these types; `None` if it can.
 pub fn unsupported(ir: &byoc_plugin_support::region::RegionIr<'_>, op: &Op<'_>) -> Option<String> {
-    let bad =
+    let unsupported_dtype =
         op.inputs.iter().chain(&op.outputs).map(|&v| ir.val(v).dtype).find(|dtype| storage_type(*dtype).is_none())?;
-    Some(format!("unsupported element type {bad}"))
+    Some(format!("unsupported element type {unsupported_dtype}"))
 }

@@ -67,8 +67,8 @@ impl Grouping {
     /// be read in place. Each operator in `externals` forms a separate group.
     pub fn new(ir: &RegionIr<'_>, in_place: bool, externals: &Externals) -> Grouping {
         let mut grouping = Grouping { groups: Vec::new(), of: vec![None; ir.ops.len()], in_place };
-        for (number, op) in ir.ops.iter().enumerate() {
-            let id = OpId::new(number);
+        for (op_index, op) in ir.ops.iter().enumerate() {
+            let id = OpId::new(op_index);
             if is_view_op(op.name) {
                 continue;
             }
@@ -83,7 +83,7 @@ impl Grouping {
             } else {
                 Group { anchor: Some(id), domain, members: Vec::new(), index }
             };
-            grouping.of[number] = Some(grouping.groups.len());
+            grouping.of[op_index] = Some(grouping.groups.len());
             grouping.groups.push(group);
         }
         grouping.sort(ir);
@@ -113,7 +113,7 @@ impl Grouping {
             let mut views = op.inputs.iter().filter_map(|&v| index_in(ir, group, v));
             let Some((_, view)) = views.next() else { continue };
             if view.shape != shape
-                || !views.all(|(_, other)| same_places(&other, &view))
+                || !views.all(|(_, other_view)| same_places(&other_view, &view))
                 || self.creates_cycle(ir, id, g)
             {
                 continue;

@@ -26,10 +26,10 @@ pub fn same_places(a: &View, b: &View) -> bool {
 pub fn collapse(shape: &[i64], views: &[&[i64]]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for d in (0..shape.len()).filter(|&d| shape[d] != 1) {
-        if let Some(last) = groups.last_mut() {
-            let outer = *last.last().expect("groups are non-empty");
+        if let Some(last_group) = groups.last_mut() {
+            let outer = *last_group.last().expect("groups are non-empty");
             if views.iter().all(|strides| strides[outer] == strides[d] * shape[d]) {
-                last.push(d);
+                last_group.push(d);
                 continue;
             }
         }
@@ -57,10 +57,10 @@ mod tests {
         // The tensor is the domain [4, 6] seen as [2, 3, 4]: reshape to [4, 2, 3], then transpose.
         let index = View::dense(&[4, 6]).reshape(&[4, 2, 3]).unwrap().permute(&[1, 2, 0]);
         let operand = View::dense(&[2, 3, 4]);
-        let pulled = pull_back(&index, &operand, &[4, 6]).unwrap();
-        let (positions, direct) = (offsets(&index), offsets(&operand));
+        let pulled_view = pull_back(&index, &operand, &[4, 6]).unwrap();
+        let (positions, expected_offsets) = (offsets(&index), offsets(&operand));
         for (k, &position) in positions.iter().enumerate() {
-            assert_eq!(offsets(&pulled)[position as usize], direct[k]);
+            assert_eq!(offsets(&pulled_view)[position as usize], expected_offsets[k]);
         }
     }
 }

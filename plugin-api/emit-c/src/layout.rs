@@ -69,13 +69,13 @@ pub struct Residue {
 /// `i * stride - pad + k * dilation = o`.
 pub fn residue(residue: i64, size: i64, kernel: i64, stride: i64, dilation: i64, pad: i64) -> Residue {
     let taps: Vec<i64> = (0..kernel).filter(|k| (residue + pad - k * dilation).rem_euclid(stride) == 0).collect();
-    let first = taps.first().copied().unwrap_or(0);
-    let step = taps.get(1).map_or(1, |second| second - first);
+    let first_tap = taps.first().copied().unwrap_or(0);
+    let step = taps.get(1).map_or(1, |second_tap| second_tap - first_tap);
     Residue {
-        first,
+        first: first_tap,
         step,
         taps: taps.len() as i64,
-        start: (residue + pad - first * dilation).div_euclid(stride),
+        start: (residue + pad - first_tap * dilation).div_euclid(stride),
         back: step * dilation / stride,
         outputs: (size - residue + stride - 1) / stride,
     }

@@ -70,7 +70,7 @@ pub fn floats(constant: &Constant) -> Vec<f64> {
 
 /// Formats a number as a C literal. Float literals round-trip exactly.
 pub fn literal(dtype: DType, value: f64) -> String {
-    let special = |suffix: &str| match value {
+    let special_value = |suffix: &str| match value {
         v if v.is_nan() => "NAN".to_owned(),
         v if v == f64::INFINITY => "INFINITY".to_owned(),
         v if v == f64::NEG_INFINITY => "-INFINITY".to_owned(),
@@ -80,8 +80,8 @@ pub fn literal(dtype: DType, value: f64) -> String {
     match dtype {
         // A value outside the range of float32 rounds to infinity.
         DType::F32 if (value as f32).is_infinite() => if value > 0.0 { "INFINITY" } else { "-INFINITY" }.to_owned(),
-        DType::F32 => special("f"),
-        DType::F64 => special(""),
+        DType::F32 => special_value("f"),
+        DType::F64 => special_value(""),
         _ => int_literal(dtype, value as i128),
     }
 }

@@ -144,18 +144,18 @@ impl LoopBody {
     /// not merged, and an empty run becomes one dimension of size 1. Returns the merged body, the merged strides of
     /// `other_strides`, and the number of dimensions in each run.
     pub fn collapse(&self, other_strides: &[&[i64]], run_lengths: &[usize]) -> (LoopBody, Vec<Vec<i64>>, Vec<usize>) {
-        let mut all = self.strides();
-        all.extend(other_strides);
+        let mut all_strides = self.strides();
+        all_strides.extend(other_strides);
         let (mut groups, mut lengths, mut start) = (Vec::new(), Vec::new(), 0);
         for &len in run_lengths {
-            let run: Vec<&[i64]> = all.iter().map(|strides| &strides[start..start + len]).collect();
-            let mut merged = collapse(&self.domain[start..start + len], &run);
-            merged.iter_mut().flatten().for_each(|d| *d += start);
-            if merged.is_empty() {
-                merged.push(Vec::new());
+            let run: Vec<&[i64]> = all_strides.iter().map(|strides| &strides[start..start + len]).collect();
+            let mut merged_dims = collapse(&self.domain[start..start + len], &run);
+            merged_dims.iter_mut().flatten().for_each(|d| *d += start);
+            if merged_dims.is_empty() {
+                merged_dims.push(Vec::new());
             }
-            lengths.push(merged.len());
-            groups.extend(merged);
+            lengths.push(merged_dims.len());
+            groups.extend(merged_dims);
             start += len;
         }
         let innermost =

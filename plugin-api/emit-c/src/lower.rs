@@ -25,8 +25,8 @@ pub fn lower<'p, 'a>(
     for group in 0..grouping.groups.len() {
         let first_phase = lowering.phases.len();
         lowering.group(group)?;
-        if let Some(last) = lowering.phases[first_phase..].last_mut() {
-            last.group = Some(group);
+        if let Some(last_phase) = lowering.phases[first_phase..].last_mut() {
+            last_phase.group = Some(group);
         }
     }
     for (i, &value) in ir.outputs.iter().enumerate() {
@@ -87,18 +87,19 @@ impl Lowering<'_, '_> {
             return Ok(None);
         }
         let operands = op.inputs.iter().map(|&input| self.resolve(input)).collect::<Result<Vec<Storage>, String>>()?;
-        let first = &operands[0];
-        let (stride, mut end) = (first.view.strides[axis], first.view.offset);
+        let first_operand = &operands[0];
+        let (stride, mut end) = (first_operand.view.strides[axis], first_operand.view.offset);
         for operand in &operands {
-            let same_layout = (0..operand.view.shape.len())
-                .all(|d| operand.view.strides[d] == first.view.strides[d] || (d != axis && operand.view.shape[d] == 1));
-            if operand.place != first.place || !same_layout || operand.view.offset != end {
+            let same_layout = (0..operand.view.shape.len()).all(|d| {
+                operand.view.strides[d] == first_operand.view.strides[d] || (d != axis && operand.view.shape[d] == 1)
+            });
+            if operand.place != first_operand.place || !same_layout || operand.view.offset != end {
                 return Ok(None);
             }
             end += stride * operand.view.shape[axis];
         }
-        let view = View { shape: self.ir.shape(op.outputs[0]).to_vec(), ..first.view.clone() };
-        Ok(Some(Storage::new(first.place, view)))
+        let view = View { shape: self.ir.shape(op.outputs[0]).to_vec(), ..first_operand.view.clone() };
+        Ok(Some(Storage::new(first_operand.place, view)))
     }
 
     /// Copies the operands that were not computed in place into the result of a concatenation.
@@ -111,9 +112,9 @@ impl Lowering<'_, '_> {
             self.storage.insert(result, storage);
             return Ok(());
         }
-        let first = self.resolve(op.inputs[0])?;
-        let order = if count(&first.view.shape) > 1 && op.name == "concatenate" {
-            memory_order(&first.view)
+        let first_operand = self.resolve(op.inputs[0])?;
+        let order = if count(&first_operand.view.shape) > 1 && op.name == "concatenate" {
+            memory_order(&first_operand.view)
         } else {
             (0..rank).collect()
         };

@@ -58,8 +58,8 @@ impl Phase {
             for load in &body.loads {
                 let (Place::Work(result), Place::Work(operand)) = (store.place, load.place) else { continue };
                 let is_same = |view: &View| same_places(view, &store.view);
-                let aligned = body.loads.iter().filter(|l| l.place == load.place).all(|l| is_same(&l.view));
-                if result != operand && aligned && load.dtype.size() == store.dtype.size() {
+                let is_aligned = body.loads.iter().filter(|l| l.place == load.place).all(|l| is_same(&l.view));
+                if result != operand && is_aligned && load.dtype.size() == store.dtype.size() {
                     self.in_place.insert((result, operand));
                 }
             }
@@ -397,7 +397,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
     }
 
     /// Returns true if a value is used outside the group, directly or through view operators.
-    fn escapes(&self, value: Val, group: usize) -> bool {
+    fn is_used_outside(&self, value: Val, group: usize) -> bool {
         let mut worklist = vec![value];
         while let Some(value) = worklist.pop() {
             if self.ir.outputs.contains(&value) {
@@ -524,7 +524,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         let mut body = LoopBody { domain: group.domain.clone(), ..LoopBody::default() };
         let mut names: BTreeMap<Val, String> = BTreeMap::new();
         let mut loaded_names: BTreeMap<(Val, Vec<i64>, i64), String> = BTreeMap::new();
-        let mut preferred: Option<(usize, Vec<usize>)> = None;
+        let mut preferred_order: Option<(usize, Vec<usize>)> = None;
         if let Some(anchor) = group.anchor {
             let result = self.ir.get(anchor).outputs[0];
             let is_half = self.ir.val(result).dtype == DType::F16;
@@ -573,8 +573,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     }
                 };
                 let distinct = view.strides.iter().zip(&view.shape).filter(|(s, d)| **s != 0 || **d == 1).count();
-                if preferred.as_ref().is_none_or(|(best_count, _)| distinct > *best_count) {
-                    preferred = Some((distinct, memory_order(&view)));
+                if preferred_order.as_ref().is_none_or(|(best_count, _)| distinct > *best_count) {
+                    preferred_order = Some((distinct, memory_order(&view)));
                 }
                 let key = (input, view.strides.clone(), view.offset);
                 let name = loaded_names.entry(key).or_insert_with(|| {
@@ -591,23 +591,23 @@ impl<'p, 'a> Lowering<'p, 'a> {
             let ty = value_type(dtype)
                 .ok_or_else(|| format!("{}: unsupported element type {dtype} of the result", op.name))?;
             // C computes with integers of at least 32 bits; plain C99 marks the conversion to a narrower type.
-            let narrow = dtype.size() < 4 && self.form != Form::Tasks;
+            let is_narrow = dtype.size() < 4 && self.form != Form::Tasks;
             let text = match dtype {
                 DType::F16 => format!("byoc_round_half({text})"),
-                _ if narrow => format!("({ty})({text})"),
+                _ if is_narrow => format!("({ty})({text})"),
                 _ => text,
             };
             body.lines.push(format!("const {ty} {name} = {text}; /* {} */", op.name));
             names.insert(op.outputs[0], name);
         }
         let dense: Vec<usize> = (0..group.domain.len()).collect();
-        let order = match (order, preferred) {
+        let order = match (order, preferred_order) {
             (Some(order), _) => order.to_vec(),
             (None, Some((_, order))) => order,
             (None, None) => dense,
         };
         for (value, name) in &names {
-            if !self.escapes(*value, group_index) {
+            if !self.is_used_outside(*value, group_index) {
                 continue;
             }
             let index = &group.index[value];
@@ -616,9 +616,9 @@ impl<'p, 'a> Lowering<'p, 'a> {
             let comment = format!("{} of {}", name, self.symbol);
             let comment = self.ir.producer(*value).map_or(comment, |op| self.describe(op));
             let domain = &group.domain;
-            let fits = |view: &View| pull_back(index, view, domain).is_some();
+            let is_readable = |view: &View| pull_back(index, view, domain).is_some();
             let dtype = self.ir.val(*value).dtype;
-            let storage = match self.place_for(*value, &value_order, &comment, fits) {
+            let storage = match self.place_for(*value, &value_order, &comment, is_readable) {
                 Some(storage) => storage,
                 None => {
                     // Storage in the layout of the domain is always possible.
@@ -644,26 +644,28 @@ impl<'p, 'a> Lowering<'p, 'a> {
         domain: &[i64],
         body: &mut LoopBody,
     ) -> Result<Vec<String>, String> {
-        let by = quantized::multipliers(self.ir, op)?;
-        if let [one] = by[..] {
-            return Ok(match one {
+        let rescales = quantized::multipliers(self.ir, op)?;
+        if let [single_rescale] = rescales[..] {
+            return Ok(match single_rescale {
                 Rescale::Same => Vec::new(),
                 Rescale::Fixed { multiplier, shift } => vec![multiplier.to_string(), shift.to_string()],
                 Rescale::Float(ratio) => vec![literal(DType::F32, f64::from(ratio))],
             });
         }
         let mut columns: Vec<(&str, DType, Vec<u8>)> = Vec::new();
-        if let Some(Rescale::Float(_)) = by.first() {
-            let ratio_bytes =
-                by.iter().flat_map(|rescale| if let Rescale::Float(x) = rescale { x.to_le_bytes() } else { [0; 4] });
+        if let Some(Rescale::Float(_)) = rescales.first() {
+            let ratio_bytes = rescales
+                .iter()
+                .flat_map(|rescale| if let Rescale::Float(x) = rescale { x.to_le_bytes() } else { [0; 4] });
             columns.push(("ratios of scales", DType::F32, ratio_bytes.collect()));
         } else {
-            let part = |get: fn(&Rescale) -> i32| by.iter().flat_map(|by| get(by).to_le_bytes()).collect();
+            let bytes_of =
+                |get: fn(&Rescale) -> i32| rescales.iter().flat_map(|rescales| get(rescales).to_le_bytes()).collect();
             let multiplier =
                 |rescale: &Rescale| if let Rescale::Fixed { multiplier, .. } = rescale { *multiplier } else { 0 };
             let shift = |rescale: &Rescale| if let Rescale::Fixed { shift, .. } = rescale { *shift } else { 1 };
-            columns.push(("multipliers of a requantization", DType::I32, part(multiplier)));
-            columns.push(("shifts of a requantization", DType::I32, part(shift)));
+            columns.push(("multipliers of a requantization", DType::I32, bytes_of(multiplier)));
+            columns.push(("shifts of a requantization", DType::I32, bytes_of(shift)));
         }
         let axis = axis(op, -1, index.shape.len())?;
         let mut strides = vec![0; index.shape.len()];
@@ -746,8 +748,8 @@ fn bordered_strides(shape: &[i64], order: &[usize], border: &[(i64, i64)]) -> Ve
     let mut elements = 1;
     for &d in order.iter().rev() {
         strides[d] = elements;
-        let (before, after) = border.get(d).copied().unwrap_or((0, 0));
-        elements *= shape[d] + before + after;
+        let (pad_before, pad_after) = border.get(d).copied().unwrap_or((0, 0));
+        elements *= shape[d] + pad_before + pad_after;
     }
     strides
 }
@@ -756,18 +758,18 @@ fn bordered_strides(shape: &[i64], order: &[usize], border: &[(i64, i64)]) -> Ve
 fn border_code(pointer: &str, shape: &[i64], order: &[usize], border: &[(i64, i64)], elements: i64) -> String {
     let mut code = String::new();
     let mut outer = 1;
-    let mut inner = elements;
+    let mut inner_elements = elements;
     for &d in order {
-        let (before, after) = border[d];
-        let size = before + shape[d] + after;
-        inner /= size;
-        if (before, after) != (0, 0) {
+        let (pad_before, pad_after) = border[d];
+        let size = pad_before + shape[d] + pad_after;
+        inner_elements /= size;
+        if (pad_before, pad_after) != (0, 0) {
             let _ = writeln!(
                 code,
                 "    byoc_zero_border({pointer}, {outer}, {}, {}, {});",
-                size * inner,
-                before * inner,
-                after * inner
+                size * inner_elements,
+                pad_before * inner_elements,
+                pad_after * inner_elements
             );
         }
         outer *= size;

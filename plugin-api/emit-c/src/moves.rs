@@ -45,8 +45,8 @@ impl Lowering<'_, '_> {
         let axis = op.attrs().ints("axis").map(|_| axis(op, 0, rank)).transpose()?;
         let is_take = op.name == "take";
         let flat_size: i64 = data.view.shape.iter().product();
-        let flat = if is_take && axis.is_none() { data.view.reshape(&[flat_size]) } else { None };
-        let data = match (is_take, axis, flat) {
+        let flat_view = if is_take && axis.is_none() { data.view.reshape(&[flat_size]) } else { None };
+        let data = match (is_take, axis, flat_view) {
             (true, None, Some(view)) => Storage::new(data.place, view),
             (true, None, None) => {
                 let dense = self.dense_copy(&data, data_type, &comment[0])?;
@@ -109,13 +109,13 @@ impl Lowering<'_, '_> {
             let mut text = String::new();
             let (mut conditions, mut index) = (Vec::new(), Vec::new());
             for (k, &d) in order.iter().enumerate() {
-                let (before, after) = widths.get(d).copied().unwrap_or((0, 0));
+                let (pad_before, pad_after) = widths.get(d).copied().unwrap_or((0, 0));
                 let size = shape[d];
-                if before == 0 && after == 0 {
+                if pad_before == 0 && pad_after == 0 {
                     index.push(vars[k].clone());
                     continue;
                 }
-                let _ = writeln!(text, "int64_t p{k} = {} - {before};\n(void)p{k};", vars[k]);
+                let _ = writeln!(text, "int64_t p{k} = {} - {pad_before};\n(void)p{k};", vars[k]);
                 match mode.as_str() {
                     "edge" => {
                         let _ = writeln!(text, "p{k} = p{k} < 0 ? 0 : p{k} >= {size} ? {size} - 1 : p{k};");
@@ -253,7 +253,7 @@ fn pad_widths(op: &Op<'_>) -> Vec<(i64, i64)> {
     let pairs: Option<Vec<(i64, i64)>> =
         list.iter().map(|pair| pair.as_ints().filter(|p| p.len() == 2).map(|p| (p[0], p[1]))).collect();
     pairs.unwrap_or_else(|| {
-        let flat: Vec<i64> = list.iter().filter_map(|v| v.as_int()).collect();
-        flat.chunks(2).map(|p| (p[0], p.get(1).copied().unwrap_or(0))).collect()
+        let flat_widths: Vec<i64> = list.iter().filter_map(|v| v.as_int()).collect();
+        flat_widths.chunks(2).map(|p| (p[0], p.get(1).copied().unwrap_or(0))).collect()
     })
 }

@@ -120,19 +120,19 @@ pub fn program(
     }
     let grouping = Grouping::new(&ir, true, externals);
     // In-place concatenation saves copies, but its result is live from the first operand on.
-    let mut best: Option<Program> = None;
+    let mut best_program: Option<Program> = None;
     for concatenation in [Concatenation::First, Concatenation::Last, Concatenation::Copied] {
         let form = Form::Program(machine, concatenation);
         let lowering = lower(&ir, &grouping, symbol, form, externals).map_err(whole_graph)?;
         let program = assemble(&ir, &grouping, &lowering, symbol, machine);
-        if best.as_ref().is_none_or(|best| program.arena < best.arena) {
-            best = Some(program);
+        if best_program.as_ref().is_none_or(|best_program| program.arena < best_program.arena) {
+            best_program = Some(program);
         }
         if !ir.ops.iter().any(|op| op.name == "concatenate") {
             break;
         }
     }
-    best.ok_or_else(|| whole_graph("the graph is empty".into()))
+    best_program.ok_or_else(|| whole_graph("the graph is empty".into()))
 }
 
 /// Plans the arena of a lowered program and collects its parts.
@@ -177,26 +177,26 @@ fn assemble(
         }
     }
     for buffer in 0..owner.len() {
-        let mut at = buffer;
-        while owner[at] != at {
-            at = owner[at];
+        let mut root = buffer;
+        while owner[root] != root {
+            root = owner[root];
         }
-        owner[buffer] = at;
+        owner[buffer] = root;
     }
     let mut sizes = vec![0; lowering.buffers.len()];
     for (buffer, &owner_index) in owner.iter().enumerate() {
         sizes[owner_index] = sizes[owner_index].max(lowering.buffers[buffer].bytes);
     }
-    let touched: Vec<std::collections::BTreeSet<usize>> =
+    let touched_buffers: Vec<std::collections::BTreeSet<usize>> =
         lowering.phases.iter().map(|phase| phase.buffers.iter().map(|&b| owner[b]).collect()).collect();
-    let (offsets, arena) = workspace::plan_aligned(&sizes, touched.iter(), ALIGN);
+    let (offsets, arena) = workspace::plan_aligned(&sizes, touched_buffers.iter(), ALIGN);
     let mut spans: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
-    for (phase_index, buffers) in touched.iter().enumerate() {
+    for (phase_index, buffers) in touched_buffers.iter().enumerate() {
         for &buffer in buffers {
             spans.entry(buffer).or_insert((phase_index, phase_index)).1 = phase_index;
         }
     }
-    let live = |phase_index: usize| -> i64 {
+    let live_bytes = |phase_index: usize| -> i64 {
         spans.iter().filter(|(_, span)| span.0 <= phase_index && phase_index <= span.1).map(|(&b, _)| sizes[b]).sum()
     };
 
@@ -213,8 +213,8 @@ fn assemble(
         .enumerate()
         .filter(|(_, phase)| !phase.call.is_empty())
         .map(|(phase_index, phase)| {
-            let first = phase.group.filter(|group| !counted_groups.contains(group));
-            counted_groups.extend(first);
+            let first_of_group = phase.group.filter(|group| !counted_groups.contains(group));
+            counted_groups.extend(first_of_group);
             let mut code = tidy(&phase.code).replace(" BYOC_ALIGNED", "");
             code = code.lines().filter(|line| line.trim() != "BYOC_IVDEP").map(|line| format!("{line}\n")).collect();
             if aliased[phase_index] {
@@ -225,9 +225,9 @@ fn assemble(
                 comment: phase.comment.clone(),
                 code,
                 call: phase.call.clone(),
-                macs: first.and_then(|group| macs.get(&group).copied()).unwrap_or(0),
+                macs: first_of_group.and_then(|group| macs.get(&group).copied()).unwrap_or(0),
                 stack: local_bytes(&phase.code),
-                live: live(phase_index),
+                live: live_bytes(phase_index),
             }
         })
         .collect();
@@ -382,21 +382,21 @@ const PARTS: &[(&[&str], &str)] = &[
 
 /// Returns the C text of the functions that the steps share.
 fn kernels(text: &str, tiles: &[(DType, DType)], machine: Machine) -> String {
-    let mut shared = String::from(include_str!("prelude/unmerged.c"));
-    shared.push('\n');
+    let mut shared_text = String::from(include_str!("prelude/unmerged.c"));
+    shared_text.push('\n');
     if text.contains("_half(") || tiles.iter().any(|&(a, b)| a == DType::F16 || b == DType::F16) {
-        shared.push_str(include_str!("prelude/half.c"));
-        shared.push('\n');
+        shared_text.push_str(include_str!("prelude/half.c"));
+        shared_text.push('\n');
     }
-    for (names, part) in PARTS {
+    for (names, function_text) in PARTS {
         if names.iter().any(|name| text.contains(name)) {
-            shared.push_str(part);
-            shared.push('\n');
+            shared_text.push_str(function_text);
+            shared_text.push('\n');
         }
     }
     if ["byoc_vector_tile", "byoc_vector_depthwise"].iter().any(|name| text.contains(name)) {
-        shared.push_str(&include_str!("prelude/vectors.c").replace("BYOC_LANES", &machine.lanes.to_string()));
-        shared.push('\n');
+        shared_text.push_str(&include_str!("prelude/vectors.c").replace("BYOC_LANES", &machine.lanes.to_string()));
+        shared_text.push('\n');
     }
     for &(a, b) in tiles {
         let (a_type, b_type) = (storage_type(a).unwrap_or("float"), storage_type(b).unwrap_or("float"));
@@ -420,8 +420,8 @@ fn kernels(text: &str, tiles: &[(DType, DType)], machine: Machine) -> String {
             .replace("BYOC_A", a_type)
             .replace("BYOC_B", b_type)
             .replace("BYOC_SUM", if float { "float" } else { "int32_t" });
-        shared.push_str(&tile);
-        shared.push('\n');
+        shared_text.push_str(&tile);
+        shared_text.push('\n');
     }
-    if machine.vectors { shared } else { shared.replace("*restrict ", "*") }
+    if machine.vectors { shared_text } else { shared_text.replace("*restrict ", "*") }
 }

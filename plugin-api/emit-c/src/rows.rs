@@ -176,18 +176,18 @@ impl Lowering<'_, '_> {
         w.push_str(&decode(&vars[..lengths[0]], &body.domain[..lengths[0]], "row", 2));
         let mut index = vars.clone();
         index[lengths[0]] = "0".into();
-        let mut from = format!("{} + {}", data.place, address(&x, &index));
+        let mut row_address = format!("{} + {}", data.place, address(&x, &index));
         if dtype == DType::F16 {
             let _ = writeln!(w, "        for (int64_t c = 0; c < {n}; ++c)");
-            let _ = writeln!(w, "            values[c] = byoc_from_half(({from})[c]);");
-            from = "values".to_owned();
+            let _ = writeln!(w, "            values[c] = byoc_from_half(({row_address})[c]);");
+            row_address = "values".to_owned();
         }
         let _ = match op.name {
-            "nn.softmax" => writeln!(w, "        byoc_softmax({from}, t, {n});"),
-            "nn.log_softmax" => writeln!(w, "        byoc_log_softmax({from}, t, {n});"),
+            "nn.softmax" => writeln!(w, "        byoc_softmax({row_address}, t, {n});"),
+            "nn.log_softmax" => writeln!(w, "        byoc_log_softmax({row_address}, t, {n});"),
             _ => {
                 let epsilon = crate::literals::literal(DType::F32, op.attrs().float("epsilon", 1e-5));
-                writeln!(w, "        byoc_layer_norm({from}, t, {n}, {epsilon});")
+                writeln!(w, "        byoc_layer_norm({row_address}, t, {n}, {epsilon});")
             }
         };
         let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t c = 0; c < {n}; ++c) {{");
@@ -208,20 +208,20 @@ impl Lowering<'_, '_> {
         let op = ir.get(id);
         let shape = ir.shape(op.inputs[0]).to_vec();
         let rank = shape.len();
-        let reduced = op
+        let is_reduced = op
             .attrs()
             .reduced(rank)
             .ok_or_else(|| format!("{}: attribute axis: out of range for rank {rank}", op.name))?;
         let data = self.resolve(op.inputs[0])?;
-        let kept_dims: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
+        let kept_dims: Vec<usize> = (0..rank).filter(|&d| !is_reduced[d]).collect();
         // Dimensions that are not reduced, in memory order.
-        let by_memory: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| !reduced[*d]).collect();
+        let by_memory: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| !is_reduced[*d]).collect();
         let out_rank = ir.shape(op.outputs[0]).len();
         let keepdims = out_rank == rank && out_rank != kept_dims.len();
         let out_of = |d: usize| if keepdims { d } else { kept_dims.iter().position(|&k| k == d).unwrap_or(0) };
         let mut order: Vec<usize> = by_memory.iter().map(|&d| out_of(d)).collect();
         if keepdims {
-            order.extend((0..rank).filter(|&d| reduced[d]));
+            order.extend((0..rank).filter(|&d| is_reduced[d]));
         }
         let (body, _) = self.loop_body(group_index, Some(&order))?;
         let kept_shape: Vec<i64> = kept_dims.iter().map(|&d| shape[d]).collect();
@@ -234,7 +234,7 @@ impl Lowering<'_, '_> {
         let x_kept = data.view.permute(&by_memory);
         let (body, strides, _) = body.collapse(&[&x_kept.strides], &[kept_dims.len()]);
         let x = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: data.view.offset };
-        let summed_dims: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| reduced[*d]).collect();
+        let summed_dims: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| is_reduced[*d]).collect();
         let element_count: i64 = summed_dims.iter().map(|&d| shape[d]).product();
         let dims = body.domain.len();
         let name = self.phase_name();
@@ -275,9 +275,9 @@ impl Lowering<'_, '_> {
             let _ = writeln!(w, "        float t = {start};");
         }
         let mut terms = vec![format!("{} + {}", data.place, address(&x, &index))];
-        let (outer, inner) = match summed_dims.split_last() {
-            Some((&inner, outer)) if !across && data.view.strides[inner] == 1 && dtype == DType::F32 => {
-                (outer, Some(inner))
+        let (outer, inner_dim) = match summed_dims.split_last() {
+            Some((&inner_dim, outer)) if !across && data.view.strides[inner_dim] == 1 && dtype == DType::F32 => {
+                (outer, Some(inner_dim))
             }
             _ => (&summed_dims[..], None),
         };
@@ -293,14 +293,14 @@ impl Lowering<'_, '_> {
         if across {
             let statement = step("t[j]", &loaded(dtype, "x[j]"));
             let _ = writeln!(w, "{pad}for (int64_t j = 0; j < n; ++j)\n{pad}    t[j] = {statement};");
-        } else if let Some(inner) = inner {
+        } else if let Some(inner_dim) = inner_dim {
             let run = match op.name {
                 "max" => "byoc_row_max",
                 "min" => "byoc_row_min",
                 "prod" => "byoc_row_prod",
                 _ => "byoc_row_sum",
             };
-            let _ = writeln!(w, "{pad}const float run = {run}(x, {});", shape[inner]);
+            let _ = writeln!(w, "{pad}const float run = {run}(x, {});", shape[inner_dim]);
             let _ = writeln!(w, "{pad}t = {};", step("t", "run"));
         } else {
             let _ = writeln!(w, "{pad}t = {};", step("t", &loaded(dtype, "x[0]")));

@@ -44,8 +44,8 @@ pub struct Source {
 /// the remaining constants.
 pub fn kept_constants(text: &str) -> Vec<usize> {
     let read = text.split(" = args->constants[").skip(1);
-    let numbers: BTreeSet<usize> = read.filter_map(|text_after| text_after.split(']').next()?.parse().ok()).collect();
-    numbers.into_iter().collect()
+    let indices: BTreeSet<usize> = read.filter_map(|text_after| text_after.split(']').next()?.parse().ok()).collect();
+    indices.into_iter().collect()
 }
 
 /// Generates the C file of a region.
@@ -129,10 +129,10 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
         " * Names: in = input, out = output, k = constant, p = packed constant, w = buffer in the workspace.\n */\n",
     );
     text.push_str(include_str!("prelude/base.c"));
-    for (names, part) in PRELUDE {
+    for (names, function_text) in PRELUDE {
         if names.iter().any(|name| body.contains(name)) {
             text.push('\n');
-            text.push_str(part);
+            text.push_str(function_text);
         }
     }
     text.push('\n');

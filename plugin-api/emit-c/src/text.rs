@@ -56,7 +56,7 @@ pub fn tidy(code: &str) -> String {
     let mut text = String::new();
     for function in code.split_inclusive("\n}\n") {
         let lines: Vec<&str> = function.lines().collect();
-        let mut keep = vec![true; lines.len()];
+        let mut is_kept = vec![true; lines.len()];
         // Backwards, so that variables used only by unused variables are removed as well.
         for index in (0..lines.len()).rev() {
             let Some(name) = lines[index].trim().strip_prefix("(void)").and_then(|l| l.strip_suffix(';')) else {
@@ -64,12 +64,12 @@ pub fn tidy(code: &str) -> String {
             };
             let declares = |line: &str| line.trim_start().starts_with(&format!("const int64_t {name} ="));
             let Some(declaration) = (0..index).rev().find(|&i| declares(lines[i])) else { continue };
-            keep[index] = false;
-            let is_used = (declaration + 1..lines.len()).any(|i| keep[i] && has_word(lines[i], name));
-            keep[declaration] = is_used;
+            is_kept[index] = false;
+            let is_used = (declaration + 1..lines.len()).any(|i| is_kept[i] && has_word(lines[i], name));
+            is_kept[declaration] = is_used;
         }
-        for (line, keeps) in lines.iter().zip(keep) {
-            if keeps {
+        for (line, is_kept_line) in lines.iter().zip(is_kept) {
+            if is_kept_line {
                 text.push_str(line);
                 text.push('\n');
             }

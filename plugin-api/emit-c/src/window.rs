@@ -133,7 +133,7 @@ impl Lowering<'_, '_> {
         index[rank - 1] = "column".into();
         let _ = writeln!(w, "                const float *x = {a} + {};", address(&a_view, &index));
         let _ = writeln!(w, "                const int whole = {name}_row_tail == 0 || row + {name}_pixels <= {len};");
-        let (whole, nr, row_tail, tail) =
+        let (pixel_count, nr, row_tail, tail) =
             (format!("{name}_pixels"), format!("{name}_nr"), format!("{name}_row_tail"), format!("{name}_tail"));
         let pad = "                    ";
         let mut call = |condition: &str, rows: &str, width: &str| {
@@ -149,9 +149,9 @@ impl Lowering<'_, '_> {
             );
             let _ = writeln!(w, "{pad}{name}_finish(args, t, {args}row, {rows}, column, {columns});");
         };
-        call("if (full && whole)", &whole, &nr);
+        call("if (full && whole)", &pixel_count, &nr);
         call("} else if (full)", &row_tail, &nr);
-        call("} else if (whole)", &whole, &tail);
+        call("} else if (whole)", &pixel_count, &tail);
         call("} else", &row_tail, &tail);
         let _ = writeln!(w, "                }}\n            }}\n        }}\n    }}\n}}\n");
 

@@ -158,20 +158,20 @@ impl Schedule {
         // Summation dimensions, outermost first; neighbors that are contiguous in `a` are merged.
         let mut dims: Vec<(i64, i64)> = c.taps.iter().map(|t| (t.0, t.1)).chain([(c.k.0, c.k.1)]).collect();
         dims.retain(|s| s.0 != 1);
-        let mut merged: Vec<(i64, i64)> = Vec::new();
+        let mut merged_dims: Vec<(i64, i64)> = Vec::new();
         for sum in dims {
-            match merged.last_mut() {
-                Some(last) if last.1 == sum.0 * sum.1 => *last = (last.0 * sum.0, sum.1),
-                _ => merged.push(sum),
+            match merged_dims.last_mut() {
+                Some(last_dim) if last_dim.1 == sum.0 * sum.1 => *last_dim = (last_dim.0 * sum.0, sum.1),
+                _ => merged_dims.push(sum),
             }
         }
-        while merged.len() < 3 {
-            merged.insert(0, (1, 0));
+        while merged_dims.len() < 3 {
+            merged_dims.insert(0, (1, 0));
         }
-        if merged.len() > 3 {
+        if merged_dims.len() > 3 {
             return Err("expected a sum over at most 3 non-contiguous dimensions, found more".into());
         }
-        let depth: i64 = merged.iter().map(|m| m.0).product();
+        let depth: i64 = merged_dims.iter().map(|m| m.0).product();
         let padded = round_up(columns, LANES);
         let tile = Tile { wide: best_tile(len, padded / 16, 32), narrow: best_tile(len, padded / 8, 16) };
         let packed_size = depth * padded;
@@ -191,7 +191,7 @@ impl Schedule {
             }
         }
         // The rows of a task stay in the L2 cache while the task iterates over the panels.
-        let bytes = outer_rows * len * depth.min(4 * merged[2].0.max(1)) * 4;
+        let bytes = outer_rows * len * depth.min(4 * merged_dims[2].0.max(1)) * 4;
         by_rows = by_rows.max((bytes / (512 << 10)).min(tiles / 4));
         // Groups that are too small for separate tasks share a task.
         let per_task = (group_count / 24).max(1).min((1_500_000 / (flops / group_count).max(1)).max(1));
@@ -200,7 +200,7 @@ impl Schedule {
         } else {
             (by_rows, by_columns, group_count)
         };
-        let dims = [merged[0], merged[1], merged[2]];
+        let dims = [merged_dims[0], merged_dims[1], merged_dims[2]];
         let tasks = Tasks { groups: group_tasks, rows: by_rows, columns: by_columns };
         Ok(Schedule {
             body,
@@ -288,13 +288,17 @@ mod tests {
 
     #[test]
     fn small_products_are_one_task_and_large_ones_are_divided() {
-        let small = Schedule::new(&matmul(1, 4, 16, 8)).unwrap();
-        assert_eq!(small.tasks, Tasks { groups: 1, rows: 1, columns: 1 });
+        let small_schedule = Schedule::new(&matmul(1, 4, 16, 8)).unwrap();
+        assert_eq!(small_schedule.tasks, Tasks { groups: 1, rows: 1, columns: 1 });
         let large = Schedule::new(&matmul(1, 1024, 1024, 1024)).unwrap();
         assert!(large.tasks.rows * large.tasks.columns > 8, "{:?}", large.tasks);
-        let many = Schedule::new(&matmul(480, 2, 16, 8)).unwrap();
-        assert!(many.tasks.groups < 480 && many.tasks.rows * many.tasks.columns == 1, "{:?}", many.tasks);
-        assert_eq!((many.packed_groups, many.packed_size), (480, 8 * 16));
+        let batched_schedule = Schedule::new(&matmul(480, 2, 16, 8)).unwrap();
+        assert!(
+            batched_schedule.tasks.groups < 480 && batched_schedule.tasks.rows * batched_schedule.tasks.columns == 1,
+            "{:?}",
+            batched_schedule.tasks
+        );
+        assert_eq!((batched_schedule.packed_groups, batched_schedule.packed_size), (480, 8 * 16));
     }
 
     #[test]

@@ -88,12 +88,12 @@ pub struct Reduction {
 impl Reduction {
     /// Schedules a reduction of `elements` elements; `x` is the view of the first element of each group.
     pub fn new(x: &View, elements: i64) -> Reduction {
-        let last = x.shape.len() - 1;
-        let len = x.shape[last];
-        let across = x.strides[last] == 1 && len >= 4;
+        let last_dim = x.shape.len() - 1;
+        let len = x.shape[last_dim];
+        let across = x.strides[last_dim] == 1 && len >= 4;
         let block = if across { len.min(128) } else { 1 };
         let blocks = (len + block - 1) / block;
-        let items = count(&x.shape[..last]) * blocks;
+        let items = count(&x.shape[..last_dim]) * blocks;
         Reduction { across, block, blocks, items, tasks: tasks(elements, 32_768, 16, items) }
     }
 }
@@ -133,7 +133,7 @@ mod tests {
     fn reductions_fill_the_lanes_with_kept_elements() {
         let rows = Reduction::new(&View { shape: vec![10, 300], strides: vec![0, 1], offset: 0 }, 1 << 20);
         assert_eq!((rows.across, rows.block, rows.blocks, rows.items), (true, 128, 3, 30));
-        let inner = Reduction::new(&View { shape: vec![10], strides: vec![64], offset: 0 }, 640);
-        assert_eq!(inner, Reduction { across: false, block: 1, blocks: 10, items: 10, tasks: 1 });
+        let innermost = Reduction::new(&View { shape: vec![10], strides: vec![64], offset: 0 }, 640);
+        assert_eq!(innermost, Reduction { across: false, block: 1, blocks: 10, items: 10, tasks: 1 });
     }
 }

@@ -30,11 +30,11 @@ pub fn plan_aligned<'a>(
     order.sort_by_key(|&b| (Reverse(sizes[b]), b));
     let mut offsets = vec![0; sizes.len()];
     let mut placements: Vec<(usize, (usize, usize))> = Vec::new();
-    let mut total = 0;
+    let mut total_bytes = 0;
     for b in order {
         let bytes = round_up(sizes[b], align);
-        let Some((first, last)) = life[b] else { continue };
-        let overlapping = placements.iter().filter(|(_, span)| span.0 <= last && first <= span.1);
+        let Some((first_phase, last_phase)) = life[b] else { continue };
+        let overlapping = placements.iter().filter(|(_, span)| span.0 <= last_phase && first_phase <= span.1);
         let mut occupied: Vec<(i64, i64)> = overlapping
             .map(|&(buffer, _)| (offsets[buffer], offsets[buffer] + round_up(sizes[buffer], align)))
             .collect();
@@ -47,10 +47,10 @@ pub fn plan_aligned<'a>(
             offset = offset.max(end);
         }
         offsets[b] = offset;
-        total = total.max(offset + bytes);
-        placements.push((b, (first, last)));
+        total_bytes = total_bytes.max(offset + bytes);
+        placements.push((b, (first_phase, last_phase)));
     }
-    (offsets, total)
+    (offsets, total_bytes)
 }
 
 #[cfg(test)]
@@ -70,14 +70,14 @@ mod tests {
     #[test]
     fn buffers_alive_together_are_disjoint() {
         let (sizes, phases) = ([640, 64, 128, 320, 64], [&[0, 1][..], &[1, 2], &[2, 3, 4], &[0, 4]]);
-        let (offsets, total) = plan_aligned(&sizes, &phases);
+        let (offsets, total_bytes) = plan_aligned(&sizes, &phases);
         for phase in phases {
             for (a, b) in phase.iter().flat_map(|a| phase.iter().map(move |b| (*a, *b))).filter(|(a, b)| a < b) {
-                let apart = offsets[a] + sizes[a] <= offsets[b] || offsets[b] + sizes[b] <= offsets[a];
-                assert!(apart, "buffers {a} and {b} overlap: {offsets:?}");
+                let are_disjoint = offsets[a] + sizes[a] <= offsets[b] || offsets[b] + sizes[b] <= offsets[a];
+                assert!(are_disjoint, "buffers {a} and {b} overlap: {offsets:?}");
             }
         }
-        assert!(total < sizes.iter().sum());
+        assert!(total_bytes < sizes.iter().sum());
     }
 
     #[test]
