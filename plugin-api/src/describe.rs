@@ -205,8 +205,8 @@ impl Description {
     /// empty description with one entry in `problems`.
     pub fn from_json_lossy(text: &str) -> Description {
         Description::from_json(text).unwrap_or_else(|error| {
-            let begin: String = text.chars().take(40).collect();
-            let problem = format!("the description is ignored: expected a JSON object, found {begin:?}... ({error})");
+            let prefix: String = text.chars().take(40).collect();
+            let problem = format!("the description is ignored: expected a JSON object, found {prefix:?}... ({error})");
             Description { problems: vec![problem], ..Description::default() }
         })
     }

@@ -48,12 +48,12 @@ impl<T> Export<T> {
 
 impl<T> Drop for Export<T> {
     fn drop(&mut self) {
-        let dropped = guard(|| {
+        let result = guard(|| {
             // SAFETY: a destructor runs at most once, and `self.0` is not used after this call.
             unsafe { ManuallyDrop::drop(&mut self.0) };
             Ok(())
         });
-        if let Err(error) = dropped {
+        if let Err(error) = result {
             tracing::error!("destructor failed: {error}");
         }
     }

@@ -204,13 +204,13 @@ impl Graph {
     pub fn operators(&self) -> Vec<(&str, &Node, &Graph)> {
         let mut operators = Vec::new();
         let mut stack = vec![(self, 0)];
-        while let Some((graph, mut next)) = stack.pop() {
-            while let Some(node) = graph.nodes.get(next) {
-                next += 1;
+        while let Some((graph, mut next_node)) = stack.pop() {
+            while let Some(node) = graph.nodes.get(next_node) {
+                next_node += 1;
                 match &node.kind {
                     NodeKind::Op(name) => operators.push((name.as_str(), node, graph)),
                     NodeKind::Composite(composite) => {
-                        stack.push((graph, next));
+                        stack.push((graph, next_node));
                         stack.push((&composite.body, 0));
                         break;
                     }
@@ -229,10 +229,10 @@ impl Graph {
         let mut worklist = vec![self];
         while let Some(graph) = worklist.pop() {
             let symbol = &graph.symbol;
-            for (number, node) in graph.nodes.iter().enumerate() {
-                let invalid = |problem: String| Err(format!("graph {symbol}, node {number}: {problem}"));
+            for (node_index, node) in graph.nodes.iter().enumerate() {
+                let invalid = |problem: String| Err(format!("graph {symbol}, node {node_index}: {problem}"));
                 for input in &node.inputs {
-                    if input.node as usize >= number {
+                    if input.node as usize >= node_index {
                         return invalid(format!("expected an earlier node as operand, found node {}", input.node));
                     }
                     if input.index as usize >= graph.node(input.node).outputs.len() {
@@ -503,9 +503,9 @@ mod tests {
         body.outputs.push(ValueRef::of(b));
         let mut graph = Graph::new("f");
         let x = graph.push_input("x", ty.clone());
-        let first = graph.push_op("first", [ValueRef::of(x)], [], [ty.clone()]);
-        let fused = graph.push(Node::composite("mine.fused", body, [ValueRef::of(first)]));
-        let last_op = graph.push_op("last", [ValueRef::of(fused)], [], [ty]);
+        let first_op = graph.push_op("first", [ValueRef::of(x)], [], [ty.clone()]);
+        let composite = graph.push(Node::composite("mine.fused", body, [ValueRef::of(first_op)]));
+        let last_op = graph.push_op("last", [ValueRef::of(composite)], [], [ty]);
         graph.outputs.push(ValueRef::of(last_op));
         graph.check(0).unwrap();
         let names: Vec<&str> = graph.operators().iter().map(|(name, ..)| *name).collect();

@@ -195,8 +195,8 @@ fn ty<'o>(buffer: Buffer<'o>, ty: &TensorType) -> Option<Buffer<'o>> {
         Some(name) => text(text(text(buffer, "{\"dtype\":\"")?, name)?, "\"")?,
         None => {
             let DType { code, bits, lanes } = ty.dtype;
-            let numbers = [code.into(), bits.into(), lanes.into()];
-            list(text(buffer, "{\"dtype\":")?, &numbers, |buffer, &field| number(buffer, field))?
+            let fields = [code.into(), bits.into(), lanes.into()];
+            list(text(buffer, "{\"dtype\":")?, &fields, |buffer, &field| number(buffer, field))?
         }
     };
     let buffer = list(text(buffer, ",\"dims\":")?, &ty.dims, |buffer, dim| match dim {
@@ -252,9 +252,9 @@ fn is_escaped(text: &[u8]) -> bool {
     };
     match text.last_chunk() {
         // The last chunk may overlap its predecessor.
-        Some(last) => {
-            has_escape(u64::from_le_bytes(*last))
-                || text.as_chunks().0.iter().any(|word| has_escape(u64::from_le_bytes(*word)))
+        Some(last_chunk) => {
+            has_escape(u64::from_le_bytes(*last_chunk))
+                || text.as_chunks().0.iter().any(|chunk| has_escape(u64::from_le_bytes(*chunk)))
         }
         None => {
             has_escape(text.iter().fold(ONES * u64::from(b' '), |letters, &letter| (letters << 8) | u64::from(letter)))
@@ -352,10 +352,10 @@ pub(crate) fn read_value(value: &Value) -> Result<AttrValue> {
     Ok(match value {
         Value::Null => AttrValue::None,
         Value::Bool(value) => AttrValue::Bool(*value),
-        Value::Number(number) => match number.as_i64() {
+        Value::Number(integer) => match integer.as_i64() {
             Some(value) => AttrValue::Int(value),
-            None if number.is_f64() => AttrValue::Float(number.as_f64().unwrap_or(f64::NAN)),
-            None => return Err(format!("expected a signed 64-bit integer, found {number}").into()),
+            None if integer.is_f64() => AttrValue::Float(integer.as_f64().unwrap_or(f64::NAN)),
+            None => return Err(format!("expected a signed 64-bit integer, found {integer}").into()),
         },
         Value::String(value) => AttrValue::Str(value.as_str().into()),
         Value::Array(values) => AttrValue::List(values.iter().map(read_value).collect::<Result<_>>()?),
@@ -383,7 +383,7 @@ fn read_text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
 }
 
 fn read_number(value: &Value) -> Result<u32> {
-    match value.as_u64().and_then(|number| u32::try_from(number).ok()) {
+    match value.as_u64().and_then(|integer| u32::try_from(integer).ok()) {
         Some(number) => Ok(number),
         None => Err(format!("expected an unsigned 32-bit integer, found {}", abbreviate(value)).into()),
     }
@@ -444,15 +444,15 @@ mod tests {
         (any::<String>(), attrs(), prop::collection::vec(node, 1..8)).prop_map(|(symbol, function_attrs, nodes)| {
             let mut graph = Graph::new(&symbol);
             graph.attrs = function_attrs;
-            for (kind, reads, attrs, outputs, text) in nodes {
+            for (kind, operands, attrs, outputs, text) in nodes {
                 let index = graph.nodes.len() as u32;
                 let inputs: Vec<ValueRef> = match index {
                     0 => Vec::new(),
-                    _ => reads.iter().map(|read| ValueRef::of(read % index)).collect(),
+                    _ => operands.iter().map(|read| ValueRef::of(read % index)).collect(),
                 };
                 match kind {
                     0 => graph.push_input(&text, outputs[0].clone()),
-                    1 => graph.push_constant(reads[0], outputs[0].clone()),
+                    1 => graph.push_constant(operands[0], outputs[0].clone()),
                     2 if index > 0 => {
                         let mut body = Graph::new(&text);
                         let ids: Vec<u32> =
@@ -476,9 +476,9 @@ mod tests {
         #[test]
         fn round_trips_through_json(graph in graph()) {
             let text = graph.to_json();
-            let reread = Graph::from_json(&text).unwrap();
-            prop_assert_eq!(&reread, &graph);
-            prop_assert_eq!(reread.to_json(), text);
+            let parsed_graph = Graph::from_json(&text).unwrap();
+            prop_assert_eq!(&parsed_graph, &graph);
+            prop_assert_eq!(parsed_graph.to_json(), text);
         }
 
         #[test]
@@ -499,10 +499,10 @@ mod tests {
         graph.attrs.push(Attr::new("nan", f64::NAN));
         graph.attrs.push(Attr::new("least", f64::NEG_INFINITY));
         graph.attrs.push(Attr::new("whole", 2.0));
-        let reread = Graph::from_json(&graph.to_json()).unwrap();
-        assert!(reread.attr("nan").and_then(AttrValue::as_float).unwrap().is_nan());
-        assert_eq!(reread.attr("least"), Some(&AttrValue::Float(f64::NEG_INFINITY)));
-        assert_eq!(reread.attr("whole"), Some(&AttrValue::Float(2.0)), "an integral float stays a float");
+        let parsed_graph = Graph::from_json(&graph.to_json()).unwrap();
+        assert!(parsed_graph.attr("nan").and_then(AttrValue::as_float).unwrap().is_nan());
+        assert_eq!(parsed_graph.attr("least"), Some(&AttrValue::Float(f64::NEG_INFINITY)));
+        assert_eq!(parsed_graph.attr("whole"), Some(&AttrValue::Float(2.0)), "an integral float stays a float");
     }
 
     #[track_caller]
@@ -535,7 +535,7 @@ mod tests {
             &graph("[]", &forward, "[]"),
             "graph f, node 0: expected an earlier node as operand, found node 0",
         );
-        let deep = "[".repeat(100_000);
-        expect_error(&format!(r#"{{"version": 1, "attrs": {{"a": {deep}"#), "recursion limit");
+        let deep_list = "[".repeat(100_000);
+        expect_error(&format!(r#"{{"version": 1, "attrs": {{"a": {deep_list}"#), "recursion limit");
     }
 }

@@ -118,10 +118,10 @@ impl Linked {
     /// Serializes the response.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut data = Data::default();
-        let shared = self.shared.as_ref().map(|shared| data.add(shared));
+        let shared_range = self.shared.as_ref().map(|shared_range| data.add(shared_range));
         let blob = |(symbol, blob): (&String, &Vec<u8>)| json!({"symbol": symbol, "blob": data.add(blob)});
         let regions: Vec<Value> = self.blobs.iter().map(blob).collect();
-        data.finish(&json!({"shared": shared, "regions": regions, "notes": self.notes}))
+        data.finish(&json!({"shared": shared_range, "regions": regions, "notes": self.notes}))
     }
 }
 
@@ -210,12 +210,12 @@ mod tests {
         let regions = vec![region("a", b"first"), region("b", b""), region("c", b"third")];
         let request = LinkRequest { options: json!({"device": "1"}), regions };
         assert_eq!(LinkRequest::parse(&request.to_bytes()).unwrap(), request);
-        let linked = Linked {
+        let linked_blobs = Linked {
             shared: Some(vec![1, 2, 3]),
             blobs: [("a".to_owned(), vec![9]), ("c".to_owned(), vec![])].into(),
             notes: vec!["3 bytes are shared".into()],
         };
-        assert_eq!(Linked::parse(&linked.to_bytes()).unwrap(), linked);
+        assert_eq!(Linked::parse(&linked_blobs.to_bytes()).unwrap(), linked_blobs);
         assert_eq!(Linked::parse(&Linked::default().to_bytes()).unwrap(), Linked::default());
     }
 

@@ -236,8 +236,9 @@ impl<'a> TensorMut<'a> {
     /// # Panics
     /// If the rank differs, or a dimension exceeds its bound.
     pub fn set_shape(&mut self, shape: &[usize]) {
-        let fits = shape.len() == self.shape().len() && shape.iter().zip(self.shape()).all(|(new, bound)| new <= bound);
-        assert!(fits, "expected a shape within the bound {:?}, found {shape:?}", self.shape());
+        let is_within_bound =
+            shape.len() == self.shape().len() && shape.iter().zip(self.shape()).all(|(new, bound)| new <= bound);
+        assert!(is_within_bound, "expected a shape within the bound {:?}, found {shape:?}", self.shape());
         for (axis, &dim) in shape.iter().enumerate() {
             // SAFETY: `axis < ndim` because the ranks are equal, and `self` borrows the shape exclusively.
             unsafe { self.raw.shape.add(axis).write(dim as i64) };
@@ -391,8 +392,8 @@ mod tests {
 
     #[test]
     fn empty_and_rank_0_tensors() {
-        let empty = TensorRef::new(DType::F64, &[3, 0], &[]);
-        assert!(empty.is_empty() && empty.as_slice::<f64>().is_empty());
+        let empty_tensor = TensorRef::new(DType::F64, &[3, 0], &[]);
+        assert!(empty_tensor.is_empty() && empty_tensor.as_slice::<f64>().is_empty());
         let scalar = TensorRef::new(DType::BOOL, &[], &[1]);
         assert_eq!(scalar.as_slice::<u8>(), [1]);
         assert!(

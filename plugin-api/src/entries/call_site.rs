@@ -128,10 +128,10 @@ mod tests {
 
     #[test]
     fn equal_names_share_a_call_site() {
-        let first = CallSites::of("mine", "region_0");
-        assert!(std::ptr::eq(first, CallSites::of("mine", "region_0")));
-        assert!(!std::ptr::eq(first, CallSites::of("mine", "region_1")));
-        assert_eq!(first.at(Entry::Run).to_string(), "plugin mine: run: region region_0");
+        let first_sites = CallSites::of("mine", "region_0");
+        assert!(std::ptr::eq(first_sites, CallSites::of("mine", "region_0")));
+        assert!(!std::ptr::eq(first_sites, CallSites::of("mine", "region_1")));
+        assert_eq!(first_sites.at(Entry::Run).to_string(), "plugin mine: run: region region_0");
         assert_eq!(CallSites::of("mi\x1bne", "").at(Entry::Init).to_string(), "plugin mi?ne: init");
         for (index, entry) in Entry::ALL.into_iter().enumerate() {
             assert_eq!(entry as usize, index);

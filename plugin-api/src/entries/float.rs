@@ -37,11 +37,11 @@ impl FloatState {
 
     /// Restores the snapshot, and returns true if the environment had changed.
     pub(crate) fn restore(self) -> bool {
-        let changed = self.has_changed();
-        if changed {
+        let has_changed = self.has_changed();
+        if has_changed {
             self.set();
         }
-        changed
+        has_changed
     }
 
     #[cold]

@@ -31,9 +31,9 @@ fn allocate(size: usize, align: usize) -> Option<NonNull<u8>> {
     bump(&mut region, size, skip)
 }
 
-fn bump(free: &mut (usize, usize), size: usize, skip: usize) -> Option<NonNull<u8>> {
-    let address = free.0 + skip;
-    *free = (address + size, free.1 - skip - size);
+fn bump(region: &mut (usize, usize), size: usize, skip: usize) -> Option<NonNull<u8>> {
+    let address = region.0 + skip;
+    *region = (address + size, region.1 - skip - size);
     NonNull::new(ptr::with_exposed_provenance_mut(address))
 }
 

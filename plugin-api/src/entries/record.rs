@@ -116,7 +116,7 @@ pub(crate) fn enter(site: &'static CallSite) -> EntryGuard {
     }
     slot.pointer.store(pointer, Ordering::Release);
     let pointer_after = if outer { with_left_tag(pointer) } else { previous };
-    EntryGuard { slot, site, after: pointer_after, outer, float, thread: PhantomData }
+    EntryGuard { slot, site, pointer_after, outer, float, thread: PhantomData }
 }
 
 /// Guard of an entry. Dropping it restores the state that the plugin has changed.
@@ -125,7 +125,7 @@ pub(crate) struct EntryGuard {
     slot: &'static Slot,
     site: &'static CallSite,
     /// Value of the slot after the entry.
-    after: *mut CallSite,
+    pointer_after: *mut CallSite,
     /// True for an outermost entry, after which the state of the process is checked.
     outer: bool,
     float: FloatState,
@@ -138,7 +138,7 @@ impl Drop for EntryGuard {
         if self.outer {
             process::restore_changes(self.site);
         }
-        self.slot.pointer.store(self.after, Ordering::Release);
+        self.slot.pointer.store(self.pointer_after, Ordering::Release);
     }
 }
 

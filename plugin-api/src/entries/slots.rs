@@ -117,8 +117,8 @@ fn slots() -> &'static [Slot] {
 /// Returns the current entry of a thread inside a plugin, and the number of additional threads inside plugins.
 pub(super) fn running() -> Option<(&'static CallSite, usize)> {
     let mut sites = slots().iter().filter_map(Slot::call_site);
-    let first = sites.next()?;
-    Some((first, sites.count()))
+    let outermost = sites.next()?;
+    Some((outermost, sites.count()))
 }
 
 /// Returns a recent entry: a run if a slot holds one, otherwise the most recently started entry.

@@ -84,11 +84,11 @@ impl Codegen for ImportedCodegen {
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
         let options = region.options.to_string();
         let constants = RSlice::from_slice(region.constants);
-        let compiled = {
+        let compiled_region = {
             let _guard = enter(CallSites::of(&self.plugin, &region.graph.symbol).at(Entry::Compile));
             self.object.object.compile(region.graph, constants, options.as_str().into()).into_result()
         };
-        self.with_context("compile", compiled)
+        self.with_context("compile", compiled_region)
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -128,8 +128,8 @@ impl Loader for ImportedLoader {
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
-        let answer = self.object.call(Entry::Query, |o| import_query_result(o.query(key.into(), data.into())));
-        answer.map_err(|error| error.with_entry(&self.plugin, "query"))
+        let response = self.object.call(Entry::Query, |o| import_query_result(o.query(key.into(), data.into())));
+        response.map_err(|error| error.with_entry(&self.plugin, "query"))
     }
 }
 

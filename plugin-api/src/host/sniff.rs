@@ -114,14 +114,14 @@ pub(super) enum EntryKind {
 /// Checks a file like [`sniff`] and returns the kind of its entry; a file with both kinds is a Rust plugin.
 pub(super) fn sniff_entry(path: &Path) -> Result<EntryKind, Rejection> {
     // Opening a FIFO would block until another process opens it for writing.
-    if !std::fs::metadata(path).map_err(|error| unreadable(&error))?.is_file() {
+    if !std::fs::metadata(path).map_err(|error| unreadable_rejection(&error))?.is_file() {
         return Err(Rejection::new(code::UNREADABLE, "expected a regular file, found a directory or a special file"));
     }
-    let file = File::open(path).map_err(|error| unreadable(&error))?;
+    let file = File::open(path).map_err(|error| unreadable_rejection(&error))?;
     sniff_data(&ReadCache::new(file))
 }
 
-fn unreadable(error: &std::io::Error) -> Rejection {
+fn unreadable_rejection(error: &std::io::Error) -> Rejection {
     Rejection::new(code::UNREADABLE, format!("cannot be read: {error}"))
 }
 
@@ -134,7 +134,7 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
     }
     if !prefix.starts_with(&elf::ELFMAG) {
         if elf::ELFMAG.starts_with(prefix) {
-            return Err(truncated(length, None));
+            return Err(truncated_rejection(length, None));
         }
         if let Some(system) = other_system(prefix) {
             return Err(Rejection::new(code::NOT_A_LIBRARY, format!("expected an ELF library, found {system}"))
@@ -154,7 +154,7 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
             "expected a library for a 64-bit machine, found another ELF class",
         ));
     }
-    let header = elf::FileHeader64::<Endianness>::parse(data).map_err(|_| truncated(length, None))?;
+    let header = elf::FileHeader64::<Endianness>::parse(data).map_err(|_| truncated_rejection(length, None))?;
     let endian = header.endian().map_err(|_| Rejection::new(code::NOT_A_LIBRARY, "malformed ELF header"))?;
     let machine = header.e_machine(endian);
     if machine != MACHINE {
@@ -166,7 +166,7 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
         return Err(Rejection::new(code::NOT_A_LIBRARY, "expected a shared library, found another kind of ELF file")
             .hint("set crate-type = [\"cdylib\"], or link with -shared"));
     }
-    let segments = header.program_headers(endian, data).map_err(|_| truncated(length, None))?;
+    let segments = header.program_headers(endian, data).map_err(|_| truncated_rejection(length, None))?;
     let mut required_length = 0u64;
     for segment in segments {
         if matches!(segment.p_type(endian), elf::PT_LOAD | elf::PT_DYNAMIC) {
@@ -177,7 +177,7 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
     let sections = u64::from(header.e_shentsize(endian)) * u64::from(header.e_shnum(endian));
     required_length = required_length.max(header.e_shoff(endian).saturating_add(sections));
     if required_length > length {
-        return Err(truncated(length, Some(required_length)));
+        return Err(truncated_rejection(length, Some(required_length)));
     }
     let corrupted = |_| Rejection::new(code::TRUNCATED, "corrupted: the symbol table cannot be read").hint(COPY_AGAIN);
     let file = object::File::parse(data).map_err(corrupted)?;
@@ -231,7 +231,7 @@ fn other_system(prefix: &[u8]) -> Option<&'static str> {
 
 const COPY_AGAIN: &str = "copy the file again";
 
-fn truncated(length: u64, required: Option<u64>) -> Rejection {
+fn truncated_rejection(length: u64, required: Option<u64>) -> Rejection {
     let reason = match required {
         Some(required) => format!("truncated: found {length} bytes, expected at least {required}"),
         None => format!("truncated: expected complete ELF headers, found {length} bytes"),

@@ -59,27 +59,27 @@ impl<'a> Attributes<'a> {
 
     /// Tests each axis for reduction, as specified by `axis` and `exclude`; `None` if an axis is out of range.
     pub fn reduced(self, rank: usize) -> Option<Vec<bool>> {
-        let mut reduced = vec![false; rank];
+        let mut is_reduced = vec![false; rank];
         match self.ints("axis") {
-            None => reduced.fill(true),
+            None => is_reduced.fill(true),
             Some(axes) => {
                 for axis in axes {
-                    reduced[normalize_axis(axis, rank)?] = true;
+                    is_reduced[normalize_axis(axis, rank)?] = true;
                 }
             }
         }
         if self.flag("exclude", false) {
-            reduced.iter_mut().for_each(|flag| *flag = !*flag);
+            is_reduced.iter_mut().for_each(|flag| *flag = !*flag);
         }
-        Some(reduced)
+        Some(is_reduced)
     }
 
     /// Returns the `axes` of a transpose, which reverses the dimensions by default; `None` if they are not a permutation.
     pub fn permutation(self, rank: usize) -> Option<Vec<usize>> {
-        let Some(given) = self.ints("axes").filter(|axes| !axes.is_empty()) else {
+        let Some(listed_axes) = self.ints("axes").filter(|axes| !axes.is_empty()) else {
             return Some((0..rank).rev().collect());
         };
-        let axes: Vec<usize> = given.into_iter().map(|axis| normalize_axis(axis, rank)).collect::<Option<_>>()?;
+        let axes: Vec<usize> = listed_axes.into_iter().map(|axis| normalize_axis(axis, rank)).collect::<Option<_>>()?;
         let mut sorted = axes.clone();
         sorted.sort_unstable();
         sorted.iter().copied().eq(0..rank).then_some(axes)
@@ -131,12 +131,12 @@ mod tests {
             [-1, 0, 2, 3, -4, i64::MIN].map(|axis| normalize_axis(axis, 3)),
             [Some(2), Some(0), Some(2), None, None, None]
         );
-        let reduced = node(&[("axis", list(&[-1])), ("exclude", AttrValue::Bool(true))]);
-        assert_eq!(Attributes(&reduced).reduced(3), Some(vec![true, true, false]));
-        assert_eq!(Attributes(&reduced).reduced(0), None);
-        let (valid, repeated) = (node(&[("axes", list(&[0, -1, 1]))]), node(&[("axes", list(&[0, 0, 1]))]));
+        let excluded = node(&[("axis", list(&[-1])), ("exclude", AttrValue::Bool(true))]);
+        assert_eq!(Attributes(&excluded).reduced(3), Some(vec![true, true, false]));
+        assert_eq!(Attributes(&excluded).reduced(0), None);
+        let (valid, duplicate) = (node(&[("axes", list(&[0, -1, 1]))]), node(&[("axes", list(&[0, 0, 1]))]));
         assert_eq!(Attributes(&valid).permutation(3), Some(vec![0, 2, 1]));
-        assert_eq!(Attributes(&repeated).permutation(3), None);
+        assert_eq!(Attributes(&duplicate).permutation(3), None);
         assert_eq!(Attributes(&node(&[])).permutation(2), Some(vec![1, 0]));
     }
 }

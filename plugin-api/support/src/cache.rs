@@ -72,13 +72,13 @@ impl Settings {
 /// Parses a size in bytes, with an optional suffix K, M or G for KiB, MiB or GiB.
 fn bytes(text: &str) -> Option<u64> {
     let text = text.trim();
-    let (digits, unit) = match text.char_indices().last()? {
+    let (digits, multiplier) = match text.char_indices().last()? {
         (end, 'k' | 'K') => (&text[..end], 1 << 10),
         (end, 'm' | 'M') => (&text[..end], 1 << 20),
         (end, 'g' | 'G') => (&text[..end], 1 << 30),
         _ => (text, 1),
     };
-    digits.parse::<u64>().ok()?.checked_mul(unit)
+    digits.parse::<u64>().ok()?.checked_mul(multiplier)
 }
 
 /// Logs each distinct warning once per process, since a model may have hundreds of regions.
@@ -280,7 +280,7 @@ fn open_file(dir: &File, name: &str) -> std::result::Result<Option<File>, String
     };
     check_private(&file)?;
     match file.metadata() {
-        Ok(found) if found.is_file() => Ok(Some(file)),
+        Ok(metadata) if metadata.is_file() => Ok(Some(file)),
         Ok(_) => Err("expected a regular file, found a directory or a special file".to_owned()),
         Err(error) => Err(error.to_string()),
     }
@@ -288,12 +288,12 @@ fn open_file(dir: &File, name: &str) -> std::result::Result<Option<File>, String
 
 /// Checks that an open file or directory is owned by the user and not writable by others. Returns its mode.
 fn check_private(file: &File) -> std::result::Result<u32, String> {
-    let found = file.metadata().map_err(|e| e.to_string())?;
+    let metadata = file.metadata().map_err(|e| e.to_string())?;
     let user = geteuid().as_raw();
-    if found.uid() != user {
-        return Err(format!("owner: expected user {user}, found user {}", found.uid()));
+    if metadata.uid() != user {
+        return Err(format!("owner: expected user {user}, found user {}", metadata.uid()));
     }
-    let mode = found.mode() & 0o7777;
+    let mode = metadata.mode() & 0o7777;
     match mode & 0o022 {
         0 => Ok(mode),
         _ => Err(format!("writable by other users: expected mode {:o}, found {mode:o}", mode & !0o022)),
@@ -428,8 +428,8 @@ mod tests {
         cache.put(key(1), b"object").unwrap();
         std::fs::copy(object(&settings, 1), object(&settings, 2)).unwrap();
         assert_eq!(cache.get(key(2)), Ok(Lookup::Corrupted), "an object copied to another key");
-        let planted = [b"object", &blake3::hash(b"object").as_bytes()[..]].concat();
-        std::fs::write(object(&settings, 2), planted).unwrap();
+        let foreign_object = [b"object", &blake3::hash(b"object").as_bytes()[..]].concat();
+        std::fs::write(object(&settings, 2), foreign_object).unwrap();
         assert_eq!(cache.get(key(2)), Ok(Lookup::Corrupted), "a digest computed without the secret");
         let object_bytes = std::fs::read(object(&settings, 1)).unwrap();
         for index in 0..object_bytes.len() {
@@ -521,8 +521,8 @@ mod tests {
             cache.put(key(number), &[number; 200]).unwrap();
             age(number, 100 - u64::from(number));
         }
-        let used = cache.get(key(1)).unwrap();
-        assert_eq!(used, Lookup::Hit(vec![1; 200]));
+        let hit = cache.get(key(1)).unwrap();
+        assert_eq!(hit, Lookup::Hit(vec![1; 200]));
         let leftover = file(&settings, ".new-0000000000000000");
         std::fs::write(&leftover, "half of an").unwrap();
         File::open(&leftover).unwrap().set_modified(SystemTime::now() - 2 * MIN_STALE_AGE).unwrap();

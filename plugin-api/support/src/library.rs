@@ -25,15 +25,15 @@ pub fn open<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Symbol; N]
         .map_err(|error| format!("cannot be loaded: {error}"))?;
     // All symbols are resolved before reporting, so that one message names all missing symbols.
     // SAFETY: the symbols are only read as addresses; the caller casts them before any call.
-    let found = names.map(|name| unsafe { library.get::<Symbol>(name) }.ok().map(|symbol| *symbol));
+    let addresses = names.map(|name| unsafe { library.get::<Symbol>(name) }.ok().map(|symbol| *symbol));
     let missing: Vec<&str> =
-        names.iter().zip(&found).filter(|(_, symbol)| symbol.is_none()).map(|(name, _)| *name).collect();
+        names.iter().zip(&addresses).filter(|(_, symbol)| symbol.is_none()).map(|(name, _)| *name).collect();
     if !missing.is_empty() {
         return Err(format!("lacks {}", missing.join(" and ")));
     }
     // The functions may be called until the process exits.
     std::mem::forget(library);
-    let symbols: Vec<Symbol> = found.into_iter().flatten().collect();
+    let symbols: Vec<Symbol> = addresses.into_iter().flatten().collect();
     symbols.try_into().map_err(|_| "lacks a function".to_owned())
 }
 
@@ -49,12 +49,12 @@ fn check_elf(bytes: &[u8]) -> Result<(), &'static str> {
     if header.e_machine(endian) != machine {
         return Err("expected a library for this machine, found one for another machine");
     }
-    let truncated = "expected a complete library, found a truncated one";
-    let segments = header.program_headers(endian, bytes).map_err(|_| truncated)?;
+    let truncation_message = "expected a complete library, found a truncated one";
+    let segments = header.program_headers(endian, bytes).map_err(|_| truncation_message)?;
     for segment in segments {
-        let (at, size) = segment.file_range(endian);
-        if at.checked_add(size).is_none_or(|end| end > bytes.len() as u64) {
-            return Err(truncated);
+        let (start, size) = segment.file_range(endian);
+        if start.checked_add(size).is_none_or(|end| end > bytes.len() as u64) {
+            return Err(truncation_message);
         }
     }
     Ok(())

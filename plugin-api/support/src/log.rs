@@ -9,8 +9,8 @@ const MAX_CHARS: usize = 400;
 /// failure first; later errors often follow from it.
 pub fn excerpt(log: &str) -> String {
     let lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
-    let joined = lines.take(MAX_LINES).collect::<Vec<_>>().join("; ");
-    joined.chars().take(MAX_CHARS).collect()
+    let text_of_log = lines.take(MAX_LINES).collect::<Vec<_>>().join("; ");
+    text_of_log.chars().take(MAX_CHARS).collect()
 }
 
 #[cfg(test)]

@@ -277,13 +277,13 @@ mod tests {
     }
 
     /// Builds a graph with one relu inside `depth` nested composites.
-    fn nested(depth: usize) -> Graph {
+    fn nested_graph(depth: usize) -> Graph {
         let mut graph = Graph::new("region");
         let x = graph.push_input("x", vector(4));
         let y = if depth == 0 {
             graph.push_op("nn.relu", [ValueRef::of(x)], [], [vector(4)])
         } else {
-            graph.push(Node::composite("p", nested(depth - 1), [ValueRef::of(x)]))
+            graph.push(Node::composite("p", nested_graph(depth - 1), [ValueRef::of(x)]))
         };
         graph.outputs = [ValueRef::of(y)].into_iter().collect();
         graph
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn composites_are_expanded_in_order() {
-        let mut graph = nested(3);
+        let mut graph = nested_graph(3);
         let relu = graph.outputs[0];
         let two = graph.push_op("split", [relu], [], [vector(2), vector(2)]);
         let sum = graph.push_op("add", [ValueRef { node: two, index: 1 }; 2], [], [vector(2)]);
@@ -308,8 +308,8 @@ mod tests {
 
     #[test]
     fn deep_composites_and_open_dimensions_are_refused() {
-        assert!(RegionIr::new(&nested(MAX_DEPTH), &[]).is_ok());
-        assert_eq!(RegionIr::new(&nested(MAX_DEPTH + 1), &[]).unwrap_err().code, RefusalCode::ResourceLimit);
+        assert!(RegionIr::new(&nested_graph(MAX_DEPTH), &[]).is_ok());
+        assert_eq!(RegionIr::new(&nested_graph(MAX_DEPTH + 1), &[]).unwrap_err().code, RefusalCode::ResourceLimit);
         let mut graph = Graph::new("region");
         let open_type = TensorType { dtype: DType::F32, dims: [Dim::Unknown("n".into())].into_iter().collect() };
         let x = graph.push_input("x", open_type);

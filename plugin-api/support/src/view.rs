@@ -91,7 +91,7 @@ impl View {
         let mut runs: Vec<(i64, i64)> = Vec::new();
         for (&size, &stride) in self.shape.iter().zip(&self.strides).filter(|(size, _)| **size != 1) {
             match runs.last_mut() {
-                Some(last) if last.1 == stride * size => *last = (last.0 * size, stride),
+                Some(last_run) if last_run.1 == stride * size => *last_run = (last_run.0 * size, stride),
                 _ => runs.push((size, stride)),
             }
         }
@@ -185,9 +185,9 @@ mod tests {
     #[test]
     fn unit_strides_continue_the_next_inner_dimension() {
         let view = View { shape: vec![1, 2, 1, 128], strides: vec![7, 128, 256, 1], offset: 3 };
-        let normalized = view.normalize_unit_strides(&[0, 1, 2, 3]);
-        assert_eq!((&normalized.strides[..], normalized.offset), (&[256, 128, 128, 1][..], 3));
-        assert_eq!(offsets(&normalized), offsets(&view));
+        let normalized_view = view.normalize_unit_strides(&[0, 1, 2, 3]);
+        assert_eq!((&normalized_view.strides[..], normalized_view.offset), (&[256, 128, 128, 1][..], 3));
+        assert_eq!(offsets(&normalized_view), offsets(&view));
     }
 
     #[test]
@@ -201,11 +201,11 @@ mod tests {
     #[test]
     fn dimensions_of_size_1_keep_the_memory_order() {
         let channels_last = [0, 2, 3, 1];
-        let last = View::in_order(&[1, 8, 3, 3], &channels_last);
-        assert_eq!(last.strides, [72, 1, 24, 8]);
-        assert_eq!(last.order(), channels_last);
-        assert!(last.is_packed() && !last.is_dense());
-        assert!(!last.slice(1, 2, 1, 4).is_packed());
+        let channels_last_view = View::in_order(&[1, 8, 3, 3], &channels_last);
+        assert_eq!(channels_last_view.strides, [72, 1, 24, 8]);
+        assert_eq!(channels_last_view.order(), channels_last);
+        assert!(channels_last_view.is_packed() && !channels_last_view.is_dense());
+        assert!(!channels_last_view.slice(1, 2, 1, 4).is_packed());
         let pooled = View::in_order(&[1, 8, 1, 1], &channels_last);
         assert_eq!(pooled.order(), channels_last);
         assert!(pooled.is_dense(), "both orders have the same layout");

@@ -1,6 +1,6 @@
 //! Tests of well-behaved plugins, from loading the file to running a region.
 
-use crate::common::{TestHost, add_relu, constant, single};
+use crate::common::{TestHost, add_relu, constant, single_op_graph};
 use byoc_plugin_api::{
     Call, Candidate, CandidateKind, DType, Executable, Graph, LoadRequest, Region, Services, TensorMut, TensorRef,
     Verdict, host,
@@ -46,12 +46,12 @@ fn template_runs_a_region_by_the_hosts_reference() {
     assert_eq!(description.version, 1);
     assert!(description.patterns.starts_with("conv2d_bias_relu: "), "{}", description.patterns);
     assert!(description.operators.iter().any(|name| name == "nn.relu"));
-    let relu = Candidate::new(CandidateKind::Operator, "nn.relu", single("x", "nn.relu", &[2]));
+    let relu = Candidate::new(CandidateKind::Operator, "nn.relu", single_op_graph("x", "nn.relu", &[2]));
     assert_eq!(codegen.judge_batch(&[relu.clone(), relu]).unwrap(), [Verdict::Supported, Verdict::Supported]);
     assert_eq!(codegen.query("unknown.key", b"").unwrap(), None);
 
     let graph = add_relu("tvmgen_default_template_main_0", &[2, 2]);
-    let (weight, dropped) = constant("weight", &[2, 2], &[1.0, -1.0, 1.0, -1.0]);
+    let (weight, is_dropped) = constant("weight", &[2, 2], &[1.0, -1.0, 1.0, -1.0]);
     let constants = [weight];
     let region = Region { graph: &graph, constants: &constants, options: &json!({"threads": 4}) };
     let compiled_region = codegen.compile(&region).unwrap();
@@ -71,21 +71,21 @@ fn template_runs_a_region_by_the_hosts_reference() {
     let executable = loader.load(&request).unwrap();
     assert_eq!(run(&*executable, &[2, 2], &[1.0, 2.0, -3.0, 0.5]), [2.0, 1.0, 0.0, 0.0]);
 
-    let lines = std::mem::take(&mut test_host.recorded.lock().unwrap().lines);
+    let lines = std::mem::take(&mut test_host.recording.lock().unwrap().lines);
     let message = "tvmgen_default_template_main_0([Tensor[[2, 2], float32]]) -> [Tensor[[2, 2], float32]]";
     assert_eq!(lines, [(Level::INFO, "template".to_owned(), message.to_owned())]);
 
     drop(constants);
-    assert!(!*dropped.lock().unwrap(), "the loaded region holds the constant");
+    assert!(!*is_dropped.lock().unwrap(), "the loaded region holds the constant");
     drop(executable);
-    assert!(*dropped.lock().unwrap(), "dropping the last handle frees the constant");
+    assert!(*is_dropped.lock().unwrap(), "dropping the last handle frees the constant");
 }
 
 #[test]
 fn template_rejects_foreign_blobs() {
     let (plugin, _, services) = load(&byoc_test_support::plugin("template"));
     let loader = plugin.loader("template").unwrap();
-    let blob = single("f", "nn.relu", &[2]).to_json();
+    let blob = single_op_graph("f", "nn.relu", &[2]).to_json();
     let load = |symbol: &str, blob: &[u8]| {
         let request = LoadRequest { symbol, blob, constants: &[], options: &json!({}), services: &services };
         loader.load(&request).err().expect("a refusal").to_string()
@@ -98,11 +98,11 @@ fn template_rejects_foreign_blobs() {
         load("f", constant.as_bytes()),
         "plugin template: load: graph f, node 1: constant 0 is out of range 0..0"
     );
-    let mut no_outputs = single("f", "nn.relu", &[2]);
+    let mut no_outputs = single_op_graph("f", "nn.relu", &[2]);
     no_outputs.outputs.clear();
     let message = "plugin template: load: graph f: expected at least one output, found none";
     assert_eq!(load("f", no_outputs.to_json().as_bytes()), message);
-    let softmax = single("f", "nn.softmax", &[2]).to_json();
+    let softmax = single_op_graph("f", "nn.softmax", &[2]).to_json();
     assert_eq!(load("f", softmax.as_bytes()), "plugin template: load: host: reference: this host has no nn.softmax");
 }
 
@@ -148,7 +148,7 @@ fn minimal_runs_relu_and_refuses_int8() {
     let (plugin, _, services) = load(&byoc_test_support::test_plugin("minimal"));
     let codegen = plugin.codegen("minimal").unwrap();
     assert_eq!(codegen.describe().unwrap().operators, ["nn.relu"]);
-    let valid = Candidate::new(CandidateKind::Operator, "nn.relu", single("x", "nn.relu", &[2]));
+    let valid = Candidate::new(CandidateKind::Operator, "nn.relu", single_op_graph("x", "nn.relu", &[2]));
     let mut invalid = valid.clone();
     invalid.graph.inputs[0].ty.dtype = DType::I8;
     let verdicts = codegen.judge_batch(&[valid, invalid]).unwrap();
@@ -159,7 +159,7 @@ fn minimal_runs_relu_and_refuses_int8() {
         ("UnsupportedDtype", "input 0: expected float32, found int8")
     );
 
-    let graph = single("f", "nn.relu", &[3]);
+    let graph = single_op_graph("f", "nn.relu", &[3]);
     let compiled_region = codegen.compile(&Region { graph: &graph, constants: &[], options: &json!({}) }).unwrap();
     let request = LoadRequest {
         symbol: "f",

@@ -1,6 +1,6 @@
 //! Tests of plugins written against `byoc_plugin.h`.
 
-use crate::common::{TestHost, add_relu, constant, single};
+use crate::common::{TestHost, add_relu, constant, single_op_graph};
 use byoc_plugin_api::link::{LINK_KEY, LinkRegion, LinkRequest, Linked};
 use byoc_plugin_api::{
     AttrValue, Call, Candidate, CandidateKind, DType, Error, Executable, Graph, LoadRequest, Loader, OutputDims,
@@ -57,8 +57,8 @@ fn compile_time() {
     assert!(short.describe().unwrap().problems[0].contains("expected a JSON object, found \"no JSON\""));
     assert_eq!(short.query("echo", b"x").unwrap(), None, "the table ends before `query`");
 
-    let candidate = |name: &str| Candidate::new(CandidateKind::Operator, name, single("x", "nn.relu", &[2]));
-    let mut region = Candidate::new(CandidateKind::Region, "all", single("x", "nn.relu", &[2]));
+    let candidate = |name: &str| Candidate::new(CandidateKind::Operator, name, single_op_graph("x", "nn.relu", &[2]));
+    let mut region = Candidate::new(CandidateKind::Region, "all", single_op_graph("x", "nn.relu", &[2]));
     region.check = "expected at most 2 units, found 3".into();
     let verdicts = codegen.judge_batch(&[candidate("nn.relu"), region.clone()]).unwrap();
     assert_eq!(verdicts[0], Verdict::Supported);
@@ -99,13 +99,13 @@ fn compile_time() {
 
     let options = json!({ "cache_dir": null });
     let compile = |symbol: &str| {
-        let graph = single(symbol, "nn.relu", &[2]);
+        let graph = single_op_graph(symbol, "nn.relu", &[2]);
         codegen.compile(&Region { graph: &graph, constants: &[], options: &options })
     };
     let compiled_region = compile("f").unwrap();
     assert_eq!(
         Graph::from_json(std::str::from_utf8(&compiled_region.blob).unwrap()).unwrap(),
-        single("f", "nn.relu", &[2])
+        single_op_graph("f", "nn.relu", &[2])
     );
     assert_eq!(
         (compiled_region.loader.as_str(), &compiled_region.symbols[..]),
@@ -142,8 +142,8 @@ fn compile_time() {
 fn estimates_and_the_link_step_in_c() {
     let (plugin, ..) = load_everything();
     let codegen = plugin.codegen("all").unwrap();
-    let costly = Candidate::new(CandidateKind::Operator, "costly", single("x", "nn.relu", &[2]));
-    let estimate = codegen.judge(&costly).estimate().unwrap();
+    let costly_candidate = Candidate::new(CandidateKind::Operator, "costly", single_op_graph("x", "nn.relu", &[2]));
+    let estimate = codegen.judge(&costly_candidate).estimate().unwrap();
     assert_eq!((estimate.nanoseconds, estimate.launches, &estimate.further["cycles"]), (Some(1500), None, &json!(9)));
     let region = LinkRegion {
         symbol: "f".into(),
@@ -175,11 +175,11 @@ fn load_executable(
 fn run_time() {
     let (plugin, test_host, services) = load_everything();
     let loader = plugin.loader("everything").unwrap();
-    let (weights, dropped) = constant("wé.1", &[4], &[1.0, 2.0, 3.0, 4.0]);
-    let graph = single("f", "nn.relu", &[4]);
+    let (weights, is_dropped) = constant("wé.1", &[4], &[1.0, 2.0, 3.0, 4.0]);
+    let graph = single_op_graph("f", "nn.relu", &[4]);
     let executable = load_executable(&loader, &services, "f", std::slice::from_ref(&weights), &graph).unwrap();
     drop(weights);
-    assert!(!*dropped.lock().unwrap(), "the region has retained the constant");
+    assert!(!*is_dropped.lock().unwrap(), "the region has retained the constant");
     let prepared = executable.prepare(&[&[4]]).unwrap();
     assert_eq!(prepared.outputs[..], [OutputDims { dims: vec![4].into(), exact: false }]);
     assert_eq!((prepared.workspace, prepared.plan), (256, 42));
@@ -194,7 +194,7 @@ fn run_time() {
     assert_error(run(41).unwrap_err(), "run", "not as prepared");
     run(42).unwrap();
     assert_eq!((output, dims), (floats(&[1.0, 2.0, 6.0, 8.0]), [3]), "the result has three elements");
-    let recording = test_host.recorded.lock().unwrap();
+    let recording = test_host.recording.lock().unwrap();
     let digest = "[1.0, 2.0, 3.0, 4.0]";
     // The buffer holds three bytes and the NUL; a name is truncated at a character boundary.
     let event = json!({ "digest": digest.len(), "name": ["wé", 5], "calls": 4, "threads": 4 });
@@ -211,7 +211,7 @@ fn run_time() {
     let release_count = |loader: &dyn Loader| loader.query("released", b"").unwrap().unwrap()[0];
     let initial_count = release_count(&*loader);
     drop(executable);
-    assert!(*dropped.lock().unwrap());
+    assert!(*is_dropped.lock().unwrap());
     assert!(release_count(&*loader) > initial_count);
 }
 
@@ -219,13 +219,13 @@ fn run_time() {
 fn reports_errors_at_run_time() {
     let (plugin, _, services) = load_everything();
     let loader = plugin.loader("everything").unwrap();
-    let graph = single("f", "nn.relu", &[4]);
+    let graph = single_op_graph("f", "nn.relu", &[4]);
     let load = |symbol: &str| load_executable(&loader, &services, symbol, &[], &graph);
     assert_error(load("nothing").err().unwrap(), "load", "expected a call to `loaded`, found none");
     assert_error(load("no_run").err().unwrap(), "load", "loaded: table: expected the function run, found NULL");
-    let negative = load("negative").unwrap().prepare(&[&[1]]).unwrap_err();
-    assert_error(negative, "prepare", "output: expected a dimension >= 0, found -3");
-    let softmax = single("reference", "nn.softmax", &[2]);
+    let negative_error = load("negative").unwrap().prepare(&[&[1]]).unwrap_err();
+    assert_error(negative_error, "prepare", "output: expected a dimension >= 0, found -3");
+    let softmax = single_op_graph("reference", "nn.softmax", &[2]);
     let error = load_executable(&loader, &services, "reference", &[], &softmax).err().unwrap();
     assert_eq!(error.to_string(), "plugin everything: load: host: reference: this host has no nn.softmax");
 }
@@ -234,7 +234,7 @@ fn reports_errors_at_run_time() {
 fn c_plugin_runs_a_region_with_the_hosts_reference() {
     let (plugin, _, services) = load_everything();
     let loader = plugin.loader("everything").unwrap();
-    let (weight, dropped) = constant("w", &[2], &[1.0, -9.0]);
+    let (weight, is_dropped) = constant("w", &[2], &[1.0, -9.0]);
     let graph = add_relu("reference", &[2]);
     let executable = load_executable(&loader, &services, "reference", &[weight], &graph).unwrap();
     let prepared = executable.prepare(&[&[2]]).unwrap();
@@ -245,7 +245,7 @@ fn c_plugin_runs_a_region_with_the_hosts_reference() {
     executable.run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut [], plan: prepared.plan }).unwrap();
     assert_eq!(output, floats(&[2.0, 0.0]));
     drop(executable);
-    assert!(*dropped.lock().unwrap(), "releasing the reference frees the constant");
+    assert!(*is_dropped.lock().unwrap(), "releasing the reference frees the constant");
 }
 
 /// Builds a library from C or C++ and returns its rejection.
@@ -526,9 +526,9 @@ proptest! {
         // and terminates.
         for end in (0..text.len()).step_by(7) {
             let prefix = &text.as_bytes()[..end];
-            let whole = read("names and dims of anything", prefix);
-            let whole = whole.rsplit_once(';').and_then(|(objects, _)| objects.rsplit_once(';')).map_or("", |(objects, _)| objects);
-            prop_assert!(expected.starts_with(whole), "{:?} of {:?}", whole, expected);
+            let object_text = read("names and dims of anything", prefix);
+            let object_text = object_text.rsplit_once(';').and_then(|(objects, _)| objects.rsplit_once(';')).map_or("", |(objects, _)| objects);
+            prop_assert!(expected.starts_with(object_text), "{:?} of {:?}", object_text, expected);
             let mut damaged = text.clone().into_bytes();
             damaged[end] = b"[]{},:\"\\0"[end % 9];
             read("names and dims of anything", &damaged);

@@ -21,7 +21,7 @@ pub struct Recording {
 /// Host for the tests.
 #[derive(Clone, Default)]
 pub struct TestHost {
-    pub recorded: Arc<Mutex<Recording>>,
+    pub recording: Arc<Mutex<Recording>>,
     /// Set to cancel the current work.
     pub cancelled: Arc<AtomicBool>,
 }
@@ -40,11 +40,11 @@ impl HostServices for TestHost {
     }
 
     fn event(&self, name: &str, fields: &Value) {
-        self.recorded.lock().unwrap().events.push((name.to_owned(), fields.clone()));
+        self.recording.lock().unwrap().events.push((name.to_owned(), fields.clone()));
     }
 
     fn counter(&self, name: &str, amount: u64) {
-        *self.recorded.lock().unwrap().counters.entry(name.to_owned()).or_default() += amount;
+        *self.recording.lock().unwrap().counters.entry(name.to_owned()).or_default() += amount;
     }
 
     fn log_level(&self) -> Option<Level> {
@@ -52,7 +52,7 @@ impl HostServices for TestHost {
     }
 
     fn log(&self, level: Level, target: &str, message: &str) {
-        self.recorded.lock().unwrap().lines.push((level, target.to_owned(), message.to_owned()));
+        self.recording.lock().unwrap().lines.push((level, target.to_owned(), message.to_owned()));
     }
 
     fn cancelled(&self) -> bool {
@@ -111,7 +111,7 @@ fn evaluate(graph: &Graph, constants: &[Constant], inputs: &[Vec<f32>]) -> Vec<V
 /// Constant data that a test owns, and a flag that is set when the data is dropped.
 pub struct Bytes {
     values: Vec<f32>,
-    dropped: Arc<Mutex<bool>>,
+    is_dropped: Arc<Mutex<bool>>,
 }
 
 impl ConstantSource for Bytes {
@@ -127,15 +127,15 @@ impl ConstantSource for Bytes {
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        *self.dropped.lock().unwrap() = true;
+        *self.is_dropped.lock().unwrap() = true;
     }
 }
 
 /// Creates a float32 constant, and a flag that is set when its data is dropped.
 pub fn constant(name: &str, shape: &[usize], values: &[f32]) -> (Constant, Arc<Mutex<bool>>) {
-    let dropped = Arc::new(Mutex::new(false));
-    let source = Bytes { values: values.to_vec(), dropped: dropped.clone() };
-    (Constant::new(name, DType::F32, shape, source), dropped)
+    let is_dropped = Arc::new(Mutex::new(false));
+    let source = Bytes { values: values.to_vec(), is_dropped: is_dropped.clone() };
+    (Constant::new(name, DType::F32, shape, source), is_dropped)
 }
 
 /// Returns the graph of `relu(x + constant 0)` on tensors of shape `shape`, with the addition and the relu in a
@@ -159,7 +159,7 @@ pub fn add_relu(symbol: &str, shape: &[usize]) -> Graph {
 }
 
 /// Returns a graph that applies one operator to one float32 input.
-pub fn single(symbol: &str, operator: &str, shape: &[usize]) -> Graph {
+pub fn single_op_graph(symbol: &str, operator: &str, shape: &[usize]) -> Graph {
     let ty = TensorType::new(DType::F32, shape);
     let mut graph = Graph::new(symbol);
     let x = graph.push_input("x", ty.clone());

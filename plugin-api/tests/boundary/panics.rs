@@ -1,7 +1,7 @@
 //! Tests of a plugin that panics in each entry: the error names plugin, entry, file and message, and the process
 //! continues.
 
-use crate::common::{TestHost, single};
+use crate::common::{TestHost, single_op_graph};
 use byoc_plugin_api::{
     Call, Candidate, CandidateKind, DType, Error, LoadRequest, Region, Services, TensorMut, TensorRef, host,
 };
@@ -25,9 +25,9 @@ fn check(error: Error, entry: &str, message: &str) {
 fn reports_panics_at_compile_time() {
     let codegen = plugin().0.codegen("entry_panics").unwrap();
     check(codegen.describe().unwrap_err(), "describe", "in describe");
-    let candidate = Candidate::new(CandidateKind::Operator, "nn.relu", single("x", "nn.relu", &[1]));
+    let candidate = Candidate::new(CandidateKind::Operator, "nn.relu", single_op_graph("x", "nn.relu", &[1]));
     check(codegen.judge_batch(&[candidate]).unwrap_err(), "judge", "in judge of nn.relu");
-    let graph = single("compile", "nn.relu", &[1]);
+    let graph = single_op_graph("compile", "nn.relu", &[1]);
     let region = Region { graph: &graph, constants: &[], options: &json!({}) };
     check(codegen.compile(&region).unwrap_err(), "compile", "in compile");
     check(codegen.query("panic", b"").unwrap_err(), "query", "in query");

@@ -1,6 +1,6 @@
 //! Tests of the host services for plugins, and of failures on either side.
 
-use crate::common::{TestHost, single};
+use crate::common::{TestHost, single_op_graph};
 use byoc_plugin_api::{
     Call, Constant, DType, Error, Executable, Graph, HostServices, LoadRequest, Region, Result, Services, TensorMut,
     TensorRef, host,
@@ -18,7 +18,7 @@ fn forwards_messages_of_a_plugin() {
     assert_eq!(plugin.api_version, env!("CARGO_PKG_VERSION"));
     let codegen = plugin.codegen("talker").unwrap();
     codegen.describe().unwrap();
-    let graph = single("f", "nn.relu", &[5]);
+    let graph = single_op_graph("f", "nn.relu", &[5]);
     let options = json!({ "cache_dir": "/tmp", "threads": 2 });
     let compiled_region = codegen.compile(&Region { graph: &graph, constants: &[], options: &options }).unwrap();
     let source = compiled_region.source.as_ref().into_option().unwrap();
@@ -48,7 +48,7 @@ fn forwards_messages_of_a_plugin() {
         .unwrap();
     assert_eq!(i64::from_ne_bytes(sum), 499_500);
 
-    let recording = test_host.recorded.lock().unwrap();
+    let recording = test_host.recording.lock().unwrap();
     let lines: Vec<(Level, &str, &str)> =
         recording.lines.iter().map(|(level, target, message)| (*level, target.as_str(), message.as_str())).collect();
     let registers = r#"registers file=Some("libtalker.so")"#;
@@ -155,14 +155,14 @@ fn panicking_host_does_not_crash_the_plugin() {
         (error.plugin.as_str(), error.entry.as_str(), error.message.as_str()),
         ("host", "parallel_for", "in parallel_for")
     );
-    let error = services.reference(&single("f", "nn.relu", &[1]), &[]).err().unwrap();
+    let error = services.reference(&single_op_graph("f", "nn.relu", &[1]), &[]).err().unwrap();
     assert_eq!((error.entry.as_str(), error.message.as_str(), error.panicked), ("reference", "in reference", true));
 }
 
 #[test]
 fn reference_run_computes_a_graph() {
     let services = Services::new(TestHost::default());
-    let graph = single("f", "nn.relu", &[2]);
+    let graph = single_op_graph("f", "nn.relu", &[2]);
     let input = [(-1.0f32).to_ne_bytes(), 2.0f32.to_ne_bytes()].concat();
     let mut dims = [2];
     let mut output = [1u8; 8];

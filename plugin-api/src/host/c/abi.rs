@@ -224,7 +224,7 @@ pub unsafe fn read<T: SizeTagged>(pointer: *const T) -> Option<T> {
     let size = unsafe { pointer.cast::<usize>().read() };
     // SAFETY: the caller guarantees `size` readable bytes, and `SizeTagged` guarantees that all bits zero are a valid
     // `T`.
-    (size >= size_of::<usize>()).then(|| unsafe { padded(pointer, size) })
+    (size >= size_of::<usize>()).then(|| unsafe { read_padded(pointer, size) })
 }
 
 /// Copies a library's plugin table, with zeros for the fields beyond `size`.
@@ -233,14 +233,14 @@ pub unsafe fn read<T: SizeTagged>(pointer: *const T) -> Option<T> {
 /// `pointer` must point to the first `size` bytes of a `Plugin`.
 pub unsafe fn read_plugin(pointer: *const Plugin, size: usize) -> Plugin {
     // SAFETY: the caller guarantees `size` readable bytes; all bits zero are a `Plugin` without texts and functions.
-    unsafe { padded(pointer, size) }
+    unsafe { read_padded(pointer, size) }
 }
 
 /// Copies the first `size` bytes of a structure, or all of it, and fills the rest with zeros.
 ///
 /// # Safety
 /// `pointer` must point to `size` bytes, and all bits zero must be a valid `T`.
-unsafe fn padded<T: Copy>(pointer: *const T, size: usize) -> T {
+unsafe fn read_padded<T: Copy>(pointer: *const T, size: usize) -> T {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     // SAFETY: copies at most the size of each structure; the caller guarantees that all bits zero are a valid `T`.
     unsafe {
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn shorter_structure_is_padded_with_zeros() {
-        let table = Executable { struct_size: 16, prepare: None, run: None, query: None, release: Some(never) };
+        let table = Executable { struct_size: 16, prepare: None, run: None, query: None, release: Some(never_called) };
         // SAFETY: the structure is longer than its `struct_size`.
         let read = unsafe { read(&raw const table) }.unwrap();
         assert!(read.release.is_none());
@@ -356,5 +356,5 @@ mod tests {
         assert!(unsafe { super::read::<Executable>(std::ptr::null()) }.is_none());
     }
 
-    unsafe extern "C" fn never(_: *mut c_void) {}
+    unsafe extern "C" fn never_called(_: *mut c_void) {}
 }

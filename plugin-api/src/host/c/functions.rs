@@ -74,12 +74,12 @@ fn read_text(pointer: *const c_char) -> Option<String> {
     Some(unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
 }
 
-fn required(pointer: *const c_char, name: &str) -> Result<String, String> {
+fn require_text(pointer: *const c_char, name: &str) -> Result<String, String> {
     read_text(pointer).ok_or_else(|| format!("{name}: expected a string, found NULL"))
 }
 
 /// Copies a plugin's structure. `name` describes the structure in messages.
-fn sized<T: abi::SizeTagged>(pointer: *const T, name: &str) -> Result<T, String> {
+fn read_sized<T: abi::SizeTagged>(pointer: *const T, name: &str) -> Result<T, String> {
     // SAFETY: the header requires that a structure has `struct_size` bytes.
     unsafe { abi::read(pointer) }
         .ok_or_else(|| format!("expected {name} with a struct_size, found NULL or an invalid size"))
@@ -127,7 +127,7 @@ unsafe extern "C" fn fail_with(call: *mut abi::Call, code: *const c_char, messag
 
 unsafe extern "C" fn rename(call: *mut abi::Call, name: *const c_char) {
     in_call(call, "rename", |state| {
-        let name = required(name, "name")?;
+        let name = require_text(name, "name")?;
         state.with_answers(|answers| answers.name = Some(name));
         Ok(())
     });
@@ -140,8 +140,8 @@ unsafe extern "C" fn register_codegen(
     this: *mut c_void,
 ) {
     in_call(call, "register_codegen", |state| {
-        let name = required(name, "name")?;
-        let table = sized(table, "a table")?;
+        let name = require_text(name, "name")?;
+        let table = read_sized(table, "a table")?;
         let codegen = CCodegen::new(state.plugin.clone(), state.host.clone(), table, this)?;
         state.with_answers(|answers| answers.registrations.push((name, RegisteredObject::Codegen(Arc::new(codegen)))));
         Ok(())
@@ -155,8 +155,8 @@ unsafe extern "C" fn register_loader(
     this: *mut c_void,
 ) {
     in_call(call, "register_loader", |state| {
-        let key = required(key, "key")?;
-        let table = sized(table, "a table")?;
+        let key = require_text(key, "key")?;
+        let table = read_sized(table, "a table")?;
         let loader = CLoader::new(state.plugin.clone(), state.host.clone(), table, this)?;
         state.with_answers(|answers| answers.registrations.push((key, RegisteredObject::Loader(Arc::new(loader)))));
         Ok(())
@@ -165,7 +165,7 @@ unsafe extern "C" fn register_loader(
 
 unsafe extern "C" fn register_data(call: *mut abi::Call, name: *const c_char, json: *const c_char) {
     in_call(call, "register_data", |state| {
-        let (name, json) = (required(name, "name")?, required(json, "data")?);
+        let (name, json) = (require_text(name, "name")?, require_text(json, "data")?);
         state.with_answers(|answers| answers.registrations.push((name, RegisteredObject::Data(json))));
         Ok(())
     });
@@ -202,8 +202,8 @@ unsafe extern "C" fn refuse(
 ) {
     in_call(call, "refuse", |state| {
         let refusal = Refusal {
-            code: required(code, "code")?.into(),
-            detail: required(detail, "detail")?.into(),
+            code: require_text(code, "code")?.into(),
+            detail: require_text(detail, "detail")?.into(),
             hint: read_text(hint).unwrap_or_default().into(),
         };
         verdict(state, index, Verdict::Refused(refusal))
@@ -212,12 +212,12 @@ unsafe extern "C" fn refuse(
 
 unsafe extern "C" fn compiled(call: *mut abi::Call, result: *const abi::Compiled) {
     in_call(call, "compiled", |state| {
-        let result = sized(result, "a result")?;
+        let result = read_sized(result, "a result")?;
         let blob = foreign::copy(result.blob, result.blob_size, "blob")?;
-        let mut region = CompiledRegion::new(state.symbol, &required(result.loader, "loader")?, blob);
+        let mut region = CompiledRegion::new(state.symbol, &require_text(result.loader, "loader")?, blob);
         if !result.symbols.is_null() {
             let symbols = list(result.symbols, result.symbol_count, "symbols")?;
-            let symbols = symbols.iter().map(|&symbol| required(symbol, "symbol").map(RString::from));
+            let symbols = symbols.iter().map(|&symbol| require_text(symbol, "symbol").map(RString::from));
             region.symbols = symbols.collect::<Result<_, String>>()?;
         }
         if let (Some(language), Some(source)) = (read_text(result.source_language), read_text(result.source)) {
@@ -238,7 +238,7 @@ unsafe extern "C" fn compiled(call: *mut abi::Call, result: *const abi::Compiled
 
 unsafe extern "C" fn loaded(call: *mut abi::Call, table: *const abi::Executable, this: *mut c_void) {
     in_call(call, "loaded", |state| {
-        let table = sized(table, "a table")?;
+        let table = read_sized(table, "a table")?;
         let executable = CExecutable::new(state.plugin.clone(), state.host.clone(), state.symbol, table, this)?;
         state.with_answers(|answers| answers.loaded = Some(Box::new(executable)));
         Ok(())
@@ -385,7 +385,7 @@ unsafe extern "C" fn reference(
     count: usize,
 ) -> *mut CReference {
     let executable = in_call(call, "reference", |state| {
-        let graph = required(graph, "graph")?;
+        let graph = require_text(graph, "graph")?;
         let handles = list(constants, count, "constants")?;
         if handles.iter().any(|handle| handle.is_null()) {
             return Err("constants: expected handles, found NULL".into());
@@ -436,7 +436,7 @@ unsafe extern "C" fn reference_prepare(
 
 unsafe extern "C" fn reference_run(reference: *const CReference, call: *mut abi::Call, run: *const abi::Run) -> i32 {
     in_reference(reference, call, "reference_run", |executable, _| {
-        let run = sized(run, "a run")?;
+        let run = read_sized(run, "a run")?;
         let inputs: &[TensorRef<'_>] = list(run.inputs.cast(), run.input_count, "inputs")?;
         // SAFETY: `TensorMut` is a transparent wrapper around `Tensor`, and the plugin lends the outputs exclusively to
         // the run.
