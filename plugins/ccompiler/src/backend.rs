@@ -25,7 +25,7 @@ pub struct CCompiler {
 /// Generated C code of a region, and the constants that the code reads in place.
 struct GeneratedCode {
     source: Source,
-    kept: Vec<usize>,
+    constants_in_place: Vec<usize>,
     inputs: Vec<Vec<usize>>,
     outputs: Vec<Vec<usize>>,
 }
@@ -39,7 +39,7 @@ fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Res
     let source = source(&lowering, &symbol);
     let constants_in_place = kept_constants(&source.text);
     let dims = |values: &[Val]| values.iter().map(|&v| ir.shape(v).iter().map(|&d| d as usize).collect()).collect();
-    Ok(GeneratedCode { kept: constants_in_place, inputs: dims(&ir.inputs), outputs: dims(&ir.outputs), source })
+    Ok(GeneratedCode { constants_in_place, inputs: dims(&ir.inputs), outputs: dims(&ir.outputs), source })
 }
 
 /// Replaces characters that a C identifier must not contain.
@@ -116,7 +116,7 @@ impl Codegen for CCompiler {
             inputs: generated.inputs,
             outputs: generated.outputs,
             types: Some(Types::new(&Signature::of(region.graph), region.constants)),
-            kept: generated.kept,
+            kept: generated.constants_in_place,
             source: 0,
             object: 0,
         };

@@ -2,13 +2,13 @@
 
 /// Returns the features that the compiler may use on this machine, sorted.
 pub fn features() -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
     #[cfg(target_arch = "x86_64")]
     {
         macro_rules! detect {
             ($($name:tt)*) => {
                 $(if std::arch::is_x86_feature_detected!($name) {
-                    found.push($name.to_owned());
+                    names.push($name.to_owned());
                 })*
             };
         }
@@ -19,7 +19,7 @@ pub fn features() -> Vec<String> {
             "pclmulqdq" "sha" "tbm" "rdrand" "rdseed"
         }
     }
-    found.push(std::env::consts::ARCH.to_owned());
-    found.sort();
-    found
+    names.push(std::env::consts::ARCH.to_owned());
+    names.sort();
+    names
 }

@@ -85,8 +85,8 @@ impl Object {
         let packed_size = entry!(Size, format!("{symbol}_packed_size"));
         // SAFETY: the generated size functions only return a constant.
         let (workspace, packed_size) = unsafe { (workspace(), packed_size()) };
-        let negative = |bytes: i64| Error::new(format!("expected sizes >= 0 in the object, found {bytes}"));
-        let size = |bytes: i64| usize::try_from(bytes).map_err(|_| negative(bytes));
+        let negative_size = |bytes: i64| Error::new(format!("expected sizes >= 0 in the object, found {bytes}"));
+        let size = |bytes: i64| usize::try_from(bytes).map_err(|_| negative_size(bytes));
         Ok(Object { run, pack, workspace: size(workspace)?, packed_size: size(packed_size)?, _library: library })
     }
 }
@@ -125,7 +125,7 @@ struct LoadedRegion {
     object: Object,
     inputs: Vec<Vec<usize>>,
     outputs: Vec<Vec<usize>>,
-    packed: AlignedMemory,
+    packed_memory: AlignedMemory,
     constants: Vec<usize>,
     _kept: Vec<Constant>,
     services: Services,
@@ -176,10 +176,10 @@ impl Loader for ObjectLoader {
         };
         // Only the constants that the code reads in place stay referenced after packing.
         let pointers: Vec<usize> = request.constants.iter().map(|c| c.bytes().as_ptr() as usize).collect();
-        let packed = AlignedMemory::zeroed(object.packed_size)?;
+        let packed_memory = AlignedMemory::zeroed(object.packed_size)?;
         // SAFETY: the generated packing function reads constants of the region's types, which are checked above if the
-        // blob records them, and writes `packed_size` bytes, the size of `packed`.
-        unsafe { (object.pack)(pointers.as_ptr().cast(), packed.address.cast()) };
+        // blob records them, and writes `packed_size` bytes, the size of `packed_memory`.
+        unsafe { (object.pack)(pointers.as_ptr().cast(), packed_memory.address.cast()) };
         let constants_in_place = &blob.header.kept;
         let mut constants = vec![0; pointers.len()];
         let mut handles = Vec::new();
@@ -191,7 +191,7 @@ impl Loader for ObjectLoader {
             inputs: blob.header.inputs,
             outputs: blob.header.outputs,
             object,
-            packed,
+            packed_memory,
             constants,
             _kept: handles,
             services: request.services.clone(),
@@ -287,7 +287,7 @@ impl Executable for LoadedRegion {
                 inputs,
                 outputs,
                 self.constants.as_ptr().cast(),
-                self.packed.address.cast(),
+                self.packed_memory.address.cast(),
                 call.workspace.as_mut_ptr().cast(),
             );
         }

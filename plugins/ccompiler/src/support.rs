@@ -96,10 +96,10 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
     let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
     // C promotes small integers to int, so only operators without arithmetic produce the same result.
     let has_exact_arithmetic = matches!(dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64);
-    let harmless = matches!(op.name, "cast" | "where" | "equal" | "not_equal" | "logical_not")
+    let is_exact_operator = matches!(op.name, "cast" | "where" | "equal" | "not_equal" | "logical_not")
         || op.name.starts_with("logical_")
         || (dtype == DType::BOOL && op.name.starts_with("bitwise_") && op.name != "bitwise_not");
-    if !has_exact_arithmetic && !harmless {
+    if !has_exact_arithmetic && !is_exact_operator {
         return refuse(RefusalCode::UnsupportedDtype, format!("unsupported element type {dtype}"));
     }
     let args: Vec<String> = (0..op.inputs.len()).map(|i| format!("x{i}")).collect();

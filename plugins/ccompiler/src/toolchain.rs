@@ -57,16 +57,16 @@ fn find() -> Result<Toolchain> {
     if command.is_empty() {
         command.push("cc".to_owned());
     }
-    let missing = |reason: String| {
+    let missing_compiler = |reason: String| {
         Error::new(format!("no C compiler: `{} --version` {reason}", command.join(" ")))
             .hint("install a C compiler with `apt-get install gcc`, or set the environment variable CC")
     };
     let output = compiler_command(&command)
         .arg("--version")
         .output()
-        .map_err(|error| missing(format!("cannot be started ({error})")))?;
+        .map_err(|error| missing_compiler(format!("cannot be started ({error})")))?;
     if !output.status.success() {
-        return Err(missing(format!("fails with {}", output.status)));
+        return Err(missing_compiler(format!("fails with {}", output.status)));
     }
     let version = String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
     Ok(Toolchain { command, version })

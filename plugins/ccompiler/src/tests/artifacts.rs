@@ -14,8 +14,8 @@ fn layer() -> Case {
     let w = case.constant(&[18, 20]);
     let y = case.op("nn.dense", [x, w], vec![], f32s(&[3, 18]));
     let bias = case.constant(&[18]);
-    let y = case.same("add", [y, bias]);
-    let y = case.same("tanh", [y]);
+    let y = case.elementwise("add", [y, bias]);
+    let y = case.elementwise("tanh", [y]);
     case.output(y);
     case
 }
@@ -33,11 +33,14 @@ fn compilation_is_reproducible() {
     let case = layer();
     let blob = case.compile(None).blob;
     let cache = tempfile::tempdir().unwrap();
-    let cold = case.compile(Some(cache.path())).blob;
+    let blob_of_cold_cache = case.compile(Some(cache.path())).blob;
     let cached_objects = objects(cache.path());
     assert_eq!(cached_objects.len(), 1, "expected one cached object");
-    let warm = case.compile(Some(cache.path())).blob;
-    assert!(blob == cold && cold == warm, "expected identical blobs with a cold and a warm cache");
+    let blob_of_warm_cache = case.compile(Some(cache.path())).blob;
+    assert!(
+        blob == blob_of_cold_cache && blob_of_cold_cache == blob_of_warm_cache,
+        "expected identical blobs with a cold and a warm cache"
+    );
     // A corrupted object is detected and compiled again.
     let path = &cached_objects[0];
     let mut bytes = std::fs::read(path).unwrap();
@@ -64,8 +67,8 @@ fn an_object_for_another_cpu_is_compiled_again() {
     // The object is invalid, so the result can only come from the source.
     compiled_region.blob = blob::write(header, read.source, b"for another machine").unwrap().into();
     let result = case.run(&compiled_region, 1);
-    let direct = case.run(&case.compile(None), 1);
-    assert_eq!(result[0].data, direct[0].data);
+    let direct_result = case.run(&case.compile(None), 1);
+    assert_eq!(result[0].data, direct_result[0].data);
 }
 
 #[test]
@@ -87,10 +90,10 @@ fn tiles_for_256_bit_vectors_give_the_same_result() {
     let bytes = compiled_region.blob.to_vec();
     let read = blob::read(&bytes).unwrap();
     // Without the AVX-512 macro, the source selects the tiles for 256-bit vectors.
-    let narrow = read.source.replace("__AVX512F__", "BYOC_NO_SUCH_MACRO");
-    let object = toolchain::toolchain().unwrap().compile(&narrow, None, &services(1)).unwrap();
+    let narrow_source = read.source.replace("__AVX512F__", "BYOC_NO_SUCH_MACRO");
+    let object = toolchain::toolchain().unwrap().compile(&narrow_source, None, &services(1)).unwrap();
     let mut changed = compiled_region.clone();
-    changed.blob = blob::write(read.header, &narrow, &object).unwrap().into();
+    changed.blob = blob::write(read.header, &narrow_source, &object).unwrap().into();
     let (a, b) = (case.run(&compiled_region, 2), case.run(&changed, 2));
     for (x, y) in a[0].data.iter().zip(&b[0].data) {
         assert!((x - y).abs() < 1e-5, "expected {x}, found {y}");
@@ -138,14 +141,14 @@ fn refusals_give_code_and_detail() {
     let mut case = Case::new();
     let x = case.input_of(DType::I64, &[4]);
     let y = case.input_of(DType::I64, &[4]);
-    let z = case.same("divide", [x, y]);
+    let z = case.elementwise("divide", [x, y]);
     case.output(z);
     let detail = "divide: expected a constant int64 divisor other than 0 and -1, found a runtime value";
     assert_eq!(judge(&case), format!("UnsupportedAttr: {detail}"));
 
     let mut case = Case::new();
     let x = case.input(&[4]);
-    let z = case.same("vision.proposal", [x]);
+    let z = case.elementwise("vision.proposal", [x]);
     case.output(z);
     assert!(judge(&case).starts_with("UnsupportedOp: vision.proposal"));
 

@@ -105,7 +105,7 @@ pub struct Case {
     /// Input values, in the naive evaluator's format.
     pub inputs: Vec<naive::Array>,
     pub constant_values: Vec<naive::Array>,
-    numbers: Rng,
+    rng: Rng,
 }
 
 pub fn f32s(shape: &[usize]) -> TensorType {
@@ -119,7 +119,7 @@ impl Case {
             constants: Vec::new(),
             inputs: Vec::new(),
             constant_values: Vec::new(),
-            numbers: Rng::new(7),
+            rng: Rng::new(7),
         }
     }
 
@@ -127,7 +127,7 @@ impl Case {
         let count = shape.iter().product();
         let data = (0..count)
             .map(|_| {
-                let x = f64::from(self.numbers.next());
+                let x = f64::from(self.rng.next());
                 match dtype {
                     DType::F32 => x,
                     DType::BOOL => f64::from(x > 0.0),
@@ -180,7 +180,7 @@ impl Case {
     }
 
     /// Adds a call whose result has the type of its first operand.
-    pub fn same<const N: usize>(&mut self, name: &str, inputs: [ValueRef; N]) -> ValueRef {
+    pub fn elementwise<const N: usize>(&mut self, name: &str, inputs: [ValueRef; N]) -> ValueRef {
         let ty = self.graph.type_of(inputs[0]).clone();
         self.op(name, inputs, Vec::new(), ty)
     }

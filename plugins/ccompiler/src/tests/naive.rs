@@ -19,18 +19,18 @@ impl Array {
     }
 
     /// Returns the element at signed indices; 0 if an index is out of range.
-    fn padded(&self, index: &[i64]) -> f64 {
+    fn element_or_zero(&self, index: &[i64]) -> f64 {
         if index.iter().zip(&self.shape).any(|(&i, &n)| i < 0 || i >= n as i64) {
             return 0.0;
         }
         self.element(&index.iter().map(|&i| i as usize).collect::<Vec<_>>())
     }
 
-    fn broadcast(&self, index: &[usize]) -> f64 {
+    fn broadcast_element(&self, index: &[usize]) -> f64 {
         let leading_dims = index.len() - self.shape.len();
-        let clamped: Vec<usize> =
+        let clamped_index: Vec<usize> =
             self.shape.iter().zip(&index[leading_dims..]).map(|(&n, &i)| if n == 1 { 0 } else { i }).collect();
-        self.element(&clamped)
+        self.element(&clamped_index)
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -149,7 +149,7 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                         } else {
                             w.splice(0..0, [oc, ic]);
                         }
-                        sum += args[0].padded(&x) * args[1].element(&w);
+                        sum += args[0].element_or_zero(&x) * args[1].element(&w);
                     }
                 }
                 out.data[flat_index(&out_shape, &index)] = sum;
@@ -208,13 +208,13 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                         .map(|i| index[2 + i] as i64 * strides[i] - pads[i] + tap[i] as i64 * dilation[i])
                         .collect();
                     let is_inside = (0..2).all(|i| position[i] >= 0 && position[i] < args[0].shape[2 + i] as i64);
-                    let padded = (0..2).all(|i| position[i] < args[0].shape[2 + i] as i64 + pads[2 + i]);
+                    let is_in_padding = (0..2).all(|i| position[i] < args[0].shape[2 + i] as i64 + pads[2 + i]);
                     if is_inside {
                         let x = args[0].element(&[index[0], index[1], position[0] as usize, position[1] as usize]);
                         max = max.max(x);
                         sum += x;
                     }
-                    if is_inside || (include && padded) {
+                    if is_inside || (include && is_in_padding) {
                         count += 1.0;
                     }
                 }
@@ -389,7 +389,7 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                     .collect();
                 let is_inside = source_index.iter().zip(&args[0].shape).all(|(&i, &n)| i >= 0 && i < n as i64);
                 out.data[flat_index(&out_shape, &index)] =
-                    if is_inside { args[0].padded(&source_index) } else { args[1].data[0] };
+                    if is_inside { args[0].element_or_zero(&source_index) } else { args[1].data[0] };
             }
         }
         "image.resize2d" => {
@@ -432,7 +432,7 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
         }
         _ => {
             for index in indices(&out_shape) {
-                let x: Vec<f64> = args.iter().map(|a| a.broadcast(&index)).collect();
+                let x: Vec<f64> = args.iter().map(|a| a.broadcast_element(&index)).collect();
                 let value = elementwise(name, node, &x);
                 out.data[flat_index(&out_shape, &index)] = if float { f64::from(value as f32) } else { value };
             }

@@ -111,13 +111,13 @@ fn convolution_with_fused_elementwise_operators() {
     let y = base.add(&mut case, x);
     let bias = case.constant(&[24]);
     let y = case.op("nn.bias_add", [y, bias], vec![attr("axis", 1i64)], f32s(&[1, 24, 14, 14]));
-    let y = case.same("nn.relu", [y]);
+    let y = case.elementwise("nn.relu", [y]);
     let z = Conv { data: [1, 24, 14, 14], out: 24, ..Conv::default() }.add(&mut case, y);
     let bias = case.constant(&[24, 1, 1]);
-    let z = case.same("add", [z, bias]);
-    let z = case.same("add", [z, y]);
-    let s = case.same("sigmoid", [z]);
-    let z = case.same("multiply", [z, s]);
+    let z = case.elementwise("add", [z, bias]);
+    let z = case.elementwise("add", [z, y]);
+    let s = case.elementwise("sigmoid", [z]);
+    let z = case.elementwise("multiply", [z, s]);
     case.output(z);
     case.output(y);
     case.check(1e-5);
@@ -143,7 +143,7 @@ fn transposed_convolutions() {
             attr("kernel_layout", "IOHW"),
         ];
         let y = case.op("nn.conv2d_transpose", [x, w], attrs, out);
-        let y = case.same("nn.relu", [y]);
+        let y = case.elementwise("nn.relu", [y]);
         case.output(y);
         case.check(1e-5);
     }
@@ -157,7 +157,7 @@ fn matrix_products() {
         let w = case.constant(&[n, k]);
         let y = case.op("nn.dense", [x, w], vec![attr("units", n as i64)], f32s(&[m, n]));
         let bias = case.constant(&[n]);
-        let y = case.same("add", [y, bias]);
+        let y = case.elementwise("add", [y, bias]);
         case.output(y);
         case.check(1e-5);
     }
@@ -184,7 +184,7 @@ fn attention() {
         let w = case.constant(&[h * d, h * d]);
         let y = case.op("nn.dense", [x, w], vec![], f32s(&[b * s, h * d]));
         let bias = case.constant(&[h * d]);
-        let y = case.same("add", [y, bias]);
+        let y = case.elementwise("add", [y, bias]);
         let y = case.op("reshape", [y], vec![], f32s(&[b, s, h, d]));
         let y = case.op("transpose", [y], vec![attr("axes", vec![0i64, 2, 1, 3])], f32s(&[b, h, s, d]));
         projections.push(case.op("reshape", [y], vec![], f32s(&[b * h, s, d])));
@@ -193,8 +193,8 @@ fn attention() {
     let scores = case.op("nn.batch_matmul", [projections[0], projections[1]], attrs, f32s(&[b * h, s, s]));
     let scores = case.op("reshape", [scores], vec![], f32s(&[b, h, s, s]));
     let root = case.scalar(0.35);
-    let scores = case.same("multiply", [scores, root]);
-    let scores = case.same("add", [scores, mask]);
+    let scores = case.elementwise("multiply", [scores, root]);
+    let scores = case.elementwise("add", [scores, mask]);
     let p = case.op("nn.softmax", [scores], vec![attr("axis", -1i64)], f32s(&[b, h, s, s]));
     let p = case.op("reshape", [p], vec![], f32s(&[b * h, s, s]));
     let attrs = vec![attr("transpose_a", false), attr("transpose_b", false)];
@@ -204,18 +204,18 @@ fn attention() {
     let y = case.op("reshape", [y], vec![], f32s(&[b * s, h * d]));
     let w = case.constant(&[h * d, h * d]);
     let y = case.op("nn.dense", [y, w], vec![], f32s(&[b * s, h * d]));
-    let y = case.same("add", [y, x]);
+    let y = case.elementwise("add", [y, x]);
     let (gamma, beta) = (case.constant(&[h * d]), case.constant(&[h * d]));
     let attrs = vec![attr("axis", -1i64), attr("epsilon", 1e-5)];
     let y = case.op("nn.layer_norm", [y, gamma, beta], attrs, f32s(&[b * s, h * d]));
     let constant_half = case.scalar(0.5);
     let root = case.scalar(std::f64::consts::FRAC_1_SQRT_2);
     let constant_one = case.scalar(1.0);
-    let e = case.same("multiply", [y, root]);
-    let e = case.same("erf", [e]);
-    let e = case.same("add", [e, constant_one]);
-    let y = case.same("multiply", [y, e]);
-    let y = case.same("multiply", [y, constant_half]);
+    let e = case.elementwise("multiply", [y, root]);
+    let e = case.elementwise("erf", [e]);
+    let e = case.elementwise("add", [e, constant_one]);
+    let y = case.elementwise("multiply", [y, e]);
+    let y = case.elementwise("multiply", [y, constant_half]);
     case.output(y);
     case.check(2e-5);
 }
@@ -277,7 +277,7 @@ fn rows_and_reductions() {
                     .collect();
                 let attrs = vec![attr("axis", axes.clone()), attr("keepdims", keepdims), attr("exclude", false)];
                 let y = case.op(name, [x], attrs, f32s(&out));
-                let y = case.same("exp", [y]);
+                let y = case.elementwise("exp", [y]);
                 case.output(y);
                 case.check(1e-5);
             }
@@ -291,27 +291,27 @@ fn elementwise_chains() {
     let x = case.input(&[3, 4, 50]);
     let y = case.input(&[4, 1]);
     let z = case.input(&[50]);
-    let a = case.same("add", [x, y]);
-    let b = case.same("multiply", [a, z]);
+    let a = case.elementwise("add", [x, y]);
+    let b = case.elementwise("multiply", [a, z]);
     for name in ["exp", "erf", "tanh", "sigmoid", "sin", "abs", "negative", "sign", "floor", "ceil", "round", "nn.relu"]
     {
-        let v = case.same(name, [b]);
+        let v = case.elementwise(name, [b]);
         case.output(v);
     }
-    let positive = case.same("abs", [b]);
+    let absolute = case.elementwise("abs", [b]);
     for name in ["log", "sqrt", "rsqrt"] {
-        let v = case.same(name, [positive]);
+        let v = case.elementwise(name, [absolute]);
         case.output(v);
     }
     let v = case.op("clip", [b], vec![attr("a_min", -0.25), attr("a_max", 0.5)], f32s(&[3, 4, 50]));
     case.output(v);
     for name in ["subtract", "divide", "maximum", "minimum", "floor_mod"] {
-        let v = case.same(name, [b, z]);
+        let v = case.elementwise(name, [b, z]);
         case.output(v);
     }
-    let less = case.op("less", [b, z], vec![], TensorType::new(DType::BOOL, &[3, 4, 50]));
-    case.output(less);
-    let v = case.op("where", [less, b, z], vec![], f32s(&[3, 4, 50]));
+    let is_less = case.op("less", [b, z], vec![], TensorType::new(DType::BOOL, &[3, 4, 50]));
+    case.output(is_less);
+    let v = case.op("where", [is_less, b, z], vec![], f32s(&[3, 4, 50]));
     case.output(v);
     case.check(2e-6);
 }
@@ -354,7 +354,7 @@ fn handles_nan_infinities_and_rounding_cases() {
     for name in ["maximum", "minimum", "divide"] {
         let v = case.op(name, [constant_one, x], vec![], f32s(&[19]));
         case.output(v);
-        let w = case.same(name, [x, constant_one]);
+        let w = case.elementwise(name, [x, constant_one]);
         case.output(w);
     }
     let v = case.op("cast", [x], vec![attr("dtype", "int32")], TensorType::new(DType::I32, &[19]));
@@ -368,7 +368,7 @@ fn handles_nan_infinities_and_rounding_cases() {
     for value in values {
         let x = case.input(&[1]);
         case.inputs.last_mut().unwrap().data = vec![f64::from(value as f32)];
-        let v = case.same("exp", [x]);
+        let v = case.elementwise("exp", [x]);
         case.output(v);
     }
     case.check(3e-6);
@@ -379,17 +379,17 @@ fn integers() {
     let mut case = Case::new();
     let x = case.input_of(DType::I64, &[4, 6]);
     let three = case.constant_with(super::naive::Array { dtype: DType::I64, shape: vec![], data: vec![3.0] });
-    let a = case.same("add", [x, three]);
-    let b = case.same("multiply", [a, x]);
-    let c = case.same("divide", [b, three]);
+    let a = case.elementwise("add", [x, three]);
+    let b = case.elementwise("multiply", [a, x]);
+    let c = case.elementwise("divide", [b, three]);
     case.output(c);
     let d = case.op("subtract", [three, x], vec![], TensorType::new(DType::I64, &[4, 6]));
     case.output(d);
-    let e = case.same("subtract", [x, b]);
-    let m = case.same("floor_mod", [e, three]);
+    let e = case.elementwise("subtract", [x, b]);
+    let m = case.elementwise("floor_mod", [e, three]);
     case.output(m);
     let g = case.op("greater_equal", [x, three], vec![], TensorType::new(DType::BOOL, &[4, 6]));
-    let n = case.same("logical_not", [g]);
+    let n = case.elementwise("logical_not", [g]);
     case.output(n);
     let f = case.op("cast", [x], vec![attr("dtype", "float32")], f32s(&[4, 6]));
     case.output(f);
@@ -402,10 +402,10 @@ fn view_operators_with_and_without_copies() {
     let x = case.input(&[2, 3, 4, 6]);
     let t = case.op("transpose", [x], vec![attr("axes", vec![0i64, 2, 3, 1])], f32s(&[2, 4, 6, 3]));
     let r = case.op("reshape", [t], vec![], f32s(&[2, 24, 3]));
-    let v = case.same("exp", [r]);
+    let v = case.elementwise("exp", [r]);
     case.output(v);
-    let flat = case.op("reshape", [t], vec![], f32s(&[2, 72]));
-    let v = case.same("nn.relu", [flat]);
+    let flattened = case.op("reshape", [t], vec![], f32s(&[2, 72]));
+    let v = case.elementwise("nn.relu", [flattened]);
     case.output(v);
     let attrs = vec![
         attr("begin", vec![3i64, -1]),
@@ -418,7 +418,7 @@ fn view_operators_with_and_without_copies() {
     case.output(s);
     let node = case.graph.push_op("split", [x], [attr("axis", 3i64)], [f32s(&[2, 3, 4, 2]), f32s(&[2, 3, 4, 4])]);
     let second_result = ValueRef { node, index: 1 };
-    let w = case.same("negative", [second_result]);
+    let w = case.elementwise("negative", [second_result]);
     case.output(w);
     case.output(ValueRef { node, index: 0 });
     case.output(x);
@@ -434,7 +434,7 @@ fn concatenation_operands_are_computed_in_place() {
     let c = case.op("concatenate", [a, b, x], vec![attr("axis", 1i64)], f32s(&[1, 24, 6, 6]));
     let d = Conv { data: [1, 24, 6, 6], out: 4, ..Conv::default() }.add(&mut case, c);
     let e = case.op("concatenate", [c, d], vec![attr("axis", 1i64)], f32s(&[1, 28, 6, 6]));
-    let e = case.same("nn.relu", [e]);
+    let e = case.elementwise("nn.relu", [e]);
     case.output(e);
     case.output(a);
     case.check(1e-5);
@@ -459,7 +459,7 @@ fn channel_shuffle_and_batch_norm() {
         attrs,
         [f32s(&[1, 12, 5, 5]), f32s(&[12]), f32s(&[12])],
     );
-    let y = case.same("nn.relu", [ValueRef::of(node)]);
+    let y = case.elementwise("nn.relu", [ValueRef::of(node)]);
     let y = Conv { data: [1, 12, 5, 5], out: 3, ..Conv::default() }.add(&mut case, y);
     case.output(y);
     case.check(1e-5);
@@ -472,7 +472,7 @@ fn gather_pad_and_resize() {
     let ids = case.input_of(DType::I64, &[2, 4]);
     let y = case.op("take", [table, ids], vec![attr("axis", 0i64), attr("mode", "clip")], f32s(&[2, 4, 7]));
     let z = case.input(&[4, 7]);
-    let y = case.same("add", [y, z]);
+    let y = case.elementwise("add", [y, z]);
     case.output(y);
     let columns = case.input_of(DType::I32, &[3]);
     case.inputs.last_mut().unwrap().data = vec![6.0, 0.0, 3.0];
@@ -490,7 +490,7 @@ fn gather_pad_and_resize() {
         let widths: Vec<AttrValue> = [[0i64, 0], [0, 0], [1, 2], [3, 0]].map(|w| AttrValue::from(w.to_vec())).to_vec();
         let attrs = vec![attr("pad_width", widths), attr("pad_mode", mode)];
         let y = case.op("nn.pad", [x, value], attrs, f32s(&[1, 3, 7, 8]));
-        let y = case.same("nn.relu", [y]);
+        let y = case.elementwise("nn.relu", [y]);
         case.output(y);
         case.check(1e-6);
     }
