@@ -102,15 +102,15 @@ impl Lowering<'_> {
             Kind::MatMul { transpose_a, transpose_b } => self.matmul(op, links, *transpose_a, *transpose_b),
             Kind::Pool { alg, window } => {
                 let (alg, library) = (*alg, self.library);
-                self.unary(op, links, &|s, d, a| PrimitiveDesc::pooling(library, alg, &s[0], d, window, a))
+                self.unary_op(op, links, &|s, d, a| PrimitiveDesc::pooling(library, alg, &s[0], d, window, a))
             }
             Kind::Softmax { alg, axis } => {
                 let (alg, axis, library) = (*alg, *axis, self.library);
-                self.unary(op, links, &|s, d, a| PrimitiveDesc::softmax(library, alg, &s[0], d, axis, a))
+                self.unary_op(op, links, &|s, d, a| PrimitiveDesc::softmax(library, alg, &s[0], d, axis, a))
             }
             Kind::Resample { alg } => {
                 let (alg, library) = (*alg, self.library);
-                self.unary(op, links, &|s, d, a| PrimitiveDesc::resampling(library, alg, &s[0], d, a))
+                self.unary_op(op, links, &|s, d, a| PrimitiveDesc::resampling(library, alg, &s[0], d, a))
             }
             Kind::Reduce { alg, axes } => self.reduction(op, links, *alg, axes),
             Kind::Eltwise(function) => self.eltwise(op, links, *function),
@@ -119,12 +119,12 @@ impl Lowering<'_> {
             Kind::Prelu => self.prelu(op, links),
             Kind::Cell(kind) => self.cell(op, *kind),
             Kind::Concat { axis } => self.concat(op, *axis),
-            Kind::Pad { before } => self.pad(op, before, 0),
-            Kind::PadBytes { before, value } => self.pad(op, before, *value),
+            Kind::Pad { pad_before } => self.pad(op, pad_before, 0),
+            Kind::PadBytes { pad_before, value } => self.pad(op, pad_before, *value),
             Kind::Stage(_) => self.stages(op, links),
             Kind::IntAvgPool(pool) => self.int_avg_pool(op, pool),
             Kind::MathFn(function) => self.elementwise(op, *function),
-            Kind::NoNan(number) => self.without_nan(op, *number),
+            Kind::NoNan(replacement) => self.without_nan(op, *replacement),
             Kind::IsNan => {
                 Err(CompileError::new(RefusalCode::UnsupportedOp, "supported only in where(isnan(x), number, x)"))
             }
@@ -150,7 +150,7 @@ impl Lowering<'_> {
                 limit -= 1;
                 let links = &alternatives.links[..limit];
                 let bias = alternatives.bias.as_ref().filter(|(index, _)| *index < limit);
-                let mut reached = 0;
+                let mut fused_count = 0;
                 for sources in &alternatives.sources {
                     let own_buffers = sources.iter().map(|source| source.tensor.buffer);
                     let read: Vec<BufferId> = own_buffers.chain(chain_reads.iter().copied()).collect();
@@ -164,14 +164,15 @@ impl Lowering<'_> {
                             alternatives.sums,
                             &read,
                         )?;
-                        reached = reached.max(chain.links);
+                        fused_count = fused_count.max(chain.links);
                         if let Target::InPlace(tensor) = target {
                             let sums_elsewhere = chain.sum_into.is_some();
                             if sums_elsewhere || !self.is_free_for(tensor, &read, sources.first()) {
                                 continue;
                             }
                         }
-                        match self.attempt(sources, (alternatives.dtype, target.view()), &chain, bias.is_some(), make) {
+                        match self.try_desc(sources, (alternatives.dtype, target.view()), &chain, bias.is_some(), make)
+                        {
                             Ok(desc) if reference || !desc.is_reference() => {
                                 let bias = bias.is_some();
                                 return self.materialize(desc, sources, target, chain, bias, alternatives);
@@ -183,7 +184,7 @@ impl Lowering<'_> {
                     }
                 }
                 // No attempt included links beyond the longest expressible prefix, so limits above it are skipped.
-                limit = limit.min(reached.max(1));
+                limit = limit.min(fused_count.max(1));
             }
         }
         Err(failure.into())
@@ -204,7 +205,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn attempt(
+    fn try_desc(
         &self,
         sources: &[Source],
         (dtype, target): (DType, &View),
@@ -266,7 +267,7 @@ impl Lowering<'_> {
 
     /// Lowers an operator with one source and a result in the same memory order; if necessary, the source is copied to
     /// channels-last or row-major order.
-    fn unary(
+    fn unary_op(
         &mut self,
         op: &Op,
         links: &[Link],
@@ -329,11 +330,11 @@ impl Lowering<'_> {
         let layout = channels_last(shape.len());
         let weights =
             kernel(&w, groups, transposed).ok_or_else(|| unsupported_shape("cannot split the kernel into groups"))?;
-        let any = Desc::any(self.library, self.dtype(&weights), &weights.view.shape)?;
+        let any_desc = Desc::any(self.library, self.dtype(&weights), &weights.view.shape)?;
         // Layouts into which another plan has packed the weights come first, so that one packed copy serves both plans.
         let is_constant = self.is_constant(&w);
         let mut expected = self.existing_layouts(&weights);
-        expected.push(if is_constant { any } else { self.desc_of(&weights)? });
+        expected.push(if is_constant { any_desc } else { self.desc_of(&weights)? });
         let bf16 = self.should_use_bf16(&x, &weights, count(&shape) * (count(&weights.view.shape) / shape[1].max(1)));
         if bf16 {
             expected.push(Desc::any(self.library, DType::BF16, &weights.view.shape)?);
@@ -404,7 +405,7 @@ impl Lowering<'_> {
     /// value per index of `axis` of the result.
     fn bias(&mut self, op: &Op, links: &[Link], axis: usize, exec_shape: &[i64]) -> Option<(usize, BufferView)> {
         let index = links.iter().position(|link| !matches!(link, Link::View(_)))?;
-        let Link::Binary { op: op_index, other } = links[index] else { return None };
+        let Link::Binary { op: op_index, operand: other } = links[index] else { return None };
         if self.ir.ops[op_index].kind != Kind::Binary(ffi::BINARY_ADD) {
             return None;
         }
@@ -439,7 +440,7 @@ impl Lowering<'_> {
             // If all batches share one right operand, the batches are folded into the rows.
             let (rows, columns) = (count(&shape[..rank - 1]), shape[rank - 1]);
             let inner_dim = a.view.shape[rank - 1];
-            let flat = match a.view.reshape(&[rows, inner_dim]) {
+            let flat_view = match a.view.reshape(&[rows, inner_dim]) {
                 Some(view) => BufferView { view, ..a },
                 None => {
                     let copy = self.row_major(&a)?;
@@ -447,7 +448,7 @@ impl Lowering<'_> {
                     BufferView { view: view.ok_or_else(|| unsupported_shape("cannot reshape a copy to rows"))?, ..copy }
                 }
             };
-            a = flat;
+            a = flat_view;
             shape = vec![rows, columns];
         }
         let rank = shape.len();
@@ -562,7 +563,7 @@ impl Lowering<'_> {
         make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Result<PrimitiveDesc, OneDnnError>,
     ) -> Result<usize> {
         let operand_shape = operands.get(1).map(|(_, tensor)| tensor.view.shape.clone());
-        let mut best: Option<Selection> = None;
+        let mut best_selection: Option<Selection> = None;
         let mut failure = unsupported_shape("oneDNN has no implementation");
         let candidates = [links, &[]];
         for fused_links in &candidates[..if links.is_empty() { 1 } else { 2 }] {
@@ -595,16 +596,16 @@ impl Lowering<'_> {
             };
             match self.select(&alternatives, make) {
                 Ok(selection) if !selection.desc.is_reference() => {
-                    best = Some(selection);
+                    best_selection = Some(selection);
                     break;
                 }
-                Ok(selection) => best = best.or(Some(selection)),
+                Ok(selection) => best_selection = best_selection.or(Some(selection)),
                 Err(reason) if reason.code == RefusalCode::ResourceLimit => return Err(reason),
                 Err(reason) => failure = reason,
             }
         }
         let label = if operands.len() == 1 { "elementwise" } else { "binary" };
-        self.emit(op, links, best.ok_or(failure)?, Vec::new(), label)
+        self.emit(op, links, best_selection.ok_or(failure)?, Vec::new(), label)
     }
 
     /// Returns a source for `x` and its memory order; a tensor with gaps is copied to the dense layout of that order.
@@ -636,7 +637,7 @@ impl Lowering<'_> {
                 )));
             }
             match alg {
-                ffi::BINARY_SUB | ffi::BINARY_DIV => return self.reversed(op, alg, a, b),
+                ffi::BINARY_SUB | ffi::BINARY_DIV => return self.reversed_binary(op, alg, a, b),
                 _ => std::mem::swap(&mut a, &mut b),
             }
         } else if b.view.shape == shape
@@ -654,7 +655,7 @@ impl Lowering<'_> {
 
     /// Lowers `a - b` and `a / b` with a broadcast `a` as `-b + a` and `b^-1 * a`, because the library broadcasts only
     /// the second operand.
-    fn reversed(&mut self, op: &Op, alg: i32, a: BufferView, b: BufferView) -> Result<usize> {
+    fn reversed_binary(&mut self, op: &Op, alg: i32, a: BufferView, b: BufferView) -> Result<usize> {
         let (function, binary_alg) = match alg {
             ffi::BINARY_SUB => ((ffi::ELTWISE_LINEAR, -1.0, 0.0), ffi::BINARY_ADD),
             _ => ((ffi::ELTWISE_POW, 1.0, -1.0), ffi::BINARY_MUL),
@@ -665,16 +666,21 @@ impl Lowering<'_> {
         let result = self.scratch(b.view.clone());
         let a = if a.view.is_packed() { a } else { self.row_major(&a)? };
         let desc = |this: &Self, tensor: &BufferView| this.desc(&tensor.view);
-        let (da, db, dm, dr) = (desc(self, &a)?, desc(self, &b)?, desc(self, &between)?, desc(self, &result)?);
+        let (a_desc, b_desc, between_desc, result_desc) =
+            (desc(self, &a)?, desc(self, &b)?, desc(self, &between)?, desc(self, &result)?);
         let attr = self.attr(&[])?;
-        let eltwise_desc = PrimitiveDesc::eltwise(self.library, function, &db, &dm, &attr)?;
-        let binary_desc = PrimitiveDesc::binary(self.library, binary_alg, &dm, &da, &dr, &attr)?;
+        let eltwise_desc = PrimitiveDesc::eltwise(self.library, function, &b_desc, &between_desc, &attr)?;
+        let binary_desc = PrimitiveDesc::binary(self.library, binary_alg, &between_desc, &a_desc, &result_desc, &attr)?;
         self.step(
             eltwise_desc,
-            vec![(ffi::ARG_SRC, b, db), (ffi::ARG_DST, between.clone(), dm.clone())],
+            vec![(ffi::ARG_SRC, b, b_desc), (ffi::ARG_DST, between.clone(), between_desc.clone())],
             "elementwise",
         )?;
-        let tensors = vec![(ffi::ARG_SRC, between, dm), (ffi::ARG_SRC_1, a, da), (ffi::ARG_DST, result.clone(), dr)];
+        let tensors = vec![
+            (ffi::ARG_SRC, between, between_desc),
+            (ffi::ARG_SRC_1, a, a_desc),
+            (ffi::ARG_DST, result.clone(), result_desc),
+        ];
         self.step(binary_desc, tensors, "binary")?;
         let dim_map = DimMap::plain(self.ir.shape(op.output), &result.view.shape);
         self.put_after_chain(op, &[], 0, result, &dim_map)?;
@@ -753,7 +759,7 @@ impl Lowering<'_> {
         }
         sources.push((Source::reordered(ffi::ARG_SRC, &x, &reduced_last), reduced_last));
         let library = self.library;
-        let mut best = None;
+        let mut best_selection = None;
         for (source, order) in sources {
             let targets = vec![Target::New(View::in_order(&shape, &order))];
             let dim_map = DimMap::plain(&shape, &shape);
@@ -769,12 +775,12 @@ impl Lowering<'_> {
             let selection =
                 self.select(&alternatives, &|s, d, a, _| PrimitiveDesc::reduction(library, alg, &s[0], d, a))?;
             let is_optimized = !selection.desc.is_reference();
-            best = Some(selection);
+            best_selection = Some(selection);
             if is_optimized {
                 break;
             }
         }
-        let selection = best.ok_or_else(|| unsupported_shape("oneDNN has no implementation"))?;
+        let selection = best_selection.ok_or_else(|| unsupported_shape("oneDNN has no implementation"))?;
         self.emit(op, links, selection, Vec::new(), "reduction")
     }
 
@@ -785,7 +791,7 @@ impl Lowering<'_> {
         let order =
             operands.iter().max_by_key(|operand| count(&operand.view.shape)).map(|operand| operand.view.order());
         let mut order = order.unwrap_or_default();
-        let are_singletons = operands.iter().all(|part| part.view.shape[axis] == 1);
+        let are_singletons = operands.iter().all(|operand| operand.view.shape[axis] == 1);
         if let Some(outer_axis) = axis.checked_sub(1).filter(|&d| are_singletons && shape[d] > 1) {
             // The parts are interleaved: `axis` is placed directly inside `outer_axis` in memory, in
             // preparation for merging the two.
@@ -801,29 +807,29 @@ impl Lowering<'_> {
             return Ok(0);
         }
         let result = self.scratch_of(dtype, View::in_order(&shape, &order));
-        if let Some(join) = row_concat(&operands, axis, &order, dtype.size()) {
+        if let Some(row_join) = row_concat(&operands, axis, &order, dtype.size()) {
             let sources =
                 operands.into_iter().enumerate().map(|(i, operand)| (ffi::ARG_MULTIPLE_SRC + i as i32, operand));
             let tensors = sources.chain([(ffi::ARG_DST, result.clone())]).collect();
-            self.handwritten_step(Operation::Concat(join), tensors, "concatenation")?;
+            self.handwritten_step(Operation::Concat(row_join), tensors, "concatenation")?;
             self.put_after_chain(op, &[], 0, result, &DimMap::plain(&shape, &shape))?;
             return Ok(0);
         }
         // The primitive copies each operand anyway, so operands of any layout are read in place. The library's
         // primitive cache ignores the strides of unit dimensions, but its concatenation uses them.
-        let normalized =
+        let normalize =
             |operand: BufferView| BufferView { view: operand.view.normalize_unit_strides(&order), ..operand };
-        let operands: Vec<BufferView> = operands.into_iter().map(normalized).collect();
+        let operands: Vec<BufferView> = operands.into_iter().map(normalize).collect();
         let descs = operands.iter().map(|operand| self.desc_of(operand)).collect::<Result<Vec<_>, OneDnnError>>()?;
         let dst = self.desc_of(&result)?;
         let attr = self.attr(&[])?;
-        let refs: Vec<&Desc> = descs.iter().collect();
-        let desc = PrimitiveDesc::concat(self.library, axis, &refs, &dst, &attr)?;
+        let desc_refs: Vec<&Desc> = descs.iter().collect();
+        let desc = PrimitiveDesc::concat(self.library, axis, &desc_refs, &dst, &attr)?;
         let mut tensors: Vec<(i32, BufferView, Desc)> = operands
             .into_iter()
             .zip(descs)
             .enumerate()
-            .map(|(i, (part, desc))| (ffi::ARG_MULTIPLE_SRC + i as i32, part, desc))
+            .map(|(i, (operand, desc))| (ffi::ARG_MULTIPLE_SRC + i as i32, operand, desc))
             .collect();
         tensors.push((ffi::ARG_DST, result.clone(), dst));
         self.step(desc, tensors, "concatenation")?;
@@ -833,12 +839,12 @@ impl Lowering<'_> {
     }
 
     /// Lowers a padding: fills a tensor with the byte `value` and copies the data into it.
-    fn pad(&mut self, op: &Op, before: &[i64], value: u8) -> Result<usize> {
+    fn pad(&mut self, op: &Op, pad_before: &[i64], value: u8) -> Result<usize> {
         let x = self.placement(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
         let result = self.scratch_of(self.dtype(&x), View::in_order(&shape, &x.view.order()));
         let mut interior = result.clone();
-        for (axis, (&begin, &size)) in before.iter().zip(&x.view.shape).enumerate() {
+        for (axis, (&begin, &size)) in pad_before.iter().zip(&x.view.shape).enumerate() {
             interior.view = interior.view.slice(axis, begin, 1, size);
         }
         self.fill(&result, value)?;
@@ -857,10 +863,10 @@ fn row_concat(operands: &[BufferView], axis: usize, order: &[usize], size: usize
     }
     let columns = |operand: &BufferView| operand.view.shape[axis];
     let rows = operands.first().map(|operand| count(&operand.view.shape) / columns(operand))?;
-    let row_part = |part: &BufferView| {
-        let view = part.view.permute(order).reshape(&[rows, columns(part)])?;
-        let dense = columns(part) == 1 || view.strides[1] == 1;
-        let (row, step) = (columns(part) as usize * size, view.strides[0] as usize * size);
+    let row_part = |operand: &BufferView| {
+        let view = operand.view.permute(order).reshape(&[rows, columns(operand)])?;
+        let dense = columns(operand) == 1 || view.strides[1] == 1;
+        let (row, step) = (columns(operand) as usize * size, view.strides[0] as usize * size);
         dense.then_some(Part { bytes: row, stride: step })
     };
     Some(RowConcat { rows: rows as usize, parts: operands.iter().map(row_part).collect::<Option<_>>()? })

@@ -39,25 +39,25 @@ impl<'a> Attributes<'a> {
 
     /// Returns strides, dilation and padding over `axes` spatial axes, together with the given kernel size.
     pub fn window(self, axes: usize, kernel: &[i64]) -> Result<Window> {
-        let (before, after) = self.padding(axes).into_iter().unzip();
+        let (pad_before, pad_after) = self.padding(axes).into_iter().unzip();
         let window = Window {
             strides: self.per_axis("strides", axes, 1),
             dilation: self.per_axis("dilation", axes, 1),
             kernel: kernel.to_vec(),
-            before,
-            after,
+            pad_before,
+            pad_after,
         };
-        let positive = |values: &[i64]| values.iter().all(|value| (1..EXTENT_LIMIT).contains(value));
-        if !positive(&window.strides) || !positive(&window.dilation) || !positive(&window.kernel) {
+        let are_positive = |values: &[i64]| values.iter().all(|value| (1..EXTENT_LIMIT).contains(value));
+        if !are_positive(&window.strides) || !are_positive(&window.dilation) || !are_positive(&window.kernel) {
             return Err(attr_error(format!(
                 "expected strides, dilation and kernel size in 1..2^31, found {:?}, {:?} and {:?}",
                 window.strides, window.dilation, window.kernel
             )));
         }
-        if !window.before.iter().chain(&window.after).all(|value| (0..EXTENT_LIMIT).contains(value)) {
+        if !window.pad_before.iter().chain(&window.pad_after).all(|value| (0..EXTENT_LIMIT).contains(value)) {
             return Err(attr_error(format!(
                 "padding: expected values in 0..2^31, found {:?} and {:?}",
-                window.before, window.after
+                window.pad_before, window.pad_after
             )));
         }
         Ok(window)
@@ -83,18 +83,19 @@ impl<'a> Attributes<'a> {
     pub fn reduced(self, rank: usize) -> Result<Vec<usize>> {
         let invalid =
             || attr_error(format!("axis: expected axes of {rank} dimensions, found {}", display(self.ints("axis"))));
-        let reduced = self.0.reduced(rank).ok_or_else(invalid)?;
-        Ok((0..rank).filter(|&d| reduced[d]).collect())
+        let is_reduced = self.0.reduced(rank).ok_or_else(invalid)?;
+        Ok((0..rank).filter(|&d| is_reduced[d]).collect())
     }
 
     /// Returns the shape that the codes in `newshape` produce from `shape`.
     pub fn reshaped(self, shape: &[i64]) -> Result<Vec<i64>> {
-        let codes = self.ints("newshape").ok_or_else(|| attr_error("missing attribute newshape"))?;
-        let invalid = || attr_error(format!("newshape: expected codes that match shape {shape:?}, found {codes:?}"));
+        let shape_codes = self.ints("newshape").ok_or_else(|| attr_error("missing attribute newshape"))?;
+        let invalid =
+            || attr_error(format!("newshape: expected codes that match shape {shape:?}, found {shape_codes:?}"));
         let allow_zero = self.flag("allowzero", false);
         let (mut result, mut unresolved, mut position, mut index) = (Vec::new(), None, 0, 0);
-        while index < codes.len() {
-            match codes[index] {
+        while index < shape_codes.len() {
+            match shape_codes[index] {
                 0 if !allow_zero => {
                     result.push(*shape.get(position).ok_or_else(invalid)?);
                     position += 1;
@@ -111,14 +112,16 @@ impl<'a> Attributes<'a> {
                     position = shape.len();
                 }
                 -3 => {
-                    let merged = shape.get(position..position + 2).ok_or_else(invalid)?;
-                    result.push(merged[0] * merged[1]);
+                    let merged_dims = shape.get(position..position + 2).ok_or_else(invalid)?;
+                    result.push(merged_dims[0] * merged_dims[1]);
                     position += 2;
                 }
                 -4 => {
                     let dim = *shape.get(position).ok_or_else(invalid)?;
-                    let (a, b) =
-                        (*codes.get(index + 1).ok_or_else(invalid)?, *codes.get(index + 2).ok_or_else(invalid)?);
+                    let (a, b) = (
+                        *shape_codes.get(index + 1).ok_or_else(invalid)?,
+                        *shape_codes.get(index + 2).ok_or_else(invalid)?,
+                    );
                     let (a, b) = match (a, b) {
                         (-1, b) if b > 0 => (dim / b, b),
                         (a, -1) if a > 0 => (a, dim / a),
@@ -151,7 +154,7 @@ impl<'a> Attributes<'a> {
 
     /// Returns `shape` without the listed axes, which must have dimension 1, or without all axes of dimension 1 if none
     /// are listed.
-    pub fn squeezed(self, shape: &[i64]) -> Result<Vec<i64>> {
+    pub fn squeezed_shape(self, shape: &[i64]) -> Result<Vec<i64>> {
         let listed_axes: Option<Vec<usize>> = match self.ints("axis") {
             None => None,
             Some(axes) => Some(axes.iter().map(|&axis| normalize_axis(axis, shape.len())).collect::<Result<_>>()?),
@@ -182,12 +185,12 @@ impl<'a> Attributes<'a> {
                     "expected begin and end for each of axes {axes:?}, found {begin:?} and {end:?}"
                 )));
             };
-            let one = match strides.get(i).or(strides.last()) {
+            let step_of_axis = match strides.get(i).or(strides.last()) {
                 Some(&stride) if !by_size => stride,
                 _ => 1,
             };
-            if one < 1 {
-                return Err(attr_error(format!("strides: expected integers >= 1, found {one}")));
+            if step_of_axis < 1 {
+                return Err(attr_error(format!("strides: expected integers >= 1, found {step_of_axis}")));
             }
             let clamp = |index: i64| (if index < 0 { index.saturating_add(dim) } else { index }).clamp(0, dim);
             let start = clamp(begin_index);
@@ -197,8 +200,8 @@ impl<'a> Attributes<'a> {
                 (true, _) => start.saturating_add(end_index).clamp(0, dim),
             };
             starts[axis] = start;
-            step[axis] = one;
-            size[axis] = (end - start).max(0).saturating_add(one - 1) / one;
+            step[axis] = step_of_axis;
+            size[axis] = (end - start).max(0).saturating_add(step_of_axis - 1) / step_of_axis;
         }
         Ok((starts, step, size))
     }
@@ -217,8 +220,8 @@ impl<'a> Attributes<'a> {
                 (0..=*count).map(|i| i * (len / count)).collect()
             }
             Some(AttrValue::List(_)) => {
-                let cuts = self.ints("indices_or_sections").ok_or_else(invalid)?;
-                std::iter::once(0).chain(cuts).chain(std::iter::once(len)).collect()
+                let split_indices = self.ints("indices_or_sections").ok_or_else(invalid)?;
+                std::iter::once(0).chain(split_indices).chain(std::iter::once(len)).collect()
             }
             _ => return Err(invalid()),
         };
@@ -233,15 +236,16 @@ impl<'a> Attributes<'a> {
             ))
         };
         let list = self.0.0.attr(key).and_then(AttrValue::as_list).ok_or_else(invalid)?;
-        let flat: Option<Vec<i64>> = match list.first() {
+        let flat_list: Option<Vec<i64>> = match list.first() {
             Some(AttrValue::List(_)) => {
                 list.iter().map(AttrValue::as_ints).collect::<Option<Vec<_>>>().map(|pairs| pairs.concat())
             }
             _ => self.ints(key),
         };
-        let flat =
-            flat.filter(|flat| flat.len() == 2 * rank && flat.iter().all(|&v| v < EXTENT_LIMIT)).ok_or_else(invalid)?;
-        Ok(flat.chunks(2).map(|pair| (pair[0], pair[1])).collect())
+        let flat_list = flat_list
+            .filter(|flat_list| flat_list.len() == 2 * rank && flat_list.iter().all(|&v| v < EXTENT_LIMIT))
+            .ok_or_else(invalid)?;
+        Ok(flat_list.chunks(2).map(|pair| (pair[0], pair[1])).collect())
     }
 
     /// Returns the oneDNN algorithm equivalent to a resize. Linear interpolation must sample at half-pixel centers, and

@@ -71,11 +71,13 @@ impl Codegen for Dnnl {
         if candidate.kind == CandidateKind::Region {
             return judge_region(&candidate.graph);
         }
-        let dynamic = is_dynamic(&candidate.graph);
+        let is_dynamic_graph = is_dynamic(&candidate.graph);
         let ir = match RegionIr::of(&candidate.graph, &candidate.constants, &sample_shapes(&candidate.graph)) {
             Ok(ir) => ir,
             // Substituted dimensions need not be consistent.
-            Err(reason) if dynamic && reason.code == RefusalCode::UnsupportedShape => return Verdict::Supported,
+            Err(reason) if is_dynamic_graph && reason.code == RefusalCode::UnsupportedShape => {
+                return Verdict::Supported;
+            }
             Err(reason) => return refuse(reason),
         };
         // `Supported` is binding, so the candidate is lowered to check that the library implements every operator.
@@ -90,8 +92,8 @@ impl Codegen for Dnnl {
         let mut notes = Vec::new();
         let mut graph = region.graph.clone();
         options::store(&mut graph, region.options);
-        let (options, ignored) = options::of_graph(&graph);
-        notes.extend(ignored.map(Into::into));
+        let (options, ignored_option) = options::of_graph(&graph);
+        notes.extend(ignored_option.map(Into::into));
         if !is_dynamic(region.graph) {
             let mut ir = RegionIr::of(region.graph, region.constants, &sample_shapes(region.graph))?;
             ir.options = options;
@@ -99,13 +101,13 @@ impl Codegen for Dnnl {
             notes.push(format!("{} primitives, workspace {} bytes", plan.steps.len(), plan.workspace).into());
         }
         let text = blob::write(&graph);
-        let mut compiled = CompiledRegion::new(&region.graph.symbol, LOADER, text.as_bytes());
-        compiled.source = Some(Source { language: "json".into(), text: text.into() }).into();
-        compiled.notes = notes.into();
+        let mut compiled_region = CompiledRegion::new(&region.graph.symbol, LOADER, text.as_bytes());
+        compiled_region.source = Some(Source { language: "json".into(), text: text.into() }).into();
+        compiled_region.notes = notes.into();
         // OpenMP creates a thread team per calling thread, so this attribute requests calls from a single thread.
-        compiled.metadata.push(Attr::new("own_threads", true));
-        compiled.metadata.push(Attr::new("library", format!("oneDNN {}", library.version)));
-        Ok(compiled)
+        compiled_region.metadata.push(Attr::new("own_threads", true));
+        compiled_region.metadata.push(Attr::new("library", format!("oneDNN {}", library.version)));
+        Ok(compiled_region)
     }
 }
 

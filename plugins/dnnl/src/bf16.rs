@@ -20,10 +20,11 @@ const MIN_MULTIPLICATIONS_PER_ELEMENT: i64 = 48;
 impl Lowering<'_> {
     /// Returns true if an operator with `multiplications` multiplications of `data` by `weights` should read bfloat16.
     pub fn should_use_bf16(&self, data: &BufferView, weights: &BufferView, multiplications: i64) -> bool {
-        let eligible = [data, weights].map(|tensor| self.dtype(tensor)) == [DType::F32; 2] && self.is_constant(weights);
-        let gains = multiplications >= MIN_MULTIPLICATIONS
+        let is_eligible =
+            [data, weights].map(|tensor| self.dtype(tensor)) == [DType::F32; 2] && self.is_constant(weights);
+        let is_profitable = multiplications >= MIN_MULTIPLICATIONS
             && multiplications >= MIN_MULTIPLICATIONS_PER_ELEMENT * count(&data.view.shape);
-        self.ir.options.bf16 && eligible && gains
+        self.ir.options.bf16 && is_eligible && is_profitable
     }
 
     /// Returns a bfloat16 copy of a tensor, dense in the memory order `order` and shared by all readers.

@@ -31,7 +31,7 @@ impl DimMap {
     /// Creates the map with the fewest dimensions for a value in memory order `order` and operands of the shapes
     /// `operands`, which broadcast to the value.
     pub fn collapsed(value_shape: &[i64], order: &[usize], operands: &[Vec<i64>]) -> DimMap {
-        let spread = |d: usize| -> Vec<bool> {
+        let broadcasts_of = |d: usize| -> Vec<bool> {
             let is_broadcast_dim = |shape: &Vec<i64>| {
                 (d + shape.len()).checked_sub(value_shape.len()).is_none_or(|index| shape[index] == 1)
             };
@@ -39,7 +39,7 @@ impl DimMap {
         };
         let mut runs: Vec<(i64, Vec<bool>)> = Vec::new();
         for &d in order.iter().filter(|&&d| value_shape[d] != 1) {
-            let broadcasts = spread(d);
+            let broadcasts = broadcasts_of(d);
             match runs.last_mut() {
                 Some((size, last_broadcasts)) if *last_broadcasts == broadcasts => *size *= value_shape[d],
                 _ => runs.push((value_shape[d], broadcasts)),

@@ -53,9 +53,9 @@ impl Elementwise {
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
         let (Some(source), Some(destination)) = (args.floats(ffi::ARG_SRC), args.floats(ffi::ARG_DST)) else { return };
         let (pointers, code) = (Pointers { source, destination }, code());
-        let lines = self.elements.div_ceil(LANES);
+        let line_count = self.elements.div_ceil(LANES);
         let run_part = |thread: usize, threads: usize| {
-            let begin = |thread: usize| (lines * thread / threads * LANES).min(self.elements);
+            let begin = |thread: usize| (line_count * thread / threads * LANES).min(self.elements);
             // SAFETY: the caller guarantees both tensors, and only this thread accesses these elements.
             unsafe { code(self, &pointers, begin(thread), begin(thread + 1)) };
         };

@@ -17,9 +17,9 @@ pub enum Link {
     /// Elementwise function.
     Eltwise(usize),
     /// Elementwise function of the chain's value and the tensor `other`.
-    Binary { op: usize, other: Val },
+    Binary { op: usize, operand: Val },
     /// Integer stage, with the second operand if the stage has one.
-    Stage { op: usize, other: Option<Val> },
+    Stage { op: usize, operand: Option<Val> },
 }
 
 impl Link {
@@ -82,16 +82,16 @@ pub fn items(ir: &RegionIr) -> Vec<Item> {
     let users = ir.users();
     let mut is_output = vec![false; ir.values.len()];
     ir.outputs.iter().for_each(|output| is_output[output.index()] = true);
-    let mut absorbed = vec![false; ir.ops.len()];
+    let mut is_absorbed = vec![false; ir.ops.len()];
     let mut items = Vec::new();
     for anchor in 0..ir.ops.len() {
-        if absorbed[anchor] {
+        if is_absorbed[anchor] {
             continue;
         }
         let mut chain = Vec::new();
         if supports_chain(&ir.ops[anchor].kind) {
-            follow(ir, &users, &is_output, &absorbed, anchor, &mut chain);
-            chain.iter().for_each(|link: &Link| absorbed[link.op()] = true);
+            follow(ir, &users, &is_output, &is_absorbed, anchor, &mut chain);
+            chain.iter().for_each(|link: &Link| is_absorbed[link.op()] = true);
         }
         items.push(Item { anchor, chain });
     }
@@ -103,7 +103,7 @@ fn follow(
     ir: &RegionIr,
     users: &[Vec<usize>],
     is_output: &[bool],
-    absorbed: &[bool],
+    is_absorbed: &[bool],
     anchor: usize,
     chain: &mut Vec<Link>,
 ) {
@@ -111,26 +111,26 @@ fn follow(
     let stages = has_stage_chain(ir, anchor);
     let mut kept_links = 0;
     while let [user] = users[value.index()][..] {
-        if is_output[value.index()] || absorbed[user] {
+        if is_output[value.index()] || is_absorbed[user] {
             break;
         }
         let op = &ir.ops[user];
         match &op.kind {
             // Only an integer sum may have the chain's value as its second operand.
             Kind::Stage(stage) if stages && (op.inputs[0] == value || matches!(stage, Stage::Sum { .. })) => {
-                let other = op.inputs.iter().copied().find(|&input| input != value);
-                chain.push(Link::Stage { op: user, other });
+                let operand = op.inputs.iter().copied().find(|&input| input != value);
+                chain.push(Link::Stage { op: user, operand });
             }
             Kind::Eltwise(_) | Kind::Binary(_) if stages => break,
             Kind::Eltwise(_) => chain.push(Link::Eltwise(user)),
             Kind::Binary(alg) if supports_binary_links(&ir.ops[anchor].kind) => {
                 let is_first = op.inputs[0] == value;
-                let other = op.inputs[usize::from(is_first)];
-                let swaps = !matches!(*alg, ffi::BINARY_SUB | ffi::BINARY_DIV);
-                if ir.shape(op.output) != ir.shape(value) || !(is_first || swaps) {
+                let operand = op.inputs[usize::from(is_first)];
+                let is_commutative = !matches!(*alg, ffi::BINARY_SUB | ffi::BINARY_DIV);
+                if ir.shape(op.output) != ir.shape(value) || !(is_first || is_commutative) {
                     break;
                 }
-                chain.push(Link::Binary { op: user, other });
+                chain.push(Link::Binary { op: user, operand });
             }
             Kind::Reshape | Kind::Transpose(_) => {
                 chain.push(Link::View(user));

@@ -143,32 +143,34 @@ unsafe fn panels(gemv: &Gemv, pointers: &Pointers, first: usize, last: usize) {
 #[derive(Default)]
 pub struct MatrixUses {
     /// Number of matrix products that read each constant.
-    readers: HashMap<usize, usize>,
+    reader_counts: HashMap<usize, usize>,
     /// True for each constant that the next GEMV traverses backwards.
-    backwards: HashMap<usize, bool>,
+    is_backwards_next: HashMap<usize, bool>,
 }
 
 impl MatrixUses {
     /// Counts the matrix products of a region that read each constant.
     pub fn of(ir: &RegionIr) -> MatrixUses {
-        let mut readers = HashMap::new();
+        let mut reader_counts = HashMap::new();
         for op in ir.ops.iter().filter(|op| matches!(op.kind, Kind::MatMul { .. })) {
             if let Some(constant) = root(ir, op.inputs[1]) {
-                *readers.entry(constant).or_default() += 1;
+                *reader_counts.entry(constant).or_default() += 1;
             }
         }
-        MatrixUses { readers, backwards: HashMap::new() }
+        MatrixUses { reader_counts, is_backwards_next: HashMap::new() }
     }
 
     /// Returns true if `value` is a constant, or a view of a constant, that several matrix products read.
     pub fn is_shared(&self, ir: &RegionIr, value: Val) -> bool {
-        root(ir, value).and_then(|constant| self.readers.get(&constant)).is_some_and(|&readers| readers > 1)
+        root(ir, value)
+            .and_then(|constant| self.reader_counts.get(&constant))
+            .is_some_and(|&reader_count| reader_count > 1)
     }
 
     /// Returns true if the next GEMV should traverse the matrix `value` backwards; the direction alternates.
     pub fn next_direction(&mut self, ir: &RegionIr, value: Val) -> bool {
-        let backwards = root(ir, value).map(|constant| self.backwards.entry(constant).or_default());
-        backwards.is_some_and(|backwards| std::mem::replace(backwards, !*backwards))
+        let direction = root(ir, value).map(|constant| self.is_backwards_next.entry(constant).or_default());
+        direction.is_some_and(|direction| std::mem::replace(direction, !*direction))
     }
 }
 

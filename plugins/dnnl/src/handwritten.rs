@@ -128,7 +128,7 @@ impl Lowering<'_> {
             source: [size(x.view.shape[0])?, size(x.view.shape[2])?, size(x.view.shape[3])?],
             strides: [0; 3],
             result: [size(shape[2])?, size(shape[3])?],
-            padding: [size(window.before[0])?, size(window.before[1])?],
+            padding: [size(window.pad_before[0])?, size(window.pad_before[1])?],
             weights,
             range: [0.0; 2],
             slots: self.library.threads(),
@@ -141,7 +141,7 @@ impl Lowering<'_> {
         // Weights that another plan has packed are used in that form, so that one packed copy serves both plans.
         let profitable = match &self.existing_packings(w)[..] {
             [] => has_enough_tiles,
-            packed => packed.contains(&Packing::Winograd(weights)),
+            packings => packings.contains(&Packing::Winograd(weights)),
         };
         (is_bounded && fills_registers && profitable).then_some(layer)
     }
@@ -175,11 +175,11 @@ impl Lowering<'_> {
         read.push(a.buffer);
         let chain = self.chain(links, &dim_map, &view, None, false, &read)?;
         let Some(addends) = addends(&chain, &view).filter(|_| chain.links == links.len()) else { return Ok(None) };
-        let Some(packed) = self.pack_as(b, Packing::Panels(panels))? else { return Ok(None) };
-        let packed = BufferView { buffer: packed, view: View::dense(&[panels.elements() as i64]) };
+        let Some(packed_buffer) = self.pack_as(b, Packing::Panels(panels))? else { return Ok(None) };
+        let packed_buffer = BufferView { buffer: packed_buffer, view: View::dense(&[panels.elements() as i64]) };
         let step = Gemv { panels, backwards: self.matrices.next_direction(self.ir, op.inputs[1]) };
         let target = self.scratch(view);
-        let mut tensors = vec![(ffi::ARG_SRC, a.clone()), (ffi::ARG_WEIGHTS, packed)];
+        let mut tensors = vec![(ffi::ARG_SRC, a.clone()), (ffi::ARG_WEIGHTS, packed_buffer)];
         let indexed_arg = |(indexed_arg, addend)| (ffi::ARG_MULTIPLE_SRC + indexed_arg, addend);
         tensors.extend((0..).zip(addends).map(indexed_arg));
         tensors.push((ffi::ARG_DST, target.clone()));
@@ -208,10 +208,10 @@ impl Lowering<'_> {
     /// Adds the step of a recurrent cell.
     pub fn cell(&mut self, op: &Op, kind: CellKind) -> Result<usize> {
         let shape = self.ir.shape(op.output).to_vec();
-        let hidden = shape.last().copied().unwrap_or(1);
+        let hidden_size = shape.last().copied().unwrap_or(1);
         let rows = match kind {
             CellKind::Lstm(_) => shape[1],
-            CellKind::Gru(_) => count(&shape) / hidden,
+            CellKind::Gru(_) => count(&shape) / hidden_size,
         };
         let mut tensors = Vec::new();
         let mut strides = [0; MAX_OPERANDS];
@@ -219,25 +219,25 @@ impl Lowering<'_> {
             let mut tensor = self.placement(value);
             let element_count = count(&tensor.view.shape);
             let columns = tensor.view.shape.last().copied().unwrap_or(1);
-            let flat = [element_count / columns, columns];
+            let row_shape = [element_count / columns, columns];
             // Gaps between rows are supported; gaps between the elements of a row are not.
-            let rows_view = tensor.view.reshape(&flat).filter(|view| columns == 1 || view.strides[1] == 1);
+            let rows_view = tensor.view.reshape(&row_shape).filter(|view| columns == 1 || view.strides[1] == 1);
             tensor.view = match rows_view {
                 Some(view) => view,
                 None => {
                     tensor = self.row_major(&tensor)?;
-                    tensor.view.reshape(&flat).ok_or_else(|| {
+                    tensor.view.reshape(&row_shape).ok_or_else(|| {
                         CompileError::new(RefusalCode::UnsupportedShape, "cannot reshape a copy to rows")
                     })?
                 }
             };
             // A single row is broadcast to all rows.
-            strides[index] = if flat[0] == 1 { 0 } else { tensor.view.strides[0] as usize };
+            strides[index] = if row_shape[0] == 1 { 0 } else { tensor.view.strides[0] as usize };
             tensors.push((index as i32, tensor));
         }
         let out = self.scratch(View::dense(&shape));
         tensors.push((ARG_OUT, out.clone()));
-        let cell = Cell { kind, rows: rows as usize, hidden: hidden as usize, strides };
+        let cell = Cell { kind, rows: rows as usize, hidden: hidden_size as usize, strides };
         self.handwritten_step(Operation::Cell(cell), tensors, kind.name())?;
         self.put_after_chain(op, &[], 0, out, &DimMap::plain(&shape, &shape))?;
         Ok(0)

@@ -128,9 +128,9 @@ pub enum Kind {
     /// Resize of the spatial axes, at half-pixel centers.
     Resample { alg: i32 },
     /// Padding with zeros.
-    Pad { before: Vec<i64> },
+    Pad { pad_before: Vec<i64> },
     /// Padding of an int8 or uint8 tensor with the byte `value`.
-    PadBytes { before: Vec<i64>, value: u8 },
+    PadBytes { pad_before: Vec<i64>, value: u8 },
     /// Integer stage: an elementwise function of one tensor, or of two tensors of the same shape.
     Stage(crate::qnn::Stage),
     /// Average pooling of an int8 or uint8 tensor with `float32` results.

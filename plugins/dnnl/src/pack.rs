@@ -13,8 +13,8 @@ pub struct PackSpec {
     /// Offset of the first element read, in bytes.
     pub offset: usize,
     /// Layout in the host's memory.
-    pub from: Desc,
-    pub to: Packing,
+    pub source: Desc,
+    pub packing: Packing,
 }
 
 /// Packed form of a constant.
@@ -46,22 +46,24 @@ impl PackSpec {
     /// If the constant has fewer bytes than its type requires, or the library does not support a layout.
     ///
     /// # Safety
-    /// `to` must be aligned for `f32` and point to [`Packing::bytes`] bytes that nothing else accesses.
-    pub unsafe fn write(&self, library: &'static OneDnn, constant: &Constant, to: *mut u8) -> Result<()> {
+    /// `destination` must be aligned for `f32` and point to [`Packing::bytes`] bytes that nothing else accesses.
+    pub unsafe fn write(&self, library: &'static OneDnn, constant: &Constant, destination: *mut u8) -> Result<()> {
         let short = || {
-            let (expected, found) = (self.offset + self.from.size(), constant.bytes().len());
+            let (expected, found) = (self.offset + self.source.size(), constant.bytes().len());
             Error::new(format!("constant {}: expected at least {expected} bytes, found {found}", self.constant))
         };
         let source = constant.bytes().get(self.offset..).ok_or_else(short)?;
-        if self.from.size() > source.len() {
+        if self.source.size() > source.len() {
             return Err(short());
         }
-        // SAFETY: the caller guarantees an aligned `to` with `Packing::bytes` bytes, the size of `elements` floats.
-        let zeroed = |elements| unsafe { zeros(to, elements) };
-        match &self.to {
-            // SAFETY: the check above ensures `self.from.size()` bytes in `source`; the caller guarantees the bytes at
-            // `to`.
-            Packing::Layout(layout) => unsafe { reorder(library, (&self.from, source), (layout, to)) },
+        // SAFETY: the caller guarantees an aligned `destination` with `Packing::bytes` bytes, the size of `elements`
+        // floats.
+        let zeroed = |elements| unsafe { zeros(destination, elements) };
+        match &self.packing {
+            // SAFETY: the check above ensures `self.source.size()` bytes in `source`; the caller guarantees the bytes
+            // at
+            // `destination`.
+            Packing::Layout(layout) => unsafe { reorder(library, (&self.source, source), (layout, destination)) },
             Packing::Winograd(weights) => weights.transform(source, zeroed(weights.elements())).ok_or_else(short),
             Packing::Panels(panels) => panels.pack(source, zeroed(panels.elements())).ok_or_else(short),
         }

@@ -65,9 +65,9 @@ impl RegionIr {
         let op = self.producer(value)?;
         let Kind::Slice { begin, step } = &op.kind else { return None };
         let (matrix_shape, slice_shape) = (self.shape(op.inputs[0]), self.shape(value));
-        let quarter =
+        let is_quarter =
             matrix_shape.len() == 2 && matrix_shape[0] == slice_shape[0] && matrix_shape[1] == 4 * slice_shape[1];
-        if !quarter || begin[0] != 0 || begin[1] % slice_shape[1] != 0 || *step != [1, 1] {
+        if !is_quarter || begin[0] != 0 || begin[1] % slice_shape[1] != 0 || *step != [1, 1] {
             return None;
         }
         Some((op.inputs[0], (begin[1] / slice_shape[1]) as usize))
@@ -105,11 +105,11 @@ impl RegionIr {
     }
 
     /// Recognizes `n + z (h - n)`, an equivalent form of a GRU step.
-    pub fn gru_from(&mut self, candidate: Val, gated: Val) -> Option<Val> {
-        self.gate_decompositions(gated).into_iter().find_map(|(pre_activations, difference)| {
+    pub fn gru_from(&mut self, candidate: Val, gated_difference: Val) -> Option<Val> {
+        self.gate_decompositions(gated_difference).into_iter().find_map(|(pre_activations, difference)| {
             let op = self.producer(difference).filter(|op| op.kind == Kind::Binary(ffi::BINARY_SUB))?;
-            let (state, from) = (op.inputs[0], op.inputs[1]);
-            if from != candidate {
+            let (state, subtrahend) = (op.inputs[0], op.inputs[1]);
+            if subtrahend != candidate {
                 return None;
             }
             self.gru(pre_activations, candidate, Some(state))
@@ -120,15 +120,15 @@ impl RegionIr {
     fn gate_decompositions(&mut self, value: Val) -> Vec<([Option<Val>; 2], Val)> {
         if let Some((a, b)) = self.factors(value) {
             let orders = [(a, b), (b, a)];
-            let decompose = |(gate, other)| Some((self.activated(gate, ffi::ELTWISE_LOGISTIC)?, other));
+            let decompose = |(gate, other_factor)| Some((self.activated(gate, ffi::ELTWISE_LOGISTIC)?, other_factor));
             return orders.into_iter().filter_map(decompose).collect();
         }
         match self.producer(value).map(|op| (&op.kind, &op.inputs[..])) {
-            Some((Kind::Cell(CellKind::Gru(Gru { part: Part::Reset, .. })), &[sum, other])) => {
-                vec![([Some(sum), None], other)]
+            Some((Kind::Cell(CellKind::Gru(Gru { part: Part::Reset, .. })), &[sum, gate_operand])) => {
+                vec![([Some(sum), None], gate_operand)]
             }
-            Some((Kind::Cell(CellKind::Gru(Gru { part: Part::Reset, .. })), &[a, b, other])) => {
-                vec![([Some(a), Some(b)], other)]
+            Some((Kind::Cell(CellKind::Gru(Gru { part: Part::Reset, .. })), &[a, b, gate_operand])) => {
+                vec![([Some(a), Some(b)], gate_operand)]
             }
             _ => Vec::new(),
         }
@@ -218,8 +218,8 @@ impl RegionIr {
         let is_row = |operand_shape: &[i64]| {
             operand_shape.last() == shape.last() && operand_shape[..operand_shape.len() - 1].iter().all(|&d| d == 1)
         };
-        let fits = |value: &Val| *self.shape(*value) == shape[..] || is_row(self.shape(*value));
-        if !inputs.iter().all(fits) {
+        let has_cell_shape = |value: &Val| *self.shape(*value) == shape[..] || is_row(self.shape(*value));
+        if !inputs.iter().all(has_cell_shape) {
             return None;
         }
         Some(self.push(Kind::Cell(CellKind::Gru(Gru { part, present })), &inputs, shape))

@@ -33,7 +33,7 @@ struct State {
     constants: Vec<Option<Constant>>,
     packs: Packs,
     /// Memory of each entry of `packs`; weak, so that it is freed with the last plan that reads it.
-    packed: Vec<Option<WeakPackedMemory>>,
+    packed_constants: Vec<Option<WeakPackedMemory>>,
     by_dims: HashMap<Vec<Vec<i64>>, u64>,
     /// Number of the next plan; numbers are never reused.
     next: u64,
@@ -101,9 +101,9 @@ impl LoadedRegion {
     /// If oneDNN is not available, constants do not match the graph, or the library does not support an operator.
     pub fn new(graph: Graph, constants: &[Constant], services: &Services) -> Result<LoadedRegion> {
         let library = onednn()?;
-        let (options, ignored) = options::of_graph(&graph);
-        if let Some(ignored) = ignored {
-            tracing::warn!("{}: {ignored}", graph.symbol);
+        let (options, ignored_option) = options::of_graph(&graph);
+        if let Some(ignored_option) = ignored_option {
+            tracing::warn!("{}: {ignored_option}", graph.symbol);
         }
         let shapes: Option<Vec<Vec<i64>>> = graph
             .inputs
@@ -113,7 +113,7 @@ impl LoadedRegion {
         let state = State {
             constants: constants.iter().cloned().map(Some).collect(),
             packs: Packs::default(),
-            packed: Vec::new(),
+            packed_constants: Vec::new(),
             by_dims: HashMap::new(),
             next: 0,
             released: 0,
@@ -165,8 +165,8 @@ impl LoadedRegion {
         if !has_dynamic_shape {
             state.drop_unused(&plan);
         }
-        let (packed, bytes) = self.pack(&mut state, &plan, has_dynamic_shape)?;
-        let prepared = Arc::new(PreparedPlan::new(plan, &state.constants, &packed, bytes)?);
+        let (packed_constants, bytes) = self.pack(&mut state, &plan, has_dynamic_shape)?;
+        let prepared = Arc::new(PreparedPlan::new(plan, &state.constants, &packed_constants, bytes)?);
         if !has_dynamic_shape {
             // The plan owns the constants that it reads in place.
             state.constants.fill(None);
@@ -203,9 +203,12 @@ impl LoadedRegion {
     #[cfg(test)]
     pub fn packed_bytes(&self) -> usize {
         let state = self.state.lock().unwrap();
-        let alive =
-            state.packed.iter().zip(&state.packs.packs).filter(|(packed, _)| WeakPackedMemory::get(packed).is_some());
-        alive.map(|(_, pack)| pack.to.bytes()).sum()
+        let alive = state
+            .packed_constants
+            .iter()
+            .zip(&state.packs.packs)
+            .filter(|(packed_memory, _)| WeakPackedMemory::get(packed_memory).is_some());
+        alive.map(|(_, pack)| pack.packing.bytes()).sum()
     }
 
     /// Creates a plan for these input dimensions and generates its code.
@@ -224,23 +227,23 @@ impl LoadedRegion {
     }
 
     /// Packs the constants that a new plan reads and that no other plan has packed. Unless additional plans are
-    /// possible (`dynamic`), drops each constant that is not read in place after its last packing. Returns the plan's
-    /// packed constants, by index, and the size in bytes of the constants packed here. The first packed form of each
-    /// constant is not counted but attributed to the region, because some plan always uses it.
-    fn pack(&self, state: &mut State, plan: &Plan, dynamic: bool) -> Result<(Vec<Option<PackedMemory>>, usize)> {
-        state.packed.resize_with(state.packs.packs.len(), || None);
-        let mut packed: Vec<Option<PackedMemory>> = vec![None; state.packed.len()];
+    /// possible (`is_dynamic`), drops each constant that is not read in place after its last packing. Returns the
+    /// plan's packed constants, by index, and the size in bytes of the constants packed here. The first packed form of
+    /// each constant is not counted but attributed to the region, because some plan always uses it.
+    fn pack(&self, state: &mut State, plan: &Plan, is_dynamic: bool) -> Result<(Vec<Option<PackedMemory>>, usize)> {
+        state.packed_constants.resize_with(state.packs.packs.len(), || None);
+        let mut packed_constants: Vec<Option<PackedMemory>> = vec![None; state.packed_constants.len()];
         let mut new_packs = Vec::new();
         for index in plan.packed_constants() {
-            packed[index] = WeakPackedMemory::get(&state.packed[index]);
-            if packed[index].is_none() {
+            packed_constants[index] = WeakPackedMemory::get(&state.packed_constants[index]);
+            if packed_constants[index].is_none() {
                 new_packs.push(index);
             }
         }
         let mut uses = vec![0usize; state.constants.len()];
         new_packs.iter().for_each(|&index| uses[state.packs.packs[index].constant] += 1);
         plan.constants_in_place().into_iter().for_each(|index| uses[index] += 1);
-        let size = |index: usize| state.packs.packs[index].to.bytes().next_multiple_of(CACHE_LINE);
+        let size = |index: usize| state.packs.packs[index].packing.bytes().next_multiple_of(CACHE_LINE);
         let total_bytes = new_packs.iter().map(|&index| size(index)).sum();
         let (memory, mut next_offset, mut bytes) = (Arc::new(AlignedMemory::in_huge_pages(total_bytes)?), 0, 0);
         for index in new_packs {
@@ -257,14 +260,14 @@ impl LoadedRegion {
                 bytes += size(index);
             }
             let entry = PackedMemory { memory: memory.clone(), address };
-            state.packed[index] = Some(WeakPackedMemory::of(&entry));
-            packed[index] = Some(entry);
+            state.packed_constants[index] = Some(WeakPackedMemory::of(&entry));
+            packed_constants[index] = Some(entry);
             uses[pack.constant] -= 1;
-            if !dynamic && uses[pack.constant] == 0 {
+            if !is_dynamic && uses[pack.constant] == 0 {
                 state.constants[pack.constant] = None;
             }
         }
-        Ok((packed, bytes))
+        Ok((packed_constants, bytes))
     }
 }
 
@@ -284,15 +287,15 @@ impl PreparedPlan {
     fn new(
         plan: Plan,
         constants: &[Option<Constant>],
-        packed: &[Option<PackedMemory>],
+        packed_constants: &[Option<PackedMemory>],
         packed_bytes: usize,
     ) -> Result<PreparedPlan> {
         let code = plan.steps.iter().filter(|step| matches!(step.operation, Operation::Code(_))).count() * CODE_BYTES;
         let bytes = packed_bytes + code + plan.steps.len() * STEP_BYTES;
-        let mut fixed = vec![std::ptr::null_mut(); plan.buffers.len()];
+        let mut fixed_addresses = vec![std::ptr::null_mut(); plan.buffers.len()];
         let (mut held_packed, mut held_constants) = (Vec::new(), Vec::new());
-        let buffers = plan.buffers.iter().zip(&mut fixed).zip(plan.touched());
-        for ((buffer, address), _) in buffers.filter(|(_, touched)| *touched) {
+        let buffers = plan.buffers.iter().zip(&mut fixed_addresses).zip(plan.touched());
+        for ((buffer, address), _) in buffers.filter(|(_, is_touched)| *is_touched) {
             match buffer.place {
                 Place::Constant(index) => {
                     let constant = constants[index].as_ref();
@@ -316,17 +319,17 @@ impl PreparedPlan {
                     held_constants.push(constant.clone());
                 }
                 Place::Packed(index) => {
-                    let packed = packed[index].as_ref();
-                    let packed = packed
+                    let packed_constants = packed_constants[index].as_ref();
+                    let packed_constants = packed_constants
                         .ok_or_else(|| Error::new(format!("packed constant {index} has already been released")))?;
-                    *address = packed.address;
-                    held_packed.push(packed.memory.clone());
+                    *address = packed_constants.address;
+                    held_packed.push(packed_constants.memory.clone());
                 }
                 Place::Input(_) | Place::Output(_) | Place::Arena(_) => {}
             }
         }
         let idle = Mutex::new(Vec::new());
-        Ok(PreparedPlan { plan, fixed_addresses: fixed, _packed: held_packed, _constants: held_constants, bytes, idle })
+        Ok(PreparedPlan { plan, fixed_addresses, _packed: held_packed, _constants: held_constants, bytes, idle })
     }
 
     fn take_memory_set(&self, library: &'static OneDnn) -> Result<MemorySet> {

@@ -96,8 +96,8 @@ impl RegionIr {
         if self.shape(source) == shape {
             return source;
         }
-        if let Some(interleaved) = self.channel_shuffle(source, &shape) {
-            return interleaved;
+        if let Some(shuffled) = self.channel_shuffle(source, &shape) {
+            return shuffled;
         }
         self.push(Kind::Reshape, &[source], shape)
     }
@@ -204,12 +204,12 @@ impl RegionIr {
 
     /// Factors a scalar out of a value, looking through views. Returns the scalar and the value without it.
     fn factor_out_scalar(&mut self, value: Val) -> (f32, Val) {
-        let (mut at, mut views) = (value, Vec::new());
-        while let Some(op) = self.producer(at).filter(|op| matches!(op.kind, Kind::Reshape | Kind::Transpose(_))) {
-            views.push((op.kind.clone(), self.shape(at).to_vec()));
-            at = op.inputs[0];
+        let (mut current, mut views) = (value, Vec::new());
+        while let Some(op) = self.producer(current).filter(|op| matches!(op.kind, Kind::Reshape | Kind::Transpose(_))) {
+            views.push((op.kind.clone(), self.shape(current).to_vec()));
+            current = op.inputs[0];
         }
-        let (factor, mut core) = self.factor_and_value(at);
+        let (factor, mut core) = self.factor_and_value(current);
         if factor == 1.0 {
             return (1.0, value);
         }

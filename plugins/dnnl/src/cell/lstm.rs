@@ -16,10 +16,10 @@ impl Gates {
     /// Returns the addresses of the input, forget, candidate and output pre-activations in a row of `4 * hidden`
     /// elements.
     #[inline(always)]
-    pub(super) unsafe fn pointers(&self, pre_activations: *const f32, hidden: usize) -> [*const f32; 4] {
+    pub(super) unsafe fn pointers(&self, pre_activations: *const f32, hidden_size: usize) -> [*const f32; 4] {
         // SAFETY: the caller guarantees that the row has `4 * hidden` elements.
         [self.input, self.forget, self.candidate, self.output]
-            .map(|index| unsafe { pre_activations.add(index * hidden) })
+            .map(|index| unsafe { pre_activations.add(index * hidden_size) })
     }
 }
 
@@ -33,15 +33,15 @@ pub(super) unsafe fn row(gates: [*const f32; 4], old_state: Option<*const f32>, 
         let [i, f, g, o] = gates.map(|gate| unsafe { load(Some(gate), offset, count) });
         // SAFETY: the caller guarantees `n` elements at `old_state`, if present.
         let state = unsafe { load(old_state, offset, count) };
-        let (mut cell, mut hidden) = ([0.0f32; LANES], [0.0f32; LANES]);
+        let (mut cell, mut hidden_state) = ([0.0f32; LANES], [0.0f32; LANES]);
         for l in 0..LANES {
             cell[l] = sigmoid(f[l]) * state[l] + sigmoid(i[l]) * tanh(g[l]);
-            hidden[l] = sigmoid(o[l]) * tanh(cell[l]);
+            hidden_state[l] = sigmoid(o[l]) * tanh(cell[l]);
         }
         // SAFETY: the caller guarantees `n` elements at `c` and `h`, which overlap no operand.
         unsafe {
             store(&cell, c, offset, count);
-            store(&hidden, h, offset, count);
+            store(&hidden_state, h, offset, count);
         }
         offset += count;
     }

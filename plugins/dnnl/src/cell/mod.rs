@@ -117,7 +117,13 @@ mod tests {
 
     /// Executes a cell on generated operands with gaps between their rows; operands that `kind` omits are zeros.
     /// Returns the operands without gaps, and the output.
-    fn run(kind: CellKind, widths: &[usize], rows: usize, hidden: usize, outs: usize) -> (Vec<Vec<f32>>, Vec<f32>) {
+    fn run(
+        kind: CellKind,
+        widths: &[usize],
+        rows: usize,
+        hidden_size: usize,
+        out_count: usize,
+    ) -> (Vec<Vec<f32>>, Vec<f32>) {
         let indices = kind.operand_indices();
         let mut strides = [0; MAX_OPERANDS];
         let mut read = [None; MAX_OPERANDS];
@@ -129,9 +135,11 @@ mod tests {
         for ((tensor, &index), &width) in tensors.iter().zip(&indices).zip(widths) {
             (strides[index], read[index]) = (width + 3, Some(tensor.as_ptr()));
         }
-        let mut out = vec![9.0; outs * rows * hidden];
+        let mut out = vec![9.0; out_count * rows * hidden_size];
         // SAFETY: `tensors` and `out` are allocated above in the sizes that rows and strides imply.
-        unsafe { steps()(&Cell { kind, rows, hidden, strides }, &Pointers { read, out: out.as_mut_ptr() }) };
+        unsafe {
+            steps()(&Cell { kind, rows, hidden: hidden_size, strides }, &Pointers { read, out: out.as_mut_ptr() })
+        };
         let rows_of = |(tensor, &width): (&Vec<f32>, &usize)| -> Vec<f32> {
             (0..rows).flat_map(|r| tensor[r * (width + 3)..][..width].to_vec()).collect()
         };
@@ -171,20 +179,22 @@ mod tests {
                     let indices = kind.operand_indices();
                     let (read, out) = run(kind, &vec![n; indices.len()], 2, n, 1);
                     for i in 0..2 * n {
-                        let at = |operand: usize| {
+                        let value_at = |operand: usize| {
                             indices.iter().position(|&index| index == operand).map_or(0.0, |position| read[position][i])
                         };
-                        let mix = |z: f64, n: f32, h: f32| (1.0 - z) * f64::from(n).tanh() + z * f64::from(h);
+                        let interpolate = |z: f64, n: f32, h: f32| (1.0 - z) * f64::from(n).tanh() + z * f64::from(h);
                         assert_close(
                             out[i],
                             match part {
                                 Part::Whole => {
-                                    let reset = s(at(2) + at(3));
-                                    let candidate = f64::from(at(4)) + reset * f64::from(at(5));
-                                    mix(s(at(0) + at(1)), candidate as f32, at(6))
+                                    let reset = s(value_at(2) + value_at(3));
+                                    let candidate = f64::from(value_at(4)) + reset * f64::from(value_at(5));
+                                    interpolate(s(value_at(0) + value_at(1)), candidate as f32, value_at(6))
                                 }
-                                Part::Mix => mix(s(at(0) + at(1)), at(2) + at(3), at(4)),
-                                Part::Reset => s(at(0) + at(1)) * f64::from(at(2)),
+                                Part::Mix => {
+                                    interpolate(s(value_at(0) + value_at(1)), value_at(2) + value_at(3), value_at(4))
+                                }
+                                Part::Reset => s(value_at(0) + value_at(1)) * f64::from(value_at(2)),
                             },
                         );
                     }

@@ -256,12 +256,12 @@ functions! {
     fn convolution_forward_primitive_desc_create(
         desc: *mut *mut CPrimitiveDesc, engine: *mut CEngine, prop: c_int, alg: c_int, src: *const CMemoryDesc,
         weights: *const CMemoryDesc, bias: *const CMemoryDesc, dst: *const CMemoryDesc, strides: *const Dims,
-        dilates: *const Dims, before: *const Dims, after: *const Dims, attr: *const CAttr,
+        dilates: *const Dims, pad_before: *const Dims, pad_after: *const Dims, attr: *const CAttr,
     ) -> Status;
     fn deconvolution_forward_primitive_desc_create(
         desc: *mut *mut CPrimitiveDesc, engine: *mut CEngine, prop: c_int, alg: c_int, src: *const CMemoryDesc,
         weights: *const CMemoryDesc, bias: *const CMemoryDesc, dst: *const CMemoryDesc, strides: *const Dims,
-        dilates: *const Dims, before: *const Dims, after: *const Dims, attr: *const CAttr,
+        dilates: *const Dims, pad_before: *const Dims, pad_after: *const Dims, attr: *const CAttr,
     ) -> Status;
     fn matmul_primitive_desc_create(
         desc: *mut *mut CPrimitiveDesc, engine: *mut CEngine, src: *const CMemoryDesc, weights: *const CMemoryDesc,
@@ -270,7 +270,7 @@ functions! {
     fn pooling_forward_primitive_desc_create(
         desc: *mut *mut CPrimitiveDesc, engine: *mut CEngine, prop: c_int, alg: c_int, src: *const CMemoryDesc,
         dst: *const CMemoryDesc, strides: *const Dims, kernel: *const Dims, dilation: *const Dims,
-        before: *const Dims, after: *const Dims, attr: *const CAttr,
+        pad_before: *const Dims, pad_after: *const Dims, attr: *const CAttr,
     ) -> Status;
     fn softmax_forward_primitive_desc_create(
         desc: *mut *mut CPrimitiveDesc, engine: *mut CEngine, prop: c_int, alg: c_int, src: *const CMemoryDesc,

@@ -116,11 +116,14 @@ mod tests {
         let executable = std::env::current_exe().unwrap();
         assert_eq!(check(&executable), Ok(()));
         let bytes = std::fs::read(executable).unwrap();
-        let truncated = dir.path().join("part.so");
-        std::fs::write(&truncated, &bytes[..bytes.len() / 2]).unwrap();
-        assert!(check(&truncated).unwrap_err().starts_with("truncated shared library"));
-        std::fs::write(&truncated, "text").unwrap();
-        assert_eq!(check(&truncated).unwrap_err(), "expected a shared library, found a file without an ELF header");
+        let truncated_file = dir.path().join("part.so");
+        std::fs::write(&truncated_file, &bytes[..bytes.len() / 2]).unwrap();
+        assert!(check(&truncated_file).unwrap_err().starts_with("truncated shared library"));
+        std::fs::write(&truncated_file, "text").unwrap();
+        assert_eq!(
+            check(&truncated_file).unwrap_err(),
+            "expected a shared library, found a file without an ELF header"
+        );
         assert!(check(&dir.path().join("none")).unwrap_err().starts_with("cannot open the file"));
     }
 }

@@ -217,9 +217,9 @@ pub struct Window {
     /// Number of taps.
     pub kernel: Vec<i64>,
     /// Padding at the start.
-    pub before: Vec<i64>,
+    pub pad_before: Vec<i64>,
     /// Padding at the end.
-    pub after: Vec<i64>,
+    pub pad_after: Vec<i64>,
 }
 
 /// Tensors of a convolution or matrix product.
@@ -264,7 +264,7 @@ impl PrimitiveDesc {
     }
 
     pub fn convolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Result<PrimitiveDesc> {
-        let [strides, dilates, before, after] = conv_dims(w)?;
+        let [strides, dilates, pad_before, pad_after] = conv_dims(w)?;
         let alg = ffi::CONVOLUTION_DIRECT;
         describe!(
             library,
@@ -278,8 +278,8 @@ impl PrimitiveDesc {
                 io.dst.raw,
                 &strides,
                 &dilates,
-                &before,
-                &after,
+                &pad_before,
+                &pad_after,
                 attr.raw
             )
         )
@@ -287,7 +287,7 @@ impl PrimitiveDesc {
 
     /// Describes a transposed convolution.
     pub fn deconvolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Result<PrimitiveDesc> {
-        let [strides, dilates, before, after] = conv_dims(w)?;
+        let [strides, dilates, pad_before, pad_after] = conv_dims(w)?;
         let alg = ffi::DECONVOLUTION_DIRECT;
         describe!(
             library,
@@ -301,8 +301,8 @@ impl PrimitiveDesc {
                 io.dst.raw,
                 &strides,
                 &dilates,
-                &before,
-                &after,
+                &pad_before,
+                &pad_after,
                 attr.raw
             )
         )
@@ -325,13 +325,22 @@ impl PrimitiveDesc {
         w: &Window,
         attr: &Attr,
     ) -> Result<PrimitiveDesc> {
-        let [strides, dilates, before, after] = conv_dims(w)?;
+        let [strides, dilates, pad_before, pad_after] = conv_dims(w)?;
         let kernel = dims(&w.kernel)?;
         describe!(
             library,
             "pooling",
             pooling_forward_primitive_desc_create(
-                INFERENCE, alg, src.raw, dst.raw, &strides, &kernel, &dilates, &before, &after, attr.raw
+                INFERENCE,
+                alg,
+                src.raw,
+                dst.raw,
+                &strides,
+                &kernel,
+                &dilates,
+                &pad_before,
+                &pad_after,
+                attr.raw
             )
         )
     }
@@ -508,7 +517,7 @@ impl PrimitiveDesc {
 /// Returns strides, dilation, start and end padding in oneDNN's convention, in which a dense kernel has dilation 0.
 fn conv_dims(w: &Window) -> Result<[Dims; 4]> {
     let dilates: Vec<i64> = w.dilation.iter().map(|d| d - 1).collect();
-    Ok([dims(&w.strides)?, dims(&dilates)?, dims(&w.before)?, dims(&w.after)?])
+    Ok([dims(&w.strides)?, dims(&dilates)?, dims(&w.pad_before)?, dims(&w.pad_after)?])
 }
 
 impl Primitive {

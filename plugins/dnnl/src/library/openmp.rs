@@ -83,12 +83,12 @@ pub fn set_threads(library: &Library) -> Option<SetThreads> {
     unsafe { library.get::<SetThreads>(b"omp_set_num_threads") }.ok().map(|function| *function)
 }
 
-/// Calls `open` with an environment in which workers spin for [`SPIN`].
-pub fn with_short_spin<T>(open: impl FnOnce() -> T) -> T {
+/// Calls `open_library` with an environment in which workers spin for [`SPIN`].
+pub fn with_short_spin<T>(open_library: impl FnOnce() -> T) -> T {
     if SPIN_VARIABLES.iter().any(|name| std::env::var_os(name).is_some()) {
-        return open();
+        return open_library();
     }
-    let Ok(entry) = CString::new(format!("GOMP_SPINCOUNT={}", spin_count())) else { return open() };
+    let Ok(entry) = CString::new(format!("GOMP_SPINCOUNT={}", spin_count())) else { return open_library() };
     // SAFETY: the C library defines `environ` as a pointer, which has the layout of `AtomicPtr`.
     let environment = unsafe { &environ };
     let original = environment.load(Ordering::Acquire);
@@ -104,7 +104,7 @@ pub fn with_short_spin<T>(open: impl FnOnce() -> T) -> T {
     extended.push(std::ptr::null_mut());
     // Both arrays stay allocated and unchanged, so a thread that reads the environment concurrently sees a valid array.
     environment.store(Box::leak(extended.into_boxed_slice()).as_mut_ptr(), Ordering::Release);
-    let result = open();
+    let result = open_library();
     environment.store(original, Ordering::Release);
     result
 }

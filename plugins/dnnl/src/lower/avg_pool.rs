@@ -28,7 +28,7 @@ impl Lowering<'_> {
             kernel: pool.window.kernel[i],
             stride: pool.window.strides[i],
             dilation: pool.window.dilation[i],
-            before: pool.window.before[i],
+            pad_before: pool.window.pad_before[i],
         };
         let kernel = IntAvgPoolKernel {
             images: shape[0] as usize,

@@ -68,7 +68,7 @@ pub struct Lowering<'p> {
     steps: Vec<Step>,
     buffers: Vec<Buffer>,
     constants: HashMap<usize, BufferId>,
-    packed: HashMap<usize, BufferId>,
+    packed_buffers: HashMap<usize, BufferId>,
     tensor: Vec<Option<BufferView>>,
     /// Per value, the index of the last item that reads the value or a view of it; `usize::MAX` for outputs.
     last_read: Vec<usize>,
@@ -83,7 +83,7 @@ pub struct Lowering<'p> {
     chain_reads: Vec<BufferId>,
     /// Uses of constant matrices by matrix products.
     pub matrices: MatrixUses,
-    now: usize,
+    item_index: usize,
 }
 
 /// Lowers a region. `packs` holds the constants packed by earlier plans of the region and receives the constants that
@@ -101,7 +101,7 @@ pub fn lower(library: &'static OneDnn, ir: &RegionIr, packs: &mut Packs) -> Resu
         steps: Vec::new(),
         buffers: Vec::new(),
         constants: HashMap::new(),
-        packed: HashMap::new(),
+        packed_buffers: HashMap::new(),
         tensor: vec![None; ir.values.len()],
         last_read: last_reads(ir, &items),
         needed_until: Vec::new(),
@@ -109,7 +109,7 @@ pub fn lower(library: &'static OneDnn, ir: &RegionIr, packs: &mut Packs) -> Resu
         bf16_copies: Vec::new(),
         chain_reads: Vec::new(),
         matrices: MatrixUses::of(ir),
-        now: 0,
+        item_index: 0,
     };
     for (i, &input) in ir.inputs.iter().enumerate() {
         let view = View::dense(ir.shape(input));
@@ -117,7 +117,7 @@ pub fn lower(library: &'static OneDnn, ir: &RegionIr, packs: &mut Packs) -> Resu
         lowering.tensor[input.index()] = Some(BufferView { buffer, view });
     }
     for (item_index, item) in items.iter().enumerate() {
-        lowering.now = item_index;
+        lowering.item_index = item_index;
         lowering.item(item)?;
     }
     lowering.finish()
@@ -200,7 +200,7 @@ impl Lowering<'_> {
     /// Returns true if a buffer is in the arena and nothing reads it after the current item.
     fn is_last_use(&self, buffer: BufferId) -> bool {
         matches!(self.buffers[buffer.0 as usize].place, Place::Arena(_))
-            && self.needed_until[buffer.0 as usize] <= self.now
+            && self.needed_until[buffer.0 as usize] <= self.item_index
     }
 
     /// Creates the descriptor of a `float32` tensor with this layout.
@@ -228,14 +228,15 @@ impl Lowering<'_> {
         if tensor.view.same_layout(&expected) {
             return Ok(BufferView { buffer: tensor.buffer, view: View { offset: tensor.view.offset, ..expected } });
         }
-        if let Some((_, copy)) = self.copies.iter().find(|(source, copied)| source == tensor && copied.view == expected)
+        if let Some((_, copy)) =
+            self.copies.iter().find(|(source, copy_of_source)| source == tensor && copy_of_source.view == expected)
         {
             return Ok(copy.clone());
         }
         let dtype = self.dtype(tensor);
         let desc = self.desc_as(dtype, &expected)?;
-        if let Some(packed) = self.pack(tensor, desc)? {
-            return Ok(BufferView { buffer: packed, view: expected });
+        if let Some(packed_buffer) = self.pack(tensor, desc)? {
+            return Ok(BufferView { buffer: packed_buffer, view: expected });
         }
         let copy = self.scratch_of(dtype, expected);
         self.copy(tensor, &copy, "reorder")?;
@@ -257,27 +258,27 @@ impl Lowering<'_> {
     }
 
     /// Packs a constant at load time. Returns `None` if the tensor is not a constant.
-    pub fn pack_as(&mut self, tensor: &BufferView, to: Packing) -> Result<Option<BufferId>> {
+    pub fn pack_as(&mut self, tensor: &BufferView, packing: Packing) -> Result<Option<BufferId>> {
         let Place::Constant(constant) = self.buffers[tensor.buffer.0 as usize].place else { return Ok(None) };
         let source_desc = self.desc_of(tensor)?;
         let offset = self.offset(tensor);
         let is_same = |pack: &PackSpec| {
-            pack.constant == constant && pack.offset == offset && pack.from == source_desc && pack.to == to
+            pack.constant == constant && pack.offset == offset && pack.source == source_desc && pack.packing == packing
         };
         let index = match self.packs.packs.iter().position(is_same) {
             Some(index) => index,
             None => {
-                self.packs.packs.push(PackSpec { constant, offset, from: source_desc, to });
+                self.packs.packs.push(PackSpec { constant, offset, source: source_desc, packing });
                 self.packs.packs.len() - 1
             }
         };
-        if let Some(&buffer) = self.packed.get(&index) {
+        if let Some(&buffer) = self.packed_buffers.get(&index) {
             return Ok(Some(buffer));
         }
-        let bytes = self.packs.packs[index].to.bytes();
+        let bytes = self.packs.packs[index].packing.bytes();
         let dtype = self.dtype(tensor);
         let buffer = self.buffer(Place::Packed(index), bytes.div_ceil(dtype.size()) as i64, dtype);
-        self.packed.insert(index, buffer);
+        self.packed_buffers.insert(index, buffer);
         Ok(Some(buffer))
     }
 
@@ -287,8 +288,8 @@ impl Lowering<'_> {
         let Ok(source_desc) = self.desc_of(tensor) else { return Vec::new() };
         let offset = self.offset(tensor);
         let is_of_constant =
-            |pack: &&PackSpec| pack.constant == constant && pack.offset == offset && pack.from == source_desc;
-        self.packs.packs.iter().filter(is_of_constant).map(|pack| pack.to.clone()).collect()
+            |pack: &&PackSpec| pack.constant == constant && pack.offset == offset && pack.source == source_desc;
+        self.packs.packs.iter().filter(is_of_constant).map(|pack| pack.packing.clone()).collect()
     }
 
     /// Returns the packed oneDNN layouts of a constant tensor that other plans have created.
@@ -418,10 +419,10 @@ impl Lowering<'_> {
             return Some(BufferView { buffer, view });
         }
         // If dimensions that the map merges are not adjacent in memory, the operand is copied.
-        let ordered = BufferView { buffer, view: dim_map.permuted(&view)? };
-        let shape = regroup(&ordered.view.shape, &dim_map.ordered_shape(), &dim_map.exec_shape)?;
-        let ordered = self.row_major(&ordered).ok()?;
-        Some(BufferView { view: ordered.view.reshape(&shape)?, ..ordered })
+        let ordered_view = BufferView { buffer, view: dim_map.permuted(&view)? };
+        let shape = regroup(&ordered_view.view.shape, &dim_map.ordered_shape(), &dim_map.exec_shape)?;
+        let ordered_view = self.row_major(&ordered_view).ok()?;
+        Some(BufferView { view: ordered_view.view.reshape(&shape)?, ..ordered_view })
     }
 
     /// Converts the longest expressible prefix of the links into post-operators, for a result of layout `dst`, which
@@ -451,7 +452,7 @@ impl Lowering<'_> {
                     chain.post_ops.push(PostOp::Eltwise(function));
                     chain.links = i + 1;
                 }
-                Link::Binary { op, other } => {
+                Link::Binary { op, operand: other } => {
                     let Kind::Binary(alg) = self.ir.ops[op].kind else { break };
                     let Some(mut operand) = self.operand(other, &path, dim_map) else { break };
                     let is_whole = operand.view.shape == dst.shape;
@@ -488,7 +489,7 @@ impl Lowering<'_> {
     /// Returns the buffers that the links of a chain read.
     pub fn reads(&mut self, links: &[Link]) -> Vec<BufferId> {
         let operands = links.iter().filter_map(|link| match link {
-            Link::Binary { other: operand, .. } => Some(*operand),
+            Link::Binary { operand, .. } => Some(*operand),
             _ => None,
         });
         operands.collect::<Vec<_>>().into_iter().map(|operand| self.placement(operand).buffer).collect()
@@ -572,7 +573,7 @@ impl Lowering<'_> {
         for &link in links {
             match link {
                 Link::View(_) => path.push(link),
-                Link::Binary { other, .. } => {
+                Link::Binary { operand: other, .. } => {
                     shapes.extend(self.operand(other, &path, &full_map).map(|tensor| tensor.view.shape));
                 }
                 Link::Eltwise(_) | Link::Stage { .. } => {}

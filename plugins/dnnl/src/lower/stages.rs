@@ -47,11 +47,11 @@ impl Lowering<'_> {
         let mut epilogue = EpilogueBuilder { axis: None, ops: Vec::new(), is_real: dtype == DType::F32 };
         let mut tensors = Vec::new();
         let (mut fused_links, mut last) = (None, (op.output, view.clone()));
-        let first_link = Link::Stage { op: self.op_index(op), other: op.inputs.get(1).copied() };
+        let first_link = Link::Stage { op: self.op_index(op), operand: op.inputs.get(1).copied() };
         for (i, link) in std::iter::once(&first_link).chain(links).enumerate() {
             let stage_op = &self.ir.ops[link.op()];
             match (link, &stage_op.kind) {
-                (Link::Stage { other, .. }, Kind::Stage(stage)) => {
+                (Link::Stage { operand: other, .. }, Kind::Stage(stage)) => {
                     let swapped =
                         matches!(other, Some(other) if *other == stage_op.inputs[0]) && stage_op.inputs.len() > 1;
                     if (other.is_some() && tensors.len() == MAX_OTHERS) || !epilogue.add(stage, &view, swapped && i > 0)
@@ -135,10 +135,10 @@ impl EpilogueBuilder {
                 Some(EpilogueOp::Offset(previous)) => previous.add(&per_axis.values),
                 _ => self.ops.push(EpilogueOp::Offset(AxisParam::new(&per_axis.values))),
             },
-            Stage::Rescale { zero_in, ratios, rounding, zero_out, to, .. } => {
+            Stage::Rescale { zero_in, ratios, rounding, zero_out, out_dtype, .. } => {
                 self.subtract_zero_point(*zero_in);
-                let (low, high) = range(*to);
-                let (zero, to_bytes) = (*zero_out, *to != DType::I32);
+                let (low, high) = range(*out_dtype);
+                let (zero, to_bytes) = (*zero_out, *out_dtype != DType::I32);
                 let step = match ratios {
                     Ratios::Float(ratios) => EpilogueOp::Float(FloatScale {
                         ratios: AxisParam::new(ratios),
@@ -159,7 +159,7 @@ impl EpilogueBuilder {
                 self.ops.push(step);
             }
             Stage::Clamp { low, high } => self.clamp(*low, *high),
-            Stage::Sum { operands, zero, to } => {
+            Stage::Sum { operands, zero, out_dtype } => {
                 let [left, right] = operands.each_ref().map(|operand| operand.as_ref().map(OperandRescale::of));
                 let (own_rescale, other) = if swapped { (right, left) } else { (left, right) };
                 if let Some(own_rescale) = own_rescale {
@@ -173,29 +173,35 @@ impl EpilogueBuilder {
                     }
                     None => Vec::new(),
                 };
-                let (low, high) = range(*to);
-                self.ops.push(EpilogueOp::Sum { other, from: *to, zero: *zero, low, high });
+                let (low, high) = range(*out_dtype);
+                self.ops.push(EpilogueOp::Sum {
+                    operand_ops: other,
+                    operand_dtype: *out_dtype,
+                    zero: *zero,
+                    low,
+                    high,
+                });
             }
             Stage::Dequantize { zero, scale } => {
                 self.subtract_zero_point(*zero);
                 self.ops.push(EpilogueOp::Dequantize(AxisParam::new(&scale.values)));
                 self.is_real = true;
             }
-            Stage::Quantize { scale, zero, rounding, to } => {
-                let (low, high) = range(*to);
+            Stage::Quantize { scale, zero, rounding, out_dtype } => {
+                let (low, high) = range(*out_dtype);
                 self.ops.push(EpilogueOp::Quantize { scale: *scale, zero: *zero, rounding: *rounding, low, high });
                 self.is_real = false;
             }
-            Stage::Convert(to) => {
-                let to_real = *to == DType::F32;
+            Stage::Convert(out_dtype) => {
+                let to_real = *out_dtype == DType::F32;
                 match (self.is_real, to_real) {
                     (true, true) => {}
                     (false, true) => self.ops.push(EpilogueOp::ToReal),
                     (true, false) => {
-                        let (low, high) = range(*to);
+                        let (low, high) = range(*out_dtype);
                         self.ops.push(EpilogueOp::ToInteger { low, high });
                     }
-                    (false, false) => self.ops.push(EpilogueOp::Wrap(*to)),
+                    (false, false) => self.ops.push(EpilogueOp::Wrap(*out_dtype)),
                 }
                 self.is_real = to_real;
             }
@@ -208,7 +214,7 @@ impl EpilogueBuilder {
                 if !stages.iter().all(|stage| inner_builder.add(stage, view, false)) || inner_builder.axis.is_some() {
                     return false;
                 }
-                self.ops.push(EpilogueOp::RealSum { other: inner_builder.ops, from: DType::F32 });
+                self.ops.push(EpilogueOp::RealSum { operand_ops: inner_builder.ops, operand_dtype: DType::F32 });
             }
         }
         true
@@ -216,7 +222,7 @@ impl EpilogueBuilder {
 
     /// Sets the element type of the last operation's second operand.
     fn set_operand_dtype(&mut self, dtype: DType) {
-        if let Some(EpilogueOp::RealSum { from: operand_dtype, .. } | EpilogueOp::Sum { from: operand_dtype, .. }) =
+        if let Some(EpilogueOp::RealSum { operand_dtype, .. } | EpilogueOp::Sum { operand_dtype, .. }) =
             self.ops.last_mut()
         {
             *operand_dtype = dtype;

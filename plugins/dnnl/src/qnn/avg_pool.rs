@@ -25,16 +25,16 @@ pub struct Axis {
     pub kernel: i64,
     pub stride: i64,
     pub dilation: i64,
-    pub before: i64,
+    pub pad_before: i64,
 }
 
 impl Axis {
     /// Returns the range of taps of window `window` that are inside the data.
     fn taps(self, window: i64) -> std::ops::Range<i64> {
-        let start = window * self.stride - self.before;
-        let first = if start < 0 { (-start + self.dilation - 1) / self.dilation } else { 0 };
-        let last = if start >= self.size { 0 } else { (self.size - 1 - start) / self.dilation + 1 };
-        first.min(self.kernel)..last.clamp(first.min(self.kernel), self.kernel)
+        let start = window * self.stride - self.pad_before;
+        let first_tap = if start < 0 { (-start + self.dilation - 1) / self.dilation } else { 0 };
+        let end_tap = if start >= self.size { 0 } else { (self.size - 1 - start) / self.dilation + 1 };
+        first_tap.min(self.kernel)..end_tap.clamp(first_tap.min(self.kernel), self.kernel)
     }
 }
 
@@ -77,15 +77,16 @@ impl IntAvgPoolKernel {
         let pointers = Pointers { source: source.cast_const(), destination: destination.cast() };
         let [height, width] = self.axes;
         let blocks = self.channels.div_ceil(LANES);
-        let units = self.images * (height.out * width.out) as usize * blocks;
+        let unit_count = self.images * (height.out * width.out) as usize * blocks;
         let run_part = |thread: usize, threads: usize| {
             let pointers = &pointers;
-            for unit in units * thread / threads..units * (thread + 1) / threads {
+            for unit in unit_count * thread / threads..unit_count * (thread + 1) / threads {
                 // SAFETY: the caller guarantees tensors that contain the unit, and only this thread computes it.
                 unsafe { self.window_block(*pointers, unit / blocks, unit % blocks * LANES) };
             }
         };
-        library.on_threads(units * LANES * (height.kernel * width.kernel) as usize > MIN_PARALLEL_BYTES, &run_part);
+        library
+            .on_threads(unit_count * LANES * (height.kernel * width.kernel) as usize > MIN_PARALLEL_BYTES, &run_part);
     }
 
     /// Computes the means of one window for the block of channels that starts at `channel`.
@@ -102,8 +103,8 @@ impl IntAvgPoolKernel {
         let mut tap_count = 0i64;
         for tap_y in rows {
             for tap_x in columns.clone() {
-                let at_y = y * height.stride - height.before + tap_y * height.dilation;
-                let at_x = x * width.stride - width.before + tap_x * width.dilation;
+                let at_y = y * height.stride - height.pad_before + tap_y * height.dilation;
+                let at_x = x * width.stride - width.pad_before + tap_x * width.dilation;
                 let offset = ((image * height.size + at_y) * width.size + at_x) as usize * self.channels + channel;
                 let mut block = [0u8; LANES];
                 // SAFETY: `taps` returns only taps inside the data, which has `len` channels from `channel` on.

@@ -92,7 +92,7 @@ pub enum EpilogueOp {
     /// Clamps an integer to two bounds.
     Clamp { low: i32, high: i32 },
     /// Computes `x + y - zero`, clamped to two bounds, where `y` is the next tensor after the operations `other`.
-    Sum { other: Vec<EpilogueOp>, from: DType, zero: i32, low: i32, high: i32 },
+    Sum { operand_ops: Vec<EpilogueOp>, operand_dtype: DType, zero: i32, low: i32, high: i32 },
     /// Computes `x scale` as a float.
     Dequantize(AxisParam<f32>),
     /// Wraps the integer to the range of the type.
@@ -108,7 +108,7 @@ pub enum EpilogueOp {
     /// Clamps a float to two bounds.
     RealClamp { low: f32, high: f32 },
     /// Computes `x + y` in floats, where `y` is the next tensor after the operations `other`.
-    RealSum { other: Vec<EpilogueOp>, from: DType },
+    RealSum { operand_ops: Vec<EpilogueOp>, operand_dtype: DType },
     /// Computes `round(x / scale) + zero`, clamped to two bounds.
     Quantize { scale: f32, zero: i32, rounding: Rounding, low: i32, high: i32 },
 }
@@ -119,17 +119,17 @@ pub struct Epilogue {
     elements: usize,
     /// Dimension and stride of the axis along which parameters vary.
     axis: (usize, usize),
-    from: DType,
-    to: DType,
+    in_dtype: DType,
+    out_dtype: DType,
     ops: Vec<EpilogueOp>,
 }
 
 /// Tensor addresses during a run.
 #[derive(Clone, Copy)]
 struct Pointers<'a> {
-    from: *const u8,
-    to: *mut u8,
-    others: &'a [*const u8],
+    source: *const u8,
+    destination: *mut u8,
+    operands: &'a [*const u8],
 }
 
 // SAFETY: `run` assigns disjoint blocks to the threads, and inputs are not written.
@@ -140,8 +140,13 @@ pub const MAX_OTHERS: usize = 8;
 
 impl Epilogue {
     /// Creates a chain. `axis` holds the dimension and the stride of the axis along which parameters vary.
-    pub fn new(elements: usize, axis: (usize, usize), (from, to): (DType, DType), ops: Vec<EpilogueOp>) -> Epilogue {
-        Epilogue { elements, axis, from, to, ops }
+    pub fn new(
+        elements: usize,
+        axis: (usize, usize),
+        (in_dtype, out_dtype): (DType, DType),
+        ops: Vec<EpilogueOp>,
+    ) -> Epilogue {
+        Epilogue { elements, axis, in_dtype, out_dtype, ops }
     }
 
     /// Runs the chain on all elements.
@@ -150,13 +155,13 @@ impl Epilogue {
     /// Each tensor must be at its argument's address with the chain's number of elements, and the result must not
     /// overlap any other tensor.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
-        let (Some(from), Some(to)) = (args.find(ffi::ARG_SRC), args.find(ffi::ARG_DST)) else { return };
-        let mut others = [std::ptr::null::<u8>(); MAX_OTHERS];
-        for (k, operand) in others.iter_mut().enumerate() {
+        let (Some(source), Some(destination)) = (args.find(ffi::ARG_SRC), args.find(ffi::ARG_DST)) else { return };
+        let mut operands = [std::ptr::null::<u8>(); MAX_OTHERS];
+        for (k, operand) in operands.iter_mut().enumerate() {
             let Some(address) = args.find(ffi::ARG_MULTIPLE_SRC + k as i32) else { break };
             *operand = address.cast_const();
         }
-        let pointers = Pointers { from: from.cast_const(), to, others: &others };
+        let pointers = Pointers { source: source.cast_const(), destination, operands: &operands };
         let blocks = self.elements.div_ceil(BLOCK);
         let code = code();
         let run_part = |thread: usize, threads: usize| {
@@ -198,11 +203,11 @@ unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, las
         let mut operand_index = 0;
         // SAFETY: the caller guarantees that the block is within the tensors.
         unsafe {
-            load(epilogue.from, pointers.from, start, len, &mut x, &mut floats);
+            load(epilogue.in_dtype, pointers.source, start, len, &mut x, &mut floats);
             for op in &epilogue.ops {
-                if let EpilogueOp::Sum { other: ops, from: operand_dtype, zero, low, high } = op {
+                if let EpilogueOp::Sum { operand_ops: ops, operand_dtype, zero, low, high } = op {
                     let (mut y, mut unused) = ([0; BLOCK], [0.0; BLOCK]);
-                    load(*operand_dtype, pointers.others[operand_index], start, len, &mut y, &mut unused);
+                    load(*operand_dtype, pointers.operands[operand_index], start, len, &mut y, &mut unused);
                     operand_index += 1;
                     for op in ops {
                         apply(op, &index, &mut y, &mut unused);
@@ -211,9 +216,9 @@ unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, las
                         let sum = i64::from(*x) + i64::from(*y) - i64::from(*zero);
                         *x = sum.max(i64::from(*low)).min(i64::from(*high)) as i32;
                     }
-                } else if let EpilogueOp::RealSum { other: ops, from: operand_dtype } = op {
+                } else if let EpilogueOp::RealSum { operand_ops: ops, operand_dtype } = op {
                     let (mut unused, mut y) = ([0; BLOCK], [0.0; BLOCK]);
-                    load(*operand_dtype, pointers.others[operand_index], start, len, &mut unused, &mut y);
+                    load(*operand_dtype, pointers.operands[operand_index], start, len, &mut unused, &mut y);
                     operand_index += 1;
                     for op in ops {
                         apply(op, &index, &mut unused, &mut y);
@@ -225,7 +230,7 @@ unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, las
                     apply(op, &index, &mut x, &mut floats);
                 }
             }
-            store(epilogue.to, pointers.to, start, len, &x, &floats);
+            store(epilogue.out_dtype, pointers.destination, start, len, &x, &floats);
         }
     }
 }

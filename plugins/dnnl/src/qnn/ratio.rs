@@ -70,13 +70,13 @@ mod tests {
         assert_eq!(Fixed::ratio(0.75, 1.0), fixed_point(3 << 29, 0));
         assert_eq!(Fixed::ratio(3.0, 0.25), fixed_point(3 << 29, 4));
         assert_eq!(Fixed::ratio(1.0, 3.0), fixed_point(1_431_655_765, -1));
-        let smallest = f32::from_bits(1);
-        assert_eq!(Fixed::ratio(smallest, smallest * 8.0), fixed_point(1 << 30, -2));
-        assert_eq!(Fixed::ratio(smallest, f32::MAX).exponent, -276);
+        let smallest_float = f32::from_bits(1);
+        assert_eq!(Fixed::ratio(smallest_float, smallest_float * 8.0), fixed_point(1 << 30, -2));
+        assert_eq!(Fixed::ratio(smallest_float, f32::MAX).exponent, -276);
         // 1 - 2^-24, the largest float32 below 1.
         let below_one = Fixed::ratio(f32::from_bits(0x3f7f_ffff), 1.0);
         assert_eq!(below_one, fixed_point(0x7fff_ff80, 0));
-        let close = (8_388_609.0f32, 8_388_608.0f32);
-        assert_eq!(Fixed::ratio(close.1, close.0), fixed_point(0x7fff_ff00, 0));
+        let adjacent_floats = (8_388_609.0f32, 8_388_608.0f32);
+        assert_eq!(Fixed::ratio(adjacent_floats.1, adjacent_floats.0), fixed_point(0x7fff_ff00, 0));
     }
 }

@@ -42,7 +42,7 @@ pub enum Stage {
         /// Zero point of the result.
         zero_out: i32,
         /// Type of the result.
-        to: DType,
+        out_dtype: DType,
     },
     /// Clamps integers to two bounds.
     Clamp { low: i32, high: i32 },
@@ -54,7 +54,7 @@ pub enum Stage {
         /// Zero point of the result.
         zero: i32,
         /// Type of the result.
-        to: DType,
+        out_dtype: DType,
     },
     /// Dequantization: `(x - zero) scale` as a float.
     Dequantize {
@@ -72,7 +72,7 @@ pub enum Stage {
         /// Rounding of ties.
         rounding: Rounding,
         /// Type of the result.
-        to: DType,
+        out_dtype: DType,
     },
     /// `cast`: integers wrap; floats are truncated toward zero and saturate, and NaN becomes 0.
     Convert(DType),

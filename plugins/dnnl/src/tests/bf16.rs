@@ -47,14 +47,14 @@ fn rounds_operands_if_option_is_set() {
     if library().is_none() {
         return;
     }
-    let exact = N as f32 * HALFWAY * NEXT_BF16;
+    let exact_value = N as f32 * HALFWAY * NEXT_BF16;
     for options in [json!({}), json!({"backend_options": {}}), json!({"backend_options": {"bf16": "false"}})] {
         let (blob, y) = product(&options);
-        assert_eq!((y, blob.contains("bf16")), (exact, false), "{options}");
+        assert_eq!((y, blob.contains("bf16")), (exact_value, false), "{options}");
     }
     let (blob, y) = product(&json!({"backend_options": {"bf16": "true"}}));
     assert!(blob.contains("bf16"));
     // A tie rounds to even, which is 1. The sum is a float32: 96.75 is not representable in bfloat16.
-    let rounded = if cpu::has_bf16() { N as f32 * NEXT_BF16 } else { exact };
+    let rounded = if cpu::has_bf16() { N as f32 * NEXT_BF16 } else { exact_value };
     assert_eq!(y, rounded);
 }

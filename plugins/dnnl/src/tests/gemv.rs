@@ -2,7 +2,7 @@
 
 use super::artifacts::{FloatConstant, TestHost};
 use super::library;
-use super::region::{numbers, run};
+use super::region::{random_floats, run};
 use crate::ir::RegionIr;
 use crate::lower::{Packs, lower};
 use crate::plan::Operation;
@@ -24,9 +24,9 @@ fn chain(rows: usize, n: usize, times: usize, bias: bool) -> (Graph, Vec<Constan
         }
     }
     graph.outputs.push(y);
-    let w = numbers(n * n, 1).iter().map(|w| w / (n as f32).sqrt()).collect();
+    let w = random_floats(n * n, 1).iter().map(|w| w / (n as f32).sqrt()).collect();
     let w = Constant::new("w", DType::F32, &[n, n], FloatConstant(w));
-    (graph, vec![w, Constant::new("b", DType::F32, &[n], FloatConstant(numbers(n, 2)))])
+    (graph, vec![w, Constant::new("b", DType::F32, &[n], FloatConstant(random_floats(n, 2)))])
 }
 
 #[test]
@@ -38,10 +38,10 @@ fn matches_reference_for_every_width_and_direction() {
         for bias in [false, true] {
             let (graph, constants) = chain(1, n, 3, bias);
             let region = LoadedRegion::new(graph, &constants, &Services::new(TestHost(threads))).unwrap();
-            let x = numbers(n, 3);
+            let x = random_floats(n, 3);
             let result = run(&region, &[1, n], &x);
             let w = constants[0].tensor();
-            let (w, b) = (w.as_slice::<f32>(), numbers(n, 2));
+            let (w, b) = (w.as_slice::<f32>(), random_floats(n, 2));
             let mut expected: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
             for _ in 0..3 {
                 let dot = |row: &[f32]| row.iter().zip(&expected).map(|(&w, x)| f64::from(w) * x).sum::<f64>();

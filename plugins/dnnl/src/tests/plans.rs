@@ -2,7 +2,7 @@
 
 use super::artifacts::{FloatConstant, TestHost};
 use super::library;
-use super::region::{numbers, run};
+use super::region::{random_floats, run};
 use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
 
@@ -16,7 +16,7 @@ fn dynamic_region(n: usize) -> LoadedRegion {
         let w = ValueRef::of(graph.push_constant(layer, TensorType::new(DType::F32, &[n, n])));
         y = ValueRef::of(graph.push_op("nn.dense", [y, w], [], [dynamic_type()]));
         y = ValueRef::of(graph.push_op("nn.relu", [y], [], [dynamic_type()]));
-        constants.push(Constant::new("w", DType::F32, &[n, n], FloatConstant(numbers(n * n, u64::from(layer)))));
+        constants.push(Constant::new("w", DType::F32, &[n, n], FloatConstant(random_floats(n * n, u64::from(layer)))));
     }
     graph.outputs.push(y);
     LoadedRegion::new(graph, &constants, &Services::new(TestHost(1))).unwrap()
@@ -48,7 +48,7 @@ fn releases_plans() {
     }
     assert!(packed_bytes > 0, "expected packed weights");
     // Preparing the same dimensions after their plan was released yields a new plan number and the same results.
-    let x = numbers(32, 7);
+    let x = random_floats(32, 7);
     let first_result = run(&region, &[1, 32], &x);
     assert!(region.prepare(&[&[1, 32]]).unwrap().plan >= 40);
     while let Some(plan) = released_plans.pop_front() {

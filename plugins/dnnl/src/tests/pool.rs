@@ -60,17 +60,17 @@ fn workers_sleep_after_a_run_and_stay_asleep() {
     let initial_workers = workers();
     assert_eq!(initial_workers.len(), 1, "expected one worker besides the caller");
     loop {
-        let earlier = workers();
+        let earlier_workers = workers();
         std::thread::sleep(Duration::from_millis(20));
         let later = workers();
-        let is_idle = |(earlier, later): (&Worker, &Worker)| {
-            earlier.is_asleep && later.is_asleep && earlier.computed == later.computed
+        let is_idle = |(earlier_workers, later): (&Worker, &Worker)| {
+            earlier_workers.is_asleep && later.is_asleep && earlier_workers.computed == later.computed
         };
-        if earlier.iter().zip(&later).all(is_idle) {
+        if earlier_workers.iter().zip(&later).all(is_idle) {
             break;
         }
-        for (initial, later) in initial_workers.iter().zip(&later) {
-            let busy_time = later.computed - initial.computed;
+        for (initial_worker, later) in initial_workers.iter().zip(&later) {
+            let busy_time = later.computed - initial_worker.computed;
             assert!(
                 busy_time < MAX_CPU_TIME,
                 "{}: expected less than {MAX_CPU_TIME} ns of CPU time since the run, found {busy_time}",

@@ -74,8 +74,8 @@ impl Net {
 
     /// Adds `(1 - z) n + z h`.
     fn interpolate(&mut self, z: Matrix, n: Matrix, products: (Matrix, Matrix)) -> Matrix {
-        let one = self.constant_one();
-        let complement = self.op("subtract", &[one, z], z.1, vec![]);
+        let ones = self.constant_one();
+        let complement = self.op("subtract", &[ones, z], z.1, vec![]);
         let (candidate_term, products) = (self.product(complement, n), self.product(products.0, products.1));
         self.sum(candidate_term, products)
     }
@@ -119,8 +119,8 @@ fn reset_after_product(net: &mut Net, x: Matrix, h: Matrix, [gate, activation]: 
     let z = net.call(gate, z);
     let r = net.sum(x[1], product[1]);
     let r = net.call("sigmoid", r);
-    let gated = net.product(r, product[2]);
-    let n = net.sum(x[2], gated);
+    let gated_product = net.product(r, product[2]);
+    let n = net.sum(x[2], gated_product);
     [z, net.call(activation, n)]
 }
 
@@ -143,8 +143,8 @@ fn recognizes_equivalent_form() {
     let (x, h) = (net.input(5), net.input(HIDDEN));
     let [z, n] = reset_after_product(&mut net, x, h, ["sigmoid", "tanh"]);
     let difference = net.op("subtract", &[h, n], HIDDEN, vec![]);
-    let gated = net.product(difference, z);
-    let h = net.sum(gated, n);
+    let gated_difference = net.product(difference, z);
+    let h = net.sum(gated_difference, n);
     assert_eq!(loops(&net.kinds(&[h])), [(Part::Whole, 7)]);
 }
 
@@ -153,10 +153,10 @@ fn reset_before_product_is_two_loops_per_step() {
     let mut net = Net::new();
     let (x, h) = (net.input(5), net.input(HIDDEN));
     let x = net.dense(x, 3 * HIDDEN);
-    let slice = |net: &mut Net, x: Matrix, from: usize, to: usize| {
+    let slice = |net: &mut Net, x: Matrix, start: usize, end: usize| {
         let ints = |value: usize| vec![value as i64];
-        let attrs = vec![Attr::new("begin", ints(from)), Attr::new("end", ints(to)), Attr::new("axes", ints(1))];
-        net.op("strided_slice", &[x], to - from, attrs)
+        let attrs = vec![Attr::new("begin", ints(start)), Attr::new("end", ints(end)), Attr::new("axes", ints(1))];
+        net.op("strided_slice", &[x], end - start, attrs)
     };
     let (gates, candidate) = (slice(&mut net, x, 0, 2 * HIDDEN), slice(&mut net, x, 2 * HIDDEN, 3 * HIDDEN));
     let product = net.dense(h, 2 * HIDDEN);
@@ -185,11 +185,11 @@ fn first_step_has_no_state() {
     let z = net.call("sigmoid", z);
     let r = net.sum(x[1], bias[1]);
     let r = net.call("sigmoid", r);
-    let gated = net.product(r, bias[2]);
-    let n = net.sum(x[2], gated);
+    let gated_product = net.product(r, bias[2]);
+    let n = net.sum(x[2], gated_product);
     let n = net.call("tanh", n);
-    let one = net.constant_one();
-    let complement = net.op("subtract", &[one, z], HIDDEN, vec![]);
+    let ones = net.constant_one();
+    let complement = net.op("subtract", &[ones, z], HIDDEN, vec![]);
     let h = net.product(complement, n);
     assert_eq!(loops(&net.kinds(&[h])), [(Part::Whole, 6)]);
 }
@@ -231,9 +231,9 @@ fn does_not_match_similar_graphs() {
     assert!(!is_recognized(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
-        let (one, other) = (net.constant_one(), net.constant_one());
-        let complement = net.op("subtract", &[one, z], HIDDEN, vec![]);
-        let complement = net.op("add", &[complement, other], HIDDEN, vec![]);
+        let (ones, other_ones) = (net.constant_one(), net.constant_one());
+        let complement = net.op("subtract", &[ones, z], HIDDEN, vec![]);
+        let complement = net.op("add", &[complement, other_ones], HIDDEN, vec![]);
         let (candidate_term, state_term) = (net.product(complement, n), net.product(z, h));
         net.sum(candidate_term, state_term)
     }));
@@ -242,8 +242,8 @@ fn does_not_match_similar_graphs() {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);
         let difference = net.op("subtract", &[h, z], HIDDEN, vec![]);
-        let gated = net.product(difference, z);
-        net.sum(gated, n)
+        let gated_difference = net.product(difference, z);
+        net.sum(gated_difference, n)
     }));
     // The gates are not columns of one matrix.
     assert!(!is_recognized(|net| {

@@ -2,7 +2,7 @@
 
 use super::artifacts::{FloatConstant, TestHost};
 use super::library;
-use super::region::{numbers, run};
+use super::region::{random_floats, run};
 use crate::argument::{Argument, Arguments, BufferId};
 use crate::cpu::has_avx512;
 use crate::ir::RegionIr;
@@ -25,7 +25,7 @@ struct Sizes {
 
 impl Sizes {
     /// Computes the convolution by the direct formula in float64.
-    fn direct(&self, x: &[f32], w: &[f32]) -> Vec<f64> {
+    fn direct_convolution(&self, x: &[f32], w: &[f32]) -> Vec<f64> {
         let ([images, height, width], [rows, columns]) = (self.source, self.result);
         let mut result = Vec::new();
         for (image, row, column) in (0..images * rows * columns)
@@ -62,27 +62,28 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
     let strides = [source[1] * source[2] * channels, source[2] * channels, channels];
     let layer = Winograd { source, strides, result, padding, weights, range, slots: threads[0] };
     let elements = source[0] * result[0] * result[1] * filters;
-    let (mut x, w) = (numbers(source.iter().product::<usize>() * channels, 1), numbers(filters * channels * 9, 2));
-    let (mut bias, mut addend) = (numbers(filters, 3), numbers(elements, 4));
-    let expected = sizes.direct(&x, &w);
+    let (mut x, w) =
+        (random_floats(source.iter().product::<usize>() * channels, 1), random_floats(filters * channels * 9, 2));
+    let (mut bias, mut addend) = (random_floats(filters, 3), random_floats(elements, 4));
+    let expected = sizes.direct_convolution(&x, &w);
     let sum = |i: usize| expected[i] + f64::from(bias[i % filters]) + f64::from(addend[i]);
     let expected: Vec<f64> = (0..elements).map(sum).collect();
     let magnitude = expected.iter().fold(0f64, |max, y| max.max(y.abs()));
-    let mut packed = vec![0.0; weights.elements()];
+    let mut packed_weights = vec![0.0; weights.elements()];
     let bytes: Vec<u8> = w.iter().flat_map(|w| w.to_ne_bytes()).collect();
     assert_eq!(
-        weights.transform(&bytes[..bytes.len() - 1], &mut packed),
+        weights.transform(&bytes[..bytes.len() - 1], &mut packed_weights),
         None,
         "expected rejection of truncated weights"
     );
-    weights.transform(&bytes, &mut packed).unwrap();
+    weights.transform(&bytes, &mut packed_weights).unwrap();
     // The guard elements past the ends of result and scratch memory must not change.
     let mut out = if in_place { addend.clone() } else { vec![f32::NAN; elements] };
     out.push(7.0);
     let mut scratch = vec![f32::NAN; layer.scratch() + 1];
     let mut tensors = vec![
         (ffi::ARG_SRC, x.as_mut_ptr()),
-        (ffi::ARG_WEIGHTS, packed.as_mut_ptr()),
+        (ffi::ARG_WEIGHTS, packed_weights.as_mut_ptr()),
         (ffi::ARG_BIAS, bias.as_mut_ptr()),
         (ffi::ARG_SCRATCHPAD, scratch.as_mut_ptr()),
         (ffi::ARG_DST, out.as_mut_ptr()),
@@ -154,7 +155,7 @@ fn graph(n: usize, k: usize, activation: &str, attrs: Vec<Attr>) -> (Graph, Cons
     let y = graph.push_op("nn.conv2d", [ValueRef::of(x), ValueRef::of(w)], conv_attrs, [ty(&[1, 32, n, n])]);
     let y = graph.push_op(activation, [ValueRef::of(y)], attrs, [ty(&[1, 32, n, n])]);
     graph.outputs.push(ValueRef::of(y));
-    (graph, Constant::new("w", DType::F32, &[32, 32, k, k], FloatConstant(numbers(32 * 32 * k * k, 5))))
+    (graph, Constant::new("w", DType::F32, &[32, 32, k, k], FloatConstant(random_floats(32 * 32 * k * k, 5))))
 }
 
 #[test]
@@ -189,15 +190,15 @@ fn nan_propagates_within_its_tiles_only() {
     const N: usize = 16;
     let (graph, w) = graph(N, 3, "nn.relu", vec![]);
     let region = LoadedRegion::new(graph, &[w], &Services::new(TestHost(2))).unwrap();
-    let mut x = numbers(32 * N * N, 6);
+    let mut x = random_floats(32 * N * N, 6);
     x[5 * N + 5] = f32::NAN;
     let y = run(&region, &[1, 32, N, N], &x);
     for (row, column) in (0..N * N).map(|index| (index / N, index % N)) {
         // NaN is allowed in outputs that depend on the NaN, and in outputs of the same tiles.
         let is_near = |index: usize| (4..8).contains(&index);
         let value = y[row * N + column];
-        let depends = (4..=6).contains(&row) && (4..=6).contains(&column);
+        let depends_on_nan = (4..=6).contains(&row) && (4..=6).contains(&column);
         assert!(!value.is_nan() || (is_near(row) && is_near(column)), "{row}, {column}: {value}");
-        assert!(value.is_nan() || !depends || !has_avx512(), "{row}, {column}: {value}");
+        assert!(value.is_nan() || !depends_on_nan || !has_avx512(), "{row}, {column}: {value}");
     }
 }

@@ -258,20 +258,20 @@ impl Translation<'_> {
         }
         let mut shape = vec![x[0], out_channels];
         let mut window = window;
-        let extra = self.attrs.per_axis("output_padding", axes, 0);
+        let output_padding = self.attrs.per_axis("output_padding", axes, 0);
         for i in 0..axes {
             let extent = (w[2 + i] - 1) * window.dilation[i] + 1;
             if transposed {
-                window.after[i] -= extra[i];
-                shape.push((x[2 + i] - 1) * window.strides[i] + extent - window.before[i] - window.after[i]);
+                window.pad_after[i] -= output_padding[i];
+                shape.push((x[2 + i] - 1) * window.strides[i] + extent - window.pad_before[i] - window.pad_after[i]);
             } else {
-                let padded_slack = x[2 + i] + window.before[i] + window.after[i] - extent;
+                let padded_slack = x[2 + i] + window.pad_before[i] + window.pad_after[i] - extent;
                 if padded_slack < 0 {
                     return Err(shape_error("the kernel is larger than the padded data"));
                 }
                 shape.push(padded_slack / window.strides[i] + 1);
                 // oneDNN expects only the padding that the last window reaches.
-                window.after[i] -= padded_slack % window.strides[i];
+                window.pad_after[i] -= padded_slack % window.strides[i];
             }
         }
         Ok(Convolution { data, weight, window, groups, shape, order, out_layout })
@@ -292,22 +292,22 @@ impl Translation<'_> {
     fn matmul(&mut self, transpose_a: bool, transpose_b: bool) -> Result<Val> {
         let (a, b) = (self.inputs[0], self.input(1)?);
         let (mut sa, mut sb) = (self.shape(a), self.shape(b));
-        let (ra, rb) = (sa.len(), sb.len());
-        if ra < 2 || rb < 2 || (rb > 2 && ra != rb) {
+        let (a_rank, b_rank) = (sa.len(), sb.len());
+        if a_rank < 2 || b_rank < 2 || (b_rank > 2 && a_rank != b_rank) {
             return Err(shape_error(format!("cannot multiply {sa:?} by {sb:?}")));
         }
         if transpose_a {
-            sa.swap(ra - 2, ra - 1);
+            sa.swap(a_rank - 2, a_rank - 1);
         }
         if transpose_b {
-            sb.swap(rb - 2, rb - 1);
+            sb.swap(b_rank - 2, b_rank - 1);
         }
-        if sa[ra - 1] != sb[rb - 2] {
+        if sa[a_rank - 1] != sb[b_rank - 2] {
             return Err(shape_error(format!("cannot multiply {sa:?} by {sb:?}")));
         }
         let mut shape = sa;
-        shape[ra - 1] = sb[rb - 1];
-        for (d, &size) in sb[..rb - 2].iter().enumerate() {
+        shape[a_rank - 1] = sb[b_rank - 1];
+        for (d, &size) in sb[..b_rank - 2].iter().enumerate() {
             if shape[d] != size && shape[d] != 1 && size != 1 {
                 return Err(shape_error(format!(
                     "expected batch dimensions that broadcast, found {} and {size}",
@@ -357,7 +357,7 @@ impl Translation<'_> {
         let mut shape = vec![x[0], x[1]];
         for i in 0..axes {
             let extent = (kernel[i] - 1) * window.dilation[i] + 1;
-            let padded_slack = x[2 + i] + window.before[i] + window.after[i] - extent;
+            let padded_slack = x[2 + i] + window.pad_before[i] + window.pad_after[i] - extent;
             if padded_slack < 0 {
                 return Err(shape_error("the window is larger than the padded data"));
             }
@@ -382,11 +382,11 @@ impl Translation<'_> {
                     "attribute ceil_mode: partial windows are not supported with count_include_pad",
                 ));
             }
-            window.after[i] = (size - 1) * stride + extent - x[2 + i] - window.before[i];
-            if window.before[i] >= extent || window.after[i] >= extent {
+            window.pad_after[i] = (size - 1) * stride + extent - x[2 + i] - window.pad_before[i];
+            if window.pad_before[i] >= extent || window.pad_after[i] >= extent {
                 return Err(attr_error(format!(
                     "padding: expected less than the window extent {extent}, found {} before and {} after",
-                    window.before[i], window.after[i]
+                    window.pad_before[i], window.pad_after[i]
                 )));
             }
             shape.push(size);
@@ -427,8 +427,8 @@ impl Translation<'_> {
             strides: kernel.clone(),
             dilation: vec![1; axes],
             kernel,
-            before: no_padding.clone(),
-            after: no_padding,
+            pad_before: no_padding.clone(),
+            pad_after: no_padding,
         };
         let result = self.ir.push(Kind::Pool { alg, window }, &[data], shape);
         self.convert_to_layout(result, &order, &layout)
@@ -447,8 +447,8 @@ impl Translation<'_> {
         let epsilon = self.attrs.float("epsilon", 1e-5) as f32;
         if shape.len() < 2 {
             let row = self.reshape(data, vec![1, shape[0]])?;
-            let normalized = self.ir.push(Kind::LayerNorm { epsilon }, &[row, gamma, beta], vec![1, shape[0]]);
-            return self.reshape(normalized, shape);
+            let normalized_value = self.ir.push(Kind::LayerNorm { epsilon }, &[row, gamma, beta], vec![1, shape[0]]);
+            return self.reshape(normalized_value, shape);
         }
         Ok(self.ir.push(Kind::LayerNorm { epsilon }, &[data, gamma, beta], shape))
     }
@@ -476,13 +476,13 @@ impl Translation<'_> {
         let mut param_shape = vec![1; shape.len() - axis];
         param_shape[0] = shape[axis];
         let (center, factor) = (self.reshape(mean, param_shape.clone())?, self.reshape(factor, param_shape.clone())?);
-        let centered = self.ir.binary(ffi::BINARY_SUB, data, center, shape.clone());
-        let mut normalized = self.ir.binary(ffi::BINARY_MUL, centered, factor, shape.clone());
+        let centered_data = self.ir.binary(ffi::BINARY_SUB, data, center, shape.clone());
+        let mut normalized_value = self.ir.binary(ffi::BINARY_MUL, centered_data, factor, shape.clone());
         if self.attrs.flag("center", true) {
             let beta = self.reshape(self.inputs[2], param_shape)?;
-            normalized = self.ir.binary(ffi::BINARY_ADD, normalized, beta, shape);
+            normalized_value = self.ir.binary(ffi::BINARY_ADD, normalized_value, beta, shape);
         }
-        Ok(vec![normalized, mean, variance])
+        Ok(vec![normalized_value, mean, variance])
     }
 
     fn bias_add(&mut self) -> Result<Val> {
@@ -503,7 +503,7 @@ impl Translation<'_> {
 
     fn binary(&mut self, alg: i32) -> Result<Val> {
         let (a, b) = (self.inputs[0], self.input(1)?);
-        let shape = broadcast(self.ir.shape(a), self.ir.shape(b))?;
+        let shape = broadcast_shape(self.ir.shape(a), self.ir.shape(b))?;
         Ok(self.ir.binary(alg, a, b, shape))
     }
 
@@ -522,7 +522,7 @@ impl Translation<'_> {
                 let shape = self.shape(base);
                 self.ir.push(Kind::Binary(ffi::BINARY_MUL), &[base, base], shape)
             }
-            other => self.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_POW, 1.0, other), base),
+            exponent => self.ir.eltwise(EltwiseParams::new(ffi::ELTWISE_POW, 1.0, exponent), base),
         })
     }
 
@@ -561,13 +561,13 @@ impl Translation<'_> {
             // A mean or maximum over entire planes is lowered to a pooling, which is fast for channels-last data.
             Some(alg) if axes == spatial && (3..=5).contains(&shape.len()) => {
                 let (kernel, no_padding) = (shape[2..].to_vec(), vec![0; shape.len() - 2]);
-                let ones = vec![1; kernel.len()];
+                let unit_dilation = vec![1; kernel.len()];
                 let window = Window {
-                    strides: ones.clone(),
-                    dilation: ones,
+                    strides: unit_dilation.clone(),
+                    dilation: unit_dilation,
                     kernel,
-                    before: no_padding.clone(),
-                    after: no_padding,
+                    pad_before: no_padding.clone(),
+                    pad_after: no_padding,
                 };
                 self.ir.push(Kind::Pool { alg, window }, &[x], kept_shape.clone())
             }
@@ -629,13 +629,16 @@ impl Translation<'_> {
         }
         let x = self.shape(data);
         let widths = self.attrs.pairs("pad_width", x.len())?;
-        if let Some(&(before, after)) = widths.iter().find(|(before, after)| before.min(after) < &0) {
-            let found = format!("attribute pad_width: expected widths >= 0, found ({before}, {after})");
-            return Err(attr_error(&found));
+        if let Some(&(pad_before, pad_after)) =
+            widths.iter().find(|(pad_before, pad_after)| pad_before.min(pad_after) < &0)
+        {
+            let description = format!("attribute pad_width: expected widths >= 0, found ({pad_before}, {pad_after})");
+            return Err(attr_error(&description));
         }
-        let shape = x.iter().zip(&widths).map(|(size, (before, after))| size + before + after).collect();
-        let before = widths.iter().map(|&(before, _)| before).collect();
-        Ok(self.ir.push(Kind::Pad { before }, &[data], shape))
+        let shape =
+            x.iter().zip(&widths).map(|(size, (pad_before, pad_after))| size + pad_before + pad_after).collect();
+        let pad_before = widths.iter().map(|&(pad_before, _)| pad_before).collect();
+        Ok(self.ir.push(Kind::Pad { pad_before }, &[data], shape))
     }
 
     fn split(&mut self) -> Result<Vec<Val>> {
@@ -694,7 +697,7 @@ impl Translation<'_> {
 }
 
 /// Returns the shape that two shapes broadcast to.
-fn broadcast(a: &[i64], b: &[i64]) -> Result<Vec<i64>> {
+fn broadcast_shape(a: &[i64], b: &[i64]) -> Result<Vec<i64>> {
     let rank = a.len().max(b.len());
     let dim_at = |shape: &[i64], d: usize| (d + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);
     (0..rank)

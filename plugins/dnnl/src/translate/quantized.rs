@@ -34,22 +34,22 @@ impl Translation<'_> {
         let x = self.inputs[0];
         let in_dtype = self.ir.get(x).dtype;
         let out_dtype = self.node.outputs[0].dtype;
-        let single = |value: Val| Ok(vec![value]);
+        let single_value = |value: Val| Ok(vec![value]);
         match row.name {
             _ if row.quantized => (row.translate)(self),
             "cast"
                 if (is_integer(in_dtype) || in_dtype == DType::F32)
                     && (is_integer(out_dtype) || out_dtype == DType::F32) =>
             {
-                single(self.stage(Stage::Convert(out_dtype), out_dtype))
+                single_value(self.stage(Stage::Convert(out_dtype), out_dtype))
             }
             "nn.bias_add" | "add" if in_dtype == DType::I32 && out_dtype == DType::I32 => {
-                single(self.integer_bias(row.name)?)
+                single_value(self.integer_bias(row.name)?)
             }
             "nn.relu" if is_integer(in_dtype) && in_dtype == out_dtype => {
-                single(self.stage(Stage::Clamp { low: 0, high: range(out_dtype).1 }, out_dtype))
+                single_value(self.stage(Stage::Clamp { low: 0, high: range(out_dtype).1 }, out_dtype))
             }
-            "clip" if is_integer(in_dtype) && in_dtype == out_dtype => single(self.integer_clip(out_dtype)?),
+            "clip" if is_integer(in_dtype) && in_dtype == out_dtype => single_value(self.integer_clip(out_dtype)?),
             // The result has the element type of the data.
             _ if row.keeps_dtype
                 && is_byte(in_dtype)
@@ -118,9 +118,9 @@ impl Translation<'_> {
             [first_value, params @ ..] if params.iter().any(|param| param != first_value) => {
                 Err(scheme_error(format!("{name}: expected one value for all indices, found several")))
             }
-            [first, ..] if (-MAX_ZERO_POINT..=MAX_ZERO_POINT).contains(first) => Ok(*first),
-            [first, ..] => {
-                Err(scheme_error(format!("{name}: expected at most {MAX_ZERO_POINT} in magnitude, found {first}")))
+            [zero_point, ..] if (-MAX_ZERO_POINT..=MAX_ZERO_POINT).contains(zero_point) => Ok(*zero_point),
+            [zero_point, ..] => {
+                Err(scheme_error(format!("{name}: expected at most {MAX_ZERO_POINT} in magnitude, found {zero_point}")))
             }
             [] => Err(scheme_error(format!("{name}: expected at least 1 value, found 0"))),
         }
@@ -167,10 +167,10 @@ impl Translation<'_> {
     }
 
     /// Returns the data in the type that oneDNN accumulates exactly, its zero point, and true if sums may reach 2^24.
-    fn data(&mut self, data: Val, sums: &[(i32, i64)]) -> Result<(Val, i32, bool)> {
+    fn data(&mut self, data: Val, channel_sums: &[(i32, i64)]) -> Result<(Val, i32, bool)> {
         let dtype = self.ir.get(data).dtype;
         let zero = self.zero_point(2, "data zero point")?;
-        let max_magnitude = sums.iter().map(|(_, magnitude)| *magnitude).max().unwrap_or(0);
+        let max_magnitude = channel_sums.iter().map(|(_, magnitude)| *magnitude).max().unwrap_or(0);
         let max_input = if dtype == DType::U8 { 255 } else { 128 };
         match dtype {
             DType::I8 | DType::U8 if max_magnitude * 255 > i64::from(i32::MAX) => {
@@ -185,7 +185,7 @@ impl Translation<'_> {
                     axis: 0,
                     rounding: Rounding::Up,
                     zero_out: 128,
-                    to: DType::U8,
+                    out_dtype: DType::U8,
                 };
                 Ok((self.push_stage(data, rescaling, DType::U8), zero + 128, true))
             }
@@ -219,12 +219,12 @@ impl Translation<'_> {
                 format!("kernel: expected rank 4 and a layout with O, found rank {rank} and \"{layout}\""),
             )
         })?;
-        let sums = self.weight_sums(axis)?;
+        let channel_sums = self.weight_sums(axis)?;
         let convolution = self.convolution_parts(false)?;
-        let (mut data, zero, may_exceed) = self.data(convolution.data, &sums)?;
+        let (mut data, zero, may_exceed) = self.data(convolution.data, &channel_sums)?;
         let mut window = convolution.window;
         let padding = |pads: &[i64]| pads.iter().any(|&pad| pad > 0);
-        if zero != 0 && (padding(&window.before) || padding(&window.after)) {
+        if zero != 0 && (padding(&window.pad_before) || padding(&window.pad_after)) {
             let dtype = self.ir.get(data).dtype;
             let (low, high) = range(dtype);
             if !(low..=high).contains(&zero) {
@@ -235,16 +235,16 @@ impl Translation<'_> {
             let (mut shape, mut leading_padding) = (self.shape(data), vec![0; 4]);
             for axis in 0..2 {
                 // Negative padding at the end, for elements that no window reads, is preserved.
-                let (before, after) = (window.before[axis], window.after[axis].max(0));
-                shape[2 + axis] += before + after;
-                leading_padding[2 + axis] = before;
-                window.before[axis] = 0;
-                window.after[axis] -= after;
+                let (pad_before, pad_after) = (window.pad_before[axis], window.pad_after[axis].max(0));
+                shape[2 + axis] += pad_before + pad_after;
+                leading_padding[2 + axis] = pad_before;
+                window.pad_before[axis] = 0;
+                window.pad_after[axis] -= pad_after;
             }
-            data = self.ir.push(Kind::PadBytes { before: leading_padding, value: zero as u8 }, &[data], shape);
+            data = self.ir.push(Kind::PadBytes { pad_before: leading_padding, value: zero as u8 }, &[data], shape);
         }
         let kind = Kind::Conv { window, groups: convolution.groups, transposed: false };
-        let params = IntegerSum { zero, sums: &sums, axis: 1, wide: may_exceed };
+        let params = IntegerSum { zero, sums: &channel_sums, axis: 1, wide: may_exceed };
         let result = self.integer_sum(kind, [data, convolution.weight], convolution.shape, params)?;
         self.convert_to_layout(result, &convolution.order, &convolution.out_layout)
     }
@@ -256,12 +256,12 @@ impl Translation<'_> {
             let detail = format!("cannot multiply {shape:?} by {weight_shape:?}");
             return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
         }
-        let sums = self.weight_sums(0)?;
-        let (data, zero, may_exceed) = self.data(data, &sums)?;
+        let channel_sums = self.weight_sums(0)?;
+        let (data, zero, may_exceed) = self.data(data, &channel_sums)?;
         let axis = shape.len() - 1;
         shape[axis] = weight_shape[0];
         let kind = Kind::MatMul { transpose_a: false, transpose_b: true };
-        self.integer_sum(kind, [data, weight], shape, IntegerSum { zero, sums: &sums, axis, wide: may_exceed })
+        self.integer_sum(kind, [data, weight], shape, IntegerSum { zero, sums: &channel_sums, axis, wide: may_exceed })
     }
 
     /// Translates the addition of an `int32` bias along one axis.
@@ -338,7 +338,7 @@ impl Translation<'_> {
         {
             return Err(scheme_error(format!("ratio of the scales: expected a finite float32, found {ratio}")));
         }
-        Ok(self.stage(Stage::Rescale { zero_in, ratios, axis, rounding, zero_out, to: out_dtype }, out_dtype))
+        Ok(self.stage(Stage::Rescale { zero_in, ratios, axis, rounding, zero_out, out_dtype }, out_dtype))
     }
 
     pub fn quantize(&mut self, in_dtype: DType, out_dtype: DType) -> Result<Val> {
@@ -356,7 +356,7 @@ impl Translation<'_> {
                 return Err(scheme_error(format!("attribute rounding: expected TONEAREST or TOEVEN, found {other}")));
             }
         };
-        Ok(self.stage(Stage::Quantize { scale, zero, rounding, to: out_dtype }, out_dtype))
+        Ok(self.stage(Stage::Quantize { scale, zero, rounding, out_dtype }, out_dtype))
     }
 
     pub fn dequantize(&mut self, in_dtype: DType, out_dtype: DType) -> Result<Val> {
@@ -397,7 +397,7 @@ impl Translation<'_> {
             }))
         };
         let operands = [rescale(2, "lhs")?, rescale(4, "rhs")?];
-        Ok(self.ir.push_as(Kind::Stage(Stage::Sum { operands, zero, to: out_dtype }), &[x, y], shape, out_dtype))
+        Ok(self.ir.push_as(Kind::Stage(Stage::Sum { operands, zero, out_dtype }), &[x, y], shape, out_dtype))
     }
 }
 

@@ -22,19 +22,19 @@ impl Translation<'_> {
         let (scale, zero_out) =
             (self.scale(3 * count, "output scale")?, self.zero_point(3 * count + 1, "output zero point")?);
         let mut rescaled = Vec::with_capacity(count);
-        for part in 0..count {
-            let x = self.inputs[part];
+        for index in 0..count {
+            let x = self.inputs[index];
             if self.ir.get(x).dtype != out_dtype {
-                return Err(dtype_error(format!("part {part}: expected {out_dtype}, found {}", self.ir.get(x).dtype)));
+                return Err(dtype_error(format!("part {index}: expected {out_dtype}, found {}", self.ir.get(x).dtype)));
             }
-            let in_scale = self.scale(count + part, &format!("scale of part {part}"))?;
-            let zero_in = self.zero_point(2 * count + part, &format!("zero point of part {part}"))?;
+            let in_scale = self.scale(count + index, &format!("scale of part {index}"))?;
+            let zero_in = self.zero_point(2 * count + index, &format!("zero point of part {index}"))?;
             rescaled.push(match in_scale == scale && zero_in == zero_out {
                 true => x,
                 false => {
                     let ratios = Ratios::new(&[in_scale], scale, false);
                     let stage =
-                        Stage::Rescale { zero_in, ratios, axis: 0, rounding: Rounding::Up, zero_out, to: out_dtype };
+                        Stage::Rescale { zero_in, ratios, axis: 0, rounding: Rounding::Up, zero_out, out_dtype };
                     self.push_stage(x, stage, out_dtype)
                 }
             });
@@ -50,11 +50,12 @@ impl Translation<'_> {
         }
         let (scale, zero) = (self.scale(1, "input scale")?, self.zero_point(2, "input zero point")?);
         let (scale_out, zero_out) = (self.scale(3, "output scale")?, self.zero_point(4, "output zero point")?);
-        let padded = self.attrs.flag("count_include_pad", false);
-        let alg = if padded { ffi::POOLING_AVG_INCLUDE_PADDING } else { ffi::POOLING_AVG_EXCLUDE_PADDING };
-        let float_result =
-            self.pool_with(alg, DType::F32, |window| Kind::IntAvgPool(IntAvgPool { window, padded, zero, scale }))?;
-        let stage = Stage::Quantize { scale: scale_out, zero: zero_out, rounding: Rounding::Away, to: out_dtype };
+        let includes_padding = self.attrs.flag("count_include_pad", false);
+        let alg = if includes_padding { ffi::POOLING_AVG_INCLUDE_PADDING } else { ffi::POOLING_AVG_EXCLUDE_PADDING };
+        let float_result = self.pool_with(alg, DType::F32, |window| {
+            Kind::IntAvgPool(IntAvgPool { window, padded: includes_padding, zero, scale })
+        })?;
+        let stage = Stage::Quantize { scale: scale_out, zero: zero_out, rounding: Rounding::Away, out_dtype };
         Ok(self.push_stage(float_result, stage, out_dtype))
     }
 }

@@ -22,8 +22,8 @@ impl Translation<'_> {
                 (x, Stage::RealClamp { low, high })
             }
             ("add", &[x, y]) if self.is_exact(x) && self.is_exact(y) && shape == self.ir.shape(y) => {
-                let (other, stages) = self.trace_stages(y);
-                let sum = self.ir.push(Kind::Stage(Stage::RealSum(stages)), &[x, other], shape);
+                let (operand, stages) = self.trace_stages(y);
+                let sum = self.ir.push(Kind::Stage(Stage::RealSum(stages)), &[x, operand], shape);
                 return Ok(Some(sum));
             }
             ("add" | "multiply" | "nn.bias_add", &[a, b]) => {

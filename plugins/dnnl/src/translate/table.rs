@@ -185,13 +185,13 @@ fn log_softmax(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let axis = t.attrs.axis("axis", -1, t.rank(x))?;
     let shape = t.shape(x);
-    let mut reduced = shape.clone();
-    reduced[axis] = 1;
-    let max = t.ir.push(Kind::Reduce { alg: ffi::REDUCTION_MAX, axes: vec![axis] }, &[x], reduced.clone());
+    let mut reduced_shape = shape.clone();
+    reduced_shape[axis] = 1;
+    let max = t.ir.push(Kind::Reduce { alg: ffi::REDUCTION_MAX, axes: vec![axis] }, &[x], reduced_shape.clone());
     let differences = t.ir.binary(ffi::BINARY_SUB, x, max, shape.clone());
     let powers = t.ir.eltwise(EltwiseParams::plain(ffi::ELTWISE_EXP), differences);
-    let sum = t.ir.push(Kind::Reduce { alg: ffi::REDUCTION_SUM, axes: vec![axis] }, &[powers], reduced.clone());
-    let log = t.ir.push(Kind::MathFn(MathFn::Log), &[sum], reduced);
+    let sum = t.ir.push(Kind::Reduce { alg: ffi::REDUCTION_SUM, axes: vec![axis] }, &[powers], reduced_shape.clone());
+    let log = t.ir.push(Kind::MathFn(MathFn::Log), &[sum], reduced_shape);
     single_value(t.ir.binary(ffi::BINARY_SUB, differences, log, shape))
 }
 
@@ -268,7 +268,7 @@ fn batch_flatten(t: &mut Translation<'_>) -> Result<Vec<Val>> {
 
 fn squeeze(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
-    let shape = t.attrs.squeezed(&t.shape(x))?;
+    let shape = t.attrs.squeezed_shape(&t.shape(x))?;
     single_value(t.reshape(x, shape)?)
 }
 

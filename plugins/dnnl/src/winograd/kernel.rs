@@ -71,13 +71,13 @@ impl Winograd {
     /// Computes Bt d B for every tile of a group and every channel.
     #[target_feature(enable = "avx512f")]
     unsafe fn transform(&self, pointers: &Pointers, group: &Group, transformed: *mut f32) {
-        let [channels, padded] = [self.weights.size[1], self.weights.padded_channels()];
+        let [channels, padded_channels] = [self.weights.size[1], self.weights.padded_channels()];
         for batch in (0..group.batches).map(|index| group.batch(index)) {
             for tile in batch.clone() {
                 let [image, row, column] = self.locate(group.tiles.start + tile);
                 let [row, column] = [row * 2, column * 2];
-                let is_inside = |first: usize, padding: usize, size: usize| {
-                    std::array::from_fn::<bool, 4, _>(|i| (padding..size + padding).contains(&(first + i)))
+                let is_inside = |first_index: usize, padding: usize, size: usize| {
+                    std::array::from_fn::<bool, 4, _>(|i| (padding..size + padding).contains(&(first_index + i)))
                 };
                 let rows = is_inside(row, self.padding[0], self.source[1]);
                 let columns = is_inside(column, self.padding[1], self.source[2]);
@@ -86,7 +86,7 @@ impl Winograd {
                 let [images, row_stride, column_stride] = self.strides;
                 let corner = pointers.data.wrapping_add(image * images + row * row_stride + column * column_stride);
                 let corner = corner.wrapping_sub(self.padding[0] * row_stride + self.padding[1] * column_stride);
-                for channel in (0..padded).step_by(LANES) {
+                for channel in (0..padded_channels).step_by(LANES) {
                     let address =
                         |i: usize, j: usize| corner.wrapping_add(i * row_stride + j * column_stride + channel);
                     let left = lanes(channels - channel);
@@ -103,9 +103,13 @@ impl Winograd {
                                 })
                             })
                         };
-                        let offset = batch.start * padded + channel * batch.len() + (tile - batch.start) * LANES;
+                        let offset =
+                            batch.start * padded_channels + channel * batch.len() + (tile - batch.start) * LANES;
                         for (index, value) in transform_data(data).into_iter().enumerate() {
-                            _mm512_storeu_ps(transformed.add(index * group.tiles.len() * padded + offset), value);
+                            _mm512_storeu_ps(
+                                transformed.add(index * group.tiles.len() * padded_channels + offset),
+                                value,
+                            );
                         }
                     }
                 }
@@ -137,21 +141,21 @@ impl Winograd {
         let filters = self.weights.size[0];
         let [height, width] = self.result;
         let [low, high] = self.range.map(|bound| _mm512_set1_ps(bound));
-        for first in (block * BLOCK..filters.min((block + 1) * BLOCK)).step_by(LANES) {
-            let mask = lanes(filters - first);
+        for first_filter in (block * BLOCK..filters.min((block + 1) * BLOCK)).step_by(LANES) {
+            let mask = lanes(filters - first_filter);
             let mut bias = _mm512_setzero_ps();
             if !pointers.bias.is_null() {
                 // SAFETY: the caller guarantees a bias with one element per filter.
-                bias = unsafe { _mm512_maskz_loadu_ps(mask, pointers.bias.add(first)) };
+                bias = unsafe { _mm512_maskz_loadu_ps(mask, pointers.bias.add(first_filter)) };
             }
             for tile in 0..group.tiles.len() {
                 let [image, row, column] = self.locate(group.tiles.start + tile);
                 let [row, column] = [row * 2, column * 2];
-                let corner = ((image * height + row) * width + column) * filters + first;
+                let corner = ((image * height + row) * width + column) * filters + first_filter;
                 // SAFETY: `multiply` wrote products for every position, tile and filter; only results inside the image
                 // are accessed.
                 unsafe {
-                    let product_base = products.add(tile * BLOCK + first % BLOCK);
+                    let product_base = products.add(tile * BLOCK + first_filter % BLOCK);
                     let product =
                         |position: usize| _mm512_loadu_ps(product_base.add(position * group.tiles.len() * BLOCK));
                     let results =
@@ -167,8 +171,8 @@ impl Winograd {
                                 sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, pointers.addend.add(offset)));
                             }
                             // Propagates NaN: these instructions return the second operand of an unordered comparison.
-                            let clamped = _mm512_min_ps(high, _mm512_max_ps(low, sum));
-                            _mm512_mask_storeu_ps(pointers.result.add(offset), mask, clamped);
+                            let clamped_sum = _mm512_min_ps(high, _mm512_max_ps(low, sum));
+                            _mm512_mask_storeu_ps(pointers.result.add(offset), mask, clamped_sum);
                         }
                     }
                 }
@@ -181,13 +185,13 @@ impl Winograd {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn transform_data(d: [[__m512; 4]; 4]) -> [__m512; POSITIONS] {
-    let spread = |a: __m512, b: __m512, c: __m512, d: __m512| {
+    let transform_points = |a: __m512, b: __m512, c: __m512, d: __m512| {
         [_mm512_sub_ps(a, c), _mm512_add_ps(b, c), _mm512_sub_ps(c, b), _mm512_sub_ps(b, d)]
     };
-    let columns: [[__m512; 4]; 4] = std::array::from_fn(|j| spread(d[0][j], d[1][j], d[2][j], d[3][j]));
+    let columns: [[__m512; 4]; 4] = std::array::from_fn(|j| transform_points(d[0][j], d[1][j], d[2][j], d[3][j]));
     let mut matrix = [_mm512_setzero_ps(); POSITIONS];
     for i in 0..4 {
-        let row = spread(columns[0][i], columns[1][i], columns[2][i], columns[3][i]);
+        let row = transform_points(columns[0][i], columns[1][i], columns[2][i], columns[3][i]);
         matrix[i * 4..][..4].copy_from_slice(&row);
     }
     matrix
