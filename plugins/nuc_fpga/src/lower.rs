@@ -472,7 +472,7 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
     }
     // Buffers: index of the first writing command, index of the last reading command, size in bytes.
     let mut buffers: Vec<(usize, usize, u64)> = Vec::new();
-    let mut sums: Vec<Option<usize>> = Vec::new();
+    let mut accumulators: Vec<Option<usize>> = Vec::new();
     let mut results: BTreeMap<Val, usize> = BTreeMap::new();
     for (index, command) in commands.iter().enumerate() {
         for operand in [command.feature, command.kernel] {
@@ -485,7 +485,7 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
             buffers.push((index, index, bytes.next_multiple_of(ALIGN)));
             buffers.len() - 1
         };
-        sums.push((!command.steps.is_empty()).then(|| buffer(4 * count)));
+        accumulators.push((!command.steps.is_empty()).then(|| buffer(4 * count)));
         if !places.contains_key(&command.result) {
             let element = Element::of(ir.val(command.result).dtype).unwrap_or(Element::Int32);
             results.insert(command.result, buffer(count * element.size() as u64));
@@ -497,7 +497,7 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
     }
     let mut is_used = vec![false; ir.constants.len()];
     let mut placed_commands = Vec::with_capacity(commands.len());
-    for (command, sums) in commands.into_iter().zip(sums) {
+    for (command, accumulators) in commands.into_iter().zip(accumulators) {
         let mut operand = |value: Val| match ir.val(value).def {
             Def::Input(i) => Ok(Place::Input(i)),
             Def::Constant(i) => {
@@ -520,13 +520,13 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
             }
         }
         let element = Element::of(ir.val(command.result).dtype).unwrap_or(Element::Int32);
-        let epilogue = sums.map(|_| Epilogue { out, element, steps: command.steps });
-        let sums = sums.map_or(out, |buffer| Place::Work(offsets[buffer]));
+        let epilogue = accumulators.map(|_| Epilogue { out, element, steps: command.steps });
+        let accumulators = accumulators.map_or(out, |buffer| Place::Work(offsets[buffer]));
         placed_commands.push(Command {
             layer: command.layer,
             feature,
             kernel,
-            sums,
+            sums: accumulators,
             epilogue,
             comment: command.comment,
         });
@@ -572,17 +572,17 @@ fn assign_offsets(buffers: &[(usize, usize, u64)]) -> (Vec<u64>, u64) {
     let mut offsets = vec![0; buffers.len()];
     let (mut placements, mut total_bytes): (Vec<usize>, u64) = (Vec::new(), 0);
     for b in order {
-        let (first, last, bytes) = buffers[b];
-        let overlaps = |&buffer: &usize| buffers[buffer].0 <= last && first <= buffers[buffer].1;
-        let occupied = placements
+        let (first_use, last_use, bytes) = buffers[b];
+        let overlaps = |&buffer: &usize| buffers[buffer].0 <= last_use && first_use <= buffers[buffer].1;
+        let occupied_ranges = placements
             .iter()
             .copied()
             .filter(overlaps)
             .map(|buffer| (offsets[buffer], offsets[buffer] + buffers[buffer].2));
-        let mut occupied: Vec<(u64, u64)> = occupied.collect();
-        occupied.sort_unstable();
+        let mut occupied_ranges: Vec<(u64, u64)> = occupied_ranges.collect();
+        occupied_ranges.sort_unstable();
         let mut offset = 0;
-        for (start, end) in occupied {
+        for (start, end) in occupied_ranges {
             if offset + bytes <= start {
                 break;
             }

@@ -190,7 +190,7 @@ impl LayerDims {
         }
     }
 
-    fn sums(&self, outputs: u64, rows: u64) -> Runs {
+    fn sum_runs(&self, outputs: u64, rows: u64) -> Runs {
         match self.layout {
             RowLayout::Planes { .. } if rows == self.rows => Runs(1, 4 * outputs * rows * self.width),
             RowLayout::Planes { .. } => Runs(outputs, 4 * rows * self.width),
@@ -261,7 +261,7 @@ impl LayerDims {
                 }
                 let compute = self.compute(c, o, r, config);
                 estimate.compute_cycles += compute;
-                let store = if channels.end == self.channels { self.sums(o, r) } else { Runs(0, 0) };
+                let store = if channels.end == self.channels { self.sum_runs(o, r) } else { Runs(0, 0) };
                 estimate.sum_bytes += store.bytes();
                 timeline.step(load, compute, store.cycles(config));
             }
@@ -355,8 +355,8 @@ pub fn plan(layer: &Layer, config: &Config) -> Result<Estimate, String> {
             tilings.extend([true, false].map(|rows_first| Tiling { channels, outputs, rows, rows_first }));
         }
     }
-    let fewest = tilings.iter().map(|tiling| dims.steps(tiling)).min().unwrap_or(0);
-    let candidates = tilings.into_iter().filter(|tiling| dims.steps(tiling) <= fewest.max(MAX_STEPS));
+    let min_steps = tilings.iter().map(|tiling| dims.steps(tiling)).min().unwrap_or(0);
+    let candidates = tilings.into_iter().filter(|tiling| dims.steps(tiling) <= min_steps.max(MAX_STEPS));
     let best_estimate = candidates.map(|tiling| dims.simulate(tiling, config)).min_by_key(|estimate| estimate.cycles);
     let mut estimate = best_estimate.ok_or("no tiling of the layer fits into the buffers")?;
     estimate.macs = layer.macs();

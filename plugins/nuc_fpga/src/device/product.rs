@@ -33,22 +33,22 @@ pub unsafe fn run(services: &Services, layer: &Layer, feature: &[i8], kernel: &[
 }
 
 /// Pads rows of `terms` elements with zeros to a multiple of [`LANES`].
-fn padded(rows: &[i8], terms: usize) -> Cow<'_, [i8]> {
+fn pad_rows(rows: &[i8], terms: usize) -> Cow<'_, [i8]> {
     let width = terms.next_multiple_of(LANES);
     if width == terms {
         return Cow::Borrowed(rows);
     }
-    let mut padded = vec![0; rows.len() / terms * width];
-    for (destination, source) in padded.chunks_exact_mut(width).zip(rows.chunks_exact(terms)) {
+    let mut padded_rows = vec![0; rows.len() / terms * width];
+    for (destination, source) in padded_rows.chunks_exact_mut(width).zip(rows.chunks_exact(terms)) {
         destination[..terms].copy_from_slice(source);
     }
-    Cow::Owned(padded)
+    Cow::Owned(padded_rows)
 }
 
 /// Executes a fully connected layer; see [`run`].
 unsafe fn dense(services: &Services, dense: &Dense, feature: &[i8], kernel: &[i8], out: Target) -> Result<()> {
     let [batch, terms, outputs] = [dense.batch, dense.in_features, dense.out_features].map(|size| size as usize);
-    let (feature, kernel) = (padded(feature, terms), padded(kernel, terms));
+    let (feature, kernel) = (pad_rows(feature, terms), pad_rows(kernel, terms));
     let width = terms.next_multiple_of(LANES);
     let (bands, blocks) = (batch.div_ceil(POSITIONS), outputs.div_ceil(OUTPUTS));
     services.parallel_for(bands * blocks, |task| {
@@ -67,7 +67,7 @@ unsafe fn dense(services: &Services, dense: &Dense, feature: &[i8], kernel: &[i8
 /// Executes a convolution; see [`run`].
 unsafe fn conv2d(services: &Services, conv: &Conv, feature: &[i8], kernel: &[i8], out: Target) -> Result<()> {
     let terms = conv.terms();
-    let kernel = padded(kernel, terms);
+    let kernel = pad_rows(kernel, terms);
     let width = terms.next_multiple_of(LANES);
     let [batch, groups, kernels] = [conv.batch, conv.group, conv.kernels].map(|size| size as usize);
     let positions = conv.out_height() * conv.out_width();
@@ -205,8 +205,8 @@ mod avx2 {
     fn horizontal_sum(accumulators: __m256i) -> i32 {
         let half_sums =
             _mm_add_epi32(_mm256_castsi256_si128(accumulators), _mm256_extracti128_si256::<1>(accumulators));
-        let quarter = _mm_add_epi32(half_sums, _mm_shuffle_epi32::<0b_01_00_11_10>(half_sums));
-        _mm_cvtsi128_si32(_mm_add_epi32(quarter, _mm_shuffle_epi32::<0b_10_11_00_01>(quarter)))
+        let quarter_sums = _mm_add_epi32(half_sums, _mm_shuffle_epi32::<0b_01_00_11_10>(half_sums));
+        _mm_cvtsi128_si32(_mm_add_epi32(quarter_sums, _mm_shuffle_epi32::<0b_10_11_00_01>(quarter_sums)))
     }
 
     /// Computes the dot products of two rows of `a` and four rows of `b`.

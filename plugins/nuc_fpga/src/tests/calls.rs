@@ -68,9 +68,9 @@ const RESNET18: [[usize; 5]; 11] = [
 #[test]
 #[ignore = "a billion multiplications in naive loops: cargo test --release -p byoc-nuc-fpga -- --ignored"]
 fn layers_of_resnet18() {
-    for (seed, [channels, kernels, side, kernel, stride]) in RESNET18.into_iter().enumerate() {
+    for (seed, [channels, kernels, size, kernel, stride]) in RESNET18.into_iter().enumerate() {
         let conv = ConvCase {
-            data: [1, channels, side, side],
+            data: [1, channels, size, size],
             kernels,
             kernel: [kernel; 2],
             padding: [kernel / 2; 2],

@@ -8,12 +8,12 @@ fn dense(batch: u32, in_features: u32, out_features: u32) -> Layer {
     Layer::Dense(Dense { batch, in_features, out_features })
 }
 
-fn conv(channels: u32, side: u32, kernels: u32, kernel: u32, group: u32) -> Conv {
+fn conv(channels: u32, size: u32, kernels: u32, kernel: u32, group: u32) -> Conv {
     Conv {
         batch: 1,
         channels,
-        height: side,
-        width: side,
+        height: size,
+        width: size,
         kernels,
         group,
         pad_height: kernel / 2,
@@ -147,8 +147,8 @@ fn bounds_hold_for_many_layers() {
         let estimate = plan(&layer, &device()).unwrap();
         assert!(estimate.utilization() <= 1.0, "{layer:?}: {estimate:?}");
         assert!(estimate.cycles >= estimate.bytes() / 16 && estimate.cycles >= estimate.compute_cycles, "{layer:?}");
-        let [input, kernel, sums] = layer.elements();
-        assert!(estimate.weight_bytes >= kernel && estimate.sum_bytes == 4 * sums, "{layer:?}: {estimate:?}");
+        let [input, kernel, sum_count] = layer.elements();
+        assert!(estimate.weight_bytes >= kernel && estimate.sum_bytes == 4 * sum_count, "{layer:?}: {estimate:?}");
         assert!(estimate.input_bytes >= input, "{layer:?}: {estimate:?}");
         let faster_dram = Config { dram_bytes_per_second: 6_400_000_000, ..device() };
         assert!(plan(&layer, &faster_dram).unwrap().cycles <= estimate.cycles, "{layer:?}");

@@ -59,8 +59,8 @@ impl HostServices for TestHost {
 
 /// Creates a host with `threads` threads, and the record of the events and counters that it receives.
 pub fn host(threads: usize) -> (Services, Arc<Recorded>) {
-    let heard = Arc::new(Recorded::default());
-    (Services::new(TestHost(threads, heard.clone())), heard)
+    let recording = Arc::new(Recorded::default());
+    (Services::new(TestHost(threads, recording.clone())), recording)
 }
 
 /// Reproducible pseudorandom numbers (splitmix64).
@@ -160,7 +160,7 @@ pub struct Case {
     pub graph: Graph,
     pub constants: Vec<Constant>,
     pub inputs: Vec<Memory>,
-    pub numbers: Rng,
+    pub rng: Rng,
 }
 
 pub fn ty(dtype: DType, shape: &[usize]) -> TensorType {
@@ -169,12 +169,12 @@ pub fn ty(dtype: DType, shape: &[usize]) -> TensorType {
 
 impl Case {
     pub fn new(seed: u64) -> Case {
-        Case { graph: Graph::new("region_0"), constants: Vec::new(), inputs: Vec::new(), numbers: Rng(seed) }
+        Case { graph: Graph::new("region_0"), constants: Vec::new(), inputs: Vec::new(), rng: Rng(seed) }
     }
 
     pub fn input_of(&mut self, dtype: DType, shape: &[usize]) -> ValueRef {
         let count = shape.iter().product::<usize>() * dtype.size();
-        let bytes: Vec<u8> = self.numbers.int8s(count).iter().map(|&v| v as u8).collect();
+        let bytes: Vec<u8> = self.rng.int8s(count).iter().map(|&v| v as u8).collect();
         self.inputs.push(Memory::of(&bytes));
         let name = format!("x{}", self.inputs.len());
         ValueRef::of(self.graph.push_input(&name, ty(dtype, shape)))
@@ -197,7 +197,7 @@ impl Case {
 
     /// Adds a constant kernel with random elements.
     pub fn kernel(&mut self, shape: &[usize]) -> ValueRef {
-        let values = self.numbers.int8s(shape.iter().product());
+        let values = self.rng.int8s(shape.iter().product());
         let bytes: Vec<u8> = values.iter().map(|&v| v as u8).collect();
         self.constant(DType::I8, shape, &bytes)
     }
@@ -254,7 +254,7 @@ impl Case {
 
     /// Runs a compiled region. Returns its outputs, and the events and counters that the host has received.
     pub fn run(&self, blob: &[u8], threads: usize) -> (Vec<Vec<i64>>, Arc<Recorded>) {
-        let (services, heard) = host(threads);
+        let (services, recording) = host(threads);
         let executable = self.load(blob, &services).unwrap_or_else(|error| panic!("{error}"));
         let shapes: Vec<Vec<usize>> = self.graph.inputs.iter().map(|i| i.ty.shape().unwrap()).collect();
         let dims: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
@@ -283,7 +283,7 @@ impl Case {
                 Call { inputs: &inputs, outputs: &mut outputs, workspace: workspace.bytes_mut(), plan: prepared.plan };
             executable.run(call).unwrap();
         }
-        (types.iter().zip(memory).map(|(t, memory)| decode(t.dtype, memory.bytes())).collect(), heard)
+        (types.iter().zip(memory).map(|(t, memory)| decode(t.dtype, memory.bytes())).collect(), recording)
     }
 
     /// Evaluates the region naively and returns its outputs.
@@ -379,15 +379,15 @@ impl Case {
 pub fn fixed_point(x: i64, multiplier: i32, exponent: i32, rounding: &str) -> i128 {
     let (left_shift, right) = (exponent.max(0), (-exponent).max(0));
     let y = (i128::from(x) << left_shift) * i128::from(multiplier);
-    let (half, shift) = (1i128 << (30 + right), 31 + right);
+    let (half_unit, shift) = (1i128 << (30 + right), 31 + right);
     match rounding {
-        "TONEAREST" if y < 0 => (y + half - 1) >> shift,
+        "TONEAREST" if y < 0 => (y + half_unit - 1) >> shift,
         "TOEVEN" => {
             let floor = y >> shift;
             let remainder = y - (floor << shift);
-            if remainder > half || (remainder == half && floor % 2 != 0) { floor + 1 } else { floor }
+            if remainder > half_unit || (remainder == half_unit && floor % 2 != 0) { floor + 1 } else { floor }
         }
-        _ => (y + half) >> shift,
+        _ => (y + half_unit) >> shift,
     }
 }
 
@@ -406,7 +406,7 @@ fn multiplier_and_exponent(in_scale: f32, out_scale: f32) -> (i32, i32) {
     if multiplier == 1 << 31 { (1 << 30, exponent + 1) } else { (multiplier as i32, exponent) }
 }
 
-fn naive_conv2d(node: &Node, x: &[i64], xs: &[usize], w: &[i64], ws: &[usize], out: &[usize]) -> Vec<i64> {
+fn naive_conv2d(node: &Node, x: &[i64], x_shape: &[usize], w: &[i64], ws: &[usize], out: &[usize]) -> Vec<i64> {
     let ints = |key: &str| node.ints(key).unwrap();
     let (padding, strides) = (ints("padding"), ints("strides"));
     let groups = node.int("groups").unwrap() as usize;
@@ -422,11 +422,12 @@ fn naive_conv2d(node: &Node, x: &[i64], xs: &[usize], w: &[i64], ws: &[usize], o
                             for u in 0..ws[3] {
                                 let row = r as i64 * strides[0] + v as i64 - padding[0];
                                 let column = c as i64 * strides[1] + u as i64 - padding[1];
-                                if row < 0 || column < 0 || row >= xs[2] as i64 || column >= xs[3] as i64 {
+                                if row < 0 || column < 0 || row >= x_shape[2] as i64 || column >= x_shape[3] as i64 {
                                     continue;
                                 }
                                 let channel = group * ws[1] + i;
-                                let index = ((n * xs[1] + channel) * xs[2] + row as usize) * xs[3] + column as usize;
+                                let index = ((n * x_shape[1] + channel) * x_shape[2] + row as usize) * x_shape[3]
+                                    + column as usize;
                                 sum += x[index] * w[((o * ws[1] + i) * ws[2] + v) * ws[3] + u];
                             }
                         }

@@ -38,7 +38,7 @@ fn epilogue(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
         let bounds = vec![Attr::new("a_min", -30_000.5), Attr::new("a_max", 20_000.25)];
         value = case.op("clip", &[value], bounds, int32.clone());
     }
-    let narrow = [DType::I8, DType::U8][rng.random_below(2) as usize];
+    let narrow_dtype = [DType::I8, DType::U8][rng.random_below(2) as usize];
     if rng.random_below(4) == 0 {
         let multiplier = (1i64 << 30) + rng.random_below(1 << 30) as i64;
         let shift = -(rng.random_below(12) as i64);
@@ -57,7 +57,7 @@ fn epilogue(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
     let from_zero = case.int32(&[], &[0]);
     let out_scale_value = case.float32(&[], &[out_scale_value]);
     let to_zero = case.int32(&[], &[to_zero]);
-    let out = [narrow, narrow, DType::I32][rng.random_below(3) as usize];
+    let out = [narrow_dtype, narrow_dtype, DType::I32][rng.random_below(3) as usize];
     let rounding = ["None", "UPWARD", "TONEAREST", "TOEVEN"][rng.random_below(4) as usize];
     let attrs = vec![
         Attr::new("axis", 1i64),
@@ -112,8 +112,8 @@ fn chain() -> Case {
     let mut value = case.input_of(DType::I8, &conv.data);
     for seed in [100, 103, 106, 112] {
         let sum = case.conv2d(&conv, value);
-        let requantized = epilogue(&mut case, sum, seed);
-        value = to_int8(&mut case, requantized);
+        let requantized_sum = epilogue(&mut case, sum, seed);
+        value = to_int8(&mut case, requantized_sum);
     }
     let shared_value = value;
     let first_branch = case.conv2d(&conv, shared_value);

@@ -100,7 +100,7 @@ fn check_rejects_invalid_places_and_numbers() {
         zero: 0,
         range,
     };
-    for (bad, expected_message) in [
+    for (invalid_step, expected_message) in [
         (EpilogueOp::Bias { constant: 9, per_channel: true }, "constant 9: expected an int32 bias"),
         (EpilogueOp::Bias { constant: 1, per_channel: false }, "constant 1: expected an int32 bias of 1 elements"),
         (requantize(vec![Factor(1, 63)], [0, 1]), "found 1 / 2^63"),
@@ -109,7 +109,7 @@ fn check_rejects_invalid_places_and_numbers() {
         (requantize(vec![Factor(1, 1)], [1, 0]), "found 1 factors and 1 to 0"),
         (EpilogueOp::FixedPoint { factor: Factor(1, 99) }, "found 1 / 2^99"),
     ] {
-        let error = step(0, bad);
+        let error = step(0, invalid_step);
         assert!(error.contains(expected_message), "expected {expected_message:?}, found {error:?}");
     }
 }
@@ -151,13 +151,13 @@ fn description_has_the_scheme_and_each_operator_once() {
 #[test]
 fn calls_are_reported_with_cycles() {
     let case = region();
-    let (_, heard) = case.run(&case.compile().blob, 1);
-    let events = heard.events.lock().unwrap();
+    let (_, recording) = case.run(&case.compile().blob, 1);
+    let events = recording.events.lock().unwrap();
     let [(name, fields)] = &events[..] else { panic!("{events:?}") };
     assert_eq!(name, "nuc_fpga_conv2d");
     assert_eq!(fields["region"], "region_0");
     assert_eq!(fields["arguments"], serde_json::json!([1, 8, 9, 7, 6, 1, 1, 1, 3, 3, 1, 1]));
-    let counters = heard.counters.lock().unwrap();
+    let counters = recording.counters.lock().unwrap();
     assert_eq!(fields["cycles"], counters["nuc_fpga.cycles"]);
     assert_eq!(fields["bytes"], counters["nuc_fpga.bytes"]);
     assert_eq!(counters["nuc_fpga.macs.used"], 6 * 9 * 7 * 8 * 9);
