@@ -14,7 +14,7 @@ pub fn plan(sizes: &[u64], launches: &[Launch]) -> (Vec<Buffer>, u64) {
             }
         }
     }
-    let aligned = |bytes: u64| bytes.max(1).div_ceil(ALIGNMENT) * ALIGNMENT;
+    let align = |bytes: u64| bytes.max(1).div_ceil(ALIGNMENT) * ALIGNMENT;
     let mut buffers: Vec<Buffer> = sizes.iter().map(|&bytes| Buffer { offset: 0, bytes: bytes.max(1) }).collect();
     // Larger buffers first, each in the first gap between buffers with overlapping lifetimes.
     let mut order: Vec<usize> = (0..sizes.len()).filter(|&i| lives[i].is_some()).collect();
@@ -26,25 +26,25 @@ pub fn plan(sizes: &[u64], launches: &[Launch]) -> (Vec<Buffer>, u64) {
             (Some(a), Some(b)) => a.0 <= b.1 && b.0 <= a.1,
             _ => false,
         };
-        let mut occupied: Vec<(u64, u64)> = placed_buffers
+        let mut occupied_ranges: Vec<(u64, u64)> = placed_buffers
             .iter()
             .filter(|j| overlaps(j))
-            .map(|&j| (buffers[j].offset, buffers[j].offset + aligned(buffers[j].bytes)))
+            .map(|&j| (buffers[j].offset, buffers[j].offset + align(buffers[j].bytes)))
             .collect();
-        occupied.sort_unstable();
+        occupied_ranges.sort_unstable();
         let mut offset = 0;
-        for (start, end) in occupied {
-            if offset + aligned(buffers[i].bytes) <= start {
+        for (start, end) in occupied_ranges {
+            if offset + align(buffers[i].bytes) <= start {
                 break;
             }
             offset = offset.max(end);
         }
         buffers[i].offset = offset;
-        size = size.max(offset + aligned(buffers[i].bytes));
+        size = size.max(offset + align(buffers[i].bytes));
         placed_buffers.push(i);
     }
     // An unused buffer stays at offset 0; the arena must still be large enough for it.
-    let unused = (0..sizes.len()).filter(|&i| lives[i].is_none()).map(|i| aligned(sizes[i])).max();
+    let unused = (0..sizes.len()).filter(|&i| lives[i].is_none()).map(|i| align(sizes[i])).max();
     (buffers, size.max(unused.unwrap_or(0)))
 }
 

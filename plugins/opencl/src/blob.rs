@@ -148,17 +148,17 @@ pub fn read(bytes: &[u8]) -> Result<Blob> {
         (_, Some(rest)) => (true, rest),
         _ => return Err(Error::new("expected an OpenCL program, found foreign or corrupted data")),
     };
-    let truncated = || invalid("truncated header");
-    let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(truncated)?;
+    let truncated_header = || invalid("truncated header");
+    let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(truncated_header)?;
     let version = u32::from_le_bytes(*version);
     if version != VERSION {
         return Err(invalid(format!("expected version {VERSION}, found {version}"))
             .hint("compile the model again with this plugin"));
     }
-    let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(truncated)?;
+    let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(truncated_header)?;
     let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
-    let (text, rest) = rest.split_at_checked(length).ok_or_else(truncated)?;
-    let (source, sum) = rest.split_last_chunk::<4>().ok_or_else(truncated)?;
+    let (text, rest) = rest.split_at_checked(length).ok_or_else(truncated_header)?;
+    let (source, sum) = rest.split_last_chunk::<4>().ok_or_else(truncated_header)?;
     if checksum(text, source) != u32::from_le_bytes(*sum) {
         return Err(invalid("checksum mismatch: the data is corrupt"));
     }
@@ -228,8 +228,8 @@ fn check(program: &Program) -> std::result::Result<(), String> {
     }
     check_edges("input", &program.inputs, &program.signature.inputs)?;
     check_edges("output", &program.outputs, &program.signature.outputs)?;
-    for (index, packed) in program.packed.iter().enumerate() {
-        check_constant(program, packed).map_err(|problem| format!("packed constant {index}: {problem}"))?;
+    for (index, packed_constant) in program.packed.iter().enumerate() {
+        check_constant(program, packed_constant).map_err(|problem| format!("packed constant {index}: {problem}"))?;
     }
     if program.arena > MAX_BYTES {
         return Err(format!("expected an arena of at most {MAX_BYTES} bytes, found {}", program.arena));
@@ -266,23 +266,27 @@ fn check_edges(kind: &str, edges: &[Edge], types: &[TensorType]) -> std::result:
     Ok(())
 }
 
-fn check_constant(program: &Program, packed: &PackedConstant) -> std::result::Result<(), String> {
-    if packed.bytes().is_none_or(|bytes| bytes == 0 || bytes > MAX_BYTES) || packed.packing.width == 0 {
-        return Err(format!("expected sizes > 0 within the limits, found {packed:?}"));
+fn check_constant(program: &Program, packed_constant: &PackedConstant) -> std::result::Result<(), String> {
+    if packed_constant.bytes().is_none_or(|bytes| bytes == 0 || bytes > MAX_BYTES) || packed_constant.packing.width == 0
+    {
+        return Err(format!("expected sizes > 0 within the limits, found {packed_constant:?}"));
     }
-    let Some(constant) = packed.constant else { return Ok(()) };
+    let Some(constant) = packed_constant.constant else { return Ok(()) };
     let Some(&(elements, dtype)) = program.constants.get(constant) else {
         return Err(format!("expected one of {} constants, found {constant}", program.constants.len()));
     };
-    if dtype.size() != packed.element {
-        return Err(format!("expected elements of {} bytes, found {}", dtype.size(), packed.element));
+    if dtype.size() != packed_constant.element {
+        return Err(format!("expected elements of {} bytes, found {}", dtype.size(), packed_constant.element));
     }
     // A panel has at most 64 columns, of which all but one may be padding.
-    if packed.packing.elements().is_none_or(|packed_elements| packed_elements / 64 > elements as u64) {
-        return Err(format!("expected at most 64 times as many elements as {elements}, found {:?}", packed.packing));
+    if packed_constant.packing.elements().is_none_or(|packed_elements| packed_elements / 64 > elements as u64) {
+        return Err(format!(
+            "expected at most 64 times as many elements as {elements}, found {:?}",
+            packed_constant.packing
+        ));
     }
-    if packed.packing.source_elements().is_none_or(|required_elements| required_elements > elements as u64) {
-        return Err(format!("expected offsets within {elements} elements, found {:?}", packed.packing));
+    if packed_constant.packing.source_elements().is_none_or(|required_elements| required_elements > elements as u64) {
+        return Err(format!("expected offsets within {elements} elements, found {:?}", packed_constant.packing));
     }
     Ok(())
 }

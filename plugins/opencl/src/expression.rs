@@ -96,14 +96,14 @@ pub const ROUND: &str = "opencl.round_to_half";
 
 /// Returns the names of all elementwise operators.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    let tables = FUNCTIONS.iter().chain(ARITHMETIC).chain(COMPARISONS);
-    tables.map(|entry| entry.0).chain(OTHERS.iter().copied())
+    let name_tables = FUNCTIONS.iter().chain(ARITHMETIC).chain(COMPARISONS);
+    name_tables.map(|entry| entry.0).chain(OTHERS.iter().copied())
 }
 
 /// Tests for an elementwise operator: each result element depends only on operand elements at the same index, up to
 /// broadcasting.
 pub fn is_elementwise(name: &str) -> bool {
-    name == ROUND || names().any(|known| known == name)
+    name == ROUND || names().any(|elementwise_name| elementwise_name == name)
 }
 
 /// Returns operand `i` as a view with the result's shape, broadcast or aligned with the attribute `axis`; `None` if the
@@ -125,8 +125,8 @@ pub fn operand_view(ir: &RegionIr<'_>, op: &Op<'_>, i: usize, view: &View) -> Op
 
 /// Formats a float32 value as a scalar or vector literal that round-trips exactly.
 pub fn literal(value: f64, width: i64) -> String {
-    let narrowed = value as f32;
-    let text = match narrowed {
+    let float_value = value as f32;
+    let text = match float_value {
         v if v.is_nan() => "NAN".to_owned(),
         v if v == f32::INFINITY => "INFINITY".to_owned(),
         v if v == f32::NEG_INFINITY => "-INFINITY".to_owned(),

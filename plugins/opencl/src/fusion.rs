@@ -68,7 +68,7 @@ struct Builder<'p, 'a> {
     ir: &'p RegionIr<'a>,
     groups: Vec<Group>,
     group_of_op: Vec<Option<usize>>,
-    depends: Vec<GroupSet>,
+    dependencies: Vec<GroupSet>,
 }
 
 /// Follows bijective view operators from `value` back to a value of the group. Returns the group's value, and `value`
@@ -89,8 +89,8 @@ pub fn index_in(ir: &RegionIr<'_>, group: &Group, value: Val) -> Option<(Val, Vi
 
 /// Tests for an operator that computes only on float32.
 fn is_float(ir: &RegionIr<'_>, op: &Op<'_>) -> bool {
-    let compares = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"].contains(&op.name);
-    !compares && op.inputs.iter().chain(&op.outputs).all(|&value| ir.val(value).dtype == DType::F32)
+    let is_comparison = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"].contains(&op.name);
+    !is_comparison && op.inputs.iter().chain(&op.outputs).all(|&value| ir.val(value).dtype == DType::F32)
 }
 
 /// Tests whether all members of a group compute only on float32.
@@ -116,7 +116,7 @@ impl Builder<'_, '_> {
         for group in op.inputs.iter().filter_map(|&input| self.group_of(input)) {
             if Some(group) != own_group {
                 set.insert(group);
-                set.extend(&self.depends[group]);
+                set.extend(&self.dependencies[group]);
             }
         }
         set
@@ -126,14 +126,14 @@ impl Builder<'_, '_> {
     fn view_in_group(&self, op: &Op<'_>, group: usize, dependencies: &GroupSet) -> Option<View> {
         let (ir, member_group) = (self.ir, &self.groups[group]);
         let shape = ir.shape(op.outputs[0]);
-        let takes = member_group.members.len() < MAX_MEMBERS
+        let can_join = member_group.members.len() < MAX_MEMBERS
             && count(shape) == count(&member_group.domain)
             && !dependencies.contains(group)
             && op.outputs.len() == 1
-            && member_group.anchor.is_none_or(|anchor| fuses(ir.get(anchor)))
+            && member_group.anchor.is_none_or(|anchor| can_fuse(ir.get(anchor)))
             && is_float(ir, op) == (member_group.anchor.is_some() || is_float_group(ir, member_group));
         let mut joint_view: Option<View> = None;
-        for &input in op.inputs.iter().filter(|_| takes) {
+        for &input in op.inputs.iter().filter(|_| can_join) {
             match (index_in(ir, member_group, input), &joint_view) {
                 (Some((_, view)), None) if view.shape == shape => joint_view = Some(view),
                 (Some((_, view)), Some(joint)) if view.offset == joint.offset && view.same_layout(joint) => {}
@@ -159,8 +159,8 @@ impl Builder<'_, '_> {
             self.groups[group].index.insert(op.outputs[0], view);
             self.group_of_op[id.index()] = Some(group);
             for candidate in 0..self.groups.len() {
-                if candidate == group || self.depends[candidate].contains(group) {
-                    self.depends[candidate].extend(&dependencies);
+                if candidate == group || self.dependencies[candidate].contains(group) {
+                    self.dependencies[candidate].extend(&dependencies);
                 }
             }
             return;
@@ -169,14 +169,14 @@ impl Builder<'_, '_> {
         let index = BTreeMap::from([(op.outputs[0], View::dense(&domain))]);
         let dependencies = self.dependencies(op, None);
         self.group_of_op[id.index()] = Some(self.groups.len());
-        self.depends.push(dependencies);
+        self.dependencies.push(dependencies);
         let (anchor, members) = if elementwise { (None, vec![id]) } else { (Some(id), Vec::new()) };
         self.groups.push(Group { anchor, domain, members, index });
     }
 }
 
 /// Tests for an anchor whose kernel can apply elementwise operators.
-fn fuses(anchor: &Op<'_>) -> bool {
+fn can_fuse(anchor: &Op<'_>) -> bool {
     !matches!(anchor.name, "concatenate" | "take")
 }
 
@@ -184,22 +184,22 @@ impl Grouping {
     /// Divides a region into groups.
     pub fn new(ir: &RegionIr<'_>) -> Grouping {
         let mut builder =
-            Builder { ir, groups: Vec::new(), group_of_op: vec![None; ir.ops.len()], depends: Vec::new() };
+            Builder { ir, groups: Vec::new(), group_of_op: vec![None; ir.ops.len()], dependencies: Vec::new() };
         for (op_index, op) in ir.ops.iter().enumerate() {
             if !is_view(op.name) {
                 builder.add(OpId::new(op_index));
             }
         }
-        let Builder { groups, group_of_op: mut of, depends, .. } = builder;
+        let Builder { groups, mut group_of_op, dependencies, .. } = builder;
         // A group has more dependencies than any group it depends on, so this order is topological.
         let mut order: Vec<usize> = (0..groups.len()).collect();
-        order.sort_by_key(|&group| (depends[group].len(), group));
+        order.sort_by_key(|&group| (dependencies[group].len(), group));
         let mut position = vec![0; groups.len()];
         for (new_index, &old_index) in order.iter().enumerate() {
             position[old_index] = new_index;
         }
-        of.iter_mut().flatten().for_each(|group| *group = position[*group]);
+        group_of_op.iter_mut().flatten().for_each(|group| *group = position[*group]);
         let mut groups: Vec<Option<Group>> = groups.into_iter().map(Some).collect();
-        Grouping { groups: order.iter().filter_map(|&old_index| groups[old_index].take()).collect(), group_of_op: of }
+        Grouping { groups: order.iter().filter_map(|&old_index| groups[old_index].take()).collect(), group_of_op }
     }
 }

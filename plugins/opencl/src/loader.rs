@@ -57,8 +57,8 @@ impl Loader for OpenClLoader {
             return Err(Error::new(format!("expected the program of {}, found that of {symbol}", request.symbol)));
         }
         // A program has float32 in place of float16 constants; an open region has the element types of its graph.
-        let widened = widen::constants(request.constants);
-        check_constants(constants, if let Blob::Fixed(_) = &blob { &widened } else { request.constants })?;
+        let widened_constants = widen::constants(request.constants);
+        check_constants(constants, if let Blob::Fixed(_) = &blob { &widened_constants } else { request.constants })?;
         request.check_signature(&signature)?;
         let selector = request.options["device"].as_str().unwrap_or(selector);
         let device = Device::get(selector, Some(request.services.num_threads()))?;
@@ -67,19 +67,19 @@ impl Loader for OpenClLoader {
         match blob {
             Blob::Fixed(program) => {
                 let pool = ConstantPool::default();
-                let setup = Setup { constants: &widened, pool: &pool, cache, services: &services };
+                let setup = Setup { constants: &widened_constants, pool: &pool, cache, services: &services };
                 let plan = Plan::new(*program, &device, &setup)?;
                 Ok(Box::new(FixedRegion { plan, services }))
             }
             Blob::Open(open_region) => {
                 let (constants, pool) = (request.constants.to_vec(), ConstantPool::default());
-                let widened = widened.into_owned();
+                let widened_constants = widened_constants.into_owned();
                 let plans = Mutex::new(Plans::default());
                 Ok(Box::new(DynamicRegion {
                     open_region: *open_region,
                     device,
                     constants,
-                    widened,
+                    widened: widened_constants,
                     pool,
                     cache,
                     plans,

@@ -91,11 +91,11 @@ fn close_graph(graph: &Graph, sizes: &Sizes, inputs: &[&[usize]]) -> Result<Grap
     let mut graphs = vec![&mut closed_graph];
     while let Some(graph) = graphs.pop() {
         for input in graph.inputs.iter_mut() {
-            close(&mut input.ty, sizes)?;
+            close_type(&mut input.ty, sizes)?;
         }
         for node in graph.nodes.iter_mut() {
             for ty in node.outputs.iter_mut() {
-                close(ty, sizes)?;
+                close_type(ty, sizes)?;
             }
             if let NodeKind::Composite(composite) = &mut node.kind {
                 graphs.push(&mut composite.body);
@@ -105,7 +105,7 @@ fn close_graph(graph: &Graph, sizes: &Sizes, inputs: &[&[usize]]) -> Result<Grap
     Ok(closed_graph)
 }
 
-fn close(ty: &mut TensorType, sizes: &Sizes) -> Result<(), CompileError> {
+fn close_type(ty: &mut TensorType, sizes: &Sizes) -> Result<(), CompileError> {
     for dim in ty.dims.iter_mut() {
         let Dim::Unknown(text) = &*dim else { continue };
         let size = sizes.get(text.as_str()).copied().or_else(|| dims::size(dim, &mut |name| sizes.get(name).copied()));

@@ -58,7 +58,7 @@ impl Packing {
     /// Packs elements of `element` bytes. The caller must have checked [`elements`](Packing::elements) and
     /// [`source_elements`](Packing::source_elements).
     pub fn pack(&self, source: &[u8], element: usize) -> Vec<u8> {
-        let mut packed = Vec::with_capacity(self.elements().unwrap_or(0) as usize * element);
+        let mut packed_bytes = Vec::with_capacity(self.elements().unwrap_or(0) as usize * element);
         let (columns, stride) = self.columns;
         let rows = offsets(&self.inner);
         for outer in offsets(&self.outer) {
@@ -68,19 +68,19 @@ impl Packing {
                 for &row in &rows {
                     let offset = (self.offset + outer + row + first_column * stride) as usize;
                     if stride == 1 {
-                        packed
+                        packed_bytes
                             .extend_from_slice(&source[offset * element..(offset + valid_columns as usize) * element]);
                     } else {
                         for column in 0..valid_columns as usize {
                             let offset = offset + column * stride as usize;
-                            packed.extend_from_slice(&source[offset * element..(offset + 1) * element]);
+                            packed_bytes.extend_from_slice(&source[offset * element..(offset + 1) * element]);
                         }
                     }
-                    packed.resize(packed.len() + (self.width - valid_columns) as usize * element, 0);
+                    packed_bytes.resize(packed_bytes.len() + (self.width - valid_columns) as usize * element, 0);
                 }
             }
         }
-        packed
+        packed_bytes
     }
 }
 

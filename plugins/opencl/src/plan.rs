@@ -126,7 +126,7 @@ impl BoundEdge {
                 // SAFETY: the host owns the buffer and keeps it until the run has ended; OpenCL checks the range of the
                 // sub-buffer, and `into_handle` gives this reference up without a release.
                 let whole_buffer = unsafe { Buffer::from_handle(device, buffer.as_ptr(), usize::MAX) };
-                let sub_buffer = whole_buffer.part(offset, self.bytes);
+                let sub_buffer = whole_buffer.sub_buffer(offset, self.bytes);
                 whole_buffer.into_handle();
                 Bound::Part(buffer.as_ptr() as usize, offset, sub_buffer?)
             }
@@ -144,14 +144,14 @@ impl BoundEdge {
 
 impl ConstantPool {
     /// Returns the device copy of a constant; packs and copies the constant unless the pool already has it.
-    fn get(&self, device: &Arc<Device>, packed: &PackedConstant, setup: &Setup<'_>) -> Result<Arc<Buffer>> {
+    fn get(&self, device: &Arc<Device>, packed_constant: &PackedConstant, setup: &Setup<'_>) -> Result<Arc<Buffer>> {
         let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, buffer)) = pool.iter().find(|(pooled, _)| pooled == packed) {
+        if let Some((_, buffer)) = pool.iter().find(|(pooled, _)| pooled == packed_constant) {
             return Ok(buffer.clone());
         }
-        let data = match packed.constant {
-            Some(constant) => packed.packing.pack(setup.constants[constant].bytes(), packed.element),
-            None => vec![0; packed.bytes().unwrap_or(0) as usize],
+        let data = match packed_constant.constant {
+            Some(constant) => packed_constant.packing.pack(setup.constants[constant].bytes(), packed_constant.element),
+            None => vec![0; packed_constant.bytes().unwrap_or(0) as usize],
         };
         let buffer = Buffer::new(device, data.len() as u64)?;
         // SAFETY: `data` outlives the wait for the event, and is leaked below if the device is lost.
@@ -161,7 +161,7 @@ impl ConstantPool {
         }
         result?;
         let buffer = Arc::new(buffer);
-        pool.push((packed.clone(), buffer.clone()));
+        pool.push((packed_constant.clone(), buffer.clone()));
         Ok(buffer)
     }
 }
@@ -180,11 +180,17 @@ impl State {
         }
         let built_program = Built::build(device, &program.source, setup.cache.as_ref(), setup.services)?;
         let mut edges: Vec<BoundEdge> = program.inputs.iter().chain(&program.outputs).map(BoundEdge::new).collect();
-        let constants: Vec<Arc<Buffer>> =
-            program.packed.iter().map(|packed| setup.pool.get(device, packed, setup)).collect::<Result<_>>()?;
+        let constants: Vec<Arc<Buffer>> = program
+            .packed
+            .iter()
+            .map(|packed_constant| setup.pool.get(device, packed_constant, setup))
+            .collect::<Result<_>>()?;
         let arena = Buffer::new(device, program.arena)?;
-        let arena_buffers: Vec<Buffer> =
-            program.buffers.iter().map(|buffer| arena.part(buffer.offset, buffer.bytes)).collect::<Result<_>>()?;
+        let arena_buffers: Vec<Buffer> = program
+            .buffers
+            .iter()
+            .map(|buffer| arena.sub_buffer(buffer.offset, buffer.bytes))
+            .collect::<Result<_>>()?;
         let mut launches = Vec::new();
         for (launch_index, launch) in program.launches.iter().enumerate() {
             let kernel = &program.kernels[launch.kernel];

@@ -92,7 +92,7 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Result {
 }
 
 fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result {
-    let negative = |key: &str| op.attrs().ints(key).unwrap_or_default().iter().any(|&value| value < 0);
+    let has_negative = |key: &str| op.attrs().ints(key).unwrap_or_default().iter().any(|&value| value < 0);
     match kind {
         Anchor::Convolution => {
             if spatial_axes(op.name).is_none_or(|axes| layout(op, axes).is_none()) {
@@ -127,7 +127,7 @@ fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result {
         }
         Anchor::MatrixProduct | Anchor::Normalize | Anchor::Reduce | Anchor::Concatenate => {}
     }
-    if negative("padding") {
+    if has_negative("padding") {
         let padding = op.attrs().ints("padding").unwrap_or_default();
         let detail = format!("{}: attribute padding: expected integers >= 0, found {padding:?}", op.name);
         return refuse(RefusalCode::UnsupportedAttr, detail);

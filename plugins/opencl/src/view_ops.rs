@@ -128,10 +128,10 @@ mod tests {
     fn operands_follow_a_permuted_domain() {
         let index = View::dense(&[4, 6]).reshape(&[4, 2, 3]).unwrap().permute(&[1, 2, 0]);
         let operand = View::dense(&[2, 3, 4]);
-        let pulled = pull_back(&index, &operand, &[4, 6]).unwrap();
-        let (positions, direct) = (offsets(&index), offsets(&operand));
+        let pulled_view = pull_back(&index, &operand, &[4, 6]).unwrap();
+        let (positions, expected_offsets) = (offsets(&index), offsets(&operand));
         for (k, &position) in positions.iter().enumerate() {
-            assert_eq!(offsets(&pulled)[position as usize], direct[k]);
+            assert_eq!(offsets(&pulled_view)[position as usize], expected_offsets[k]);
         }
     }
 

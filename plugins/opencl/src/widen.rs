@@ -43,12 +43,12 @@ pub fn graph(graph: &Graph, constants: usize) -> Result<Cow<'_, Graph>, RegionEr
     if !has_half(graph) {
         return Ok(Cow::Borrowed(graph));
     }
-    let mut widened = Graph { symbol: graph.symbol.clone(), attrs: graph.attrs.clone(), ..Graph::default() };
+    let mut widened_graph = Graph { symbol: graph.symbol.clone(), attrs: graph.attrs.clone(), ..Graph::default() };
     let mut inputs = Vec::with_capacity(graph.inputs.len());
     for input in &graph.inputs {
-        let value = ValueRef::of(widened.push_input(&input.name, input.ty.clone()));
+        let value = ValueRef::of(widened_graph.push_input(&input.name, input.ty.clone()));
         inputs.push(if input.ty.dtype == DType::F16 {
-            cast(&mut widened, value, DType::F32, "float32")
+            cast(&mut widened_graph, value, DType::F32, "float32")
         } else {
             value
         });
@@ -58,24 +58,24 @@ pub fn graph(graph: &Graph, constants: usize) -> Result<Cow<'_, Graph>, RegionEr
         let outputs: Vec<TensorType> = node.outputs.iter().map(widened_type).collect();
         let mut new_node = Node { inputs: operands.iter().copied().collect(), outputs: outputs.into(), ..node.clone() };
         if narrows {
-            let in_dtype = operands.first().map(|&operand| widened.type_of(operand).dtype);
+            let in_dtype = operands.first().map(|&operand| widened_graph.type_of(operand).dtype);
             if in_dtype != Some(DType::F32) {
                 // `ROUND` accepts only float32, so the operand is first cast to float32.
-                let index = widened.push(new_node.clone());
+                let index = widened_graph.push(new_node.clone());
                 new_node.inputs = [ValueRef::of(index)].into_iter().collect();
             }
             new_node.kind = NodeKind::Op(ROUND.into());
         }
         let count = new_node.outputs.len() as u32;
-        let number = widened.push(new_node);
-        Ok::<_, RegionError>((0..count).map(|index| ValueRef { node: number, index }).collect())
+        let node_index = widened_graph.push(new_node);
+        Ok::<_, RegionError>((0..count).map(|index| ValueRef { node: node_index, index }).collect())
     })?;
     for (value, ty) in outputs.into_iter().zip(graph.output_types()) {
-        let narrow = ty.dtype == DType::F16;
-        let output = if narrow { cast(&mut widened, value, DType::F16, "float16") } else { value };
-        widened.outputs.push(output);
+        let is_narrow = ty.dtype == DType::F16;
+        let output = if is_narrow { cast(&mut widened_graph, value, DType::F16, "float16") } else { value };
+        widened_graph.outputs.push(output);
     }
-    Ok(Cow::Owned(widened))
+    Ok(Cow::Owned(widened_graph))
 }
 
 /// Returns the constants with float16 converted to float32.
@@ -83,11 +83,11 @@ pub fn constants(constants: &[Constant]) -> Cow<'_, [Constant]> {
     if constants.iter().all(|constant| constant.dtype() != DType::F16) {
         return Cow::Borrowed(constants);
     }
-    let widened = |constant: &Constant| match constant.dtype() == DType::F16 {
+    let widen_constant = |constant: &Constant| match constant.dtype() == DType::F16 {
         true => Constant::new(constant.name(), DType::F32, constant.shape(), Widened::of(constant)),
         false => constant.clone(),
     };
-    Cow::Owned(constants.iter().map(widened).collect())
+    Cow::Owned(constants.iter().map(widen_constant).collect())
 }
 
 /// Elements of a constant that was converted to float32.
@@ -111,9 +111,9 @@ impl ConstantSource for Widened {
 }
 
 /// Converts a float16 bit pattern to float32.
-fn half_to_single(half: u16) -> f32 {
-    let sign = u32::from(half >> 15) << 31;
-    let (exponent, fraction) = (u32::from(half >> 10) & 0x1f, u32::from(half) & 0x3ff);
+fn half_to_single(half_bits: u16) -> f32 {
+    let sign = u32::from(half_bits >> 15) << 31;
+    let (exponent, fraction) = (u32::from(half_bits >> 10) & 0x1f, u32::from(half_bits) & 0x3ff);
     match (exponent, fraction) {
         (0, fraction) => {
             // Subnormal numbers are multiples of 2^-24.
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn halves_are_converted_exactly() {
-        for (half, value) in [
+        for (half_bits, value) in [
             (0x0000u16, 0.0f32),
             (0x3c00, 1.0),
             (0xc000, -2.0),
@@ -142,7 +142,7 @@ mod tests {
             (0x7c00, f32::INFINITY),
             (0xfc00, f32::NEG_INFINITY),
         ] {
-            assert_eq!(half_to_single(half), value, "{half:#x}");
+            assert_eq!(half_to_single(half_bits), value, "{half_bits:#x}");
         }
         assert!(half_to_single(0x7e00).is_nan() && half_to_single(0x8000).is_sign_negative());
     }
@@ -150,17 +150,17 @@ mod tests {
     #[test]
     fn graph_computes_in_float32_between_its_edges() {
         let half_type = TensorType::new(DType::F16, &[4]);
-        let mut narrow = Graph::new("f");
-        let x = narrow.push_input("x", half_type.clone());
-        let c = narrow.push_constant(0, half_type.clone());
-        let sum = narrow.push_op("add", [ValueRef::of(x), ValueRef::of(c)], [], [half_type.clone()]);
-        narrow.outputs.push(ValueRef::of(sum));
-        let widened = graph(&narrow, 1).unwrap();
-        widened.check(1).unwrap();
+        let mut half_graph = Graph::new("f");
+        let x = half_graph.push_input("x", half_type.clone());
+        let c = half_graph.push_constant(0, half_type.clone());
+        let sum = half_graph.push_op("add", [ValueRef::of(x), ValueRef::of(c)], [], [half_type.clone()]);
+        half_graph.outputs.push(ValueRef::of(sum));
+        let widened_graph = graph(&half_graph, 1).unwrap();
+        widened_graph.check(1).unwrap();
         let operators: Vec<(&str, DType)> =
-            widened.operators().iter().map(|(name, node, _)| (*name, node.outputs[0].dtype)).collect();
+            widened_graph.operators().iter().map(|(name, node, _)| (*name, node.outputs[0].dtype)).collect();
         assert_eq!(operators, [("cast", DType::F32), ("add", DType::F32), ("cast", DType::F16)]);
-        assert!(widened.output_types().eq([&half_type]) && widened.inputs == narrow.inputs);
+        assert!(widened_graph.output_types().eq([&half_type]) && widened_graph.inputs == half_graph.inputs);
         let float = Graph::new("g");
         assert!(matches!(graph(&float, 0).unwrap(), Cow::Borrowed(_)));
     }

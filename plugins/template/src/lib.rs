@@ -138,7 +138,7 @@ impl Codegen for Template {
             return Ok(None);
         }
         let region = Request::read(data)?;
-        let answer = match single_file(&region.graph, &region.constants, Machine::GENERIC) {
+        let response = match single_file(&region.graph, &region.constants, Machine::GENERIC) {
             Ok(file) => Answer::Program(Program {
                 source: file.text,
                 workspace: u64::try_from(file.workspace).unwrap_or_default(),
@@ -147,7 +147,7 @@ impl Codegen for Template {
             }),
             Err(reason) => Answer::Refused { reason, hint: String::new() },
         };
-        Ok(Some(answer.to_json()))
+        Ok(Some(response.to_json()))
     }
 }
 

@@ -22,7 +22,7 @@ pub fn is_lost(code: i32) -> bool {
 }
 
 /// Creates the error for a library function that returned `code`.
-pub fn failed(function: &str, code: i32) -> Error {
+pub fn call_error(function: &str, code: i32) -> Error {
     let text = if code == ABNORMAL_END { "a kernel terminated abnormally" } else { error_text(code) };
     let error = Error::new(format!("{function}: {text} ({code})"));
     if is_memory(code) {

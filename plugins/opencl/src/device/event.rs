@@ -104,13 +104,13 @@ impl Event {
 
     fn register(&self) -> Result<Arc<Signal>> {
         let device = &self.device;
-        cl3::command_queue::flush(device.handles.queue).map_err(|code| device.failed("clFlush", code))?;
+        cl3::command_queue::flush(device.handles.queue).map_err(|code| device.call_error("clFlush", code))?;
         let shared_signal = Arc::new(Signal::default());
         let callback_data = Arc::into_raw(shared_signal.clone());
         if let Err(code) = set_event_callback(self.handle, CL_COMPLETE, signal, callback_data.cast_mut().cast()) {
             // SAFETY: registration failed, so the library did not take ownership of the `Arc`.
             drop(unsafe { Arc::from_raw(callback_data) });
-            return Err(device.failed("clSetEventCallback", code));
+            return Err(device.call_error("clSetEventCallback", code));
         }
         Ok(shared_signal)
     }
@@ -121,10 +121,10 @@ impl Event {
     /// # Errors
     /// If the command fails, the device is lost, or the caller cancels.
     pub fn wait(&self, services: &Services) -> Result<()> {
-        let shared = self.signalled()?;
+        let signal = self.signalled()?;
         let mut cancelled_at: Option<Instant> = None;
         loop {
-            if let Some(code) = shared.wait(INTERVAL) {
+            if let Some(code) = signal.wait(INTERVAL) {
                 self.device.check_status(code)?;
                 return if cancelled_at.is_some() { Err(Error::cancelled()) } else { Ok(()) };
             }

@@ -32,7 +32,7 @@ impl Launch {
         let text = CString::new(name)
             .map_err(|_| Error::new(format!("expected a kernel name without zero bytes, found {name:?}")))?;
         let kernel = create_kernel(program.handle, &text)
-            .map_err(|code| device.failed(&format!("clCreateKernel {name}"), code))?;
+            .map_err(|code| device.call_error(&format!("clCreateKernel {name}"), code))?;
         Ok(Launch { device, kernel, global, local })
     }
 
@@ -43,7 +43,7 @@ impl Launch {
     pub fn set(&self, index: usize, argument: cl_mem) -> Result<()> {
         // SAFETY: the pointer refers to `argument`, which outlives the call and has the passed size.
         unsafe { set_kernel_arg(self.kernel, index as u32, size_of::<cl_mem>(), (&raw const argument).cast()) }
-            .map_err(|code| self.device.failed("clSetKernelArg", code))
+            .map_err(|code| self.device.call_error("clSetKernelArg", code))
     }
 
     /// Enqueues the kernel. The queue executes commands in order.
@@ -66,7 +66,7 @@ impl Launch {
                 std::ptr::null(),
             )
         };
-        event.map(|event| Event::new(device, event)).map_err(|code| device.failed("clEnqueueNDRangeKernel", code))
+        event.map(|event| Event::new(device, event)).map_err(|code| device.call_error("clEnqueueNDRangeKernel", code))
     }
 }
 

@@ -40,7 +40,7 @@ impl Buffer {
         // SAFETY: the context lives as long as the process; the flags require no host pointer.
         let handle =
             unsafe { create_buffer(device.handles.context, CL_MEM_READ_WRITE, bytes as usize, ptr::null_mut()) }
-                .map_err(|code| device.failed("clCreateBuffer", code))?;
+                .map_err(|code| device.call_error("clCreateBuffer", code))?;
         Ok(Buffer { device: device.clone(), handle, bytes: bytes as usize })
     }
 
@@ -61,7 +61,7 @@ impl Buffer {
     ///
     /// # Errors
     /// If the range exceeds the buffer, or the library cannot create the sub-buffer.
-    pub fn part(&self, offset: u64, bytes: u64) -> Result<Buffer> {
+    pub fn sub_buffer(&self, offset: u64, bytes: u64) -> Result<Buffer> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes as u64) {
             return Err(Error::new(format!(
                 "expected a range within {} bytes, found {bytes} bytes at offset {offset}",
@@ -74,7 +74,7 @@ impl Buffer {
         let handle = unsafe {
             create_sub_buffer(self.handle, CL_MEM_READ_WRITE, CL_BUFFER_CREATE_TYPE_REGION, (&raw const region).cast())
         }
-        .map_err(|code| self.device.failed("clCreateSubBuffer", code))?;
+        .map_err(|code| self.device.call_error("clCreateSubBuffer", code))?;
         Ok(Buffer { device: self.device.clone(), handle, bytes: bytes as usize })
     }
 
@@ -99,7 +99,7 @@ impl Buffer {
         };
         event
             .map(|event| Event::new(&self.device, event))
-            .map_err(|code| self.device.failed("clEnqueueWriteBuffer", code))
+            .map_err(|code| self.device.call_error("clEnqueueWriteBuffer", code))
     }
 
     /// Enqueues a copy of the buffer to `data`.
@@ -118,7 +118,7 @@ impl Buffer {
         };
         event
             .map(|event| Event::new(&self.device, event))
-            .map_err(|code| self.device.failed("clEnqueueReadBuffer", code))
+            .map_err(|code| self.device.call_error("clEnqueueReadBuffer", code))
     }
 }
 

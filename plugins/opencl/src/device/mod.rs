@@ -31,7 +31,7 @@ use cl3::device::{
     CL_LOCAL, create_sub_devices, get_device_ids, get_device_info,
 };
 use cl3::types::{cl_command_queue, cl_context, cl_device_id, cl_device_info};
-use error::failed;
+use error::call_error;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -98,15 +98,17 @@ unsafe impl Sync for Device {}
 /// Reads a device property.
 macro_rules! property {
     ($device:expr, $name:ident as $ty:ty) => {
-        get_device_info($device, $name).map(<$ty>::from).map_err(|code| failed(stringify!($name), code))
+        get_device_info($device, $name).map(<$ty>::from).map_err(|code| call_error(stringify!($name), code))
     };
 }
 
 /// Finds all devices with a compiler, in library order.
 fn discover() -> Result<Vec<cl_device_id>> {
-    let missing = |message: String| Error::new(message).hint(format!("install an OpenCL driver with `{INSTALL}`"));
-    let platforms = cl3::platform::get_platform_ids()
-        .map_err(|_| missing("no OpenCL library: libOpenCL.so.1 cannot be opened, or it finds no driver".to_owned()))?;
+    let missing_driver =
+        |message: String| Error::new(message).hint(format!("install an OpenCL driver with `{INSTALL}`"));
+    let platforms = cl3::platform::get_platform_ids().map_err(|_| {
+        missing_driver("no OpenCL library: libOpenCL.so.1 cannot be opened, or it finds no driver".to_owned())
+    })?;
     let mut devices = Vec::new();
     for platform in platforms {
         // A platform without devices returns an error.
@@ -117,19 +119,21 @@ fn discover() -> Result<Vec<cl_device_id>> {
     };
     devices.retain(compiles);
     if devices.is_empty() {
-        return Err(missing("no OpenCL device: the library has no platform with a device and a compiler".to_owned()));
+        return Err(missing_driver(
+            "no OpenCL device: the library has no platform with a device and a compiler".to_owned(),
+        ));
     }
     Ok(devices)
 }
 
 fn text(device: cl_device_id, name: cl_device_info) -> Result<String> {
-    let info = get_device_info(device, name).map_err(|code| failed("clGetDeviceInfo", code))?;
+    let info = get_device_info(device, name).map_err(|code| call_error("clGetDeviceInfo", code))?;
     Ok(String::from(info).trim_matches(|c: char| c == '\0' || c.is_whitespace()).to_owned())
 }
 
-/// Returns a sub-device with `units` compute units; `None` if the driver cannot partition the device.
-fn create_subdevice(device: cl_device_id, units: usize) -> Option<cl_device_id> {
-    let counts = [CL_DEVICE_PARTITION_BY_COUNTS, units as isize, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, 0];
+/// Returns a sub-device with `compute_units` compute units; `None` if the driver cannot partition the device.
+fn create_subdevice(device: cl_device_id, compute_units: usize) -> Option<cl_device_id> {
+    let counts = [CL_DEVICE_PARTITION_BY_COUNTS, compute_units as isize, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, 0];
     create_sub_devices(device, &counts).ok()?.into_iter().next()
 }
 
@@ -163,8 +167,9 @@ impl Device {
         let devices = Found::get()?;
         let index = devices.select(selector)?;
         let (id, kind) = (devices.devices[index].0, devices.devices[index].2);
-        let units = property!(id, CL_DEVICE_MAX_COMPUTE_UNITS as u32)? as usize;
-        let threads = threads.filter(|&threads| kind & CL_DEVICE_TYPE_CPU != 0 && (1..units).contains(&threads));
+        let compute_units = property!(id, CL_DEVICE_MAX_COMPUTE_UNITS as u32)? as usize;
+        let threads =
+            threads.filter(|&threads| kind & CL_DEVICE_TYPE_CPU != 0 && (1..compute_units).contains(&threads));
         let mut open_devices = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, device)) = open_devices.iter().find(|(key, _)| *key == (index, threads)) {
             return Ok(device.clone());
@@ -185,12 +190,12 @@ impl Device {
             return Err(Error::new(detail));
         }
         let context = cl3::context::create_context(&[device], std::ptr::null(), None, std::ptr::null_mut())
-            .map_err(|code| failed("clCreateContext", code))?;
+            .map_err(|code| call_error("clCreateContext", code))?;
         // SAFETY: `create_context` above created the context for `device`.
         let queue = unsafe {
             cl3::command_queue::create_command_queue(context, device, cl3::command_queue::CL_QUEUE_PROFILING_ENABLE)
         }
-        .map_err(|code| failed("clCreateCommandQueue", code))?;
+        .map_err(|code| call_error("clCreateCommandQueue", code))?;
         let traits = Traits {
             name: text(device, CL_DEVICE_NAME)?,
             version: format!("{}, driver {}", text(device, CL_DEVICE_VERSION)?, text(device, CL_DRIVER_VERSION)?),
@@ -199,8 +204,12 @@ impl Device {
         };
         let max_buffer = property!(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE as u64)?;
         let max_group = property!(device, CL_DEVICE_MAX_WORK_GROUP_SIZE as usize)?;
-        let units = property!(device, CL_DEVICE_MAX_COMPUTE_UNITS as u32)?;
-        tracing::debug!("OpenCL device {} ({}), {units} compute units, {traits:?}", traits.name, traits.version);
+        let compute_units = property!(device, CL_DEVICE_MAX_COMPUTE_UNITS as u32)?;
+        tracing::debug!(
+            "OpenCL device {} ({}), {compute_units} compute units, {traits:?}",
+            traits.name,
+            traits.version
+        );
         let handles = Handles { device, context, queue };
         let alignment = (alignment as usize).div_ceil(8).next_power_of_two();
         Ok(Device { traits, max_buffer, max_group, alignment, handles, lost: AtomicBool::new(false) })
@@ -241,15 +250,15 @@ impl Device {
         if !error::is_memory(code) {
             self.lose();
         }
-        Err(failed("clSetEventCallback", code))
+        Err(call_error("clSetEventCallback", code))
     }
 
     /// Converts an error code to an error. Marks the device as lost if the code indicates a lost device.
-    pub fn failed(&self, function: &str, code: i32) -> Error {
+    pub fn call_error(&self, function: &str, code: i32) -> Error {
         if error::is_lost(code) {
             self.lose();
         }
-        failed(function, code)
+        call_error(function, code)
     }
 }
 

@@ -45,11 +45,11 @@ impl Program {
         if services.cancelled() {
             return Err(Error::cancelled());
         }
-        let mut built: Option<Program> = None;
+        let mut built_program: Option<Program> = None;
         let mut compile = || -> Result<Vec<u8>> {
             let program = Program::from_source(device, source, services)?;
             let binary = program.binary();
-            built = Some(program);
+            built_program = Some(program);
             // Without a binary, nothing is cached, and every process compiles the source.
             binary.ok_or_else(|| Error::new(""))
         };
@@ -60,7 +60,7 @@ impl Program {
             hasher.update(digest_part.as_bytes());
         }
         let binary = cached(cache, hasher.finalize(), &mut compile);
-        match (built, binary) {
+        match (built_program, binary) {
             (Some(program), _) => Ok(program),
             (None, Ok(binary)) => match Program::from_binary(device, &binary, services) {
                 Ok(program) => Ok(program),
@@ -75,7 +75,7 @@ impl Program {
 
     fn from_source(device: &Arc<Device>, source: &str, services: &Services) -> Result<Program> {
         let handle = create_program_with_source(device.handles.context, &[source])
-            .map_err(|code| device.failed("clCreateProgramWithSource", code))?;
+            .map_err(|code| device.call_error("clCreateProgramWithSource", code))?;
         Program { device: device.clone(), handle }.build_on_thread(services)
     }
 
@@ -83,7 +83,7 @@ impl Program {
         // SAFETY: the cache key names device and driver version, and the cache verifies the digest, so the binary is
         // unchanged output of this driver.
         let handle = unsafe { create_program_with_binary(device.handles.context, &[device.handles.device], &[binary]) }
-            .map_err(|code| device.failed("clCreateProgramWithBinary", code))?;
+            .map_err(|code| device.call_error("clCreateProgramWithBinary", code))?;
         Program { device: device.clone(), handle }.build_on_thread(services)
     }
 
@@ -114,7 +114,7 @@ impl Program {
             Err(code) => {
                 let log = get_program_build_info(handle, device, CL_PROGRAM_BUILD_LOG).map(String::from);
                 let log = excerpt(&log.unwrap_or_default());
-                let error = self.device.failed("clBuildProgram", code);
+                let error = self.device.call_error("clBuildProgram", code);
                 Err(if log.is_empty() { error } else { Error::new(format!("{}: {log}", error.message)) })
             }
         }

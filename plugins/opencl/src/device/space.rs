@@ -44,7 +44,7 @@ impl Space {
         // SAFETY: `sizes` lists the handle, so the host has not released the buffer; `into_handle` below returns it
         // without a release.
         let buffer = unsafe { Buffer::from_handle(&self.device, handle, size) };
-        let result = buffer.part(transfer.offset as u64, bytes as u64).and_then(|sub_buffer| f(&sub_buffer));
+        let result = buffer.sub_buffer(transfer.offset as u64, bytes as u64).and_then(|sub_buffer| f(&sub_buffer));
         buffer.into_handle();
         result
     }

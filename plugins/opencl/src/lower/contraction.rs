@@ -243,8 +243,15 @@ pub fn group_offset(c: &Contraction) -> String {
 }
 
 /// Appends the elementwise operators and stores of a tile with accumulators `s<row>_<vector>`. The tile begins at row
-/// `m0` and column `first`.
-pub fn finish(lowering: &Lowering<'_, '_>, text: &mut KernelText, c: &Contraction, tile: Tile, rows: i64, first: &str) {
+/// `m0` and column `first_column`.
+pub fn finish(
+    lowering: &Lowering<'_, '_>,
+    text: &mut KernelText,
+    c: &Contraction,
+    tile: Tile,
+    rows: i64,
+    first_column: &str,
+) {
     let rank = c.body.domain.len();
     let columns = c.body.domain[rank - 1];
     let ty = vector(tile.width);
@@ -263,17 +270,17 @@ pub fn finish(lowering: &Lowering<'_, '_>, text: &mut KernelText, c: &Contractio
     let mut indices = batch_names(c);
     indices.extend(names);
     text.line(2, &format!("for (int j = 0; j < {}; ++j) {{", tile.vectors));
-    text.line(3, &format!("const int c = {first} + j * {};", tile.width));
+    text.line(3, &format!("const int c = {first_column} + j * {};", tile.width));
     let has_partial_tiles = in_local_memory || columns % tile.columns() != 0;
     if has_partial_tiles {
         text.line(3, &format!("if (c >= {columns})\n                break;"));
     }
-    let valid = (columns % tile.width != 0).then(|| {
+    let valid_columns = (columns % tile.width != 0).then(|| {
         text.line(3, &format!("const int n = min({}, {columns} - c);", tile.width));
         "n".to_owned()
     });
     text.line(3, &format!("const {ty} acc = sums[r * {} + j];", tile.vectors));
-    let point = Point { indices, column: "c".into(), valid, width: tile.width };
+    let point = Point { indices, column: "c".into(), valid: valid_columns, width: tile.width };
     c.body.emit(lowering.ir, text, &point, 3);
     text.line(2, "}");
     text.line(1, "}");

@@ -95,10 +95,10 @@ impl Lowering<'_, '_> {
         let grid = grid((columns + width - 1) / width, rows);
         let mut text = KernelText::default();
         text.positions(&grid);
-        let valid = text.column(columns, width);
+        let valid_columns = text.column(columns, width);
         let indices: Vec<String> = (0..rank - 1).map(|d| format!("i{d}")).collect();
         text.decode(1, &indices, &body.domain[..rank - 1], "m");
-        body.emit(self.ir, &mut text, &Point { indices, column: "c".into(), valid, width }, 1);
+        body.emit(self.ir, &mut text, &Point { indices, column: "c".into(), valid: valid_columns, width }, 1);
         self.launch(kind, text, grid, name, comment);
     }
 }

@@ -93,10 +93,10 @@ impl Lowering<'_, '_> {
 
     /// Returns the place of a packed constant, or of zeros if `constant` is `None`. Identical requests share a place.
     pub fn constant(&mut self, constant: Option<usize>, dtype: DType, packing: Packing) -> Place {
-        let packed = PackedConstant { constant, element: dtype.size(), packing };
-        let existing_index = self.packed.iter().position(|existing| *existing == packed);
+        let packed_constant = PackedConstant { constant, element: dtype.size(), packing };
+        let existing_index = self.packed.iter().position(|existing| *existing == packed_constant);
         Place::Constant(existing_index.unwrap_or_else(|| {
-            self.packed.push(packed);
+            self.packed.push(packed_constant);
             self.packed.len() - 1
         }))
     }
@@ -105,22 +105,22 @@ impl Lowering<'_, '_> {
     pub fn resolve(&mut self, value: Val) -> Result<Storage> {
         let ir = self.ir;
         let mut chain = Vec::new();
-        let mut at = value;
+        let mut current = value;
         let mut storage = loop {
-            if let Some(storage) = self.storage.get(&at) {
+            if let Some(storage) = self.storage.get(&current) {
                 break storage.clone();
             }
-            let view = View::dense(ir.shape(at));
-            match ir.val(at).def {
+            let view = View::dense(ir.shape(current));
+            match ir.val(current).def {
                 Def::Input(i) => break Storage { place: Place::Input(i), view },
                 Def::Constant(i) => {
                     let elements = count(&view.shape) as u64;
-                    let place = self.constant(Some(i), ir.val(at).dtype, Packing::unpermuted(elements));
+                    let place = self.constant(Some(i), ir.val(current).dtype, Packing::unpermuted(elements));
                     break Storage { place, view };
                 }
                 Def::Op(op, k) if is_view(ir.get(op).name) => {
-                    chain.push((op, k, at));
-                    at = ir.get(op).inputs[0];
+                    chain.push((op, k, current));
+                    current = ir.get(op).inputs[0];
                 }
                 Def::Op(op, _) => {
                     let detail = format!("{} is used before it is computed", ir.get(op).name);
@@ -279,8 +279,8 @@ pub fn lower(graph: &Graph, ir: &RegionIr<'_>, device: &Traits) -> Result<Progra
     }
     lowering.outputs()?;
     let source = lowering.source(&graph.symbol);
-    let Lowering { buffers, packed, kernels, mut launches, .. } = lowering;
-    let packed = prune(packed, &mut launches);
+    let Lowering { buffers, packed: packed_constants, kernels, mut launches, .. } = lowering;
+    let packed_constants = prune(packed_constants, &mut launches);
     let (buffers, arena) = arena::plan(&buffers, &launches);
     let edge = |value: &Val| Edge {
         shape: ir.shape(*value).iter().map(|&dim| dim as usize).collect(),
@@ -292,7 +292,7 @@ pub fn lower(graph: &Graph, ir: &RegionIr<'_>, device: &Traits) -> Result<Progra
         inputs: ir.inputs.iter().map(edge).collect(),
         outputs: ir.outputs.iter().map(edge).collect(),
         constants: ir.constants.iter().map(|c| (c.shape().iter().product(), c.dtype())).collect(),
-        packed,
+        packed: packed_constants,
         buffers,
         arena,
         kernels,
@@ -304,8 +304,8 @@ pub fn lower(graph: &Graph, ir: &RegionIr<'_>, device: &Traits) -> Result<Progra
 }
 
 /// Removes constants that no launch reads.
-fn prune(packed: Vec<PackedConstant>, launches: &mut [Launch]) -> Vec<PackedConstant> {
-    let mut is_used = vec![false; packed.len()];
+fn prune(packed_constants: Vec<PackedConstant>, launches: &mut [Launch]) -> Vec<PackedConstant> {
+    let mut is_used = vec![false; packed_constants.len()];
     for place in launches.iter().flat_map(|launch| &launch.arguments) {
         if let Place::Constant(i) = place {
             is_used[*i] = true;
@@ -320,7 +320,11 @@ fn prune(packed: Vec<PackedConstant>, launches: &mut [Launch]) -> Vec<PackedCons
             *i = new_indices[*i];
         }
     }
-    packed.into_iter().zip(is_used).filter_map(|(packed, is_used)| is_used.then_some(packed)).collect()
+    packed_constants
+        .into_iter()
+        .zip(is_used)
+        .filter_map(|(packed_constants, is_used)| is_used.then_some(packed_constants))
+        .collect()
 }
 
 /// Returns the OpenCL C type of an element type that [`support::check`](crate::support::check) accepts.

@@ -57,10 +57,10 @@ impl Lowering<'_, '_> {
         }
         let depth = b.depth();
         let batch: i64 = b.outer.iter().map(|step| step.0).product();
-        let padded = b.panels(width) * width;
-        let panel_place = self.allocate(&[batch, padded, depth], DType::F32);
+        let padded_columns = b.panels(width) * width;
+        let panel_place = self.allocate(&[batch, padded_columns, depth], DType::F32);
         let mut text = KernelText::default();
-        let grid = super::map::grid(padded, depth * batch);
+        let grid = super::map::grid(padded_columns, depth * batch);
         text.positions(&grid);
         let dims: Vec<(i64, i64)> = b.outer.iter().chain(&b.inner).copied().collect();
         let names: Vec<String> = (0..dims.len()).map(|d| format!("i{d}")).collect();
@@ -74,7 +74,7 @@ impl Lowering<'_, '_> {
         let target = text.pointer(panel_place, DType::F32, true);
         let indices: Vec<String> = names.into_iter().chain(["x".to_owned()]).collect();
         let value = format!("{source_pointer}[{}]", address(&view, &indices));
-        let value = if padded == b.columns.0 { value } else { format!("x < {} ? {value} : 0.0f", b.columns.0) };
+        let value = if padded_columns == b.columns.0 { value } else { format!("x < {} ? {value} : 0.0f", b.columns.0) };
         let m = if depth * batch == 1 { "0" } else { "m" };
         let panels = b.panels(width);
         text.line(
@@ -90,8 +90,8 @@ impl Lowering<'_, '_> {
     /// Returns the index of the region constant that a place contains unchanged; `None` for any other place.
     fn source_constant(&self, place: Place) -> Option<usize> {
         let Place::Constant(i) = place else { return None };
-        let packed = &self.packed[i];
-        let elements = packed.packing.elements()?;
-        packed.constant.filter(|_| packed.packing == Packing::unpermuted(elements))
+        let packed_constant = &self.packed[i];
+        let elements = packed_constant.packing.elements()?;
+        packed_constant.constant.filter(|_| packed_constant.packing == Packing::unpermuted(elements))
     }
 }

@@ -19,9 +19,9 @@ impl Lowering<'_, '_> {
         let (b_k, b_column) = if transpose_b { (b_rank - 1, b_rank - 2) } else { (b_rank - 2, b_rank - 1) };
         let (row, a_k) = if transpose_a { (a_rank - 1, a_rank - 2) } else { (a_rank - 2, a_rank - 1) };
         let batch = if op.name == "nn.batch_matmul" { rank - 2 } else { 0 };
-        let broadcast =
+        let is_broadcast =
             |view: &View, d: usize| if view.shape[d] == 1 { (1, 0) } else { (view.shape[d], view.strides[d]) };
-        let mut strides: Vec<i64> = (0..batch).map(|d| broadcast(&a.view, d).1).collect();
+        let mut strides: Vec<i64> = (0..batch).map(|d| is_broadcast(&a.view, d).1).collect();
         if batch > 0 {
             strides.push(a.view.strides[row]);
         } else {
@@ -36,7 +36,7 @@ impl Lowering<'_, '_> {
             taps: Vec::new(),
             k: (a.view.shape[a_k], a.view.strides[a_k]),
             b: Operand {
-                outer: (0..batch).map(|d| broadcast(&b.view, d)).collect(),
+                outer: (0..batch).map(|d| is_broadcast(&b.view, d)).collect(),
                 columns: (b.view.shape[b_column], b.view.strides[b_column]),
                 inner: vec![(b.view.shape[b_k], b.view.strides[b_k])],
                 storage: b,

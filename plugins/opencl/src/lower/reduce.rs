@@ -34,7 +34,7 @@ impl Lowering<'_, '_> {
         let data = self.resolve(op.inputs[0])?;
         let x = &data.view;
         let rank = x.shape.len();
-        let Some(reduced) = op.attrs().reduced(rank) else {
+        let Some(is_reduced) = op.attrs().reduced(rank) else {
             let detail = format!(
                 "{}: attribute axis: expected axes of rank {rank}, found {:?}",
                 op.name,
@@ -42,16 +42,17 @@ impl Lowering<'_, '_> {
             );
             return refuse(RefusalCode::UnsupportedAttr, detail);
         };
-        let kept_dims: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
-        let by_memory: Vec<usize> = memory_order(x).into_iter().filter(|&d| !reduced[d]).collect();
-        let summed_dims: Vec<usize> = memory_order(x).into_iter().filter(|&d| reduced[d] && x.shape[d] != 1).collect();
+        let kept_dims: Vec<usize> = (0..rank).filter(|&d| !is_reduced[d]).collect();
+        let by_memory: Vec<usize> = memory_order(x).into_iter().filter(|&d| !is_reduced[d]).collect();
+        let summed_dims: Vec<usize> =
+            memory_order(x).into_iter().filter(|&d| is_reduced[d] && x.shape[d] != 1).collect();
         let out_rank = self.ir.shape(op.outputs[0]).len();
         // The result has the memory order of the kept dimensions.
         let keepdims = out_rank == rank && kept_dims.len() != rank;
         let result_dim = |d: usize| if keepdims { d } else { kept_dims.iter().position(|&k| k == d).unwrap_or(0) };
         let mut order: Vec<usize> = by_memory.iter().map(|&d| result_dim(d)).collect();
         if keepdims {
-            order.extend((0..rank).filter(|&d| reduced[d]));
+            order.extend((0..rank).filter(|&d| is_reduced[d]));
         }
         let kept_shape: Vec<i64> = kept_dims.iter().map(|&d| x.shape[d]).collect();
         let positions: Vec<usize> =
@@ -86,7 +87,7 @@ impl Lowering<'_, '_> {
         let mut text = KernelText::default();
         let grid = grid((columns + width - 1) / width, rows.shape[..dims - 1].iter().product());
         text.positions(&grid);
-        let valid = text.column(columns, width);
+        let valid_columns = text.column(columns, width);
         let indices: Vec<String> = (0..dims - 1).map(|d| format!("i{d}")).collect();
         text.decode(1, &indices, &rows.shape[..dims - 1], "m");
         let Combine { start, text: combine } = combine(op.name);
@@ -102,7 +103,7 @@ impl Lowering<'_, '_> {
             offset.push_str(&format!(" + r{i} * {}", x.strides[d]));
             depth += 1;
         }
-        let point = Point { indices: indices.clone(), column: "c".into(), valid: valid.clone(), width };
+        let point = Point { indices: indices.clone(), column: "c".into(), valid: valid_columns.clone(), width };
         // Partial results of the innermost loop keep sums of many elements accurate.
         let (size, stride) = innermost.unwrap_or((1, 0));
         let partial = vector(lanes.max(width));

@@ -86,7 +86,7 @@ impl Lowering<'_, '_> {
         let grid = grid((channels + width - 1) / width, rows);
         let mut text = KernelText::default();
         text.positions(&grid);
-        let valid = text.column(channels, width);
+        let valid_columns = text.column(channels, width);
         let indices: Vec<String> = (0..rank - 1).map(|d| format!("i{d}")).collect();
         text.decode(1, &indices, &w.body.domain[..rank - 1], "m");
         let ty = vector(width);
@@ -115,7 +115,7 @@ impl Lowering<'_, '_> {
         view.strides.push(w.channel);
         let mut index = vec![indices[0].clone()];
         index.extend(names);
-        let point = Point { indices: index, column: "c".into(), valid: valid.clone(), width };
+        let point = Point { indices: index, column: "c".into(), valid: valid_columns.clone(), width };
         text.line(depth, &format!("const {ty} v = {};", point.load(&x, &view)));
         match &w.reduction {
             Reduction::Max => text.line(depth, "a = ((a != a) | (a > v)) ? a : v;"),
@@ -148,7 +148,7 @@ impl Lowering<'_, '_> {
             _ => "a".to_owned(),
         };
         text.line(1, &format!("const {ty} acc = {acc};"));
-        w.body.emit(self.ir, &mut text, &Point { indices, column: "c".into(), valid, width }, 1);
+        w.body.emit(self.ir, &mut text, &Point { indices, column: "c".into(), valid: valid_columns, width }, 1);
         let (name, comment) = self.names(group_index);
         self.launch("window", text, grid, &name, &comment);
         Ok(())
