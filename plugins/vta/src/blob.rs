@@ -64,10 +64,10 @@ struct Header {
 }
 
 /// Returns the CRC-32 of a layer's instructions and of the indices of the buffers that they access.
-fn checksum(words: &[u8], accessed: &[u8], layer: &Range<usize>) -> u32 {
+fn checksum(words: &[u8], accessed_buffers: &[u8], layer: &Range<usize>) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(words.get(layer.start * 16..layer.end * 16).unwrap_or_default());
-    hasher.update(accessed.get(layer.start * 4..layer.end * 4).unwrap_or_default());
+    hasher.update(accessed_buffers.get(layer.start * 4..layer.end * 4).unwrap_or_default());
     hasher.finalize()
 }
 
@@ -78,12 +78,14 @@ fn checksum(words: &[u8], accessed: &[u8], layer: &Range<usize>) -> u32 {
 pub fn write(image: &Image) -> Result<Vec<u8>> {
     let mut words = Vec::with_capacity(image.stream.len() * 16);
     for (index, insn) in image.stream.iter().enumerate() {
-        let encoded =
-            insn.encode(&image.config).map_err(|error| Error::new(image.at(Some(index), &error.to_string())))?;
-        words.extend(encoded.iter().flat_map(|word| word.to_le_bytes()));
+        let encoded_insn = insn
+            .encode(&image.config)
+            .map_err(|error| Error::new(image.locate_message(Some(index), &error.to_string())))?;
+        words.extend(encoded_insn.iter().flat_map(|word| word.to_le_bytes()));
     }
     let uops: Vec<u8> = image.uops.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let accessed: Vec<u8> = image.accessed.iter().flat_map(|buffer| buffer.unwrap_or(u32::MAX).to_le_bytes()).collect();
+    let accessed_buffers: Vec<u8> =
+        image.accessed.iter().flat_map(|buffer| buffer.unwrap_or(u32::MAX).to_le_bytes()).collect();
     let header = Header {
         symbol: image.symbol.clone(),
         simulator: image.simulator,
@@ -98,13 +100,13 @@ pub fn write(image: &Image) -> Result<Vec<u8>> {
         uops: image.uops.len(),
         instructions: image.stream.len(),
         checksums: [crc32fast::hash(&image.vectors), crc32fast::hash(&uops)],
-        layer_checksums: image.layers.iter().map(|l| checksum(&words, &accessed, &l.instructions)).collect(),
+        layer_checksums: image.layers.iter().map(|l| checksum(&words, &accessed_buffers, &l.instructions)).collect(),
     };
     let text = serde_json::to_vec(&header)?;
     let mut bytes = MAGIC.to_vec();
     bytes.extend(VERSION.to_le_bytes());
     bytes.extend((text.len() as u64).to_le_bytes());
-    for section in [&text, &image.vectors, &uops, &words, &accessed] {
+    for section in [&text, &image.vectors, &uops, &words, &accessed_buffers] {
         bytes.extend_from_slice(section);
     }
     bytes.extend(crc32fast::hash(&text).to_le_bytes());
@@ -145,7 +147,7 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
         return Err(invalid(&format!("expected {expected} bytes after the header, found {}", body.len())));
     }
     let mut rest = body;
-    let [vectors, uops, words, accessed] = sizes.map(|size| {
+    let [vectors, uops, words, accessed_buffers] = sizes.map(|size| {
         let (bytes, remaining) = rest.split_at(size);
         rest = remaining;
         bytes
@@ -158,7 +160,7 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
         }
     }
     for (layer, sum) in header.layers.iter().zip(&header.layer_checksums) {
-        if checksum(words, accessed, &layer.instructions) != *sum {
+        if checksum(words, accessed_buffers, &layer.instructions) != *sum {
             let Range { start, end } = layer.instructions;
             let problem = format!("layer {}: corrupt instructions {start} to {end}: checksum mismatch", layer.name);
             return Err(invalid(&problem));
@@ -178,12 +180,17 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
         vectors: vectors.to_vec(),
         uops: uops.chunks_exact(4).map(word).collect(),
         stream: Vec::with_capacity(header.instructions),
-        accessed: accessed.chunks_exact(4).map(word).map(|buffer| (buffer != u32::MAX).then_some(buffer)).collect(),
+        accessed: accessed_buffers
+            .chunks_exact(4)
+            .map(word)
+            .map(|buffer| (buffer != u32::MAX).then_some(buffer))
+            .collect(),
     };
-    for (index, words) in words.chunks_exact(16).enumerate() {
-        let value = |index: usize| u64::from(word(&words[index..])) | u64::from(word(&words[index + 4..])) << 32;
-        let decoded = Insn::decode([value(0), value(8)], &image.config);
-        let insn = decoded.map_err(|error| invalid(&image.at(Some(index), &error.to_string())))?;
+    for (index, insn_words) in words.chunks_exact(16).enumerate() {
+        let value =
+            |index: usize| u64::from(word(&insn_words[index..])) | u64::from(word(&insn_words[index + 4..])) << 32;
+        let decoded_insn = Insn::decode([value(0), value(8)], &image.config);
+        let insn = decoded_insn.map_err(|error| invalid(&image.locate_message(Some(index), &error.to_string())))?;
         image.stream.push(insn);
     }
     check_stream(&image)?;
@@ -294,18 +301,21 @@ fn check_stream(image: &Image) -> Result<()> {
         });
         if steps > MAX_STEPS {
             return Err(invalid(
-                &image.at(Some(index), &format!("expected at most {MAX_STEPS} steps, found at least {steps}")),
+                &image.locate_message(
+                    Some(index),
+                    &format!("expected at most {MAX_STEPS} steps, found at least {steps}"),
+                ),
             ));
         }
     }
     let (addresses, _) = image.addresses();
     let stream = relocate(&image.config, &image.stream, &image.accessed, &addresses)
-        .map_err(|error| invalid(&image.at(Some(error.instruction), &error.message)))?;
+        .map_err(|error| invalid(&image.locate_message(Some(error.instruction), &error.message)))?;
     let segments = image.segments(&addresses);
     for run in &image.runs {
         let invalid_at = |violation: check::Violation| {
             let instruction = violation.instruction.map(|index| index + run.start);
-            invalid(&image.at(instruction, &violation.message))
+            invalid(&image.locate_message(instruction, &violation.message))
         };
         check(&image.config, &stream[run.clone()], &segments).map_err(invalid_at)?;
     }

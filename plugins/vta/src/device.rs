@@ -31,7 +31,7 @@ pub enum Device {
 
 fn relocated(image: &Image, addresses: &[u64]) -> Result<Vec<Insn>> {
     relocate(&image.config, &image.stream, &image.accessed, addresses)
-        .map_err(|error| Error::new(image.at(Some(error.instruction), &error.message)))
+        .map_err(|error| Error::new(image.locate_message(Some(error.instruction), &error.message)))
 }
 
 /// Clock frequency of the boards in hertz.
@@ -46,9 +46,10 @@ const SCHEDULES: u64 = 100;
 /// Returns the simulator options to compare: both modes, in stream order and in random orders.
 fn schedules() -> impl Iterator<Item = Options> {
     let mode = |seed: u64| if seed.is_multiple_of(2) { Mode::Strict } else { Mode::Functional };
-    let serial = [Mode::Functional, Mode::Strict].map(|mode| Options { mode, serial: true, ..Options::default() });
+    let serial_options =
+        [Mode::Functional, Mode::Strict].map(|mode| Options { mode, serial: true, ..Options::default() });
     let random = (1..=SCHEDULES).map(move |seed| Options { mode: mode(seed), seed, ..Options::default() });
-    serial.into_iter().chain(random)
+    serial_options.into_iter().chain(random)
 }
 
 /// Runs the stream in the simulator.
@@ -64,7 +65,7 @@ fn simulate(
         let result = sim::run_unless(&image.config, &stream[run.clone()], dram, &options, cancelled);
         counters += result.map_err(|error| {
             let instruction = error.instruction.map(|index| index + run.start);
-            Error::new(image.at(instruction, &error.message))
+            Error::new(image.locate_message(instruction, &error.message))
         })?;
     }
     Ok(Some(counters))
@@ -105,9 +106,10 @@ impl Device {
         let addresses: Vec<u64> = buffers.iter().map(DeviceMemory::address).collect();
         let mut words = Vec::with_capacity(image.stream.len() * 16);
         for (index, insn) in relocated(image, &addresses)?.iter().enumerate() {
-            let encoded =
-                insn.encode(&image.config).map_err(|error| Error::new(image.at(Some(index), &error.to_string())))?;
-            words.extend(encoded.iter().flat_map(|word| word.to_le_bytes()));
+            let encoded_insn = insn
+                .encode(&image.config)
+                .map_err(|error| Error::new(image.locate_message(Some(index), &error.to_string())))?;
+            words.extend(encoded_insn.iter().flat_map(|word| word.to_le_bytes()));
         }
         let instructions = DeviceMemory::new(driver, words.len())?;
         instructions.write(&words)?;
@@ -175,10 +177,10 @@ impl Device {
         match self {
             Device::Simulator { dram, buffers, stream } => {
                 let functional = Options::default();
-                let strict = Options { mode: Mode::Strict, ..functional };
+                let strict_options = Options { mode: Mode::Strict, ..functional };
                 match image.simulator {
                     Simulator::Functional => simulate(image, stream, dram, functional, cancelled),
-                    Simulator::Strict => simulate(image, stream, dram, strict, cancelled),
+                    Simulator::Strict => simulate(image, stream, dram, strict_options, cancelled),
                     Simulator::Schedules => {
                         let initial_dram = dram.clone();
                         let counters = simulate(image, stream, dram, functional, cancelled)?;

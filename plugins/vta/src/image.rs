@@ -241,9 +241,9 @@ impl Image {
                     let problem = format!("constant {index}: expected {expected} int8 weights, found {constant:?}");
                     return Err(Error::new(problem));
                 }
-                let mut packed = vec![0; weights.bytes(block)];
-                weights.pack(services, block, constant.tensor().as_slice::<i8>(), &mut packed)?;
-                packed
+                let mut packed_weights = vec![0; weights.bytes(block)];
+                weights.pack(services, block, constant.tensor().as_slice::<i8>(), &mut packed_weights)?;
+                packed_weights
             }
             Content::Input(_) | Content::Output(_) | Content::Scratch => return Ok(None),
         }))
@@ -255,7 +255,7 @@ impl Image {
     }
 
     /// Prefixes a message with the layer and index of an instruction.
-    pub fn at(&self, instruction: Option<usize>, message: &str) -> String {
+    pub fn locate_message(&self, instruction: Option<usize>, message: &str) -> String {
         match instruction {
             Some(index) => match self.layer_of(index) {
                 Some(layer) => format!("layer {}: instruction {index}: {message}", layer.name),

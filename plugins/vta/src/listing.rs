@@ -20,11 +20,11 @@ pub fn listing(image: &Image, limit: usize) -> String {
     for (index, buffer) in image.buffers.iter().enumerate() {
         let _ = writeln!(text, "buffer {index}: {}, {} bytes", buffer.content, buffer.bytes);
     }
-    for (number, layer) in image.layers.iter().enumerate() {
+    for (layer_index, layer) in image.layers.iter().enumerate() {
         let [rows, columns, inputs, outputs, threads] = layer.tile;
         let _ = writeln!(
             text,
-            "\nlayer {number}: {}\n  tile {rows}x{columns}, {inputs} input blocks, {outputs} output blocks, {threads} threads; \
+            "\nlayer {layer_index}: {}\n  tile {rows}x{columns}, {inputs} input blocks, {outputs} output blocks, {threads} threads; \
              {} predicted cycles, {:.1} % GEMM; {} bytes",
             layer.name,
             layer.cycles,
@@ -32,8 +32,10 @@ pub fn listing(image: &Image, limit: usize) -> String {
             layer.bytes
         );
         for index in layer.instructions.clone().take(limit) {
-            let (Some(insn), Some(accessed)) = (image.stream.get(index), image.accessed.get(index)) else { continue };
-            let buffer_comment = accessed.map(|buffer| format!("  ; buffer {buffer}")).unwrap_or_default();
+            let (Some(insn), Some(accessed_buffer)) = (image.stream.get(index), image.accessed.get(index)) else {
+                continue;
+            };
+            let buffer_comment = accessed_buffer.map(|buffer| format!("  ; buffer {buffer}")).unwrap_or_default();
             let _ = writeln!(text, "  {index:>6}  {insn}{buffer_comment}");
         }
         let remaining = layer.instructions.len().saturating_sub(limit);

@@ -130,7 +130,7 @@ impl LoadedRegion {
         }
         self.services.counter("vta.cycles", self.image.cycles());
         let Some(counters) = counters else { return };
-        for (name, value) in counters.named() {
+        for (name, value) in counters.by_name() {
             self.services.counter(&format!("vta.{name}"), value);
         }
     }

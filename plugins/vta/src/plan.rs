@@ -176,7 +176,7 @@ impl<'a> Planner<'a> {
         Ok(Place { buffer, offset: 0 })
     }
 
-    fn place(&self, value: Val) -> Place {
+    fn address_of(&self, value: Val) -> Place {
         Place { buffer: self.tensors.get(&value).copied().unwrap_or(u32::MAX), offset: 0 }
     }
 
@@ -184,7 +184,7 @@ impl<'a> Planner<'a> {
         let form = if self.ir.val(node.result).dtype == DType::I32 { Form::Planes } else { Form::Bytes };
         let output = self.ir.outputs.iter().position(|output| *output == node.result);
         let result = self.tensor(node.result, form, output.map_or(Content::Scratch, Content::Output))?;
-        let data = self.place(node.data);
+        let data = self.address_of(node.data);
         Ok(match &node.kind {
             Kind::Conv(shape) => {
                 let weights = self.weights(shape);
@@ -245,12 +245,12 @@ impl<'a> Planner<'a> {
         let step = |step: &NodeStep| match step {
             NodeStep::Channel(ChannelStep::Immediate(op, imm)) => Step::Immediate(*op, *imm),
             NodeStep::Channel(ChannelStep::Vector(op, values)) => {
-                let place = Place { buffer: VECTORS, offset: self.vectors.len() };
+                let address = Place { buffer: VECTORS, offset: self.vectors.len() };
                 self.vectors.extend(pack::vector(self.config, groups, values));
-                Step::Vector(*op, place)
+                Step::Vector(*op, address)
             }
             NodeStep::Add(widened) => {
-                Step::AddTensor { place: self.place(widened.tensor), steps: widened.steps.clone() }
+                Step::AddTensor { place: self.address_of(widened.tensor), steps: widened.steps.clone() }
             }
         };
         node.steps.iter().map(step).collect()

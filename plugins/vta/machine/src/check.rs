@@ -65,7 +65,7 @@ pub fn check(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(
             let Some(&index) = queues[module_index].get(heads[module_index]) else { continue };
             let insn = &stream[index];
             let violation_at = |message| Violation { instruction: Some(index), message };
-            let pops = tokens::pops(module, &insn.deps).map_err(violation_at)?;
+            let pops = tokens::popped_queues(module, &insn.deps).map_err(violation_at)?;
             if pops.iter().flatten().any(|queue| produced_tokens[*queue as usize].is_empty()) {
                 continue;
             }
@@ -74,7 +74,7 @@ pub fn check(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(
             }
             clocks[module_index][module_index] += 1;
             checker.visit(insn, module, clocks[module_index]).map_err(violation_at)?;
-            for queue in tokens::pushes(module, &insn.deps).map_err(violation_at)?.into_iter().flatten() {
+            for queue in tokens::pushed_queues(module, &insn.deps).map_err(violation_at)?.into_iter().flatten() {
                 let tokens = &mut produced_tokens[queue as usize];
                 tokens.push_back(clocks[module_index]);
                 if tokens.len() > MAX_TOKENS {
@@ -125,15 +125,15 @@ pub fn hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result
                 checker.load_uops(transfer).map_err(violation_at)?;
             }
             Op::Gemm(gemm) if !gemm.reset => {
-                let mut recent = VecDeque::new();
+                let mut recent_accesses = VecDeque::new();
                 let uops = checker.known_uops(&gemm.loops).map_err(violation_at)?;
                 let step = |dst: usize| {
-                    if recent.contains(&dst) {
+                    if recent_accesses.contains(&dst) {
                         return Err(format!("ACC[{dst}]: expected {MIN_DISTANCE} steps between two sums, found fewer"));
                     }
-                    recent.push_back(dst);
-                    if recent.len() == MIN_DISTANCE {
-                        recent.pop_front();
+                    recent_accesses.push_back(dst);
+                    if recent_accesses.len() == MIN_DISTANCE {
+                        recent_accesses.pop_front();
                     }
                     Ok(())
                 };

@@ -75,7 +75,7 @@ pub fn time(config: &Config, stream: &[Insn]) -> Option<Timing> {
         for module in [Module::Load, Module::Compute, Module::Store] {
             while let Some(&index) = queues[module as usize].get(heads[module as usize]) {
                 let insn = &stream[index];
-                let pops = tokens::pops(module, &insn.deps).ok()?;
+                let pops = tokens::popped_queues(module, &insn.deps).ok()?;
                 if pops.iter().flatten().any(|queue| token_times[*queue as usize].is_empty()) {
                     break;
                 }
@@ -83,7 +83,7 @@ pub fn time(config: &Config, stream: &[Insn]) -> Option<Timing> {
                 let start = arrival_times.fold(idle_from[module as usize], f64::max);
                 let elapsed = duration(config, insn, &rates);
                 let end = start + elapsed;
-                for queue in tokens::pushes(module, &insn.deps).ok()?.into_iter().flatten() {
+                for queue in tokens::pushed_queues(module, &insn.deps).ok()?.into_iter().flatten() {
                     token_times[queue as usize].push_back(end);
                 }
                 idle_from[module as usize] = end;

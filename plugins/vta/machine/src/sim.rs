@@ -90,31 +90,31 @@ pub fn run_unless(
     let mut random = options.seed;
     let mut executed_count = 0u64;
     loop {
-        let mut ready = Vec::with_capacity(MODULES);
+        let mut ready_insns = Vec::with_capacity(MODULES);
         for (module, queue) in queues.iter().enumerate() {
             let Some(&index) = queue.get(heads[module]) else { continue };
             let error_at = |message| SimError { instruction: Some(index), message };
-            let pops = tokens::pops(stream[index].module(), &stream[index].deps).map_err(error_at)?;
+            let pops = tokens::popped_queues(stream[index].module(), &stream[index].deps).map_err(error_at)?;
             if pops.iter().flatten().all(|queue| tokens[*queue as usize] > 0) {
-                ready.push((module, index, pops));
+                ready_insns.push((module, index, pops));
             }
         }
-        if ready.is_empty() {
+        if ready_insns.is_empty() {
             break;
         }
-        let choice = match options.serial {
-            false => next_random(&mut random) as usize % ready.len(),
-            true => match ready.iter().position(|(_, index, _)| *index as u64 == executed_count) {
-                Some(choice) => choice,
+        let chosen_index = match options.serial {
+            false => next_random(&mut random) as usize % ready_insns.len(),
+            true => match ready_insns.iter().position(|(_, index, _)| *index as u64 == executed_count) {
+                Some(chosen_index) => chosen_index,
                 None => break,
             },
         };
-        let (module, index, pops) = ready[choice];
+        let (module, index, pops) = ready_insns[chosen_index];
         let error_at = |message| SimError { instruction: Some(index), message };
         pops.iter().flatten().for_each(|queue| tokens[*queue as usize] -= 1);
         machine.execute(&stream[index].op).map_err(error_at)?;
-        let pushes = tokens::pushes(stream[index].module(), &stream[index].deps).map_err(error_at)?;
-        pushes.iter().flatten().for_each(|queue| tokens[*queue as usize] += 1);
+        let pushed_queues = tokens::pushed_queues(stream[index].module(), &stream[index].deps).map_err(error_at)?;
+        pushed_queues.iter().flatten().for_each(|queue| tokens[*queue as usize] += 1);
         heads[module] += 1;
         executed_count += 1;
         if executed_count.is_multiple_of(CANCELLATION_INTERVAL) && cancelled() {
@@ -134,12 +134,12 @@ pub fn run_unless(
 
 /// Describes a deadlock: the instruction at which each module waits, and the number of tokens in each queue.
 fn deadlock(stream: &[Insn], queues: &[Vec<usize>; MODULES], heads: [usize; MODULES], tokens: [u64; QUEUES]) -> String {
-    let blocked = queues.iter().zip(heads).filter_map(|(queue, head)| queue.get(head));
-    let blocked: Vec<String> =
-        blocked.map(|&i| format!("{} waits at {i}: {}", stream[i].module(), stream[i])).collect();
+    let blocked_insns = queues.iter().zip(heads).filter_map(|(queue, head)| queue.get(head));
+    let blocked_insns: Vec<String> =
+        blocked_insns.map(|&i| format!("{} waits at {i}: {}", stream[i].module(), stream[i])).collect();
     let token_counts: Vec<String> =
         Queue::NAMES.iter().zip(tokens).map(|(name, token_count)| format!("{name} {token_count}")).collect();
-    format!("deadlock: {}; tokens: {}", blocked.join("; "), token_counts.join(", "))
+    format!("deadlock: {}; tokens: {}", blocked_insns.join("; "), token_counts.join(", "))
 }
 
 /// Advances a linear congruential generator and returns its upper bits.

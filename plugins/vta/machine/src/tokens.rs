@@ -26,9 +26,12 @@ impl Queue {
 ///
 /// # Errors
 /// If a flag refers to a neighbor that the module does not have.
-pub(crate) fn pops(module: Module, deps: &Deps) -> Result<[Option<Queue>; 2], String> {
-    let [previous, next] =
-        neighbors(module, [Queue::LoadToCompute, Queue::ComputeToStore], [Queue::ComputeToLoad, Queue::StoreToCompute]);
+pub(crate) fn popped_queues(module: Module, deps: &Deps) -> Result<[Option<Queue>; 2], String> {
+    let [previous, next] = neighbor_queues(
+        module,
+        [Queue::LoadToCompute, Queue::ComputeToStore],
+        [Queue::ComputeToLoad, Queue::StoreToCompute],
+    );
     select(module, [(deps.pop_prev, previous, "pop_prev"), (deps.pop_next, next, "pop_next")])
 }
 
@@ -36,15 +39,18 @@ pub(crate) fn pops(module: Module, deps: &Deps) -> Result<[Option<Queue>; 2], St
 ///
 /// # Errors
 /// If a flag refers to a neighbor that the module does not have.
-pub(crate) fn pushes(module: Module, deps: &Deps) -> Result<[Option<Queue>; 2], String> {
-    let [previous, next] =
-        neighbors(module, [Queue::ComputeToLoad, Queue::StoreToCompute], [Queue::LoadToCompute, Queue::ComputeToStore]);
+pub(crate) fn pushed_queues(module: Module, deps: &Deps) -> Result<[Option<Queue>; 2], String> {
+    let [previous, next] = neighbor_queues(
+        module,
+        [Queue::ComputeToLoad, Queue::StoreToCompute],
+        [Queue::LoadToCompute, Queue::ComputeToStore],
+    );
     select(module, [(deps.push_prev, previous, "push_prev"), (deps.push_next, next, "push_next")])
 }
 
 /// Returns the queues between a module and its previous and next neighbors. `previous` lists the queues of COMPUTE and
 /// STORE, `next` the queues of LOAD and COMPUTE.
-fn neighbors(module: Module, previous: [Queue; 2], next: [Queue; 2]) -> [Option<Queue>; 2] {
+fn neighbor_queues(module: Module, previous: [Queue; 2], next: [Queue; 2]) -> [Option<Queue>; 2] {
     match module {
         Module::Load => [None, Some(next[0])],
         Module::Compute => [Some(previous[0]), Some(next[1])],

@@ -51,7 +51,7 @@ impl Stream {
     }
 
     /// Makes the last instruction push a token to the previous or next module.
-    fn give(&mut self, to_next: bool) {
+    fn push_token(&mut self, to_next: bool) {
         let Some(last_insn) = self.0.last_mut() else { return };
         if to_next {
             last_insn.deps.push_next = true;
@@ -112,17 +112,17 @@ fn stream(layer: &Layer) -> Vec<Insn> {
     for pair in pairs {
         for _ in pair {
             stream.push(POP_NEXT, gemm(true, positions * blocks));
-            stream.give(false);
+            stream.push_token(false);
         }
         for _ in 0..inputs {
             for tile in pair {
                 stream.push(POP_NEXT, Op::Load(transfer(Memory::Inp, read(tile), width)));
                 stream.push(Deps::default(), Op::Load(transfer(Memory::Wgt, blocks, kernel * kernel)));
-                stream.give(true);
+                stream.push_token(true);
             }
             for _ in pair {
                 stream.push(POP_PREV, gemm(false, positions * blocks * kernel * kernel));
-                stream.give(false);
+                stream.push_token(false);
             }
         }
         for _ in pair {
@@ -130,11 +130,11 @@ fn stream(layer: &Layer) -> Vec<Insn> {
         }
         for _ in pair {
             (0..3).for_each(|_| stream.push(Deps::default(), alu(positions * blocks)));
-            stream.give(true);
+            stream.push_token(true);
         }
         for _ in pair {
             stream.push(POP_PREV, Op::Store(transfer(Memory::Out, blocks, positions)));
-            stream.give(false);
+            stream.push_token(false);
         }
     }
     for _ in 0..2 {

@@ -110,7 +110,7 @@ fn padded_load_surrounds_rows_with_zeros() {
     for lane in 0..16 {
         dram.write(0x2000 + 17 * lane, 1).unwrap()[0] = 1;
     }
-    let padded = Transfer {
+    let padded_load = Transfer {
         dram_base: DATA / 16 + 5,
         y_size: 2,
         x_size: 3,
@@ -122,7 +122,7 @@ fn padded_load_surrounds_rows_with_zeros() {
     let product =
         |reset| Gemm { reset, loops: Loops { iterations: [1, 24], ..ONE }, dst: [0, 1], src: [0, 1], wgt: [0; 2] };
     let mut stream: Vec<Insn> = [
-        Op::Load(padded),
+        Op::Load(padded_load),
         Op::Load(transfer(Memory::Wgt, 0x2000, 1)),
         Op::Load(transfer(Memory::Uop, UOPS, 1)),
         Op::Gemm(product(true)),

@@ -83,10 +83,10 @@ impl Runtime {
         [x, y, stride]: [usize; 3],
         sram: usize,
     ) {
-        self.padded(store, memory, base, offset as isize, [x, y, stride], sram, [0; 2], [0; 2]);
+        self.padded_load(store, memory, base, offset as isize, [x, y, stride], sram, [0; 2], [0; 2]);
     }
 
-    fn padded(
+    fn padded_load(
         &mut self,
         store: bool,
         memory: Memory,
@@ -168,7 +168,7 @@ fn sha(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn encoded(stream: &[Insn]) -> Vec<[u64; 2]> {
+fn encode_stream(stream: &[Insn]) -> Vec<[u64; 2]> {
     stream.iter().map(|insn| insn.encode(&Config::default()).unwrap()).collect()
 }
 
@@ -181,7 +181,7 @@ struct Case {
 
 impl Case {
     fn stream_hash(&self) -> String {
-        sha(&encoded(&self.stream).iter().flatten().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
+        sha(&encode_stream(&self.stream).iter().flatten().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
     }
 
     fn uop_bytes(&self) -> Vec<u8> {
@@ -281,7 +281,7 @@ fn stream_c() -> Case {
                 let (p, q) = (1usize.saturating_sub(7 * h), (7 * h).saturating_sub(6));
                 let offset = (196 * ic + 98 * h + 14 * p) as isize - 14;
                 let pads = ([p as u8, q as u8], [1, 1]);
-                runtime.padded(false, Memory::Inp, A, offset, [14, 9 - p - q, 14], 144 * t, pads.0, pads.1);
+                runtime.padded_load(false, Memory::Inp, A, offset, [14, 9 - p - q, 14], 144 * t, pads.0, pads.1);
                 runtime.transfer(false, Memory::Wgt, b, 9 * ic + 1152 * t, [9, 8, 144], 72 * t);
                 runtime.push(1, 2);
             }
@@ -324,7 +324,7 @@ fn stream_c() -> Case {
 
 #[test]
 fn stream_a_has_the_words_of_the_runtime() {
-    let words = encoded(&stream_a().stream);
+    let words = encode_stream(&stream_a().stream);
     let expected = [
         (0, [0x0000_0100_0000_0000, 0x0000_0001_0001_0001]),
         (1, [0x0002_0080_0020_00a2, 1]),

@@ -42,7 +42,7 @@ fn block_32() -> Config {
 
 #[test]
 fn encodes_the_vectors() {
-    let padded = Transfer { y_pad: [0, 1], x_pad: [1, 1], ..transfer(Memory::Inp, 144, 0x100B6, [8, 14, 14]) };
+    let padded_load = Transfer { y_pad: [0, 1], x_pad: [1, 1], ..transfer(Memory::Inp, 144, 0x100B6, [8, 14, 14]) };
     let store = Insn { deps: deps("pP"), op: Op::Store(transfer(Memory::Out, 784, 0x60000, [7, 14, 28])) };
     let product = gemm("pP", false, loops(28, 154, [8, 7]), [[98, 14], [0, 16], [9, 0]]);
     let shift = alu("", AluOp::Shr, Some(8), loops(280, 281, [1, 784]), [0, 1], [0, 1]);
@@ -60,7 +60,7 @@ fn encodes_the_vectors() {
     let (first_revision_config, wide_config) = (first_revision(), block_32());
     let vectors: [(Insn, &Config, u64, u64); 22] = [
         (load("", transfer(Memory::Uop, 5, 0x4000, [1, 3, 3])), &default, 0x0000_0100_0000_1400, 0x0000_0003_0003_0001),
-        (load("n", padded), &default, 0x0000_0402_d802_4110, 0x1110_000e_000e_0008),
+        (load("n", padded_load), &default, 0x0000_0402_d802_4110, 0x1110_000e_000e_0008),
         (
             load("N", transfer(Memory::Wgt, 72, 0x2480, [8, 9, 144])),
             &default,
@@ -111,7 +111,7 @@ fn encodes_the_vectors() {
         (Insn::no_op(Module::Store, deps("P")), &default, 0x21, 0),
         (Insn { deps: Deps::default(), op: Op::Finish }, &default, 3, 0),
         (load("pnPN", all_ones), &default, 0x03ff_ffff_ffff_fd78, 0xffff_ffff_ffff_ffff),
-        (load("n", padded), &first_revision_config, 0x0000_0201_6c01_2110, 0x1110_000e_000e_0008),
+        (load("n", padded_load), &first_revision_config, 0x0000_0201_6c01_2110, 0x1110_000e_000e_0008),
         (shift, &first_revision_config, 0x0620_0008_2321_1804, 0x0004_7002_0000_0800),
         (store, &first_revision_config, 0x0000_0c00_0006_2029, 0x0000_001c_000e_0007),
         (product, &wide_config, 0x000e_0040_1340_1c2a, 0x0000_0904_0000_3862),

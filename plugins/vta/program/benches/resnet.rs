@@ -54,8 +54,8 @@ impl Case {
     }
 
     fn words(&self, config: &Config) -> Vec<[u64; 2]> {
-        let encoded = |insn: &Insn| insn.encode(config).expect("emitted values fit their fields");
-        self.prepared.stream.iter().map(encoded).collect()
+        let encode = |insn: &Insn| insn.encode(config).expect("emitted values fit their fields");
+        self.prepared.stream.iter().map(encode).collect()
     }
 
     fn instructions(&self) -> Throughput {

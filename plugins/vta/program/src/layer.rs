@@ -130,8 +130,8 @@ impl Conv {
     /// Returns the number of result rows and columns; `None` if the padded data is smaller than the kernel.
     pub fn result(&self) -> Option<[usize; 2]> {
         let result_size = |axis: usize| {
-            let padded = self.size[axis] + self.pads[axis][0] + self.pads[axis][1];
-            Some(padded.checked_sub(self.kernel[axis])? / self.strides[axis] + 1)
+            let padded_size = self.size[axis] + self.pads[axis][0] + self.pads[axis][1];
+            Some(padded_size.checked_sub(self.kernel[axis])? / self.strides[axis] + 1)
         };
         Some([result_size(0)?, result_size(1)?])
     }

@@ -48,7 +48,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// Makes the last instruction push a token to the next or previous module.
-    pub(crate) fn give(&mut self, to_next: bool) {
+    pub(crate) fn push_token(&mut self, to_next: bool) {
         if let Some(last_insn) = self.stream.last_mut() {
             let flag = if to_next { &mut last_insn.deps.push_next } else { &mut last_insn.deps.push_prev };
             *flag = true;

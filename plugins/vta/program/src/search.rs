@@ -19,7 +19,7 @@ pub fn fastest(config: &Config, layer: &Layer) -> Option<(Tile, f64)> {
             break;
         }
         let Some(cycles) = predicted(config, layer, tile) else { continue };
-        if fastest_tile.as_ref().is_none_or(|(_, fewest)| cycles < *fewest) {
+        if fastest_tile.as_ref().is_none_or(|(_, min_cycles_so_far)| cycles < *min_cycles_so_far) {
             fastest_tile = Some((tile, cycles));
         }
     }
@@ -83,7 +83,7 @@ const MAX_PIECES: usize = 16;
 
 /// Returns candidate tile sizes for an axis: equal divisions into up to [`MAX_PIECES`] tiles, and then repeated halves
 /// of the smallest size.
-fn pieces(size: usize) -> Vec<usize> {
+fn tile_sizes(size: usize) -> Vec<usize> {
     let mut sizes: Vec<usize> = (1..=size.min(MAX_PIECES)).map(|count| size.div_ceil(count)).collect();
     while let Some(&last_size) = sizes.last()
         && last_size > 1
@@ -108,9 +108,9 @@ fn candidates(config: &Config, layer: &Layer) -> Vec<Tile> {
 fn of_conv(layer: &Conv) -> Vec<Tile> {
     let Some([rows, columns]) = layer.result() else { return Vec::new() };
     let mut tiles = Vec::new();
-    for columns in pieces(columns) {
-        for &rows in &pieces(rows) {
-            for &outputs in &pieces(layer.outputs) {
+    for columns in tile_sizes(columns) {
+        for &rows in &tile_sizes(rows) {
+            for &outputs in &tile_sizes(layer.outputs) {
                 for inputs in [1, 2, 4].into_iter().filter(|&inputs| inputs <= layer.inputs) {
                     for threads in [Threads::OverOutputs, Threads::OverRows, Threads::One] {
                         tiles.push(Tile { size: [rows, columns], inputs, outputs, threads });
@@ -127,14 +127,14 @@ fn of_pool(layer: &Pool) -> Vec<Tile> {
     let [rows, columns] = layer.results;
     let tile = |rows, columns, threads| Tile { size: [rows, columns], inputs: 1, outputs: 1, threads };
     let with_threads = |rows, columns| [Threads::OverRows, Threads::One].map(|threads| tile(rows, columns, threads));
-    let row_tiles = pieces(rows).into_iter().flat_map(|rows| with_threads(rows, columns));
-    row_tiles.chain(pieces(columns).into_iter().flat_map(|columns| with_threads(1, columns))).collect()
+    let row_tiles = tile_sizes(rows).into_iter().flat_map(|rows| with_threads(rows, columns));
+    row_tiles.chain(tile_sizes(columns).into_iter().flat_map(|columns| with_threads(1, columns))).collect()
 }
 
 /// Returns tiles that fill fractions of the accumulators.
 fn of_elementwise(config: &Config, layer: &Elementwise) -> Vec<Tile> {
     let elements = config.depth(Memory::Acc).min(layer.elements).max(1);
-    let sizes = pieces(elements);
+    let sizes = tile_sizes(elements);
     let tile = |columns, threads| Tile { size: [1, columns], inputs: 1, outputs: 1, threads };
     sizes.into_iter().flat_map(|size| [Threads::OverRows, Threads::One].map(|threads| tile(size, threads))).collect()
 }

@@ -48,7 +48,7 @@ impl Epilogue {
         tail: Val,
         widened: &BTreeMap<Val, Widened>,
     ) -> Result<bool, CompileError> {
-        let known = [
+        let supported_names = [
             "nn.bias_add",
             "add",
             "nn.relu",
@@ -61,7 +61,7 @@ impl Epilogue {
             "fixed_point_multiply",
             "annotation.stop_fusion",
         ];
-        if !known.contains(&op.name) {
+        if !supported_names.contains(&op.name) {
             return Ok(false);
         }
         let result = ir.val(op.outputs[0]);
@@ -259,14 +259,14 @@ impl Epilogue {
         self.ranges.iter().map(|range| range[1]).max().unwrap_or(0)
     }
 
-    fn add_tensor(&mut self, other: Widened) {
-        let range = other.steps.iter().fold(INT8, |range, (op, imm)| range::propagate(*op, range, i64::from(*imm)));
+    fn add_tensor(&mut self, addend: Widened) {
+        let range = addend.steps.iter().fold(INT8, |range, (op, imm)| range::propagate(*op, range, i64::from(*imm)));
         self.ranges_before.push(self.ranges.clone());
         for sum_range in &mut self.ranges {
             let sum = [sum_range[0] + range[0], sum_range[1] + range[1]];
             *sum_range = if sum[0] < INT32[0] || sum[1] > INT32[1] { INT32 } else { sum };
         }
-        self.steps.push(NodeStep::Add(other));
+        self.steps.push(NodeStep::Add(addend));
     }
 
     fn add_constant(&mut self, ir: &RegionIr<'_>, op: &Op<'_>, tail: Val) -> Result<(), CompileError> {
@@ -312,12 +312,12 @@ impl Epilogue {
             return refuse(RefusalCode::UnsupportedAttr, detail);
         }
         // Clipping an integer to a fractional bound truncates the bound.
-        let truncated = |bound: f64| bound.trunc().clamp(INT32[0] as f64, INT32[1] as f64) as i64;
-        self.clamp([truncated(low), truncated(high)])
+        let truncate = |bound: f64| bound.trunc().clamp(INT32[0] as f64, INT32[1] as f64) as i64;
+        self.clamp([truncate(low), truncate(high)])
     }
 
-    fn cast(&self, to: DType) -> Result<(), CompileError> {
-        match (self.dtype, to) {
+    fn cast(&self, target_dtype: DType) -> Result<(), CompileError> {
+        match (self.dtype, target_dtype) {
             (DType::I32 | DType::I8, DType::I32) => Ok(()),
             (DType::I32 | DType::I8, DType::I8) if self.min() >= INT8[0] && self.max() <= INT8[1] => Ok(()),
             (DType::I32, DType::I8) => {
@@ -374,8 +374,8 @@ impl Epilogue {
                 steps.into_iter().for_each(|step| self.push(step));
                 Ok(())
             }
-            Err(ScaleError::Overflow(greatest)) => {
-                let detail = format!("expected sums below 2^31 with their rounding, found up to {greatest}");
+            Err(ScaleError::Overflow(max)) => {
+                let detail = format!("expected sums below 2^31 with their rounding, found up to {max}");
                 refuse(RefusalCode::ResourceLimit, detail)
             }
             Err(ScaleError::Spread(bits)) => {

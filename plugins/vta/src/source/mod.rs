@@ -322,7 +322,8 @@ fn stream(text: &mut String, image: &Image) -> Result<()> {
 }
 
 fn encode(config: &Config, image: &Image, index: usize) -> Result<[u64; 2]> {
-    let invalid = |error: &dyn Display| byoc_plugin_api::Error::new(image.at(Some(index), &error.to_string()));
+    let invalid =
+        |error: &dyn Display| byoc_plugin_api::Error::new(image.locate_message(Some(index), &error.to_string()));
     image.stream[index].encode(config).map_err(|error| invalid(&error))
 }
 

@@ -23,7 +23,7 @@ pub struct Counters {
 
 impl Counters {
     /// Returns the counters with their names.
-    pub fn named(&self) -> [(&'static str, u64); 7] {
+    pub fn by_name(&self) -> [(&'static str, u64); 7] {
         [
             ("inp_load_nbytes", self.inp_load_nbytes),
             ("wgt_load_nbytes", self.wgt_load_nbytes),

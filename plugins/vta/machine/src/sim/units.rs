@@ -13,8 +13,8 @@ impl Machine<'_> {
         if memory == Memory::Out {
             return Err("expected a load of UOP, WGT, INP or ACC, found OUT".into());
         }
-        let padded = transfer.x_pad != [0; 2] || transfer.y_pad != [0; 2];
-        if self.mode == Mode::Strict && padded && matches!(memory, Memory::Wgt | Memory::Uop) {
+        let has_padding = transfer.x_pad != [0; 2] || transfer.y_pad != [0; 2];
+        if self.mode == Mode::Strict && has_padding && matches!(memory, Memory::Wgt | Memory::Uop) {
             return Err(format!(
                 "{memory}: expected no padding, because the hardware ignores it, found {:?} in x and {:?} in y",
                 transfer.x_pad, transfer.y_pad
@@ -146,7 +146,7 @@ impl Machine<'_> {
     pub(super) fn gemm(&mut self, of: &Gemm) -> Result<(), String> {
         let (batch, block) = (self.config.batch(), self.config.block());
         let lanes = batch * block;
-        let strict = self.mode == Mode::Strict;
+        let is_strict = self.mode == Mode::Strict;
         if !of.reset {
             self.counters.gemm_counter += of.loops.steps();
         }
@@ -172,7 +172,7 @@ impl Machine<'_> {
                     *acc = acc.wrapping_add(products.fold(0, i32::wrapping_add));
                 }
             }
-            if strict {
+            if is_strict {
                 machine.write_out(indices[0], lanes);
             }
             Ok(())
@@ -181,7 +181,7 @@ impl Machine<'_> {
 
     pub(super) fn alu(&mut self, of: &Alu) -> Result<(), String> {
         let lanes = self.config.batch() * self.config.block();
-        let (depth, strict) = (self.config.depth(Memory::Acc), self.mode == Mode::Strict);
+        let (depth, is_strict) = (self.config.depth(Memory::Acc), self.mode == Mode::Strict);
         self.counters.alu_counter += of.loops.steps();
         let Alu { op, use_imm, imm, .. } = *of;
         self.for_each_step(&of.loops, [of.dst, of.src, [0; 2]], |machine, [dst, src, _]| {
@@ -197,11 +197,11 @@ impl Machine<'_> {
                     AluOp::Max => a.max(b),
                     AluOp::Add => a.wrapping_add(b),
                     AluOp::Mul => a.wrapping_mul(b),
-                    AluOp::Shr if strict => shift(a, sign_extend_5(b)),
+                    AluOp::Shr if is_strict => shift(a, sign_extend_5(b)),
                     AluOp::Shr => shift(a, b),
                 };
             }
-            if strict {
+            if is_strict {
                 machine.write_out(dst, lanes);
             }
             Ok(())

@@ -40,8 +40,8 @@ impl Span {
         let first_row = (part.first[axis] * layer.strides[axis]) as isize - layer.pads[axis][0] as isize;
         let length = (part.size[axis] - 1) * layer.strides[axis] + layer.kernel[axis];
         let end = first_row + length as isize;
-        let (start, to) = (first_row.max(0), end.min(layer.size[axis] as isize));
-        let count = (to - start).max(0);
+        let (start, clipped_end) = (first_row.max(0), end.min(layer.size[axis] as isize));
+        let count = (clipped_end - start).max(0);
         let pads = [start - first_row, end - start - count].map(|pad| pad.clamp(0, MAX_PAD as isize) as u8);
         Span { start: start as usize, count: count as usize, pads, length }
     }
@@ -57,9 +57,9 @@ impl Emitter<'_, '_> {
             let results: Vec<Results> = group.iter().map(|part| self.results(layer, result, part)).collect();
             for tile in &results {
                 self.reset(POP_NEXT, tile.base, tile.count())?;
-                self.recorder.give(false);
+                self.recorder.push_token(false);
             }
-            self.take_unused(group.len());
+            self.pop_unused_tokens(group.len());
             for (first_input, inputs) in tiles_of(layer.inputs, self.tile.inputs) {
                 for part in &group {
                     self.load(layer, part, first_input, inputs);
@@ -71,13 +71,13 @@ impl Emitter<'_, '_> {
             self.fetch_added(&results, 0);
             for tile in &results {
                 self.apply_steps(tile, 0)?;
-                self.recorder.give(true);
+                self.recorder.push_token(true);
             }
             for _ in &group {
                 self.recorder.no_op(Module::Load, POP_NEXT);
             }
             self.store(&results, layer.result, layer.form)?;
-            self.give_unused(group.len());
+            self.push_unused_tokens(group.len());
         }
         Ok(())
     }
@@ -92,8 +92,8 @@ impl Emitter<'_, '_> {
                     let mut grid = Vec::new();
                     for (row, rows) in tiles_of(result[0], self.tile.size[0]) {
                         for (output, outputs) in tiles_of(layer.outputs, self.tile.outputs) {
-                            let (first, size) = ([row, column], [rows, columns]);
-                            grid.push(Part { thread: 0, batch, group, first, output, size, outputs });
+                            let (origin, size) = ([row, column], [rows, columns]);
+                            grid.push(Part { thread: 0, batch, group, first: origin, output, size, outputs });
                         }
                     }
                     if threads == Threads::OverRows {
@@ -124,17 +124,17 @@ impl Emitter<'_, '_> {
         }
     }
 
-    fn load(&mut self, layer: &Conv, part: &Part, first: usize, inputs: usize) {
+    fn load(&mut self, layer: &Conv, part: &Part, first_input: usize, inputs: usize) {
         let [height, width] = layer.size;
         let [rows, columns] = [0, 1].map(|axis| Span::of(layer, part, axis));
         if rows.count == 0 || columns.count == 0 {
             // An empty load would leave stale data in the memory. The products are zeros, so nothing is loaded.
             self.recorder.no_op(Module::Load, POP_NEXT);
-            self.recorder.give(true);
+            self.recorder.push_token(true);
             return;
         }
         for input in 0..inputs {
-            let image = (part.batch * layer.groups + part.group) * layer.inputs + first + input;
+            let image = (part.batch * layer.groups + part.group) * layer.inputs + first_input + input;
             let elements = Elements {
                 sram: self.first_of_thread(Memory::Inp, part.thread) + input * rows.length * columns.length,
                 first: (image * height + rows.start) * width + columns.start,
@@ -148,13 +148,13 @@ impl Emitter<'_, '_> {
         let taps = layer.kernel[0] * layer.kernel[1];
         let elements = Elements {
             sram: self.first_of_thread(Memory::Wgt, part.thread),
-            first: ((part.group * layer.outputs + part.output) * layer.inputs + first) * taps,
+            first: ((part.group * layer.outputs + part.output) * layer.inputs + first_input) * taps,
             size: [part.outputs, inputs * taps],
             stride: layer.inputs * taps,
             pads: [[0; 2]; 2],
         };
         self.move_elements(Deps::default(), Memory::Wgt, layer.weight, elements);
-        self.recorder.give(true);
+        self.recorder.push_token(true);
     }
 
     /// Accumulates the products of `inputs` input channel blocks in a tile.
@@ -162,7 +162,7 @@ impl Emitter<'_, '_> {
         let [rows, columns] = [0, 1].map(|axis| Span::of(layer, part, axis));
         if rows.count == 0 || columns.count == 0 {
             self.recorder.no_op(Module::Compute, POP_PREV);
-            self.recorder.give(false);
+            self.recorder.push_token(false);
             return Ok(());
         }
         let [acc, inp, wgt] =
@@ -216,7 +216,7 @@ impl Emitter<'_, '_> {
             let deps = if index == 0 { POP_PREV } else { Deps::default() };
             self.matrix(deps, false, kernel, iterations, factors)?;
         }
-        self.recorder.give(false);
+        self.recorder.push_token(false);
         Ok(())
     }
 }

@@ -27,35 +27,35 @@ impl Emitter<'_, '_> {
             for tile in &results {
                 self.recorder.no_op(Module::Compute, POP_NEXT);
                 if through_loads {
-                    self.recorder.give(false);
+                    self.recorder.push_token(false);
                     let base = self.first_of_thread(Memory::Inp, tile.thread);
                     let data = Elements::run(base, tile.first, tile.count());
                     self.move_elements(POP_NEXT, Memory::Inp, layer.data, data);
                     self.fetch_added(std::slice::from_ref(tile), tile.count());
                     self.fetch_identity(tile.thread);
-                    self.recorder.give(true);
+                    self.recorder.push_token(true);
                 }
             }
-            self.take_unused(group.len());
+            self.pop_unused_tokens(group.len());
             for tile in &results {
                 if through_loads {
                     let source = self.first_of_thread(Memory::Inp, tile.thread);
                     self.copy(POP_PREV, tile.thread, source, tile.base, tile.count())?;
                     if tensor_count == 0 {
-                        self.recorder.give(false);
+                        self.recorder.push_token(false);
                     }
                 } else {
                     let data = Elements::run(tile.base, tile.first, tile.count());
                     self.move_elements(Deps::default(), Memory::Acc8, layer.data, data);
                 }
                 self.apply_steps(tile, tile.count())?;
-                self.recorder.give(true);
+                self.recorder.push_token(true);
                 if through_loads {
                     self.recorder.no_op(Module::Load, POP_NEXT);
                 }
             }
             self.store(&results, layer.result, Form::Bytes)?;
-            self.give_unused(group.len());
+            self.push_unused_tokens(group.len());
         }
         Ok(())
     }

@@ -49,10 +49,10 @@ impl Emitter<'_, '_> {
         if tensor_count == 0 || self.recorder.config.acc_8bit() {
             return;
         }
-        let places: Vec<Place> = self.layer.steps().iter().filter_map(tensor_of).collect();
+        let tensors: Vec<Place> = self.layer.steps().iter().filter_map(tensor_of).collect();
         for results in group {
             let base = self.first_of_thread(Memory::Inp, results.thread) + data;
-            for (tensor_index, tensor) in places.iter().enumerate() {
+            for (tensor_index, tensor) in tensors.iter().enumerate() {
                 for block in 0..results.size[0] {
                     let is_first = tensor_index == 0 && block == 0 && data == 0;
                     let deps = if is_first { POP_NEXT } else { Deps::default() };
@@ -62,7 +62,7 @@ impl Emitter<'_, '_> {
             }
             if data == 0 {
                 self.fetch_identity(results.thread);
-                self.recorder.give(true);
+                self.recorder.push_token(true);
             }
         }
     }
@@ -123,7 +123,7 @@ impl Emitter<'_, '_> {
                         self.copy(deps, results.thread, source, area, count)?;
                         tensor_index += 1;
                         if tensor_index == self.layer.added_tensors() {
-                            self.recorder.give(false);
+                            self.recorder.push_token(false);
                         }
                     }
                     for (op, imm) in steps {
@@ -173,7 +173,7 @@ impl Emitter<'_, '_> {
                 for results in group {
                     self.recorder.no_op(Module::Compute, POP_NEXT);
                     self.immediate(AluOp::Shr, 8, results.base, results.count())?;
-                    self.recorder.give(true);
+                    self.recorder.push_token(true);
                 }
             }
             for results in group {
@@ -184,7 +184,7 @@ impl Emitter<'_, '_> {
                     let elements = results.elements(results.base, block);
                     self.move_elements(deps, Memory::Out, Place { offset, ..place }, elements);
                 }
-                self.recorder.give(false);
+                self.recorder.push_token(false);
             }
         }
         Ok(())

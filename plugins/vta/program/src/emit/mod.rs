@@ -115,7 +115,7 @@ pub fn program(config: &Config, layers: &[(Layer, Tile)], auxiliary: Auxiliary, 
             program.runs.push(start..recorder.stream.len());
             start = recorder.stream.len();
         } else {
-            recorder.give(false);
+            recorder.push_token(false);
         }
         program.layers.push(first_insn..recorder.stream.len());
     }
@@ -205,14 +205,14 @@ impl Emitter<'_, '_> {
 
     /// Pops the accumulator tokens of threads without a tile at the end of an axis. Otherwise, the active threads would
     /// pop them.
-    fn take_unused(&mut self, used_threads: usize) {
+    fn pop_unused_tokens(&mut self, used_threads: usize) {
         for _ in used_threads..self.tile.threads.count() {
             self.recorder.no_op(Module::Compute, POP_NEXT);
         }
     }
 
     /// Returns the accumulator tokens of threads without a tile.
-    fn give_unused(&mut self, used_threads: usize) {
+    fn push_unused_tokens(&mut self, used_threads: usize) {
         for _ in used_threads..self.tile.threads.count() {
             self.recorder.no_op(Module::Store, PUSH_PREV);
         }

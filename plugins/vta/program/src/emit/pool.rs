@@ -36,14 +36,14 @@ impl Emitter<'_, '_> {
                 self.reset(POP_NEXT, results.base, results.count())?;
                 self.immediate(AluOp::Min, LEAST, results.base, results.count())?;
                 if through_loads {
-                    self.recorder.give(false);
+                    self.recorder.push_token(false);
                     let base = self.first_of_thread(Memory::Inp, results.thread);
                     self.move_elements(POP_NEXT, Memory::Inp, layer.data, elements(layer, data, *image, base));
                     self.fetch_identity(results.thread);
-                    self.recorder.give(true);
+                    self.recorder.push_token(true);
                 }
             }
-            self.take_unused(group.len());
+            self.pop_unused_tokens(group.len());
             for (results, data, image) in &tile_parts {
                 let (count, area) = (data.size[0] * data.size[1], results.base + results.count());
                 if through_loads {
@@ -54,7 +54,7 @@ impl Emitter<'_, '_> {
                         area,
                         count,
                     )?;
-                    self.recorder.give(false);
+                    self.recorder.push_token(false);
                     self.recorder.no_op(Module::Load, POP_NEXT);
                 } else {
                     let image_elements = elements(layer, data, *image, area);
@@ -62,10 +62,10 @@ impl Emitter<'_, '_> {
                 }
                 self.compare(layer, results, data, area)?;
                 self.apply_steps(results, count)?;
-                self.recorder.give(true);
+                self.recorder.push_token(true);
             }
             self.store(&results, layer.result, Form::Bytes)?;
-            self.give_unused(group.len());
+            self.push_unused_tokens(group.len());
         }
         Ok(())
     }

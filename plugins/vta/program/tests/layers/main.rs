@@ -26,13 +26,13 @@ fn small_device(log_block: u32) -> Config {
 }
 
 /// Returns one of several devices, with or without byte loads into accumulators.
-fn device(choice: usize) -> Config {
-    let config = match choice % 3 {
+fn device(device_index: usize) -> Config {
+    let config = match device_index % 3 {
         0 => Config::default(),
         1 => small_device(4),
         _ => Config { log_batch: 1, ..small_device(3) },
     };
-    Config { acc_8bit: Some(choice < 3), ..config }
+    Config { acc_8bit: Some(device_index < 3), ..config }
 }
 
 const THREADS: [Threads; 3] = [Threads::One, Threads::OverOutputs, Threads::OverRows];
@@ -113,8 +113,8 @@ proptest! {
         tile in (1usize..6, 1usize..6, 1usize..3, 1usize..3, 0usize..3),
         more in (any::<[bool; 4]>(), 0i16..12, any::<u64>(), 0usize..6, 1usize..3),
     ) {
-        let ([bias, shifts, has_addend, planes], shift, seed, choice, groups) = more;
-        let config = device(choice);
+        let ([bias, shifts, has_addend, planes], shift, seed, device_index, groups) = more;
+        let config = device(device_index);
         let mut memory = Memory::new(&config, seed);
         let (batch, inputs, outputs) = (sizes.0, sizes.1, sizes.2);
         let mut conv = Conv {

@@ -170,10 +170,15 @@ pub fn simulate(config: &Config, layer: &Layer, tile: Tile, memory: &Memory) -> 
     if let Some(violation) = prepared.violation(&prepared.stream) {
         panic!("{violation}: {layer:?} {tile:?}");
     }
-    let strict = Options { mode: Mode::Strict, ..Options::default() };
+    let strict_options = Options { mode: Mode::Strict, ..Options::default() };
     let seeded = |seed| Options { seed, ..Options::default() };
-    let option_sets =
-        [seeded(0), seeded(1), seeded(2), Options { serial: true, ..strict }, Options { seed: 3, ..strict }];
+    let option_sets = [
+        seeded(0),
+        seeded(1),
+        seeded(2),
+        Options { serial: true, ..strict_options },
+        Options { seed: 3, ..strict_options },
+    ];
     Ok(option_sets
         .map(|options| {
             let (written_bytes, counters) = prepared.simulate_counted(&prepared.stream, &options).unwrap();

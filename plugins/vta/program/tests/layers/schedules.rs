@@ -17,7 +17,7 @@ struct Network<'a> {
 }
 
 impl Network<'_> {
-    fn requantized(&mut self, outputs: usize) -> Vec<Step> {
+    fn requantization_steps(&mut self, outputs: usize) -> Vec<Step> {
         let mut steps = vec![
             Step::Vector(AluOp::Add, self.memory.vector(outputs, -4096..4096)),
             Step::Vector(AluOp::Shr, self.memory.vector(outputs, 6..10)),
@@ -30,7 +30,7 @@ impl Network<'_> {
     fn conv(&mut self, data: Place, [size, inputs, outputs, kernel, stride]: [usize; 5], add: Option<Place>) -> Place {
         let pad = kernel / 2;
         let weight = self.memory.bytes(outputs * inputs * kernel * kernel * self.memory.weight());
-        let mut steps = self.requantized(outputs);
+        let mut steps = self.requantization_steps(outputs);
         if let Some(addend) = add {
             steps.push(Step::AddTensor { place: addend, steps: vec![(AluOp::Shr, 1)] });
             steps.push(Step::Immediate(AluOp::Min, 127));
