@@ -5,7 +5,7 @@
 //! either rejected with a message, or produces outputs of the declared types; if the mutation changed only types,
 //! shapes, offsets or the code of the entry function, both runs produce the same outputs.
 
-use crate::{Target, below, check_diagnostics, corpus, count_accepted, files, json, mutate, pick};
+use crate::{Target, check_diagnostics, corpus, count_accepted, files, json, mutate, random_below, random_item};
 use byoc::build::Compiled;
 use byoc::build::{BuildOptions, build};
 use byoc::frontend::{self, LoadOptions};
@@ -198,10 +198,10 @@ fn edit_json(entries: &mut Entries, name: &str, edit: impl FnOnce(&mut Value)) -
 
 /// Mutates an arbitrary part of the artifact; returns true if the program still matches the compiled regions.
 fn mutate_contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
-    match below(random, 12) {
+    match random_below(random, 12) {
         0..=6 => {
             let mut comparable = true;
-            for _ in 0..=below(random, 2) {
+            for _ in 0..=random_below(random, 2) {
                 edit_json(entries, PROGRAM, |program| {
                     for path in json::mutate(program, random) {
                         let keys: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -225,7 +225,7 @@ fn mutate_contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
             let (_, weights) = entries.iter_mut().find(|(name, _)| name == WEIGHTS)?;
             let (mut header, data) = header_of(weights)?;
             let mut data = data.to_vec();
-            if below(random, 2) == 0 {
+            if random_below(random, 2) == 0 {
                 json::mutate(&mut header, random);
             } else {
                 data = mutate::bytes(&data, random, &[]);
@@ -236,14 +236,14 @@ fn mutate_contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
             Some(false)
         }
         10 => {
-            let index = below(random, entries.len());
-            match below(random, 3) {
+            let index = random_below(random, entries.len());
+            match random_below(random, 3) {
                 0 => drop(entries.remove(index)),
                 1 => {
-                    let other_index = below(random, entries.len());
+                    let other_index = random_below(random, entries.len());
                     entries.swap(index, other_index);
                 }
-                _ => entries[index].0 = pick(random, &["x", PROGRAM, "../x", "regions//x"]).to_string(),
+                _ => entries[index].0 = random_item(random, &["x", PROGRAM, "../x", "regions//x"]).to_string(),
             }
             Some(false)
         }
@@ -261,22 +261,22 @@ fn mutate_blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     if blobs.is_empty() {
         return None;
     }
-    let contents = &mut entries[*pick(random, &blobs)].1;
+    let contents = &mut entries[*random_item(random, &blobs)].1;
     if let Some(rest) = contents.strip_prefix(CCOMPILER) {
         *contents = mutate_ccompiler_header(rest, random)?;
     } else if let Some(rest) = contents.strip_prefix(NUC_FPGA)
-        && below(random, 8) != 0
+        && random_below(random, 8) != 0
     {
         // A version and a length precede the text.
         let text = rest.get(12..)?;
         let mut program: Value = serde_json::from_slice(text).ok()?;
-        (0..=below(random, 3)).for_each(|_| drop(json::mutate(&mut program, random)));
+        (0..=random_below(random, 3)).for_each(|_| drop(json::mutate(&mut program, random)));
         let text = serde_json::to_vec(&program).ok()?;
         *contents = [NUC_FPGA, rest.get(..4)?, &(text.len() as u64).to_le_bytes(), &text].concat();
     } else if let Ok(mut value) = serde_json::from_slice::<Value>(contents)
-        && below(random, 8) != 0
+        && random_below(random, 8) != 0
     {
-        (0..=below(random, 3)).for_each(|_| drop(json::mutate(&mut value, random)));
+        (0..=random_below(random, 3)).for_each(|_| drop(json::mutate(&mut value, random)));
         *contents = serde_json::to_vec(&value).ok()?;
     } else {
         *contents = mutate::bytes(contents, random, &[]);

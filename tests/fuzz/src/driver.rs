@@ -50,11 +50,11 @@ pub fn input(target: &Target, seeds: &[Vec<u8>], seed: u64, index: u64) -> Vec<u
         return seed_input.clone();
     }
     let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index.wrapping_mul(0xd134_2543_de82_ef95));
-    let mut bytes = crate::pick(&mut random, seeds).clone();
-    for _ in 0..1 + crate::below(&mut random, 16).saturating_sub(11) {
+    let mut bytes = crate::random_item(&mut random, seeds).clone();
+    for _ in 0..1 + crate::random_below(&mut random, 16).saturating_sub(11) {
         bytes = (target.mutate)(&bytes, &mut random);
     }
-    if crate::below(&mut random, 64) == 0 {
+    if crate::random_below(&mut random, 64) == 0 {
         // Byte mutations reach inputs that the format-specific mutations cannot produce.
         bytes = mutate::bytes(&bytes, &mut random, &[]);
     }

@@ -1,6 +1,6 @@
 //! Targets that parse their input directly: models, arrays, images, weights, pattern tables, and plugin JSON.
 
-use crate::{Target, below, check_diagnostics, count_accepted, json, mutate, seeds};
+use crate::{Target, check_diagnostics, count_accepted, json, mutate, random_below, seeds};
 use byoc::build::{BuildOptions, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random;
@@ -190,8 +190,8 @@ pub const BOUNDARY_JSON: Target = Target {
     name: "boundary_json",
     seeds: || seeds("boundary_json"),
     mutate: |seed, random| match serde_json::from_slice(seed) {
-        Ok(mut value) if below(random, 4) != 0 => {
-            for _ in 0..=below(random, 3) {
+        Ok(mut value) if random_below(random, 4) != 0 => {
+            for _ in 0..=random_below(random, 3) {
                 json::mutate(&mut value, random);
             }
             value.to_string().into_bytes()
@@ -207,9 +207,9 @@ pub const BOUNDARY_JSON: Target = Target {
         match Graph::from_json(text) {
             Ok(graph) => {
                 count_accepted();
-                let reread = Graph::from_json(&graph.to_json())
+                let parsed_graph = Graph::from_json(&graph.to_json())
                     .map_err(|e| format!("expected the graph to round-trip through JSON, found: {e}"))?;
-                if reread.to_json() != graph.to_json() {
+                if parsed_graph.to_json() != graph.to_json() {
                     return Err("expected a graph to round-trip, found a different graph".into());
                 }
                 // A graph that refers to more than four constants is not converted.

@@ -2,7 +2,7 @@
 //! that compare parts of the document still pass.
 
 use crate::mutate::EDGE_VALUES;
-use crate::{below, pick};
+use crate::{random_below, random_item};
 use byoc::io::random::Random;
 use serde_json::Value;
 
@@ -16,10 +16,10 @@ pub fn mutate(root: &mut Value, random: &mut Random) -> Vec<Path> {
     if paths.is_empty() {
         return Vec::new();
     }
-    let path = pick(random, &paths).clone();
+    let path = random_item(random, &paths).clone();
     let Some(original) = root.pointer(&pointer(&path)).cloned() else { return Vec::new() };
     let is_leaf = !original.is_array() && !original.is_object();
-    if is_leaf && below(random, 3) == 0 {
+    if is_leaf && random_below(random, 3) == 0 {
         let mutated = mutate_value(&original, root, &paths, random);
         let equal_paths: Vec<Path> =
             paths.into_iter().filter(|path| root.pointer(&pointer(path)) == Some(&original)).collect();
@@ -31,7 +31,7 @@ pub fn mutate(root: &mut Value, random: &mut Random) -> Vec<Path> {
         return equal_paths;
     }
     let mutated = mutate_value(&original, root, &paths, random);
-    if below(random, 8) == 0 && remove(root, &path) {
+    if random_below(random, 8) == 0 && remove(root, &path) {
         return vec![path];
     }
     if let Some(slot) = root.pointer_mut(&pointer(&path)) {
@@ -79,42 +79,42 @@ fn collect_paths(value: &Value, path: &mut Path, paths: &mut Vec<Path>) {
 
 /// Returns a mutated value, close to `value` or of the same kind from elsewhere in the document.
 fn mutate_value(value: &Value, root: &Value, paths: &[Path], random: &mut Random) -> Value {
-    if below(random, 16) == 0 {
+    if random_below(random, 16) == 0 {
         let candidates = [Value::Null, Value::from(true), Value::from(""), Value::Array(Vec::new()), Value::from(0.5)];
-        return pick(random, &candidates).clone();
+        return random_item(random, &candidates).clone();
     }
     match value {
-        Value::Number(number) => {
-            let value_before = number.as_i64().unwrap_or(0);
-            let neighbors = [
+        Value::Number(old_number) => {
+            let value_before = old_number.as_i64().unwrap_or(0);
+            let nearby_values = [
                 value_before.wrapping_add(1),
                 value_before.wrapping_sub(1),
                 value_before.wrapping_mul(2),
                 value_before / 2,
                 value_before.wrapping_neg(),
             ];
-            match below(random, 3) {
-                0 => Value::from(*pick(random, &EDGE_VALUES)),
+            match random_below(random, 3) {
+                0 => Value::from(*random_item(random, &EDGE_VALUES)),
                 1 => value_from_elsewhere(value, root, paths, random),
-                _ => Value::from(*pick(random, &neighbors)),
+                _ => Value::from(*random_item(random, &nearby_values)),
             }
         }
-        Value::String(text) => match below(random, 4) {
+        Value::String(text) => match random_below(random, 4) {
             0 => {
                 let types = ["float32", "int8", "uint8", "int32", "int64", "float64", "float16", "bfloat16", "bool"];
-                Value::from(*pick(random, &types))
+                Value::from(*random_item(random, &types))
             }
             1 => Value::from(format!("{text}{text}")),
             _ => value_from_elsewhere(value, root, paths, random),
         },
         Value::Array(items) if !items.is_empty() => {
             let mut items = items.clone();
-            let index = below(random, items.len());
-            match below(random, 4) {
+            let index = random_below(random, items.len());
+            match random_below(random, 4) {
                 0 => drop(items.remove(index)),
                 1 => items.insert(index, items[index].clone()),
                 2 => {
-                    let other_index = below(random, items.len());
+                    let other_index = random_below(random, items.len());
                     items.swap(index, other_index);
                 }
                 _ => items.push(value_from_elsewhere(&items[index], root, paths, random)),
@@ -129,7 +129,7 @@ fn mutate_value(value: &Value, root: &Value, paths: &[Path], random: &mut Random
 /// Returns a value from elsewhere in the document, of the same kind if a few attempts find one.
 fn value_from_elsewhere(value: &Value, root: &Value, paths: &[Path], random: &mut Random) -> Value {
     for _ in 0..16 {
-        if let Some(other_value) = root.pointer(&pointer(pick::<Path>(random, paths)))
+        if let Some(other_value) = root.pointer(&pointer(random_item::<Path>(random, paths)))
             && std::mem::discriminant(other_value) == std::mem::discriminant(value)
             && other_value != value
         {

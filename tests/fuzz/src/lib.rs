@@ -105,11 +105,11 @@ fn check_diagnostics<'d>(diagnostics: impl IntoIterator<Item = &'d Diagnostic>) 
 }
 
 /// Returns a random number below `n`, which must not be 0.
-fn below(random: &mut Random, n: usize) -> usize {
+fn random_below(random: &mut Random, n: usize) -> usize {
     (random.next_u64() % n as u64) as usize
 }
 
 /// Returns a random element.
-fn pick<'a, T>(random: &mut Random, items: &'a [T]) -> &'a T {
-    &items[below(random, items.len())]
+fn random_item<'a, T>(random: &mut Random, items: &'a [T]) -> &'a T {
+    &items[random_below(random, items.len())]
 }

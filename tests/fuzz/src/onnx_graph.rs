@@ -179,21 +179,21 @@ impl Choices<'_> {
         self.0.next().copied().map_or(0, usize::from)
     }
 
-    fn below(&mut self, n: usize) -> usize {
+    fn random_below(&mut self, n: usize) -> usize {
         (self.byte() << 8 | self.byte()) % n
     }
 
-    fn pick<'t, T>(&mut self, items: &'t [T]) -> &'t T {
-        &items[self.below(items.len())]
+    fn random_item<'t, T>(&mut self, items: &'t [T]) -> &'t T {
+        &items[self.random_below(items.len())]
     }
 
     /// Returns a dimension: any of [`SIZES`] with probability 1/32, otherwise a small size.
     fn size(&mut self) -> i64 {
-        if self.byte() < 8 { *self.pick(&SIZES) } else { SIZES[1 + self.below(10)] }
+        if self.byte() < 8 { *self.random_item(&SIZES) } else { SIZES[1 + self.random_below(10)] }
     }
 
     fn dims(&mut self, max_rank: usize) -> Vec<i64> {
-        (0..self.below(max_rank + 1)).map(|_| self.size()).collect()
+        (0..self.random_below(max_rank + 1)).map(|_| self.size()).collect()
     }
 }
 
@@ -202,29 +202,29 @@ fn model(bytes: &[u8]) -> ModelProto {
     let mut graph = GraphProto { name: "g".into(), ..GraphProto::default() };
     let mut names: Vec<String> = Vec::new();
     // Most graphs have one element type and related shapes.
-    let base = if c.byte() < 16 { *c.pick(&TYPES) } else { 1 };
+    let base = if c.byte() < 16 { *c.random_item(&TYPES) } else { 1 };
     let shape = c.dims(4);
-    for i in 0..1 + c.below(3) {
+    for i in 0..1 + c.random_below(3) {
         names.push(format!("in{i}"));
-        let dims = match c.below(8) {
+        let dims = match c.random_below(8) {
             0 => c.dims(5),
             1 => shape.iter().map(|&dim| if c.byte() < 128 { 1 } else { dim }).collect(),
             2 => shape.iter().skip(1).copied().collect(),
             _ => shape.clone(),
         };
-        let elem_type = if c.byte() < 16 { *c.pick(&TYPES) } else { base };
+        let elem_type = if c.byte() < 16 { *c.random_item(&TYPES) } else { base };
         graph.input.push(port(&names[i], elem_type, &dims));
     }
-    for node_index in 0..1 + c.below(6) {
-        let (op, kinds, attribute_names) = *c.pick(OPERATORS);
+    for node_index in 0..1 + c.random_below(6) {
+        let (op, kinds, attribute_names) = *c.random_item(OPERATORS);
         let mut input = Vec::new();
         for (operand_index, kind) in kinds.bytes().enumerate() {
-            let kind = if c.byte() < 16 { *c.pick(b"xswif-") } else { kind };
+            let kind = if c.byte() < 16 { *c.random_item(b"xswif-") } else { kind };
             let kind = if kind == b's' && c.byte() < 128 { b'x' } else { kind };
             let last_name = names[names.len() - 1].clone();
             input.push(match kind {
                 b'x' if c.byte() < 160 => last_name,
-                b'x' => c.pick(&names).clone(),
+                b'x' => c.random_item(&names).clone(),
                 b'-' => String::new(),
                 kind => {
                     let name = format!("k{node_index}_{operand_index}");
@@ -234,7 +234,7 @@ fn model(bytes: &[u8]) -> ModelProto {
             });
         }
         let output: Vec<String> =
-            (0..if c.byte() < 16 { c.below(4) } else { 1 }).map(|i| format!("v{node_index}_{i}")).collect();
+            (0..if c.byte() < 16 { c.random_below(4) } else { 1 }).map(|i| format!("v{node_index}_{i}")).collect();
         let mut attribute = Vec::new();
         for name in attribute_names {
             if c.byte() < 128 {
@@ -252,10 +252,10 @@ fn model(bytes: &[u8]) -> ModelProto {
         };
         graph.node.push(node);
     }
-    for _ in 0..1 + c.below(2) {
-        let name = if c.byte() < 200 { names[names.len() - 1].clone() } else { c.pick(&names).clone() };
+    for _ in 0..1 + c.random_below(2) {
+        let name = if c.byte() < 200 { names[names.len() - 1].clone() } else { c.random_item(&names).clone() };
         if graph.output.iter().all(|out| out.name != name) || c.byte() < 8 {
-            let mut out = port(&name, if c.byte() < 16 { *c.pick(&TYPES) } else { base }, &[]);
+            let mut out = port(&name, if c.byte() < 16 { *c.random_item(&TYPES) } else { base }, &[]);
             if let Some(TypeProto { tensor_type: Some(tensor), .. }) = &mut out.r#type {
                 // Leaves the rank unspecified.
                 tensor.shape = None;
@@ -263,7 +263,7 @@ fn model(bytes: &[u8]) -> ModelProto {
             graph.output.push(out);
         }
     }
-    let version = *c.pick(&[17i64, 17, 17, 13, 18, 21, 11, 9, 7, 20]);
+    let version = *c.random_item(&[17i64, 17, 17, 13, 18, 21, 11, 9, 7, 20]);
     let opset = OperatorSetIdProto { domain: String::new(), version };
     ModelProto { ir_version: 8, opset_import: vec![opset], graph: Some(graph), ..ModelProto::default() }
 }
@@ -280,12 +280,12 @@ fn constant(c: &mut Choices<'_>, name: String, kind: u8, shape: &[i64]) -> Tenso
     let channels = shape.get(1).copied().filter(|size| (1..64).contains(size)).unwrap_or(1);
     let mut dims: Vec<i64> = match (kind, c.byte()) {
         (_, 0..8) => c.dims(4),
-        (b'w', _) if shape.len() < 3 => vec![channels, 1 + c.below(4) as i64],
+        (b'w', _) if shape.len() < 3 => vec![channels, 1 + c.random_below(4) as i64],
         (b'w', _) => {
-            let kernel = 1 + c.below(3) as i64;
-            [1 + c.below(4) as i64, channels].into_iter().chain(shape[2..].iter().map(|_| kernel)).collect()
+            let kernel = 1 + c.random_below(3) as i64;
+            [1 + c.random_below(4) as i64, channels].into_iter().chain(shape[2..].iter().map(|_| kernel)).collect()
         }
-        (b'i', _) => vec![1 + c.below(4) as i64],
+        (b'i', _) => vec![1 + c.random_below(4) as i64],
         (_, 0..128) => Vec::new(),
         _ => vec![channels],
     };
@@ -296,7 +296,7 @@ fn constant(c: &mut Choices<'_>, name: String, kind: u8, shape: &[i64]) -> Tenso
         dims.iter().try_fold(1i64, |product, &dim| product.checked_mul(dim)).filter(|count| (0..4096).contains(count));
     let count = count.unwrap_or(1) as usize;
     let data_type = match (c.byte(), kind) {
-        (0..8, _) => *c.pick(&TYPES),
+        (0..8, _) => *c.random_item(&TYPES),
         (_, b'i') => 7,
         _ => 1,
     };
@@ -304,11 +304,11 @@ fn constant(c: &mut Choices<'_>, name: String, kind: u8, shape: &[i64]) -> Tenso
     match data_type {
         7 => {
             tensor.int64_data =
-                (0..count).map(|_| if c.byte() < 250 { c.below(5) as i64 - 1 } else { c.size() }).collect()
+                (0..count).map(|_| if c.byte() < 250 { c.random_below(5) as i64 - 1 } else { c.size() }).collect()
         }
-        11 => tensor.double_data = (0..count).map(|_| c.below(9) as f64 - 2.0).collect(),
-        1 => tensor.float_data = (0..count).map(|_| c.below(9) as f32 - 2.0).collect(),
-        _ => tensor.int32_data = (0..count).map(|_| c.below(9) as i32 - 2).collect(),
+        11 => tensor.double_data = (0..count).map(|_| c.random_below(9) as f64 - 2.0).collect(),
+        1 => tensor.float_data = (0..count).map(|_| c.random_below(9) as f32 - 2.0).collect(),
+        _ => tensor.int32_data = (0..count).map(|_| c.random_below(9) as i32 - 2).collect(),
     }
     tensor
 }
@@ -328,22 +328,23 @@ fn attribute(c: &mut Choices<'_>, name: &str) -> AttributeProto {
         "kernel_shape" | "strides" | "pads" | "dilations" | "perm" | "axes" | "output_padding" | "output_shape" => 3,
         _ => 1,
     };
-    let kind = match if c.byte() < 8 { c.below(4) } else { default_kind } {
+    let kind = match if c.byte() < 8 { c.random_below(4) } else { default_kind } {
         0 => {
-            attribute.f = Some(*c.pick(&[0.0, 1.0, -1.0, 0.5, 1e-30, f32::NAN, f32::INFINITY]));
+            attribute.f = Some(*c.random_item(&[0.0, 1.0, -1.0, 0.5, 1e-30, f32::NAN, f32::INFINITY]));
             AttributeType::Float
         }
         1 => {
-            attribute.i = Some(if c.byte() < 240 { c.below(4) as i64 - 1 } else { c.size() });
+            attribute.i = Some(if c.byte() < 240 { c.random_below(4) as i64 - 1 } else { c.size() });
             AttributeType::Int
         }
         2 => {
-            attribute.s = Some((*c.pick(TEXTS)).into());
+            attribute.s = Some((*c.random_item(TEXTS)).into());
             AttributeType::String
         }
         _ => {
-            let count = c.below(5);
-            attribute.ints = (0..count).map(|_| if c.byte() < 240 { c.below(4) as i64 } else { c.size() }).collect();
+            let count = c.random_below(5);
+            attribute.ints =
+                (0..count).map(|_| if c.byte() < 240 { c.random_below(4) as i64 } else { c.size() }).collect();
             AttributeType::Ints
         }
     };

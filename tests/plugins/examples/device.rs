@@ -399,10 +399,10 @@ impl Executable for LoadedRegion {
                 std::thread::sleep(Duration::from_millis(10));
             }
             let dependencies_before = if unordered { Vec::new() } else { dependencies_before };
-            let ready =
+            let dependencies_result =
                 dependencies_before.iter().try_for_each(|dependency| dependency.wait(Duration::MAX).map(|_| ()));
             let start = now();
-            let outcome = ready.and_then(|()| work());
+            let outcome = dependencies_result.and_then(|()| work());
             let end = now();
             services.span(
                 "kernel",

@@ -155,27 +155,27 @@ impl Codegen for Backend {
             return Err(Error::new("expected at most 1 region, found more").hint("use a larger device"));
         }
         let request = LinkRequest::parse(data)?;
-        let (mut shared, mut offsets): (Vec<u8>, HashMap<Vec<u8>, usize>) = (Vec::new(), HashMap::new());
-        let mut linked = Linked::default();
+        let (mut shared_bytes, mut offsets): (Vec<u8>, HashMap<Vec<u8>, usize>) = (Vec::new(), HashMap::new());
+        let mut response = Linked::default();
         for region in &request.regions {
             let (mut head, data) = decode(region.blob)?;
             head.linked = true;
             for constant_entry in &mut head.constants {
                 let bytes = data.get(constant_entry.offset..constant_entry.end()).unwrap_or_default();
                 constant_entry.offset = *offsets.entry(bytes.to_vec()).or_insert_with(|| {
-                    shared.resize(shared.len().next_multiple_of(64), 0);
-                    shared.extend_from_slice(bytes);
-                    shared.len() - bytes.len()
+                    shared_bytes.resize(shared_bytes.len().next_multiple_of(64), 0);
+                    shared_bytes.extend_from_slice(bytes);
+                    shared_bytes.len() - bytes.len()
                 });
             }
-            linked.blobs.insert(region.symbol.clone(), encode(&head, &[])?);
+            response.blobs.insert(region.symbol.clone(), encode(&head, &[])?);
         }
         if self.0.fault == "symbol" {
-            linked.blobs.insert("elsewhere".into(), Vec::new());
+            response.blobs.insert("elsewhere".into(), Vec::new());
         }
-        linked.notes.push(format!("{} regions share {} bytes", request.regions.len(), shared.len()));
-        linked.shared = Some(shared);
-        Ok(Some(linked.to_bytes()))
+        response.notes.push(format!("{} regions share {} bytes", request.regions.len(), shared_bytes.len()));
+        response.shared = Some(shared_bytes);
+        Ok(Some(response.to_bytes()))
     }
 }
 
@@ -236,12 +236,12 @@ impl Loader for PackerLoader {
             (true, Some(shared)) => self.engine(region, shared),
             (true, None) => return Err(Error::new("expected shared data, found none")),
             (false, _) => {
-                let mut aligned = Vec::new();
+                let mut aligned_bytes = Vec::new();
                 for place in &head.constants {
-                    aligned.resize(aligned.len().next_multiple_of(64), 0);
-                    aligned.extend_from_slice(data.get(place.offset..place.end()).unwrap_or_default());
+                    aligned_bytes.resize(aligned_bytes.len().next_multiple_of(64), 0);
+                    aligned_bytes.extend_from_slice(data.get(place.offset..place.end()).unwrap_or_default());
                 }
-                Arc::new(Engine(aligned))
+                Arc::new(Engine(aligned_bytes))
             }
         };
         let mut constants = Vec::new();

@@ -22,10 +22,11 @@ pub fn check(schema: &Value, value: &Value) -> Result<(), String> {
 }
 
 // The recursion depth equals the nesting depth of the value, which JSON readers bound.
-fn check_at(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+fn check_at(root: &Value, schema: &Value, value: &Value, location: &str) -> Result<(), String> {
     let keywords = schema.as_object().ok_or_else(|| format!("expected a schema, found {schema}"))?;
-    let violation = |problem: String| Err(format!("{}: {problem}: {value}", if at.is_empty() { "/" } else { at }));
-    let child_path = |key: &str| format!("{at}/{key}");
+    let violation =
+        |problem: String| Err(format!("{}: {problem}: {value}", if location.is_empty() { "/" } else { location }));
+    let child_path = |key: &str| format!("{location}/{key}");
     for (keyword, expected) in keywords {
         match (keyword.as_str(), value) {
             ("$schema" | "title" | "description" | "$defs", _) => {}
@@ -33,16 +34,16 @@ fn check_at(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(),
                 let pointer = expected.as_str().and_then(|path| path.strip_prefix('#')).unwrap_or("/nowhere");
                 let target =
                     root.pointer(pointer).ok_or_else(|| format!("expected {expected} in the schema, found none"))?;
-                check_at(root, target, value, at)?;
+                check_at(root, target, value, location)?;
             }
             ("allOf", _) => {
                 for schema in items(expected) {
-                    check_at(root, schema, value, at)?;
+                    check_at(root, schema, value, location)?;
                 }
             }
             ("oneOf", _) => {
                 let matching =
-                    items(expected).iter().filter(|schema| check_at(root, schema, value, at).is_ok()).count();
+                    items(expected).iter().filter(|schema| check_at(root, schema, value, location).is_ok()).count();
                 if matching != 1 {
                     return violation(format!("expected exactly one matching alternative, found {matching}"));
                 }

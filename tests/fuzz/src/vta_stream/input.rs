@@ -48,9 +48,9 @@ impl Input {
 
     /// Returns the device configuration, which is valid for every choice.
     pub fn config(&self) -> Config {
-        let [choice, depth_bits] = self.device;
-        let has = |bit: u8| choice & bit != 0;
-        let (log_block, log_batch) = (1 + u32::from(choice & 3), u32::from(has(BATCH)));
+        let [flags, depth_bits] = self.device;
+        let has = |bit: u8| flags & bit != 0;
+        let (log_block, log_batch) = (1 + u32::from(flags & 3), u32::from(has(BATCH)));
         let depth_bits = |index: u32| u32::from(depth_bits >> (2 * index) & 3);
         let [uop, inp, wgt, acc] = match has(DEFAULT_DEPTHS) {
             true => [13, 11, 10, 11],
@@ -78,9 +78,9 @@ mod tests {
 
     #[test]
     fn every_choice_is_a_valid_device() {
-        for choice in 0..=u16::MAX {
-            let input = Input { device: choice.to_le_bytes(), ..Input::default() };
-            assert_eq!(input.config().check(), Ok(()), "{choice:#x}");
+        for device_bits in 0..=u16::MAX {
+            let input = Input { device: device_bits.to_le_bytes(), ..Input::default() };
+            assert_eq!(input.config().check(), Ok(()), "{device_bits:#x}");
         }
     }
 

@@ -153,10 +153,10 @@ impl Case<'_> {
     /// Checks that the simulation of a rejected stream ends, and deadlocks only if the tokens do not suffice.
     fn check_end(&self, tokens_suffice: bool) -> Result<(), String> {
         for options in [options(Mode::Functional, 0), options(Mode::Strict, 1)] {
-            for serial in [false, true] {
-                let outcome = self.simulate(&Options { serial, ..options })?;
-                let deadlock = outcome.is_err_and(|error| error.instruction.is_none());
-                if deadlock && tokens_suffice && !serial {
+            for is_serial in [false, true] {
+                let outcome = self.simulate(&Options { serial: is_serial, ..options })?;
+                let has_deadlock = outcome.is_err_and(|error| error.instruction.is_none());
+                if has_deadlock && tokens_suffice && !is_serial {
                     return Err("expected completion as in the cycle model, found a deadlock".into());
                 }
             }

@@ -1,19 +1,19 @@
 //! Mutations of decoded instructions, most of which keep the tokens of a stream balanced.
 
 use super::input::Input;
-use crate::{below, mutate as general, pick};
+use crate::{mutate as general, random_below, random_item};
 use byoc::io::random::Random;
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{Alu, AluOp, Deps, Gemm, Insn, Loops, Memory, Module, Op, Transfer, Uop};
 
 /// Applies one to three mutations.
 pub fn mutate(seed: &[u8], random: &mut Random) -> Vec<u8> {
-    if below(random, 16) == 0 {
+    if random_below(random, 16) == 0 {
         return general::bytes(seed, random, &[]);
     }
     let mut input = Input::parse(seed);
     let config = input.config();
-    for _ in 0..=below(random, 3) {
+    for _ in 0..=random_below(random, 3) {
         mutate_once(&mut input, &config, random);
     }
     input.to_bytes()
@@ -24,20 +24,20 @@ fn mutate_once(input: &mut Input, config: &Config, random: &mut Random) {
         input.words.extend(new_insn(random).encode(config));
         return;
     }
-    let index = below(random, input.words.len());
-    match below(random, 16) {
+    let index = random_below(random, input.words.len());
+    match random_below(random, 16) {
         0 => change(input, config, index, |insn| {
-            let flag = pick(random, &FLAGS);
+            let flag = random_item(random, &FLAGS);
             *flag(&mut insn.deps) ^= true;
         }),
         1 | 2 => move_token(input, config, index, random),
         3..9 => change(input, config, index, |insn| mutate_fields(&mut insn.op, random)),
         9 => drop(input.words.remove(index)),
-        10 => {
-            input.words.extend_from_within(index..(index + 4).min(index + 1 + below(random, 4)).min(input.words.len()))
-        }
+        10 => input
+            .words
+            .extend_from_within(index..(index + 4).min(index + 1 + random_below(random, 4)).min(input.words.len())),
         11 => {
-            let other_index = below(random, input.words.len());
+            let other_index = random_below(random, input.words.len());
             input.words.swap(index, other_index);
         }
         12 => {
@@ -46,8 +46,8 @@ fn mutate_once(input: &mut Input, config: &Config, random: &mut Random) {
             }
         }
         13 => mutate_uop(input, config, random),
-        14 => input.device[below(random, 2)] ^= 1 << below(random, 8),
-        _ => input.words[index][below(random, 2)] ^= 1 << below(random, 64),
+        14 => input.device[random_below(random, 2)] ^= 1 << random_below(random, 8),
+        _ => input.words[index][random_below(random, 2)] ^= 1 << random_below(random, 64),
     }
 }
 
@@ -67,7 +67,7 @@ fn change(input: &mut Input, config: &Config, index: usize, f: impl FnOnce(&mut 
 /// Moves a token flag to the next instruction of the same module that does not have it.
 fn move_token(input: &mut Input, config: &Config, index: usize, random: &mut Random) {
     let Ok(insn) = Insn::decode(input.words[index], config) else { return };
-    let flag = pick(random, &FLAGS);
+    let flag = random_item(random, &FLAGS);
     if !*flag(&mut insn.deps.clone()) {
         return;
     }
@@ -91,45 +91,45 @@ fn mutate_fields(op: &mut Op, random: &mut Random) {
 }
 
 fn mutate_transfer(transfer: &mut Transfer, random: &mut Random) {
-    match below(random, 9) {
-        0 => transfer.memory = *pick(random, &MEMORIES),
+    match random_below(random, 9) {
+        0 => transfer.memory = *random_item(random, &MEMORIES),
         1 => change_number(&mut transfer.sram_base, random),
         2 | 3 => change_number(&mut transfer.dram_base, random),
         4 => change_number(&mut transfer.y_size, random),
         5 => change_number(&mut transfer.x_size, random),
         6 => change_number(&mut transfer.x_stride, random),
-        7 => change_number(&mut transfer.y_pad[below(random, 2)], random),
-        _ => change_number(&mut transfer.x_pad[below(random, 2)], random),
+        7 => change_number(&mut transfer.y_pad[random_below(random, 2)], random),
+        _ => change_number(&mut transfer.x_pad[random_below(random, 2)], random),
     }
 }
 
 fn mutate_loops(loops: &mut Loops, random: &mut Random) {
-    match below(random, 4) {
+    match random_below(random, 4) {
         0 => change_number(&mut loops.uop_begin, random),
         1 => change_number(&mut loops.uop_end, random),
-        2 if below(random, 4) == 0 => loops.uop_end = loops.uop_begin,
-        _ => change_number(&mut loops.iterations[below(random, 2)], random),
+        2 if random_below(random, 4) == 0 => loops.uop_end = loops.uop_begin,
+        _ => change_number(&mut loops.iterations[random_below(random, 2)], random),
     }
 }
 
 fn mutate_gemm(gemm: &mut Gemm, random: &mut Random) {
-    match below(random, 8) {
+    match random_below(random, 8) {
         0 => gemm.reset ^= true,
         1..4 => mutate_loops(&mut gemm.loops, random),
-        4 | 5 => change_number(&mut gemm.dst[below(random, 2)], random),
-        6 => change_number(&mut gemm.src[below(random, 2)], random),
-        _ => change_number(&mut gemm.wgt[below(random, 2)], random),
+        4 | 5 => change_number(&mut gemm.dst[random_below(random, 2)], random),
+        6 => change_number(&mut gemm.src[random_below(random, 2)], random),
+        _ => change_number(&mut gemm.wgt[random_below(random, 2)], random),
     }
 }
 
 fn mutate_alu(alu: &mut Alu, random: &mut Random) {
-    match below(random, 8) {
-        0 => alu.op = *pick(random, &[AluOp::Min, AluOp::Max, AluOp::Add, AluOp::Shr, AluOp::Mul]),
+    match random_below(random, 8) {
+        0 => alu.op = *random_item(random, &[AluOp::Min, AluOp::Max, AluOp::Add, AluOp::Shr, AluOp::Mul]),
         1 => alu.use_imm ^= true,
         2 => alu.imm = random.next_u64() as i16,
         3 | 4 => mutate_loops(&mut alu.loops, random),
-        5 | 6 => change_number(&mut alu.dst[below(random, 2)], random),
-        _ => change_number(&mut alu.src[below(random, 2)], random),
+        5 | 6 => change_number(&mut alu.dst[random_below(random, 2)], random),
+        _ => change_number(&mut alu.src[random_below(random, 2)], random),
     }
 }
 
@@ -140,13 +140,13 @@ const LIMITS: [u64; 7] = [0, 0, 1, 2, 15, 16383, 65535];
 /// type.
 fn change_number<T: Copy + Into<u64> + TryFrom<u64>>(number: &mut T, random: &mut Random) {
     let old_value: u64 = (*number).into();
-    let shift = below(random, 17);
-    let new_value = match below(random, 8) {
+    let shift = random_below(random, 17);
+    let new_value = match random_below(random, 8) {
         0 | 1 => old_value + 1,
         2 | 3 => old_value.saturating_sub(1),
         4 => old_value * 2,
         5 => old_value / 2,
-        6 => *pick(random, &LIMITS),
+        6 => *random_item(random, &LIMITS),
         _ => random.next_u64() & ((1 << shift) - 1),
     };
     if let Ok(new_value) = T::try_from(new_value) {
@@ -159,9 +159,9 @@ fn mutate_uop(input: &mut Input, config: &Config, random: &mut Random) {
     if input.uops.is_empty() {
         return input.uops.push(0);
     }
-    let index = below(random, input.uops.len());
+    let index = random_below(random, input.uops.len());
     let mut uop = Uop::decode(input.uops[index], config);
-    change_number([&mut uop.dst, &mut uop.src, &mut uop.wgt][below(random, 3)], random);
+    change_number([&mut uop.dst, &mut uop.src, &mut uop.wgt][random_below(random, 3)], random);
     if let Ok(word) = uop.encode(config) {
         input.uops[index] = word;
     }
@@ -172,9 +172,9 @@ const MEMORIES: [Memory; 6] = [Memory::Uop, Memory::Wgt, Memory::Inp, Memory::Ac
 /// Returns an instruction that moves tokens, or a matrix instruction.
 fn new_insn(random: &mut Random) -> Insn {
     let mut deps = Deps::default();
-    *pick(random, &FLAGS)(&mut deps) = true;
-    if below(random, 4) > 0 {
-        return Insn::no_op(*pick(random, &[Module::Load, Module::Compute, Module::Store]), deps);
+    *random_item(random, &FLAGS)(&mut deps) = true;
+    if random_below(random, 4) > 0 {
+        return Insn::no_op(*random_item(random, &[Module::Load, Module::Compute, Module::Store]), deps);
     }
     let loops = Loops { uop_begin: 0, uop_end: 1, iterations: [1, 1] };
     let mut gemm = Gemm { reset: false, loops, dst: [0; 2], src: [0; 2], wgt: [0; 2] };

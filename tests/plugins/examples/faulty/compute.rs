@@ -61,10 +61,10 @@ fn operator(mistake: &str, name: &str, node: &Node, args: &[&Value], dims: &[usi
         "nn.conv2d" => Value::of_floats(dims, &convolution(mistake, node, args, dims)),
         "nn.bias_add" => {
             let (mut data, bias) = (args[0].floats(), args[1].floats());
-            let inner: usize = dims[2..].iter().product();
+            let inner_size: usize = dims[2..].iter().product();
             for (i, value) in data.iter_mut().enumerate() {
                 if mistake != "bias_ignored" {
-                    *value += bias[i / inner.max(1) % dims[1]];
+                    *value += bias[i / inner_size.max(1) % dims[1]];
                 }
             }
             Value::of_floats(dims, &data)
@@ -117,18 +117,18 @@ fn add(mistake: &str, args: &[&Value], dims: &[usize]) -> Value {
         _ => {
             let is_aliased = mistake == "aliases_wrong" && args[0].bytes == args[1].bytes;
             let sum = |(a, b): (f32, f32)| if is_aliased { a } else { a + b };
-            let sums: Vec<f32> = args[0].floats().into_iter().zip(args[1].floats()).map(sum).collect();
-            return Value::of_floats(dims, &sums);
+            let float_sums: Vec<f32> = args[0].floats().into_iter().zip(args[1].floats()).map(sum).collect();
+            return Value::of_floats(dims, &float_sums);
         }
     };
     Value { dtype: args[0].dtype, dims: dims.to_vec(), bytes }
 }
 
 fn softmax(x: &[f32], dims: &[usize], axis: usize) -> Vec<f32> {
-    let (size, inner): (usize, usize) = (dims[axis], dims[axis + 1..].iter().product());
+    let (size, inner_size): (usize, usize) = (dims[axis], dims[axis + 1..].iter().product());
     let mut y = vec![0.0; x.len()];
-    for (outer, k) in (0..x.len() / (size * inner).max(1)).flat_map(|o| (0..inner).map(move |k| (o, k))) {
-        let index = |i: usize| (outer * size + i) * inner + k;
+    for (outer, k) in (0..x.len() / (size * inner_size).max(1)).flat_map(|o| (0..inner_size).map(move |k| (o, k))) {
+        let index = |i: usize| (outer * size + i) * inner_size + k;
         let max = (0..size).map(|i| x[index(i)]).fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = (0..size).map(|i| f64::from(x[index(i)] - max).exp()).sum();
         for i in 0..size {

@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock};
 
 declare_plugin!("faulty", env!("CARGO_PKG_VERSION"));
 register!(|context, registry| {
-    let mistake = context.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let mistake = context.path.file_stem().and_then(|file_stem| file_stem.to_str()).unwrap_or_default();
     let mistake = mistake.strip_prefix("faulty_").unwrap_or_default().to_owned();
     misbehavior::init(&mistake)?;
     let services = context.services.clone();
@@ -68,9 +68,9 @@ impl Codegen for Faulty {
                 );
             }
             let layouts = [("data_layout", "NCHW"), ("kernel_layout", "OIHW")];
-            let unsupported =
+            let unsupported_operator =
                 layouts.iter().any(|(key, supported)| node.text(key).is_some_and(|layout| layout != *supported));
-            if unsupported && !self.is("layout_ignored") {
+            if unsupported_operator && !self.is("layout_ignored") {
                 return Verdict::refused(
                     RefusalCode::UnsupportedLayout,
                     "expected the layouts NCHW and OIHW, found others",
@@ -240,8 +240,8 @@ impl Executable for LoadedRegion {
         misbehavior::loop_forever(&self.mistake, "run");
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let inputs: Vec<Value> = call.inputs.iter().map(Value::of_tensor).collect();
-        let odd = inputs.first().is_some_and(|input| input.dims.iter().product::<usize>() % 2 == 1);
-        if self.is("writes_input") && odd && !inputs[0].bytes.is_empty() {
+        let is_odd = inputs.first().is_some_and(|input| input.dims.iter().product::<usize>() % 2 == 1);
+        if self.is("writes_input") && is_odd && !inputs[0].bytes.is_empty() {
             let address = call.inputs[0].raw().data;
             // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { *address ^= 1 };
@@ -256,14 +256,15 @@ impl Executable for LoadedRegion {
         let results = evaluate(&self.mistake, &self.graph, &inputs, &self.constants)?;
         for (output, result) in call.outputs.iter_mut().zip(results) {
             let mut bytes = result.bytes;
-            if self.is("reads_past_end") && odd && output.dtype() == DType::F32 && bytes.len() >= 4 {
+            if self.is("reads_past_end") && is_odd && output.dtype() == DType::F32 && bytes.len() >= 4 {
                 let input = &call.inputs[0];
                 // SAFETY: deliberately unsound; the host passes guarded copies, so the read stays in the process.
                 let value_past_end =
                     unsafe { input.raw().data.add(input.bytes().len()).cast::<f32>().read_unaligned() };
-                let last = bytes.len() - 4;
-                let value = f32::from_ne_bytes(bytes[last..].try_into().expect("expected four bytes")) + value_past_end;
-                bytes[last..].copy_from_slice(&value.to_ne_bytes());
+                let last_offset = bytes.len() - 4;
+                let value =
+                    f32::from_ne_bytes(bytes[last_offset..].try_into().expect("expected four bytes")) + value_past_end;
+                bytes[last_offset..].copy_from_slice(&value.to_ne_bytes());
             }
             if self.is("second_run_differs") && run == 1 && !bytes.is_empty() {
                 bytes[0] ^= 0x40;
@@ -288,17 +289,17 @@ impl Executable for LoadedRegion {
 
 impl LoadedRegion {
     fn write(&self, output: &mut TensorMut<'_>, bytes: &[u8]) -> Result<()> {
-        let odd = output.len() % 2 == 1;
+        let is_odd = output.len() % 2 == 1;
         let start = output.raw().data;
         let target = output.bytes_mut();
         if target.len() != bytes.len() {
             return Err(format!("expected an output of {1} bytes, found {0}", bytes.len(), target.len()).into());
         }
-        if self.is("writes_past_end") && odd {
+        if self.is("writes_past_end") && is_odd {
             // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { start.add(target.len()).write(7) };
         }
-        if self.is("writes_before_start") && odd {
+        if self.is("writes_before_start") && is_odd {
             // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { start.sub(1).write(7) };
         }
@@ -308,7 +309,7 @@ impl LoadedRegion {
             target[0] = target[0].wrapping_add(old_byte);
             return Ok(());
         }
-        if self.is("tail_of_odd_sizes") && odd {
+        if self.is("tail_of_odd_sizes") && is_odd {
             let size = bytes.len() - bytes.len().min(4);
             target[..size].copy_from_slice(&bytes[..size]);
             return Ok(());
@@ -362,14 +363,14 @@ impl LoadedRegion {
 fn through_scratch(inputs: Vec<Value>) -> Vec<Value> {
     static SCRATCH: Mutex<Vec<u8>> = Mutex::new(Vec::new());
     let lock = || SCRATCH.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let each = |input: Value| {
+    let value_of = |input: Value| {
         lock().clone_from(&input.bytes);
         std::thread::yield_now();
         let mut bytes = lock().clone();
         bytes.resize(input.bytes.len(), 0);
         Value { bytes, ..input }
     };
-    inputs.into_iter().map(each).collect()
+    inputs.into_iter().map(value_of).collect()
 }
 
 /// FNV-1a (Fowler, Noll and Vo), 64 bits.
