@@ -660,7 +660,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
             columns.push(("ratios of scales", DType::F32, ratio_bytes.collect()));
         } else {
             let bytes_of =
-                |get: fn(&Rescale) -> i32| rescales.iter().flat_map(|rescales| get(rescales).to_le_bytes()).collect();
+                |get: fn(&Rescale) -> i32| rescales.iter().flat_map(|rescale| get(rescale).to_le_bytes()).collect();
             let multiplier =
                 |rescale: &Rescale| if let Rescale::Fixed { multiplier, .. } = rescale { *multiplier } else { 0 };
             let shift = |rescale: &Rescale| if let Rescale::Fixed { shift, .. } = rescale { *shift } else { 1 };

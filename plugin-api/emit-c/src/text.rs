@@ -4,7 +4,7 @@ use byoc_plugin_support::view::dense_strides;
 use std::fmt::Write;
 
 /// Formats the bounds of part `index` when `0..n` is divided into `parts` equal parts.
-pub fn share(n: &str, index: &str, parts: i64) -> (String, String) {
+pub fn bounds_of_part(n: &str, index: &str, parts: i64) -> (String, String) {
     if parts == 1 {
         return ("0".to_owned(), n.to_owned());
     }
@@ -13,7 +13,7 @@ pub fn share(n: &str, index: &str, parts: i64) -> (String, String) {
 
 /// Formats the head of a loop over part `index` when `0..n` is divided into `parts` equal parts.
 pub fn share_loop(var: &str, n: &str, index: &str, parts: i64) -> String {
-    let (start, end) = share(n, index, parts);
+    let (start, end) = bounds_of_part(n, index, parts);
     format!("for (int64_t {var} = {start}; {var} < {end}; ++{var}) {{")
 }
 

@@ -60,11 +60,11 @@ impl Executable for Relu {
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
-        let source = call.inputs[0].as_slice::<f32>();
-        let destination = call.outputs[0].as_mut_slice::<f32>();
-        for (destination, source) in destination.iter_mut().zip(source) {
+        let from = call.inputs[0].as_slice::<f32>();
+        let to = call.outputs[0].as_mut_slice::<f32>();
+        for (to, from) in to.iter_mut().zip(from) {
             // Propagates NaN, which `f32::max` does not.
-            *destination = if *source < 0.0 { 0.0 } else { *source };
+            *to = if *from < 0.0 { 0.0 } else { *from };
         }
         Ok(())
     }

@@ -57,20 +57,20 @@ pub fn plan_aligned<'a>(
 mod tests {
     use super::*;
 
-    fn plan_aligned(sizes: &[i64], phases: &[&[usize]]) -> (Vec<i64>, i64) {
+    fn plan_phases(sizes: &[i64], phases: &[&[usize]]) -> (Vec<i64>, i64) {
         let phases: Vec<BTreeSet<usize>> = phases.iter().map(|phase| phase.iter().copied().collect()).collect();
         plan(sizes, phases.iter())
     }
 
     #[test]
     fn a_chain_needs_two_buffers() {
-        assert_eq!(plan_aligned(&[100, 100, 100], &[&[0], &[0, 1], &[1, 2], &[2]]), (vec![0, 128, 0], 256));
+        assert_eq!(plan_phases(&[100, 100, 100], &[&[0], &[0, 1], &[1, 2], &[2]]), (vec![0, 128, 0], 256));
     }
 
     #[test]
     fn buffers_alive_together_are_disjoint() {
         let (sizes, phases) = ([640, 64, 128, 320, 64], [&[0, 1][..], &[1, 2], &[2, 3, 4], &[0, 4]]);
-        let (offsets, total_bytes) = plan_aligned(&sizes, &phases);
+        let (offsets, total_bytes) = plan_phases(&sizes, &phases);
         for phase in phases {
             for (a, b) in phase.iter().flat_map(|a| phase.iter().map(move |b| (*a, *b))).filter(|(a, b)| a < b) {
                 let are_disjoint = offsets[a] + sizes[a] <= offsets[b] || offsets[b] + sizes[b] <= offsets[a];
@@ -82,6 +82,6 @@ mod tests {
 
     #[test]
     fn unused_buffers_take_no_memory() {
-        assert_eq!(plan_aligned(&[64, 1000], &[&[0]]), (vec![0, 0], 64));
+        assert_eq!(plan_phases(&[64, 1000], &[&[0]]), (vec![0, 0], 64));
     }
 }
