@@ -118,7 +118,7 @@ impl Linked {
     /// Serializes the response.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut data = Data::default();
-        let shared_range = self.shared.as_ref().map(|shared_range| data.add(shared_range));
+        let shared_range = self.shared.as_ref().map(|bytes| data.add(bytes));
         let blob = |(symbol, blob): (&String, &Vec<u8>)| json!({"symbol": symbol, "blob": data.add(blob)});
         let regions: Vec<Value> = self.blobs.iter().map(blob).collect();
         data.finish(&json!({"shared": shared_range, "regions": regions, "notes": self.notes}))

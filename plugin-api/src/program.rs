@@ -43,23 +43,23 @@ pub struct Request {
 }
 
 /// Constant data at an aligned address.
-struct Held {
+struct HeldBytes {
     memory: Vec<u8>,
     start: usize,
     size: usize,
     digest: String,
 }
 
-impl Held {
-    fn new(bytes: &[u8], digest: &str) -> Held {
+impl HeldBytes {
+    fn new(bytes: &[u8], digest: &str) -> HeldBytes {
         let mut memory = vec![0; bytes.len() + ALIGN];
         let start = memory.as_ptr().align_offset(ALIGN).min(ALIGN);
         memory[start..start + bytes.len()].copy_from_slice(bytes);
-        Held { memory, start, size: bytes.len(), digest: digest.to_owned() }
+        HeldBytes { memory, start, size: bytes.len(), digest: digest.to_owned() }
     }
 }
 
-impl ConstantSource for Held {
+impl ConstantSource for HeldBytes {
     fn bytes(&self) -> &[u8] {
         &self.memory[self.start..self.start + self.size]
     }
@@ -128,7 +128,7 @@ fn constant(row: &Value, rest: &mut &[u8]) -> Result<Constant> {
     let size = size.ok_or_else(|| Error::new(format!("constant: expected {count:?} bytes, found {}", row["size"])))?;
     let (bytes, remaining) = rest.split_at(size);
     *rest = remaining;
-    Ok(Constant::new("", dtype, &dims, Held::new(bytes, row["digest"].as_str().unwrap_or_default())))
+    Ok(Constant::new("", dtype, &dims, HeldBytes::new(bytes, row["digest"].as_str().unwrap_or_default())))
 }
 
 /// Region as C99 code.
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn requests_round_trip() {
         let bytes: Vec<u8> = [1.5f32, 0.0].iter().flat_map(|v| v.to_le_bytes()).collect();
-        let constants = [Constant::new("w", DType::F32, &[2], Held::new(&bytes, "abc"))];
+        let constants = [Constant::new("w", DType::F32, &[2], HeldBytes::new(&bytes, "abc"))];
         let data = Request::write(&graph(), &constants, &json!({"threads": 1}));
         let read = Request::read(&data).unwrap();
         assert_eq!(read.graph, graph());

@@ -32,7 +32,7 @@ fn floats(bytes: &[f32]) -> Vec<u8> {
 
 /// Buffer aligned to 64 bytes, like host memory.
 #[repr(align(64))]
-struct Aligned([u8; 256]);
+struct AlignedBytes([u8; 256]);
 
 #[track_caller]
 fn assert_error(error: Error, entry: &str, message: &str) {
@@ -185,7 +185,7 @@ fn run_time() {
     assert_eq!((prepared.workspace, prepared.plan), (256, 42));
 
     let (input, mut output, mut dims) = (floats(&[1.0, 1.0, 2.0, 2.0]), vec![0; 16], [4]);
-    let mut workspace = Aligned([0; 256]);
+    let mut workspace = AlignedBytes([0; 256]);
     let mut run = |plan| {
         let inputs = [TensorRef::new(DType::F32, &[4], &input)];
         let mut outputs = [TensorMut::new(DType::F32, &mut dims, &mut output)];

@@ -5,8 +5,8 @@ use super::abi::{self, ERROR, OK};
 use super::call::{CallState, HostTable, in_call};
 use super::foreign;
 use super::handles::{
-    CConstant, CReference, constant_digest, constant_name, constant_release, constant_retain, constant_tensor, guarded,
-    reference_release,
+    CConstant, CReference, constant_digest, constant_name, constant_release, constant_retain, constant_tensor,
+    reference_release, run_guarded,
 };
 use super::objects::{CCodegen, CExecutable, CLoader};
 use crate::backend::{CompiledRegion, Refusal, Source, Verdict};
@@ -270,7 +270,7 @@ fn services<'a>(host: *const abi::Host) -> Option<&'a Services> {
 }
 
 unsafe extern "C" fn num_threads(host: *const abi::Host) -> usize {
-    services(host).map_or(1, |services| guarded(|| services.num_threads()).max(1))
+    services(host).map_or(1, |services| run_guarded(|| services.num_threads()).max(1))
 }
 
 /// Function and argument that a plugin passed to `parallel_for` or `parallel_for_workers`.
@@ -343,7 +343,7 @@ impl Default for Status {
 
 unsafe extern "C" fn event(host: *const abi::Host, name: *const c_char, fields: *const c_char) {
     let Some(services) = services(host) else { return };
-    guarded(|| {
+    run_guarded(|| {
         let fields = read_text(fields).unwrap_or_default();
         let fields = serde_json::from_str(&fields).unwrap_or_else(|_| Value::String(fields));
         services.event(&read_text(name).unwrap_or_default(), &fields);
@@ -352,22 +352,22 @@ unsafe extern "C" fn event(host: *const abi::Host, name: *const c_char, fields: 
 
 unsafe extern "C" fn counter(host: *const abi::Host, name: *const c_char, amount: u64) {
     let Some(services) = services(host) else { return };
-    guarded(|| services.counter(&read_text(name).unwrap_or_default(), amount));
+    run_guarded(|| services.counter(&read_text(name).unwrap_or_default(), amount));
 }
 
 unsafe extern "C" fn log_level(host: *const abi::Host) -> i32 {
-    services(host).map_or(0, |services| guarded(|| services.level_number()))
+    services(host).map_or(0, |services| run_guarded(|| services.level_number()))
 }
 
 unsafe extern "C" fn log(host: *const abi::Host, level: i32, target: *const c_char, message: *const c_char) {
     let Some(services) = services(host) else { return };
-    guarded(|| {
+    run_guarded(|| {
         services.log_number(level, &read_text(target).unwrap_or_default(), &read_text(message).unwrap_or_default())
     });
 }
 
 unsafe extern "C" fn cancelled(host: *const abi::Host) -> i32 {
-    services(host).map_or(0, |services| i32::from(guarded(|| services.cancelled())))
+    services(host).map_or(0, |services| i32::from(run_guarded(|| services.cancelled())))
 }
 
 unsafe extern "C" fn get_service(host: *const abi::Host, name: *const c_char) -> *mut c_void {

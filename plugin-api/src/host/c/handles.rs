@@ -31,11 +31,11 @@ pub unsafe extern "C" fn constant_tensor(handle: *const CConstant, tensor: *mut 
 }
 
 pub unsafe extern "C" fn constant_digest(handle: *const CConstant, text: *mut c_char, size: usize) -> usize {
-    constant(handle).map_or(0, |constant| guarded(|| write_text(&constant.digest(), text, size)))
+    constant(handle).map_or(0, |constant| run_guarded(|| write_text(&constant.digest(), text, size)))
 }
 
 pub unsafe extern "C" fn constant_name(handle: *const CConstant, text: *mut c_char, size: usize) -> usize {
-    constant(handle).map_or(0, |constant| guarded(|| write_text(constant.name(), text, size)))
+    constant(handle).map_or(0, |constant| run_guarded(|| write_text(constant.name(), text, size)))
 }
 
 /// Writes a NUL-terminated text into a plugin's buffer, truncated to its `size`, and returns the untruncated length.
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn constant_release(constant: *const CConstant) {
     if !constant.is_null() {
         // SAFETY: every handle that a plugin receives comes from an `Arc`, and the plugin releases a reference that it
         // retained.
-        guarded(|| unsafe { Arc::decrement_strong_count(constant) });
+        run_guarded(|| unsafe { Arc::decrement_strong_count(constant) });
     }
 }
 
@@ -73,11 +73,11 @@ pub struct CReference(pub Box<dyn Executable>);
 pub unsafe extern "C" fn reference_release(reference: *mut CReference) {
     if !reference.is_null() {
         // SAFETY: `reference` returned the pointer, and the plugin releases it once.
-        guarded(|| drop(unsafe { Box::from_raw(reference) }));
+        run_guarded(|| drop(unsafe { Box::from_raw(reference) }));
     }
 }
 
 /// Runs the body of a function that cannot report errors; returns the default after a panic.
-pub fn guarded<T: Default>(body: impl FnOnce() -> T) -> T {
+pub fn run_guarded<T: Default>(body: impl FnOnce() -> T) -> T {
     guard(|| Ok(body())).unwrap_or_default()
 }

@@ -163,9 +163,9 @@ impl Codegen for CCodegen {
             count => self.0.host.services.parallel_for(count, task)?,
         }
         let mut verdicts = Vec::with_capacity(candidates.len());
-        for results in results {
+        for batch_result in results {
             verdicts.extend(
-                results
+                batch_result
                     .into_inner()
                     .unwrap_or_else(|| Err("expected verdicts for every batch, found a skipped batch".into()))?,
             );
